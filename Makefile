@@ -41,8 +41,9 @@ test-brokers:
 test-computes:
 	nice -n 10 $(PYTEST) $(ROOMS) -q $(TWO) -m "$(COMPUTES)" --durations 10
 
-check: $(VENV)/.dev lint  ## fast, the inner loop: lint, types, the tests that need no broker, no Go, no root and not seconds
-	$(PYTEST) -q $(TWO) -m "$(OTHERS) and not (go or seconds)"
+check: $(VENV)/.dev  ## fast, the inner loop: lint, types, the tests that need no broker, no Go, no root and not seconds
+	@began=$$(date +%s); $(MAKE) --no-print-directory lint && $(PYTEST) -q $(TWO) -m "$(OTHERS) and not (go or seconds)"; code=$$?; \
+		echo "make check took $$(( $$(date +%s) - began )) s"; exit $$code
 
 nightly: $(VENV)/.dev kafka manifests-tools test-peers test-image  ## hours, as root: what `make test` leaves to the night; 20,000 new seeds, all mutants, long chaos
 	$(PYTEST) -m nightly -rP --durations 10
@@ -64,6 +65,7 @@ test-spark: $(VENV)/.dev kafka  ## what Spark makes of a log, against the notary
 lint: $(VENV)/.dev
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
+	$(BIN)/codespell
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
@@ -134,7 +136,7 @@ lock: $(VENV)/bin/python  ## pin the dependencies again, with hashes
 	$(COMPILE) -o requirements/runtime.txt pyproject.toml
 	$(COMPILE) --extra dev -c requirements/runtime.txt -o requirements/dev.txt pyproject.toml
 	$(COMPILE) -o requirements/java.txt requirements/java.in
-	$(COMPILE) --extra traces -c requirements/dev.txt -o requirements/worker.txt pyproject.toml
+	$(COMPILE) --extra traces --extra s3 -c requirements/dev.txt -o requirements/worker.txt pyproject.toml
 	$(COMPILE) --extra spark --extra java -c requirements/dev.txt -c requirements/java.txt -o requirements/spark.txt pyproject.toml
 	$(COMPILE) --allow-unsafe -o requirements/build.txt requirements/build.in
 

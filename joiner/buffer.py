@@ -12,6 +12,7 @@ from heapq import heappop, heappush
 
 import msgspec
 
+from joiner.history import last_of_one_time
 from ordering.log import Record
 from ordering.records import batch_key
 
@@ -95,16 +96,16 @@ class Buffer:
         """Returns the number and cost of the records of that incarnation."""
         return self._records_by_life.get(incarnation, 0), self._bytes_by_life.get(incarnation, 0)
 
-    def last(self, partition: int) -> Record | None:
-        """Returns the record with the highest offset in that partition, among those with values; None if there is none."""
-        furthest: tuple[tuple[int, int], Buffered] | None = None
-        for key, of_key in self._partitions.get(partition, OrderedDict()).items():
-            if of_key[-1].value is not None and (furthest is None or of_key[-1].offset > furthest[1].offset):
-                furthest = key, of_key[-1]
-        if furthest is None:
-            return None
-        (incarnation, sequence), record = furthest
-        return Record(partition, record.offset, record.append_time_ms, batch_key(incarnation, sequence), record.value)
+    def last_run(self, partition: int) -> list[Record]:
+        """Returns the last records in that partition that a copy may replace (`last_of_one_time`), among those with values."""
+        waiting = [
+            (record.offset, record, key)
+            for key, of_key in self._partitions.get(partition, OrderedDict()).items()
+            for record in of_key
+            if record.value is not None
+        ]
+        waiting.sort(reverse=True)
+        return last_of_one_time(Record(partition, at, one.append_time_ms, batch_key(*key), one.value) for at, one, key in waiting)
 
     def offset_earliest(self, partition: int) -> int | None:
         """Returns the offset of the earliest buffered record of that partition, None if there is none."""

@@ -54,7 +54,7 @@ from joiner.ready import (
     RootSeen,
     VoteVoid,
 )
-from ordering.errors import CorruptRecord
+from ordering.errors import CorruptRecord, Fatal, FatalCode
 from ordering.ids import TransactionId
 from ordering.log import ORDERING, Record
 from ordering.records import (
@@ -211,10 +211,12 @@ class Joiner:
         """Returns True if payload records of that partition wait for their entries."""
         return self._buffer.offset_earliest(partition) is not None
 
-    def buffered_last(self, partition: int) -> Mark | None:
-        """Returns the payload record with the highest offset in that partition that waits for its entry; None when none waits."""
-        record = self._buffer.last(partition)
-        return None if record is None else Mark(record.offset, fingerprint_of(record))
+    def buffered_run(self, partition: int) -> list[Record]:
+        """Returns the last payload records in that partition that wait for their entries; empty when none waits.
+
+        With the last one come those before it that a copy may replace (`History.last_run`).
+        """
+        return self._buffer.last_run(partition)
 
     @property
     def buffered_bytes(self) -> int:
@@ -447,9 +449,10 @@ class Joiner:
         try:
             genesis = decode_genesis(head.source.value)
         except CorruptRecord as problem:
-            ready.stop = (
+            ready.stop = Fatal(
+                FatalCode.NO_GENESIS,
                 f"the ordering topic does not begin with a genesis record, so it is nobody's log: record {head.offset}: {problem}."
-                " Make a log with `notary init`, or name the right one"
+                " Make a log with `notary init`, or name the right one",
             )
             return False
         assert head.source.value is not None
@@ -609,9 +612,10 @@ class Joiner:
         lives = [self.lives.named(name) for name in self._voters()]
         behind = [life.name for life in lives if life is not None and life.format_version < version]
         if not behind and log.with_format(version) is not None and version > self._format_version:
-            ready.stop = (
+            ready.stop = Fatal(
+                FatalCode.FORMAT_TOO_NEW,
                 f"ordering record {head.offset} activates format version {version} and this software reads"
-                f" {self._format_version}: install a newer version and start again; nothing is lost"
+                f" {self._format_version}: install a newer version and start again; nothing is lost",
             )
             return False
         what = f"activate {version}, which {', '.join([repr(name) for name in sorted(behind)[:10]])} cannot read," if behind else "activate"
@@ -623,10 +627,11 @@ class Joiner:
             return True  # the payload topic also determines whether it takes effect
         comparison = self.history.compare(record.view)
         if comparison is Comparison.FOREIGN and record.view.seen > log.settled:
-            ready.stop = (
+            ready.stop = Fatal(
+                FatalCode.HISTORY_DIFFERS,
                 f"ordering record {head.offset} settles a history of {record.view.seen} records that is not this index's: the owner has"
                 " decided for another one. Keep this index as evidence and let this worker replay the log;"
-                " see docs/runbook.md, 'Somebody knew another history'"
+                " see docs/runbook.md, 'Somebody knew another history'",
             )
             return False
         settled = log.with_settled(record.view.seen) if comparison is Comparison.OWN else None

@@ -29,12 +29,12 @@ import msgspec
 
 from joiner.core import Joiner
 from joiner.evidence import Evidence
-from joiner.look import Recheck, contradiction, examine, find_again, to_find_again
+from joiner.look import Recheck, contradiction, examine, find_again, sought, to_find_again
 from joiner.proposals import Proposals
 from joiner.ready import OrderedBatch, Ready
 from joiner.sender import Sender
 from joiner.standstill import Standstill
-from ordering.errors import Fatal, NotReady, OutOfRange
+from ordering.errors import Fatal, FatalCode, NotReady, OutOfRange
 from ordering.log import ORDERING, Log, Reader, Record
 from ordering.signatures import record_is_signed
 from ordering.stream import describe
@@ -376,9 +376,10 @@ class Driver(Generic[Decision]):
         # A reader that still replays is suspected whatever the comparison shows, so it need not stop: only somebody else ends that.
         if joiner.doubts.live and agreed < joiner.history.seen_first > 1:
             raise Fatal(
+                FatalCode.HISTORY_DIFFERS,
                 f"ordering record {evidence.offset} of worker {evidence.writer!r} shows another history than this index has, and nobody"
                 f" agreed with it in the last {joiner.history.seen - joiner.history.seen_first} records: keep this index as evidence, and"
-                " see docs/runbook.md, 'Somebody knew another history'"
+                " see docs/runbook.md, 'Somebody knew another history'",
             )
         # Serving stays suspended from here on, over all readers, until the comparison succeeds: finding the marks does not end it.
         self._suspected = evidence
@@ -404,8 +405,8 @@ class Driver(Generic[Decision]):
         if len(ready.notices) > NOTICES_LOGGED_MAX:
             logger.warning("and more like these in the same step, counted in the metrics: %d", len(ready.notices) - NOTICES_LOGGED_MAX)
         self._look_wanted |= any(notice.kind == "unsigned" for notice in ready.notices)
-        if ready.stop:
-            raise Fatal(ready.stop)
+        if ready.stop is not None:
+            raise ready.stop
         self._proposals.append(ready, tasks)
         for batch in ready.batches:
             if batch.incarnation == self._sender.incarnation:
@@ -496,9 +497,9 @@ class Driver(Generic[Decision]):
     async def _look_at_unread(self, unread: list[int]) -> None:
         began_s = self._now_s()
         run = self.joiner.queue_run if ORDERING in unread else []
-        lasts = {partition: self.joiner.buffered_last(partition) for partition in unread if partition != ORDERING}
+        payloads = [record for partition in unread if partition != ORDERING for record in self.joiner.buffered_run(partition)]
         try:
-            lost = await examine(self._log, run, {partition: last for partition, last in lasts.items() if last}, contents=False)
+            lost = await find_again(self._log, sought(run, {}, contents=False) | to_find_again(payloads))
         except (NotReady, OutOfRange) as problem:
             logger.debug("cannot look at the log now: %s", problem)
             return
@@ -542,7 +543,7 @@ class Driver(Generic[Decision]):
             self._contradicted_since_s = now_s
             logger.warning("in doubt, stopping if it lasts: limit_s=%g: %s", limit_s, why)
         elif now_s - self._contradicted_since_s >= limit_s:
-            raise Fatal(why)
+            raise Fatal(FatalCode.INDEX_AHEAD_OF_LOG, why)
 
     def _read_next(self) -> dict[int, int]:
         """Returns the next offset to read of each topic-partition.

@@ -20,7 +20,7 @@ from joiner.history import Comparison, History
 from joiner.look import RUNBOOK, examine
 from joiner.ready import FenceWanted, FillWanted, Ready
 from joiner.sender import Sender
-from ordering.errors import CorruptRecord, Fatal, NotReady, OutOfRange
+from ordering.errors import CorruptRecord, Fatal, FatalCode, NotReady, OutOfRange
 from ordering.log import ORDERING, Log
 from ordering.records import Key, OrderingRecord, Settle, decode
 from ordering.signatures import record_is_signed
@@ -128,11 +128,12 @@ class Proposals:
         if now_s - self._lost_since[1] < self._lost_s:
             return
         raise Fatal(
+            FatalCode.CONTENT_LOST,
             f"content is lost: the payload of batch ({hole.incarnation}, {hole.sequence}), {len(hole.transaction_ids)} requests, is not in"
             f" payload partition {partition}, and ordering record {passing.offset} shows that it was there: its writer had seen"
             f" {passing.seen} records, and there are {seen} before this batch. Its entry is ordering record {self._joiner.hole_offset}."
             " Put the same bytes back from an archive, then start again; nothing was decided wrongly."
-            f" See {RUNBOOK}, 'Content is lost'"
+            f" See {RUNBOOK}, 'Content is lost'",
         )
 
     async def _fence(self, fences: list[FenceWanted]) -> None:

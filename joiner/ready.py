@@ -13,6 +13,7 @@ from joiner.control import LogState
 from joiner.evidence import Evidence
 from joiner.history import Effect, Mark
 from joiner.lives import Life
+from ordering.errors import Fatal
 from ordering.log import ORDERING, Record
 from payload import Request
 
@@ -168,6 +169,6 @@ class Ready(msgspec.Struct):
     notices: list[Notice] = msgspec.field(default_factory=list)
     paused: frozenset[int] = frozenset()
     more: bool = False  # the step stopped at its limit: step again with no records
-    stop: str = ""  # the reason why this worker must not apply the head
+    stop: Fatal | None = None  # the reason why this worker must not apply the head
     evidence: Evidence | None = None  # to be examined before the head is applied (R10)
     read_again: bool = False  # payload records were dropped for lack of memory: resume at `read_next` after `forget_unjudged`

@@ -28,7 +28,7 @@ import msgspec
 from joiner.core import Joiner
 from joiner.queue import AdmittedSubmission, Batch, Pending, QueueLimits, SubmissionQueue
 from joiner.ready import Fenced, FenceWanted, FillWanted, OrderedBatch, Ready
-from ordering.errors import Fatal, NotReady, OutcomeUnknown
+from ordering.errors import Fatal, FatalCode, NotReady, OutcomeUnknown
 from ordering.log import ORDERING, Log, Writer
 from ordering.records import FORMAT_VERSION, Checkpoint, Entry, Fence, OrderingRecord, Register, batch_key
 from ordering.signatures import SigningKey, sign_fill, sign_record
@@ -90,6 +90,7 @@ class _Life:
         self.key = key
         self.sequence_next = 1
         self.appending_since: dict[int, float] = {}  # sequence -> loop time: the batches whose appends have not returned
+        self.holds_back = False  # a batch waits for its payload's acknowledgement: no entry may overtake its own
         self.broken = ""
 
 
@@ -252,7 +253,8 @@ class Sender(Generic[Decision]):
             return
         if fenced.retired and self._life is not None and self._life.incarnation == incarnation:
             self._fatal = Fatal(
-                f"the owner has retired worker {fenced.life.name!r} (incarnation {incarnation}): start it again if it is to take part again"
+                FatalCode.RETIRED,
+                f"the owner has retired worker {fenced.life.name!r} (incarnation {incarnation}): start it again if it shall take part",
             )
             self._wake.set()
         # It may be fenced in the very step that registers it, before the life has begun here.
@@ -268,9 +270,10 @@ class Sender(Generic[Decision]):
             logger.warning("fenced by a namesake worker=%s incarnation=%d", fenced.life.name, incarnation)
             if self._namesake_fences >= NAMESAKE_FENCES_MAX:
                 self._fatal = Fatal(
+                    FatalCode.DUPLICATE_WORKER_NAME,
                     f"another process registered as worker {fenced.life.name!r} {NAMESAKE_FENCES_MAX} times:"
                     " two processes share a name; give each its own with --name."
-                    " If only this one runs, records of one that is gone came late: start it again"
+                    " If only this one runs, records of one that is gone came late: start it again",
                 )
                 self._wake.set()
 
@@ -332,7 +335,7 @@ class Sender(Generic[Decision]):
                     missing, since_s = log_state.key, now_s
                 elif not self._registered_s and now_s - since_s >= KEY_WAIT_S:
                     # It has read the log to its end, and a record behind that would have been read by now.
-                    raise Fatal(no_key(log_state.key, self._keys.public_keys()))
+                    raise Fatal(FatalCode.KEY_MISSING, no_key(log_state.key, self._keys.public_keys()))
             if self._fatal is not None:
                 raise self._fatal
             self._wake.clear()
@@ -367,7 +370,7 @@ class Sender(Generic[Decision]):
 
     def _send_what_is_due(self, life: _Life, sends: asyncio.TaskGroup) -> None:
         settings = self._settings
-        while self.queue and self.hold() is None:
+        while self.queue and self.hold() is None and not life.holds_back:
             # An append that hangs holds nothing back once the log has spoken on its batch: what was filled is sent again now.
             gathering = any((life.incarnation, sequence) in self.unresolved for sequence in life.appending_since)
             if len(life.appending_since) >= settings.in_flight_max or (gathering and self.queue.queued_bytes < settings.batch_bytes_early):
@@ -386,7 +389,8 @@ class Sender(Generic[Decision]):
             self.unresolved[life.incarnation, sequence] = batch
             life.appending_since[sequence] = asyncio.get_running_loop().time()
             self.batches_sent += 1
-            sends.create_task(self._send(life, sequence, partition, batch))
+            life.holds_back = asyncio.get_running_loop().time() < self._sequential_until_s
+            sends.create_task(self._send(life, sequence, partition, batch, life.holds_back))
 
     def _leaders(self) -> dict[int, str | None]:
         """The payload partitions that an entry may name and that have a leader now."""
@@ -394,8 +398,12 @@ class Sender(Generic[Decision]):
         declared = 0 if log_state is None else log_state.payload_partitions
         return {partition: centre for partition, centre in self._log.leaders().items() if partition < declared}
 
-    async def _send(self, life: _Life, sequence: int, partition: int, batch: Batch[Decision]) -> None:
-        """Both records set out together (R1). Dying between them leaves one alone: peers fill for the entry, or forget the payload."""
+    async def _send(self, life: _Life, sequence: int, partition: int, batch: Batch[Decision], in_turn: bool) -> None:
+        """Append both records together (R1). Dying between them leaves one alone: peers fill for the entry, or forget the payload.
+
+        `in_turn`: append the entry only when the payload is acknowledged. Batches after this one wait meanwhile, so that the entries of
+        an incarnation still enter the log in order, without a gap.
+        """
         ids = tuple([request.transaction_id for request in batch.requests])
         view = self._joiner.history.view
         entry = Entry(life.incarnation, sequence, view, self._clock_ms(), partition, batch.payload_hash, ids)
@@ -405,8 +413,8 @@ class Sender(Generic[Decision]):
         both: list[BaseException | None]
         try:
             with self.sending((life.incarnation, sequence), batch):
-                if asyncio.get_running_loop().time() < self._sequential_until_s:
-                    both = await _in_turn(payload, ordering)
+                if in_turn:
+                    both = await self._in_turn(life, payload, ordering)
                 else:
                     both = list(await asyncio.gather(payload, ordering, return_exceptions=True))
         finally:
@@ -419,6 +427,25 @@ class Sender(Generic[Decision]):
                 raise problem
         if not any(both):
             self._acknowledged.add((life.incarnation, sequence))
+
+    async def _in_turn(
+        self, life: _Life, payload: Coroutine[Any, Any, None], ordering: Coroutine[Any, Any, None]
+    ) -> list[BaseException | None]:
+        """Append the payload, then the entry; returns the problem that ended this, if any."""
+        try:
+            await payload
+            if life.broken:
+                return [OutcomeUnknown(life.broken)]
+            # This call hands the entry over before any other task runs.
+            life.holds_back = False
+            self._wake.set()
+            await ordering
+        except OutcomeUnknown as problem:
+            # A batch whose entry was not sent is the last of its incarnation: the next one would leave a gap.
+            return [problem]
+        finally:
+            ordering.close()
+        return []
 
     # ---- other records of this worker ----
 
@@ -480,20 +507,3 @@ def no_key(wanted: bytes, present: list[bytes]) -> str:
         " there. Copy the key file from where the key was rotated, or name this notary's own log"
         " (docs/runbook.md, Rotating the notary's key)"
     )
-
-
-async def _in_turn(first: Coroutine[Any, Any, None], second: Coroutine[Any, Any, None]) -> list[BaseException | None]:
-    """The outcome of both, the second begun only when the first is done; None for success."""
-    try:
-        await first
-    except OutcomeUnknown as problem:
-        second.close()
-        return [problem]
-    except BaseException:
-        second.close()
-        raise
-    try:
-        await second
-    except OutcomeUnknown as problem:
-        return [problem]
-    return []

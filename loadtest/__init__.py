@@ -18,6 +18,7 @@ The conditions of every figure:
 |---|---|
 | `bench/` | the figures: from decoding alone to ten million requests end to end, and the CPU time of each stage |
 | `openloop/`, `locustfile.py` | `make load`, for Locust users: requests are sent at their intended times, whatever the answers |
+| `rig` | starts brokers, workers and loads, each a process of its own, for all of them |
 | `signing` | requests and submissions to the byte, for all of them |
 | `peers/` | PostgreSQL, etcd and the single-topic design at the same work, in the same run |
 

@@ -78,6 +78,7 @@ def _wire(environment: Environment, runner: Any, **_: Any) -> None:
     environment.events.spawning_complete.add_listener(_spawned)
     environment.events.test_stop.add_listener(_end)
     environment.events.quitting.add_listener(_exit_code)
+    environment.events.quit.add_listener(_repeat_figure)
 
 
 def _member_hears(msg: Any, **_: Any) -> None:
@@ -130,3 +131,9 @@ def _exit_code(environment: Environment, **_: Any) -> None:
     nothing = 1 if options is not None and options.headless else 0
     told = None if coordinator is None else coordinator.exit_code
     environment.process_exit_code = nothing if told is None else told
+
+
+def _repeat_figure(**_: Any) -> None:
+    """Print the figure after Locust's own tables: their rates include the warm-up, and the last lines are those that people quote."""
+    if coordinator is not None and coordinator.lines:
+        print("\n".join(coordinator.lines), flush=True)

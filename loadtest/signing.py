@@ -25,7 +25,7 @@ class Made(msgspec.Struct, frozen=True, gc=False):
     ids: bytes
 
 
-class Writer:
+class SubmissionSigner:
     """Encodes the requests and submissions of one party at one notary. A state is given as its 36 bytes."""
 
     def __init__(self, notary: str, party: str, sign: Callable[[bytes], bytes]) -> None:

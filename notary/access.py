@@ -3,12 +3,15 @@
 Kubernetes gives a pod its files in other ways than an operator gives them to a machine, so the advice covers both.
 """
 
+import contextlib
 import errno
 import os
 import stat
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
+from ordering.durable import locked_directory
 from ordering.errors import ConfigurationError
 
 _INIT: Final = "`notary init` makes it"
@@ -78,3 +81,17 @@ def _is_closed_to_us(file: Path) -> str:
         f"It has mode {mode:o}, user {status.st_uid}, group {status.st_gid}, and {us}. Run as its owner, or chown it; in a pod, mount its"
         " Secret with `defaultMode: 0440` and set the pod's `fsGroup`"
     )
+
+
+@contextlib.contextmanager
+def alone_in(directory: Path, busy: str) -> Iterator[None]:
+    """Lock a folder for the length of a block, or until the process ends.
+
+    Raises `ConfigurationError(busy)` while another process holds the lock; `OSError` when the folder cannot be read.
+    """
+    with contextlib.ExitStack() as held:
+        try:
+            held.enter_context(locked_directory(directory, wait=False))
+        except BlockingIOError:
+            raise ConfigurationError(busy) from None
+        yield

@@ -2,6 +2,7 @@
 
 import re
 from collections import OrderedDict, deque
+from collections.abc import Callable
 from typing import Final, Protocol
 
 from joiner import AdmittedSubmission
@@ -115,35 +116,51 @@ class _Lane:
 
 
 class Lanes:
-    """Complete bodies that are not decoded, in one lane a party. Each lane in turn yields so many bytes (surplus round robin)."""
+    """Complete bodies that are not decoded, in one lane a party. Each lane in turn yields so many bytes (surplus round robin).
 
-    __slots__ = ("_lanes",)
+    A lane that is empty stays while it has yielded more than its share and other lanes have bodies: a party that sends one large body
+    after another, each when the last one was taken, has no more than its share either. All bodies that name no registered party first
+    are in one lane, so made-up names win no turns.
+    """
 
-    def __init__(self) -> None:
-        self._lanes: OrderedDict[bytes, _Lane] = (
-            OrderedDict()
-        )  # in the order of their turns; by the party that stands first, empty for none
+    __slots__ = ("_bodies", "_is_registered", "_lanes")
+
+    def __init__(self, is_registered: Callable[[bytes], bool]) -> None:
+        """`is_registered` returns True for the name of a registered party, in UTF-8."""
+        self._is_registered = is_registered
+        self._bodies = 0
+        self._lanes: OrderedDict[bytes, _Lane] = OrderedDict()
+        """In the order of their turns; by the party that stands first, empty for one that is not registered, or none."""
 
     def __bool__(self) -> bool:
-        return bool(self._lanes)
+        return self._bodies > 0
 
     def add(self, body: Body) -> None:
         """Append a body to its party's lane."""
         party = body.party()
+        if party and not self._is_registered(party):
+            party = b""
         lane = self._lanes.get(party)
         if lane is None:
             lane = self._lanes[party] = _Lane()
         lane.bodies.append(body)
+        self._bodies += 1
 
     def take(self) -> Body:
         """Remove and return the next body. There must be one."""
-        party, lane = next(iter(self._lanes.items()))
-        while lane.left_bytes <= 0:
-            lane.left_bytes += TURN_BYTES
-            self._lanes.move_to_end(party)
+        assert self._bodies, "no body waits"
+        while True:
             party, lane = next(iter(self._lanes.items()))
+            if lane.left_bytes <= 0:
+                lane.left_bytes += TURN_BYTES
+                self._lanes.move_to_end(party)
+            elif not lane.bodies:
+                del self._lanes[party]
+            else:
+                break
         body = lane.bodies.popleft()
         lane.left_bytes -= body.size
-        if not lane.bodies:
-            del self._lanes[party]
+        self._bodies -= 1
+        if not self._bodies:
+            self._lanes.clear()
         return body

@@ -31,10 +31,10 @@ _OF_A_SERVICE = re.compile(r"(SERVICE_HOST|SERVICE_PORT(_[A-Z0-9_]+)?|PORT|PORT_
 """The endings of the names that Kubernetes makes of a Service's name, its "service links"."""
 _WORKER_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}").fullmatch
 _GIVEN = "Put the {} there that the brokers' operator gave"
-_MAY_BE_ZERO = ("party_requests_per_s", "wait_ms_default", "intake_processes", "connections_per_address_max")
+_MAY_BE_ZERO = ("party_requests_per_s", "wait_ms_default", "intake_processes", "connections_per_address_max", "every_s", "keep")
 _INTAKE_PROCESSES_MAX = 64
 _INTEGER_MAX = 1 << 40
-_NO_SETTINGS = ("directory", "clock_accepted")  # members of `Config` that no file and no variable sets
+_NO_SETTINGS = ("directory", "file", "clock_accepted")  # members of `Config` that no file and no variable sets
 _DRIVER = DriverSettings()
 
 _UNKNOWN: Final = "Object contains unknown field "
@@ -127,6 +127,14 @@ class IndexConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     write_buffer_bytes: int = 64 << 20
 
 
+class SnapshotsConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """`[snapshots]`: the folder or URL that keeps them (empty: none), how often one is made (0: never), and how many are kept (0: all)."""
+
+    url: str = ""
+    every_s: int = 0
+    keep: int = 7
+
+
 class TracingConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """`[tracing]`: where OpenTelemetry's spans are sent to (empty: there are none), and the share of submissions that have some."""
 
@@ -148,9 +156,12 @@ class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     http: HttpConfig = HttpConfig()
     limits: LimitsConfig = LimitsConfig()
     index: IndexConfig = IndexConfig()
+    snapshots: SnapshotsConfig = SnapshotsConfig()
     tracing: TracingConfig = TracingConfig()
     directory: str = ""
     """The folder of the file. It is no setting of its own."""
+    file: str = ""
+    """The file itself, for the commands that a worker starts."""
     clock_accepted: bool = False
     """Whether a person has said that this machine's clock is right. It is no setting: it holds for one start (`--accept-clock`)."""
 
@@ -279,7 +290,7 @@ def load(file: Path, flags: Mapping[str, Any] | None = None, environment: Mappin
     worker = tree.setdefault("worker", {})
     if isinstance(worker, dict) and not worker.get("name"):
         worker["name"] = socket.gethostname()
-    tree["directory"] = str(file.absolute().parent)
+    tree["directory"], tree["file"] = str(file.absolute().parent), str(file.absolute())
     try:
         # Not strict: a number of the environment is text.
         config = msgspec.convert(tree, Config, strict=False)
@@ -339,7 +350,7 @@ def _wrong_values(config: Config) -> Iterator[tuple[str, str]]:
         )
     if config.log.kind == "kafka" and not config.log.bootstrap:
         yield "log.bootstrap", "names no broker (HOST:PORT,...), and log.kind is kafka"
-    for section in ("log", "worker", "http", "limits", "index", "tracing"):
+    for section in ("log", "worker", "http", "limits", "index", "snapshots", "tracing"):
         settings = getattr(config, section)
         for field in msgspec.structs.fields(settings):
             value = getattr(settings, field.name)
@@ -354,6 +365,8 @@ def _wrong_values(config: Config) -> Iterator[tuple[str, str]]:
             yield f"http.{needs}", f"is empty, and http.{key} is set: give both, or neither for plain HTTP"
     if http.tls_client_cert == "optional" and not http.tls_client_ca_file:
         yield "http.tls_client_cert", "is optional, and http.tls_client_ca_file, by which such certificates are known, is empty: set it"
+    if config.snapshots.every_s and not config.snapshots.url:
+        yield "snapshots.url", "names no folder and no URL, and snapshots.every_s is set: say where snapshots are kept"
     if not 0 <= config.tracing.ratio <= 1:
         yield "tracing.ratio", f"{config.tracing.ratio} should be 0 to 1, the share of submissions that are traced"
     if config.tracing.endpoint and not config.tracing.endpoint.startswith(("http://", "https://")):

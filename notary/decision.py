@@ -1,18 +1,18 @@
-"""`Decision`, and its three encodings: its leaf in the tree, its row in the index and its JSON (docs/formats.md, Decision).
+"""`Decision`, and its two binary encodings: its leaf in the tree and its row in the index (docs/formats.md, Decision).
 
-A request gets one decision, for ever. Its *position* is the number of decisions made before it.
+`notary.wire` has its JSON. A request gets one decision, for ever. Its *position* is the number of decisions made before it.
 """
 
 from collections.abc import Generator
 from enum import IntEnum
 from hashlib import sha256
 from struct import Struct, error
-from typing import Final, TypeAlias, TypeVar
+from typing import Final, Literal, TypeAlias, TypeVar
 
 import msgspec
 
 from ordering.errors import CorruptRecord
-from ordering.ids import STATE_REF_BYTES, StateRef, TransactionId, format_state
+from ordering.ids import STATE_REF_BYTES, StateRef, TransactionId
 
 LEAF_PREFIX: Final = b"notary/decision/v1\n"
 LEAF_BYTES: Final = 104
@@ -24,9 +24,6 @@ T = TypeVar("T")
 Pieces: TypeAlias = Generator[int, None, T]
 """Work that others need not wait for. It yields, after each piece, about how many microseconds that took on one core of a small machine
 (docs/performance.md), and comes to a T."""
-
-_NO_CONFLICTS: Final = b'"conflicts":[]'
-_encode = msgspec.json.Encoder().encode
 
 _LEAF = Struct(">19sQ32sqBI32s")
 _ROW = Struct(">QqB")
@@ -53,7 +50,12 @@ class Outcome(IntEnum):
     OUTSIDE_TIME_WINDOW = 3
 
 
-REASONS: Final = (None, "input-conflict", "reference-conflict", "outside-time-window")
+REASONS: Final[tuple[Literal["input-conflict", "reference-conflict", "outside-time-window"] | None, ...]] = (
+    None,
+    "input-conflict",
+    "reference-conflict",
+    "outside-time-window",
+)
 
 
 class Kind(IntEnum):
@@ -63,7 +65,7 @@ class Kind(IntEnum):
     REFERENCE = 1
 
 
-KINDS: Final = ("input", "reference")
+KINDS: Final[tuple[Literal["input", "reference"], ...]] = ("input", "reference")
 
 
 class Conflict(msgspec.Struct, frozen=True, gc=False):
@@ -82,51 +84,6 @@ class Decision(msgspec.Struct, frozen=True, gc=False):
     outcome: Outcome
     log_time_ms: int
     conflicts: tuple[Conflict, ...] = ()
-
-
-class _ConflictJson(msgspec.Struct):
-    state: str
-    kind: str
-    consumed_by: str
-
-
-class DecisionJson(msgspec.Struct):
-    """A decision in the JSON form that clients read; msgspec encodes the members in this order."""
-
-    transaction_id: str
-    position: int
-    outcome: str
-    reason: str | None
-    conflicts: list[_ConflictJson]
-    log_time: int
-    receipt: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET  # a JSON string
-
-
-def to_json(decision: Decision, receipt: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET) -> DecisionJson:
-    """Returns the decision as the contract's JSON object, for an encoder. Without `receipt` the object has no such member."""
-    outcome = decision.outcome
-    return DecisionJson(
-        decision.transaction_id.hex(),
-        decision.position,
-        "rejected" if outcome else "committed",
-        REASONS[outcome],
-        [_ConflictJson(format_state(c.state), KINDS[c.kind], c.consumed_by.hex()) for c in decision.conflicts],
-        decision.log_time_ms,
-        receipt,
-    )
-
-
-def to_json_in_pieces(decision: Decision, receipt: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET) -> Pieces[DecisionJson | msgspec.Raw]:
-    """The work of `to_json` in pieces of `CONFLICTS_A_PIECE` conflicts; the result is encoded already where there are several pieces."""
-    if len(decision.conflicts) <= CONFLICTS_A_PIECE:
-        return to_json(decision, receipt)
-    conflicts: list[bytes] = []
-    for at in range(0, len(decision.conflicts), CONFLICTS_A_PIECE):
-        piece = decision.conflicts[at : at + CONFLICTS_A_PIECE]
-        conflicts.append(_encode(to_json(msgspec.structs.replace(decision, conflicts=piece)).conflicts)[1:-1])
-        yield len(piece) * CONFLICT_US
-    head, none, rest = _encode(to_json(msgspec.structs.replace(decision, conflicts=()), receipt)).partition(_NO_CONFLICTS)
-    return msgspec.Raw(b"".join([head, none[:-1], b",".join(conflicts), b"]", rest]))
 
 
 def leaf(decision: Decision) -> bytes:

@@ -149,7 +149,7 @@ class Gate:
         self.body_bytes = 0
         """Of all bodies that are not complete, or not looked at."""
         self._bodies: set[Body] = set()
-        self._asked = Lanes()
+        self._asked = Lanes(self.is_registered)
         self._current: Body | None = None
         """The body that is decoded now; the others of all lanes wait for its end."""
         self._reading: Generator[None, None, AdmittedSubmission] | None = None
@@ -169,6 +169,19 @@ class Gate:
         self._was_closed = problem is not None
         return problem or refusal
 
+    def peek(self) -> NotaryError | None:
+        """Returns what `closed` returns without a ticket, and counts no refusal: nobody was refused."""
+        if (problem := self._closed()) is not None or self._room is None or self._room.is_calm(1, 1):
+            return problem
+        return self._room.refusal(1, 1)
+
+    def is_registered(self, party: bytes) -> bool:
+        """Returns True for the name of a registered party, in UTF-8."""
+        try:
+            return self._parties.get(party.decode()) is not None
+        except UnicodeDecodeError:
+            return False
+
     @property
     def is_open(self) -> bool:
         """True while a head need not be checked with `closed`."""
@@ -182,7 +195,7 @@ class Gate:
 
     def stop(self) -> None:
         """Refuse all that is not in yet: bodies that are only half here are not waited for."""
-        self._asked = Lanes()
+        self._asked = Lanes(self.is_registered)
         self._current = self._reading = None
         for body in list(self._bodies):
             body.refuse(NotReady(SHUTTING_DOWN))
@@ -224,7 +237,13 @@ class Gate:
 
     def _look(self) -> None:
         """Look at what has come, a piece at a time. The log, and in an intake process the worker, have their turns in between."""
-        until_s = self._clock_s() + self._turn_s_max
+        try:
+            self._look_until(self._clock_s() + self._turn_s_max)
+        finally:  # a bug in the answer to one must not keep the others from being looked at
+            if self._asked or self._current is not None:
+                asyncio.get_running_loop().call_soon(self._look)
+
+    def _look_until(self, until_s: float) -> None:
         closed = self._closed()  # once for all: nothing else runs meanwhile
         self._was_closed = closed is not None
         while self._asked or self._current is not None:
@@ -235,8 +254,6 @@ class Gate:
                 self._current = self._reading = None
             if self._clock_s() > until_s:
                 break
-        if self._asked or self._current is not None:
-            asyncio.get_running_loop().call_soon(self._look)
 
     def _look_at(self, body: Body, closed: NotaryError | None) -> None:
         """Decode one piece more of it; after the last one it is let in."""

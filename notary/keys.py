@@ -18,11 +18,10 @@ steps follow in order; each begins when the one before it is on the disk:
 """
 
 import contextlib
-import fcntl
 import os
 from collections.abc import Iterator
 from pathlib import Path
-from typing import IO, Final
+from typing import Final
 
 import msgspec
 from cryptography.exceptions import UnsupportedAlgorithm
@@ -33,8 +32,8 @@ from notary.access import read_secret, why_unreadable
 from notary.receipts.key_history import KEYS_MAX, HistoricKey, decode_history, endorse, follow
 from notary.receipts.note import VerifierKey, parse_verifier_key
 from notary.receipts.refusal import NotVerified
+from ordering.durable import create_file, locked_directory, replace_file, sync_directory
 from ordering.errors import ConfigurationError
-from ordering.store import sync_directory
 
 NEXT: Final = ".next"
 """The suffix of the files that a rotation prepares: the next key and the next history."""
@@ -62,17 +61,10 @@ def create(file: Path, whose: str = NOTARYS) -> Ed25519PrivateKey:
     key = Ed25519PrivateKey.generate()
     pem = key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
     try:
-        descriptor = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        create_file(file, pem, 0o600)
     except FileExistsError:
         raise ConfigurationError(f"{file} exists already: a key is never overwritten") from None
     except OSError as problem:
-        raise ConfigurationError(f"cannot make {whose} {file}: {problem.strerror}") from None
-    try:
-        with os.fdopen(descriptor, "wb") as out:
-            _write(out, pem)
-    except OSError as problem:
-        # This call made the file, and it holds no key: left there, it would make the next attempt fail.
-        file.unlink(missing_ok=True)
         raise ConfigurationError(f"cannot write {whose} {file}: {problem.strerror}") from None
     return key
 
@@ -96,8 +88,7 @@ def verifier_key(origin: str, key: Ed25519PublicKey) -> str:
 
 def create_history(file: Path, origin: str, key: Ed25519PublicKey) -> None:
     """Write the history of a first key to a new file. The content is synced, the folder entry is not. Raises `OSError`."""
-    with file.open("xb") as out:
-        _write(out, _first(origin, key))
+    create_file(file, _first(origin, key))
 
 
 def load_history(file: Path, origin: str, key: Ed25519PublicKey) -> tuple[HistoricKey, ...]:
@@ -116,6 +107,16 @@ def present_history(key_file: Path, history_file: Path, origin: str) -> tuple[Hi
     if _is_half_placed(key, history_file, origin):
         history_file = next_of(history_file)
     return load_history(history_file, origin, key)
+
+
+def verifier_keys(history_file: Path, origin: str) -> tuple[list[VerifierKey], list[VerifierKey]]:
+    """Returns (the last key of the history, and the prepared one if there is one; all keys). It needs no private key.
+
+    Raises `ConfigurationError`.
+    """
+    histories = [_read_history(file, origin) for file in (history_file, next_of(history_file)) if file == history_file or file.exists()]
+    known = [[parse_verifier_key(each.verifier_key) for each in history] for history in histories]
+    return [history[-1] for history in known], list(dict.fromkeys([key for history in known for key in history]))
 
 
 def prepare(key_file: Path, history_file: Path, origin: str) -> Prepared:
@@ -138,7 +139,7 @@ def prepare(key_file: Path, history_file: Path, origin: str) -> Prepared:
         following = create(key_next)
         sync_directory(key_next.parent)
         history = (*history, endorse(present, key, VerifierKey(origin, following.public_key().public_bytes_raw())))
-        _replace_history(history_next, history)
+        replace_file(history_next, _encode(history))
     except OSError as problem:
         raise ConfigurationError(
             f"cannot prepare a rotation of the notary's key {key_file}: {problem.strerror or problem}. Correct that, and run it again"
@@ -219,15 +220,6 @@ def _check_present(history: tuple[HistoricKey, ...], file: Path, present: str) -
     )
 
 
-def _replace_history(file: Path, history: tuple[HistoricKey, ...]) -> None:
-    """Replace a history file atomically and durably. A crash at any point leaves the old history or the new one."""
-    temporary = next_of(file)
-    with temporary.open("wb") as out:
-        _write(out, _encode(history))
-    temporary.replace(file)
-    sync_directory(file.parent)
-
-
 def next_of(file: Path) -> Path:
     """Returns the `.next` file of a key file or history, in which a rotation prepares its replacement. Symbolic links are followed."""
     real = Path(os.path.realpath(file))
@@ -242,15 +234,16 @@ def _encode(history: tuple[HistoricKey, ...]) -> bytes:
     return msgspec.json.format(msgspec.json.encode(history), indent=1) + b"\n"
 
 
-def _read_history(file: Path, origin: str, key: Ed25519PublicKey) -> tuple[HistoricKey, ...]:
+def _read_history(file: Path, origin: str, key: Ed25519PublicKey | None = None) -> tuple[HistoricKey, ...]:
     """Reads the history of a file, which need not end with this key; `key` only completes an error message. Raises `ConfigurationError`."""
     try:
         encoded = file.read_bytes()
     except FileNotFoundError:
-        first = msgspec.json.format(_first(origin, key), indent=-1).decode()
+        first = "" if key is None else msgspec.json.format(_first(origin, key), indent=-1).decode()
         raise ConfigurationError(
             f"there is no key history {file}. Copy it from another worker's machine, together with the key, or save there what"
-            f" `GET /v1/notary` of a worker that serves answers; if the key is the notary's first, the history is this one line: {first}"
+            " `GET /v1/notary` of a worker that serves answers"
+            + (f"; if the key is the notary's first, the history is this one line: {first}" if first else "")
         ) from None
     except OSError as problem:
         raise ConfigurationError(f"cannot read the key history {file}: {why_unreadable(file, problem)}") from None
@@ -279,13 +272,6 @@ def _decode(encoded: bytes, file: Path, origin: str) -> tuple[HistoricKey, ...]:
     return history
 
 
-def _write(out: IO[bytes], content: bytes) -> None:
-    """Write a file's content and sync it. The folder entry is not synced."""
-    out.write(content)
-    out.flush()
-    os.fsync(out.fileno())
-
-
 @contextlib.contextmanager
 def alone_with(key_file: Path) -> Iterator[None]:
     """Lock the key's folder for the length of a block; raises `ConfigurationError` while another process holds the lock.
@@ -293,17 +279,13 @@ def alone_with(key_file: Path) -> Iterator[None]:
     A second rotation that ran at the same time would replace the key of the first, which nobody wants.
     """
     directory = Path(os.path.realpath(key_file)).parent
-    try:
-        descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
-    except OSError as problem:
-        raise ConfigurationError(f"cannot read the folder {directory} of the notary's key: {problem.strerror}") from None
-    try:
+    with contextlib.ExitStack() as held:
         try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            held.enter_context(locked_directory(directory, wait=False))
         except BlockingIOError:
             raise ConfigurationError(
                 f"another process is changing files in {directory}: wait for it, then look at `notary key show` before you try again"
             ) from None
+        except OSError as problem:
+            raise ConfigurationError(f"cannot read the folder {directory} of the notary's key: {problem.strerror}") from None
         yield
-    finally:
-        os.close(descriptor)

@@ -16,6 +16,7 @@ from notary.index import Index
 from notary.loop_watch import LoopWatch
 from notary.receipts import Issuer
 from notary.self_check import SelfCheck
+from notary.snapshots.schedule import Schedule
 from notary.tls import Certificates
 from notary.topic_watch import TopicWatch
 from notary.version import VERSION
@@ -151,6 +152,16 @@ class Metrics:
         self.registry.register(_Refusals(gate))
         used = Gauge("notary_tickets_used", "Submissions let in that brought a good ticket.", registry=self.registry)
         used.set_function(lambda: gate.tickets.used if gate.tickets is not None else 0)
+
+    def watch_snapshots(self, schedule: Schedule) -> None:
+        """Add the gauges of the schedule for snapshots."""
+        for name, text, read in (
+            ("notary_snapshot_interval_seconds", "snapshots.every_s, 0 for none.", lambda: schedule.every_s),
+            ("notary_snapshot_age_seconds", "Age of the notary's newest snapshot, as this worker found it.", lambda: schedule.age_s),
+            ("notary_snapshots_made", "Snapshots that this process made.", lambda: schedule.made),
+            ("notary_snapshots_failed", "Attempts of this process to make one that failed.", lambda: schedule.failures),
+        ):
+            Gauge(name, text, registry=self.registry).set_function(read)
 
     def watch_tls(self, certificates: Certificates) -> None:
         """Add the gauges of the service's certificate."""

@@ -6,10 +6,7 @@ It is an affair of admission (R6): it says what a worker lets into the log, neve
 
 import asyncio
 import contextlib
-import fcntl
 import logging
-import os
-import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final, Literal, TypeAlias
@@ -25,6 +22,7 @@ from nacl.bindings import crypto_sign_open
 from nacl.exceptions import BadSignatureError
 
 from notary.access import why_unreadable
+from ordering.durable import locked_directory, replace_file
 from ordering.errors import ConfigurationError
 from payload import PARTY_BYTES_MAX
 
@@ -251,33 +249,24 @@ def is_utf8(text: str) -> bool:
 
 
 def write(file: Path, parties: Mapping[str, str | Entry]) -> None:
-    """Replace the file at once: a worker that reads it meanwhile sees the old or the new one, whole."""
+    """Replace the file atomically and durably: a worker that reads it meanwhile reads all of the old parties or of the new ones."""
     short = {
         name: entry.public_key if isinstance(entry, Entry) and entry == Entry(entry.public_key) else entry
         for name, entry in parties.items()
     }
     text = msgspec.json.format(msgspec.json.encode(short), indent=1) + b"\n"
     try:
-        descriptor, temporary = tempfile.mkstemp(dir=file.parent, prefix=file.name)
-        with os.fdopen(descriptor, "wb") as out:
-            out.write(text)
-            out.flush()
-            os.fsync(out.fileno())
-        Path(temporary).chmod(0o644)
-        Path(temporary).replace(file)
+        replace_file(file, text)
     except OSError as problem:
         raise ConfigurationError(f"cannot write the parties {file}: {problem.strerror}") from None
 
 
 @contextlib.contextmanager
 def _alone_with(file: Path) -> Iterator[None]:
-    """Of two that register parties at once, the second one starts from what the first one wrote."""
-    try:
-        directory = os.open(file.parent, os.O_RDONLY | os.O_DIRECTORY)
-    except OSError as problem:
-        raise ConfigurationError(f"cannot read the parties {file}: {why_unreadable(file, problem)}") from None
-    try:
-        fcntl.flock(directory, fcntl.LOCK_EX)
+    """Hold a lock on the file's directory: of two commands that register parties at once, the second reads what the first one wrote."""
+    with contextlib.ExitStack() as held:
+        try:
+            held.enter_context(locked_directory(file.parent))
+        except OSError as problem:
+            raise ConfigurationError(f"cannot read the parties {file}: {why_unreadable(file, problem)}") from None
         yield
-    finally:
-        os.close(directory)

@@ -7,6 +7,7 @@ one tile's decisions a second, round and round, so that what was changed in an o
 import asyncio
 import logging
 import sys
+from asyncio.subprocess import DEVNULL, PIPE
 from collections.abc import Callable, Sequence
 
 import msgspec
@@ -153,19 +154,24 @@ class SelfCheck:
         """Have a process of its own read every row from the disk, again and again. Raises `Condemned` for a row that cannot be read."""
         while True:
             await asyncio.sleep(self._settings.scrub_s)
-            command = [sys.executable, "-P", "-m", "notary.index.scrub", str(self._index.directory)]
-            process = await asyncio.create_subprocess_exec(*command, stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.PIPE)
-            try:
-                found, _ = await process.communicate()
-            except asyncio.CancelledError:
-                process.kill()
-                await process.wait()
-                raise
-            if process.returncode == EXIT_ROTTEN:
-                raise self._index.condemn(found.decode(errors="replace").strip())
-            if process.returncode:
-                logger.warning(
-                    "the index could not be read through code=%s: %s", process.returncode, found.decode(errors="replace").strip()
-                )
+            code, found, complained = await output_of("notary.index.scrub", str(self._index.directory))
+            if code == EXIT_ROTTEN:
+                raise self._index.condemn(found)
+            if code:
+                logger.warning("the index could not be read through code=%s: %s", code, found or complained)
             else:
                 self.scrubs += 1
+
+
+async def output_of(module: str, *arguments: str) -> tuple[int | None, str, str]:
+    """Run a module as a process of its own. Returns (exit code, stdout, stderr). A caller that is cancelled ends the process first."""
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-P", "-m", module, *arguments), stdin=DEVNULL, stdout=PIPE, stderr=PIPE
+    )
+    try:
+        said, complained = await process.communicate()
+    except asyncio.CancelledError:
+        process.kill()
+        await process.wait()
+        raise
+    return process.returncode, said.decode(errors="replace").strip(), (complained or b"").decode(errors="replace").strip()

@@ -15,7 +15,7 @@ import msgspec
 
 from notary.http import App
 from notary.worker import Worker
-from ordering.errors import NotaryError, NotReady
+from ordering.errors import Fatal, NotaryError, NotReady
 
 log = logging.getLogger("notary.serve")
 
@@ -71,7 +71,7 @@ async def _until_started(apps: Sequence[App], start: Callable[[], Awaitable[Work
         except NotReady as problem:
             for app in apps:
                 app.starting("the log cannot be reached yet")
-            if str(problem) != reported:
+            if str(problem) != reported and not stopping.done():
                 reported = str(problem)
                 log.warning("the log cannot be reached yet, trying every %g s: %s", LOG_RETRY_S, problem)
         await asyncio.wait([stopping], timeout=LOG_RETRY_S)
@@ -110,7 +110,9 @@ async def _until_stopped(
         except ExceptionGroup as group:
             problems = tuple(leaves(group))
             for problem in problems:
-                if isinstance(problem, NotaryError):
+                if isinstance(problem, Fatal):
+                    log.error("stopped: %s code=%s", problem, problem.code)
+                elif isinstance(problem, NotaryError):
                     log.error("stopped: %s", problem)
                 else:
                     log.error("stopped by an error that nobody foresaw: %r", problem, exc_info=problem)

@@ -9,19 +9,20 @@ RocksDB or asyncio. Formats: docs/formats.md, Receipt; C2SP tlog-proof, tlog-che
 import json
 from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
-from typing import Annotated, Any, Final, Literal, TypeAlias
+from typing import Any, TypeAlias
 
 import msgspec
 
-from notary.decision import KINDS, REASONS, Conflict, Decision, Kind, Outcome, leaf
+from notary.decision import Decision, leaf
 from notary.receipts.checkpoint import SIZE_MAX, Checkpoint, checkpoint_of
 from notary.receipts.key_history import HistoricKey, follow, history_of
 from notary.receipts.note import VerifierKey, parse_verifier_key
 from notary.receipts.proof import proof_of
 from notary.receipts.refusal import NotVerified, Reason
 from notary.tree import EMPTY_ROOT, HASH_BYTES, TILE_HEIGHT, TILE_WIDTH, ProofError, check_consistency, check_inclusion, leaf_hash, view_at
+from notary.wire import DecisionJson, decision_of_object
 from ordering.errors import Malformed
-from ordering.ids import STATE_REF_BYTES, TRANSACTION_ID_BYTES, parse_hash, parse_state
+from ordering.ids import STATE_REF_BYTES, TRANSACTION_ID_BYTES
 from payload import TIME_MAX_MS
 
 __all__ = [
@@ -39,34 +40,14 @@ __all__ = [
     "verify_receipt",
 ]
 
-DecisionLike: TypeAlias = Decision | Mapping[str, Any] | bytes | str
-"""A decision, the contract's JSON object, or its text."""
+DecisionLike: TypeAlias = Decision | DecisionJson | Mapping[str, Any] | bytes | str
+"""A decision, a client's answer, the contract's JSON object, or its text."""
 Keys: TypeAlias = Sequence[VerifierKey | str] | VerifierKey | str
 """Verifier keys, or one, as objects or in their text form."""
 History: TypeAlias = Sequence[HistoricKey | Mapping[str, Any]] | Mapping[str, Any] | bytes | str
 """An answer of `GET /v1/notary`, or its `keys`, as JSON text or as parsed JSON."""
 ReadTile: TypeAlias = Callable[[int, int, int], bytes]
 """(level, index, width) -> a tile's bytes: `width` hashes or more; fewer if it does not have them. Its exceptions go to the caller."""
-
-_Position = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
-_Time = Annotated[int, msgspec.Meta(ge=-TIME_MAX_MS, le=TIME_MAX_MS)]
-_OUTCOMES: Final = {reason: Outcome(number) for number, reason in enumerate(REASONS)}
-
-
-class _ConflictIn(msgspec.Struct, forbid_unknown_fields=True):
-    state: str
-    kind: Literal["input", "reference"]
-    consumed_by: str
-
-
-class _DecisionIn(msgspec.Struct, forbid_unknown_fields=True):
-    transaction_id: str
-    position: _Position
-    outcome: Literal["committed", "rejected"]
-    reason: Literal["input-conflict", "reference-conflict", "outside-time-window"] | None
-    conflicts: tuple[_ConflictIn, ...]
-    log_time: _Time
-    receipt: str | None = None
 
 
 def verify_receipt(receipt: str | bytes, decision: DecisionLike, keys: Keys) -> Checkpoint:
@@ -131,25 +112,15 @@ def decision_of(decision: DecisionLike) -> Decision:
     return decision
 
 
-def decision_and_receipt(decision: Mapping[str, Any] | bytes | str) -> tuple[Decision, str | None]:
+def decision_and_receipt(decision: DecisionJson | Mapping[str, Any] | bytes | str) -> tuple[Decision, str | None]:
     """Decodes a decision. Returns it, and its member `receipt` (None without one)."""
     found: Any = decision
     if isinstance(decision, bytes | str):
         found = _json(decision, "malformed-decision")
     try:
-        read = msgspec.convert(found, _DecisionIn)
-        conflicts = tuple(
-            [
-                Conflict(parse_state(one.state, "conflicts"), Kind(KINDS.index(one.kind)), parse_hash(one.consumed_by, "consumed_by"))
-                for one in read.conflicts
-            ]
-        )
-        transaction_id = parse_hash(read.transaction_id, "transaction_id")
-    except (msgspec.MsgspecError, Malformed, ValueError, RecursionError) as problem:
+        return decision_of_object(msgspec.to_builtins(found) if isinstance(found, DecisionJson) else found)
+    except (msgspec.MsgspecError, Malformed, TypeError, ValueError, RecursionError) as problem:
         raise NotVerified("malformed-decision", str(problem)) from None
-    if (read.outcome == "committed") != (read.reason is None):
-        raise NotVerified("malformed-decision", f"{read.outcome}, with the reason {read.reason}")
-    return Decision(read.position, transaction_id, _OUTCOMES[read.reason], read.log_time, conflicts), read.receipt
 
 
 def _root_within(size: int, newer: Checkpoint, read: ReadTile) -> bytes:

@@ -14,7 +14,7 @@ from joiner import Batch, Driver, Joiner, QueueLimits, Ready, Sender, SenderSett
 from notary import keys
 from notary.access import check_writable
 from notary.config import Config
-from notary.decision import Decision, DecisionJson, Pieces, to_json_in_pieces
+from notary.decision import Decision, Pieces
 from notary.gate import Gate
 from notary.index import TILE_US, Index
 from notary.keyring import Keyring
@@ -23,9 +23,11 @@ from notary.parties import Parties
 from notary.quota import Quota
 from notary.receipts import Issuer
 from notary.self_check import SelfCheck
+from notary.snapshots.schedule import Schedule
 from notary.tickets import Tickets
 from notary.topic_watch import TopicWatch
 from notary.version import VERSION
+from notary.wire import encode_in_pieces
 from ordering.clock import clock_ms
 from ordering.embedded import EmbeddedLog
 from ordering.errors import ConfigurationError, Fatal, NotReady
@@ -58,6 +60,13 @@ async def open_log(config: Config) -> Log:
         security=config.kafka_security,
         timeouts=KafkaTimeouts(append_ms=config.log.append_timeout_ms),
     )
+
+
+async def identify(config: Config, log: Log) -> tuple[str, str]:
+    """Returns (notary name, identity) of a log, by which an index belongs to it. Raises `ConfigurationError` for another notary's log."""
+    genesis, log_id = await read_genesis(log)
+    check_genesis(config, genesis)
+    return genesis.notary_name, f"{log.identity} {log_id.hex()}"
 
 
 def check_genesis(config: Config, genesis: Genesis) -> None:
@@ -169,24 +178,25 @@ class Worker:
         )
         self.self_check = SelfCheck(config.worker.name, self.driver, self.sender, index, config.self_check_settings, around.now_s)
         self.topic_watch = TopicWatch(config)
+        self.snapshots = Schedule(config, lambda: self.not_ready() is None, around.clock_ms)
         self._decided: dict[TransactionId, list[Callable[[], None]]] = {}
         self._fatal: Fatal | None = None
         self._failed = asyncio.Event()
         parts = (self.driver, self.sender, index, self.issuer, self.self_check, self.topic_watch)
         self.metrics.watch(*parts, is_ready=lambda: self.not_ready() is None)
         self.metrics.watch_gate(self.gate)
+        self.metrics.watch_snapshots(self.snapshots)
         if isinstance(log, KafkaLog):
             self.metrics.watch_brokers(log.brokers)
 
     @classmethod
     async def start(cls, config: Config, log: Log) -> "Worker":
         """A worker on an open log that is its notary's, its index opened. Raises `ConfigurationError`, `Fatal` or `NotReady`."""
-        genesis, log_id = await read_genesis(log)
-        check_genesis(config, genesis)
+        notary_name, log_identity = await identify(config, log)
         index = Index.open(
             config.index_directory,
-            notary_name=genesis.notary_name,
-            log_identity=f"{log.identity} {log_id.hex()}",
+            notary_name=notary_name,
+            log_identity=log_identity,
             worker_name=config.worker.name,
             settings=config.index_settings,
         )
@@ -207,14 +217,14 @@ class Worker:
         """Why nothing may be answered from this worker's index; None when it may."""
         return self.self_check.withheld() or self.driver.doubt()
 
-    def told(self, decision: Decision, *, receipts: bool) -> Pieces[DecisionJson | msgspec.Raw]:
+    def told(self, decision: Decision, *, receipts: bool) -> Pieces[bytes]:
         """A decision as it is answered."""
-        receipt: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
+        receipt = b""
         if receipts:
             tiles_read = self.index.tree.tiles_read
-            receipt = msgspec.Raw(self.issuer.receipt_json(decision.position))
+            receipt = self.issuer.receipt_json(decision.position)
             yield RECEIPT_US + (self.index.tree.tiles_read - tiles_read) * TILE_US
-        return (yield from to_json_in_pieces(decision, receipt))
+        return (yield from encode_in_pieces(decision, receipt))
 
     def when_decided(self, transaction_id: TransactionId, call_back: Callable[[], None]) -> None:
         """Call it, once, in the step in which the transaction is decided here."""
@@ -236,6 +246,8 @@ class Worker:
             tasks.create_task(self._until_failed(), name="failed")
             tasks.create_task(self.self_check.run(), name="self-check")
             tasks.create_task(self.topic_watch.run(), name="topics")
+            if self.snapshots.every_s:
+                tasks.create_task(self.snapshots.run(), name="snapshots")
 
     def fail(self, problem: Fatal) -> None:
         """Have `run` end with what someone met who only asked, as it ends with a `Fatal` of the driver."""

@@ -19,7 +19,8 @@ import msgspec
 from rocksdict import Rdict, ReadOptions, WriteBatch
 
 from ordering.clock import clock_ms
-from ordering.errors import ConfigurationError, Fatal, NotReady, OutcomeUnknown
+from ordering.durable import make_directory
+from ordering.errors import ConfigurationError, Fatal, FatalCode, NotReady, OutcomeUnknown
 from ordering.log import ORDERING, Bounds, Record
 from ordering.store import (
     KEY,
@@ -32,7 +33,6 @@ from ordering.store import (
     is_store,
     open_store,
     read_meta,
-    sync_directory,
     write_meta,
 )
 from ordering.stream import Arrivals, LocalReader, check_partitions, describe, size
@@ -85,10 +85,8 @@ class EmbeddedLog:
         try:
             if path.exists() and (not path.is_dir() or any(path.iterdir())):
                 raise ConfigurationError(f"{path} is not an empty directory: name another one for the new log")
-            path.mkdir(parents=True, exist_ok=True)
+            make_directory(path)  # RocksDB syncs what is in it
             create_store(path, meta)
-            # RocksDB syncs its own directory; the entry for that directory is durable only once its parent is synced.
-            sync_directory(path.parent)
         except OSError as problem:
             raise ConfigurationError(f"cannot make a log in {path}: {problem.strerror or problem}") from problem
         return meta.identity
@@ -180,7 +178,10 @@ class EmbeddedLog:
         if self._closed:
             raise NotReady("this log is closed")
         if self._failure is not None:
-            raise Fatal(f"the embedded log cannot be used any more: {self._failure}; free or replace the disk, then restart")
+            raise Fatal(
+                FatalCode.LOG_UNWRITABLE,
+                f"the embedded log cannot be used any more: {self._failure}; free or replace the disk, then restart",
+            )
 
     def end(self, stream: int) -> int:
         """Returns the offset after the last durable record."""
@@ -202,7 +203,10 @@ class EmbeddedLog:
                 break
         else:
             if len(taken) != count:
-                raise Fatal(f"{describe(stream)} lacks a record between offsets {offset_next} and {offset_next + count}: restore it")
+                raise Fatal(
+                    FatalCode.LOG_DAMAGED,
+                    f"{describe(stream)} lacks a record between offsets {offset_next} and {offset_next + count}: restore it",
+                )
         return taken
 
     def put(self, stream: int, key: bytes | None, value: bytes | None) -> asyncio.Future[None]:

@@ -4,6 +4,8 @@ Domain outcomes (a rejected transaction, a filled batch) are values, never excep
 what happened, the value and what to do. Library exceptions are mapped to these once, at the edge.
 """
 
+from enum import StrEnum
+
 
 class NotaryError(Exception):
     """The base class of every error that this project raises on purpose."""
@@ -47,13 +49,64 @@ class ConfigurationError(NotaryError):
     """Configuration that cannot work: a flag, a setting, a file, a topic. The message names it and the remedy."""
 
 
+class FatalCode(StrEnum):
+    """The fault of a `Fatal`: programs and tests match this code, and the message is for people."""
+
+    ACCEPTOR_ENDED = "acceptor-ended"
+    """An acceptor process ended before it served."""
+    CONTENT_LOST = "content-lost"
+    """The log had the content of an entry, and has lost it (R10)."""
+    DISK_FULL = "disk-full"
+    """The disk of the index has no space left."""
+    DUPLICATE_WORKER_NAME = "duplicate-worker-name"
+    """Another process has this worker's name and keeps fencing it (R5)."""
+    FORMAT_TOO_NEW = "format-too-new"
+    """The log activates a format version that this software does not read."""
+    HISTORY_DIFFERS = "history-differs"
+    """Another worker, or the owner's `settle`, has another history than this index (R10)."""
+    INDEX_AHEAD_OF_LOG = "index-ahead-of-log"
+    """The log lacks a record, or has another one, at an offset that this index has read."""
+    INDEX_BUSY = "index-busy"
+    """The files of the index changed at each attempt to link them."""
+    INDEX_DAMAGED = "index-damaged"
+    """The index does not open, or has a row that cannot be read or does not fit the others."""
+    INDEX_QUARANTINED = "index-quarantined"
+    """The index is known to be wrong (R9)."""
+    INDEX_SETTINGS_IGNORED = "index-settings-ignored"
+    """RocksDB runs with other settings than the wanted ones."""
+    INDEX_UNWRITABLE = "index-unwritable"
+    """A write to the index failed."""
+    KEY_MISSING = "key-missing"
+    """This worker does not have the key in force in the log."""
+    LOG_DAMAGED = "log-damaged"
+    """The store of the embedded log does not open, or lacks a record."""
+    LOG_UNWRITABLE = "log-unwritable"
+    """A write to the embedded log failed."""
+    NO_GENESIS = "no-genesis"
+    """The ordering topic does not begin with a genesis record."""
+    PARTITIONS_DIFFER = "partitions-differ"
+    """The payload topic has another number of partitions than the log says."""
+    RETIRED = "retired"
+    """The owner has retired this worker's incarnation."""
+
+
 class Fatal(NotaryError):
     """Our view of durable state is uncertain or contradicted: the process must stop; a restart recovers, or fails with the reason."""
+
+    def __init__(self, code: FatalCode, what: str) -> None:
+        self.code = code
+        super().__init__(what)
 
 
 class Condemned(Fatal):
     """This worker's index is quarantined, known to be wrong (R9): it answers nothing more, and no restart repairs that."""
 
+    def __init__(self, what: str) -> None:
+        super().__init__(FatalCode.INDEX_QUARANTINED, what)
+
 
 class OutOfRange(Fatal):
     """The log lacks an offset that it had before: records were deleted, or the broker is behind."""
+
+    def __init__(self, what: str) -> None:
+        super().__init__(FatalCode.INDEX_AHEAD_OF_LOG, what)

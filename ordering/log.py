@@ -23,7 +23,7 @@ from typing import Final, Protocol
 
 import msgspec
 
-from ordering.errors import Fatal
+from ordering.errors import Fatal, FatalCode
 
 ORDERING: Final = -1
 """The number of the ordering topic's one partition; payload partitions count from 0."""
@@ -143,4 +143,4 @@ def check_payload_partitions(log: str, found: int, wanted: int, remedy: str) -> 
     other.
     """
     if found != wanted:
-        raise Fatal(f"{log} has {found} payload partitions, wanted {wanted}: {remedy}")
+        raise Fatal(FatalCode.PARTITIONS_DIFFER, f"{log} has {found} payload partitions, wanted {wanted}: {remedy}")

@@ -9,7 +9,6 @@ Keys are big-endian, so that a scan follows the order of a partition. Offsets ar
 they are written once and never again, however often the keys are compacted.
 """
 
-import os
 from pathlib import Path
 from struct import Struct, error
 from typing import Final
@@ -17,7 +16,7 @@ from typing import Final
 import msgspec
 from rocksdict import DBCompressionType, DBRecoveryMode, Options, Rdict, RdictIter
 
-from ordering.errors import ConfigurationError, CorruptRecord, Fatal
+from ordering.errors import ConfigurationError, CorruptRecord, Fatal, FatalCode
 from ordering.log import Record
 from ordering.stream import describe
 from ordering.torn import only_last_write_torn
@@ -112,7 +111,7 @@ def open_store(path: Path) -> tuple[Rdict, str | None]:
     except Exception as problem:
         if "LOCK" in str(problem):
             raise ConfigurationError(f"the log in {path} is open elsewhere: one process only; stop the other one first") from problem
-        raise Fatal(f"the log in {path} cannot be opened: {problem}; restore it from a copy") from problem
+        raise Fatal(FatalCode.LOG_DAMAGED, f"the log in {path} cannot be opened: {problem}; restore it from a copy") from problem
 
 
 def read_meta(store: Rdict, path: Path) -> Meta:
@@ -128,7 +127,9 @@ def read_meta(store: Rdict, path: Path) -> Meta:
             )
         return msgspec.json.decode(row, type=Meta)
     except msgspec.DecodeError as problem:
-        raise Fatal(f"the meta row of the log in {path} does not decode: {problem}; restore it from a copy") from problem
+        raise Fatal(
+            FatalCode.LOG_DAMAGED, f"the meta row of the log in {path} does not decode: {problem}; restore it from a copy"
+        ) from problem
 
 
 def end_in(store: Rdict, stream: int) -> int:
@@ -147,7 +148,7 @@ def _check(rows: RdictIter) -> None:
     try:
         rows.status()
     except Exception as problem:  # rocksdict raises nothing more specific
-        raise Fatal(f"the embedded log cannot be read: {problem}; restore it from a copy") from problem
+        raise Fatal(FatalCode.LOG_DAMAGED, f"the embedded log cannot be read: {problem}; restore it from a copy") from problem
 
 
 def encode_row(append_time_ms: int, key: bytes | None, value: bytes | None) -> bytes:
@@ -165,12 +166,3 @@ def decode_row(stream: int, offset: int, row: bytes) -> Record:
     at = _VALUE_HEAD.size + max(key_length, 0)
     key = None if key_length < 0 else row[_VALUE_HEAD.size : at]
     return Record(stream, offset, append_time_ms, key, row[at:] if has_value else None)
-
-
-def sync_directory(path: Path) -> None:
-    """Make the names in a directory durable."""
-    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

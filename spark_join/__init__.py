@@ -9,17 +9,17 @@ A log passes through these packages and modules:
 | package or module | contents |
 |---|---|
 | `log/` | reads the records of both topics from brokers or an archive; archives them; restores them into a cluster |
-| `order/` | the log's identity and signatures (R10), records in effect (R2, R5, R6), contents (R3), positions (R7), gaps |
-| `join` | runs `order/` step by step, from the log to the requests |
-| `decisions/` | outcome, reason and conflicts of each request; leaves, roots at any size, each checkpoint compared with its root |
-| `exports/` | compares exported indexes with the decisions, row by row |
-| `state/` | the state that an earlier run kept, and the state that this run keeps for the next |
-| `verify` | the complete verification: reads a state and a log, returns the violations and the next state |
-| `commands/` | the command line: `verify`, `archive`, `restore` |
+| `order/` | the join: from the log to the requests in the global order |
+| `decisions` | outcome, reason and conflicts of each request |
+| `tree` | leaves, roots at any size, each checkpoint compared with its root |
+| `exports/` | reads exported indexes, and compares them with the decisions, row by row |
+| `verify` | the complete verification: takes a state and a log, returns the violations and the next state |
+| `state`, `kept_state` | what deciding the rest of a log needs; its files, from one run to the next |
 | `report/` | writes the result: `report.json`, `report.html`, `violations/` |
-| `engine/` | the Spark session and its Java, files between stages and their hashes, progress, functions that DataFrames lack |
+| `commands`, `arguments` | the command line: `verify`, `archive`, `restore` |
+| `engine/` | the Spark session, its stages and their progress, files that outlive a stage, functions that DataFrames lack |
 | `violations` | one row for each violation |
-| `constants`, `errors`, `exit_codes` | numbers that formats.md fixes; `CouldNotVerify`; exit codes of the process |
+| `constants`, `errors` | numbers that formats.md fixes; `CouldNotVerify` and the exit codes of the process |
 
 `python -P -m spark_join verify --help` lists its arguments; `archive` and `restore` are the other commands.
 """

@@ -5,13 +5,14 @@ Without Spark's packages the exit code is 2 (`COULD_NOT`). Python's own exit cod
 
 import sys
 
-from spark_join.exit_codes import COULD_NOT
-
-try:
-    from spark_join.commands import main
-except ModuleNotFoundError as missing:
-    print(f"spark_join: {missing.name} is not installed: pip install 'kafka-notary[spark]'", file=sys.stderr)
-    sys.exit(COULD_NOT)
+from spark_join.arguments import parser
+from spark_join.errors import COULD_NOT
 
 if __name__ == "__main__":
-    sys.exit(main())
+    chosen = parser().parse_args()
+    try:
+        from spark_join.commands import run
+    except ModuleNotFoundError as missing:
+        print(f"spark_join: {missing.name} is not installed: pip install 'kafka-notary[spark]'", file=sys.stderr)
+        sys.exit(COULD_NOT)
+    sys.exit(run(chosen))

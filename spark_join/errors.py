@@ -1,7 +1,13 @@
-"""The error that this package raises, and the text that it prints for errors of Spark and Java."""
+"""The error and the exit codes of all commands. This module imports nothing of Spark, so `__main__` can use it where Spark is missing."""
 
-from py4j.protocol import Py4JJavaError
-from pyspark.errors import PySparkException
+from typing import Final
+
+CLEAN: Final = 0
+"""The verifier found no violation, or the log was archived or restored."""
+VIOLATED: Final = 1
+"""The verifier found violations."""
+COULD_NOT: Final = 2
+"""The command failed, or there is no result; stderr has the reason."""
 
 
 class CouldNotVerify(Exception):
@@ -9,15 +15,3 @@ class CouldNotVerify(Exception):
 
     The message states the obstacle, the value, and a remedy.
     """
-
-
-def cause(problem: Py4JJavaError | PySparkException) -> str:
-    """Returns one line for a failure in Spark: class and message of the innermost Java cause; without one, the error's first line."""
-    found = getattr(problem, "java_exception", None) or getattr(problem, "_origin", None)
-    if found is None:
-        return str(problem).strip().partition("\n")[0]
-    while (deeper := found.getCause()) is not None:
-        found = deeper
-    lines = str(found.getMessage()).strip().splitlines()
-    # For a task that failed in Python the message is a traceback, and its last line is the error.
-    return f"{found.getClass().getSimpleName()}: {lines[-1 if 'Traceback' in lines[0] else 0] if lines else ''}"

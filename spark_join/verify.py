@@ -7,21 +7,21 @@ import msgspec
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from spark_join.constants import OUTCOMES
-from spark_join.decisions import tree
-from spark_join.decisions.checkpoints import Counts, compare_roots, compared_of, counts_of, sizes_of
-from spark_join.decisions.decide import decide
+from spark_join import tree
+from spark_join.constants import COMMITTED, KEY_BYTES, OUTCOMES
+from spark_join.decisions import decide
+from spark_join.engine.columns import part, sha256, u64
 from spark_join.engine.stages import Stages
+from spark_join.exports import Exports, refuse_ahead, refuse_behind_hole, refuse_others
 from spark_join.exports.compare import compare
-from spark_join.exports.read import Exports, refuse_ahead, refuse_behind_hole, refuse_others
-from spark_join.join import Joined, Undecided, join
-from spark_join.log.log import Log
+from spark_join.log import ORDERING, LogFrames, Place
+from spark_join.order.anomalies import differences, sequence_gaps
 from spark_join.order.effects import BEYOND, carry_of
-from spark_join.order.gaps import sequence_gaps
-from spark_join.order.signatures import Keys
-from spark_join.order.views import differences
-from spark_join.state.carry import Decided, state_after
-from spark_join.state.state import State
+from spark_join.order.identity import Identity
+from spark_join.order.join import Joined, Undecided, join
+from spark_join.order.payloads import Keys
+from spark_join.state import AppliedState, last_records
+from spark_join.tree import Counts, compare_roots, compared_of, counts_of, sizes_of
 from spark_join.violations import LOG, VIOLATION, violations
 
 
@@ -47,7 +47,7 @@ class Verified(msgspec.Struct, frozen=True):
     records: dict[str, int]
     """The number of ordering records, by kind"""
     skipped: dict[str, Skipped]
-    """The ordering records without effect, by reason (`effects.Verdict`)"""
+    """The ordering records without effect, by reason (`effects.AppliedRecord`)"""
     undecided: Undecided | None
     """The first hole, or None; nothing is decided from its ordering offset on"""
     decisions: DataFrame
@@ -60,11 +60,13 @@ class Verified(msgspec.Struct, frozen=True):
     """Foreign views that the owner has settled, which are no violations: rows like those of `violations`"""
     exports: dict[str, int]
     """The number of decisions of each export"""
-    after: Callable[[], State]
-    """See `carry.state_after`"""
+    after: Callable[[], AppliedState]
+    """See `state_after`"""
 
 
-def verify(session: SparkSession, log: Log, state: State, keys: Keys | None, stages: Stages, exports: Exports | None = None) -> Verified:
+def verify(
+    session: SparkSession, log: LogFrames, state: AppliedState, keys: Keys | None, stages: Stages, exports: Exports | None = None
+) -> Verified:
     """Verify `log`, which continues `state` (`join.rest_of`), and compare it with the exports, which need a log from its start.
 
     `keys` as in `contents.read_contents`. Raises `CouldNotVerify`.
@@ -90,7 +92,7 @@ def verify(session: SparkSession, log: Log, state: State, keys: Keys | None, sta
     compared = compare_roots(checkpoints, state.chunks.union(parts).distinct(), decided, trees, stages)
     gaps = sequence_gaps(joined.entries, joined.gone)
     views = stages.keep("foreign views", differences(joined.records, carry_of(joined.carry)))
-    told = [
+    found = [
         compared.violations,
         session.createDataFrame(lost, VIOLATION),
         _foreign_views(views.where(~F.col("settled"))),
@@ -99,7 +101,7 @@ def verify(session: SparkSession, log: Log, state: State, keys: Keys | None, sta
         violations(gaps, F.lit("sequence-gap"), offset=F.col("offset"), found=F.col("found"), expected=F.col("expected")),
     ]
     if exports is not None:
-        told.append(compare(session, exports, joined, decisions, compared.roots, stages))
+        found.append(compare(session, exports, joined, decisions, compared.roots, stages))
     return Verified(
         joined.identity.notary_name,
         decided,
@@ -111,7 +113,7 @@ def verify(session: SparkSession, log: Log, state: State, keys: Keys | None, sta
         joined.undecided,
         decisions,
         joined.entries,
-        stages.keep("violations", reduce(DataFrame.unionByName, told)),
+        stages.keep("violations", reduce(DataFrame.unionByName, found)),
         _foreign_views(views.where("settled")),
         {} if exports is None else {source: manifest.decisions for source, manifest in exports.manifests.items()},
         partial(
@@ -119,7 +121,7 @@ def verify(session: SparkSession, log: Log, state: State, keys: Keys | None, sta
             state,
             log,
             joined,
-            Decided(decided, compared.root, decisions, hashes, tree.full_chunks(parts, state.decided)),
+            NewDecisions(decided, compared.root, decisions, hashes, tree.full_chunks(parts, state.decided)),
             stages,
             signatures=keys is not None,
         ),
@@ -146,7 +148,7 @@ def _lost_payload(joined: Joined, decided: int) -> list[tuple[object, ...]]:
 
 
 def _foreign_views(views: DataFrame) -> DataFrame:
-    """Turns rows of `views.differences` into rows of `violations.VIOLATION`."""
+    """Turns rows of `anomalies.differences` into rows of `violations.VIOLATION`."""
     return violations(
         views,
         F.lit("foreign-view"),
@@ -180,3 +182,83 @@ def _unsigned(joined: Joined) -> DataFrame:
         found=F.concat(F.lit("a submission in the name of "), "party"),
         expected=F.lit("a signature by the key of a known party"),
     )
+
+
+class NewDecisions(msgspec.Struct, frozen=True):
+    """The decisions on the requests of `Joined`, and the tree over them."""
+
+    count: int
+    """Number of all decisions, those of the earlier part included"""
+    root: bytes
+    """The root over all of them"""
+    decisions: DataFrame
+    """See `decisions.decide`"""
+    hashes: DataFrame
+    """See `tree.hashed`"""
+    chunks: DataFrame
+    """See `tree.full_chunks`"""
+
+
+def state_after(
+    state: AppliedState, log: LogFrames, joined: Joined, decided: NewDecisions, stages: Stages, *, signatures: bool
+) -> AppliedState:
+    """Returns the state at the end of `log`, or at its first hole. Its growing tables have only the rows that are new since `state`."""
+    offset_next = log.offsets_end[ORDERING] if joined.offset_hole is None else joined.offset_hole
+    committed = decided.decisions.where(F.col("outcome") == COMMITTED).select("position")
+    consumers = joined.requests.join(committed, "position", "left_semi").sort("position")
+    return AppliedState(
+        identity=_up_to(joined.identity, offset_next),
+        offsets_next={**log.offsets_end, ORDERING: offset_next},
+        last_records={**state.last_records, **last_records(log, _last_offsets(joined, offset_next))},
+        carry=joined.carry,
+        decided=decided.count,
+        root=decided.root,
+        signatures_checked=state.signatures_checked and signatures,
+        ids=decided.decisions.sort("position").select("id"),
+        # Sorted, the inputs of a transaction are neighbours, so zstd stores their common 32 bytes about once.
+        consumed=consumers.select(F.explode("inputs").alias("state"), sha256(F.col("id")).alias("consumed_by")),
+        hashes=decided.hashes.sort("position"),
+        chunks=decided.chunks,
+        orphans=_orphans(joined, stages),
+    )
+
+
+def _up_to(identity: Identity, offset_next: int) -> Identity:
+    """Returns `identity` without the keys that `key` records behind the hole put in force: the next run reads those again."""
+    known = tuple([each for each in identity.notary_keys if each[0] <= offset_next])
+    return msgspec.structs.replace(identity, notary_keys=known)
+
+
+def _last_offsets(joined: Joined, offset_next: int) -> dict[Place, int]:
+    """Returns the offset of the last record of each partition; partitions without new records are left out."""
+    applied = joined.records.where(F.col("offset") < offset_next).select(
+        F.lit("ordering").alias("topic"), F.lit(0).alias("partition"), "offset"
+    )
+    read = joined.places.where(~F.col("is_orphan")).select(F.lit("payload").alias("topic"), "partition", "offset")
+    rows = applied.union(read).groupBy("topic", "partition").agg(F.max("offset").alias("offset")).collect()
+    return {(row.topic, row.partition): row.offset for row in rows}
+
+
+def _orphans(joined: Joined, stages: Stages) -> DataFrame:
+    """Returns the payload records under each key that an entry may still name, the first record of each value.
+
+    Such a key belongs to an incarnation that has not begun, or to one that has not ended and has not reached the sequence.
+    """
+    keyed = joined.places.where(F.length("key") == KEY_BYTES).select(
+        "partition",
+        "offset",
+        "key",
+        "value_hash",
+        part(F.col("key"), 0, 8).alias("incarnation"),
+        part(F.col("key"), 8, 8).alias("sequence"),
+    )
+    begun = [(number, each.over, each.reached) for number, each in enumerate(carry_of(joined.carry).incarnations, 1)]
+    schema = "number bigint, over boolean, reached binary"
+    incarnations = joined.places.sparkSession.createDataFrame(begun, schema).withColumn("incarnation", u64(F.col("number")))
+    waits = F.col("over").isNull() | (~F.col("over") & (F.col("sequence") > F.col("reached")))
+    waiting = keyed.join(incarnations, "incarnation", "left").where(waits & F.col("value_hash").isNotNull())
+    firsts = waiting.groupBy("partition", "key", "value_hash").agg(F.min("offset").alias("offset")).drop("key", "value_hash")
+    kept = stages.keep("orphans", firsts)
+    (lowest,) = kept.agg(F.min("offset").alias("offset")).collect()
+    # Spark skips files with lower offsets by their footers, so most values are not read again.
+    return joined.payload.where(F.col("offset") >= F.lit(lowest.offset)).join(kept, ["partition", "offset"], "left_semi")

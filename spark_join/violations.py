@@ -1,9 +1,12 @@
-"""Rows of `violations/`, one for each violation (docs/spark.md, What it writes)."""
+"""Rows of `violations/`, one for each violation (docs/spark.md, What it writes), and the text of values in them."""
 
 from typing import Final
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
+
+from spark_join.constants import OUTCOMES
+from spark_join.engine.columns import part, unsigned
 
 VIOLATION: Final = (
     "type string, position bigint, offset bigint, id string, found string, expected string, source string,"
@@ -15,6 +18,7 @@ A row that stands for several records has the offset of the last one, and their 
 
 LOG: Final = "log"
 """The `source` of a violation in the log; for one in an export it is the absolute path of the export's folder."""
+CONFLICTS_SHOWN = 3
 
 
 def violations(
@@ -42,3 +46,41 @@ def violations(
         (F.lit(None) if offset_last is None else offset_last).cast("bigint").alias("offset_last"),
         (F.lit(None) if records is None else records).cast("bigint").alias("records"),
     )
+
+
+def render_hex(octets: Column) -> Column:
+    """Renders bytes as lower-case hex digits."""
+    return F.lower(F.hex(octets))
+
+
+def render_state(state: Column) -> Column:
+    """Renders a state reference, 36 bytes: transaction id in hex, colon, index."""
+    return F.concat(render_hex(part(state, 0, 32)), F.lit(":"), unsigned(part(state, 32, 4)).cast("string"))
+
+
+def render_outcome(side: str) -> Column:
+    """Renders the outcome of the decision in the column `side`: committed, or the reason of the rejection."""
+    outcome = F.col(f"{side}.outcome")
+    name = F.element_at(F.create_map(*[F.lit(each) for pair in OUTCOMES.items() for each in pair]), outcome)
+    return F.coalesce(name, F.concat(F.lit("outcome "), outcome.cast("string")))
+
+
+def render_conflicts(side: str) -> Column:
+    """Renders the conflicts of the decision in the column `side`: their number, and the first `CONFLICTS_SHOWN` of them."""
+    conflicts = F.col(f"{side}.conflicts")
+    shown = F.transform(
+        F.slice(conflicts, 1, CONFLICTS_SHOWN),
+        lambda met: F.concat(render_state(met["state"]), F.lit(" consumed by "), render_hex(met["consumed_by"])),
+    )
+    count = F.concat(F.size(conflicts).cast("string"), F.lit(" conflicts"))
+    return F.concat_ws(": ", count, F.when(F.size(conflicts) > 0, F.array_join(shown, ", ")))
+
+
+def render_consumed(side: str, twice: Column) -> Column:
+    """Renders the column `state` and the transaction that consumed it: the column `side`, with id and position, null if none did.
+
+    `twice` is true for a duplicate row.
+    """
+    by = F.concat(F.lit(" consumed by "), render_hex(F.col(f"{side}.id")), F.lit(" at position "), F.col(f"{side}.position").cast("string"))
+    consumed = F.when(F.col(side).isNull(), F.lit(" not consumed")).when(twice, F.concat(F.lit(" again"), by)).otherwise(by)
+    return F.concat(render_state(F.col("state")), consumed)

@@ -13,14 +13,14 @@ from typing import Final
 
 from deploy.commands import install_debian, run
 from deploy.local.errors import CannotRun
-from deploy.local.files import locked
 from deploy.local.jars import SPARK, cache_folder, fetch_jars
 from deploy.local.java import find_java
+from ordering.durable import locked_file
 
 DONE, COULD_NOT = 0, 2
 ROOT: Final = Path(__file__).parents[2]
 CONTAINERFILE: Final = Path(__file__).parent / "Containerfile"
-EXTRAS: Final = {"notary": "[traces]", "notary-spark": "[spark,java]"}
+EXTRAS: Final = {"notary": "[traces,s3]", "notary-spark": "[spark,java]"}
 """The images, as the manifests name them, and the extras of pyproject.toml that each has."""
 BUILDERS: Final = ("buildah", "podman", "docker")
 DEBIAN: Final = "bookworm"
@@ -107,7 +107,7 @@ def fetch() -> Path:
     home = cache_folder() / "image"
     home.mkdir(parents=True, exist_ok=True)
     base = home / f"{'-'.join((DEBIAN, *PACKAGES))}.tar"
-    with locked(home / "fetch.lock"):
+    with locked_file(home / "fetch.lock"):
         if not base.exists():
             _report(f"making a base of Debian {DEBIAN}")
             making = home / f"making-{base.name}"

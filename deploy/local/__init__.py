@@ -29,7 +29,6 @@ N`, `down`.
 | `runtime` | a Java, Kafka's jars and a class archive: ready to run |
 | `java`, `jars` | finds a Java; fetches the jars once |
 | `golang` | third-party Go programs, built once |
-| `files` | locks and atomic writes |
 
 Kafka's jars stay in `.cache/kafka/<version>`, or in the folder that NOTARY_KAFKA_HOME names; the jars with which Spark reads
 Kafka in `.cache/spark-kafka/<version>`, or in that of NOTARY_SPARK_KAFKA_HOME; Kafka's tools in

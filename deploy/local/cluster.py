@@ -14,7 +14,6 @@ from typing import Self
 
 from deploy.local import tether
 from deploy.local.errors import CannotRun
-from deploy.local.files import locked
 from deploy.local.health import ClusterStatus, look
 from deploy.local.ports import free_ports
 from deploy.local.process import Process, spawn
@@ -22,6 +21,7 @@ from deploy.local.runtime import Runtime, prepare
 from deploy.local.settings import Settings, server_properties
 from deploy.local.state import Broker, Place, State, read_state, state_file, write_state
 from deploy.namespace import inside
+from ordering.durable import locked_file
 
 LOG_TAIL_LINES = 15
 
@@ -204,8 +204,8 @@ class Cluster:
             tether.release(self._tether)
             self._tether = None
 
-    def _locked(self) -> AbstractContextManager[None]:
-        return locked(self.directory / "lock")
+    def _locked(self) -> AbstractContextManager[int]:
+        return locked_file(self.directory / "lock")
 
     def _folder(self, broker_id: int) -> Path:
         return self.directory / f"broker-{broker_id}"

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from deploy.commands import run
 from deploy.local.errors import CannotRun
-from deploy.local.files import locked
+from ordering.durable import locked_file
 
 
 def build(module: Path, packages: Sequence[str], cache: Path, link: str = "") -> Path:
@@ -24,7 +24,7 @@ def build(module: Path, packages: Sequence[str], cache: Path, link: str = "") ->
     if shutil.which("go") is None:
         raise CannotRun(f"{packages[0]} is built with Go 1.26 or newer, and there is none on the PATH (https://go.dev/dl)")
     cache.mkdir(parents=True, exist_ok=True)
-    with locked(cache / "build.lock"):
+    with locked_file(cache / "build.lock"):
         if not folder.exists():
             beside = cache / f"{digest}.new"
             beside.mkdir(exist_ok=True)

@@ -16,8 +16,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from deploy.local.errors import CannotRun
-from deploy.local.files import locked
 from deploy.local.java import Java
+from ordering.durable import locked_file
 
 KAFKA = Path(__file__).parents[1] / "kafka"
 """The folder of the files for the Java side: `ivy.xml`, `log4j2.xml`."""
@@ -84,7 +84,7 @@ def fetch_jars(java: Java, jars: Jars) -> Path:
         return home
     try:
         home.mkdir(parents=True, exist_ok=True)
-        with locked(home / "fetch.lock"):
+        with locked_file(home / "fetch.lock"):
             if wanted.is_file():
                 return home  # another process fetched them while we waited
             if (home / "libs").exists():

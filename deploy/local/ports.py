@@ -14,7 +14,7 @@ PORT_MIN, PORT_END = 20_000, 32_000
 def free_ports(count: int) -> list[int]:
     """Return `count` different free ports of 127.0.0.1, drawn at random so that two clusters rarely choose the same."""
     drawn = random.SystemRandom().sample(range(PORT_MIN, PORT_END), PORT_END - PORT_MIN)
-    free = (port for port in drawn if _is_free(port))
+    free = (port for port in drawn if is_free(port))
     return [next(free) for _ in range(count)]
 
 
@@ -25,7 +25,8 @@ def listens(port: int) -> bool:
         return probe.connect_ex(("127.0.0.1", port)) == 0
 
 
-def _is_free(port: int) -> bool:
+def is_free(port: int) -> bool:
+    """Returns True if no server of this machine listens on this port of 127.0.0.1."""
     with socket.socket() as probe:
         try:
             probe.bind(("127.0.0.1", port))

@@ -16,12 +16,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from deploy.local.errors import CannotRun
-from deploy.local.files import locked
 from deploy.local.jars import BROKER, KAFKA, fetch_jars
 from deploy.local.java import Java, find_java
 from deploy.local.ports import free_ports, listens
 from deploy.local.process import spawn
 from deploy.local.settings import Addresses, Settings, jvm_flags, server_properties
+from ordering.durable import locked_file
 
 TRAINING_SECONDS_MAX = 60
 
@@ -86,7 +86,7 @@ def prepare() -> Runtime:
     name = hashlib.sha256(f"{java.path}\n{java.banner}\n{classpath}".encode()).hexdigest()[:16]
     archive = home / f"classes-{name}.jsa"
     if not archive.exists() and os.access(home, os.W_OK):
-        with locked(home / "fetch.lock"):
+        with locked_file(home / "fetch.lock"):
             if not archive.exists():
                 _train(bare, archive)
     # An empty archive marks a Java that could not write one, so that this is not tried again.

@@ -6,9 +6,9 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from deploy.local.errors import CannotRun
-from deploy.local.files import write_atomically
 from deploy.local.process import Process
 from deploy.local.settings import Addresses, Settings
+from ordering.durable import replace_file
 
 FORMAT = 1
 
@@ -82,7 +82,7 @@ def state_file(directory: Path) -> Path:
 def write_state(directory: Path, state: State) -> None:
     """Replace the state atomically."""
     content = {"format": FORMAT, **asdict(state)}
-    write_atomically(state_file(directory), json.dumps(content, indent=2, default=dict) + "\n")
+    replace_file(state_file(directory), f"{json.dumps(content, indent=2, default=dict)}\n".encode())
 
 
 def read_state(directory: Path) -> State:

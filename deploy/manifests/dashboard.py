@@ -112,6 +112,18 @@ PANELS: Final = (
     Panel("Checks", "Tiles audited", "ops", _rate("notary_audited_tiles")),
     Panel("Checks", "Readings of the whole index", "none", _each("notary_index_scrubs")),
     Panel("Checks", "Checkpoints signed", "ops", _rate("notary_checkpoints_signed")),
+    Panel(
+        "Checks",
+        "Age of the newest snapshot",
+        "s",
+        (("min(notary_snapshot_age_seconds)", "age"), ("max(notary_snapshot_interval_seconds)", "interval; 0: none are made")),
+    ),
+    Panel(
+        "Checks",
+        "Snapshots of this process",
+        "none",
+        (("notary_snapshots_made", "made by {{pod}}"), ("notary_snapshots_failed", "failed at {{pod}}")),
+    ),
 )
 
 

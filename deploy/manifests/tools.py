@@ -18,9 +18,9 @@ from typing import Final
 from deploy.commands import run
 from deploy.local import golang
 from deploy.local.errors import CannotRun
-from deploy.local.files import locked
 from deploy.local.jars import Jars, cache_folder, fetch_jars
 from deploy.local.java import find_java
+from ordering.durable import locked_file
 
 STRIMZI: Final = Jars("strimzi", "crd-generator", "strimzi", "STRIMZI_HOME", 39)
 JMX: Final = Jars("jmx", "jmx_prometheus_javaagent", "jmx", "NOTARY_JMX_HOME", 3)
@@ -85,7 +85,7 @@ def fetch() -> Tools:
     """Fetch and build the tools that are missing, and return all. Raises CannotRun."""
     home = cache_folder() / "manifests"
     home.mkdir(parents=True, exist_ok=True)
-    with locked(home / "fetch.lock"):
+    with locked_file(home / "fetch.lock"):
         promtool, prometheus = _prometheus(home)
         exporter = fetch_jars(find_java(), JMX) / "libs" / JMX.landmark
         return Tools(kustomize=_kustomize(home), promtool=promtool, prometheus=prometheus, jmx_exporter=exporter, crds=_definitions(home))

@@ -2,7 +2,6 @@
 
 import datetime
 import ipaddress
-import os
 import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -12,6 +11,8 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+
+from ordering.durable import replace_file
 
 DAYS: Final = 398
 """The lifetime of a certificate: a year and a month, so that a yearly renewal is never late."""
@@ -50,8 +51,8 @@ class Authority:
             .sign(key, hashes.SHA256())
         )
         # The certificate comes last: a folder that has one lacks at most the revocation list, which `open` writes.
-        _write_secret(directory / "ca-key.pem", _key_pem(key))
-        _write(directory / "ca.pem", _pem(certificate))
+        replace_file(directory / "ca-key.pem", _key_pem(key), mode=0o600)
+        replace_file(directory / "ca.pem", _pem(certificate))
         return cls.open(directory)
 
     @classmethod
@@ -172,12 +173,12 @@ class Authority:
         folder = self.directory / name
         folder.mkdir(exist_ok=True)
         # First of all: a crash from here on leaves a certificate that is not in use, but that can be revoked.
-        _write(self.directory / "issued" / f"{certificate.serial_number:040x}.pem", _pem(certificate))
+        replace_file(self.directory / "issued" / f"{certificate.serial_number:040x}.pem", _pem(certificate))
         # Brokers get one file, so they never read a key with another key's certificate. A crash between the next writes leaves `key.pem`
         # and `cert.pem` that do not match: a program that loads them reports it, and `renew` makes them again.
-        _write_secret(folder / "keystore.pem", _key_pem(key) + _pem(certificate))
-        _write_secret(folder / "key.pem", _key_pem(key))
-        _write(folder / "cert.pem", _pem(certificate))
+        replace_file(folder / "keystore.pem", _key_pem(key) + _pem(certificate), mode=0o600)
+        replace_file(folder / "key.pem", _key_pem(key), mode=0o600)
+        replace_file(folder / "cert.pem", _pem(certificate))
 
     def _write_list(self, entries: Sequence[x509.RevokedCertificate]) -> None:
         # The list expires with the authority, not before: with an expired list brokers reject all connections, and acknowledge nothing.
@@ -188,7 +189,7 @@ class Authority:
         for entry in entries:
             builder = builder.add_revoked_certificate(entry)
         revocations = builder.sign(self._key, hashes.SHA256())
-        _write(self.directory / "crl.pem", revocations.public_bytes(serialization.Encoding.PEM))
+        replace_file(self.directory / "crl.pem", revocations.public_bytes(serialization.Encoding.PEM))
 
 
 def _builder(
@@ -255,16 +256,3 @@ def _key_pem(key: ec.EllipticCurvePrivateKey) -> bytes:
 
 def _pem(certificate: x509.Certificate) -> bytes:
     return certificate.public_bytes(serialization.Encoding.PEM)
-
-
-def _write_secret(file: Path, content: bytes) -> None:
-    _write(file, content, mode=0o600)
-
-
-def _write(file: Path, content: bytes, mode: int = 0o644) -> None:
-    """Replace a file. A crash leaves the old one or the new one. It has `mode` from the start, so no other user can read a secret."""
-    beside = file.with_name(f".{file.name}.new")
-    beside.unlink(missing_ok=True)
-    with os.fdopen(os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "wb") as opened:
-        opened.write(content)
-    beside.replace(file)

@@ -20,12 +20,10 @@
 | `facts` | the machine and the versions; CPU seconds and memory of a process |
 | `generate`, `ahead` | submissions, payload records and batches from a seed; generated concurrently by another process |
 | `load`, `wire` | a closed loop over keep-alive connections; its HTTP |
-| `offer`, `offered`, `probe` | an open loop, whatever the answers; a check of Retry-After |
-| `process` | a load in its own process |
-| `place`, `service` | a notary as its users run it: `notary init`, `party add`, `serve`, on brokers or an embedded log |
-| `bar` | the progress bar |
-| `report` | JSON lines for programs, a table for people |
-| `lines`, `markdown`, `plot` | the lines read again: tables and diagrams for docs/performance.md (`make bench-plot`) |
+| `offer`, `offered` | an open loop, whatever the answers; a check of Retry-After |
+| `../rig` | starts brokers, workers and loads |
+| `report` | JSON lines for programs, read again; a table and a progress bar for people |
+| `markdown`, `plot` | tables and diagrams for docs/performance.md (`make bench-plot`) |
 
 Every result is one JSON line: `figure`, `case`, `goal` (our target for it, if there is one), `figures`, `parameters`, `machine`, `time`.
 """

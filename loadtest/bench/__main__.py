@@ -9,9 +9,8 @@ import logging
 import sys
 
 from loadtest.bench import program
-from loadtest.bench.bar import Bar
-from loadtest.bench.place import interrupt_once
-from loadtest.bench.report import Report, lines_to, progress
+from loadtest.bench.report import Bar, Report, lines_to, progress
+from loadtest.rig import interrupt_once
 
 SECONDS, SECONDS_QUICK = 20.0, 3.0
 

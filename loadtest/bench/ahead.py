@@ -18,7 +18,7 @@ from collections.abc import AsyncIterator
 from itertools import islice
 
 from loadtest.bench.generate import submissions
-from loadtest.bench.service import environment
+from loadtest.rig import environment
 from loadtest.signing import Made
 
 KEPT_BYTES_MAX = 64 << 20

@@ -8,8 +8,8 @@ import sys
 from collections.abc import Callable
 
 from deploy.local import CannotRun
-from loadtest.bench.place import Place, brokers_of, interrupt_once, workers_on
 from loadtest.bench.report import Report, lines_to, progress
+from loadtest.rig import Place, brokers_of, interrupt_once, workers_on
 from ordering.errors import NotaryError
 
 

@@ -3,8 +3,8 @@
 from loadtest.bench.end_to_end import Case, failed, name_of
 from loadtest.bench.offer import Offer
 from loadtest.bench.overload import capacity_of, figures_of, run_offer
-from loadtest.bench.place import Place
 from loadtest.bench.report import Report, progress
+from loadtest.rig import Place
 
 SHARES = (0.1, 0.25, 0.5, 0.7, 0.8, 0.9, 1.0, 1.1, 1.25)
 SHARES_QUICK = (0.1, 0.5, 0.8, 1.0, 1.25)

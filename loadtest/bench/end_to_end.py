@@ -7,11 +7,10 @@ from typing import Any, Final
 
 import msgspec
 
-from loadtest.bench.load import Outcome, Plan
-from loadtest.bench.place import Place, log_name
-from loadtest.bench.process import run_module
+from loadtest.bench.load import LoadResult, Plan
 from loadtest.bench.raw import Idle, idle_latency
 from loadtest.bench.report import Report, progress
+from loadtest.rig import Place, log_name, run_module
 
 INPUTS: Final = 4
 IDLE_PAIRS: Final = 200
@@ -119,21 +118,21 @@ def measure_idle(report: Report, place: Place, seconds: float, seed: int) -> Non
     report.add("end-to-end", case, figures, parameters_of(plan, place.log_name), goal, failed=failed(outcome))
 
 
-def run_load(plan: Plan) -> Outcome:
+def run_load(plan: Plan) -> LoadResult:
     """Run one load in its own process; returns its outcome."""
     progress(f"load: {plan.requests} requests a submission, {plan.inputs} inputs, {plan.connections} connections, {plan.seconds:g} s")
     # Generating the bodies takes as long as sending them, on a busy machine several times as long.
-    return run_module("loadtest.bench.load", plan, Outcome, plan.seconds * 10 + 120)
+    return run_module("loadtest.bench.load", plan, LoadResult, plan.seconds * 10 + 120)
 
 
-def failed(outcome: Outcome) -> bool:
+def failed(outcome: LoadResult) -> bool:
     """Returns True if a load had an error, or no answer at all; prints its failures."""
     for failure in outcome.failures:
         progress(f"load: {failure}")
     return bool(outcome.errors) or not outcome.requests
 
 
-def _figures(outcome: Outcome) -> dict[str, Any]:
+def _figures(outcome: LoadResult) -> dict[str, Any]:
     thousands = max(outcome.requests, 1) / 1000
     figures: dict[str, Any] = {
         "requests_per_s": outcome.requests / outcome.seconds if outcome.seconds else 0.0,

@@ -1,4 +1,4 @@
-"""The machine and the versions of a figure, and the CPU time and memory of processes. Linux; elsewhere some are null."""
+"""The machine and the versions of a figure, and the CPU time and memory of processes, by psutil."""
 
 import contextlib
 import os
@@ -10,11 +10,12 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
+import psutil
+
 from deploy.local.jars import BROKER
 
 PACKAGES = ("aiokafka", "rocksdict", "msgspec", "cryptography", "httptools", "uvloop")
 
-_TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 _ROOT = Path(__file__).parents[2]
 
 
@@ -41,37 +42,29 @@ def load_average() -> float:
 def family(pids: Iterable[int]) -> list[int]:
     """Returns these processes and all their descendants, now."""
     found = list(pids)
-    parents: dict[int, list[int]] = {}
-    for stat in Path("/proc").glob("[0-9]*/stat"):
-        with contextlib.suppress(OSError):
-            # The name in parentheses may hold anything; the parent is the second field after it.
-            parents.setdefault(int(stat.read_text().rpartition(")")[2].split()[1]), []).append(int(stat.parent.name))
-    for pid in found:  # the list grows during the loop
-        found += parents.get(pid, [])
+    for pid in tuple(found):
+        with contextlib.suppress(psutil.NoSuchProcess):
+            found += [child.pid for child in psutil.Process(pid).children(recursive=True)]
     return found
 
 
 def cpu_seconds(pids: Iterable[int]) -> float:
     """Returns the user and system time of these processes so far, all threads; 0 for one that has exited."""
-    ticks = 0
+    spent_s = 0.0
     for pid in pids:
-        try:
-            stat = Path(f"/proc/{pid}/stat").read_text()
-        except OSError:
-            continue
-        # utime and stime are the 12th and 13th fields after the name.
-        fields = stat.rpartition(")")[2].split()
-        ticks += int(fields[11]) + int(fields[12])
-    return ticks / _TICKS_PER_S
+        with contextlib.suppress(psutil.NoSuchProcess):
+            times = psutil.Process(pid).cpu_times()
+            spent_s += times.user + times.system
+    return spent_s
 
 
 def resident_bytes(pids: Iterable[int]) -> int:
     """Returns the resident memory of these processes now (shared pages count once for each); 0 for one that has exited."""
-    pages = 0
+    octets = 0
     for pid in pids:
-        with contextlib.suppress(OSError):
-            pages += int(Path(f"/proc/{pid}/statm").read_text().split()[1])
-    return pages * os.sysconf("SC_PAGE_SIZE")
+        with contextlib.suppress(psutil.NoSuchProcess):
+            octets += psutil.Process(pid).memory_info().rss
+    return octets
 
 
 def disk_bytes(directory: Path) -> int:
@@ -84,13 +77,9 @@ def disk_bytes(directory: Path) -> int:
 
 
 def machine_cpu_seconds() -> float:
-    """Returns the CPU seconds of all processes of this machine so far; 0 where /proc/stat is missing."""
-    try:
-        fields = Path("/proc/stat").read_text().split("\n", 1)[0].split()[1:]
-    except OSError:
-        return 0.0
-    user, nice, system, _, _, irq, softirq = [int(field) for field in fields[:7]]
-    return (user + nice + system + irq + softirq) / _TICKS_PER_S
+    """Returns the CPU seconds of all processes of this machine so far."""
+    times = psutil.cpu_times()
+    return float(times.user + times.nice + times.system + getattr(times, "irq", 0.0) + getattr(times, "softirq", 0.0))
 
 
 def _version(package: str) -> str | None:

@@ -13,7 +13,7 @@ from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from joiner import OrderedBatch, Ready
-from loadtest.signing import Made, Writer
+from loadtest.signing import Made, SubmissionSigner
 from ordering.log import ORDERING
 from payload import OPEN_FROM_MS, OPEN_UNTIL_MS, Request
 
@@ -41,7 +41,7 @@ def party_key_pem() -> bytes:
 def submissions(seed: int, requests: int, inputs: int, *, signed: bool = True) -> Iterator[Made]:
     """Yields submissions without end. Unsigned ones have random bytes for signatures: replay does not verify them."""
     random = Random(seed)
-    writer = Writer(NOTARY, PARTY, party_key().sign if signed else lambda message: random.randbytes(64))
+    writer = SubmissionSigner(NOTARY, PARTY, party_key().sign if signed else lambda message: random.randbytes(64))
     texts, ids = [""] * requests, [b""] * requests
     while True:
         for at in range(requests):

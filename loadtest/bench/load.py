@@ -1,6 +1,6 @@
 """The load, in a process of its own: signed submissions over keep-alive connections, closed loop.
 
-    python -P -m loadtest.bench.load '{"urls": ["http://127.0.0.1:8080"], ...}'     the fields of `Plan`; prints one `Outcome`
+    python -P -m loadtest.bench.load '{"urls": ["http://127.0.0.1:8080"], ...}'     the fields of `Plan`; prints one `LoadResult`
 
 The bodies are generated before the clock starts.
 """
@@ -20,7 +20,7 @@ import uvloop
 from loadtest.bench.facts import cpu_seconds, machine_cpu_seconds
 from loadtest.bench.generate import submissions
 from loadtest.bench.report import percentile
-from loadtest.bench.wire import Connection, connect, head_of
+from loadtest.bench.wire import ClientConnection, connect, head_of
 
 WARM_UP_SHARE = 0.2
 FAILURES_TOLD = 5
@@ -50,7 +50,7 @@ class Plan(msgspec.Struct, frozen=True):
     """Processes that get SIGUSR2 when the steady part begins and when it ends (`stages`)."""
 
 
-class Outcome(msgspec.Struct):
+class LoadResult(msgspec.Struct):
     """The results of a load in its steady part, and its CPU time."""
 
     requests: int = 0
@@ -95,7 +95,7 @@ def wrong(answer: bytes, ids: bytes, *, receipts: bool) -> str | None:
     return None
 
 
-class Run:
+class ClosedLoop:
     """A closed loop: each connection sends a submission, waits for the complete answer, checks it, and sends the next."""
 
     def __init__(self, plan: Plan) -> None:
@@ -106,7 +106,7 @@ class Run:
         self.ends_at = float("inf")
         self.open = 0
         self.finished: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._asked: dict[Connection, tuple[float, bytes]] = {}  # (time of sending, ids)
+        self._asked: dict[ClientConnection, tuple[float, bytes]] = {}  # (time of sending, ids)
         head = head_of(plan.urls[0], receipts=plan.receipts)
         self.made: list[tuple[bytes, bytes]] = []
         for submission in submissions(plan.seed, plan.requests, plan.inputs):
@@ -114,7 +114,7 @@ class Run:
             if len(self.made) >= plan.submissions_max:
                 break
 
-    def send(self, connection: Connection) -> None:
+    def send(self, connection: ClientConnection) -> None:
         """Send the next submission, or close the connection at the end."""
         now = time.perf_counter()
         if self.at >= len(self.made) or now >= self.ends_at:
@@ -125,7 +125,7 @@ class Run:
         self._asked[connection] = (now, ids)
         connection.call(data)
 
-    def answered(self, connection: Connection, answer: bytes) -> None:
+    def answered(self, connection: ClientConnection, answer: bytes) -> None:
         """Read the clock, then check the answer."""
         now = time.perf_counter()
         sent_at, ids = self._asked[connection]
@@ -134,7 +134,7 @@ class Run:
             self.failures.add(why)
         self.send(connection)
 
-    def lost(self, connection: Connection, why: str) -> None:
+    def lost(self, connection: ClientConnection, why: str) -> None:
         """Note a closed connection; it is an error unless `send` closed it."""
         if why:
             self.failures.add(why)
@@ -143,15 +143,15 @@ class Run:
             self.finished.set_result(None)
 
 
-async def drive(plan: Plan) -> Outcome:
+async def drive(plan: Plan) -> LoadResult:
     """Generate the bodies, connect, run the load; returns the outcome."""
-    run = Run(plan)
+    run = ClosedLoop(plan)
     # Hundreds of thousands of bodies that live to the end: the garbage collector need not scan them repeatedly.
     gc.collect()
     gc.freeze()
     run.open = plan.connections
     # At once: one after another over a long line they would take so long that the service ends the first, on which nothing came.
-    made = await asyncio.gather(*[connect(plan.urls[at % len(plan.urls)], lambda: Connection(run)) for at in range(plan.connections)])
+    made = await asyncio.gather(*[connect(plan.urls[at % len(plan.urls)], lambda: ClientConnection(run)) for at in range(plan.connections)])
     started = time.perf_counter()
     run.ends_at = started + plan.seconds
     for connection in made:
@@ -173,10 +173,10 @@ def _costs(plan: Plan) -> dict[str, float]:
     return {name: cpu_seconds(pids) for name, pids in plan.pids.items()} | {"load": time.process_time(), "machine": machine_cpu_seconds()}
 
 
-def _sum_up(run: Run, steady_from: float, before: dict[str, float], after: dict[str, float]) -> Outcome:
+def _sum_up(run: ClosedLoop, steady_from: float, before: dict[str, float], after: dict[str, float]) -> LoadResult:
     steady = [(at, took) for at, took in run.done if at >= steady_from]
     latencies_ms = [took * 1000 for _, took in steady]
-    return Outcome(
+    return LoadResult(
         requests=len(steady) * run.plan.requests,
         submissions=len(steady),
         seconds=max([at for at, _ in steady], default=steady_from) - steady_from,

@@ -21,13 +21,12 @@ import uvloop
 
 from loadtest.bench import alone
 from loadtest.bench.ahead import Ahead
-from loadtest.bench.bar import Bar
 from loadtest.bench.end_to_end import Case, name_of, plan_of, run_load
 from loadtest.bench.facts import cpu_seconds, disk_bytes, machine_cpu_seconds, resident_bytes
 from loadtest.bench.load import Failures, wrong
-from loadtest.bench.place import Place, interrupt_once
-from loadtest.bench.report import Report, percentile, progress
-from loadtest.bench.wire import Connection, connect, head_of
+from loadtest.bench.report import Bar, Report, percentile, progress
+from loadtest.bench.wire import ClientConnection, connect, head_of
+from loadtest.rig import Place, interrupt_once
 
 TENTHS = 10
 LOOK_S = 1.0
@@ -65,8 +64,8 @@ class LongLoad:
         self._connections = connections
         self._requests_max = ahead.left * requests_of_each
         self._head = head_of(place.urls[0])
-        self._asked: dict[Connection, tuple[float, bytes]] = {}  # (time of sending, ids)
-        self._free: list[Connection] = []
+        self._asked: dict[ClientConnection, tuple[float, bytes]] = {}  # (time of sending, ids)
+        self._free: list[ClientConnection] = []
         self._open = 0
         self._starved = asyncio.Event()
         self._over = asyncio.Event()
@@ -82,7 +81,7 @@ class LongLoad:
     async def run(self) -> None:
         """Run until all is answered, an error occurs, or it is cancelled."""
         await self._ahead.filled()
-        made = [await connect(self._place.urls[0], lambda: Connection(self)) for _ in range(self._connections)]
+        made = [await connect(self._place.urls[0], lambda: ClientConnection(self)) for _ in range(self._connections)]
         self._open = len(made)
         self._started_s = time.perf_counter()
         self.looks.append(self._look())
@@ -98,7 +97,7 @@ class LongLoad:
             for connection in made:
                 connection.close()
 
-    def answered(self, connection: Connection, answer: bytes) -> None:
+    def answered(self, connection: ClientConnection, answer: bytes) -> None:
         """Read the clock, check the answer, send the next submission."""
         sent_s, ids = self._asked[connection]
         self._latencies_ms.append((time.perf_counter() - sent_s) * 1000)
@@ -110,13 +109,13 @@ class LongLoad:
             self._end_tenth()
         self._send(connection)
 
-    def lost(self, connection: Connection, why: str) -> None:
+    def lost(self, connection: ClientConnection, why: str) -> None:
         """Note a closed connection: none may close before the end."""
         if not self._over.is_set():
             self.failures.add(why or "the service closed a connection")
             self._over.set()
 
-    def _send(self, connection: Connection) -> None:
+    def _send(self, connection: ClientConnection) -> None:
         made = self._ahead.take()
         if made is not None:
             self._asked[connection] = (time.perf_counter(), made.ids)

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from loadtest.bench.lines import Line, about, last_of_each, read
+from loadtest.bench.report import Line, about, last_of_each, read
 from loadtest.bench.stages.places import INTAKE, SERIAL, STAGES
 
 Row = Sequence[str]

@@ -39,7 +39,7 @@ class Second(msgspec.Struct):
     worker_mib: float
 
 
-class Times(msgspec.Struct):
+class Percentiles(msgspec.Struct):
     """The percentiles of some durations."""
 
     p50: float = 0.0
@@ -62,21 +62,21 @@ class Offered(msgspec.Struct):
     """Sent, and the connection ended without an answer."""
     unsent: int = 0
     """Due before the end, and never sent: no connection was free."""
-    decided_ms: Times = msgspec.field(default_factory=Times)
+    decided_ms: Percentiles = msgspec.field(default_factory=Percentiles)
     """From the intended start to the complete answer, for those due in the steady part and decided at any time."""
-    answered_ms: Times = msgspec.field(default_factory=Times)
+    answered_ms: Percentiles = msgspec.field(default_factory=Percentiles)
     """From sending to the answer, for those sent in the steady part."""
-    refused_ms: Times = msgspec.field(default_factory=Times)
+    refused_ms: Percentiles = msgspec.field(default_factory=Percentiles)
     """From sending to the rejection."""
-    late_ms: Times = msgspec.field(default_factory=Times)
+    late_ms: Percentiles = msgspec.field(default_factory=Percentiles)
     """From the intended start to sending."""
-    told_s: Times = msgspec.field(default_factory=Times)
+    told_s: Percentiles = msgspec.field(default_factory=Percentiles)
     """The Retry-After values in all rejections."""
-    probe_told_s: Times = msgspec.field(default_factory=Times)
+    probe_told_s: Percentiles = msgspec.field(default_factory=Percentiles)
     """The first Retry-After value that each impatient probe received."""
-    probe_waited_s: Times = msgspec.field(default_factory=Times)
+    probe_waited_s: Percentiles = msgspec.field(default_factory=Percentiles)
     """The time from that rejection until the impatient probe was admitted."""
-    probe_waited_to_told: Times = msgspec.field(default_factory=Times)
+    probe_waited_to_told: Percentiles = msgspec.field(default_factory=Percentiles)
     probe_waiting: int = 0
     """The number of impatient probes not yet admitted at the end."""
     obedient_returns: int = 0
@@ -92,7 +92,7 @@ class Offered(msgspec.Struct):
     ran_out: bool = False
 
 
-def times_of(values: Iterable[float]) -> Times:
+def times_of(values: Iterable[float]) -> Percentiles:
     """Returns the percentiles of some values."""
     ordered = sorted(values)
-    return Times(percentile(ordered, 50), percentile(ordered, 99), max(ordered, default=0.0), len(ordered))
+    return Percentiles(percentile(ordered, 50), percentile(ordered, 99), max(ordered, default=0.0), len(ordered))

@@ -6,7 +6,7 @@ A due submission takes a free connection. Without one it waits, and the wait is 
 Connections are opened before the start, or on demand. A rejected submission (503, 429) was not admitted, so its bytes are offered again
 later, like another client's. So no more submissions are generated than can be decided.
 
-In addition, `probes` check Retry-After (`probe`). After a rejection the impatient half retries all the time, and so measures when capacity
+In addition, `probes` check Retry-After (`Probe`). After a rejection the impatient half retries all the time, and so measures when capacity
 was free; the obedient half returns after Retry-After.
 """
 
@@ -27,9 +27,68 @@ from loadtest.bench.facts import cpu_seconds, machine_cpu_seconds, resident_byte
 from loadtest.bench.generate import submissions
 from loadtest.bench.load import Failures, wrong
 from loadtest.bench.offer import Offer, Offered, Second, times_of
-from loadtest.bench.probe import Probe
-from loadtest.bench.wire import REFUSED, Connection, connect, head_of, retry_after_s, status_of
+from loadtest.bench.wire import REFUSED, ClientConnection, connect, head_of, retry_after_s, status_of
 from loadtest.signing import Made
+
+AGAIN_S = 0.1
+
+
+class Probe:
+    """A client that retries after a rejection, and measures the time until it is admitted."""
+
+    def __init__(self, url: str, head: bytes, pool: deque[Made], *, obedient: bool) -> None:
+        """It takes its submissions from `pool`. An obedient one waits for Retry-After, an impatient one retries every `AGAIN_S`."""
+        self._url = url
+        self._head = head
+        self._pool = pool
+        self.obedient = obedient
+        self.waits: list[tuple[float, float]] = []
+        """(seconds of the first Retry-After, seconds until admission), for submissions rejected at first."""
+        self.returns: list[bool] = []
+        """For each retry: True if it was admitted."""
+        self.waiting = False
+        """True while its submission is rejected and not admitted since."""
+        self._answer: asyncio.Future[bytes] | None = None
+
+    async def run(self, begins_after_s: float = 0.0) -> None:
+        """Send submissions until cancelled."""
+        await asyncio.sleep(begins_after_s)
+        connection: ClientConnection | None = None
+        while self._pool:
+            made = self._pool.popleft()
+            since_s, told_first_s = time.perf_counter(), None
+            while True:
+                if connection is None:
+                    connection = await connect(self._url, lambda: ClientConnection(self))
+                self._answer = asyncio.get_running_loop().create_future()
+                sent_s = time.perf_counter()
+                connection.call(self._head % len(made.body) + made.body)
+                answer = await self._answer
+                if not answer:
+                    connection = None
+                    continue
+                told_s = retry_after_s(answer)
+                refused = status_of(answer) in REFUSED and told_s is not None
+                if self.waiting:
+                    self.returns.append(not refused)
+                self.waiting = refused
+                if told_s is None or not refused:
+                    break
+                told_first_s = told_s if told_first_s is None else told_first_s
+                await asyncio.sleep(told_s if self.obedient else AGAIN_S)
+            if told_first_s is not None:
+                # Until the sending of the attempt that was admitted: the time for its decision is not included.
+                self.waits.append((told_first_s, sent_s - since_s))
+
+    def answered(self, connection: ClientConnection, answer: bytes) -> None:
+        """Pass the answer to `run`."""
+        if self._answer is not None and not self._answer.done():
+            self._answer.set_result(answer)
+
+    def lost(self, connection: ClientConnection, why: str) -> None:
+        """Make `run` connect again."""
+        self.answered(connection, b"")
+
 
 WARM_UP_SHARE = 0.3
 """The warm-up's share of the time; a queue takes seconds until it is full."""
@@ -38,7 +97,7 @@ LOOK_S = 0.5
 CONNECTING_MAX = 64
 
 
-class Asked(msgspec.Struct, frozen=True, gc=False):
+class SentSubmission(msgspec.Struct, frozen=True, gc=False):
     """A submission in flight."""
 
     made: Made
@@ -46,7 +105,7 @@ class Asked(msgspec.Struct, frozen=True, gc=False):
     sent_s: float
 
 
-class Load:
+class OpenLoop:
     """The state of one run, on one event loop."""
 
     def __init__(self, offer: Offer) -> None:
@@ -58,9 +117,9 @@ class Load:
         self._greeting = f"GET /v1/notary HTTP/1.1\r\nHost: {urlsplit(offer.urls[0]).netloc}\r\n\r\n".encode()
         self.outcome = Offered()
         self.failures = Failures()
-        self._free: deque[Connection] = deque()
-        self._asked: dict[Connection, Asked] = {}
-        self._greeted: dict[Connection, asyncio.Future[None]] = {}
+        self._free: deque[ClientConnection] = deque()
+        self._asked: dict[ClientConnection, SentSubmission] = {}
+        self._greeted: dict[ClientConnection, asyncio.Future[None]] = {}
         self._waiting: deque[float] = deque()  # the intended starts of submissions without a connection
         self._open = self._opening = 0
         self._openings: set[asyncio.Task[None]] = set()
@@ -133,7 +192,7 @@ class Load:
         """Open all connections. An answer on each shows that the service has accepted it."""
         for at in range(0, self.offer.connections_max, CONNECTING_MAX):
             urls = [self._url(number) for number in range(at, min(at + CONNECTING_MAX, self.offer.connections_max))]
-            made = await asyncio.gather(*[connect(url, lambda: Connection(self)) for url in urls])
+            made = await asyncio.gather(*[connect(url, lambda: ClientConnection(self)) for url in urls])
             self._greeted = {connection: asyncio.get_running_loop().create_future() for connection in made}
             for connection in made:
                 connection.call(self._greeting)
@@ -147,7 +206,7 @@ class Load:
 
     async def _connect(self) -> None:
         try:
-            connection = await connect(self._url(self._open), lambda: Connection(self))
+            connection = await connect(self._url(self._open), lambda: ClientConnection(self))
         except OSError as problem:
             self.failures.add(f"no connection: {problem}")
             return
@@ -165,13 +224,13 @@ class Load:
                 return
             connection, made, due_s = self._free.pop(), self.pool.popleft(), self._waiting.popleft()
             now_s = time.perf_counter()
-            self._asked[connection] = Asked(made, due_s, now_s)
+            self._asked[connection] = SentSubmission(made, due_s, now_s)
             if self._steady:
                 self.outcome.sent += 1
                 self._late_ms.append((now_s - due_s) * 1000)
             connection.call(self.head % len(made.body) + made.body)
 
-    def answered(self, connection: Connection, answer: bytes) -> None:
+    def answered(self, connection: ClientConnection, answer: bytes) -> None:
         """Read the clock, then handle the answer."""
         now_s = time.perf_counter()
         if (greeted := self._greeted.get(connection)) is not None:
@@ -210,7 +269,7 @@ class Load:
         if not self._asked:
             self._drained.set()
 
-    def lost(self, connection: Connection, why: str) -> None:
+    def lost(self, connection: ClientConnection, why: str) -> None:
         """Note a closed connection; another one may be opened instead."""
         if (greeted := self._greeted.get(connection)) is not None:
             greeted.set_exception(OSError("the service closed a connection before the start"))
@@ -258,7 +317,7 @@ class Load:
 
 async def drive(offer: Offer) -> Offered:
     """Generate the bodies and offer them; returns the results."""
-    load = Load(offer)
+    load = OpenLoop(offer)
     gc.collect()
     gc.freeze()
     return await load.run()

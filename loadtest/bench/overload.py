@@ -10,11 +10,10 @@ from typing import Any
 
 from loadtest.bench import alone
 from loadtest.bench.end_to_end import Case, failed, name_of, plan_of, run_load
-from loadtest.bench.load import Outcome
-from loadtest.bench.offer import Offer, Offered, Times
-from loadtest.bench.place import Place
-from loadtest.bench.process import run_module
+from loadtest.bench.load import LoadResult
+from loadtest.bench.offer import Offer, Offered, Percentiles
 from loadtest.bench.report import Report, progress
+from loadtest.rig import Place, run_module
 
 TIMES, SECONDS = 5.0, 10.0
 CONNECTIONS_MAX = 1_500
@@ -64,7 +63,7 @@ def measure(
     report.add("overload", text, figures, parameters, "decided at 0.9 of the capacity", failed=bool(outcome.errors))
 
 
-def capacity_of(place: Place, case: Case, seconds: float, seed: int) -> Outcome:
+def capacity_of(place: Place, case: Case, seconds: float, seed: int) -> LoadResult:
     """Returns the outcome of a closed loop, after a warm-up."""
     run_load(plan_of(place, case, min(4.0, seconds / 2), seed))
     return run_load(plan_of(place, case, seconds, seed + 1))
@@ -130,7 +129,7 @@ def figures_of(offer: Offer, outcome: Offered) -> dict[str, Any]:
     return figures
 
 
-def _of(times: Times, which: str) -> float | None:
+def _of(times: Percentiles, which: str) -> float | None:
     """Returns None if there are no values: 0 would look like the best."""
     return float(getattr(times, which)) if times.count else None
 

@@ -20,7 +20,7 @@ import matplotlib as mpl
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from loadtest.bench.lines import Line, about, last_of_each, read
+from loadtest.bench.report import Line, about, last_of_each, read
 
 COLOURS: Final = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#F0E442")
 """The palette of Okabe and Ito, distinguishable with any colour vision; shapes and dashes differ too."""

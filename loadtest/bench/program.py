@@ -23,11 +23,10 @@ import msgspec
 
 from deploy.local import CannotRun
 from loadtest.bench import apply, curve, decode, end_to_end, overload, raw, rebuild, receipts
-from loadtest.bench.bar import Bar
 from loadtest.bench.end_to_end import Case
-from loadtest.bench.place import Place, brokers_of, log_name, workers_on
-from loadtest.bench.report import Report, progress
+from loadtest.bench.report import Bar, Report, progress
 from loadtest.bench.stages import measure as stages
+from loadtest.rig import Place, brokers_of, log_name, workers_on
 from ordering.errors import NotaryError
 
 FIGURES = ("decode", "apply", "receipts", "stages", "raw", "rebuild", "end-to-end", "curve", "overload")

@@ -23,11 +23,10 @@ import uvloop
 
 from loadtest.bench.alone import exit_code
 from loadtest.bench.archive import PARTITIONS, read_archive, records, write_archive
-from loadtest.bench.bar import Bar
 from loadtest.bench.generate import PARTY, party_key_pem
-from loadtest.bench.place import interrupt_once
 from loadtest.bench.rebuild import Replayed, replay
-from loadtest.bench.report import Report, lines_to, progress
+from loadtest.bench.report import Bar, Report, lines_to, progress
+from loadtest.rig import interrupt_once
 from ordering.log import ORDERING
 from ordering.memory import MemoryLog
 from ordering.records import Entry, decode

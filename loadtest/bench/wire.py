@@ -20,16 +20,16 @@ REFUSED = (503, 429)
 class Caller(Protocol):
     """The owner of a connection, which gets its answers."""
 
-    def answered(self, connection: "Connection", answer: bytes) -> None:
+    def answered(self, connection: "ClientConnection", answer: bytes) -> None:
         """Handle a complete answer, head and body. The connection is free again."""
         ...
 
-    def lost(self, connection: "Connection", why: str) -> None:
+    def lost(self, connection: "ClientConnection", why: str) -> None:
         """Handle the end of the connection; `why` is empty unless a call was unanswered."""
         ...
 
 
-class Connection(asyncio.Protocol):
+class ClientConnection(asyncio.Protocol):
     """One keep-alive connection."""
 
     def __init__(self, caller: Caller) -> None:
@@ -76,7 +76,7 @@ class Connection(asyncio.Protocol):
         self._caller.lost(self, why)
 
 
-async def connect(url: str, make: Callable[[], Connection]) -> Connection:
+async def connect(url: str, make: Callable[[], ClientConnection]) -> ClientConnection:
     """Returns a connection to the service at that URL; for https, OpenSSL's own settings (SSL_CERT_FILE) define the trusted authorities."""
     address = urlsplit(url)
     host, port = address.hostname or "127.0.0.1", address.port or 80

@@ -23,15 +23,12 @@ Here requests are sent at their intended times, as in the real world, whatever h
 
 | file | subject | pure |
 |---|---|---|
-| `schedule` | stages of one rate, and the intended starts | yes |
-| `plan` | the parameters of one process | yes |
+| `plan` | the schedule, and the parameters of one process | yes |
 | `generate` | its requests, from a seed, with the possible outcomes of each | yes |
 | `pool` | the generated submissions, in a file | no |
-| `answers` | a notary's answers, decoded strictly | yes |
-| `checker` | one process's check of them | yes |
+| `checker` | a notary's answers, decoded strictly and checked | yes |
 | `ledger` | the positions seen by all processes: dense, one transaction each, log time never falls | yes |
-| `tally` | counts and times, of one process or all | yes |
-| `verdict` | the figure, or the reasons why there is none | yes |
+| `tally` | counts and times; the figure, or the reasons why there is none | yes |
 | `options` | the options in addition to Locust's | yes |
 | `connection` | keep-alive HTTP on geventhttpclient | gevent |
 | `process` | one process's part: generating, pacing, retrying | gevent |

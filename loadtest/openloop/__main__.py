@@ -16,8 +16,8 @@ from pathlib import Path
 
 from deploy.local import CannotRun, Cluster
 from loadtest.bench.report import progress
-from loadtest.bench.service import make, verifier_key, worker
 from loadtest.openloop.options import add_arguments
+from loadtest.rig import make, verifier_key, worker
 
 STOP_S_MAX = 60.0
 _ROOT = Path(__file__).parents[2]
@@ -40,6 +40,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("--workers", type=int, default=2, help="workers on these brokers (default: 2)")
     parser.add_argument("--web", action="store_true", help="open Locust's web UI instead of running at once")
+    parser.add_argument("--web-host", default="127.0.0.1", metavar="HOST", help="address of the web UI (default: 127.0.0.1)")
+    parser.add_argument("--web-port", type=int, default=8089, metavar="PORT", help="port of the web UI (default: 8089)")
     chosen, others = parser.parse_known_args(arguments)
     if chosen.workers < 1 or (chosen.workers > 1 and not chosen.brokers):
         parser.error("an embedded log has one worker; with brokers there is one at least")
@@ -53,9 +55,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 bootstrap = stack.enter_context(Cluster.create(directory / "cluster", chosen.brokers)).bootstrap
             config = make(directory / "notary", bootstrap, f"load-{uuid.uuid4().hex[:8]}")
             urls = [stack.enter_context(worker(config, f"w{number + 1}")).url for number in range(chosen.workers)]
-            return _locust(
-                ["--host", ",".join(urls), "--verifier-key", verifier_key(config), *([] if chosen.web else ["--headless"]), *others]
-            )
+            mode = ["--headless"]
+            if chosen.web:
+                mode = ["--web-host", chosen.web_host, "--web-port", str(chosen.web_port)]
+                progress(f"web UI: http://{chosen.web_host}:{chosen.web_port} (Ctrl-C here ends it, with its workers and brokers)")
+            return _locust(["--host", ",".join(urls), "--verifier-key", verifier_key(config), *mode, *others])
     except (CannotRun, RuntimeError, OSError) as problem:
         progress(f"cannot go on: {problem}")
         return 2

@@ -19,7 +19,7 @@ BLOCK_BYTES = 1 << 16
 _HEADERS = {"Content-Type": "application/json"}
 
 
-class Reply(NamedTuple):
+class HttpReply(NamedTuple):
     """A complete HTTP reply."""
 
     status: int
@@ -43,7 +43,7 @@ class Connections:
         self._path = path
         self._clients: dict[int, HTTPClient] = {}
 
-    def post(self, at: int, body: bytes, limit_s: float) -> Reply:
+    def post(self, at: int, body: bytes, limit_s: float) -> HttpReply:
         """Send a body to URL number `at` and return the complete reply. Raises `NoReply`, also after `limit_s` seconds."""
         client = self._clients.get(at)
         if client is None:
@@ -61,7 +61,7 @@ class Connections:
         except (OSError, HTTPParseError) as problem:
             self._drop(at)
             raise NoReply(f"broken: {type(problem).__name__}") from None
-        return Reply(response.status_code, _seconds(response.get("retry-after")), content)
+        return HttpReply(response.status_code, _seconds(response.get("retry-after")), content)
 
     def close(self) -> None:
         """Close all connections."""

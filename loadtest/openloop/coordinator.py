@@ -20,10 +20,8 @@ from loadtest.bench.facts import load_average, machine
 from loadtest.openloop.connection import connect
 from loadtest.openloop.ledger import Ledger
 from loadtest.openloop.options import Unusable, plan_of, urls_of
-from loadtest.openloop.plan import Plan
-from loadtest.openloop.schedule import slots_count
-from loadtest.openloop.tally import Tally, total
-from loadtest.openloop.verdict import figure, lines_of, reasons_against
+from loadtest.openloop.plan import Plan, slots_count
+from loadtest.openloop.tally import Tally, figure, lines_of, reasons_against, total
 
 GRACE_S = 15.0
 """The time after the last deadline by which every process has reported its share, or never will."""
@@ -44,6 +42,8 @@ class Coordinator:
         self._seed = ""
         self.exit_code: int | None = None
         """The exit code of the last run: 0 with a figure, 1 without."""
+        self.lines: list[str] = []
+        """The figure of the last run as text; empty without one."""
         self._forget()
 
     def _forget(self) -> None:
@@ -61,7 +61,7 @@ class Coordinator:
     def begin(self, sends: list[Send]) -> None:
         """Begin a run with these processes. `end` reports any problem with it."""
         self._forget()
-        self._begun, self.exit_code = True, 1
+        self._begun, self.exit_code, self.lines = True, 1, []
         self._sends = sends
         options = self._environment.parsed_options
         assert options is not None
@@ -145,7 +145,8 @@ class Coordinator:
         self.exit_code = 0
         found = figure(plan, whole) | {"began_unix_s": round(self._began_unix_s, 3)}
         told = {"figure": found, "parameters": self._parameters(plan), "machine": machine(), "load_average": load_average()}
-        print("\n".join(["", *lines_of(found), ""]), flush=True)
+        self.lines = ["", *lines_of(found), ""]
+        print("\n".join(self.lines), flush=True)
         if options.figure:
             Path(options.figure).write_text(json.dumps(told, indent=1) + "\n")
 

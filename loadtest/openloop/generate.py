@@ -14,7 +14,7 @@ from typing import Final
 import msgspec
 
 from loadtest.openloop.plan import Distribution, Mix
-from loadtest.signing import Window, Writer, reference
+from loadtest.signing import SubmissionSigner, Window, reference
 
 INPUTS_MAX: Final = 9_990
 SOON: Final = 8
@@ -36,7 +36,7 @@ class Marks(msgspec.Struct, frozen=True, omit_defaults=True, array_like=True):
     window: Window | None = None
 
 
-class Asked(msgspec.Struct, frozen=True, array_like=True):
+class PlannedSubmission(msgspec.Struct, frozen=True, array_like=True):
     """One submission to send."""
 
     body: bytes
@@ -70,7 +70,7 @@ class _Later:
         return heapq.heappop(self._heap)[2] if self._heap and self._heap[0][0] <= now else None
 
 
-def generate(mix: Mix, seed: str, count: int, writer: Writer) -> Iterator[Asked]:
+def generate(mix: Mix, seed: str, count: int, writer: SubmissionSigner) -> Iterator[PlannedSubmission]:
     """Yields `count` submissions."""
     random = Random(seed)
     maker = _Requests(mix, random, max(SOON, min(LATE_MAX, count // 4)))
@@ -79,7 +79,7 @@ def generate(mix: Mix, seed: str, count: int, writer: Writer) -> Iterator[Asked]
     chance = mix.retries / (1 - mix.retries)
     for at in range(count):
         repeated = again.due(at)
-        if isinstance(repeated, Asked):
+        if isinstance(repeated, PlannedSubmission):
             yield repeated
             continue
         texts, ids, marks = [], [], {}
@@ -92,8 +92,8 @@ def generate(mix: Mix, seed: str, count: int, writer: Writer) -> Iterator[Asked]
         made = writer.submission(texts, ids)
         twice = random.random() < chance
         if twice:
-            again.plan(at, Asked(made.body, made.ids, marks, True, True))
-        yield Asked(made.body, made.ids, marks, twice)
+            again.plan(at, PlannedSubmission(made.body, made.ids, marks, True, True))
+        yield PlannedSubmission(made.body, made.ids, marks, twice)
 
 
 class _Requests:
@@ -104,7 +104,7 @@ class _Requests:
         self._refer_to = _Later(random, late_max)
         self._inputs = drawing(mix.inputs_distribution, mix.inputs, random)
 
-    def make(self, at: int, writer: Writer) -> tuple[str, bytes, Marks | None]:
+    def make(self, at: int, writer: SubmissionSigner) -> tuple[str, bytes, Marks | None]:
         """Returns (JSON, transaction id, marks)."""
         random, chance, mix = self._random, self._random.random, self._mix
         inputs = [_state(random) for _ in range(self._inputs())]

@@ -9,8 +9,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from loadtest.bench.generate import PARTY
-from loadtest.openloop.plan import DISTRIBUTIONS, Mix, Plan
-from loadtest.openloop.schedule import SHAPES, STEPS, stages_of
+from loadtest.openloop.plan import DISTRIBUTIONS, SHAPES, STEPS, Mix, Plan, stages_of
 
 USERS = 200
 """The default number of connections: as many submissions may be unanswered at a time before others are sent late."""

@@ -7,7 +7,7 @@ from typing import IO, Self
 
 import msgspec
 
-from loadtest.openloop.generate import Asked
+from loadtest.openloop.generate import PlannedSubmission
 
 _LENGTH = struct.Struct(">I")
 
@@ -18,10 +18,10 @@ class Pool:
     def __init__(self) -> None:
         self._file: IO[bytes] = tempfile.TemporaryFile(buffering=1 << 20)  # noqa: SIM115 - `close` closes it
         self._encode = msgspec.msgpack.Encoder().encode
-        self._decode = msgspec.msgpack.Decoder(Asked).decode
+        self._decode = msgspec.msgpack.Decoder(PlannedSubmission).decode
         self.bytes = 0
 
-    def add(self, asked: Asked) -> None:
+    def add(self, asked: PlannedSubmission) -> None:
         """Append a submission."""
         record = self._encode(asked)
         self._file.write(_LENGTH.pack(len(record)))
@@ -32,7 +32,7 @@ class Pool:
         """Switch from filling to taking."""
         self._file.seek(0)
 
-    def take(self) -> Asked:
+    def take(self) -> PlannedSubmission:
         """Returns the next submission; there must be one."""
         (length,) = _LENGTH.unpack(self._file.read(_LENGTH.size))
         return self._decode(self._file.read(length))

@@ -16,15 +16,13 @@ import msgspec
 from gevent.event import Event
 
 from loadtest.bench.generate import party_key
-from loadtest.openloop.answers import Told, WrongAnswer, read
-from loadtest.openloop.checker import Checker, same_so_far
+from loadtest.openloop.checker import Checker, ReceivedDecision, WrongAnswer, read, same_so_far
 from loadtest.openloop.connection import Connections, NoReply
-from loadtest.openloop.generate import Asked, generate
-from loadtest.openloop.plan import Plan
+from loadtest.openloop.generate import PlannedSubmission, generate
+from loadtest.openloop.plan import Plan, Slot, slots
 from loadtest.openloop.pool import Pool
-from loadtest.openloop.schedule import Slot, slots
 from loadtest.openloop.tally import StageTally, Tally
-from loadtest.signing import Writer
+from loadtest.signing import SubmissionSigner
 from notary.client import Signer
 from notary.receipts.note import parse_verifier_key
 from notary.verify import NotVerified, VerifierKey, verify_receipt
@@ -68,7 +66,7 @@ class Process:
         """Generate and sign everything, yielding to others now and then; calls `progress(made, of)` every few seconds."""
         plan = self.plan
         sign = party_key().sign if plan.key_file is None else Signer.from_file(plan.key_file).sign
-        writer = Writer(plan.notary_name, plan.party, sign)
+        writer = SubmissionSigner(plan.notary_name, plan.party, sign)
         turn_s = told_s = time.perf_counter()
         for made, asked in enumerate(generate(plan.mix, f"{plan.seed}/{plan.process}/{plan.processes}", plan.submissions, writer)):
             self._pool.add(asked)
@@ -110,7 +108,7 @@ class Process:
         """Delete the generated submissions."""
         self._pool.close()
 
-    def _submit(self, number: int, slot: Slot, asked: Asked, connections: Connections) -> None:
+    def _submit(self, number: int, slot: Slot, asked: PlannedSubmission, connections: Connections) -> None:
         plan, stage = self.plan, self.tally.stages[slot.stage]
         due_s = self._start_s + slot.due_s
         name, requests = plan.stages[slot.stage].name, len(asked.ids) // 32
@@ -147,10 +145,12 @@ class Process:
         self.tally.fail(f"submission {number} of process {plan.process}: {kind}: {text}")
         self._record(name, (time.perf_counter() - due_s) * 1000, octets, requests, kind)
 
-    def _decided(self, number: int, asked: Asked, ends_s: float, connections: Connections) -> tuple[bytes, Sequence[Told]]:
-        """Send the same bytes to one worker after another until all is decided; returns the answer's bytes and its decisions."""
+    def _decided(
+        self, number: int, asked: PlannedSubmission, ends_s: float, connections: Connections
+    ) -> tuple[bytes, Sequence[ReceivedDecision]]:
+        """Send the same bytes to one worker after another until all is decided; returns the answer's bytes and decisions."""
         urls = len(self.plan.urls)
-        known: Sequence[Told | None] | None = None
+        known: Sequence[ReceivedDecision | None] | None = None
         last = "nothing"
         for attempt in count():
             left_s = ends_s - time.perf_counter()
@@ -187,8 +187,8 @@ class Process:
             self.tally.finished = True
 
 
-def _verifying(key: VerifierKey) -> Callable[[Told], str | None]:
-    def verify(told: Told) -> str | None:
+def _verifying(key: VerifierKey) -> Callable[[ReceivedDecision], str | None]:
+    def verify(told: ReceivedDecision) -> str | None:
         decision: dict[str, Any] = msgspec.to_builtins(told)
         try:
             verify_receipt(decision.pop("receipt"), decision, key)

@@ -43,7 +43,7 @@ stable.
 | `etcd`, `etcd_client/` | one member or three; the Go program with etcd's client |
 | `front`, `serve` | HTTP and signatures for a peer without them; its process |
 | `contest` | checks that a peer is correct |
-| `turns`, `table` | the peers and their turns; the results |
+| `turns` | the peers, their turns, the results |
 | `limits` | upper bounds for everything here: append and read, apply, verify |
 | `servers` | processes that are stopped in every case |
 | `fetch` | PostgreSQL from Debian, etcd from its Go modules |

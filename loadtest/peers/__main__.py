@@ -11,12 +11,12 @@ from contextlib import ExitStack
 from typing import Final
 
 from loadtest.bench.alone import exit_code
-from loadtest.bench.place import brokers_of
 from loadtest.bench.report import Report, lines_to, progress
-from loadtest.peers import limits, table
+from loadtest.peers import limits
 from loadtest.peers.contest import contest
 from loadtest.peers.etcd import Etcd
-from loadtest.peers.turns import ON_BROKERS, PEERS, Peer, start, take_turns
+from loadtest.peers.turns import ON_BROKERS, PEERS, Peer, add_results, start, take_turns
+from loadtest.rig import brokers_of
 
 LIMITS: Final = "limits"
 NAMES: Final = (*ON_BROKERS, *PEERS, LIMITS)
@@ -75,7 +75,7 @@ def compare(report: Report, names: list[str], sizes: list[int], seconds: float, 
             alone = limits.measure(report, cluster.bootstrap, member if isinstance(member, Etcd) else None, seconds / 2, seed)
         parameters = {"seconds": seconds, "rounds": rounds, "brokers": brokers, "seed": seed}
         for size, of_all in outcomes.items():
-            table.add(report, of_all, size, parameters, wrong, alone.get(size))
+            add_results(report, of_all, size, parameters, wrong, alone.get(size))
 
 
 if __name__ == "__main__":

@@ -18,7 +18,7 @@ import httpx
 import msgspec
 
 from loadtest.bench.generate import NOTARY, PARTY, party_key, submissions
-from loadtest.signing import Made, Writer
+from loadtest.signing import Made, SubmissionSigner
 
 PATH: Final = "/v1/submissions?receipts=false"
 CLIENTS: Final = 16
@@ -27,7 +27,7 @@ SUBMISSIONS: Final = 80
 RECHECKED: Final = 20
 
 
-class Conflict(msgspec.Struct, frozen=True):
+class ReceivedConflict(msgspec.Struct, frozen=True):
     """A state that was consumed before."""
 
     state: str
@@ -35,16 +35,16 @@ class Conflict(msgspec.Struct, frozen=True):
     consumed_by: str
 
 
-class Told(msgspec.Struct, frozen=True):
+class ReceivedDecision(msgspec.Struct, frozen=True):
     """A decision, with the members that all peers return."""
 
     transaction_id: str
     outcome: str
-    conflicts: tuple[Conflict, ...]
+    conflicts: tuple[ReceivedConflict, ...]
 
 
 class _Decisions(msgspec.Struct):
-    decisions: list[Told]
+    decisions: list[ReceivedDecision]
 
 
 class _Input(msgspec.Struct):
@@ -110,9 +110,9 @@ async def _recheck(url: str, seed: int, requests: int, inputs: int) -> list[str]
     return problems + double_spends(_inputs_of([*made, *thieves]), [*again, *stolen])
 
 
-async def ask(url: str, asked: Iterable[Made]) -> tuple[list[Told], list[str]]:
+async def ask(url: str, asked: Iterable[Made]) -> tuple[list[ReceivedDecision], list[str]]:
     """Send all submissions, several at once; returns (all decisions, the errors)."""
-    told: list[Told] = []
+    told: list[ReceivedDecision] = []
     problems: list[str] = []
     left = iter(list(asked))
 
@@ -137,7 +137,7 @@ async def ask(url: str, asked: Iterable[Made]) -> tuple[list[Told], list[str]]:
     return told, problems
 
 
-def double_spends(inputs: dict[str, Sequence[str]], decisions: Sequence[Told]) -> list[str]:
+def double_spends(inputs: dict[str, Sequence[str]], decisions: Sequence[ReceivedDecision]) -> list[str]:
     """Returns the states with which two transactions committed, and rejections without a reason."""
     consumer: dict[str, str] = {}
     committed = [told.transaction_id for told in decisions if told.outcome == "committed"]
@@ -157,7 +157,7 @@ def double_spends(inputs: dict[str, Sequence[str]], decisions: Sequence[Told]) -
     return problems
 
 
-def changed(first: Sequence[Told], again: Sequence[Told]) -> list[str]:
+def changed(first: Sequence[ReceivedDecision], again: Sequence[ReceivedDecision]) -> list[str]:
     """Returns the transactions whose outcome changed. A peer that does not record rejections may report more conflicts the second time."""
     problems: list[str] = []
     heard = {told.transaction_id: told for told in again}
@@ -177,8 +177,8 @@ def _inputs_of(made: Sequence[Made]) -> dict[str, Sequence[str]]:
     return inputs
 
 
-def _writer() -> Writer:
-    return Writer(NOTARY, PARTY, party_key().sign)
+def _writer() -> SubmissionSigner:
+    return SubmissionSigner(NOTARY, PARTY, party_key().sign)
 
 
 def _bytes_of(state: str) -> bytes:

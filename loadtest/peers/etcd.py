@@ -28,7 +28,7 @@ import msgspec
 from deploy.local import CannotRun, golang
 from deploy.local.ports import free_ports
 from loadtest.peers import front
-from loadtest.peers.front import Verdict
+from loadtest.peers.front import PeerDecision
 from loadtest.peers.servers import Servers
 from ordering.errors import OutcomeUnknown
 from ordering.ids import STATE_REF_BYTES, TRANSACTION_ID_BYTES
@@ -150,10 +150,10 @@ class EtcdDecider:
         self._client = client
         self._to_client = client.stdin
         self._number = 0
-        self._waiting: dict[int, tuple[Submission, asyncio.Future[Sequence[Verdict]]]] = {}
+        self._waiting: dict[int, tuple[Submission, asyncio.Future[Sequence[PeerDecision]]]] = {}
         self._ended = False
 
-    async def decide(self, submission: Submission) -> Sequence[Verdict]:
+    async def decide(self, submission: Submission) -> Sequence[PeerDecision]:
         """Returns verdicts that a majority of the members has. Raises `OutcomeUnknown`."""
         if self._ended:
             raise OutcomeUnknown("the client of etcd ended")
@@ -162,7 +162,7 @@ class EtcdDecider:
         for request in submission.requests:
             parts += [request.transaction_id, _COUNT.pack(len(request.inputs)), *request.inputs]
         body = b"".join(parts)
-        answer: asyncio.Future[Sequence[Verdict]] = asyncio.get_running_loop().create_future()
+        answer: asyncio.Future[Sequence[PeerDecision]] = asyncio.get_running_loop().create_future()
         self._waiting[self._number] = (submission, answer)
         self._to_client.write(_HEAD.pack(_NUMBER.size + len(body), self._number) + body)
         return await answer
@@ -206,8 +206,8 @@ async def open_decider(address: str) -> AsyncIterator[EtcdDecider]:
         await client.wait()
 
 
-def _verdicts(submission: Submission, body: bytes) -> list[Verdict] | None:
-    verdicts: list[Verdict] = []
+def _verdicts(submission: Submission, body: bytes) -> list[PeerDecision] | None:
+    verdicts: list[PeerDecision] = []
     at = 0
     for request in submission.requests:
         outcome = body[at]
@@ -221,5 +221,5 @@ def _verdicts(submission: Submission, body: bytes) -> list[Verdict] | None:
             at += count * _CONFLICT_BYTES
         elif outcome != _COMMITTED:
             return None
-        verdicts.append(Verdict(request.transaction_id, tuple(conflicts)))
+        verdicts.append(PeerDecision(request.transaction_id, tuple(conflicts)))
     return verdicts

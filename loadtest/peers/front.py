@@ -38,7 +38,7 @@ from payload import OPEN_FROM_MS, OPEN_UNTIL_MS, Submission
 BODIES_BYTES_MAX: Final = 64 << 20
 
 
-class Verdict(msgspec.Struct, frozen=True, gc=False):
+class PeerDecision(msgspec.Struct, frozen=True, gc=False):
     """A peer's decision on one request: committed, unless states were consumed before."""
 
     transaction_id: TransactionId
@@ -49,7 +49,7 @@ class Verdict(msgspec.Struct, frozen=True, gc=False):
 class Decider(Protocol):
     """A peer, as its front sees it."""
 
-    async def decide(self, submission: Submission) -> Sequence[Verdict]:
+    async def decide(self, submission: Submission) -> Sequence[PeerDecision]:
         """Returns durable verdicts, in the order of the requests. Raises `OutcomeUnknown`."""
         ...
 
@@ -78,7 +78,7 @@ class _Decisions(msgspec.Struct):
 _encode = msgspec.json.Encoder().encode
 
 
-class Front:
+class PeerServer:
     """Handles `POST /v1/submissions`, and `/readyz`."""
 
     def __init__(self, gate: Gate, decider: Decider) -> None:
@@ -128,7 +128,7 @@ class Front:
         return 200, JSON, _encode(_Decisions([_told(verdict) for verdict in await self._decider.decide(submission)]))
 
 
-def _told(verdict: Verdict) -> _DecisionJson:
+def _told(verdict: PeerDecision) -> _DecisionJson:
     conflicts = [_ConflictJson(format_state(state), "input", sha256(consumer).hexdigest()) for state, consumer in verdict.conflicts]
     if conflicts:
         return _DecisionJson(verdict.transaction_id.hex(), "rejected", "input-conflict", conflicts)
@@ -142,7 +142,7 @@ async def serve(open_decider: Open, address: str, port: int, parties: Path) -> N
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
     gate = Gate(NOTARY, Parties(parties), lambda: None, time.monotonic, bytes_max=BODIES_BYTES_MAX, body_s_max=20.0, turn_s_max=0.005)
     async with open_decider(address) as decider:
-        server = Server(Front(gate, decider), bind("127.0.0.1", port))
+        server = Server(PeerServer(gate, decider), bind("127.0.0.1", port))
         await server.start()
         await stop.wait()
         await server.stop(5.0)

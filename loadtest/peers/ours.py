@@ -8,9 +8,9 @@ from pathlib import Path
 
 from deploy.local import Cluster
 from deploy.local.ports import free_ports
-from loadtest.bench.service import make
 from loadtest.peers.front import is_ready
 from loadtest.peers.servers import Servers
+from loadtest.rig import make
 
 
 class OurWorker:

@@ -37,7 +37,7 @@ import msgspec
 from deploy.local import CannotRun
 from deploy.local.ports import free_ports
 from loadtest.peers import front
-from loadtest.peers.front import Verdict
+from loadtest.peers.front import PeerDecision
 from loadtest.peers.servers import Servers
 from ordering.errors import OutcomeUnknown
 from ordering.ids import StateRef, TransactionId
@@ -169,7 +169,7 @@ def find_binaries() -> Path:
 
 class _Waiting(msgspec.Struct):
     submission: Submission
-    answer: asyncio.Future[Sequence[Verdict]]
+    answer: asyncio.Future[Sequence[PeerDecision]]
 
 
 class PostgresqlDecider:
@@ -181,9 +181,9 @@ class PostgresqlDecider:
         self._queue: deque[_Waiting] = deque()
         self._wake = asyncio.Event()
 
-    async def decide(self, submission: Submission) -> Sequence[Verdict]:
+    async def decide(self, submission: Submission) -> Sequence[PeerDecision]:
         """Returns verdicts that are committed in the database. Raises `OutcomeUnknown`."""
-        answer: asyncio.Future[Sequence[Verdict]] = asyncio.get_running_loop().create_future()
+        answer: asyncio.Future[Sequence[PeerDecision]] = asyncio.get_running_loop().create_future()
         self._queue.append(_Waiting(submission, answer))
         self._wake.set()
         return await answer
@@ -214,9 +214,9 @@ class PostgresqlDecider:
             batch.append(self._queue.popleft())
         return batch
 
-    async def _decide(self, connection: "asyncpg.Connection[asyncpg.Record]", batch: list[Submission]) -> list[list[Verdict]]:
+    async def _decide(self, connection: "asyncpg.Connection[asyncpg.Record]", batch: list[Submission]) -> list[list[PeerDecision]]:
         if self._way == "insert" and await _insert_at_once(connection, batch):
-            return [[Verdict(request.transaction_id) for request in each.requests] for each in batch]
+            return [[PeerDecision(request.transaction_id) for request in each.requests] for each in batch]
         states = sorted({state for each in batch for request in each.requests for state in request.inputs})
         for _ in range(TRIES_MAX):
             consumed: dict[StateRef, TransactionId] = {row[0]: row[1] for row in await connection.fetch(_LOOK_UP, states)}
@@ -254,14 +254,14 @@ async def open_decider(address: str) -> AsyncIterator[PostgresqlDecider]:
 
 def _judge(
     transaction_id: TransactionId, inputs: Sequence[StateRef], consumed: dict[StateRef, TransactionId], new: list[TransactionId]
-) -> Verdict:
+) -> PeerDecision:
     conflicts = tuple([(state, consumed[state]) for state in inputs if state in consumed])
     if not conflicts:
         consumed.update(dict.fromkeys(inputs, transaction_id))
         new.append(transaction_id)
     elif all(consumed.get(state) == transaction_id for state in inputs):
         conflicts = ()  # sent again
-    return Verdict(transaction_id, conflicts)
+    return PeerDecision(transaction_id, conflicts)
 
 
 async def _insert_at_once(connection: "asyncpg.Connection[asyncpg.Record]", batch: list[Submission]) -> bool:

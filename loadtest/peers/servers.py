@@ -23,6 +23,7 @@ from pathlib import Path
 
 from deploy.local import CannotRun
 from deploy.local.process import Process, spawn
+from loadtest.bench.facts import family
 
 START_S_MAX = 60.0
 END_S_MAX = 10.0
@@ -116,7 +117,7 @@ class Servers:
 
     def pids(self, *names: str) -> list[int]:
         """Returns the pids of those processes and of all their descendants now."""
-        return descendants([self._running[name][0].pid for name in names])
+        return family([self._running[name][0].pid for name in names])
 
     def _write_down(self) -> None:
         rows = [[process.pid, process.born, int(number)] for process, number in self._running.values()]
@@ -142,19 +143,6 @@ def end_all(folder: Path) -> None:
         if not folder.exists():
             break
         time.sleep(0.05)
-
-
-def descendants(pids: list[int]) -> list[int]:
-    """Returns these pids and those of all their running descendants. Linux; elsewhere only these."""
-    parents: dict[int, int] = {}
-    for stat in Path("/proc").glob("[0-9]*/stat"):
-        with contextlib.suppress(OSError):
-            # The name in parentheses may hold anything; the parent is the second field after it.
-            parents[int(stat.parent.name)] = int(stat.read_text().rpartition(")")[2].split()[1])
-    found = list(pids)
-    for pid in found:  # the list grows during the loop
-        found += [child for child, parent in parents.items() if parent == pid]
-    return found
 
 
 def _as_user(user: str | None) -> list[str]:

@@ -33,9 +33,9 @@ from typing import Final
 import uvloop
 
 from deploy.local import Cluster
-from loadtest.bench.service import make
 from loadtest.peers.ours import OurWorker
 from loadtest.peers.servers import Servers
+from loadtest.rig import make
 from notary.config import Config, load, parse_listen
 from notary.http import App, Server, bind
 from notary.logs import set_up_logging

@@ -6,13 +6,14 @@ people to stderr; where both go to stdout, `--json` switches to output for progr
 | exit code | meaning |
 |---|---|
 | 0 | success |
-| 1 | success with a negative result: a rejection under `submit --fail-on-rejection`, a promise that `demo` saw broken, an invalid proof |
+| 1 | success with a negative result: a rejection under `submit --fail-on-rejection`, an invalid proof, an unsound snapshot |
 | 2 | failure: bad usage or configuration, no worker that answers, output that cannot be written, a bug |
 
 Scripts take a 1 as the notary's own result, so only the return value of a command can be 1. Every exception ends here, as a 2.
 """
 
 import argparse
+import json
 import os
 import sys
 import traceback
@@ -21,7 +22,7 @@ from contextlib import suppress
 from importlib import import_module
 
 from notary.version import VERSION
-from ordering.errors import NotaryError
+from ordering.errors import Fatal, NotaryError
 
 EXIT_DONE, EXIT_NO, EXIT_COULD_NOT = 0, 1, 2
 
@@ -38,6 +39,7 @@ COMMANDS = {
     "serve": "run one worker, until a signal ends it",
     "settle": "say that the history which an index has stands",
     "size": "say how many workers, cores and disks a load takes",
+    "snapshot": "make signed copies of an index, list, verify and prune them, or restore one",
     "submit": "have requests decided in a party's name",
     "top": "show workers and brokers at work: rates, latency, lag",
     "verify": "check receipts and checkpoints offline",
@@ -58,6 +60,10 @@ def main(argv: Sequence[str] | None = None) -> int:
             sys.stdout.flush()  # flush here, where the error of a full disk can still be reported
     except BrokenPipeError:
         message = ""  # the reader of our output has gone, so there is nothing to report
+    except Fatal as problem:
+        message = f"notary {wanted}: {problem} code={problem.code}\n"
+        if "--json" in given:
+            message = json.dumps({"level": "error", "message": f"notary {wanted}: {problem}", "code": problem.code}) + "\n"
     except (NotaryError, OSError) as problem:
         message = f"notary {wanted}: {problem}\n"
     except KeyboardInterrupt:

@@ -13,11 +13,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from notary.cli import EXIT_DONE
-from notary.cli.staged import write
 from notary.index import IndexView, viewing
+from ordering.durable import replace_file
 from ordering.errors import ConfigurationError
 from ordering.log import ORDERING
-from ordering.store import sync_directory
 
 if TYPE_CHECKING:
     from notary.cli.parquet import ExportedFile
@@ -56,7 +55,7 @@ def _export(view: IndexView, out: Path) -> dict[str, Any]:
     """Write all files, and then the manifest, which completes the export. Returns the manifest's content."""
     from notary.cli.parquet import write_decisions, write_states  # imported late: `run` first checks that pyarrow is installed
 
-    progress = _Progress()
+    progress = Progress()
     files: list[ExportedFile] = []
     parts: dict[str, tuple[Iterable[ExportedFile | int], int | None]] = {
         "decisions": (write_decisions(view.decisions(), out), view.position_next),
@@ -82,11 +81,8 @@ def _export(view: IndexView, out: Path) -> dict[str, Any]:
         "offsets_next": {"ordering": view.offsets_next.get(ORDERING, 0), "payload": payload},
         "files": [{"path": file.path, "rows": file.rows, "sha256": file.sha256} for file in files],
     }
-    # A crash before the rename leaves files without a manifest: not an export, and not an empty folder that another run would fill.
-    unfinished = out / f".{MANIFEST}"
-    write(unfinished, json.dumps(said, indent=1) + "\n")
-    unfinished.rename(out / MANIFEST)
-    sync_directory(out)
+    # A crash before this leaves files without a manifest: not an export, and not an empty folder that another run would fill.
+    replace_file(out / MANIFEST, f"{json.dumps(said, indent=1)}\n".encode())
     return said
 
 
@@ -112,20 +108,21 @@ def _folder(out: Path) -> Iterator[None]:
         raise
 
 
-class _Progress:
+class Progress:
     """A progress line on stderr, rewritten in place; shown on terminals only."""
 
     def __init__(self) -> None:
         self._shown = sys.stderr.isatty() and os.environ.get("TERM") != "dumb"
-        self._told_s = 0.0
+        self._shown_s = 0.0
 
-    def __call__(self, what: str, rows: int, all_rows: int | None) -> None:
-        if self._shown and time.monotonic() - self._told_s >= PROGRESS_INTERVAL_S:
-            self._told_s = time.monotonic()
-            line = f"{rows:,}{'' if all_rows is None else f' of {all_rows:,}'} {what}"
+    def __call__(self, what: str, done: int, of: int | None) -> None:
+        """Show that so much of it is done, unless the line was shown a moment ago."""
+        if self._shown and time.monotonic() - self._shown_s >= PROGRESS_INTERVAL_S:
+            self._shown_s = time.monotonic()
+            line = f"{done:,}{'' if of is None else f' of {of:,}'} {what}"
             print(f"\r{line:<78}", end="", file=sys.stderr, flush=True)
 
     def end(self) -> None:
         """Clear the line."""
-        if self._told_s:
+        if self._shown_s:
             print(f"\r{'':<78}", end="\r", file=sys.stderr)

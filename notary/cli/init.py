@@ -28,8 +28,9 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from notary import keys, parties
 from notary.cli import EXIT_DONE
-from notary.cli.staged import staged, write
+from notary.cli.staged import staged
 from notary.config import NAME_BYTES_MAX, LogConfig, check_origin, kafka_security, load
+from ordering.durable import create_file
 from ordering.embedded import EmbeddedLog
 from ordering.errors import ConfigurationError, NotReady, OutcomeUnknown
 from ordering.genesis import append_genesis, check_empty, first_record, read_genesis
@@ -92,7 +93,7 @@ def run(arguments: argparse.Namespace) -> int:
             with staged(directory, files if kafka else (LOG, *files)) as stage:
                 keys_made = _Keys.create(stage, arguments.origin)
                 parties.write(stage / PARTIES, {})
-                write(stage / CONFIG, _toml(arguments, log_settings))
+                create_file(stage / CONFIG, _toml(arguments, log_settings).encode())
                 if kafka:
                     # Create the topics last, after all other steps that can fail: only topics cannot be undone.
                     made = asyncio.run(_topics(arguments, log_settings))

@@ -4,7 +4,6 @@ Only this module and `archived` need pyarrow. Columns are written in row groups,
 are hashed while they are written.
 """
 
-import os
 from collections.abc import Iterable, Iterator
 from hashlib import sha256
 from pathlib import Path
@@ -15,8 +14,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from notary.decision import Decision
+from ordering.durable import sync, sync_directory
 from ordering.ids import StateRef, TransactionId
-from ordering.store import sync_directory
 
 GROUP_ROWS_MAX: Final = 1 << 16
 GROUP_CONFLICTS_MAX: Final = 1 << 18
@@ -140,7 +139,6 @@ class _File:
     def finish(self) -> ExportedFile:
         """Complete the file and sync it. Returns its description."""
         self._writer.close()
-        self._out.flush()
-        os.fsync(self._out.fileno())
+        sync(self._out)
         self._out.close()
         return ExportedFile(self._path, self._rows, self._digest.hexdigest())

@@ -77,12 +77,12 @@ class Replay:
         now_ms = int(time.monotonic() * 1_000)
         ready = joiner.step(records, now_ms)
         self._observe(records, ready)
-        while (ready.more or ready.evidence is not None) and not ready.stop:
+        while (ready.more or ready.evidence is not None) and ready.stop is None:
             if ready.evidence is not None:
                 joiner.examined(ready.evidence)
             ready = joiner.step((), now_ms)
             self._observe((), ready)
-        self.stop = ready.stop
+        self.stop = str(ready.stop or "")
         log_state = joiner.log_state
         if ready.read_again:
             joiner.forget_unjudged()

@@ -7,6 +7,7 @@ import json
 import logging
 import os
 import signal
+from collections.abc import Callable, Coroutine
 from pathlib import Path
 
 import msgspec
@@ -19,9 +20,10 @@ from notary.intake import Intake
 from notary.logs import set_level, set_up_logging
 from notary.loop_watch import LoopWatch
 from notary.service import serve_until
+from notary.snapshots.schedule import restore_at_start
 from notary.tls import Certificates
-from notary.worker import Worker, open_log
-from ordering.errors import ConfigurationError, NotaryError
+from notary.worker import Worker, identify, open_log
+from ordering.errors import ConfigurationError, Fatal, NotaryError, NotReady
 
 log = logging.getLogger("notary.serve")
 
@@ -64,7 +66,9 @@ def run(arguments: argparse.Namespace) -> int:
     except Exception as problem:
         if not as_json:
             raise  # `notary.cli` prints it
-        if isinstance(problem, NotaryError | OSError):
+        if isinstance(problem, Fatal):
+            log.error("%s code=%s", problem, problem.code)
+        elif isinstance(problem, NotaryError | OSError):
             log.error("%s", problem)
         else:
             log.error("ended by an error that nobody foresaw: %r", problem, exc_info=problem)
@@ -106,8 +110,12 @@ async def _serve(config: Config, arguments: argparse.Namespace) -> int:
     for server in servers:
         await server.start()
 
+    def restoring() -> None:
+        for each in apps:
+            each.starting("a snapshot is being restored")
+
     async def start() -> Worker:
-        read_again.worker = await _start(config, certificates)
+        read_again.worker = await _start(config, certificates, restoring, stop)
         read_again.worker.metrics.watch_loop(loop_watch)
         return read_again.worker
 
@@ -186,9 +194,11 @@ def _differences(one: Config, other: Config) -> list[str]:
     return found
 
 
-async def _start(config: Config, certificates: Certificates | None) -> Worker:
+async def _start(config: Config, certificates: Certificates | None, restoring: Callable[[], None], stop: asyncio.Event) -> Worker:
     opened = await open_log(config)
     try:
+        _, log_identity = await identify(config, opened)
+        await _unless_stopped(restore_at_start(config, log_identity, restoring), stop)
         worker = await Worker.start(config, opened)
     except BaseException:
         await opened.close()
@@ -196,6 +206,20 @@ async def _start(config: Config, certificates: Certificates | None) -> Worker:
     if certificates is not None:
         worker.metrics.watch_tls(certificates)
     return worker
+
+
+async def _unless_stopped(work: Coroutine[None, None, None], stop: asyncio.Event) -> None:
+    """Do the work, or raise `NotReady` when the process is to stop first: an empty index made now would prevent the next restore."""
+    working, stopping = asyncio.create_task(work), asyncio.create_task(stop.wait())
+    try:
+        await asyncio.wait([working, stopping], return_when=asyncio.FIRST_COMPLETED)
+        if not working.done():
+            raise NotReady("it was stopped before it had an index")
+        await working
+    finally:
+        for task in (working, stopping):
+            task.cancel()
+        await asyncio.wait([working, stopping])
 
 
 def _service(config: Config, app: App, certificates: Certificates | None) -> Server | Intake:

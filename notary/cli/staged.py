@@ -5,15 +5,15 @@ killed run. The next run first undoes it, and begins anew.
 """
 
 import contextlib
-import fcntl
 import os
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
+from notary.access import alone_in
+from ordering.durable import create_file, sync_directory
 from ordering.errors import ConfigurationError
-from ordering.store import sync_directory
 
 STAGE: Final = ".notary-init"
 _MOVING = "moving"
@@ -30,7 +30,7 @@ def staged(directory: Path, names: tuple[str, ...]) -> Iterator[Path]:
     new = [each for each in (directory, *directory.parents) if not each.exists()]
     try:
         directory.mkdir(parents=True, exist_ok=True)
-        with _alone_in(directory):
+        with alone_in(directory, f"another process is making files in {directory}: wait for it, or choose another one"):
             _take_back(directory, names[-1])
             _check_free(directory, names)
             try:
@@ -49,19 +49,6 @@ def staged(directory: Path, names: tuple[str, ...]) -> Iterator[Path]:
         raise
 
 
-@contextlib.contextmanager
-def _alone_in(directory: Path) -> Iterator[None]:
-    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise ConfigurationError(f"another process is making files in {directory}: wait for it, or choose another one") from None
-        yield
-    finally:
-        os.close(descriptor)
-
-
 def _check_free(directory: Path, names: tuple[str, ...]) -> None:
     for name in names:
         path = directory / name
@@ -77,7 +64,7 @@ def _move(stage: Path, directory: Path, names: tuple[str, ...]) -> None:
     stage.
     """
     _check_free(directory, names)
-    write(stage / _MOVING, "\n".join(names))
+    create_file(stage / _MOVING, "\n".join(names).encode())
     sync_directory(stage)
     *others, last = names
     for name in others:
@@ -99,11 +86,3 @@ def _take_back(directory: Path, last: str) -> None:
                     (directory / name).rename(stage / name)
         (stage / _MOVING).unlink()
     shutil.rmtree(stage)
-
-
-def write(file: Path, text: str) -> None:
-    """Write a new file with this text and sync it. The folder entry is not synced."""
-    with file.open("x", encoding="utf-8") as out:
-        out.write(text)
-        out.flush()
-        os.fsync(out.fileno())

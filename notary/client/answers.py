@@ -6,60 +6,30 @@ the caller then treats its sender as unreachable. Unknown members are skipped, s
 
 from collections.abc import Iterable, Sequence
 from itertools import pairwise
-from typing import Annotated, Literal, TypeAlias
 
 import msgspec
 
 from notary.receipts.key_history import HistoricKey
+from notary.wire import ConflictJson as Conflict
+from notary.wire import DecisionJson as Answer
+from notary.wire import StateJson as StateAnswer
+from notary.wire import decode_decision, decode_decisions, decode_state, to_decision
 from ordering.errors import Malformed
 from ordering.ids import NAME_BYTES_MAX, excerpt, parse_hash, parse_state
-from payload import TIME_MAX_MS, Request
+from payload import Request
 from payload.strict_json import decode_strictly
 
-Reason: TypeAlias = Literal["input-conflict", "reference-conflict", "outside-time-window"]
-
-_Hash = Annotated[str, msgspec.Meta(pattern="^[0-9a-f]{64}$")]
-_Position = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
-_Time = Annotated[int, msgspec.Meta(ge=-TIME_MAX_MS, le=TIME_MAX_MS)]
-
-
-class Conflict(msgspec.Struct, frozen=True):
-    """A state that was consumed before. `consumed_by` is the SHA-256 of the consuming transaction's id, 64 hex digits."""
-
-    state: str
-    kind: Literal["input", "reference"]
-    consumed_by: _Hash
-
-
-class Answer(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A decision in the contract's JSON form, with its receipt if the reply had one. `msgspec.json.encode` encodes it again."""
-
-    transaction_id: _Hash
-    position: _Position
-    outcome: Literal["committed", "rejected"]
-    reason: Reason | None
-    conflicts: tuple[Conflict, ...]
-    log_time: _Time
-    """Log time of the decision, in milliseconds since 1970-01-01 UTC."""
-    receipt: str | None = None
-    """A C2SP tlog-proof, which can be verified offline. The clients verify it (`trust`)."""
-
-    @property
-    def committed(self) -> bool:
-        """True if this transaction consumed its inputs."""
-        return self.outcome == "committed"
-
-    def same_decision(self, other: "Answer") -> bool:
-        """Returns true if both answers are equal apart from their receipts: one decision may be proved under many checkpoints."""
-        return msgspec.structs.replace(self, receipt=None) == msgspec.structs.replace(other, receipt=None)
-
-
-class StateAnswer(msgspec.Struct, frozen=True):
-    """The consumer of a state, as far as the answering worker has read the log; None and None for no consumer. See `Conflict`."""
-
-    state: str
-    consumed_by: _Hash | None
-    position: _Position | None
+__all__ = [
+    "Answer",
+    "Conflict",
+    "NotaryDescription",
+    "StateAnswer",
+    "canonical_id",
+    "read_decisions",
+    "read_notary",
+    "read_state",
+    "read_transaction",
+]
 
 
 class NotaryDescription(msgspec.Struct, frozen=True):
@@ -74,19 +44,12 @@ class NotaryDescription(msgspec.Struct, frozen=True):
     """The notary's verifier keys from the first to the present one, each endorsed by the one before it."""
 
 
-class _Decisions(msgspec.Struct):
-    decisions: tuple[Answer | None, ...]
-
-
-_decode_decisions = msgspec.json.Decoder(_Decisions).decode
-_decode_answer = msgspec.json.Decoder(Answer).decode
-_decode_state = msgspec.json.Decoder(StateAnswer).decode
 _decode_notary = msgspec.json.Decoder(NotaryDescription).decode
 
 
 def read_decisions(body: bytes, requests: Sequence[Request], *, complete: bool) -> tuple[Answer | None, ...]:
     """Decodes the answers of a 200 (`complete`: no null) or a 202, in the order of `requests`. Raises `Malformed`."""
-    answers = decode_strictly(_decode_decisions, body).decisions
+    answers = decode_strictly(decode_decisions, body).decisions
     if len(answers) != len(requests):
         raise Malformed(f"{len(answers)} decisions for {len(requests)} requests", "decisions")
     for at, (answer, request) in enumerate(zip(answers, requests, strict=True)):
@@ -107,7 +70,7 @@ def read_decisions(body: bytes, requests: Sequence[Request], *, complete: bool) 
 
 def read_transaction(body: bytes, transaction_id: str) -> Answer:
     """Decodes the decision of `GET /v1/transactions/{id}`. Raises `Malformed`."""
-    answer = decode_strictly(_decode_answer, body)
+    answer = decode_strictly(decode_decision, body)
     if answer.transaction_id != transaction_id:
         raise Malformed(f"about {answer.transaction_id}, but {transaction_id} was asked", "transaction_id")
     _check(answer, "")
@@ -116,7 +79,7 @@ def read_transaction(body: bytes, transaction_id: str) -> Answer:
 
 def read_state(body: bytes, state: str) -> StateAnswer:
     """Decodes the answer of `GET /v1/states/{ref}`. Raises `Malformed`."""
-    answer = decode_strictly(_decode_state, body)
+    answer = decode_strictly(decode_state, body)
     if answer.state != state:
         raise Malformed(f"about {excerpt(answer.state)}, but {state} was asked", "state")
     if (answer.consumed_by is None) != (answer.position is None):
@@ -134,16 +97,14 @@ def read_notary(body: bytes) -> NotaryDescription:
 
 def _check(answer: Answer, where: str) -> None:
     """Raise `Malformed` unless the members of a decision are consistent with each other."""
-    if answer.committed != (answer.reason is None):
-        raise Malformed(f"{answer.outcome}, with the reason {answer.reason}", where)
+    decision = to_decision(answer, where)
     listing = answer.reason in ("input-conflict", "reference-conflict")
     if listing != bool(answer.conflicts):
         raise Malformed(f"{len(answer.conflicts)} conflicts with the reason {answer.reason}", where)
     for at, conflict in enumerate(answer.conflicts):
         if f"{conflict.kind}-conflict" != answer.reason:
             raise Malformed(f"an {conflict.kind} listed under {answer.reason}", f"{where}.conflicts[{at}]")
-    states = [parse_state(conflict.state, f"{where}.conflicts[{at}].state") for at, conflict in enumerate(answer.conflicts)]
-    if any(first >= second for first, second in pairwise(states)):
+    if any(first.state >= second.state for first, second in pairwise(decision.conflicts)):
         raise Malformed("conflicts do not ascend", where)
 
 

@@ -6,7 +6,6 @@ for the same URL replaces an earlier one. Lines are only appended, under a lock,
 Trust goes forward: a key that the trusted key endorsed (docs/formats.md, Key history) is trusted too, and gets a new line.
 """
 
-import fcntl
 import os
 import stat
 import sys
@@ -21,6 +20,7 @@ from notary.receipts import VerifierKey, parse_verifier_key
 from notary.receipts.key_history import follow
 from notary.receipts.refusal import NotVerified
 from notary.verify import verify_receipt
+from ordering.durable import locked_file, make_directory, sync, sync_directory
 from ordering.errors import ConfigurationError
 
 FILE_VARIABLE: Final = "NOTARY_KNOWN_NOTARIES"
@@ -76,17 +76,16 @@ class KnownNotaries:
         """
         file = self.file
         try:
-            file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-            with os.fdopen(os.open(file, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o600), "r+", encoding="utf-8") as opened:
-                fcntl.flock(opened, fcntl.LOCK_EX)
+            make_directory(file.parent, 0o700)
+            with locked_file(file, 0o600) as descriptor, open(descriptor, "r+", encoding="utf-8", closefd=False) as opened:
                 text = opened.read()
                 if (known := self._find(text, urls)) is not None and known.key != instead_of:
                     return known
                 # A crash during this write may leave a cut-off line, which later reads report with its number.
                 added = "".join([f"{url} {key} {msgspec.json.encode(name).decode()}\n" for url in urls])
                 opened.write(added if text else _HEAD + added)
-                opened.flush()
-                os.fsync(opened.fileno())
+                sync(opened)
+                sync_directory(file.parent)  # the file may be new
         except (OSError, UnicodeDecodeError) as problem:
             raise self._unusable(problem) from None
         return Known(urls[0], key, name, (text or _HEAD).count("\n") + 1)
@@ -162,7 +161,7 @@ class Trust:
         if answer.receipt is None:
             raise NotVerified("malformed-receipt", "the decision came without a receipt")
         try:
-            verify_receipt(answer.receipt, msgspec.to_builtins(answer), self.keys)
+            verify_receipt(answer.receipt, answer, self.keys)
         except NotVerified as problem:
             if problem.reason not in ("unknown-key", "wrong-origin"):
                 raise

@@ -35,7 +35,7 @@ class Reader(Protocol):
 class Call:
     """One call: what its head says, and the way of its answer."""
 
-    __slots__ = ("gone", "headers", "may_read", "method", "path", "query", "raw_path", "reader", "respond")
+    __slots__ = ("gone", "headers", "left", "may_read", "method", "path", "query", "raw_path", "reader", "respond")
 
     def __init__(self, method: str, path: str, query: bytes, headers: Headers, respond: "Callable[[Call, Answer, bool], None]") -> None:
         """`respond` gets the call, its answer, and whether the answer may wait until the body has come."""
@@ -53,6 +53,8 @@ class Call:
         """True if the call is known to be a party's: an intake process has checked it."""
         self.gone = False
         """Whether its client has left: an answer is not worth making any more."""
+        self.left: Callable[[], None] | None = None
+        """Called when the client leaves, or closes its half of the connection, before the answer."""
 
     def certificate(self) -> bytes | None:
         """The certificate that its client has shown and that was accepted, in DER; None for none."""

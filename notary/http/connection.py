@@ -122,8 +122,13 @@ class Connection(asyncio.Protocol):
             self._feed(data)
 
     def eof_received(self) -> bool:
-        """A client may close its half behind its calls: they are answered before the connection ends."""
+        """A client may close its half behind its calls: they are answered before the connection ends.
+
+        A long poll ends at once. A client that left looks the same, and would keep it for its whole wait.
+        """
         self._eof = True
+        if self._current is not None and self._current.left is not None:
+            self._current.left()
         if self._state is State.DECIDING and self._transport.get_extra_info("sslcontext") is None:
             self._go(Event.EOF)
             return True
@@ -231,6 +236,8 @@ class Connection(asyncio.Protocol):
             call.gone = True
             if before is State.BODY and call.reader is not None:
                 call.reader.left()
+            if call.left is not None:
+                call.left()
         self._transport.close()
 
     def _start(self, call: Head) -> None:

@@ -6,27 +6,20 @@ from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from typing import Final
 
-import msgspec
-
 from joiner import AdmittedSubmission, Pending
-from notary.decision import Decision, DecisionJson, Pieces
+from notary.decision import Decision, Pieces
 from notary.http.call import JSON, Call
 from notary.http.lifecycle import BUG, Lifecycle
 from notary.http.submission import SUBMISSIONS, Asked
 from notary.index import ROW_US
+from notary.wire import encode_decisions
 from ordering.errors import Fatal
 
 logger = logging.getLogger("notary.http")
 
-_encode = msgspec.json.Encoder().encode
-
 RETRY_AFTER_UNDECIDED_S: Final = 1
 COPIED_BYTES_US: Final = 2_000
 IDS_A_PIECE: Final = 200
-
-
-class _Decisions(msgspec.Struct):
-    decisions: list[DecisionJson | msgspec.Raw | None]
 
 
 class InFlight:
@@ -117,7 +110,7 @@ class InFlight:
     def _answer(self) -> Pieces[None]:
         """Answer what was admitted: 200 when all is decided, else 202. Never a 503, which would say that nothing was admitted."""
         worker, requests, receipts = self._worker, self._submission.requests, self._asked.receipts
-        decisions: list[DecisionJson | msgspec.Raw | None] = []
+        decisions: list[bytes | None] = []
         try:
             for at, request in enumerate(requests):
                 # A worker that has ended says nothing any more, least of all when it ended because its index is wrong.
@@ -129,7 +122,7 @@ class InFlight:
                 else:
                     decision = self._decisions[at]
                 decisions.append(None if decision is None else (yield from worker.told(decision, receipts=receipts)))
-            yield sum([len(one) for one in decisions if isinstance(one, msgspec.Raw)]) // COPIED_BYTES_US
+            yield sum([len(one) for one in decisions if one is not None]) // COPIED_BYTES_US
         except Fatal as problem:
             self._app.give_up(problem)
         except Exception:
@@ -143,7 +136,7 @@ class InFlight:
         if None in decisions:
             status, headers = 202, [*JSON, (b"retry-after", b"%d" % RETRY_AFTER_UNDECIDED_S)]
         self._end_trace()
-        self._app.answer(self._call, SUBMISSIONS, (status, headers, _encode(_Decisions(decisions))), self._since_s)
+        self._app.answer(self._call, SUBMISSIONS, (status, headers, encode_decisions(decisions)), self._since_s)
 
     def _may_not_read(self) -> bool:
         return self._app.turns.silent or self._app.worker is not self._worker

@@ -83,6 +83,12 @@ class Lifecycle:
             return NotReady(self.no_worker)
         return NotReady(SHUTTING_DOWN) if self.ends else self.worker.gate.closed(ticket)
 
+    def peek(self) -> NotaryError | None:
+        """Returns what `closed` returns, where nobody is refused by it (`Gate.peek`)."""
+        if self.worker is None or self.ends:
+            return self.closed()
+        return self.worker.gate.peek()
+
     async def idle(self) -> None:
         """Return when every call that came has been answered."""
         await self._idle.wait()
@@ -102,9 +108,9 @@ class Lifecycle:
 
     def answer(self, call: Call, route: str, answer: Answer, since_s: float | None = None, *, after_body: bool = False) -> None:
         """Count an answer, and send it."""
-        if self.worker is not None:
+        if self.metrics is not None:
             seconds = None if since_s is None else time.perf_counter() - since_s
-            self.worker.metrics.answered(route or "unknown", answer[0], seconds)
+            self.metrics.answered(route or "unknown", answer[0], seconds)
         call.answer(answer, after_body=after_body)
         self.left()
 

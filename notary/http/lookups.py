@@ -16,6 +16,7 @@ from notary.http.problems import NotFound
 from notary.tree import TILE_HEIGHT, TILE_WIDTH
 from notary.tree.paths import TilePath, parse_tile_path
 from notary.version import VERSION
+from notary.wire import StateJson
 from notary.worker import Worker
 from ordering.ids import TransactionId, excerpt, parse_hash, parse_state
 from ordering.records import FORMAT_VERSION
@@ -47,21 +48,21 @@ def _transaction(worker: Worker, rest: str) -> Answer | Pieces[Answer]:
         applied = worker.index.position_next
         raise NotFound(f"transaction {id_} is not decided here: this worker has applied {applied} positions", applied)
     if rest.endswith(RECEIPT):
-        return 200, CHANGES, worker.issuer.receipt(position).encode()
+        return 200, CHANGES, worker.issuer.receipt(position)
     return _decision(worker, transaction_id)
 
 
 def _decision(worker: Worker, transaction_id: TransactionId) -> Pieces[Answer]:
     decision = yield from worker.index.decision_in_pieces(transaction_id)
     assert decision is not None, "what was decided stays decided"
-    return 200, JSON, _encode((yield from worker.told(decision, receipts=False)))
+    return 200, JSON, (yield from worker.told(decision, receipts=False))
 
 
 def _state(worker: Worker, rest: str) -> Answer:
     consumed = worker.index.consumed(parse_state(rest, "state"))
     if consumed is None:
-        return 200, JSON, _encode({"state": rest, "consumed_by": None, "position": None})
-    return 200, JSON, _encode({"state": rest, "consumed_by": consumed.by_hash.hex(), "position": consumed.position})
+        return 200, JSON, _encode(StateJson(rest, None, None))
+    return 200, JSON, _encode(StateJson(rest, consumed.by_hash.hex(), consumed.position))
 
 
 def _checkpoint(worker: Worker, rest: str) -> Answer:

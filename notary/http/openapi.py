@@ -5,27 +5,83 @@ from typing import Any
 
 import msgspec
 
-from notary.decision import KINDS, REASONS
-from notary.http.problems import NAMES
+from notary.http.problems import NAMES, Problem
+from notary.http.query import WAIT_S_MAX
 from notary.version import VERSION
-from ordering.ids import INDEX_MAX
-from payload import INPUTS_AND_REFERENCES_MAX, PARTY_BYTES_MAX, REQUESTS_MAX, SUBMISSION_BYTES_MAX, TIME_MAX_MS
+from notary.wire import HASH_SCHEMA, STATE_SCHEMA, DecisionsJson, StateJson
+from payload import INPUTS_AND_REFERENCES_MAX, PARTY_BYTES_MAX, REQUESTS_MAX, SUBMISSION_BYTES_MAX
+from payload.submission import SubmissionJson
 
-_HASH = {"type": "string", "pattern": "^[0-9a-f]{64}$"}
-_MOST = str(INDEX_MAX)
-# Shorter than the largest index, or as long and smaller at its first other digit, or the largest.
-_INDEX = "|".join(
-    ["0", f"[1-9][0-9]{{0,{len(_MOST) - 2}}}"]
-    + [
-        f"{_MOST[:at]}[{int(not at)}-{int(digit) - 1}][0-9]{{{len(_MOST) - at - 1}}}"
-        for at, digit in enumerate(_MOST)
-        if int(digit) > int(not at)
-    ]
-    + [_MOST]
-)
-_STATE = {"type": "string", "pattern": f"^[0-9a-f]{{64}}:({_INDEX})$", "description": f"`<transaction id>:<index>`, up to {_MOST}"}
-_TIME = {"type": "integer", "minimum": -TIME_MAX_MS, "maximum": TIME_MAX_MS, "description": "ms since 1970-01-01 UTC"}
-_TIME_OR_NULL = {**_TIME, "type": ["integer", "null"]}
+_HASH, _STATE = HASH_SCHEMA, STATE_SCHEMA
+_INT32_MAX = 2**31 - 1
+
+
+def _without_json(text: str) -> str:
+    return text.removesuffix("Json")
+
+
+def _mended(schema: Any) -> Any:
+    """Returns a schema of msgspec in the form that generators of clients read.
+
+    They take an integer without a format for 32 bits, an enumeration without a type for any value, and a default for a required member.
+    """
+    if isinstance(schema, list):
+        return [_mended(each) for each in schema]
+    if not isinstance(schema, dict):
+        return schema
+    found = {name: _mended(value) for name, value in schema.items() if name != "default"}
+    for name in {"$ref", "title"} & found.keys():
+        if isinstance(found[name], str):
+            found[name] = _without_json(found[name])
+    if "enum" in found:
+        found["type"] = "string"
+    if found.get("type") == "integer" and not -_INT32_MAX <= found.get("minimum", 0) <= found.get("maximum", 2**63) <= _INT32_MAX:
+        found["format"] = "int64"
+    either: list[dict[str, Any]] = found.get("anyOf", [])
+    if len(either) == 2 and "type" in either[0] and either[1] == {"type": "null"}:
+        del found["anyOf"]
+        found |= either[0] | {"type": [either[0]["type"], "null"]}
+        if values := found.pop("enum", []):  # openapi-generator's Java takes no null for an enumeration
+            found["description"] = f"null, or one of {', '.join(values)}"
+    return found
+
+
+def _schemas() -> dict[str, Any]:
+    """Returns the schemas of the structs, by name, with what the decoders of requests check beyond their types."""
+    _, of_structs = msgspec.json.schema_components(
+        [SubmissionJson, DecisionsJson, StateJson, Problem], ref_template="#/components/schemas/{name}"
+    )
+    schemas: dict[str, Any] = {_without_json(name): _mended(schema) for name, schema in of_structs.items()}
+    states = {"type": "array", "items": _STATE, "uniqueItems": True}
+    schemas["Request"]["properties"] |= {
+        "inputs": states,
+        "references": states,
+        "content_hash": {**_HASH, "description": "stands for everything else in the transaction"},
+    }
+    schemas["Request"] |= {
+        "description": f"At most {INPUTS_AND_REFERENCES_MAX} inputs and references; at least one input, reference or window.",
+        "minProperties": 2,
+    }
+    schemas["Window"]["description"] = "At least one end; from < until when it has both. null: an open end."
+    requests = schemas["Submission"]["properties"]["requests"]
+    schemas["Submission"]["description"] = f"At most {SUBMISSION_BYTES_MAX} bytes."
+    schemas["Submission"]["properties"] = {
+        "party": {"type": "string", "minLength": 1, "maxLength": PARTY_BYTES_MAX},
+        "signature": {"type": "string", "contentEncoding": "base64", "description": "Ed25519, or ECDSA P-256 in DER"},
+        "requests": {**requests, "minItems": 1, "maxItems": REQUESTS_MAX, "description": "none twice"},
+    }
+    receipt = {"type": "string", "description": "C2SP tlog-proof@v1; only in the answer to a submission"}
+    schemas["Decision"]["properties"]["receipt"] = receipt
+    schemas["Problem"]["properties"] |= {
+        "type": {"type": "string", "enum": [f"/problems/{name}" for name in NAMES]},
+        "applied": {
+            "type": "integer",
+            "format": "int64",
+            "description": "how many decisions this worker has, where that is why it knows of none",
+        },
+        "where": {"type": "string", "description": "the place in the body, such as requests[3].inputs[0]"},
+    }
+    return schemas
 
 
 def _object(properties: dict[str, Any], required: list[str] | None = None, **more: Any) -> dict[str, Any]:
@@ -61,48 +117,7 @@ def _problem(description: str, *, retry: bool = False) -> dict[str, Any]:
 
 
 _SCHEMAS = {
-    "Request": _object(
-        {
-            "inputs": {"type": "array", "items": _STATE, "uniqueItems": True, "default": []},
-            "references": {"type": "array", "items": _STATE, "uniqueItems": True, "default": []},
-            "time_window": _object(
-                {"from": _TIME_OR_NULL, "until": _TIME_OR_NULL},
-                description="At least one end; from < until when it has both.",
-                anyOf=[{"properties": {end: {"type": "integer"}}} for end in ("from", "until")],
-            ),
-            "content_hash": {**_HASH, "description": "stands for everything else in the transaction"},
-        },
-        ["content_hash"],
-        description=f"At most {INPUTS_AND_REFERENCES_MAX} inputs and references; at least one input, reference or window.",
-        anyOf=[
-            *[{"properties": {states: {"minItems": 1}}, "required": [states]} for states in ("inputs", "references")],
-            {"required": ["time_window"]},
-        ],
-    ),
-    "Submission": _object(
-        {
-            "party": {"type": "string", "minLength": 1, "maxLength": PARTY_BYTES_MAX},
-            "signature": {"type": "string", "contentEncoding": "base64", "description": "Ed25519, or ECDSA P-256 in DER"},
-            "requests": {"type": "array", "items": _ref("Request"), "minItems": 1, "maxItems": REQUESTS_MAX, "description": "none twice"},
-        },
-        description=f"At most {SUBMISSION_BYTES_MAX} bytes.",
-    ),
-    "Decision": _object(
-        {
-            "transaction_id": _HASH,
-            "position": {"type": "integer", "minimum": 0},
-            "outcome": {"enum": ["committed", "rejected"]},
-            "reason": {"enum": list(REASONS)},
-            "conflicts": {
-                "type": "array",
-                "items": _object({"state": _STATE, "kind": {"enum": list(KINDS)}, "consumed_by": _HASH}),
-            },
-            "log_time": _TIME,
-            "receipt": {"type": "string", "description": "C2SP tlog-proof@v1; only in the answer to a submission"},
-        },
-        ["transaction_id", "position", "outcome", "reason", "conflicts", "log_time"],
-    ),
-    "Consumed": _object({"state": _STATE, "consumed_by": {"type": ["string", "null"]}, "position": {"type": ["integer", "null"]}}),
+    **_schemas(),
     "Notary": {
         "type": "object",
         "properties": {
@@ -116,22 +131,16 @@ _SCHEMAS = {
                 "description": "the key history, from the first key to the present one; each is endorsed by the one before it",
             },
             "software_version": {"type": "string"},
-            "reads": {"enum": ["open", "parties"], "description": "who may read transactions, receipts, states and leaves"},
-            "limits": {"type": "object"},
+            "format_version": {"type": "integer", "format": "int32", "description": "of log records, the newest that this worker reads"},
+            "worker": {"type": "string", "description": "the name of the worker that answers"},
+            "reads": {
+                "type": "string",
+                "enum": ["open", "parties"],
+                "description": "who may read transactions, receipts, states and leaves",
+            },
+            "limits": {"type": "object", "additionalProperties": {"type": "integer", "format": "int64"}},
         },
         "required": ["name", "origin", "verifier_key", "keys", "software_version", "reads", "limits"],
-    },
-    "Problem": {
-        "type": "object",
-        "properties": {
-            "type": {"enum": [f"/problems/{name}" for name in NAMES]},
-            "title": {"type": "string"},
-            "status": {"type": "integer"},
-            "detail": {"type": "string"},
-            "applied": {"type": "integer", "description": "how many decisions this worker has, where that is why it knows of none"},
-            "where": {"type": "string", "description": "the place in the body, such as requests[3].inputs[0]"},
-        },
-        "required": ["type", "title", "status", "detail"],
     },
 }
 
@@ -169,7 +178,7 @@ _SUBMIT = {
         "200": _json(_object({"decisions": {"type": "array", "items": _ref("Decision")}}), "Every decision, in the order of the requests"),
         "202": {
             **_json(
-                _object({"decisions": {"type": "array", "items": {"anyOf": [_ref("Decision"), {"type": "null"}]}}}),
+                _ref("Decisions"),
                 "The wait ran out: decisions given are final, the others unknown; the same again is safe",
             ),
             "headers": {"Retry-After": {"description": "seconds", "schema": {"type": "integer"}}},
@@ -196,7 +205,7 @@ _SECURITY: list[dict[str, list[str]]] = [{}, {"certificate": []}, {"signatureInp
 _WAIT = {
     "name": "wait",
     "in": "query",
-    "schema": {"type": "integer", "minimum": 0, "maximum": 999_999, "default": 0},
+    "schema": {"type": "integer", "minimum": 0, "maximum": WAIT_S_MAX, "default": 0},
     "description": "seconds to wait for the decision if this worker has none yet",
 }
 
@@ -241,7 +250,7 @@ _DOCUMENT: dict[str, Any] = {
         "/v1/states/{ref}": _get(
             "state",
             "Who consumed a state",
-            {"200": _json(_ref("Consumed"), "Consumed by whom, or null"), "400": _problem("malformed"), "503": _NOT_READY, **_KEPT},
+            {"200": _json(_ref("State"), "Consumed by whom, or null"), "400": _problem("malformed"), "503": _NOT_READY, **_KEPT},
             [_path_parameter("ref", _STATE)],
             kept=True,
         ),

@@ -6,6 +6,8 @@ from ordering.errors import Malformed
 from ordering.ids import excerpt
 
 FIELDS_MAX = 100
+WAIT_S_MAX = 3_600
+"""The most that `?wait=` may ask for; each worker waits `http.wait_ms_max` at most."""
 _YES_OR_NO = {"true": True, "false": False}
 
 
@@ -24,8 +26,8 @@ def asked_wait_s(query: bytes) -> int:
     given = _value(query, "wait")
     if given is None:
         return 0
-    if not given.isascii() or not given.isdigit() or len(given) > 6:
-        raise Malformed(f"a number of seconds is expected, got {excerpt(given)}", "?wait")
+    if not given.isascii() or not given.isdigit() or len(given) > 6 or int(given) > WAIT_S_MAX:
+        raise Malformed(f"a number of seconds up to {WAIT_S_MAX} is expected, got {excerpt(given)}", "?wait")
     return int(given)
 
 

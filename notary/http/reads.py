@@ -58,6 +58,7 @@ class Read:
         app.waiting.add(self)
         self._worker, self._transaction_id = worker, transaction_id
         worker.when_decided(transaction_id, self.end)
+        self._call.left = self.end  # otherwise clients that connect and leave would use up all long polls
         self._timer = asyncio.get_running_loop().call_later(min(wait_s, worker.config.http.wait_ms_max / 1000), self.end)
         return True
 
@@ -68,10 +69,14 @@ class Read:
             self._app.long_polls -= 1
             self._worker.forget(self._transaction_id, self.end)
             self._timer.cancel()
+            self._call.left = None
             asyncio.get_running_loop().call_soon(self._show)
 
     def _show(self) -> None:
-        """Answer it as of now, or from pieces soon."""
+        """Answer it as of now, or from pieces soon; nothing is read for a client that has left."""
+        if self._call.gone:
+            self._app.left()
+            return
         try:
             found = self._found()
             if isinstance(found, tuple):

@@ -26,12 +26,19 @@ class Turns:
         """True while nothing may be read from the index in this turn."""
 
     def do(self, work: Pieces[None]) -> None:
-        """Do it from the next turn of the loop on, beside all other work. It must not raise."""
+        """Do it from the next turn of the loop on, beside all other work. It must not raise: its call would not be answered."""
         if not self._work:
             asyncio.get_running_loop().call_soon(self._turn)
         self._work.append(work)
 
     def _turn(self) -> None:
+        try:
+            self._do_pieces()
+        finally:  # a bug in one of them must not keep the others from their turns
+            if self._work:
+                asyncio.get_running_loop().call_soon(self._turn)
+
+    def _do_pieces(self) -> None:
         self.silent = not self._may_read()
         spent_us = 0
         while self._work and spent_us < TURN_US:
@@ -43,5 +50,6 @@ class Turns:
             except StopIteration:
                 self._work.popleft()
                 spent_us += CALL_US
-        if self._work:
-            asyncio.get_running_loop().call_soon(self._turn)
+            except Exception:
+                self._work.popleft()
+                raise

@@ -26,6 +26,17 @@ cut off. The index must never be ahead of its log, nor belong to another log: it
 from notary.index.index import ROW_US, TILE_US, Consumed, Index
 from notary.index.rocks import IndexSettings
 from notary.index.store import INDEX_FORMAT_VERSION
-from notary.index.view import IndexView, viewing
+from notary.index.view import CURRENT, IndexView, link_files, viewing
 
-__all__ = ["INDEX_FORMAT_VERSION", "ROW_US", "TILE_US", "Consumed", "Index", "IndexSettings", "IndexView", "viewing"]
+__all__ = [
+    "CURRENT",
+    "INDEX_FORMAT_VERSION",
+    "ROW_US",
+    "TILE_US",
+    "Consumed",
+    "Index",
+    "IndexSettings",
+    "IndexView",
+    "link_files",
+    "viewing",
+]

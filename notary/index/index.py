@@ -17,7 +17,7 @@ from notary.index.rocks import IndexSettings, RocksStore
 from notary.index.store import DECISIONS, INDEX_FORMAT_VERSION, META, POSITIONS, REMEDY, STATES, TILES, Family, Store, reading
 from notary.index.tiles import StoredTree
 from notary.tree import HASH_BYTES, TILE_WIDTH
-from ordering.errors import Condemned, ConfigurationError, CorruptRecord, Fatal
+from ordering.errors import Condemned, ConfigurationError, CorruptRecord, Fatal, FatalCode
 from ordering.ids import StateRef, TransactionId
 from ordering.log import ORDERING
 
@@ -58,8 +58,7 @@ class Index:
         progress = self._meta.get(rows.PROGRESS_KEY)
         self._position_next, self._log_time_ms = rows.PROGRESS.unpack(progress) if progress else (0, 0)
         self._offsets_next = {rows.stream_of(key): rows.U64.unpack(value)[0] for key, value in self._rows_with(rows.OFFSET_PREFIX)}
-        agreement = self._meta.get(rows.AGREEMENT_KEY)
-        self.agreement = Agreement() if agreement is None else _decode(_agreement_decoder, agreement)
+        self.agreement = decode_agreement(self._meta.get(rows.AGREEMENT_KEY))
         self.tree = StoredTree(self._position_next, self._tiles, directory)
 
     @classmethod
@@ -170,7 +169,7 @@ class Index:
         except Exception as problem:  # rocksdict raises bare Exception
             # The tree in memory is ahead of the rows now, so no more queries may be answered from them.
             self.broken = f"the index {self.directory} cannot be written: {problem}. Free or replace its disk, then start again"
-            raise Fatal(self.broken) from problem
+            raise Fatal(FatalCode.INDEX_UNWRITABLE, self.broken) from problem
         self._position_next, self._log_time_ms = position_next, ready.log_time_ms
         self._offsets_next.update(ready.offsets_next)
         self.agreement = agreement
@@ -222,7 +221,7 @@ class Index:
         A row that cannot be read now raises `Fatal` only.
         """
         if self.broken:
-            raise Fatal(self.broken)
+            raise Fatal(FatalCode.INDEX_UNWRITABLE, self.broken)
         try:
             with reading(self.directory):
                 yield
@@ -348,8 +347,9 @@ class Index:
             or (decision_last is not None and decision_last.position != position_next - 1)
         ):
             raise Fatal(
+                FatalCode.INDEX_DAMAGED,
                 f"the index {self.directory} is damaged: its rows do not end at position {position_next}, where its progress stands."
-                f" {REMEDY}"
+                f" {REMEDY}",
             )
 
     def _rows_with(self, prefix: bytes) -> list[tuple[bytes, bytes]]:
@@ -368,6 +368,11 @@ def _decode(decoder: msgspec.msgpack.Decoder[T], row: bytes) -> T:
         return decoder.decode(row)
     except msgspec.MsgspecError as problem:
         raise CorruptRecord(f"a row of the index's metadata does not decode: {problem}") from problem
+
+
+def decode_agreement(row: bytes | None) -> Agreement:
+    """Decodes the row of the comparison of roots; without a row nothing was compared yet. Raises `CorruptRecord`."""
+    return Agreement() if row is None else _decode(_agreement_decoder, row)
 
 
 def decode_log_state(row: bytes) -> LogState:

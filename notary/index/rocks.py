@@ -27,8 +27,8 @@ from rocksdict import (
     WriteBatch,
 )
 
-from notary.index.store import DECISIONS, FAMILIES, STATES, Family
-from ordering.errors import ConfigurationError, Fatal
+from notary.index.store import DECISIONS, FAMILIES, NO_SPACE, STATES, Family, disk_full
+from ordering.errors import ConfigurationError, Fatal, FatalCode
 
 MEMTABLE_BLOOM_RATIO: Final = 0.1
 LOOKED_UP: Final = (STATES, DECISIONS)
@@ -151,14 +151,12 @@ def open_store(directory: Path, settings: IndexSettings, *, read_only: bool = Fa
         # Match the file's name: the word "lock" alone is also in "block", which RocksDB uses in errors about corrupt data.
         if text.startswith("IO error") and "/LOCK: " in text:
             raise ConfigurationError(f"the index {directory} is in use by another process: stop it, or give this worker its own") from None
-        if "No space left on device" in text:
-            raise Fatal(
-                f"the index {directory} does not open: {text}. Free or replace its disk, then start again"
-                " (docs/runbook.md, 'A disk is full')"
-            ) from problem
+        if NO_SPACE in text:
+            raise disk_full(directory, problem) from problem
         raise Fatal(
+            FatalCode.INDEX_DAMAGED,
             f"the index {directory} does not open: {text}. It is damaged or unreadable: restore a snapshot, or move it away"
-            " and let this worker replay the log (docs/runbook.md, 'An index does not open')"
+            " and let this worker replay the log (docs/runbook.md, 'An index does not open')",
         ) from problem
     if not read_only:
         try:
@@ -186,17 +184,20 @@ def check_settings(store: Rdict, directory: Path, settings: IndexSettings) -> No
     for where, value in wanted.items():
         found = in_force.get(where)
         if found != value:
-            raise Fatal(_ignored(directory, where, found, value))
+            raise Fatal(FatalCode.INDEX_SETTINGS_IGNORED, _ignored(directory, where, found, value))
     buckets = f"bucket_count={_buckets(settings)};"
     for family in LOOKED_UP:
         where = ("CFOptions", family + ".memtable_factory")
         found = in_force.get(where, "")
         if "HashLinkListRepFactory" not in found or buckets not in found:
-            raise Fatal(_ignored(directory, where, found, buckets))
+            raise Fatal(FatalCode.INDEX_SETTINGS_IGNORED, _ignored(directory, where, found, buckets))
     for family in FAMILIES:
         capacity = store.get_column_family(family).property_int_value("rocksdb.block-cache-capacity")
         if capacity != settings.cache_bytes:
-            raise Fatal(f"the index {directory} opened {family} with a cache of {capacity} bytes, wanted {settings.cache_bytes}")
+            raise Fatal(
+                FatalCode.INDEX_SETTINGS_IGNORED,
+                f"the index {directory} opened {family} with a cache of {capacity} bytes, wanted {settings.cache_bytes}",
+            )
 
 
 def _ignored(directory: Path, where: tuple[str, str], found: str | None, wanted: str) -> str:

@@ -15,11 +15,12 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final, Protocol, overload
 
-from ordering.errors import CorruptRecord, Fatal, NotaryError
+from ordering.errors import CorruptRecord, Fatal, FatalCode, NotaryError
 
 INDEX_FORMAT_VERSION: Final = 5
 STATES, DECISIONS, POSITIONS, TILES, META = "states", "decisions", "positions", "tiles", "meta"
 FAMILIES: Final = (STATES, DECISIONS, POSITIONS, TILES, META)
+NO_SPACE: Final = "No space left on device"
 REMEDY: Final = "Restore a snapshot, or move it away and let this worker replay the log"
 
 
@@ -73,14 +74,24 @@ class Store(Protocol):
         ...
 
 
+def disk_full(directory: Path, problem: Exception) -> Fatal:
+    """Returns the fault of an index that cannot be opened because its disk has no space left."""
+    return Fatal(
+        FatalCode.DISK_FULL,
+        f"the index {directory} does not open: {problem}. Free or replace its disk, then start again (docs/runbook.md, 'A disk is full')",
+    )
+
+
 @contextmanager
 def reading(directory: Path) -> Iterator[None]:
     """Raise `Fatal` for a row that cannot be read or decoded in this block: an index that lost a row must not answer."""
     try:
         yield
     except CorruptRecord as problem:
-        raise Fatal(f"the index {directory} is corrupt: {problem}. {REMEDY}") from problem
+        raise Fatal(FatalCode.INDEX_DAMAGED, f"the index {directory} is corrupt: {problem}. {REMEDY}") from problem
     except NotaryError:
         raise
     except Exception as problem:  # rocksdict raises bare Exception
-        raise Fatal(f"the index {directory} cannot be read: {problem}. {REMEDY}") from problem
+        if NO_SPACE in str(problem):  # opening a new index writes its first rows
+            raise disk_full(directory, problem) from problem
+        raise Fatal(FatalCode.INDEX_DAMAGED, f"the index {directory} cannot be read: {problem}. {REMEDY}") from problem

@@ -29,18 +29,20 @@ from rocksdict import Rdict
 from joiner import JoinerState
 from notary.decision import Decision, from_row
 from notary.index import rows
-from notary.index.index import decode_log_state, joiner_state_of
+from notary.index.index import decode_agreement, decode_log_state, joiner_state_of
 from notary.index.rocks import IndexSettings, RocksFamily, open_store
 from notary.index.store import DECISIONS, INDEX_FORMAT_VERSION, META, REMEDY, STATES, TILES, reading
 from notary.index.tiles import StoredTree
-from ordering.errors import ConfigurationError, CorruptRecord, Fatal
+from ordering.errors import ConfigurationError, CorruptRecord, Fatal, FatalCode
 from ordering.ids import STATE_REF_BYTES, TRANSACTION_ID_BYTES, StateRef, TransactionId
 
 ATTEMPTS_MAX: Final = 1_000
 SETTINGS: Final = IndexSettings(cache_bytes=8 << 20)
 LINKS: Final = ".export-"
 """The prefix of the folder for the links. RocksDB ignores such a folder."""
-_CURRENT = "CURRENT"
+CURRENT: Final = "CURRENT"
+"""The file that names the MANIFEST in force: a folder with it holds an index."""
+RIGHTS: Final = "That takes the rights of the worker's user"
 
 
 class IndexView:
@@ -83,6 +85,17 @@ class IndexView:
         """Returns the state from which a joiner resumes, as `Index.joiner_state` does. Raises `Fatal` when the rows are inconsistent."""
         with reading(self._directory):
             return joiner_state_of(self._meta, self.offsets_next, self.log_time_ms)
+
+    def unfit(self) -> str:
+        """Returns why the index may be wrong: quarantined, in a root disagreement (R9) or suspected (R10); empty if it is none of these."""
+        with reading(self._directory):
+            agreement = decode_agreement(self._meta.get(rows.AGREEMENT_KEY))
+        suspected = ", ".join(sorted(self.joiner_state().doubts))
+        return (
+            agreement.condemned
+            or ("its root differs from another worker's" if agreement.dispute else "")
+            or (f"{suspected} knew another history" if suspected else "")
+        )
 
     def _format_version(self) -> int:
         """Returns the format version. It is read before all other rows, which may mean something else in another version."""
@@ -129,26 +142,43 @@ def viewing(directory: Path) -> Iterator[IndexView]:
         store.close()
 
 
-def _open(directory: Path) -> Rdict:
-    if not (directory / _CURRENT).is_file():
+def _check_is_index(directory: Path) -> None:
+    if not (directory / CURRENT).is_file():
         raise ConfigurationError(f"there is no index in {directory}: a worker's index is in a folder of its name, under index.directory")
+
+
+def _open(directory: Path) -> Rdict:
+    _check_is_index(directory)
+    try:
+        links = Path(tempfile.mkdtemp(prefix=LINKS, dir=directory))
+    except OSError as problem:
+        raise ConfigurationError(f"no folder can be made in the index {directory}: {problem}. {RIGHTS}") from None
+    try:
+        link_files(directory, links)
+        return open_store(links, SETTINGS, read_only=True)
+    except Fatal as problem:
+        raise Fatal(problem.code, str(problem).replace(str(links), str(directory))) from problem
+    finally:
+        shutil.rmtree(links)
+
+
+def link_files(directory: Path, links: Path) -> None:
+    """Link the files of a consistent snapshot of the index into an empty folder of the same file system.
+
+    Raises `ConfigurationError` where there is no index or no right to link; `Fatal` for an index that is damaged or changes all the time.
+    """
+    _check_is_index(directory)
     for _ in range(ATTEMPTS_MAX):
-        try:
-            links = Path(tempfile.mkdtemp(prefix=LINKS, dir=directory))
-        except OSError as problem:
-            raise ConfigurationError(
-                f"no folder can be made in the index {directory}: {problem}. That takes the rights of the worker's user"
-            ) from None
-        try:
-            if _link(directory, links):
-                return open_store(links, SETTINGS, read_only=True)
-        except Fatal as problem:
-            raise Fatal(str(problem).replace(str(links), str(directory))) from problem
-        finally:
-            shutil.rmtree(links)
+        if _link(directory, links):
+            return
+        for file in links.iterdir():
+            file.unlink()
     if _moment(directory) is None:
-        raise Fatal(f"the index {directory} is damaged: its file {_CURRENT} names a list of files that is not there. {REMEDY}")
-    raise Fatal(f"the files of the index {directory} changed while they were linked, {ATTEMPTS_MAX} times: try again")
+        raise Fatal(
+            FatalCode.INDEX_DAMAGED,
+            f"the index {directory} is damaged: its file {CURRENT} names a list of files that is not there. {REMEDY}",
+        )
+    raise Fatal(FatalCode.INDEX_BUSY, f"the files of the index {directory} changed while they were linked, {ATTEMPTS_MAX} times: try again")
 
 
 def _link(directory: Path, links: Path) -> bool:
@@ -168,18 +198,18 @@ def _link(directory: Path, links: Path) -> bool:
         return False
     except OSError as problem:
         raise ConfigurationError(
-            f"the files of the index {directory} cannot be linked: {problem}. That takes the rights of the worker's user, and a"
+            f"the files of the index {directory} cannot be linked: {problem}. {RIGHTS}, and a"
             " file system with hard links; or copy the index while its worker is stopped, and export the copy"
         ) from None
     (links / manifest).write_bytes(content)
-    (links / _CURRENT).write_text(manifest + "\n")
+    (links / CURRENT).write_text(manifest + "\n")
     return _moment(directory) == before
 
 
 def _moment(directory: Path) -> tuple[str, int, frozenset[str]] | None:
     """Returns MANIFEST name, its length and the log names: each flush, compaction and new log changes them. None during a replacement."""
     try:
-        manifest = (directory / _CURRENT).read_text().strip()
+        manifest = (directory / CURRENT).read_text().strip()
         length = (directory / manifest).stat().st_size
         return manifest, length, frozenset([file.name for file in os.scandir(directory) if file.name.endswith(".log")])
     except FileNotFoundError:

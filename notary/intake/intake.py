@@ -34,7 +34,7 @@ from notary.intake.messages import (
     Up,
 )
 from notary.tls import Certificates
-from ordering.errors import Fatal, Overloaded
+from ordering.errors import Fatal, FatalCode, Overloaded
 
 log = logging.getLogger("notary.intake")
 
@@ -85,7 +85,10 @@ class Intake:
         for process in self._processes:
             await process.serves_or_ended.wait()
             if process.ended.is_set():
-                raise Fatal(f"intake process {process.name} ended with {await process.exit_code()} before it served: see what it said")
+                raise Fatal(
+                    FatalCode.ACCEPTOR_ENDED,
+                    f"intake process {process.name} ended with {await process.exit_code()} before it served: see what it said",
+                )
         loop = asyncio.get_running_loop()
         self._keeping = [loop.create_task(self._keep(at)) for at in range(len(self._processes))]
         if self._certificates is not None:
@@ -148,7 +151,7 @@ class Intake:
     def _look_if_changed(self) -> None:
         # Of all that are refused in a moment the first is told of: each look is a message to every process.
         refuses = self._taking.refusal is not None or self._taking.full is not None
-        if self._looking is None or self._app.ends or refuses == (self._app.closed() is None):
+        if self._looking is None or self._app.ends or refuses == (self._app.peek() is None):
             self._look()
 
     def _look(self) -> None:
@@ -156,7 +159,7 @@ class Intake:
         if self._looking is not None:
             self._looking.cancel()
             self._looking = None
-        problem, worker = self._app.closed(), self._app.worker
+        problem, worker = self._app.peek(), self._app.worker
         taking = Taking(
             None if problem is None or isinstance(problem, Overloaded) else problem_of(problem),
             self._app.ends,

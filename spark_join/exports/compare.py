@@ -13,21 +13,20 @@ by the most specific type:
 | another decision at its position; its log time; a consumed state; the number of decisions; the root | `index-mismatch` |
 
 A decision with two of these gets the upper one. The consequences of a difference are not reported too. These are the states that the
-transaction consumes, as its wrong outcome, position or id leaves them (`states`), and the root, which any wrong decision changes.
+transaction consumes, as its wrong outcome, position or id leaves them, and the root, which any wrong decision changes.
 """
 
 from collections.abc import Mapping
 from functools import reduce
 
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import Column, DataFrame, SparkSession, Window
 from pyspark.sql import functions as F
 
+from spark_join.constants import COMMITTED
 from spark_join.engine.stages import Stages
-from spark_join.exports.decisions import double_spends, placed, told, wrong_decisions
-from spark_join.exports.read import Exports
-from spark_join.exports.states import wrong_states
-from spark_join.join import Joined
-from spark_join.violations import VIOLATION
+from spark_join.exports import Exports
+from spark_join.order.join import Joined
+from spark_join.violations import VIOLATION, render_conflicts, render_consumed, render_hex, render_outcome, render_state, violations
 
 
 def compare(
@@ -45,7 +44,7 @@ def compare(
     of_states = stages.keep("states of the exports", wrong_states(exports.states, joined.requests, decisions, wrong, sizes))
     differ = {row.source for row in wrong.select("source").distinct().collect()}
     together = [
-        told(in_place, double),
+        decision_violations(in_place, double),
         of_states,
         session.createDataFrame(_of_sizes(exports, joined.offset_hole, reached, differ, roots), VIOLATION),
     ]
@@ -81,3 +80,201 @@ def _of_sizes(
         if difference is not None:
             rows.append(("index-mismatch", manifest.decisions, None, None, *difference, source, None, None))
     return rows
+
+
+def wrong_decisions(found: DataFrame, decisions: DataFrame, sizes: DataFrame) -> DataFrame:
+    """Returns the decisions of the exports that differ, by id, with the columns of `differing`.
+
+    `found` is `Exports.decisions`, `decisions` come from `decide`, and `sizes` is that of `up_to`.
+    """
+    row = F.struct("position", "log_time_ms", "outcome", "conflicts")
+    expected = up_to(decisions, sizes).select("source", "id", row.alias("expected"))
+    return differing(within(found, sizes).select("source", "id", row.alias("found")), expected, "id")
+
+
+def placed(wrong: DataFrame, found: DataFrame) -> DataFrame:
+    """Returns `wrong` with `standing`: the lowest id that the export has at the row's position.
+
+    Extra rows at the position of a missing decision are left out: the missing row reports them.
+    """
+    standing = found.groupBy("source", "position").agg(F.min("id").alias("standing"))
+    at = wrong.withColumn("position", F.coalesce("expected.position", "found.position"))
+    missing = at.where(F.col("found").isNull()).select("source", "position", F.lit(True).alias("instead"))
+    extra = F.col("expected").isNull() | F.col("twice")
+    known = at.withColumn("place", F.when(extra, F.col("found.position"))).join(
+        missing.withColumnRenamed("position", "place"), ["source", "place"], "left"
+    )
+    return known.where(F.col("instead").isNull()).drop("instead", "place").join(standing, ["source", "position"], "left")
+
+
+def double_spends(wrong: DataFrame, found: DataFrame, requests: DataFrame) -> DataFrame:
+    """Returns source, id and other: decisions that are committed in the export and rejected in the log.
+
+    other (position, id, state) is a second decision that is committed in the export, with a state that both consume.
+    """
+    overruled = wrong.where(_is_committed("found") & F.col("expected").isNotNull() & ~_is_committed("expected")).select("source", "id")
+    inputs = requests.select("id", F.explode("inputs").alias("state"))
+    theirs = overruled.join(inputs, "id")
+    committed = found.where(F.col("outcome") == COMMITTED).select("source", "id", "position")
+    consumers = inputs.join(theirs.select("state").distinct(), "state", "left_semi").join(committed, "id")
+    # The first and the last that consume a state are enough: if two or more do, at least one of the ends is another decision.
+    at = F.struct("position", "id")
+    ends = consumers.groupBy("source", "state").agg(F.min(at).alias("first"), F.max(at).alias("last"))
+    other = F.when(F.col("first.id") != F.col("id"), F.col("first")).when(F.col("last.id") != F.col("id"), F.col("last"))
+    met = theirs.join(ends, ["source", "state"]).withColumn("other", other).where(F.col("other").isNotNull())
+    return met.groupBy("source", "id").agg(F.min(F.struct("other.position", "other.id", "state")).alias("other"))
+
+
+def decision_violations(placed_: DataFrame, double: DataFrame) -> DataFrame:
+    """Returns violations (`violations.VIOLATION`) for the rows of `placed` and `double_spends`, each with its most specific type."""
+    known = placed_.join(double, ["source", "id"], "left")
+    return violations(
+        known,
+        _type(),
+        position=F.col("position"),
+        id_=render_hex(F.col("id")),
+        found=_found(),
+        expected=_expected(),
+        source=F.col("source"),
+    )
+
+
+def _type() -> Column:
+    found, expected = F.col("found"), F.col("expected")
+    return (
+        F.when(_alone(), F.when(found.isNull() & _elsewhere(), "index-mismatch").otherwise("position-gap"))
+        .when(F.col("other").isNotNull(), "double-spend")
+        .when(_is_committed("found") != _is_committed("expected"), "wrong-outcome")
+        .when(found["outcome"] != expected["outcome"], "wrong-reason")
+        .when(found["conflicts"] != expected["conflicts"], "wrong-conflicts")
+        .when((found["position"] != expected["position"]) & ~_elsewhere(), "position-gap")
+        .otherwise("index-mismatch")
+    )
+
+
+def _found() -> Column:
+    found, expected, other = F.col("found"), F.col("expected"), F.col("other")
+    at = F.concat(F.lit("position "), found["position"].cast("string"))
+    second = F.concat(
+        F.lit("committed, and it consumes "),
+        render_state(other["state"]),
+        F.lit(" as "),
+        render_hex(other["id"]),
+        F.lit(" does, committed at position "),
+        other["position"].cast("string"),
+    )
+    return (
+        F.when(found.isNull(), F.when(_elsewhere(), render_hex(F.col("standing"))).otherwise(F.lit("no decision")))
+        .when(_alone(), F.when(F.col("twice"), F.concat(F.lit("there again, at "), at)).otherwise(at))
+        .when(other.isNotNull(), second)
+        .when(found["outcome"] != expected["outcome"], render_outcome("found"))
+        .when(found["conflicts"] != expected["conflicts"], render_conflicts("found"))
+        .when(found["position"] != expected["position"], at)
+        .otherwise(F.concat(F.lit("log time "), found["log_time_ms"].cast("string")))
+    )
+
+
+def _expected() -> Column:
+    found, expected = F.col("found"), F.col("expected")
+    return (
+        F.when(found.isNull(), render_hex(F.col("id")))
+        .when(_alone(), F.when(F.col("twice"), F.lit("each decision once")).otherwise(F.lit("no such decision up to there")))
+        .when(found["outcome"] != expected["outcome"], render_outcome("expected"))
+        .when(found["conflicts"] != expected["conflicts"], render_conflicts("expected"))
+        .when(found["position"] != expected["position"], F.concat(F.lit("position "), expected["position"].cast("string")))
+        .otherwise(F.concat(F.lit("log time "), expected["log_time_ms"].cast("string")))
+    )
+
+
+def _alone() -> Column:
+    """Returns a column that is true if the row has no counterpart: it is missing, unexpected, or a duplicate."""
+    return F.col("found").isNull() | F.col("expected").isNull() | F.col("twice")
+
+
+def _elsewhere() -> Column:
+    """Returns a column that is true if the export has another decision at the row's position."""
+    return F.col("standing").isNotNull() & (F.col("standing") != F.col("id"))
+
+
+def _is_committed(side: str) -> Column:
+    return F.col(f"{side}.outcome") == COMMITTED
+
+
+def wrong_states(found: DataFrame, requests: DataFrame, decisions: DataFrame, wrong_decisions: DataFrame, sizes: DataFrame) -> DataFrame:
+    """Returns violations (`violations.VIOLATION`) for the states of the exports.
+
+    `found` is `Exports.states` and `requests` is `Joined.requests`; `decisions` come from `decide`, `wrong_decisions` from
+    `wrong_decisions`; `sizes` is that of `up_to`.
+    """
+    committed = decisions.where(F.col("outcome") == COMMITTED).select("position")
+    consumed = requests.join(committed, "position").select("id", "position", F.explode("inputs").alias("state"))
+    row = F.struct("id", "position")
+    expected = up_to(consumed, sizes).select("source", "state", row.alias("expected"))
+    wrong = differing(within(found, sizes).select("source", "state", row.alias("found")), expected, "state")
+    unexplained = _without_what_follows(wrong, wrong_decisions, requests)
+    return violations(
+        unexplained,
+        F.lit("index-mismatch"),
+        position=F.coalesce("expected.position", "found.position"),
+        id_=render_hex(F.coalesce("expected.id", "found.id")),
+        found=render_consumed("found", F.col("twice")),
+        expected=render_consumed("expected", F.lit(False)),
+        source=F.col("source"),
+    )
+
+
+def _without_what_follows(wrong: DataFrame, wrong_decisions: DataFrame, requests: DataFrame) -> DataFrame:
+    """Returns the wrong states that no wrong decision explains."""
+    found, expected = F.col("found"), F.col("expected")
+    named = wrong.select("*", found["id"].alias("id"), found["position"].alias("position"))
+    unexplained = named.join(_claimed(wrong_decisions, requests), ["source", "state", "id", "position"], "left_anti")
+    not_committed = wrong_decisions.where(found.isNull() | (found["outcome"] != COMMITTED)).select("source", "id").distinct()
+    named_again = unexplained.withColumn("id", F.when(found.isNull(), expected["id"]))
+    return named_again.join(not_committed, ["source", "id"], "left_anti").drop("id", "position")
+
+
+def _claimed(wrong_decisions: DataFrame, requests: DataFrame) -> DataFrame:
+    """Returns source, state, id and position of the states that wrong decisions consume if the export has them as committed.
+
+    The inputs of a transaction that is not in the log are unknown. It counts as consuming the inputs of the missing one at its position.
+    """
+    found, expected = F.col("found"), F.col("expected")
+    committed = wrong_decisions.where(found["outcome"] == COMMITTED).withColumn("position", found["position"])
+    own = committed.select("source", "id", "position", F.col("id").alias("asked_by"))
+    missing = wrong_decisions.where(found.isNull()).select("source", expected["position"].alias("position"), F.col("id").alias("asked_by"))
+    instead = committed.where(expected.isNull()).select("source", "id", "position").join(missing, ["source", "position"])
+    asked = requests.select(F.col("id").alias("asked_by"), "inputs")
+    claimed = own.unionByName(instead).join(asked, "asked_by")
+    return claimed.select("source", F.explode("inputs").alias("state"), "id", "position").distinct()
+
+
+def differing(found: DataFrame, expected: DataFrame, key: str) -> DataFrame:
+    """Returns the rows that differ or are duplicated: source, key, found, expected (each null if there is no row), twice.
+
+    `found` has source, key and the row as the struct `found`, which has a position. `expected` has the same with the struct `expected`,
+    and each key of a source once.
+    """
+    times = F.count("*").over(Window.partitionBy("source", key))
+    joined = found.withColumn("times", times).join(expected, ["source", key], "full")
+    same = F.col("found").eqNullSafe(F.col("expected"))
+    wrong = joined.where(~same | (F.col("times") > 1)).drop("times")
+    # Among rows with the same key, one that equals the expected row comes first, so that only the others are reported.
+    ordinal = F.row_number().over(Window.partitionBy("source", key).orderBy(~same, "found.position"))
+    return wrong.withColumn("twice", ordinal > 1).where(F.col("twice") | ~same)
+
+
+def up_to(frame: DataFrame, sizes: DataFrame) -> DataFrame:
+    """Returns the rows of `frame`, which has `position`, that each export should have.
+
+    `sizes` has source, size (the number of decisions that the export should have), and decisions (the number in its manifest).
+    """
+    return frame.crossJoin(F.broadcast(sizes)).where(F.col("position") < F.col("size"))
+
+
+def within(found: DataFrame, sizes: DataFrame) -> DataFrame:
+    """Returns the rows of `found` without the surplus of an index that has more decisions than the log has up to where it has read.
+
+    `sizes` is that of `up_to`.
+    """
+    sized = found.join(F.broadcast(sizes), "source")
+    return sized.where((F.col("position") < F.col("size")) | (F.col("size") == F.col("decisions"))).drop("size", "decisions")

@@ -1,1 +1,34 @@
-"""The two topics: read from brokers or from an archive, added to an archive, restored into a cluster."""
+"""A log: the records of both topics, read from brokers or from an archive. It can be added to an archive, and restored into a cluster."""
+
+from collections.abc import Callable, Mapping
+from typing import Final
+
+import msgspec
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+
+Place = tuple[str, int]
+"""A topic-partition: the topic, `ordering` or `payload`, and the number of the partition."""
+
+ORDERING: Final[Place] = ("ordering", 0)
+
+
+class LogFrames(msgspec.Struct, frozen=True):
+    """The records of both topics: partition, offset, append_time_ms, key and value."""
+
+    ordering: DataFrame
+    payload: DataFrame
+    payload_partitions: int
+    """Partitions of the payload topic; the log declares as many or fewer"""
+    offsets_end: Mapping[Place, int]
+    """The offset after the last record of each partition"""
+    at: Callable[[Mapping[Place, int]], DataFrame]
+    """Returns the record at one offset of each of these partitions, with the column topic too; reads no others"""
+
+
+def records_since(records: DataFrame, topic: str, since: Mapping[Place, int]) -> DataFrame:
+    """Returns `records` of a topic without those before `since`, in the partitions that it names."""
+    for (of, partition), offset in since.items():
+        if of == topic:
+            records = records.where((F.col("partition") != partition) | (F.col("offset") >= offset))
+    return records

@@ -30,8 +30,8 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from spark_join.errors import CouldNotVerify
-from spark_join.log.archived_files import what_is_wrong
-from spark_join.log.log import Log, Place, records_since
+from spark_join.log import LogFrames, Place, records_since
+from spark_join.log.files import what_is_wrong
 
 ARCHIVE_VERSION: Final = 2
 COLUMNS: Final = "offset bigint, append_time_ms bigint, key binary, value binary, partition int"
@@ -74,7 +74,7 @@ class Range(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """One file for each partition that had grown"""
 
 
-def read_archive(session: SparkSession, archive: Path, since: Mapping[Place, int] | None = None) -> Log:
+def read_archive(session: SparkSession, archive: Path, since: Mapping[Place, int] | None = None) -> LogFrames:
     """Returns the archived log, after its files have been compared with the ranges. Raises `CouldNotVerify`.
 
     In a partition that `since` names, records before that offset are left out, and files that end before it are not compared.
@@ -87,11 +87,11 @@ def read_archive(session: SparkSession, archive: Path, since: Mapping[Place, int
     _refuse_other_files(session, archive, files)
     topics = {topic: _read(session, archive, topic, [file for file in files if file.topic == topic]) for topic in _TOPICS}
     ordering, payload = (records_since(topics[topic], topic, since) for topic in _TOPICS)
-    return Log(ordering, payload, ranges[-1].payload_partitions, ends, partial(_at, topics))
+    return LogFrames(ordering, payload, ranges[-1].payload_partitions, ends, partial(_at, topics))
 
 
 def _at(topics: Mapping[str, DataFrame], places: Mapping[Place, int]) -> DataFrame:
-    """See `Log.at`. Folder names have the partition and footers the offsets, so Spark reads only the files that have the records."""
+    """See `LogFrames.at`. Folder names have the partition and footers the offsets, so Spark reads only the files that have the records."""
     of_topic = {topic: [(partition, offset) for (of, partition), offset in places.items() if of == topic] for topic in topics}
     wanted = {topic: " OR ".join([f"(partition = {each} AND offset = {at})" for each, at in of]) for topic, of in of_topic.items()}
     ordering, payload = (records.where(wanted[topic] or "false").withColumn("topic", F.lit(topic)) for topic, records in topics.items())
@@ -147,7 +147,7 @@ def ends_of(files: list[ArchivedFile], payload_partitions: int) -> dict[Place, i
             )
         if file.records > file.offset_end - file.offset_first >= 0:
             raise CouldNotVerify(
-                f"{file.path} is said to hold {file.records} records from offset {file.offset_first} up to {file.offset_end}: too many"
+                f"{file.path} is listed with {file.records} records from offset {file.offset_first} up to {file.offset_end}: too many"
             )
         paths.add(file.path)
         ends[place] = file.offset_end
@@ -181,8 +181,8 @@ def _refuse_other_files(session: SparkSession, archive: Path, files: list[Archiv
             problems = [what_is_wrong(archive, **row) for row in batch.to_pylist()]
             yield pa.RecordBatch.from_arrays([batch.column("path"), pa.array(problems, pa.string())], names=["path", "problem"])
 
-    said = [(file.path, file.sha256, file.records, file.offset_first, file.offset_end) for file in files]
-    listed = session.createDataFrame(said, "path string, sha256 string, records bigint, offset_first bigint, offset_end bigint")
+    rows = [(file.path, file.sha256, file.records, file.offset_first, file.offset_end) for file in files]
+    listed = session.createDataFrame(rows, "path string, sha256 string, records bigint, offset_first bigint, offset_end bigint")
     spread = listed.repartition(max(1, min(len(files), 2 * session.sparkContext.defaultParallelism)))
     wrong = spread.mapInArrow(held, "path string, problem string").where(F.col("problem").isNotNull())
     if first := wrong.orderBy("path").head():

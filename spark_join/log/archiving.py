@@ -1,4 +1,4 @@
-"""Adds the new records of a log to its archive, as further ranges (`archive` defines an archive, `slices` cuts the ranges).
+"""Adds the new records of a log to its archive, as further ranges (`archive` defines an archive).
 
 Executors write a file for each partition, and read it back. The driver then compares it with the range: an executor alone cannot detect
 that it does not share the folder. Each run has its own file names, so no run overwrites another's file. The range is written last,
@@ -16,19 +16,14 @@ import msgspec
 import pyarrow.parquet as pq
 from pyspark.sql import SparkSession
 
-from spark_join.engine.durable import sync_folder
+from spark_join.engine.files import sync_folder
 from spark_join.errors import CouldNotVerify
+from spark_join.log import ORDERING, Place
 from spark_join.log.archive import ARCHIVE_VERSION, ArchivedFile, Range, ends_of, read_ranges
-from spark_join.log.archived_files import Written, what_is_wrong, write_files, write_nothing
-from spark_join.log.client import Admin, Bounds, Kafka
-from spark_join.log.copies import RECORD, Digest, Digester, digests
-from spark_join.log.kafka import log_bounds, read_records
-from spark_join.log.log import ORDERING, Place
-from spark_join.log.slices import offsets_in, slices
-from spark_join.order.rotations import refuse_no_genesis
+from spark_join.log.files import RECORD, Digest, Digester, Written, digests, what_is_wrong, write_files, write_nothing
+from spark_join.log.kafka import Admin, Kafka, OffsetRange, log_bounds, read_records
+from spark_join.order.ordering_records import refuse_no_genesis
 
-RANGE_RECORDS_MAX: Final = 200_000
-"""Records of a range: some gigabytes with payloads of 64 KB. A busy notary writes so many in minutes."""
 PAYLOAD_LEAD_MS: Final = 60_000
 """The most by which a payload's append time may be after its entry's, clock differences included, for both to be in the same range."""
 _DIGITS: Final = "[0-9]" * 8
@@ -51,32 +46,32 @@ def archive(
     session: SparkSession,
     kafka: Kafka,
     folder: Path,
-    told: Callable[[str], None],
-    range_records_max: int = RANGE_RECORDS_MAX,
+    on_stage: Callable[[str], None],
+    range_records_max: int,
 ) -> Iterator[Archived]:
     """Archives the new records of both topics, up to the log end at the time of the first `next`; each `next` archives one range.
 
-    Yields nothing if there is nothing new. Calls `told` with the name of each stage. Raises `CouldNotVerify`.
+    Yields nothing if there is nothing new. Calls `on_stage` with the name of each stage. Raises `CouldNotVerify`.
     """
-    told("offsets")
+    on_stage("offsets")
     ranges = read_ranges(folder, new=True)
     with Admin(session, kafka) as admin:
         bounds = log_bounds(admin, kafka)
         _refuse_fewer_partitions(folder, ranges, kafka, len(bounds) - 1)
         files = [file for each in ranges for file in each.files]
         starts = ends_of(files, len(bounds) - 1)
-        told("what is archived already")
+        on_stage("what is archived already")
         _refuse_other_log(session, kafka, folder, files, starts, bounds)
         _remove(folder, f"{_DIGITS}-*", {folder / file.path for file in files}, len(ranges))
-        wanted = {place: Bounds(starts[place], bound.offset_end) for place, bound in bounds.items()}
+        wanted = {place: OffsetRange(starts[place], bound.offset_end) for place, bound in bounds.items()}
         left = offsets_in(wanted)
         if left and not ranges:
-            told("genesis record")
+            on_stage("genesis record")
             _refuse_no_genesis(session, kafka, bounds[ORDERING])
         parts = slices(wanted, range_records_max, lambda offset: _payload_ends(session, kafka, admin, offset, wanted[ORDERING].offset_end))
         for number, part in enumerate(parts, len(ranges) + 1):
             left -= offsets_in(part)
-            listed = _write_range(session, kafka, folder, number, Range(ARCHIVE_VERSION, len(bounds) - 1, []), part, told)
+            listed = _write_range(session, kafka, folder, number, Range(ARCHIVE_VERSION, len(bounds) - 1, []), part, on_stage)
             gaps = {f"{file.topic} {file.partition}": file.offset_end - file.offset_first - file.records for file in listed}
             yield Archived(number, sum(file.records for file in listed), {place: count for place, count in gaps.items() if count}, left)
 
@@ -88,7 +83,7 @@ def _payload_ends(session: SparkSession, kafka: Kafka, admin: Admin, offset: int
     """
     if offset == offset_end:
         return {}
-    first = read_records(session, kafka, {ORDERING: Bounds(offset, offset_end)}).select("append_time_ms").head()
+    first = read_records(session, kafka, {ORDERING: OffsetRange(offset, offset_end)}).select("append_time_ms").head()
     found = {} if first is None else admin.offsets_at(kafka.payload, first.append_time_ms + PAYLOAD_LEAD_MS)
     return {("payload", partition): offset for partition, offset in found.items()}
 
@@ -101,9 +96,9 @@ def _refuse_fewer_partitions(folder: Path, ranges: list[Range], kafka: Kafka, pa
         )
 
 
-def _refuse_no_genesis(session: SparkSession, kafka: Kafka, bounds: Bounds) -> None:
+def _refuse_no_genesis(session: SparkSession, kafka: Kafka, bounds: OffsetRange) -> None:
     """Raise `CouldNotVerify` if the ordering topic does not begin with a genesis record."""
-    there = {ORDERING: Bounds(0, 1)} if bounds.offset_first < bounds.offset_end else {}
+    there = {ORDERING: OffsetRange(0, 1)} if bounds.offset_first < bounds.offset_end else {}
     first = read_records(session, kafka, there).select("value").head() if there else None
     refuse_no_genesis(None if first is None or first.value is None else bytes(first.value))
 
@@ -114,7 +109,7 @@ def _refuse_other_log(
     folder: Path,
     files: list[ArchivedFile],
     starts: Mapping[Place, int],
-    bounds: Mapping[Place, Bounds],
+    bounds: Mapping[Place, OffsetRange],
 ) -> None:
     """Compare the last archived record of each partition with the log. Raises `CouldNotVerify` if they differ, or if the log lost it."""
     lasts: dict[Place, ArchivedFile] = {file.place: file for file in files if file.records}
@@ -129,10 +124,10 @@ def _refuse_other_log(
         kept_from = tails[place].offset_last if place in tails else 0
         if kept_from is not None and bound.offset_first > kept_from:
             raise CouldNotVerify(
-                f"{where} begins at offset {bound.offset_first}, and offset {kept_from} would tell whether it goes on where the archive"
+                f"{where} begins at offset {bound.offset_first}, and offset {kept_from} would show whether it continues where the archive"
                 " ends: what is deleted cannot be archived, nor be known to be the same log"
             )
-    there = {place: Bounds(tail.offset_last, tail.offset_last + 1) for place, tail in tails.items() if tail.offset_last is not None}
+    there = {place: OffsetRange(tail.offset_last, tail.offset_last + 1) for place, tail in tails.items() if tail.offset_last is not None}
     found = digests(read_records(session, kafka, there)) if there else {}
     for place, tail in tails.items():
         if found.get(place) != tail:
@@ -159,8 +154,8 @@ def _write_range(
     folder: Path,
     number: int,
     empty: Range,
-    wanted: Mapping[Place, Bounds],
-    told: Callable[[str], None],
+    wanted: Mapping[Place, OffsetRange],
+    on_stage: Callable[[str], None],
 ) -> list[ArchivedFile]:
     """Write one more range with the records that are `wanted`; return its files. `empty` is that range without files."""
     ranges = folder / "ranges"
@@ -171,12 +166,12 @@ def _write_range(
     try:
         os.fchmod(descriptor, 0o644)  # mkstemp lets only the owner read, but any user may verify
         with open(descriptor, "wb") as file:
-            told(f"records of range {number}")
+            on_stage(f"records of range {number}")
             written = write_files(read_records(session, kafka, wanted), folder, temporary.stem)
             # A partition may have offsets without any record. Deleted records are another case: reading them fails.
             written |= {place: write_nothing(folder, temporary.stem, place) for place in wanted if place not in written}
             listed = [_listed(kafka, place, bound, written[place]) for place, bound in wanted.items()]
-            told(f"range {number}")
+            on_stage(f"range {number}")
             _refuse_unseen(folder, listed)
             made = msgspec.json.encode(msgspec.structs.replace(empty, files=listed))
             file.write(msgspec.json.format(made, indent=1) + b"\n")
@@ -205,7 +200,7 @@ def _refuse_unseen(folder: Path, listed: list[ArchivedFile]) -> None:
             )
 
 
-def _listed(kafka: Kafka, place: Place, bound: Bounds, written: Written) -> ArchivedFile:
+def _listed(kafka: Kafka, place: Place, bound: OffsetRange, written: Written) -> ArchivedFile:
     """Returns the range's line about a partition's file. Raises `CouldNotVerify` if its records are outside the requested offsets."""
     where = f"{kafka.prefix}.{place[0]} partition {place[1]}"
     found = written.digest
@@ -226,3 +221,49 @@ def _remove(folder: Path, names: str, keep: Set[Path], last: int) -> None:
     for file in [*folder.glob(f"*/partition=*/{names}"), *folder.glob(f"ranges/{names}.tmp")]:
         if file not in keep and int(file.name[:8]) <= last:
             file.unlink(missing_ok=True)
+
+
+def slices(
+    wanted: Mapping[Place, OffsetRange], records_max: int, payload_ends: Callable[[int], Mapping[Place, int]]
+) -> Iterator[dict[Place, OffsetRange]]:
+    """Yields the offsets of each part, in the order in which the parts are to be archived, without partitions that are empty in it.
+
+    `payload_ends` returns the ends of the payload partitions for an ordering offset, at the time of that record or a little later. So the
+    archive after any part is the log as it once was, with the content of each entry, or with a hole at its end. In the other order, entries
+    without a content would look like lost payloads, and workers that replay them would fill them.
+
+    A part has `records_max` offsets at most, or up to one more in each partition. Times cut the payloads into unequal parts, so parts are
+    made half as large. If one is too large nevertheless, its payloads come before its entries, in parts of their own.
+    """
+    offsets = {place: bound.offset_first for place, bound in wanted.items()}
+    count = 1 if offsets_in(wanted) <= records_max else -(-2 * offsets_in(wanted) // records_max)
+    for number in range(count):
+        entries = _part(wanted[ORDERING], number, count)
+        ends = {} if number == count - 1 else payload_ends(entries.offset_end)
+        payload = {
+            place: OffsetRange(offsets[place], max(offsets[place], min(bound.offset_end, ends.get(place, bound.offset_end))))
+            for place, bound in wanted.items()
+            if place != ORDERING
+        }
+        offsets |= {place: bound.offset_end for place, bound in payload.items()}
+        together = {ORDERING: entries, **payload}
+        if offsets_in(together) <= records_max:
+            parts = [together]
+        else:
+            pieces = -(-offsets_in(payload) // records_max)
+            parts = [{place: _part(bound, piece, pieces) for place, bound in payload.items()} for piece in range(pieces)]
+            parts.append({ORDERING: entries})
+        for part in parts:
+            if offsets_in(part):
+                yield {place: bound for place, bound in part.items() if bound.offset_first < bound.offset_end}
+
+
+def offsets_in(bounds: Mapping[Place, OffsetRange]) -> int:
+    """Returns the number of offsets in all partitions together."""
+    return sum([bound.offset_end - bound.offset_first for bound in bounds.values()])
+
+
+def _part(bound: OffsetRange, number: int, count: int) -> OffsetRange:
+    """Returns part `number` (from 0) of `count` parts of about the same size."""
+    length = bound.offset_end - bound.offset_first
+    return OffsetRange(bound.offset_first + length * number // count, bound.offset_first + length * (number + 1) // count)

@@ -1,19 +1,214 @@
-"""Reads both topics with Spark's Kafka source, between offsets that are fixed before the first record is read."""
+"""Kafka by its Java clients in Spark's JVM: topics, settings and offsets by the admin client, records by Spark's Kafka source.
 
-import json
-from collections.abc import Mapping
-from typing import Final
+Both connect with one set of properties, the same that Kafka's own tools take (`security.protocol`, `ssl.truststore.location`, …). Records
+are read between offsets that are fixed before the first record is read.
+"""
 
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from types import TracebackType
+from typing import Any, Final, Self
+
+import msgspec
+import orjson
+from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
+from deploy.local.jars import SPARK, fetch_jars
+from deploy.local.java import find_java
+from spark_join.engine.session import cause
 from spark_join.errors import CouldNotVerify
-from spark_join.log.client import Admin, Bounds, Kafka
-from spark_join.log.log import Log, Place
+from spark_join.log import LogFrames, Place
 
+API_MS_MAX: Final = 30_000
+"""Deadline of one call to the cluster, with all its retries."""
+REQUEST_MS_MAX: Final = 10_000
+
+_ADMIN = "org.apache.kafka.clients.admin"
+_SOURCE = "org.apache.spark.sql.kafka010.KafkaSourceProvider"
+_UNKNOWN_TOPIC = "UnknownTopicOrPartitionException"
 TASK_RECORDS_MAX: Final = 100_000
 """Records that one task reads. The ordering topic is one partition; without a limit one core would read and write all of it."""
+
+
+class Kafka(msgspec.Struct, frozen=True):
+    """A cluster, and the prefix of a notary's topics in it."""
+
+    bootstrap: str
+    prefix: str
+    properties: Mapping[str, str]
+    """Connection properties, by the names of Kafka's Java clients."""
+
+    @property
+    def ordering(self) -> str:
+        """The ordering topic."""
+        return f"{self.prefix}.ordering"
+
+    @property
+    def payload(self) -> str:
+        """The payload topic."""
+        return f"{self.prefix}.payload"
+
+
+class OffsetRange(msgspec.Struct, frozen=True):
+    """A range of offsets of a topic-partition, by default from its log start to its log end."""
+
+    offset_first: int
+    """Log start offset: of the first record that is kept."""
+    offset_end: int
+    """Log end offset: of the next record that will be appended."""
+
+
+def jar_settings() -> dict[str, str]:
+    """Returns the setting of a session that reads Kafka, and fetches the jars for it if they are missing. Raises `CannotRun`."""
+    return {"spark.jars": ",".join(str(jar) for jar in sorted((fetch_jars(find_java(), SPARK) / "libs").glob("*.jar")))}
+
+
+def add_jars(session: SparkSession) -> None:
+    """Add the jars to a running session that lacks them, and to its executors, as under `spark-submit`.
+
+    Not all threads of the driver see jars that are added so late: the reason of a failed task may be reported as `UnknownReason`.
+    """
+    try:
+        _jvm(session).java.lang.Thread.currentThread().getContextClassLoader().loadClass(_SOURCE)
+    except Py4JJavaError:
+        for jar in jar_settings()["spark.jars"].split(","):
+            session.sql(f"ADD JAR '{jar}'")
+
+
+def parse_properties(session: SparkSession, text: str) -> dict[str, str]:
+    """Parses the text of a Java properties file."""
+    jvm = _jvm(session)
+    properties = jvm.java.util.Properties()
+    properties.load(jvm.java.io.StringReader(text))
+    return {name: properties.getProperty(name) for name in properties.stringPropertyNames()}
+
+
+def _jvm(session: SparkSession) -> Any:
+    return session.sparkContext._jvm
+
+
+class Admin:
+    """Kafka's admin client, for the length of a block. Every method raises `CouldNotVerify` on failure, within `API_MS_MAX`."""
+
+    def __init__(self, session: SparkSession, kafka: Kafka) -> None:
+        add_jars(session)
+        self._jvm = _jvm(session)
+        self._kafka = kafka
+        properties = self._jvm.java.util.Properties()
+        limits = {"default.api.timeout.ms": str(API_MS_MAX), "request.timeout.ms": str(REQUEST_MS_MAX)}
+        for name, value in (limits | dict(kafka.properties) | {"bootstrap.servers": kafka.bootstrap}).items():
+            properties.setProperty(name, value)
+        with self._failing("cannot be connected to"):
+            self._client = self._java(_ADMIN).AdminClient.create(properties)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self._client.close(self._jvm.java.time.Duration.ofSeconds(1))
+
+    def partitions(self, topic: str) -> int | None:
+        """Returns the number of partitions of a topic; None if it does not exist."""
+        answer = self._client.describeTopics([topic]).topicNameValues()
+        try:
+            return int(self._get(answer.get(topic)).partitions().size())
+        except Py4JJavaError as problem:
+            if _UNKNOWN_TOPIC in cause(problem):
+                return None
+            raise self._problem(f"does not describe topic {topic}", problem) from None
+
+    def replicas(self, topic: str) -> int:
+        """Returns the replication factor of a topic that exists: the number of replicas of the partition that has the fewest."""
+        with self._failing(f"does not describe topic {topic}"):
+            partitions = self._get(self._client.describeTopics([topic]).topicNameValues().get(topic)).partitions()
+            return min(int(partition.replicas().size()) for partition in partitions)
+
+    def bounds(self, topic: str) -> list[OffsetRange]:
+        """Returns the log start and log end offsets of each partition of a topic, in their order."""
+        count = self.partitions(topic)
+        if count is None:
+            raise CouldNotVerify(
+                f"Kafka at {self._kafka.bootstrap} has no topic {topic}, or this user may not describe it: name the right --prefix, or"
+                " restore it"
+            )
+        spec = self._java(_ADMIN).OffsetSpec
+        # The log start offsets are read after the log end offsets, so that records deleted between the two calls show.
+        ends = self._offsets(topic, count, spec.latest())
+        firsts = self._offsets(topic, count, spec.earliest())
+        return [OffsetRange(first, end) for first, end in zip(firsts, ends, strict=True)]
+
+    def offsets_at(self, topic: str, time_ms: int) -> dict[int, int]:
+        """Returns by partition the offset of the first record with this time or a later one; partitions without one are left out."""
+        found = self._offsets(topic, self.partitions(topic) or 0, self._java(_ADMIN).OffsetSpec.forTimestamp(time_ms))
+        return {partition: offset for partition, offset in enumerate(found) if offset >= 0}
+
+    def brokers(self) -> int:
+        """Returns the number of brokers that are up."""
+        with self._failing("does not describe its cluster"):
+            return int(self._get(self._client.describeCluster().nodes()).size())
+
+    def create(self, topics: Mapping[str, int], replicas: int, settings: Mapping[str, str]) -> None:
+        """Create topics; `topics` has their partition counts by name."""
+        wanted = [self._java(_ADMIN).NewTopic(name, count, replicas).configs(dict(settings)) for name, count in topics.items()]
+        with self._failing(f"does not create {', '.join(topics)} with {replicas} replicas"):
+            self._get(self._client.createTopics(wanted).all())
+
+    def setting(self, topic: str, name: str) -> str:
+        """Returns the value of a topic's setting."""
+        resource = self._resource(topic)
+        with self._failing(f"does not return the settings of {topic}"):
+            return str(self._get(self._client.describeConfigs([resource]).all()).get(resource).get(name).value())
+
+    def change(self, topic: str, settings: Mapping[str, str | None]) -> None:
+        """Change these settings of a topic; None restores the default."""
+        admin = self._java(_ADMIN)
+        kinds = admin.AlterConfigOp.OpType
+        changes = self._jvm.java.util.ArrayList()
+        for name, value in settings.items():
+            changes.add(admin.AlterConfigOp(admin.ConfigEntry(name, value or ""), kinds.DELETE if value is None else kinds.SET))
+        wanted = self._jvm.java.util.HashMap()
+        wanted.put(self._resource(topic), changes)
+        with self._failing(f"does not change the settings of {topic}"):
+            self._get(self._client.incrementalAlterConfigs(wanted).all())
+
+    def _offsets(self, topic: str, count: int, spec: Any) -> Sequence[int]:
+        places = [self._java("org.apache.kafka.common").TopicPartition(topic, partition) for partition in range(count)]
+        asked = self._jvm.java.util.HashMap()
+        for place in places:
+            asked.put(place, spec)
+        with self._failing(f"does not return the offsets of {topic}"):
+            answer = self._client.listOffsets(asked)
+            return [int(self._get(answer.partitionResult(place)).offset()) for place in places]
+
+    def _resource(self, topic: str) -> Any:
+        config = self._java("org.apache.kafka.common.config").ConfigResource
+        return config(config.Type.TOPIC, topic)
+
+    def _java(self, package: str) -> Any:
+        found = self._jvm
+        for name in package.split("."):
+            found = getattr(found, name)
+        return found
+
+    def _get(self, future: Any) -> Any:
+        # The client has its own deadline; this one is a backstop.
+        return future.get(2 * API_MS_MAX, self._jvm.java.util.concurrent.TimeUnit.MILLISECONDS)
+
+    @contextmanager
+    def _failing(self, what: str) -> Iterator[None]:
+        try:
+            yield
+        except Py4JJavaError as problem:
+            raise self._problem(what, problem) from None
+
+    def _problem(self, what: str, problem: Py4JJavaError) -> CouldNotVerify:
+        return CouldNotVerify(
+            f"Kafka at {self._kafka.bootstrap} {what}: {cause(problem)}. Are the brokers there, and do --kafka-config and --kafka-option"
+            " say how to connect to them?"
+        )
 
 
 def read_kafka(
@@ -22,14 +217,14 @@ def read_kafka(
     since: Mapping[Place, int] | None = None,
     *,
     task_records_max: int = TASK_RECORDS_MAX,
-) -> Log:
+) -> LogFrames:
     """Reads the log from its start, or in each partition from `since` on, to its current end. Raises `CouldNotVerify`.
 
     A task reads `task_records_max` offsets of a partition at most.
     """
     with Admin(session, kafka) as admin:
         bounds = log_bounds(admin, kafka)
-    wanted: dict[Place, Bounds] = {}
+    wanted: dict[Place, OffsetRange] = {}
     for (topic, partition), bound in bounds.items():
         first = (since or {}).get((topic, partition), 0)
         if bound.offset_first > first:
@@ -37,7 +232,7 @@ def read_kafka(
                 f"topic {kafka.prefix}.{topic} partition {partition} begins at offset {bound.offset_first}: the records before are deleted."
                 " Verify from the archive that has them (--archive)"
             )
-        wanted[topic, partition] = Bounds(min(first, bound.offset_end), bound.offset_end)
+        wanted[topic, partition] = OffsetRange(min(first, bound.offset_end), bound.offset_end)
     read = {}
     for name in ("ordering", "payload"):
         of_topic = {place: bound for place, bound in wanted.items() if place[0] == name}
@@ -45,12 +240,12 @@ def read_kafka(
     ends = {place: bound.offset_end for place, bound in bounds.items()}
 
     def at(places: Mapping[Place, int]) -> DataFrame:
-        return read_records(session, kafka, {place: Bounds(offset, offset + 1) for place, offset in places.items()})
+        return read_records(session, kafka, {place: OffsetRange(offset, offset + 1) for place, offset in places.items()})
 
-    return Log(read["ordering"], read["payload"], len(bounds) - 1, ends, at)
+    return LogFrames(read["ordering"], read["payload"], len(bounds) - 1, ends, at)
 
 
-def log_bounds(admin: Admin, kafka: Kafka) -> dict[Place, Bounds]:
+def log_bounds(admin: Admin, kafka: Kafka) -> dict[Place, OffsetRange]:
     """Returns the log start and log end of each partition; reads those of the ordering topic first.
 
     A worker sends an entry and its payload at once. The end of the payload topic is read later, so it lies behind the payloads of all
@@ -64,7 +259,9 @@ def log_bounds(admin: Admin, kafka: Kafka) -> dict[Place, Bounds]:
     return {("ordering", 0): ordering[0], **{("payload", partition): bound for partition, bound in enumerate(payload)}}
 
 
-def read_records(session: SparkSession, kafka: Kafka, wanted: Mapping[Place, Bounds], task_records_max: int | None = None) -> DataFrame:
+def read_records(
+    session: SparkSession, kafka: Kafka, wanted: Mapping[Place, OffsetRange], task_records_max: int | None = None
+) -> DataFrame:
     """Returns topic (`ordering` or `payload`), offset, append_time_ms, key, value and partition of all records between `wanted` offsets.
 
     A task reads one partition in the order of offsets; with `task_records_max`, a part of it with at most so many offsets. The task fails
@@ -80,9 +277,9 @@ def read_records(session: SparkSession, kafka: Kafka, wanted: Mapping[Place, Bou
         ends.setdefault(names[topic], {})[str(partition)] = bound.offset_end
     options = {f"kafka.{name}": value for name, value in kafka.properties.items()} | {
         "kafka.bootstrap.servers": kafka.bootstrap,
-        "assign": json.dumps(assigned),
-        "startingOffsets": json.dumps(starts),
-        "endingOffsets": json.dumps(ends),
+        "assign": orjson.dumps(assigned).decode(),
+        "startingOffsets": orjson.dumps(starts).decode(),
+        "endingOffsets": orjson.dumps(ends).decode(),
         "failOnDataLoss": "true",
     }
     if task_records_max is not None:

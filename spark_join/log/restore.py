@@ -14,11 +14,10 @@ import msgspec
 from pyspark.sql import SparkSession
 
 from spark_join.errors import CouldNotVerify
+from spark_join.log import Place
 from spark_join.log.archive import ArchivedFile, ends_of, read_archive, read_ranges, unlisted
-from spark_join.log.client import Admin, Bounds, Kafka
-from spark_join.log.copies import Digest, Digester, digests
-from spark_join.log.kafka import log_bounds, read_records
-from spark_join.log.log import Place
+from spark_join.log.files import Digest, Digester, digests
+from spark_join.log.kafka import Admin, Kafka, OffsetRange, log_bounds, read_records
 from spark_join.log.sending import Job, Sent, client_settings, digest_of_first, send
 
 REPLICAS_WANTED: Final = 3
@@ -52,14 +51,14 @@ def restore(
     session: SparkSession,
     kafka: Kafka,
     folder: Path,
-    told: Callable[[str], None],
-    warned: Callable[[str], None],
+    on_stage: Callable[[str], None],
+    on_warning: Callable[[str], None],
     *,
     go_on: bool = False,
     renumber: bool = False,
     without_unlisted: bool = False,
 ) -> Restored:
-    """Restore the archive in `folder`. Calls `told` with the name of each stage, and `warned` with each warning. Raises `CouldNotVerify`.
+    """Restore the archive in `folder`. `on_stage` gets the name of each stage, and `on_warning` each warning. Raises `CouldNotVerify`.
 
     `go_on` finishes an interrupted restore, or finds that it is done. `renumber` allows an archive with offsets without a record: no
     producer can leave an offset out, so later records get other offsets. `without_unlisted` allows files that no range lists.
@@ -69,30 +68,30 @@ def restore(
     files = [file for each in ranges for file in each.files]
     ends = ends_of(files, payload_partitions)
     places = list(ends)
-    _refuse_unlisted(folder, warned, without_unlisted=without_unlisted)
+    _refuse_unlisted(folder, on_warning, without_unlisted=without_unlisted)
     if not renumber:
         _refuse_gaps(folder, files, ends)
     client_settings(kafka)  # raises for settings that `send` cannot use, before anything is written
     counts = {kafka.ordering: 1, kafka.payload: payload_partitions}
     with Admin(session, kafka) as admin:
-        told("topics")
+        on_stage("topics")
         is_done = go_on and _has_all(admin, kafka, counts, _records(files, places))
         for topic, partitions in counts.items():
             _refuse_what_is_there(admin, kafka, topic, partitions, go_on=go_on, is_done=is_done)
-        told("archive")
+        on_stage("archive")
         read_archive(session, folder)  # compares every file with its range
         jobs = _jobs(kafka, folder, files, places)
         if go_on:
-            told("what is there already")
+            on_stage("what is there already")
             _refuse_other_records(session, kafka, admin, jobs)
         if is_done:
             if admin.setting(kafka.payload, _TYPE) != _CLOSED[_TYPE]:
                 admin.change(kafka.payload, _CLOSED)
-            return Restored(_by_topic(_records(files, places)), 0, _replicas(admin, kafka, {}, warned))
-        replicas = _replicas(admin, kafka, _make_ready(admin, counts), warned)
-        told("records")
+            return Restored(_by_topic(_records(files, places)), 0, _replicas(admin, kafka, {}, on_warning))
+        replicas = _replicas(admin, kafka, _make_ready(admin, counts), on_warning)
+        on_stage("records")
         sent = _send_all(session, kafka, jobs)
-        told("what is there now")
+        on_stage("what is there now")
         bounds = log_bounds(admin, kafka)
         _compare(session, kafka, bounds, {place: each.digest for place, each in sent.items()})
         # The ordering topic last: a crash between the two calls leaves an open restore, which `go_on` finishes.
@@ -111,7 +110,7 @@ def _by_topic(records: Mapping[Place, int]) -> dict[str, int]:
     return {topic: sum(count for place, count in records.items() if place[0] == topic) for topic in ("ordering", "payload")}
 
 
-def _refuse_unlisted(folder: Path, warned: Callable[[str], None], *, without_unlisted: bool) -> None:
+def _refuse_unlisted(folder: Path, on_warning: Callable[[str], None], *, without_unlisted: bool) -> None:
     """Raise `CouldNotVerify`, or warn, if there are files that no range lists.
 
     If the last ranges are lost, only such files show that the log went on.
@@ -123,7 +122,7 @@ def _refuse_unlisted(folder: Path, warned: Callable[[str], None], *, without_unl
             " removes what was left; or find the ranges; or give up what only those files hold, with --without-unlisted"
         )
     if found is not None:
-        warned(found)
+        on_warning(found)
 
 
 def _has_all(admin: Admin, kafka: Kafka, counts: Mapping[str, int], records: Mapping[Place, int]) -> bool:
@@ -131,7 +130,7 @@ def _has_all(admin: Admin, kafka: Kafka, counts: Mapping[str, int], records: Map
     if any(admin.partitions(topic) != partitions for topic, partitions in counts.items()) or not any(records.values()):
         return False
     is_closed = admin.setting(kafka.ordering, _TYPE) == _CLOSED[_TYPE]
-    return is_closed and log_bounds(admin, kafka) == {place: Bounds(0, count) for place, count in records.items()}
+    return is_closed and log_bounds(admin, kafka) == {place: OffsetRange(0, count) for place, count in records.items()}
 
 
 def _refuse_gaps(folder: Path, files: list[ArchivedFile], ends: Mapping[Place, int]) -> None:
@@ -168,7 +167,7 @@ def _refuse_what_is_there(admin: Admin, kafka: Kafka, topic: str, wanted: int, *
         )
     raise CouldNotVerify(
         f"topic {topic} exists and has records: nothing is written to a log that is in use; restore to another --prefix. Where a restore"
-        " did not hear the brokers' last answer, --continue says whether it is done"
+        " did not get the brokers' last answer, --continue finds out whether it is done"
     )
 
 
@@ -184,7 +183,7 @@ def _make_ready(admin: Admin, counts: Mapping[str, int]) -> dict[str, int]:
     return dict.fromkeys(missing, replicas)
 
 
-def _replicas(admin: Admin, kafka: Kafka, made: Mapping[str, int], warned: Callable[[str], None]) -> dict[str, int]:
+def _replicas(admin: Admin, kafka: Kafka, made: Mapping[str, int], on_warning: Callable[[str], None]) -> dict[str, int]:
     """Returns the number of replicas of each topic, and warns if it is below `REPLICAS_WANTED`.
 
     A broker may not know the topics in `made` yet, so their numbers come from there.
@@ -194,7 +193,7 @@ def _replicas(admin: Admin, kafka: Kafka, made: Mapping[str, int], warned: Calla
         found[topic] = made[name] if name in made else admin.replicas(name)
         if found[topic] < REPLICAS_WANTED:
             loses = "the loss of a disk loses the log" if found[topic] == 1 else "no broker may be away"
-            warned(f"topic {name} has {found[topic]} replicas instead of {REPLICAS_WANTED}: {loses}")
+            on_warning(f"topic {name} has {found[topic]} replicas instead of {REPLICAS_WANTED}: {loses}")
     return found
 
 
@@ -240,11 +239,11 @@ def _send_all(session: SparkSession, kafka: Kafka, jobs: Mapping[Place, Job]) ->
     return sent
 
 
-def _compare(session: SparkSession, kafka: Kafka, bounds: Mapping[Place, Bounds], archived: Mapping[Place, Digest]) -> None:
+def _compare(session: SparkSession, kafka: Kafka, bounds: Mapping[Place, OffsetRange], archived: Mapping[Place, Digest]) -> None:
     found = digests(read_records(session, kafka, bounds))
     for place, wanted in archived.items():
         there = found.get(place, Digester().digest())
-        if there != wanted or bounds[place] != Bounds(0, wanted.records):
+        if there != wanted or bounds[place] != OffsetRange(0, wanted.records):
             raise CouldNotVerify(
                 f"topic {kafka.prefix}.{place[0]} partition {place[1]} holds {there} in {bounds[place]}, and the archive {wanted}: somebody"
                 " else has written to it. Delete both topics and start again"

@@ -1,6 +1,6 @@
 """Appends an archived partition to a topic with its original append times. Spark's own sink cannot: it sends no times.
 
-Each partition is one task with one idempotent producer of aiokafka, which keeps its order; partitions go in parallel. A task goes on from
+Each partition is one task with one idempotent producer of aiokafka, which keeps its order; partitions go in parallel. A task continues from
 the log end offset of its partition, so a second attempt appends nothing twice.
 """
 
@@ -18,8 +18,8 @@ from aiokafka.errors import KafkaError
 from aiokafka.producer.message_accumulator import BatchBuilder
 
 from spark_join.errors import CouldNotVerify
-from spark_join.log.client import Kafka
-from spark_join.log.copies import RECORD, Digest, Digester
+from spark_join.log.files import RECORD, Digest, Digester
+from spark_join.log.kafka import Kafka
 
 BATCH_BYTES_MAX: Final = 1 << 20
 """Bytes of one batch. The producer sends one request at a time to each broker, so large batches make it fast."""

@@ -1,8 +1,11 @@
-"""Finds the content of each entry (R3), and the requests in it.
+"""Finds the content of each entry (R3), the requests in it, and the position of each first occurrence (R7).
 
 The content is the first record in the entry's partition, under its key, that is either the value whose SHA-256 the entry names or a good
 signed fill for it. To find it, Spark moves only keys, hashes and fills between tasks. Each task decodes the values that it has read, so
 Spark moves the decoded requests, never the values.
+
+Nearly every request occurs once. To find the others, Spark moves only ids. Only entries with a repetition are numbered row by row; in all
+others the ordinal in the entry gives the position, and Spark does not move these requests.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -11,15 +14,14 @@ from itertools import accumulate
 
 import msgspec
 import pyarrow as pa
-from pyspark.sql import DataFrame
+from pyspark.sql import DataFrame, Window
 from pyspark.sql import functions as F
 
 from spark_join.constants import FILL_BYTES, HASH_BYTES, KEY_BYTES
-from spark_join.engine.octets import part
-from spark_join.engine.octets import sha256 as hash_of
+from spark_join.engine.columns import before, part
+from spark_join.engine.columns import sha256 as hash_of
 from spark_join.order.identity import Identity
-from spark_join.order.payloads import Reader, Request, Submission
-from spark_join.order.signatures import Keys, Signatures
+from spark_join.order.payloads import DecodedRequest, DecodedSubmission, Keys, PayloadDecoder, Signatures
 
 _REQUEST = "struct<id: binary, inputs: array<binary>, references: array<binary>, from_ms: bigint, until_ms: bigint>"
 _FAULT = "struct<id: binary, party: string, fault: string>"
@@ -82,7 +84,7 @@ def read_contents(entries: DataFrame, payload: DataFrame, notary_name: str, keys
     """Returns the entries whose content is a payload: offset, log_time_ms, decodes, counts, requests, faults.
 
     decodes is false for a value that does not decode; counts is true for one that has exactly the ids of its entry. `keys` are the parties'
-    (`signatures.read_keys`); with None no signature of a party is checked.
+    (`payloads.read_keys`); with None no signature of a party is checked.
     """
     values = payload.where((F.length("key") == KEY_BYTES) & F.col("value").isNotNull()).select("partition", "offset", "value")
     decoded = values.mapInArrow(_decoder(notary_name, keys), _SCHEMA)
@@ -123,7 +125,7 @@ def _good_fills(identity: Identity) -> Callable[[Iterable[pa.RecordBatch]], Iter
 
 def _decoder(notary_name: str, keys: Keys | None) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
     def decode(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        reader = Reader(notary_name)
+        reader = PayloadDecoder(notary_name)
         signatures = None if keys is None else Signatures(notary_name, keys)
         for batch in batches:
             read = [reader.read(value) for value in batch.column("value").to_pylist()]
@@ -135,10 +137,10 @@ def _decoder(notary_name: str, keys: Keys | None) -> Callable[[Iterable[pa.Recor
     return decode
 
 
-def _columns(read: list[list[Submission] | None], signatures: Signatures | None) -> list[pa.Array]:
+def _columns(read: list[list[DecodedSubmission] | None], signatures: Signatures | None) -> list[pa.Array]:
     """Returns the columns ids_digest, requests and faults for the values of one Arrow batch; None is a value that does not decode."""
     digests: list[bytes | None] = []
-    requests: list[Request] = []
+    requests: list[DecodedRequest] = []
     counts: list[int] = []
     faults: list[list[dict[str, object]]] = []
     for submissions in read:
@@ -176,3 +178,29 @@ def _lists(values: list[list[bytes]]) -> pa.Array:
 
 def _offsets(counts: Iterable[int]) -> pa.Array:
     return pa.array(accumulate(counts, initial=0), pa.int32())
+
+
+def repetitions(requests: DataFrame, decided: DataFrame) -> DataFrame:
+    """Returns offset and ordinal of the `requests` (`contents.Contents`) that repeat an earlier one.
+
+    Their id occurs earlier in the order, or in `decided`, the ids of the part before.
+    """
+    places = requests.select("id", F.struct("offset", "ordinal").alias("place"))
+    often = places.groupBy("id").agg(F.min("place").alias("first"), F.max("place").alias("last")).where(F.col("first") < F.col("last"))
+    later = places.join(often, "id").where(F.col("place") > F.col("first")).select("place.*")
+    known = decided.join(requests.select("id"), "id", "left_semi")  # Spark broadcasts the right side if it is small
+    return later.union(places.join(known, "id", "left_semi").select("place.*")).distinct()
+
+
+def with_positions(requests: DataFrame, repeated: DataFrame, decided: int) -> DataFrame:
+    """Returns `requests` without those in `repeated`, with `position`: from `decided` on, in the order of offset and ordinal."""
+    gone = repeated.groupBy("offset").agg(F.count("*").alias("_gone"))
+    counts = requests.groupBy("offset").agg(F.count("*").alias("_requests")).join(gone, "offset", "left")
+    counts = counts.withColumn("_left", F.col("_requests") - F.coalesce("_gone", F.lit(0)))
+    entries = before(counts, "_earlier", F.col("_left"), "sum", "offset")
+    starts = entries.select("offset", (F.coalesce("_earlier", F.lit(0)) + decided).alias("_start"), F.col("_gone").isNull().alias("_once"))
+    placed = requests.join(starts, "offset")
+    unrepeated = placed.where("_once").withColumn("position", F.col("_start") + F.col("ordinal"))
+    left = placed.where(~F.col("_once")).join(repeated, ["offset", "ordinal"], "left_anti")
+    within = F.row_number().over(Window.partitionBy("offset").orderBy("ordinal")) - 1
+    return unrepeated.unionByName(left.withColumn("position", F.col("_start") + within)).drop("_start", "_once")

@@ -23,7 +23,7 @@ from spark_join.order.identity import Identity
 
 NO_SEQUENCE: Final = bytes(8)
 OWN, FOREIGN, OLD, BEYOND = "own", "foreign", "old", "beyond"
-"""The four values of `Verdict.view`: the reader's own history; another one; too old to be compared; from behind the hole."""
+"""The four values of `AppliedRecord.view`: the reader's own history; another one; too old to be compared; from behind the hole."""
 
 
 class Incarnation(msgspec.Struct):
@@ -56,7 +56,7 @@ class Carry(msgspec.Struct):
     """The last `VIEWS_KEPT` values of the history, 32 bytes each, the newest last"""
 
 
-class Verdict(msgspec.Struct):
+class AppliedRecord(msgspec.Struct):
     """The outcome of one record."""
 
     effect: bool = False
@@ -106,15 +106,15 @@ class Effects:
         """The carry before the hole"""
         self._rotations = {offset - 1 for offset, _ in identity.notary_keys[1:]}
         first = self.carry.seen - len(self.carry.histories) // HASH_BYTES + 1
-        whole = self.carry.histories
-        self._histories = {first + at // HASH_BYTES: whole[at : at + HASH_BYTES] for at in range(0, len(whole), HASH_BYTES)}
+        kept = self.carry.histories
+        self._histories = {first + at // HASH_BYTES: kept[at : at + HASH_BYTES] for at in range(0, len(kept), HASH_BYTES)}
         self._nonces = {each.nonce: number for number, each in enumerate(self.carry.incarnations, 1)}
         self._current = {each.name: each for each in self.carry.incarnations if not each.over}
 
-    def apply(self, row: Row) -> Verdict:
+    def apply(self, row: Row) -> AppliedRecord:
         """Apply one record: a row of `ordering_records.SCHEMA`, with `mark`, 1 for an entry whose content is its payload, 0 for one whose
         content is a fill, None for all others."""
-        verdict = Verdict()
+        verdict = AppliedRecord()
         kind = row["kind"]
         if kind == "malformed" or not row["signed"]:
             verdict.skipped = "malformed" if kind == "malformed" else "signature"
@@ -138,7 +138,7 @@ class Effects:
         """The history over all records in effect."""
         return self._histories[self.carry.seen]
 
-    def _compare(self, row: Row, verdict: Verdict) -> None:
+    def _compare(self, row: Row, verdict: AppliedRecord) -> None:
         seen, carry = int.from_bytes(row["seen"], "big"), self.carry
         if seen > carry.seen:
             verdict.view = FOREIGN if self.at_hole is None else BEYOND
@@ -191,7 +191,7 @@ class Effects:
         incarnation.over = True
         del self._current[incarnation.name]
 
-    def _entry(self, row: Row, verdict: Verdict) -> str | None:
+    def _entry(self, row: Row, verdict: AppliedRecord) -> str | None:
         incarnation, carry = self._of(row), self.carry
         if incarnation is None:
             return "incarnation"
@@ -206,7 +206,7 @@ class Effects:
         incarnation.reached, incarnation.active_at_ms = row["sequence"], carry.log_time_ms
         return None
 
-    def _register(self, row: Row, verdict: Verdict) -> str | None:
+    def _register(self, row: Row, verdict: AppliedRecord) -> str | None:
         if row["nonce"] in self._nonces:
             return "nonce"
         name = row["name"]
@@ -218,7 +218,7 @@ class Effects:
         self._nonces[begun.nonce] = len(self.carry.incarnations)
         return None
 
-    def _fence(self, row: Row, verdict: Verdict) -> str | None:
+    def _fence(self, row: Row, verdict: AppliedRecord) -> str | None:
         incarnation = self._of(row)
         if incarnation is None:
             return "incarnation"
@@ -227,41 +227,41 @@ class Effects:
         self._end(incarnation)
         return None
 
-    def _checkpoint(self, row: Row, verdict: Verdict) -> str | None:
+    def _checkpoint(self, row: Row, verdict: AppliedRecord) -> str | None:
         if self._of(row) is None:
             return "incarnation"
         return None if verdict.view in (OWN, BEYOND) else "view"
 
-    def _activate(self, row: Row, verdict: Verdict) -> str | None:
+    def _activate(self, row: Row, verdict: AppliedRecord) -> str | None:
         since_ms = self.carry.log_time_ms - ELECTORATE_MS
         electorate = [each for each in self._current.values() if each.active_at_ms >= since_ms]
         version = row["format_version"]
         is_readable = version > FORMAT_VERSION and all(each.format_version >= version for each in electorate)
         return None if is_readable else "version"
 
-    def _genesis(self, row: Row, verdict: Verdict) -> str | None:
+    def _genesis(self, row: Row, verdict: AppliedRecord) -> str | None:
         if self.carry.seen:
             return "genesis"
         self.carry.partitions = row["partitions"]
         return None
 
-    def _key(self, row: Row, verdict: Verdict) -> str | None:
+    def _key(self, row: Row, verdict: AppliedRecord) -> str | None:
         return None if row["offset"] in self._rotations else "key"
 
-    def _partitions(self, row: Row, verdict: Verdict) -> str | None:
+    def _partitions(self, row: Row, verdict: AppliedRecord) -> str | None:
         if row["partitions"] <= self.carry.partitions:
             return "partition"
         self.carry.partitions = row["partitions"]
         return None
 
-    def _retire(self, row: Row, verdict: Verdict) -> str | None:
+    def _retire(self, row: Row, verdict: AppliedRecord) -> str | None:
         incarnation = self._of(row)
         if incarnation is None:
             return "incarnation"
         self._end(incarnation)
         return None
 
-    def _settle(self, row: Row, verdict: Verdict) -> str | None:
+    def _settle(self, row: Row, verdict: AppliedRecord) -> str | None:
         # Without the second condition a copy of a settle record would take effect again: its view stays the reader's own for long.
         seen = int.from_bytes(row["seen"], "big")
         if verdict.view != OWN or seen <= self.carry.settled:
@@ -270,7 +270,7 @@ class Effects:
         return None
 
 
-_APPLY: Final[dict[str, Callable[[Effects, Row, Verdict], str | None]]] = {
+_APPLY: Final[dict[str, Callable[[Effects, Row, AppliedRecord], str | None]]] = {
     "entry": Effects._entry,
     "register": Effects._register,
     "fence": Effects._fence,
@@ -286,7 +286,7 @@ _APPLY: Final[dict[str, Callable[[Effects, Row, Verdict], str | None]]] = {
 
 
 def apply(records: DataFrame, identity: Identity, carry: bytes) -> DataFrame:
-    """Applies `records` (`ordering_records.SCHEMA` and `mark`) in one task, and adds the columns of `Verdict`.
+    """Applies `records` (`ordering_records.SCHEMA` and `mark`) in one task, and adds the columns of `AppliedRecord`.
 
     The result has one more row, which has only `carry`.
     """

@@ -1,9 +1,10 @@
-"""Plots as inline SVG, without scripts. Colours are variables of the page, so they follow its light or dark theme."""
+"""Plots as inline SVG, without scripts; all text is escaped. Colours are variables of the page, so they follow its light or dark theme."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
-from html import escape
 from math import floor, log10
+
+from markupsafe import Markup
 
 WIDTH, HEIGHT = 860, 240
 _LEFT, _RIGHT, _TOP, _BOTTOM = 70, 8, 12, 40
@@ -15,7 +16,7 @@ _LANE, _NAMES, _NUMBERS = 24, 130, 110
 
 def stacked(
     title: str, unit: str, series: Mapping[str, Sequence[float]], ticks: Sequence[tuple[float, str]], axis: str, colour_first: int = 0
-) -> str:
+) -> Markup:
     """Renders stacked bars, one bar for each index of the series. `ticks`: (share of the width, text)."""
     sums = [sum(values) for values in zip(*series.values(), strict=True)]
     top, height = _scale(max(sums, default=0))
@@ -26,14 +27,14 @@ def stacked(
         for at, value in enumerate(values):
             if value:
                 upper = floors[at] + value
-                place = f'x="{_LEFT + at * wide:.1f}" y="{height(upper):.1f}" width="{max(wide - 0.5, 0.5):.1f}"'
                 tall = height(floors[at]) - height(upper)
-                shapes.append(f'<rect class="c{number}" {place} height="{tall:.1f}"><title>{escape(name)}: {value:,.6g}</title></rect>')
+                title_of_bar = f"{name}: {value:,.6g}"
+                shapes.append(_bar(f"c{number}", _LEFT + at * wide, height(upper), max(wide - 0.5, 0.5), tall, title_of_bar))
                 floors[at] = upper
     return _figure(title, unit, _key(series, colour_first), shapes, top, height, ticks, axis)
 
 
-def lines(title: str, unit: str, series: Mapping[str, Sequence[float | None]], ticks: Sequence[tuple[float, str]], axis: str) -> str:
+def lines(title: str, unit: str, series: Mapping[str, Sequence[float | None]], ticks: Sequence[tuple[float, str]], axis: str) -> Markup:
     """Renders points joined by lines. None is a missing point and interrupts the line; a single point is a dot."""
     top, height = _scale(max([value for values in series.values() for value in values if value is not None], default=0))
     shapes = []
@@ -45,14 +46,15 @@ def lines(title: str, unit: str, series: Mapping[str, Sequence[float | None]], t
                 run.append((f"{_LEFT + (at + 0.5) * wide:.1f}", f"{height(value):.1f}"))
                 continue
             if len(run) == 1:
-                shapes.append(f'<circle class="c{number}" cx="{run[0][0]}" cy="{run[0][1]}" r="2.5"/>')
+                shapes.append(Markup('<circle class="c{}" cx="{}" cy="{}" r="2.5"/>').format(number, *run[0]))
             elif run:
-                shapes.append(f'<polyline class="l{number}" points="{" ".join([",".join(point) for point in run])}"/>')
+                points = " ".join([",".join(point) for point in run])
+                shapes.append(Markup('<polyline class="l{}" points="{}"/>').format(number, points))
             run = []
     return _figure(title, unit, _key(series, 0), shapes, top, height, ticks, axis)
 
 
-def bars(title: str, unit: str, values: Mapping[str, int]) -> str:
+def bars(title: str, unit: str, values: Mapping[str, int]) -> Markup:
     """Renders horizontal bars, one for each name, with its number."""
     most = max(values.values(), default=0)
     shapes = []
@@ -60,13 +62,13 @@ def bars(title: str, unit: str, values: Mapping[str, int]) -> str:
         y = _TOP + number * _LANE
         wide = (WIDTH - _NAMES - _NUMBERS) * value / max(most, 1)
         # One among a hundred million is visible too.
-        shapes.append(f'<rect class="w" x="{_NAMES}" y="{y}" width="{max(wide, 2):.1f}" height="{_LANE - 6}"/>')
+        shapes.append(_bar("w", _NAMES, y, max(wide, 2), _LANE - 6))
         shapes.append(_text(_NAMES - 6, y + _LANE - 10, "end", name))
         shapes.append(_text(_NAMES + max(wide, 2) + 6, y + _LANE - 10, "start", f"{value:,}"))
     return _svg(title, unit, "", shapes, _TOP + len(values) * _LANE)
 
 
-def lanes(title: str, unit: str, series: Mapping[str, Sequence[int]], ticks: Sequence[tuple[float, str]], axis: str) -> str:
+def lanes(title: str, unit: str, series: Mapping[str, Sequence[int]], ticks: Sequence[tuple[float, str]], axis: str) -> Markup:
     """Renders a lane for each series, with a bar for each value above 0; the highest bar of a lane fills it."""
     shapes = []
     inner = WIDTH - _NAMES - _RIGHT
@@ -74,13 +76,12 @@ def lanes(title: str, unit: str, series: Mapping[str, Sequence[int]], ticks: Seq
     for number, (name, values) in enumerate(series.items()):
         floor_y = _TOP + (number + 1) * _LANE - 2
         wide, most = inner / max(len(values), 1), max(values, default=0)
-        shapes.append(f'<line class="grid" x1="{_NAMES}" x2="{WIDTH - _RIGHT}" y1="{floor_y}" y2="{floor_y}"/>')
+        shapes.append(_grid(_NAMES, WIDTH - _RIGHT, floor_y, floor_y))
         shapes.append(_text(_NAMES - 6, floor_y - 5, "end", name))
         for at, value in enumerate(values):
             if value:
                 tall = max((_LANE - 6) * value / most, 3)
-                place = f'x="{_NAMES + at * wide:.1f}" y="{floor_y - tall:.1f}" width="{max(wide - 0.5, 2):.1f}" height="{tall:.1f}"'
-                shapes.append(f'<rect class="w" {place}><title>{escape(name)}: {value:,}</title></rect>')
+                shapes.append(_bar("w", _NAMES + at * wide, floor_y - tall, max(wide - 0.5, 2), tall, f"{name}: {value:,}"))
     shapes += _x_axis(ticks, axis, _NAMES, bottom)
     return _svg(title, unit, "", shapes, bottom + _BOTTOM)
 
@@ -115,46 +116,57 @@ def _scale(highest: float) -> tuple[float, Callable[[float], float]]:
     return top, lambda value: _TOP + _INNER_HEIGHT * (1 - value / top)
 
 
-def _key(names: Iterable[str], colour_first: int) -> str:
-    return "".join([f'<span><i class="k{number}"></i>{escape(name)}</span>' for number, name in enumerate(names, colour_first)])
+def _key(names: Iterable[str], colour_first: int) -> Markup:
+    return Markup().join([Markup('<span><i class="k{}"></i>{}</span>').format(*each) for each in enumerate(names, colour_first)])
 
 
 def _figure(
     title: str,
     unit: str,
-    key: str,
-    shapes: Sequence[str],
+    key: Markup,
+    shapes: Sequence[Markup],
     top: float,
     height: Callable[[float], float],
     ticks: Sequence[tuple[float, str]],
     axis: str,
-) -> str:
+) -> Markup:
     grid = []
     for part in range(5):
         value = top * part / 4
         y = height(value)
-        grid.append(f'<line class="grid" x1="{_LEFT}" x2="{WIDTH - _RIGHT}" y1="{y:.1f}" y2="{y:.1f}"/>')
+        grid.append(_grid(_LEFT, WIDTH - _RIGHT, y, y))
         grid.append(_text(_LEFT - 6, y + 4, "end", f"{value:,.6g}"))
     return _svg(title, unit, key, [*grid, *shapes, *_x_axis(ticks, axis, _LEFT, HEIGHT - _BOTTOM)], HEIGHT)
 
 
-def _x_axis(ticks: Sequence[tuple[float, str]], axis: str, left: float, y: float) -> list[str]:
+def _x_axis(ticks: Sequence[tuple[float, str]], axis: str, left: float, y: float) -> list[Markup]:
     inner = WIDTH - left - _RIGHT
     drawn = []
     for at, (share, text) in enumerate(ticks):
         x = left + share * inner
         anchor = "start" if share == 0 else "end" if share == 1 and at == len(ticks) - 1 else "middle"
-        drawn.append(f'<line class="grid" x1="{x:.1f}" x2="{x:.1f}" y1="{y}" y2="{y + 4}"/>')
+        drawn.append(_grid(x, x, y, y + 4))
         drawn.append(_text(x, y + 16, anchor, text))
     return [*drawn, _text(left + inner / 2, y + _BOTTOM - 6, "middle", axis)]
 
 
-def _text(x: float, y: float, anchor: str, text: str) -> str:
-    return f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}">{escape(text)}</text>'
+def _bar(class_: str, x: float, y: float, width: float, height: float, title: str = "") -> Markup:
+    inside = Markup("<title>{}</title>").format(title) if title else ""
+    shape = Markup('<rect class="{}" x="{:.1f}" y="{:.1f}" width="{:.1f}" height="{:.1f}">{}</rect>')
+    return shape.format(class_, x, y, width, height, inside)
 
 
-def _svg(title: str, unit: str, key: str, shapes: Sequence[str], height: float) -> str:
-    return (
-        f'<figure><figcaption><b>{escape(title)}</b>, {escape(unit)}<span class="key">{key}</span></figcaption>'
-        f'<svg viewBox="0 0 {WIDTH} {height}" role="img" aria-label="{escape(title)}, {escape(unit)}">{"".join(shapes)}</svg></figure>'
+def _grid(x1: float, x2: float, y1: float, y2: float) -> Markup:
+    return Markup('<line class="grid" x1="{:.1f}" x2="{:.1f}" y1="{:.1f}" y2="{:.1f}"/>').format(x1, x2, y1, y2)
+
+
+def _text(x: float, y: float, anchor: str, text: str) -> Markup:
+    return Markup('<text x="{:.1f}" y="{:.1f}" text-anchor="{}">{}</text>').format(x, y, anchor, text)
+
+
+def _svg(title: str, unit: str, key: Markup | str, shapes: Sequence[Markup], height: float) -> Markup:
+    figure = Markup(
+        '<figure><figcaption><b>{title}</b>, {unit}<span class="key">{key}</span></figcaption>'
+        '<svg viewBox="0 0 {width} {height}" role="img" aria-label="{title}, {unit}">{shapes}</svg></figure>'
     )
+    return figure.format(title=title, unit=unit, key=key, width=WIDTH, height=height, shapes=Markup().join(shapes))

@@ -8,10 +8,10 @@ from typing import Any
 import msgspec
 
 from joiner import Joiner, JoinerLimits
-from notary.decision import DecisionJson, to_json
 from notary.index import Index, IndexSettings
 from notary.receipts import Issuer
 from notary.receipts.note import VerifierKey
+from notary.wire import encode_decision, encode_decisions
 from ordering.log import ORDERING, Record
 from ordering.records import Entry, OrderingRecord, View, batch_key, encode
 from payload import decode_submission, encode_batch
@@ -96,11 +96,11 @@ class Honest:
         """Read the whole log, and answer a call with receipts, with the same bytes as a worker."""
         self.read()
         decided = [self.index.decision(bytes.fromhex(id_)) for id_ in submission.ids]
-        told: list[DecisionJson] = []
+        told: list[bytes | None] = []
         for decision in decided:
             assert decision is not None
-            told.append(to_json(decision, msgspec.Raw(self.issuer.receipt_json(decision.position))))
-        body = msgspec.json.encode({"decisions": told})
+            told.append(encode_decision(decision, self.issuer.receipt_json(decision.position)))
+        body = encode_decisions(told)
         self._now_s += 1
         decisions = msgspec.json.decode(body)["decisions"]
         self.history.calls.append(Call(submission, "url", self._now_s, self._now_s + 0.5, 200, decisions, body))

@@ -172,7 +172,7 @@ class Reading:
     def __init__(self, log: SignedLog, piece: int) -> None:
         self.joiner = Joiner(limits=JoinerLimits(step_requests_max=2))
         self.batches: list[tuple[int, int, int, int, bool]] = []
-        self.stopped = ""
+        self.stopped = False
         at = dict.fromkeys(log.streams, 0)
         while True:
             records: list[Record] = []
@@ -190,7 +190,7 @@ class Reading:
         if ready.evidence is not None:
             self.joiner.examined(ready.evidence)
             return True
-        self.stopped = ready.stop
+        self.stopped = ready.stop is not None
         return ready.advanced
 
 
@@ -199,7 +199,7 @@ def _compare(replayed: Replayed, reading: Reading) -> None:
     assert joiner.offset_head == replayed.offset_end
     assert (joiner.history.view.seen, joiner.history.view.history) == (replayed.seen, replayed.history)
     assert (replayed.ended_by == "hole") == (joiner.hole is not None)
-    assert (replayed.ended_by == "activate") == bool(reading.stopped)
+    assert (replayed.ended_by == "activate") == reading.stopped
     assert joiner.log_time_ms == replayed.log_time
     assert reading.batches == [(b.offset, b.incarnation, b.sequence, b.log_time, b.signed_fill) for b in replayed.batches]
     state = joiner.log_state

@@ -116,6 +116,20 @@ CASES = (
         "NotaryRowsNotAudited", fires=False, at="15m", notary_audited_tiles="9+1x240", notary_positions="5x240", notary_condemned="0x240"
     ),
     _case("NotaryRowsNotAudited", fires=False, at="15m", notary_audited_tiles="0x240", notary_positions="0x240", notary_condemned="0x240"),
+    _case(
+        "NotarySnapshotOverdue", fires=True, at="15m", notary_snapshot_age_seconds="100+5x240", notary_snapshot_interval_seconds="60x240"
+    ),
+    # Another worker makes them.
+    Case(
+        "NotarySnapshotOverdue",
+        False,
+        "15m",
+        _two("notary_snapshot_age_seconds", "100+5x240", "70x240") + _two("notary_snapshot_interval_seconds", "60x240", "60x240"),
+    ),
+    # No worker is to make any.
+    _case("NotarySnapshotOverdue", fires=False, at="15m", notary_snapshot_age_seconds="0x240", notary_snapshot_interval_seconds="0x240"),
+    _case("NotarySnapshotsFail", fires=True, at="15m", notary_snapshots_failed="0x3 1x240"),
+    _case("NotarySnapshotsFail", fires=False, at="15m", notary_snapshots_failed="7x240"),
     _case("NotaryHoleStays", fires=True, at="1m", notary_hole="0x3 1x240"),
     _case("NotaryHoleStays", fires=False, at="1m", notary_hole="0x11 1 0x240"),
     _case("NotaryLoopIsHeld", fires=True, at="15m", notary_loop_turn_seconds="0.6x240"),
@@ -205,6 +219,9 @@ CASES = (
     ),
     Case("NotaryVerificationFailed", False, "1m", (('kube_job_status_failed{job_name="verify-29"}', "0x240"),)),
     Case("NotaryVerificationFailed", False, "1m", (('kube_job_status_failed{job_name="backup-29"}', "1x240"),)),
+    Case("NotarySnapshotNotVerified", True, "1m", (('kube_job_status_failed{job_name="snapshots-29"}', "1x240"),)),
+    Case("NotarySnapshotNotVerified", False, "1m", (('kube_job_status_failed{job_name="snapshots-29"}', "0x240"),)),
+    Case("NotarySnapshotNotVerified", False, "1m", (('kube_job_status_failed{job_name="verify-29"}', "1x240"),)),
 )
 
 

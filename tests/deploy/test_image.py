@@ -231,7 +231,7 @@ def test_spark_verifies_an_archive(spark: Image, tmp_path: Path) -> None:
 
 def test_spark_has_its_jars_for_kafka(spark: Image) -> None:
     """Spark finds its jars for Kafka without a network: the image contains everything that is usually downloaded."""
-    script = "from spark_join.log.client import *; from deploy.local.java import find_java; from deploy.local.jars import SPARK, fetch_jars"
+    script = "from spark_join.log.kafka import *; from deploy.local.java import find_java; from deploy.local.jars import SPARK, fetch_jars"
     found = spark.ran({}, "python", "-c", f"{script}; print(fetch_jars(find_java(), SPARK))", entrypoint=False)
     assert found.strip() == "/opt/notary/spark-kafka"
 

@@ -157,7 +157,11 @@ def test_an_upgrade_changes_what_it_should(installed: Installed, tmp_path: Path)
             "CronJob/archive": {f"{template}.containers.0.image", f"{template}.volumes.0.configMap.name"},
             "CronJob/verify": {f"{template}.containers.0.image"},
             "ConfigMap/parties": {"data.parties.json"},
-        }
+        } | (
+            {"CronJob/snapshots": {f"{template}.containers.0.image", f"{template}.volumes.0.configMap.name"}}
+            if "snapshots" in _jobs(installed.overlay)
+            else {}
+        )
         assert changes["StatefulSet/worker"]["spec.replicas"][1] == before["StatefulSet/worker"]["spec"]["replicas"] + 1
     finally:
         installed.server.apply("-k", installed.folder)
@@ -169,6 +173,11 @@ OUR_KINDS = ",".join([
     "kafkas.kafka.strimzi.io,kafkanodepools,kafkatopics,kafkausers,certificates,issuers,podmonitors,prometheusrules",
 ])  # fmt: skip
 """All kinds of objects in our namespace, except pods."""
+
+
+def _jobs(overlay: str) -> tuple[str, ...]:
+    """Returns the names of an overlay's CronJobs."""
+    return ("archive", "verify", "snapshots") if overlay == "three-zones" else ("archive", "verify")
 
 
 def _one_worker_more(overlay: str) -> list[tuple[str, str, str]]:
@@ -263,7 +272,7 @@ def _on_the_node(pod: Manifest) -> None:
 def test_pod_security_admits_ours_and_no_other(installed: Installed, tmp_path: Path) -> None:
     """A pod of each template is admitted; with one field changed it is rejected, and the message names the field."""
     made = as_pods(list(installed.server.stored("-k", installed.folder).values()))
-    assert set(made) == {"StatefulSet/worker", "CronJob/archive", "CronJob/verify"}
+    assert set(made) == {"StatefulSet/worker", *(f"CronJob/{job}" for job in _jobs(installed.overlay))}
     file = tmp_path / "pod.json"
     for pod in made.values():
         file.write_text(json.dumps(pod))
@@ -288,9 +297,10 @@ def test_controllers_make_the_pods(installed: Installed) -> None:
     server = installed.server
     replicas = server.stored("-k", installed.folder)["StatefulSet/worker"]["spec"]["replicas"]
     server.start_controllers()
-    for job in ("archive", "verify"):
+    jobs = _jobs(installed.overlay)
+    for job in jobs:
         server.kubectl("-n", "notary", "create", "job", f"{job}-by-hand", f"--from=cronjob/{job}")
-    expected = {f"worker-{at}" for at in range(replicas)} | {"archive-by-hand", "verify-by-hand"}
+    expected = {f"worker-{at}" for at in range(replicas)} | {f"{job}-by-hand" for job in jobs}
     deadline = time.monotonic() + 120
     while True:
         made = {name.partition("/")[2]: pod for name, pod in server.stored("-n", "notary", "pods").items()}

@@ -27,7 +27,7 @@ from aiokafka.helpers import create_ssl_context
 from deploy.namespace import inside, run_inside
 from loadtest.bench.end_to_end import Case, failed, plan_of, run_load
 from loadtest.bench.facts import cpu_seconds, family
-from loadtest.bench.place import Place
+from loadtest.rig import Place
 from tests.deploy.installed import Installed
 from tests.deploy.sites import CLIENTS, installed_sites, urls
 from tests.rights import needs_root

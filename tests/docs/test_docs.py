@@ -13,9 +13,10 @@ from notary.cli import COMMANDS
 from notary.config import Config
 from notary.http.problems import NAMES
 from notary.metrics import Metrics
+from spark_join import arguments as verifier
 
 ROOT = Path(__file__).parents[2]
-DOCS = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/*.md")])
+DOCS = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
 CODE = [
     file for room in ("ordering", "payload", "joiner", "notary", "deploy", "spark_join") for file in sorted((ROOT / room).rglob("*.py"))
 ]
@@ -39,7 +40,7 @@ def settings() -> list[tuple[str, str, str]]:
     """Returns (name, variable, default) of every setting, as configuration.md must list it."""
     found: list[tuple[str, str, str]] = []
     for field in msgspec.structs.fields(Config):
-        if field.name in ("directory", "clock_accepted"):
+        if field.name in ("directory", "file", "clock_accepted"):
             continue
         if isinstance(field.type, type) and issubclass(field.type, msgspec.Struct):
             found += [
@@ -85,27 +86,37 @@ def test_metrics() -> None:
     assert sorted(rows) == sorted(names)
 
 
+def arguments_of(command: str) -> argparse.ArgumentParser:
+    """Returns the parser of a command of `notary`. `verify-log` passes its arguments on to `spark_join verify`."""
+    if command == "verify-log":
+        (commands,) = (action.choices for action in verifier.parser()._actions if isinstance(action.choices, dict))
+        found = commands["verify"]
+        assert isinstance(found, argparse.ArgumentParser)
+        return found
+    parser = argparse.ArgumentParser(add_help=False)
+    import_module(f"notary.cli.{command.replace('-', '_')}").add_arguments(parser)
+    return parser
+
+
 def test_commands() -> None:
     """command-line.md names every command, and every flag of it in its section."""
     page = text("docs/command-line.md")
     for name in COMMANDS:
-        parser = argparse.ArgumentParser(add_help=False)
-        import_module(f"notary.cli.{name.replace('-', '_')}").add_arguments(parser)
+        parser = arguments_of(name)
         section = re.split(rf"^## notary {name}(?![\w-])", page, flags=re.MULTILINE)[1].split("\n## ")[0]
         for flag in re.findall(r"--[a-z-]+", parser.format_help()):
-            assert flag in section or flag == "--json", f"{flag} of notary {name}"
+            assert flag in section or flag in ("--json", "--help"), f"{flag} of notary {name}"
 
 
 @pytest.mark.parametrize("command", sorted(COMMANDS))
 def test_defaults_of_flags(command: str) -> None:
     """A default in command-line.md is the flag's default."""
-    parser = argparse.ArgumentParser(add_help=False)
-    import_module(f"notary.cli.{command.replace('-', '_')}").add_arguments(parser)
+    parser = arguments_of(command)
     section = re.split(rf"^## notary {command}(?![\w-])", text("docs/command-line.md"), flags=re.MULTILINE)[1].split("\n## ")[0]
     for action in parser._actions:
         rows = [line for line in section.splitlines() if action.option_strings and line.startswith(f"| `{action.option_strings[0]} ")]
-        if rows and action.default is not None:
-            (told,) = re.findall(r"default `?(\w+(?:\.\d+)?)", rows[0]) or ["nothing"]
+        if rows and action.default not in (None, []):
+            (told,) = re.findall(r"default `?([\w\[\]*]+(?:\.\d+)?)", rows[0]) or ["nothing"]
             assert told == (f"{action.default:g}" if isinstance(action.default, float) else str(action.default)), rows[0]
 
 
@@ -115,7 +126,7 @@ def test_problems() -> None:
     assert sorted(rows) == sorted(NAMES)
 
 
-@pytest.mark.parametrize("page", DOCS, ids=lambda file: file.name)
+@pytest.mark.parametrize("page", DOCS, ids=lambda file: str(file.relative_to(ROOT)))
 def test_links(page: Path) -> None:
     """Every link inside the project leads to an existing file and heading."""
     for link in _LINK.findall(_CODE_BLOCK.sub("", page.read_text())):
@@ -139,7 +150,7 @@ def test_pages_and_sections_that_the_code_names() -> None:
             assert section.lower().replace(" ", "-") in runbook, f"{file}: {section}"
 
 
-@pytest.mark.parametrize("page", DOCS, ids=lambda file: file.name)
+@pytest.mark.parametrize("page", DOCS, ids=lambda file: str(file.relative_to(ROOT)))
 def test_tests_that_a_page_names(page: Path) -> None:
     """Every test or test folder that a page names exists."""
     for path, name in re.findall(r"`(tests/[\w/.]+)(?:::(\w+))?`", page.read_text()):

@@ -9,7 +9,7 @@ from pathlib import Path
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from loadtest.bench.generate import NOTARY
-from loadtest.signing import Writer
+from loadtest.signing import SubmissionSigner
 from tests.hostile.wire import Wire, body_of, kind
 from tests.notary.http.asking import post_head
 
@@ -63,7 +63,7 @@ async def _again_and_again(wire: Wire, data: bytes) -> None:
 async def party_flood(wire: Wire) -> None:
     """New submissions of one party, well signed, as fast as they are answered; `Retry-After` is ignored."""
     drawn = random.Random(random.random())
-    writer = Writer(NOTARY, PARTY, party_key().sign)
+    writer = SubmissionSigner(NOTARY, PARTY, party_key().sign)
     while True:
         requests = [writer.request([drawn.randbytes(32) + b"\0\0\0\1"], drawn.randbytes(32)) for _ in range(FLOOD_REQUESTS)]
         made = writer.submission([text for text, _ in requests], [id_ for _, id_ in requests])

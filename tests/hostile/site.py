@@ -17,12 +17,12 @@ import httpx
 import msgspec
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
-from loadtest.bench import service
+from loadtest import rig
 from loadtest.bench.facts import resident_bytes
 from loadtest.bench.generate import NOTARY
 from loadtest.bench.offer import Offer, Offered
-from loadtest.bench.process import run_module
-from loadtest.signing import Made, Writer
+from loadtest.rig import run_module
+from loadtest.signing import Made, SubmissionSigner
 from tests.hostile.contents import PARTY, party_key
 from tests.hostile.process import Attack
 from tests.hostile.wire import ADDRESS_MAX, Tally, Target
@@ -121,7 +121,7 @@ class Attackers:
 
     def __enter__(self) -> Self:
         command = [sys.executable, "-P", "-m", "tests.hostile.process", msgspec.json.encode(self._attack).decode()]
-        self._process = subprocess.Popen(command, stdout=subprocess.PIPE, env=service.environment(), start_new_session=True)
+        self._process = subprocess.Popen(command, stdout=subprocess.PIPE, env=rig.environment(), start_new_session=True)
         assert self._process.stdout is not None
         self._process.stdout.readline()
         return self
@@ -184,7 +184,7 @@ def made(
     folder: Path, *, kafka: str = "", tls: bool = False, rejections: int = 32, settings: Mapping[str, object] | None = None
 ) -> Iterator[Site]:
     """Make a notary with both parties and its worker, which must end cleanly; its log has `rejections` with the maximum of conflicts."""
-    config = service.make(folder / "notary", kafka or None, "hostile")
+    config = rig.make(folder / "notary", kafka or None, "hostile")
     NotaryDirectory(folder / "notary").register_pem(
         PARTY, party_key().public_key().public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
     )
@@ -202,7 +202,7 @@ def made(
 def prepare(url: str, folder: Path, rejections: int) -> Target:
     """Have the worker decide the submissions that hostile clients send again, and write their bodies into the folder."""
     drawn = random.Random(1)
-    writer = Writer(NOTARY, PARTY, party_key().sign)
+    writer = SubmissionSigner(NOTARY, PARTY, party_key().sign)
 
     def signed(count: int, states: Sequence[bytes] = ()) -> Made:
         requests = [writer.request(states or [drawn.randbytes(32) + bytes(4)], drawn.randbytes(32)) for _ in range(count)]

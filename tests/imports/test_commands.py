@@ -56,7 +56,7 @@ def sources() -> Iterator[Path]:
 
 def texts() -> Iterator[Path]:
     yield from (ROOT / name for name in ("README.md", "CONTRIBUTING.md", "Makefile"))
-    yield from (ROOT / "docs").glob("*.md")
+    yield from (ROOT / "docs").rglob("*.md")
     for room in ROOMS:
         yield from (file for file in (ROOT / room).rglob("*") if file.is_file() and "__pycache__" not in file.parts and _is_text(file))
 

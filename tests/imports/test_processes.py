@@ -15,12 +15,11 @@ import pytest
 from deploy.local import CannotRun
 from deploy.local.tether import release, tie
 from loadtest.bench.ahead import Ahead
-from loadtest.bench.load import Outcome, Plan
-from loadtest.bench.process import run_module
-from loadtest.bench.service import make, worker
+from loadtest.bench.load import LoadResult, Plan
 from loadtest.openloop.__main__ import main as openloop
 from loadtest.peers import front
 from loadtest.peers.servers import Servers
+from loadtest.rig import make, run_module, worker
 from tests.planted import Planted
 
 SCRIPT = [str(Path(sys.executable).with_name("notary"))]
@@ -83,7 +82,7 @@ def test_a_worker_and_its_children(planted: Planted, tmp_path: Path) -> None:
     settings = {"NOTARY_HTTP_INTAKE_PROCESSES": "1", "NOTARY_WORKER_SCRUB_INTERVAL_MS": "100"}
     with worker(config, "w", settings) as service:
         plan = Plan(urls=[service.url], seed=1, requests=1, inputs=1, connections=1, seconds=0.5, submissions_max=2_000, pids={})
-        assert run_module("loadtest.bench.load", plan, Outcome, 60).submissions  # an acceptor process has read them
+        assert run_module("loadtest.bench.load", plan, LoadResult, 60).submissions  # an acceptor process has read them
         while "\nnotary_index_scrubs 0" in (metrics := httpx.get(f"{service.url}/metrics", trust_env=False).text):
             time.sleep(0.05)
         assert "\nnotary_index_scrubs " in metrics
@@ -91,7 +90,7 @@ def test_a_worker_and_its_children(planted: Planted, tmp_path: Path) -> None:
 
 
 def test_verify_log(planted: Planted, tmp_path: Path) -> None:
-    """`notary verify-log` calls `spark_join` and imports none. With Spark's own processes: `tests/spark/test_command.py`."""
+    """`notary verify-log` calls `spark_join` and imports none. With Spark's own processes: `tests/spark/test_commands.py`."""
     done = ran(*SCRIPT, "verify-log", "--archive", str(tmp_path / "none"), "--out", str(tmp_path / "out"))
     assert (done.returncode, planted.imported) == (2, []), done.stderr
     assert "spark_join verify" in done.stderr

@@ -36,20 +36,18 @@ def test_nothing_holds_what_was_dropped() -> None:
     assert [sys.getrefcount(value) for value in values] == before
 
 
-def test_the_last_one_that_waits() -> None:
-    """The last waiting record is the one with the highest offset among those with a value, whatever the order of their keys."""
+def test_the_last_ones_that_wait() -> None:
+    """The last waiting records are those with a value, by offset whatever their keys, back to the first with an earlier append time."""
     buffer = Buffer()
-    assert buffer.last(0) is None
-    for offset, (incarnation, sequence) in enumerate([(1, 1), (2, 1), (1, 1), (3, 1)]):
-        _add(buffer, 0, incarnation, sequence, offset, b"%d" % offset)
-    buffer.drop_through(3, 1)
-    last = buffer.last(0)
-    assert last is not None
-    assert (last.offset, last.key, last.value) == (2, batch_key(1, 1), b"2")
-    buffer.empty(0, 1, 1)
-    last = buffer.last(0)
-    assert last is not None
-    assert (last.offset, last.key) == (1, batch_key(2, 1))
+    assert buffer.last_run(0) == []
+    for offset, (sequence, append_time_ms) in enumerate([(1, 7), (2, 7), (3, 8), (1, 9), (4, 9), (2, 9), (5, 9)]):
+        buffer.add(0, 1 if sequence < 5 else 2, sequence, Buffered(offset, append_time_ms, b"%d" % offset))
+    assert [record.offset for record in buffer.last_run(0)] == [2, 3, 4, 5, 6]
+    buffer.drop_through(2, 5)
+    assert [(record.offset, record.key, record.value) for record in buffer.last_run(0)][-1] == (5, batch_key(1, 2), b"5")
+    buffer.empty(0, 1, 3)
+    assert [record.offset for record in buffer.last_run(0)] == [1, 3, 4, 5]
+    assert buffer.last_run(1) == []
 
 
 def test_partitions_are_apart() -> None:

@@ -6,6 +6,7 @@ import pytest
 
 from joiner import Joiner, Ready, VoteVoid
 from joiner.core import ELECTORATE_MS
+from ordering.errors import FatalCode
 from ordering.log import ORDERING, Record
 from ordering.records import Fence, Genesis, Key, Partitions, Register, View, batch_key, encode
 from ordering.signatures import NO_LOG_ID, endorse_key, sign_fill, sign_record
@@ -48,7 +49,8 @@ def _log(reading: Reading) -> tuple[object, ...]:
 def test_a_topic_without_genesis_is_nobodys_log(first: bytes | None) -> None:
     """A reader stops before a first record that is not a genesis record signed by the owner that it names."""
     ready = Reading().step(Record(ORDERING, 0, T0, b"", first))
-    assert "does not begin with a genesis record" in ready.stop
+    assert ready.stop is not None
+    assert ready.stop.code is FatalCode.NO_GENESIS
     assert not ready.advanced
 
 
@@ -113,7 +115,7 @@ def test_records_without_a_good_signature_change_nothing(kind: str, signed: str)
     before, log = reading.view, _log(reading)
     ready = reading.step(history.put(ORDERING, None, body + signature), history.payload(1, 1, "a"))
     assert _kinds(ready) == ["unsigned"]
-    assert (reading.view, _log(reading), reading.batches, ready.stop, ready.evidence) == (before, log, [], "", None)
+    assert (reading.view, _log(reading), reading.batches, ready.stop, ready.evidence) == (before, log, [], None, None)
     assert (ready.registered, ready.fenced, ready.roots_seen, ready.lives) == ([], [], [], [])
 
 
@@ -369,10 +371,11 @@ def test_activate_stops_who_cannot_read_it() -> None:
         history.entry(1, 1, "a"), history.payload(1, 1, "a"), history.activate(2), history.entry(1, 2, "b"), history.payload(1, 2, "b")
     )
     assert named(ready.batches) == [(1, 1, "1")]
-    assert "activates format version 2 and this software reads 1" in ready.stop
+    assert ready.stop is not None
+    assert ready.stop.code is FatalCode.FORMAT_TOO_NEW
     assert ready.offsets_next[ORDERING] == 3
     again = reading.restarted().step(*rest(history, reading.state))
-    assert again.stop
+    assert again.stop is not None
     assert not again.advanced
 
 
@@ -386,7 +389,7 @@ def test_activate_is_passed_by_who_can_read_it() -> None:
         return history.put(ORDERING, None, unsigned + KEY.sign(b"notary/log/v1\n" + history.log_id + unsigned))
 
     ready = reading.step(second_version(1, "a"), history.activate(2), second_version(2, "b"), history.payload(1, 2, "b"))
-    assert (ready.stop, _kinds(ready)) == ("", ["malformed"])
+    assert (ready.stop, _kinds(ready)) == (None, ["malformed"])
     assert named(ready.batches) == [(1, 2, "1")]
     assert _log(reading)[2] == (1, 2)
     assert reading.restarted().joiner.log_state == reading.joiner.log_state
@@ -397,7 +400,7 @@ def test_activate_while_a_voter_cannot_read_it() -> None:
     for reads in (1, 2):
         history, reading = _begun("new", version=2, reads=reads)
         ready = reading.step(history.register("old", version=1), history.activate(2))
-        assert (ready.stop, _kinds(ready)) == ("", ["skipped"])
+        assert (ready.stop, _kinds(ready)) == (None, ["skipped"])
         assert "which 'old' cannot read, does not count" in ready.notices[0].text
         assert _log(reading)[2] == (1,)
 
@@ -416,7 +419,7 @@ def test_activate_of_what_is_active() -> None:
     """The activation of an active version changes nothing."""
     history, reading = _begun()
     ready = reading.step(history.activate(1), history.entry(1, 1, "a"), history.payload(1, 1, "a"))
-    assert not ready.stop
+    assert ready.stop is None
     assert _kinds(ready) == ["skipped"]
     assert named(ready.batches) == [(1, 1, "1")]
 
@@ -436,7 +439,7 @@ def test_ordering_alone() -> None:
         history.partitions(4),
     ]
     ready = joiner.step(records, 0)
-    assert (ready.stop, ready.evidence, ready.notices, ready.batches) == ("", None, [], [])
+    assert (ready.stop, ready.evidence, ready.notices, ready.batches) == (None, None, [], [])
     assert joiner.log_state is not None
     assert (joiner.log_state.key, joiner.log_state.payload_partitions) == (SECOND.public_key, 4)
     assert [(life.incarnation, life.sequence_last, life.fenced) for life in ready.lives] == [(1, 3, True), (2, 0, False)]

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from loadtest.bench.generate import NOTARY
-from loadtest.bench.load import Outcome, Plan, drive
+from loadtest.bench.load import LoadResult, Plan, drive
 from payload import decode_submission
 
 
@@ -18,7 +18,7 @@ def _decisions(body: bytes) -> bytes:
     return json.dumps({"decisions": made}, separators=(",", ":")).encode()
 
 
-async def _outcome_of(answer: Callable[[bytes], bytes], *, receipts: bool = True) -> Outcome:
+async def _outcome_of(answer: Callable[[bytes], bytes], *, receipts: bool = True) -> LoadResult:
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
             while head := await reader.readuntil(b"\r\n\r\n"):

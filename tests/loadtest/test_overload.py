@@ -13,8 +13,8 @@ from loadtest.bench.generate import NOTARY
 from loadtest.bench.offer import Offer, Offered
 from loadtest.bench.offered import drive
 from loadtest.bench.overload import measure
-from loadtest.bench.place import workers_on
 from loadtest.bench.report import Report
+from loadtest.rig import workers_on
 from payload import decode_submission
 
 pytestmark = pytest.mark.seconds

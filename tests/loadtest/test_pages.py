@@ -11,10 +11,8 @@ import pytest
 
 from deploy.local import CannotRun
 from loadtest.bench import markdown, plot
-from loadtest.bench.bar import Bar
-from loadtest.bench.lines import last_of_each, read
 from loadtest.bench.program import FIGURES, Part, Step, parts_of, run
-from loadtest.bench.report import Report, lines_to
+from loadtest.bench.report import Bar, Report, last_of_each, lines_to, read
 from loadtest.bench.stages.places import STAGES
 
 MOMENTS = [{"seconds": at, "requests_per_s": 10.0 * at, "refused_requests_per_s": 5.0, "worker_mib": 100.0} for at in range(1, 5)]

@@ -22,8 +22,8 @@ from loadtest.bench.generate import NOTARY, PARTY, party_key_pem, submissions
 from loadtest.bench.report import Report
 from loadtest.peers import etcd, limits, ours, postgresql, single_topic
 from loadtest.peers.__main__ import main
-from loadtest.peers.contest import Conflict, Told, ask, changed, contest, double_spends, recheck
-from loadtest.peers.front import Front, Verdict
+from loadtest.peers.contest import ReceivedConflict, ReceivedDecision, ask, changed, contest, double_spends, recheck
+from loadtest.peers.front import PeerDecision, PeerServer
 from loadtest.peers.servers import Servers
 from loadtest.peers.single_topic import PAYLOAD, SingleTopicLog, cut, join
 from loadtest.peers.turns import ON_BROKERS
@@ -111,9 +111,9 @@ def test_an_unknown_peer_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
 class Careless:
     """A peer that commits every request."""
 
-    async def decide(self, submission: Submission) -> Sequence[Verdict]:
+    async def decide(self, submission: Submission) -> Sequence[PeerDecision]:
         """Commit all requests."""
-        return [Verdict(request.transaction_id) for request in submission.requests]
+        return [PeerDecision(request.transaction_id) for request in submission.requests]
 
 
 async def test_a_peer_that_double_spends_is_found_out(tmp_path: Path) -> None:
@@ -121,7 +121,7 @@ async def test_a_peer_that_double_spends_is_found_out(tmp_path: Path) -> None:
     parties = tmp_path / "parties.json"
     parties.write_text(json.dumps({PARTY: party_key_pem().decode()}))
     gate = Gate(NOTARY, Parties(parties), lambda: None, time.monotonic, bytes_max=1 << 20, body_s_max=20.0, turn_s_max=0.005)
-    server = Server(Front(gate, Careless()), bind("127.0.0.1", 0))
+    server = Server(PeerServer(gate, Careless()), bind("127.0.0.1", 0))
     await server.start()
     try:
         assert any("spent twice" in problem for problem in await asyncio.to_thread(contest, server.url, 1))
@@ -130,8 +130,8 @@ async def test_a_peer_that_double_spends_is_found_out(tmp_path: Path) -> None:
         await server.stop(1.0)
 
 
-def _told(id_: str, *conflicts: Conflict) -> Told:
-    return Told(id_ * 64, "rejected" if conflicts else "committed", conflicts)
+def _told(id_: str, *conflicts: ReceivedConflict) -> ReceivedDecision:
+    return ReceivedDecision(id_ * 64, "rejected" if conflicts else "committed", conflicts)
 
 
 def test_a_state_spent_twice() -> None:
@@ -144,13 +144,13 @@ def test_a_state_spent_twice() -> None:
 def test_a_rejection_needs_a_reason() -> None:
     """A rejection for a state that no transaction consumed, or for no state, is a problem."""
     inputs = {"a" * 64: ["s:0"]}
-    assert len(double_spends(inputs, [_told("a", Conflict("s:0", "input", "0" * 64))])) == 1
-    assert len(double_spends(inputs, [Told("a" * 64, "rejected", ())])) == 1
+    assert len(double_spends(inputs, [_told("a", ReceivedConflict("s:0", "input", "0" * 64))])) == 1
+    assert len(double_spends(inputs, [ReceivedDecision("a" * 64, "rejected", ())])) == 1
 
 
 def test_an_outcome_that_changes() -> None:
     """A retry may report more conflicts, but neither fewer nor another outcome."""
-    one, other = Conflict("s:0", "input", "0" * 64), Conflict("t:0", "input", "1" * 64)
+    one, other = ReceivedConflict("s:0", "input", "0" * 64), ReceivedConflict("t:0", "input", "1" * 64)
     assert changed([_told("a", one)], [_told("a", one, other)]) == []
     assert len(changed([_told("a", one, other)], [_told("a", one)])) == 1
     assert len(changed([_told("a")], [_told("a", one)])) == 1

@@ -338,8 +338,8 @@ MUTANTS: Final = (
         "a receipt of its neighbour is given",
         "contract",
         LOOKUPS,
-        "worker.issuer.receipt(position).encode()",
-        "worker.issuer.receipt(position ^ 1 if position else 0).encode()",
+        "worker.issuer.receipt(position)",
+        "worker.issuer.receipt(position ^ 1 if position else 0)",
     ),
     Mutant(
         "another leaf stands first in a tile",
@@ -352,8 +352,8 @@ MUTANTS: Final = (
         "a state is consumed a position later",
         "contract",
         LOOKUPS,
-        '"consumed_by": consumed.by_hash.hex(), "position": consumed.position}',
-        '"consumed_by": consumed.by_hash.hex(), "position": consumed.position + 1}',
+        "StateJson(rest, consumed.by_hash.hex(), consumed.position)",
+        "StateJson(rest, consumed.by_hash.hex(), consumed.position + 1)",
     ),
     # admission: what should be refused is, and nobody else
     Mutant(

@@ -163,6 +163,24 @@ async def test_what_the_gate_has_not_let_in_when_the_end_begins_stays_out(gate: 
         assert isinstance(told, NotReady)
 
 
+async def test_a_bug_in_one_answer_does_not_stop_the_gate(gate: Gate) -> None:
+    """A body whose refusal cannot be recorded costs no other body its turn, whether it came before or comes after."""
+    loop = asyncio.get_running_loop()
+    problems: list[BaseException] = []
+    loop.set_exception_handler(lambda loop, context: problems.append(context["exception"]))
+    broken, beside, later = Told(gate), Told(gate), Told(gate)
+    broken.done.set_result(None)  # so that its own result is a bug
+    for body in (broken, beside):
+        body.piece(KNOWN.body(spend()))
+        body.whole()
+    await beside.done
+    later.piece(KNOWN.body(spend()))
+    later.whole()
+    await later.done
+    assert [type(problem) for problem in problems] == [asyncio.InvalidStateError]
+    assert gate.body_bytes == 0
+
+
 def test_only_the_gate_admits() -> None:
     """Only the gate creates an `AdmittedSubmission`, so that all reasons for a rejection are in one file."""
     root = Path(__file__).parents[2]
@@ -253,6 +271,10 @@ async def test_nobody_has_room(shared: Gate, queue: SubmissionQueue[None], clock
         queue.put(shared.admit(OTHER.body(spend())) if queue.refusal(1, 9, OTHER.name) is None else shared.admit(THIRD.body(spend())))
     problem = shared.closed(at_head=True)
     assert isinstance(problem, Overloaded)
+    counted = dict(shared.refusals)
+    looked = shared.peek()
+    assert isinstance(looked, Overloaded)
+    assert (str(looked), looked.ticket, dict(shared.refusals)) == (str(problem), b"", counted), "a look refuses nobody"
     clock.now_s += problem.retry_after_s
     assert shared.closed(problem.ticket, at_head=True) is None
     assert shared.closed(b"A" * 59, at_head=True) is not None

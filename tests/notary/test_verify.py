@@ -20,6 +20,7 @@ from notary.decision import Conflict, Decision, Kind, Outcome
 from notary.receipts import Checkpoint, NotVerified, sign_note
 from notary.tree import EMPTY_ROOT, HASH_BYTES
 from notary.verify import decision_and_receipt, decision_of, verify_checkpoint, verify_consistency, verify_receipt
+from notary.wire import DecisionJson, decode_decision
 from tests.notary.receipts.grown import ORIGIN, Grown, as_object, base64_of, private_key, random_decisions
 
 ROOT = Path(__file__).parents[2]
@@ -66,11 +67,12 @@ def test_at_every_size(size: int) -> None:
 
 
 def test_the_forms_that_a_decision_has() -> None:
-    """A decision verifies as object, text or bytes, with or without its receipt, indented or not."""
+    """A decision verifies as object, text or bytes, or as a client's answer, with or without its receipt, indented or not."""
     decision = NOTARY.decisions[5]
     plain, receipt = as_object(decision), NOTARY.receipt(5)
     whole = {**plain, "receipt": receipt}
-    for form in (decision, plain, MappingProxyType(plain), whole, {**plain, "receipt": None}):
+    answer = decode_decision(json.dumps(whole).encode())
+    for form in (decision, answer, plain, MappingProxyType(plain), whole, {**plain, "receipt": None}):
         verify_receipt(receipt, form, KEY)
     for text in (json.dumps(plain), json.dumps(whole, indent=1), json.dumps(dict(reversed(plain.items())))):
         verify_receipt(receipt.encode(), text, KEY)
@@ -386,6 +388,16 @@ def test_changed_decisions(position: int, data: st.DataObject) -> None:
     except NotVerified:
         return
     assert json.loads(mutated) == json.loads(text)
+
+
+@pytest.mark.parametrize("member", DecisionJson.__struct_fields__[:-1])  # of all but its receipt, which is not looked at
+def test_an_answer_that_no_decoder_made(member: str) -> None:
+    """An answer with a value of another type, or with another decision's, does not verify, and raises nothing but `NotVerified`."""
+    answer, receipt = decode_decision(json.dumps(as_object(NOTARY.decisions[5])).encode()), NOTARY.receipt(5)
+    assert verify_receipt(receipt, answer, KEY).size == 300
+    for value in (object(), b"\xff", -(2**70), "\ud800", (object(),)):
+        assert refused(receipt, msgspec.structs.replace(answer, **{member: value})) == "malformed-decision"
+    assert refused(receipt, msgspec.structs.replace(answer, log_time=answer.log_time + 1)) == "wrong-root"
 
 
 @given(st.integers(0, 299), st.data())

@@ -250,7 +250,7 @@ class Worker:
                 self.joiner.examined(ready.evidence)
             ready = self.joiner.step((), now_ms)
             self._persist(ready)
-        assert not ready.stop
+        assert ready.stop is None
         self.paused = ready.paused
         if ready.read_again:
             self.joiner.forget_unjudged()

@@ -143,7 +143,7 @@ class Player:
         said += [f"notice {notice.kind}: {notice.text}" for notice in ready.notices]
         if ready.evidence is not None:
             said.append(f"evidence in record {ready.evidence.offset}: {ready.evidence.writer} has seen {ready.evidence.view.seen}")
-        said += [f"stops: {ready.stop}"] * bool(ready.stop)
+        said += [f"stops: {ready.stop}"] * (ready.stop is not None)
         said += [f"in doubt for {name} since {seen} records" for name, seen in self.reading.joiner.doubts.open.items()]
         hole = self.reading.joiner.hole
         return said + ([f"hole {hole.incarnation}/{hole.sequence} in {hole.partition}"] if hole else [])

@@ -21,9 +21,9 @@ import msgspec
 from joiner.history import Comparison, History
 from joiner.lives import Lives
 from joiner.look import sought
-from notary.decision import to_json
 from notary.index import rows
 from notary.index.store import META
+from notary.wire import to_json
 from ordering.log import ORDERING
 from ordering.records import View
 from tests.checkers.records import Entry, Fence, Ordering, Register, Root, ordering_record, view_of

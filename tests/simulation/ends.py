@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from notary.index.store import DECISIONS, STATES
-from ordering.errors import Condemned, ConfigurationError
+from ordering.errors import Condemned, ConfigurationError, Fatal, FatalCode
 from ordering.log import ORDERING
 from ordering.records import View
 from tests.checkers.records import Entry, Ordering, ordering_record
@@ -43,25 +43,27 @@ def judge(world: "World", slot: Slot, process: Process, problem: Exception) -> s
         # The message must name both values.
         found = {"name": NOTARY, "origin": ORIGIN}[process.misnamed]
         return "misnamed workers refused" if repr(found) in text and repr(OTHER_NOTARY) in text else ""
-    if "No space left" in text:
+    if not isinstance(problem, Fatal):
+        return ""
+    if problem.code in (FatalCode.DISK_FULL, FatalCode.INDEX_UNWRITABLE):
         return "full disks noticed" if slot.disk.full or slot.disk.full_until_s > world.loop.time() - LOOKS_S else ""
-    if "two processes share a name" in text:
+    if problem.code is FatalCode.DUPLICATE_WORKER_NAME:
         # A loss may have taken the registrations that the worker counted.
         return "namesakes noticed" if world.losses.damages or _lost(world, slot, process) >= LIVES_LOST_MAX else ""
-    if "the owner has retired worker" in text:
+    if problem.code is FatalCode.RETIRED:
         return "retired workers stopped" if world.counts.get("retired incarnations") else ""
-    if "it cannot write there" in text:
+    if problem.code is FatalCode.KEY_MISSING:
         if any(from_s <= world.loop.time() <= until_s for from_s, until_s in world.shown_less):
             return "cut logs noticed"  # the log shows an earlier key
         # Several workers may report this after one loss, and the owner needs to repair it once.
         again = "keys put in force again"
         return again if world.owner.repair() or world.counts.get(again) else ""
-    if "'Content is lost'" in text:
+    if problem.code is FatalCode.CONTENT_LOST:
         return _content_is_lost(world, slot)
-    if "'Somebody knew another history'" in text:
+    if problem.code is FatalCode.HISTORY_DIFFERS:
         slot.needs_disk = True
         return "settled against" if world.counts.get("doubts settled") else ""
-    if "'The index is ahead of its log'" in text or "should be read from offset" in text:
+    if problem.code is FatalCode.INDEX_AHEAD_OF_LOG:
         if world.losses.damages and contradicts(slot.disk, world.cluster):
             slot.needs_disk = True
             return "regrown logs refused"

@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from spark_join.commands import arguments, main
+from spark_join import commands
 from spark_join.engine.session import open_session
-from spark_join.log.client import jar_settings
+from spark_join.log.kafka import jar_settings
 from tests.spark.broker import Broker, one_broker
 
 # Spark starts the process `chmod` for each file that it writes, and for its checksum's. Here it does so without another process in between,
@@ -19,7 +19,7 @@ SMALL = {
     "spark.sql.shuffle.partitions": "2",
     "spark.default.parallelism": "2",
     "spark.sql.adaptive.enabled": "false",  # small plans need no second optimization
-    # Nothing here runs long enough to be worth compiling. One command of `test_command.py` runs with the default settings.
+    # Nothing here runs long enough to be worth compiling. One command of `test_commands.py` runs with the default settings.
     "spark.driver.extraJavaOptions": JAVA,
     "spark.hadoop.fs.file.impl": "org.apache.hadoop.fs.RawLocalFileSystem",
     "spark.sql.codegen.wholeStage": "false",
@@ -47,14 +47,14 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
 def command(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> Callable[..., int]:
     """Returns a function that runs a `spark_join` command line in the shared session and returns its exit code.
 
-    A process and a session of its own take half a minute of a core: `test_command.py` has the tests that need them.
+    A process and a session of its own take half a minute of a core: `test_commands.py` has the tests that need them.
     """
 
     def run(*words: object) -> int:
         with monkeypatch.context() as patched:
-            patched.setattr(arguments, "open_session", lambda *_, **__: spark)
+            patched.setattr(commands, "open_session", lambda *_, **__: spark)
             patched.setattr(SparkSession, "stop", lambda _: None)
-            return main([str(word) for word in words])
+            return commands.main([str(word) for word in words])
 
     return run
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pyspark
 
-from spark_join.engine.java import java_home
+from spark_join.engine.session import java_home
 
 HOME = Path(pyspark.__file__).parent
 MEMORY = "512m"

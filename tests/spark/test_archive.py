@@ -15,7 +15,7 @@ from ordering.log import ORDERING
 from spark_join.engine.stages import Stages
 from spark_join.errors import CouldNotVerify
 from spark_join.log.archive import read_archive, unlisted
-from spark_join.state.state import start
+from spark_join.state import start
 from spark_join.verify import verify
 from tests.asking.party import spend, state
 from tests.checkers.records import key_of
@@ -111,7 +111,7 @@ def _edited(old: bytes, new: bytes) -> Callable[[Path], None]:
         (_no_parquet, r"00000002\.parquet is no Parquet: "),
         (
             _edited(b'"records":2', b'"records":3'),
-            r"partition=1/00000002\.parquet is said to hold 3 records from offset 2 up to 4: too many",
+            r"partition=1/00000002\.parquet is listed with 3 records from offset 2 up to 4: too many",
         ),
         (_edited(b'"records":2', b'"records":-2'), r"ranges/00000002\.json cannot be read: Expected `int` >= 0 - at `\$\.files"),
         (_edited(b'"offset_end":4', b'"offset_end":1e99'), r"ranges/00000002\.json cannot be read: "),

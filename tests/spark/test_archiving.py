@@ -11,12 +11,13 @@ from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
-from spark_join.errors import CouldNotVerify, cause
+from spark_join.arguments import RANGE_RECORDS_MAX
+from spark_join.engine.session import cause
+from spark_join.errors import CouldNotVerify
 from spark_join.log.archive import read_archive
-from spark_join.log.archiving import RANGE_RECORDS_MAX, Archived, archive
-from spark_join.log.client import Admin, Kafka
-from spark_join.log.copies import Digest, digests
-from spark_join.log.kafka import log_bounds, read_kafka, read_records
+from spark_join.log.archiving import Archived, archive
+from spark_join.log.files import Digest, digests
+from spark_join.log.kafka import Admin, Kafka, log_bounds, read_kafka, read_records
 from spark_join.log.restore import Restored, restore
 from tests.checkers.signed_log import SignedLog
 from tests.spark.broker import Broker
@@ -218,10 +219,10 @@ def test_archive_of_another_log(spark: SparkSession, kafka: Kafka, kafka_broker:
     assert _archived(spark, kafka, tmp_path) == [Archived(2, 2, {}, 0)]
     before = _names(tmp_path)
     kafka_broker.delete(kafka.prefix, 0, 5)
-    refused(kafka.prefix, r"payload partition 0 begins at offset 5, and offset 4 would tell")
+    refused(kafka.prefix, r"payload partition 0 begins at offset 5, and offset 4 would show")
     with pytest.raises(CouldNotVerify, match=r"payload partition 0 begins at offset 5: the records before are deleted"):
         read_kafka(spark, kafka)
-    with pytest.raises(CouldNotVerify, match=r"begins at offset 5, and offset 0 would tell"):
+    with pytest.raises(CouldNotVerify, match=r"begins at offset 5, and offset 0 would show"):
         _archived(spark, kafka, new_archive)
 
 

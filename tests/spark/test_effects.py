@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from spark_join.order.effects import Effects, Verdict
+from spark_join.order.effects import AppliedRecord, Effects
 from spark_join.order.identity import Identity, identity_of
 from spark_join.order.ordering_records import SCHEMA, Fields, read
 from tests.checkers.records import View
@@ -68,7 +68,7 @@ def test_vectors() -> None:
     assert (identity.log_id.hex(), identity.owner_key.hex()) == (VECTORS["log_id"], VECTORS["owner_key_hex"])
     assert [key.hex() for _, key in identity.notary_keys] == VECTORS["notary_keys_hex"]
     effects = Effects(identity, b"")
-    verdicts: list[Verdict] = []
+    verdicts: list[AppliedRecord] = []
     for record, row in zip(VECTORS["ordering"], rows, strict=True):
         verdicts.append(effects.apply(row))
         assert verdicts[-1].effect == record["takes_effect"], record["what"]
@@ -96,7 +96,7 @@ def _told(applied: Applied) -> tuple[object, ...]:
     return (applied.why_not is None, applied.why_not in (None, Why.CHECKPOINT), view)
 
 
-def _found(verdict: Verdict) -> tuple[object, ...]:
+def _found(verdict: AppliedRecord) -> tuple[object, ...]:
     return (verdict.effect, verdict.skipped is None, verdict.view)
 
 
@@ -153,7 +153,7 @@ def test_random_logs_meet_everything() -> None:
     assert (marks, ends) == ({None, 0, 1}, {True, False})
 
 
-def _applied(log: SignedLog) -> list[Verdict]:
+def _applied(log: SignedLog) -> list[AppliedRecord]:
     identity, rows = _rows(log.streams)
     effects = Effects(identity, b"")
     return [effects.apply(row) for row in rows]

@@ -14,9 +14,9 @@ from notary.config import load
 from ordering.log import Record
 from spark_join.engine.stages import Stages
 from spark_join.errors import CouldNotVerify
-from spark_join.exports.read import read_exports
+from spark_join.exports import read_exports
 from spark_join.log.archive import read_archive
-from spark_join.state.state import start
+from spark_join.state import start
 from spark_join.verify import Verified, verify
 from spark_join.violations import LOG
 from tests.kafka.reading_back import read_streams

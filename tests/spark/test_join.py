@@ -9,13 +9,13 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
 from ordering.log import Record
-from spark_join.engine.running import before
+from spark_join.engine.columns import before
 from spark_join.engine.stages import Stages
 from spark_join.errors import CouldNotVerify
-from spark_join.join import Joined, join
 from spark_join.log.archive import read_archive
 from spark_join.order.effects import carry_of
-from spark_join.state.state import start
+from spark_join.order.join import Joined, join
+from spark_join.state import start
 from tests.checkers.replay import LogRecord, Replayed, replay
 from tests.checkers.signed_log import SignedLog, payload_of, private_key
 from tests.checkers.test_replay import worked_log

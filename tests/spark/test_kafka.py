@@ -1,7 +1,11 @@
-"""Tests a log on a real broker: verified there, archived, restored; and damaged logs that cannot be verified."""
+"""Tests a log on a real broker: verified there, archived, restored; and damaged logs that cannot be verified.
+
+Brokers that cannot be reached with the given settings are reported, and the second client takes the same settings.
+"""
 
 import asyncio
 import json
+import ssl
 import subprocess
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -19,14 +23,14 @@ from notary.config import load
 from ordering.records import Entry, decode
 from ordering.signatures import SigningKey
 from spark_join.engine.stages import Stages
-from spark_join.join import rest_of
+from spark_join.errors import CouldNotVerify
+from spark_join.kept_state import read_state, write_state
 from spark_join.log.archive import read_archive
 from spark_join.log.archiving import Archived, archive
-from spark_join.log.client import Admin, Kafka, parse_properties
-from spark_join.log.kafka import log_bounds, read_kafka
+from spark_join.log.kafka import Admin, Kafka, log_bounds, parse_properties, read_kafka
 from spark_join.log.restore import TOPIC_SETTINGS, Restored
-from spark_join.state.kept import read_state, write_state
-from spark_join.state.state import start
+from spark_join.log.sending import client_settings
+from spark_join.state import rest_of, start
 from spark_join.verify import Verified, verify
 from tests.asking.load import Load, until
 from tests.asking.party import spend, state
@@ -41,9 +45,11 @@ pytestmark = [pytest.mark.spark, pytest.mark.kafka, pytest.mark.timeout(900)]
 ROOT = Path(__file__).parents[2]
 OFTEN = {"worker_checkpoint_interval_ms": 200}
 
+SOON = {"default.api.timeout.ms": "1500", "request.timeout.ms": "1000"}
+
 
 def _archived(spark: SparkSession, kafka: Kafka, folder: Path) -> list[Archived]:
-    return list(archive(spark, kafka, folder, lambda stage: None))
+    return list(archive(spark, kafka, folder, lambda stage: None, 200_000))
 
 
 def _first_night(spark: SparkSession, kafka: Kafka, keys: Mapping[str, str], out: Path) -> Verified:
@@ -216,3 +222,53 @@ async def test_log_of_real_workers(
         assert await _shown("--config", notary.directory / "notary.toml") == await _shown("--archive", folder)
     finally:
         await notary.end()
+
+
+def test_no_log_there(spark: SparkSession, kafka_broker: Broker, kafka_prefix: str) -> None:
+    """Missing topics, and brokers that are down or speak another protocol, are reported within the time limit, with advice."""
+    with pytest.raises(CouldNotVerify, match=rf"has no topic {kafka_prefix}\.ordering, .* --prefix"):
+        read_kafka(spark, Kafka(kafka_broker.bootstrap, kafka_prefix, {}))
+    for bootstrap, properties in (
+        ("127.0.0.1:1", SOON),
+        (kafka_broker.tls, SOON),
+        (kafka_broker.bootstrap, SOON | {"security.protocol": "SSL"}),
+        (kafka_broker.tls, SOON | {"security.protocol": "SSL"}),  # a certificate authority that this Java does not know
+        ("nowhere", {}),
+        (kafka_broker.tls, SOON | {"security.protocol": "TLS"}),
+    ):
+        with pytest.raises(CouldNotVerify, match=rf"Kafka at {bootstrap} .*: \w+Exception: .*--kafka-config and --kafka-option"):
+            read_kafka(spark, Kafka(bootstrap, kafka_prefix, properties))
+
+
+def test_property_that_the_source_sets_itself(spark: SparkSession, kafka_broker: Broker, kafka_prefix: str) -> None:
+    """Spark rejects some properties, and its message is passed on."""
+    kafka_broker.make(kafka_prefix)
+    given = {"auto.offset.reset": "latest"}
+    with pytest.raises(CouldNotVerify, match=r"does not take these options: .*auto\.offset\.reset"):
+        read_kafka(spark, Kafka(kafka_broker.bootstrap, kafka_prefix, given))
+
+
+def test_properties_for_the_producer(spark: SparkSession, kafka_broker: Broker) -> None:
+    """The producer of a restore connects with the given properties, or reports what it cannot do."""
+    tls = client_settings(Kafka("b:1", "p", parse_properties(spark, kafka_broker.config.read_text())))
+    context = tls["ssl_context"]
+    assert (context.verify_mode, context.check_hostname, len(context.get_ca_certs())) == (ssl.CERT_REQUIRED, True, 1)
+    module = "org.apache.kafka.common.security.scram.ScramLoginModule"
+    jaas = rf'sasl.jaas.config={module} required username\="u" password\="p\\"q";'
+    text = f"security.protocol=SASL_PLAINTEXT\nsasl.mechanism: SCRAM-SHA-512\nclient.id=x\n{jaas}"
+    assert client_settings(Kafka("b:1", "p", parse_properties(spark, text))) == {
+        "bootstrap_servers": "b:1",
+        "security_protocol": "SASL_PLAINTEXT",
+        "sasl_mechanism": "SCRAM-SHA-512",
+        "sasl_plain_username": "u",
+        "sasl_plain_password": 'p"q',
+    }
+    for given, message in (
+        ({"ssl.provider": "x"}, r"cannot connect with ssl\.provider"),
+        ({"ssl.truststore.location": "x.jks"}, r"set ssl\.truststore\.type=PEM"),
+        ({"ssl.keystore.location": "/nowhere", "ssl.keystore.type": "PEM"}, r"cannot be used: .*No such file"),
+    ):
+        with pytest.raises(CouldNotVerify, match=message):
+            client_settings(Kafka("b:1", "p", {"security.protocol": "SSL", **given}))
+    with pytest.raises(CouldNotVerify, match=r"sasl\.jaas\.config with username"):
+        client_settings(Kafka("b:1", "p", {"security.protocol": "SASL_SSL"}))

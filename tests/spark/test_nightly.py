@@ -21,11 +21,10 @@ from pyspark.sql import SparkSession
 from ordering.log import ORDERING, Record
 from spark_join.engine.stages import Stages
 from spark_join.errors import CouldNotVerify
-from spark_join.join import rest_of
+from spark_join.kept_state import _link, read_state, write_state
 from spark_join.log.archive import read_archive
 from spark_join.order.effects import carry_of
-from spark_join.state.kept import _link, read_state, write_state
-from spark_join.state.state import GROWING, start
+from spark_join.state import GROWING, rest_of, start
 from spark_join.verify import Verified, verify
 from tests.checkers.judge import hashed
 from tests.checkers.replay import LogRecord, Replayed, replay
@@ -251,16 +250,16 @@ DAMAGES: list[tuple[Callable[[Path], object], str]] = [
         "/state/consumed/00000001/part-.*: state.json says SHA-256 [0-9a-f]{64}, and there is nothing that can be read",
     ),
     (_file_damaged, "/state/hashes/00000002/part-.*: state.json says SHA-256 [0-9a-f]{64}, and there is [0-9a-f]{64}"),
-    (lambda state_: (state_ / "state/state.json").unlink(), "has no report and state to go on from: .*No such file"),
-    (lambda state_: (state_ / "report.json").write_text("{"), "has no report and state to go on from: .*truncated"),
-    (lambda state_: _report(state_, violations={"root-mismatch": 2}), r"tells of violations \(2 root-mismatch\): .*log's start"),
-    (lambda state_: _report(state_, state_sha256=None), "kept no state: go on from one that was told --keep-state"),
+    (lambda state_: (state_ / "state/state.json").unlink(), "has no report and state to continue from: .*No such file"),
+    (lambda state_: (state_ / "report.json").write_text("{"), "has no report and state to continue from: .*truncated"),
+    (lambda state_: _report(state_, violations={"root-mismatch": 2}), r"has violations \(2 root-mismatch\): .*log's start"),
+    (lambda state_: _report(state_, state_sha256=None), "kept no state: continue from one that had --keep-state"),
     (
         lambda state_: shutil.copy(_file(state_, "ids", 2), state_ / "state/ids/00000002/more.parquet"),
         "/state/ids/00000002/more.parquet is there, and state.json does not list it",
     ),
     (lambda state_: _said(state_, lambda said: said["rows"].update(consumed=7)), "/state/consumed has [0-9]+ rows, and there should be 7"),
-    (lambda state_: _lost(state_, "ids", "00000002"), "/state/ids has [0-9]+ rows, and ([0-9]+) decisions make \\1: nothing is built"),
+    (lambda state_: _lost(state_, "ids", "00000002"), "/state/ids has [0-9]+ rows, and ([0-9]+) decisions make \\1: no run continues"),
     (lambda state_: _lost(state_, "orphans"), "/state/orphans has no file, not even an empty one"),
     (
         lambda state_: (state_ / "state/carry.msgpack").write_bytes(b"\x80"),
@@ -268,7 +267,7 @@ DAMAGES: list[tuple[Callable[[Path], object], str]] = [
     ),
     (
         lambda state_: _hashes(state_, lambda rows: rows[0].update(hash=bytes(32))),
-        "/state has leaves whose root is [0-9a-f]{64}, and state.json says root [0-9a-f]{64}: nothing is built on that",
+        "/state has leaves whose root is [0-9a-f]{64}, and state.json says root [0-9a-f]{64}: no run continues from that",
     ),
     (lambda state_: _hashes(state_, lambda rows: rows[0].update(position=0)), "/state has leaves which do not make a tree, and state.json"),
 ]

@@ -10,11 +10,11 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from spark_join.commands import main
-from spark_join.decisions.checkpoints import Counts
 from spark_join.errors import CouldNotVerify
-from spark_join.log.log import Log
-from spark_join.report.write import Run, refuse_used, shown_of, write_report, write_violations
-from spark_join.state.state import start
+from spark_join.log import LogFrames
+from spark_join.report import RunMetadata, refuse_used, shown_of, write_report, write_violations
+from spark_join.state import start
+from spark_join.tree import Counts
 from spark_join.verify import Verified
 from spark_join.violations import VIOLATION
 
@@ -65,10 +65,10 @@ def test_many_violations_go_to_many_files(spark: SparkSession, tmp_path: Path) -
     assert shown == [row for kind in kinds for row in kind]
 
 
-def _verified(spark: SparkSession, violations: DataFrame) -> tuple[Log, Verified]:
+def _verified(spark: SparkSession, violations: DataFrame) -> tuple[LogFrames, Verified]:
     """Returns an empty log, and the result of its verification."""
     records = spark.createDataFrame([], RECORD)
-    log = Log(records, records, 1, {("ordering", 0): 0, ("payload", 0): 0}, lambda _: records)
+    log = LogFrames(records, records, 1, {("ordering", 0): 0, ("payload", 0): 0}, lambda _: records)
     decisions = spark.createDataFrame([], "position bigint, log_time_ms bigint, outcome int")
     entries = spark.createDataFrame(
         [], "offset bigint, log_time_ms bigint, count bigint, append_time_ms bigint, content_append_time_ms bigint"
@@ -95,7 +95,7 @@ def _verified(spark: SparkSession, violations: DataFrame) -> tuple[Log, Verified
 def test_interrupted_run_is_told(spark: SparkSession, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """The part that was written before the report is named as incomplete, and is no report; the report appears last."""
     log, verified = _verified(spark, _violations(spark, 1))
-    run = Run(at=datetime(2026, 11, 22, 3, 4, 5, tzinfo=UTC), signatures=False, stages_s={}, state=start(spark))
+    run = RunMetadata(at=datetime(2026, 11, 22, 3, 4, 5, tzinfo=UTC), signatures=False, stages_s={}, state=start(spark))
     (tmp_path / "report.html").mkdir()  # makes the run fail when only the Parquet files exist
     with pytest.raises(IsADirectoryError):
         write_report(tmp_path, log, verified, run)

@@ -3,9 +3,9 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spark_join.log.client import Bounds
-from spark_join.log.log import ORDERING, Place
-from spark_join.log.slices import offsets_in, slices
+from spark_join.log import ORDERING, Place
+from spark_join.log.archiving import offsets_in, slices
+from spark_join.log.kafka import OffsetRange
 
 lengths = st.integers(0, 40)
 
@@ -13,8 +13,8 @@ lengths = st.integers(0, 40)
 @given(lengths, st.lists(st.tuples(st.integers(0, 9), lengths), min_size=1, max_size=4), st.integers(1, 60), st.integers(-9, 60))
 def test_each_offset_once_and_payloads_first(entries: int, payloads: list[tuple[int, int]], records_max: int, ahead: int) -> None:
     """Parts are consecutive in each partition, none is empty or too large, and no entry comes before the payloads of its time."""
-    payload = {("payload", number): Bounds(first, first + length) for number, (first, length) in enumerate(payloads)}
-    wanted = {ORDERING: Bounds(3, 3 + entries), **payload}
+    payload = {("payload", number): OffsetRange(first, first + length) for number, (first, length) in enumerate(payloads)}
+    wanted = {ORDERING: OffsetRange(3, 3 + entries), **payload}
 
     def payload_ends(offset: int) -> dict[Place, int]:
         return dict.fromkeys(payload, offset + ahead)

@@ -5,8 +5,8 @@ from hashlib import sha256
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
-from spark_join.decisions import tree as in_spark
-from spark_join.decisions.tree import leaves
+from spark_join import tree as in_spark
+from spark_join.tree import leaves
 from tests.checkers.judge import hashed
 from tests.checkers.tree import Tree, leaf_of
 

@@ -10,13 +10,13 @@ from pyspark.sql import SparkSession
 
 from ordering.log import ORDERING, Record
 from spark_join.constants import OUTCOMES
-from spark_join.decisions.checkpoints import Counts
 from spark_join.engine.stages import Stages
 from spark_join.errors import CouldNotVerify
-from spark_join.exports.read import read_exports, refuse_behind_hole
-from spark_join.join import Undecided
+from spark_join.exports import read_exports, refuse_behind_hole
 from spark_join.log.archive import read_archive
-from spark_join.state.state import start
+from spark_join.order.join import Undecided
+from spark_join.state import start
+from spark_join.tree import Counts
 from spark_join.verify import Skipped, Verified, verify
 from tests.asking.party import Party, spend, state
 from tests.checkers.records import Settle, View

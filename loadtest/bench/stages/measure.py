@@ -11,11 +11,10 @@ import msgspec
 
 from deploy.local import Cluster
 from loadtest.bench.end_to_end import Case, failed, name_of, parameters_of, plan_of, run_load
-from loadtest.bench.place import Place, workers_on
 from loadtest.bench.report import Report
-from loadtest.bench.service import python_path
 from loadtest.bench.stages.places import INTAKE, SERIAL, STAGES
 from loadtest.bench.stages.sampler import DIRECTORY
+from loadtest.rig import Place, python_path, workers_on
 
 CASES = (Case(100, 1), Case(100, 4), Case(1, 4))
 TOLD_S_MAX = 10.0

@@ -40,7 +40,7 @@ PLACES: Final[dict[str, str | None]] = {
     "notary/service.py": None,
     "notary/receipts/": "answer",
     "notary/decision.py": None,
-    "notary/decision.py:to_json": "answer",
+    "notary/wire.py": "answer",
     "notary/gate.py": "verify",
     "notary/bodies.py": "verify",
     "notary/quota.py": "verify",

@@ -8,11 +8,10 @@ import msgspec
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from loadtest.bench.generate import NOTARY, PARTY, party_key
-from loadtest.openloop.answers import Told
-from loadtest.openloop.checker import Checker
-from loadtest.openloop.generate import Asked, generate
+from loadtest.openloop.checker import Checker, ReceivedDecision
+from loadtest.openloop.generate import PlannedSubmission, generate
 from loadtest.openloop.plan import Mix
-from loadtest.signing import Writer
+from loadtest.signing import SubmissionSigner
 from notary.decision import leaf
 from notary.receipts import Issuer
 from notary.receipts.note import VerifierKey
@@ -26,9 +25,9 @@ BUSY = Mix(submission_requests=3, inputs=2, inputs_distribution="poisson", doubl
 """A mix in which every kind of event happens within a few submissions."""
 
 
-def asked(count: int, mix: Mix = BUSY, seed: str = "s") -> list[Asked]:
+def asked(count: int, mix: Mix = BUSY, seed: str = "s") -> list[PlannedSubmission]:
     """Returns the submissions of one load process."""
-    return list(generate(mix, seed, count, Writer(NOTARY, PARTY, party_key().sign)))
+    return list(generate(mix, seed, count, SubmissionSigner(NOTARY, PARTY, party_key().sign)))
 
 
 class Honest:
@@ -48,7 +47,7 @@ class Honest:
         """The key that verifies its receipts."""
         return VerifierKey(ORIGIN, self._key.public_key().public_bytes_raw())
 
-    def verify(self, told: Told) -> str | None:
+    def verify(self, told: ReceivedDecision) -> str | None:
         """Verify a receipt, with the result that a checker expects."""
         decision = msgspec.to_builtins(told)
         try:
@@ -57,7 +56,7 @@ class Honest:
             return problem.reason
         return None
 
-    def answer(self, asked: Asked, *, receipts: bool = False) -> list[Told]:
+    def answer(self, asked: PlannedSubmission, *, receipts: bool = False) -> list[ReceivedDecision]:
         """Returns its decisions; receipts only for the first 256 of all."""
         requests = json.loads(asked.body)["requests"]
         ids = [asked.ids[start : start + 32].hex() for start in range(0, len(asked.ids), 32)]
@@ -65,7 +64,7 @@ class Honest:
         if receipts:
             for decision in decisions:
                 decision["receipt"] = json.loads(self._issuer.receipt_json(decision["position"]))
-        return msgspec.convert(decisions, list[Told])
+        return msgspec.convert(decisions, list[ReceivedDecision])
 
     def _decide(self, id_: str, request: dict[str, Any]) -> dict[str, Any]:
         if id_ not in self._decided:
@@ -83,7 +82,7 @@ class Honest:
         return self._decided[id_]
 
 
-def checked(answered: Iterable[tuple[Asked, list[Told]]]) -> list[str]:
+def checked(answered: Iterable[tuple[PlannedSubmission, list[ReceivedDecision]]]) -> list[str]:
     """Returns the violations that a checker without receipts finds in these answers, in their order."""
     checker = Checker(receipts=False)
     for one, answers in answered:

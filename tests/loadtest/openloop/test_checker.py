@@ -1,25 +1,29 @@
-"""Tests that the checker finds nothing against an honest notary, and each false answer."""
+"""Tests that the checker finds nothing against an honest notary, and each false answer; a malformed answer is a wrong one."""
 
+import json
+from collections.abc import Callable
 from random import Random
+from typing import Any
 
 import msgspec
 import pytest
 
-from loadtest.openloop.answers import Told, WrongAnswer
-from loadtest.openloop.checker import Checker
-from loadtest.openloop.generate import Asked
+from loadtest.openloop.checker import Checker, ReceivedDecision, WrongAnswer, read, same_so_far
+from loadtest.openloop.generate import PlannedSubmission
 from loadtest.openloop.plan import Mix
 from tests.loadtest.openloop.honest import Honest, asked, checked
 
 replace = msgspec.structs.replace
 
 
-def _run(count: int = 150) -> list[tuple[Asked, list[Told]]]:
+def _run(count: int = 150) -> list[tuple[PlannedSubmission, list[ReceivedDecision]]]:
     honest = Honest()
     return [(one, honest.answer(one)) for one in asked(count)]
 
 
-def _first(run: list[tuple[Asked, list[Told]]], reason: str | None, *, marked: bool | None = None) -> tuple[int, int]:
+def _first(
+    run: list[tuple[PlannedSubmission, list[ReceivedDecision]]], reason: str | None, *, marked: bool | None = None
+) -> tuple[int, int]:
     """Returns the place of the first decision with that reason that was returned once; `marked`: whether its request has a mark."""
     for number, (one, answers) in enumerate(run):
         for at, told in enumerate(answers):
@@ -133,3 +137,49 @@ def test_receipts_are_there_when_they_were_asked_for(receipts: bool) -> None:
     with pytest.raises(WrongAnswer, match="receipt"):
         checker.answered(one, honest.answer(one, receipts=not receipts), -1)
     assert not checker.counts
+
+
+def _body(decisions: list[Any]) -> bytes:
+    return json.dumps({"decisions": decisions}).encode()
+
+
+def test_an_honest_answer_is_read() -> None:
+    """An honest answer is parsed with every member, in the order of the requests."""
+    one = asked(1)[0]
+    told = Honest().answer(one)
+    assert read(_body(msgspec.to_builtins(told)), one.ids, complete=True) == told
+
+
+@pytest.mark.parametrize(
+    "spoil",
+    [
+        lambda decisions: decisions[::-1],
+        lambda decisions: decisions[:-1],
+        lambda decisions: [*decisions, decisions[0]],
+        lambda decisions: [None, *decisions[1:]],
+        lambda decisions: [decisions[0] | {"transaction_id": "00" * 32}, *decisions[1:]],
+        lambda decisions: [decisions[0] | {"outcome": "rejected", "reason": None}, *decisions[1:]],
+        lambda decisions: [decisions[0] | {"outcome": "committed", "reason": "input-conflict"}, *decisions[1:]],
+        lambda decisions: [decisions[0] | {"outcome": "rejected", "reason": "input-conflict", "conflicts": []}, *decisions[1:]],
+        lambda decisions: [decisions[0] | {"outcome": "rejected", "reason": "no reason"}, *decisions[1:]],
+        lambda decisions: [decisions[0] | {"position": -1}, *decisions[1:]],
+        lambda decisions: [decisions[0] | {"position": "0"}, *decisions[1:]],
+    ],
+    ids=["order", "one too few", "one too many", "null", "id", "no reason", "reason", "no conflicts", "unknown", "position", "text"],
+)
+def test_wrong_answers(spoil: Callable[[list[Any]], list[Any]]) -> None:
+    """An answer with another order, number, id or form is rejected."""
+    one = asked(1)[0]
+    body = _body(spoil(msgspec.to_builtins(Honest().answer(one))))
+    with pytest.raises(WrongAnswer):
+        read(body, one.ids, complete=True)
+
+
+def test_what_a_202_has_decided_stays_decided() -> None:
+    """After a 202 a later answer may decide more or fewer requests, but none differently."""
+    one = asked(1)[0]
+    told = Honest().answer(one)
+    half = [told[0], None, None]
+    assert same_so_far(half, [None, told[1], None]) == [told[0], told[1], None]
+    with pytest.raises(WrongAnswer, match="and then"):
+        same_so_far(half, [msgspec.structs.replace(told[0], position=9), *told[1:]])

@@ -19,8 +19,8 @@ import msgspec
 import pytest
 
 from loadtest.bench.generate import NOTARY
-from loadtest.bench.service import Service, make, worker
-from loadtest.openloop.generate import Asked
+from loadtest.openloop.generate import PlannedSubmission
+from loadtest.rig import Service, make, worker
 from payload import decode_submission
 from tests.loadtest.openloop.honest import Honest
 
@@ -174,10 +174,10 @@ async def test_what_is_no_answer_is_asked_again(tmp_path: Path) -> None:
     def reply(body: bytes, ids: list[bytes]) -> Reply:
         if bodies.setdefault(b"".join(ids), body) is body:
             status = next(turns)
-            known = msgspec.to_builtins(honest.answer(Asked(body, b"".join(ids), {})))[:1] if status == 202 else []
+            known = msgspec.to_builtins(honest.answer(PlannedSubmission(body, b"".join(ids), {})))[:1] if status == 202 else []
             return status, json.dumps({"decisions": [*known, *[None] * (len(ids) - len(known))]}).encode()
         assert bodies[b"".join(ids)] == body
-        decisions = msgspec.to_builtins(honest.answer(Asked(body, b"".join(ids), {})))
+        decisions = msgspec.to_builtins(honest.answer(PlannedSubmission(body, b"".join(ids), {})))
         return 200, json.dumps({"decisions": decisions}).encode()
 
     async with _notary(reply) as url, _notary(reply) as other:

@@ -131,9 +131,9 @@ def test_what_it_says(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkey
     notary = busy(tmp_path / "index", spends=60)
     notary.index.close()
     assert export(tmp_path / "index", tmp_path / "whole") == 0
-    told = capsys.readouterr()
-    assert told.out == f"69 decisions and 246 consumed states of O=Notary,L=London,C=GB are in {tmp_path / 'whole'}\n"
-    assert told.err == ""
+    printed = capsys.readouterr()
+    assert printed.out == f"69 decisions and 246 consumed states of O=Notary,L=London,C=GB are in {tmp_path / 'whole'}\n"
+    assert printed.err == ""
     monkeypatch.setattr(parquet, "GROUP_ROWS_MAX", 7)
     monkeypatch.setattr(parquet, "GROUP_CONFLICTS_MAX", 2)
     monkeypatch.setattr(parquet, "FILE_BYTES_MAX", 4096)

@@ -431,7 +431,7 @@ import sys
 import time
 from notary.cli import main
 from notary.parties import Parties
-from ordering.errors import ConfigurationError, NotReady
+from ordering.errors import ConfigurationError, Fatal, FatalCode, NotReady
 async def fail(self): raise {problem}
 Parties.follow = fail
 sys.exit(main(sys.argv[1:]))
@@ -439,21 +439,24 @@ sys.exit(main(sys.argv[1:]))
 
 
 @pytest.mark.parametrize(
-    ("problem", "line", "is_bug"),
+    ("problem", "line", "code", "is_bug"),
     [
-        ("ConfigurationError('the topic is not fit')", "stopped: the topic is not fit", False),
-        ("KeyError('pos')", "stopped by an error that nobody foresaw: KeyError('pos')", True),
-        ("ExceptionGroup('two', [NotReady('the one'), OSError(5, 'the other')])", "stopped: the one", True),
+        ("ConfigurationError('the topic is not fit')", "stopped: the topic is not fit", None, False),
+        ("Fatal(FatalCode.CONTENT_LOST, 'it was there')", "stopped: it was there", "content-lost", False),
+        ("KeyError('pos')", "stopped by an error that nobody foresaw: KeyError('pos')", None, True),
+        ("ExceptionGroup('two', [NotReady('the one'), OSError(5, 'the other')])", "stopped: the one", None, True),
     ],
-    ids=["known", "bug", "both"],
+    ids=["known", "fatal", "bug", "both"],
 )
-def test_whatever_stops_a_worker_is_told_in_a_line(own_directory: NotaryDirectory, problem: str, line: str, is_bug: bool) -> None:
-    """A failed part ends the worker with exit 2 and a log line with the reason; only a bug has a traceback."""
+def test_whatever_stops_a_worker_is_told_in_a_line(
+    own_directory: NotaryDirectory, problem: str, line: str, code: str | None, is_bug: bool
+) -> None:
+    """A failed part ends the worker with exit 2 and a log line with the reason, a fatal error with its code; only a bug has a traceback."""
     command = [sys.executable, "-c", FAILING.format(problem=problem), "serve", "--config", str(own_directory.config)]
     done = subprocess.run([*command, "--listen", "127.0.0.1:0", "--json"], capture_output=True, text=True, check=False, timeout=EXIT_S_MAX)
     assert done.returncode == 2, done.stderr
     told = [json.loads(each) for each in done.stderr.splitlines()]  # all of stderr is log lines
-    assert [each["level"] for each in told if each["message"] == line] == ["error"], told
+    assert [(each["level"], each.get("code")) for each in told if each["message"] == line] == [("error", code)], told
     assert any("exception" in each for each in told) == is_bug
 
 

@@ -25,7 +25,7 @@ from notary.verify import verify_receipt
 from ordering.errors import ConfigurationError, Malformed, NotReady, OutcomeUnknown
 from tests.notary.client.scripted import NAME, PARTY, PEM, VERIFIER_KEY, Notary, Worker, nobody, request, staged
 
-QUICK = Patience(attempt_s_max=1.0, connect_s_max=1.0, backoff_s_first=0.01, backoff_s_max=0.05)
+QUICK = Patience(attempt_s_max=2.5, connect_s_max=2.5, backoff_s_first=0.01, backoff_s_max=0.05)
 LONG_S = 60.0
 
 

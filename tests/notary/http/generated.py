@@ -42,6 +42,10 @@ def before_call(context: object, case: Any, kwargs: dict[str, Any]) -> None:
             window = {end: None if at is None else int(at) for end, at in (request.get("time_window") or {}).items()}
             if None not in (ends := list(window.values())) and ends:
                 window = {"from": min(ends), "until": max(max(ends), min(ends) + 1)}
+            if list(window.values()) == [None, None]:
+                window["until"] = 1 << 50  # a window has an end
+            if not (window or request.get("inputs") or request.get("references")):
+                request["inputs"] = [known.ref]  # a request asks something
             if window:
                 request["time_window"] = window
             requests[transaction_id(request, known.notary)] = request

@@ -2,6 +2,8 @@
 
 import asyncio
 import json
+import socket
+import struct
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from typing import Any
@@ -223,6 +225,28 @@ async def test_a_log_that_does_not_acknowledge_makes_a_worker_not_ready(own_dire
         assert (await service.http.get("/livez")).status_code == 200
         service.gate.set()
         assert (await first).status_code == 200
+
+
+async def test_clients_that_leave_use_up_no_long_polls(own_directory: NotaryDirectory) -> None:
+    """Clients that ask for a decision and close, or reset, their connections keep no other call from waiting."""
+    async with serving(own_directory, {"http.connections_max": 12}) as service:
+        app, url = service.app, service.http.base_url
+        for resets in (False, True, False, True):
+            writers = []
+            for waiting in (1, 2, 3):  # as many as may wait at a time
+                writers.append((await asyncio.open_connection(url.host, url.port))[1])
+                writers[-1].write(f"GET /v1/transactions/{fresh_hash()}?wait=60 HTTP/1.1\r\nHost: a\r\n\r\n".encode())
+                while app.long_polls < waiting:
+                    await service.http.get("/livez")
+            for writer in writers:
+                if resets:
+                    linger_s = struct.pack("ii", 1, 0)
+                    writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, linger_s)
+                writer.transport.abort()
+            while app.long_polls:
+                await service.http.get("/livez")
+        await app.idle()
+        assert not app.waiting
 
 
 async def test_while_stopping_nothing_is_taken_and_what_is_in_is_answered(own_directory: NotaryDirectory, bank: Bank) -> None:

@@ -142,6 +142,35 @@ def test_the_document_is_openapi_3_1(asking: Asking) -> None:
     OpenAPIV31SpecValidator(json.loads(asking.get("/openapi.json").content)).validate()
 
 
+def test_the_document_names_every_type(asking: Asking) -> None:
+    """Clients' generators need a type for each enumeration, a 64-bit format for large integers, and no default for an optional member."""
+
+    def check(schema: object) -> None:
+        if isinstance(schema, list):
+            for each in schema:
+                check(each)
+        elif isinstance(schema, dict):
+            assert "enum" not in schema or "type" in schema, schema
+            if schema.get("type") in ("integer", ["integer", "null"]) and schema.get("maximum", 0) > 2**31:
+                assert schema["format"] == "int64", schema
+            for each in schema.values():
+                check(each)
+
+    schemas = asking.document["components"]["schemas"]
+    check(asking.document)
+    assert schemas["Decision"]["properties"]["log_time"]["format"] == "int64"
+    assert schemas["Request"]["required"] == ["content_hash"]
+    assert "default" not in json.dumps(schemas)
+    assert set(schemas["Decision"]["required"]) == set(schemas["Decision"]["properties"]) - {"receipt"}
+
+
+def test_a_wait_has_a_limit(asking: Asking) -> None:
+    """`?wait=` beyond the document's limit is malformed."""
+    [wait] = [each for each in asking.document["paths"]["/v1/transactions/{id}"]["get"]["parameters"] if each["name"] == "wait"]
+    answer = asking.get(f"/v1/transactions/{HASH}?wait={wait['schema']['maximum'] + 1}")
+    assert (answer.status_code, answer.json()["where"]) == (400, "?wait")
+
+
 def test_the_schema_of_a_submission_takes_a_submission(asking: Asking, bank: Bank) -> None:
     """An admitted submission fits the schema from which clients generate code."""
     schema = {"$ref": "#/components/schemas/Submission", "components": asking.document["components"]}

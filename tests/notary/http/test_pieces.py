@@ -2,7 +2,7 @@
 
 import asyncio
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Generator
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +10,7 @@ import pytest
 
 from joiner import AdmittedSubmission
 from notary import decision as decisions
-from notary import parties
+from notary import parties, wire
 from notary.bodies import Body
 from notary.gate import Gate
 from notary.http import in_flight, turns
@@ -105,7 +105,8 @@ async def test_many_conflicts_are_read_and_written_in_pieces(service: Service, b
     loser = spend(*states)
     [whole] = (await service.post(bank.body(loser))).json()["decisions"]
     assert len(whole["conflicts"]) == len(states)
-    monkeypatch.setattr(decisions, "CONFLICTS_A_PIECE", 100)
+    for module in (decisions, wire):
+        monkeypatch.setattr(module, "CONFLICTS_A_PIECE", 100)
     call = look_up(service, f"/v1/transactions/{transaction_id(loser)}")
     assert await call.turns() >= 2 * len(states) // (TURN_US + SHARE_US)
     del whole["receipt"]
@@ -156,6 +157,35 @@ async def test_what_nobody_waits_for_any_more_is_not_made(service: Service, bank
     call.gone = True
     await service.app.idle()
     assert not call.found.done()
+
+
+async def test_a_bug_in_one_answer_does_not_stop_the_others(service: Service, bank: Bank, caplog: pytest.LogCaptureFixture) -> None:
+    """The event loop logs work that raises; calls beside it and after it are answered."""
+
+    def broken() -> Generator[int, None, None]:
+        yield 1
+        raise KeyError("a bug")
+
+    await service.post(bank.body(*[spend() for _ in range(TILE_WIDTH)]))
+    beside = look_up(service, "/tile/entries/000")
+    service.app.turns.do(broken())
+    await beside.turns()
+    later = look_up(service, "/tile/entries/000")
+    await later.turns()
+    assert beside.found.result()[0] == later.found.result()[0] == 200
+    assert "KeyError: 'a bug'" in caplog.text
+
+
+async def test_an_answer_after_the_end_is_counted(service: Service, bank: Bank) -> None:
+    """A call that is answered after the worker was detached is in the metrics as any other."""
+    call = look_up(service, "/v1/notary")
+    await call.turns()
+    service.app.detach("it ends")
+    late = look_up(service, "/v1/notary")
+    await late.turns()
+    assert late.told()[0] == 503
+    assert service.app.metrics is not None
+    assert b'notary_http_answers_total{call="/v1/notary",status="503"} 1.0' in service.app.metrics.text()
 
 
 class Told(Body):

@@ -2,16 +2,17 @@
 
 import base64
 import hashlib
+import json
 import random
 from collections.abc import Sequence
 from typing import Any
 
-import msgspec
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from notary.decision import Conflict, Decision, Kind, Outcome, leaf, to_json
+from notary.decision import Conflict, Decision, Kind, Outcome, leaf
 from notary.receipts import Issuer, VerifierKey
 from notary.tree import HASH_BYTES, TILE_WIDTH, Tree, View, format_tile_path, leaf_hash, tile_widths, view_at
+from notary.wire import encode_decision
 
 ORIGIN = "notary.example/test"
 
@@ -51,7 +52,7 @@ def random_decisions(count: int, seed: int = 1) -> list[Decision]:
 
 def as_object(decision: Decision) -> dict[str, Any]:
     """Returns the contract's JSON object."""
-    found: dict[str, Any] = msgspec.to_builtins(to_json(decision))
+    found: dict[str, Any] = json.loads(encode_decision(decision))
     return found
 
 
@@ -80,7 +81,7 @@ class Grown:
 
     def receipt(self, position: int, size: int | None = None) -> str:
         """Returns the receipt made at that size."""
-        return self.issuer(size).receipt(position)
+        return self.issuer(size).receipt(position).decode()
 
     def checkpoint(self, size: int | None = None) -> str:
         """Returns the checkpoint of that size."""

@@ -1,0 +1,190 @@
+"""`notary snapshot create`, `list`, `verify`, `restore` and `prune`: signed copies of an index (`notary.snapshots`).
+
+All but `create` need no private key: they read the key history.
+"""
+
+import argparse
+import json
+import os
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, Final
+
+from notary import keys
+from notary.cli import EXIT_DONE, EXIT_NO
+from notary.cli.export import Progress
+from notary.config import Config, load
+from notary.keyring import Keyring
+from notary.snapshots.make import make
+from notary.snapshots.manifest import Manifest
+from notary.snapshots.place import Place, place_of
+from notary.snapshots.take import Found, find, problem_of, prune, restore_newest
+from ordering.clock import clock_ms
+from ordering.errors import ConfigurationError
+
+MARGIN_S: Final = 86_400
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the flags of `notary snapshot`."""
+    actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
+    for name, summary in (
+        ("create", "copy a worker's index, which may be in use, and sign what it holds"),
+        ("list", "show the snapshots, newest first"),
+        ("verify", "read every file of a snapshot, and compare it with the signed manifest"),
+        ("restore", "put the newest snapshot that verifies in the place of an index that is not there"),
+        ("prune", "remove old snapshots, and files that none names"),
+    ):
+        action = actions.add_parser(name, help=summary, description=summary)
+        action.add_argument("--config", required=True, type=Path, metavar="F", help="notary.toml")
+        action.add_argument("--url", metavar="U", help="the folder or fsspec URL that keeps the snapshots (default: snapshots.url)")
+        action.add_argument("--json", action="store_true", help="say it as JSON")
+        if name in ("create", "restore"):
+            action.add_argument("--name", metavar="W", help="the worker's name, which names its index (default: the host's name)")
+        if name == "create":
+            action.add_argument(
+                "--if-older-s", type=float, metavar="S", help="only if the newest snapshot was made more than S seconds ago"
+            )
+        if name in ("verify", "restore"):
+            action.add_argument("--snapshot", metavar="NAME", help="this one (default: the newest)")
+        if name == "verify":
+            action.add_argument("--all", action="store_true", help="all of them")
+        if name == "restore":
+            action.add_argument("--log", default="", metavar="ID", help="only a snapshot of the log with this identity")
+        if name in ("create", "prune"):
+            action.add_argument("--keep", type=int, metavar="N", help="keep the newest N" + (" and prune" if name == "create" else ""))
+        if name == "prune":
+            action.add_argument(
+                "--margin-s", type=int, default=MARGIN_S, metavar="S", help="leave files younger than that (default: a day)"
+            )
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Do one of the five. Returns 1 when a snapshot does not verify, or none can be restored; every failure raises."""
+    flags = {"worker.name": getattr(arguments, "name", None), "snapshots.url": arguments.url}
+    config = load(arguments.config, {key: value for key, value in flags.items() if value is not None})
+    if not config.snapshots.url:
+        raise ConfigurationError("nothing says where snapshots are kept: set `[snapshots] url` (NOTARY_SNAPSHOTS_URL), or give --url")
+    action: Callable[[_Job], int] = {"create": _create, "list": _list, "verify": _verify, "restore": _restore, "prune": _prune}[
+        arguments.action
+    ]
+    job = _Job(config, arguments)
+    try:
+        return action(job)
+    finally:
+        job.progress.end()
+
+
+class _Job:
+    """One command: its place, its keys, and how it reports."""
+
+    def __init__(self, config: Config, arguments: argparse.Namespace) -> None:
+        self.config, self.arguments = config, arguments
+        self.place: Place = place_of(config.snapshots.url, Path(config.directory))
+        self.progress = Progress()
+        self._trusted, self._all_keys = keys.verifier_keys(config.path(config.key_history_file), config.origin)
+
+    def found(self, *, former_keys: bool = False) -> Iterator[Found]:
+        """Yields the snapshots, newest first; those that a former key signed only on request, since its thief could have made them."""
+        return find(self.place, self._all_keys if former_keys else self._trusted, self.config.name)
+
+    def named(self) -> Iterator[Found]:
+        """Yields the snapshot that `--snapshot` names, or all."""
+        wanted = self.arguments.snapshot
+        return (each for each in self.found() if wanted in (None, each.name))
+
+    def say(self, facts: dict[str, Any], text: str) -> None:
+        """Print the facts as JSON, or the text."""
+        self.progress.end()
+        print(json.dumps(facts) if self.arguments.json else text)
+
+    def complain(self, text: str) -> None:
+        """Print a message for people."""
+        self.progress.end()
+        print(f"notary snapshot: {text}", file=sys.stderr)
+
+
+def _facts(name: str, manifest: Manifest | None, problem: str) -> dict[str, Any]:
+    facts: dict[str, Any] = {"snapshot": name}
+    if manifest is not None:
+        facts |= {each: getattr(manifest, each) for each in ("worker", "made_at_ms", "decisions", "root", "log")}
+        facts["bytes"] = manifest.total_bytes
+    return facts | {"problem": problem or None}
+
+
+def _line(manifest: Manifest) -> str:
+    made = time.strftime("%Y-%m-%d %H:%M:%SZ", time.gmtime(manifest.made_at_ms / 1000))
+    return f"{manifest.name}  {manifest.decisions:,} decisions, {manifest.total_bytes:,} bytes, made {made} by {manifest.worker}"
+
+
+def _create(job: _Job) -> int:
+    config, arguments = job.config, job.arguments
+    os.nice(19)  # the worker that serves beside it comes first
+    now_ms = clock_ms()
+    if arguments.if_older_s is not None:
+        made = [each.manifest for each in job.found() if each.manifest is not None]
+        # One made by a clock that is ahead would else keep all others from being made.
+        fresh = [each for each in made if abs(now_ms - each.made_at_ms) <= arguments.if_older_s * 1000]
+        if fresh:
+            newest = max(fresh, key=lambda each: each.made_at_ms)
+            job.say(_facts(newest.name, newest, "") | {"made": False}, f"{_line(newest)}: not older than {arguments.if_older_s:g} s")
+            return EXIT_DONE
+    keyring = Keyring(config.path(config.key_file), config.path(config.key_history_file), config.origin, time.monotonic)
+    name = config.worker.name
+    manifest = make(config.index_directory, name, config.origin, config.name, keyring, job.place, now_ms, job.progress)
+    job.say(_facts(manifest.name, manifest, "") | {"made": True}, _line(manifest))
+    if arguments.keep:
+        _removed(job, arguments.keep, MARGIN_S)
+    return EXIT_DONE
+
+
+def _list(job: _Job) -> int:
+    found = list(job.found())
+    if job.arguments.json:
+        print(json.dumps({"snapshots": [_facts(each.name, each.manifest, each.problem) for each in found]}))
+    for each in () if job.arguments.json else found:
+        print(f"{each.name}  not used: {each.problem}" if each.manifest is None else _line(each.manifest))
+    return EXIT_DONE
+
+
+def _verify(job: _Job) -> int:
+    code, seen = EXIT_DONE, 0
+    for each in job.named():
+        seen += 1
+        problem = each.problem if each.manifest is None else problem_of(job.place, each.manifest, job.progress)
+        job.say(_facts(each.name, each.manifest, problem), f"{each.name}: {problem or 'verified'}")
+        code = EXIT_NO if problem else code
+        if not job.arguments.all:
+            break
+    if not seen:
+        job.complain(f"there is no such snapshot in {job.config.snapshots.url}")
+        return EXIT_NO
+    return code
+
+
+def _restore(job: _Job) -> int:
+    index = job.config.index_directory
+    manifest = restore_newest(job.place, job.named(), index, job.arguments.log, job.progress, job.complain)
+    if manifest is None:
+        job.complain(f"there is no snapshot in {job.config.snapshots.url} that can be restored to {index}")
+        return EXIT_NO
+    job.say(_facts(manifest.name, manifest, "") | {"index": str(index)}, f"{_line(manifest)}: restored to {index}")
+    return EXIT_DONE
+
+
+def _prune(job: _Job) -> int:
+    keep = job.arguments.keep or job.config.snapshots.keep
+    if keep < 1:
+        raise ConfigurationError("--keep, or `[snapshots] keep`, says how many snapshots stay: 1 or more")
+    removed = _removed(job, keep, job.arguments.margin_s)
+    job.say(removed, f"removed {len(removed['snapshots'])} snapshots and {removed['files']} files")
+    return EXIT_DONE
+
+
+def _removed(job: _Job, keep: int, margin_s: int) -> dict[str, Any]:
+    pruned = prune(job.place, list(job.found(former_keys=True)), keep, margin_s)
+    if pruned.not_ours:
+        job.complain(f"no file is removed: {', '.join(pruned.not_ours)} is signed by no key of this notary, and may name it")
+    return {"snapshots": pruned.manifests, "files": pruned.files, "not_ours": pruned.not_ours}

@@ -1,0 +1,87 @@
+"""`Manifest`: what a snapshot holds, as a signed note: the line `notary/snapshot/v1`, and one line of JSON.
+
+No checkpoint can be taken for one: the second line of a checkpoint is a number.
+"""
+
+import re
+from collections.abc import Sequence
+from typing import Final
+
+import msgspec
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+from notary.receipts.note import VerifierKey, open_note, sign_note
+from notary.receipts.refusal import NotVerified
+
+HEAD: Final = "notary/snapshot/v1"
+is_file_of_an_index = re.compile(r"\d{6,20}\.(sst|log)|MANIFEST-\d{6,20}|CURRENT").fullmatch
+"""Matches the names of RocksDB's files that make an index; its own logs, options and lock are made anew at every opening."""
+_SHA256 = re.compile(r"[0-9a-f]{64}").fullmatch
+
+
+class SnapshotFile(msgspec.Struct, frozen=True):
+    """One file of the index: its name there, its length, and the SHA-256 of its content, by which the place keeps it."""
+
+    name: str
+    bytes: int
+    sha256: str
+
+
+class History(msgspec.Struct, frozen=True):
+    """The index's history (R10): how many records took effect, and the hash over them, in hex."""
+
+    seen: int
+    hash: str
+
+
+class Manifest(msgspec.Struct, frozen=True):
+    """A snapshot: whose index it is of, how far that had read, and its files."""
+
+    notary: str
+    log: str
+    """The log's identity, as the index has it."""
+    index_format_version: int
+    worker: str
+    """The worker whose index was copied."""
+    made_at_ms: int
+    decisions: int
+    """The number of decisions, which is the size of the tree."""
+    root: str
+    log_time_ms: int
+    history: History
+    offsets_next: dict[str, int]
+    """By topic-partition, `-1` the ordering topic: where reading goes on."""
+    files: tuple[SnapshotFile, ...]
+
+    @property
+    def name(self) -> str:
+        """The manifest's name in its place. Sorted by name, the snapshot that leaves least to replay is the last."""
+        return f"{self.decisions:016d}-{self.made_at_ms:014d}-{self.worker}.note"
+
+    @property
+    def total_bytes(self) -> int:
+        """The length of all files together."""
+        return sum(file.bytes for file in self.files)
+
+
+def sign(manifest: Manifest, origin: str, key: Ed25519PrivateKey) -> str:
+    """Returns the signed note of a manifest."""
+    return sign_note(f"{HEAD}\n{msgspec.json.encode(manifest).decode()}\n", [(origin, key)])
+
+
+def open_manifest(note: str, name: str, trusted: Sequence[VerifierKey]) -> Manifest:
+    """Returns the manifest of a note. Raises `NotVerified` unless a trusted key signed it, under this name."""
+    text, _ = open_note(note, trusted, "malformed-snapshot")
+    head, _, body = text.partition("\n")
+    try:
+        if head != HEAD:
+            raise ValueError(f"it begins with {head!r}, not {HEAD}")
+        manifest = msgspec.json.decode(body, type=Manifest)
+    except ValueError as problem:  # msgspec's errors are of that type
+        raise NotVerified("malformed-snapshot", f"the manifest {name} does not decode: {problem}") from None
+    names = [file.name for file in manifest.files if is_file_of_an_index(file.name) and _SHA256(file.sha256) and file.bytes >= 0]
+    if len(set(names)) != len(manifest.files) or "CURRENT" not in names:
+        raise NotVerified("malformed-snapshot", f"the manifest {name} names files that make no index")
+    if manifest.name != name:
+        raise NotVerified("malformed-snapshot", f"the manifest {name} is the one of {manifest.name}: it was renamed")
+    return manifest

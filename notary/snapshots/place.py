@@ -1,0 +1,168 @@
+"""`Place`: where snapshots are kept: a folder of this machine, or anything that fsspec reaches by a URL, such as `s3://bucket/prefix`.
+
+The contract: `put` is durable when it returns, and a file appears under its name with its whole content, or not at all. Object stores keep
+that. For others (SFTP, SMB) a process that is killed may leave the beginning of a file: its length is another than the manifest's, and the
+next snapshot with that file writes it again.
+
+The place is not trusted. Its errors are raised as `NotReady`; a missing file as `FileNotFoundError`.
+"""
+
+import contextlib
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import IO, Any, Final, Protocol
+
+from ordering.clock import clock_ms
+from ordering.durable import sync, sync_directory
+from ordering.errors import ConfigurationError, NotReady
+
+CHUNK_BYTES: Final = 1 << 20
+FILES: Final = "files"
+MANIFESTS: Final = "manifests"
+_OBJECT_STORES: Final = ("s3", "s3a", "gs", "gcs", "az", "abfs", "abfss")
+"""They have no folders to be made."""
+
+
+class Place(Protocol):
+    """A store of files by name, in the folders `files` and `manifests`."""
+
+    def sizes(self, folder: str) -> dict[str, int]:
+        """Returns the length of each file of a folder, by name; a folder that is not there is empty."""
+        ...
+
+    def chunks(self, folder: str, name: str) -> Iterator[bytes]:
+        """Yields a file's content in pieces. Raises `FileNotFoundError`."""
+        ...
+
+    def put(self, source: Path, folder: str, name: str) -> None:
+        """Copy a file of this machine to the place, or replace it there."""
+        ...
+
+    def age_s(self, folder: str, name: str) -> float:
+        """Returns the time since the file was written, by the place's own record of it."""
+        ...
+
+    def remove(self, folder: str, name: str) -> None:
+        """Remove a file; nothing happens if it is not there."""
+        ...
+
+
+def place_of(url: str, relative_to: Path) -> Place:
+    """Returns the place of a URL, or of a folder. Raises `ConfigurationError` if what reaches such a URL is not installed."""
+    if "://" not in url:
+        return Folder(relative_to / url)
+    try:
+        from fsspec.core import url_to_fs  # here: who keeps snapshots in a folder needs no fsspec
+
+        file_system, root = url_to_fs(url, use_listings_cache=False, skip_instance_cache=True)
+    except (ImportError, ValueError) as problem:
+        raise ConfigurationError(
+            f"{url} cannot be used for snapshots: {problem}. For s3:// install kafka-notary[s3], for others fsspec and the package it names"
+        ) from None
+    return Remote(url, file_system, root)
+
+
+def chunks_of(opened: IO[bytes]) -> Iterator[bytes]:
+    """Yields the content of an open file in pieces."""
+    while chunk := opened.read(CHUNK_BYTES):
+        yield chunk
+
+
+class Folder:
+    """A `Place` in a folder of this machine, or of a disk that it shares with others."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+
+    def sizes(self, folder: str) -> dict[str, int]:
+        """As `Place` describes it."""
+        try:
+            return {entry.name: entry.stat().st_size for entry in os.scandir(self._directory / folder)}
+        except FileNotFoundError:
+            return {}
+
+    def chunks(self, folder: str, name: str) -> Iterator[bytes]:
+        """As `Place` describes it."""
+        with (self._directory / folder / name).open("rb") as opened:
+            yield from chunks_of(opened)
+
+    def put(self, source: Path, folder: str, name: str) -> None:
+        """As `Place` describes it. A crash before the rename leaves a file in `files` that no manifest names: `prune` removes it."""
+        target = self._directory / folder / name
+        for needed in (FILES, folder):
+            (self._directory / needed).mkdir(parents=True, exist_ok=True)
+        descriptor, made = tempfile.mkstemp(prefix=".new-", dir=self._directory / FILES)
+        new = Path(made)
+        try:
+            with source.open("rb") as reading, os.fdopen(descriptor, "wb") as writing:
+                new.chmod(0o644)  # not only for the user that made it
+                shutil.copyfileobj(reading, writing, CHUNK_BYTES)
+                sync(writing)
+            new.replace(target)
+        finally:
+            new.unlink(missing_ok=True)
+        sync_directory(target.parent)
+
+    def age_s(self, folder: str, name: str) -> float:
+        """As `Place` describes it."""
+        try:
+            return clock_ms() / 1000 - (self._directory / folder / name).stat().st_mtime
+        except FileNotFoundError:
+            return 0.0
+
+    def remove(self, folder: str, name: str) -> None:
+        """As `Place` describes it."""
+        (self._directory / folder / name).unlink(missing_ok=True)
+
+
+class Remote:
+    """A `Place` behind an fsspec file system. Credentials and endpoints are that library's own settings (`AWS_*` for S3)."""
+
+    def __init__(self, url: str, file_system: Any, root: str) -> None:
+        self._url, self._fs, self._root = url, file_system, root.rstrip("/")
+        self._is_object_store = url.partition("://")[0] in _OBJECT_STORES
+
+    def _path(self, *parts: str) -> str:
+        return "/".join((self._root, *parts))
+
+    @contextlib.contextmanager
+    def _mapped(self) -> Iterator[None]:
+        try:
+            yield
+        except FileNotFoundError:
+            raise
+        except Exception as problem:  # each library behind fsspec has errors of its own
+            raise NotReady(f"the place for snapshots {self._url} cannot be used: {type(problem).__name__}: {problem}") from problem
+
+    def sizes(self, folder: str) -> dict[str, int]:
+        """As `Place` describes it."""
+        with self._mapped(), contextlib.suppress(FileNotFoundError):
+            found = self._fs.find(self._path(folder), detail=True)
+            return {path.rpartition("/")[2]: int(facts["size"]) for path, facts in found.items()}
+        return {}
+
+    def chunks(self, folder: str, name: str) -> Iterator[bytes]:
+        """As `Place` describes it."""
+        with self._mapped(), self._fs.open(self._path(folder, name), "rb") as opened:
+            yield from chunks_of(opened)
+
+    def put(self, source: Path, folder: str, name: str) -> None:
+        """As `Place` describes it."""
+        with self._mapped():
+            if not self._is_object_store:  # s3fs would make the bucket
+                self._fs.makedirs(self._path(folder), exist_ok=True)
+            self._fs.put_file(str(source), self._path(folder, name))
+
+    def age_s(self, folder: str, name: str) -> float:
+        """As `Place` describes it."""
+        with self._mapped(), contextlib.suppress(FileNotFoundError):
+            return clock_ms() / 1000 - float(self._fs.modified(self._path(folder, name)).timestamp())
+        return 0.0
+
+    def remove(self, folder: str, name: str) -> None:
+        """As `Place` describes it."""
+        with self._mapped(), contextlib.suppress(FileNotFoundError):
+            self._fs.rm_file(self._path(folder, name))

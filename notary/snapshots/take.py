@@ -1,0 +1,188 @@
+"""Lists, verifies, restores and prunes the snapshots of a place.
+
+A restore copies the files into a folder beside the index's, `.<worker>.restoring`, and compares each with its hash. It opens them, compares
+what they hold with the manifest, and then renames the folder. A crash before that leaves a folder that is no worker's index, and the next
+restore empties it. A folder that holds anything is never replaced.
+"""
+
+import shutil
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from notary.access import alone_in
+from notary.index import CURRENT, INDEX_FORMAT_VERSION, viewing
+from notary.receipts.note import VerifierKey
+from notary.receipts.refusal import NotVerified
+from notary.snapshots.make import TRANSFERS, Counter, Progress, hashed, history_of
+from notary.snapshots.manifest import Manifest, SnapshotFile, open_manifest
+from notary.snapshots.place import FILES, MANIFESTS, Place
+from ordering.durable import sync, sync_directory
+from ordering.errors import ConfigurationError, Fatal
+
+MANIFEST_BYTES_MAX: Final = 1 << 20
+
+
+class Found(msgspec.Struct, frozen=True):
+    """A manifest in a place: opened, or the reason why it is not used."""
+
+    name: str
+    manifest: Manifest | None
+    problem: str = ""
+
+
+def find(place: Place, trusted: Sequence[VerifierKey], notary: str) -> Iterator[Found]:
+    """Yields the manifests of a place, newest first: the one with most decisions, of those the one made last."""
+    for name, size in sorted(place.sizes(MANIFESTS).items(), reverse=True):
+        try:
+            if size > MANIFEST_BYTES_MAX:
+                raise NotVerified("malformed-snapshot", f"the manifest {name} has {size} bytes, more than {MANIFEST_BYTES_MAX}")
+            parts: list[bytes] = []
+            hashed(place.chunks(MANIFESTS, name), lambda _: None, parts.append, bytes_max=MANIFEST_BYTES_MAX)
+            note = b"".join(parts).decode(errors="replace")
+            manifest = open_manifest(note, name, trusted)
+            if manifest.notary != notary:
+                raise NotVerified("malformed-snapshot", f"the manifest {name} is of notary {manifest.notary!r}, not {notary!r}")
+            yield Found(name, manifest)
+        except FileNotFoundError:
+            continue  # pruned meanwhile
+        except NotVerified as problem:
+            yield Found(name, None, str(problem))
+
+
+def problem_of(place: Place, manifest: Manifest, progress: Progress) -> str:
+    """Reads every file of a snapshot. Returns the first that is missing or has another content; empty if all are sound."""
+    counter = Counter(progress, "bytes read", manifest.total_bytes)
+    for file in manifest.files:
+        try:
+            found = hashed(place.chunks(FILES, file.sha256), counter, bytes_max=file.bytes)
+        except FileNotFoundError:
+            found = (0, "")
+        if found != (file.bytes, file.sha256):
+            return _other(file, found)
+    return ""
+
+
+def _other(file: SnapshotFile, found: tuple[int, str]) -> str:
+    return f"its file {file.name}, {FILES}/{file.sha256}, " + (
+        f"has {found[0]} bytes with the hash {found[1]}" if found[1] else "is missing"
+    )
+
+
+def is_empty(index: Path) -> bool:
+    """Returns true if there is nothing in the folder of an index, or no such folder."""
+    return not index.exists() or (index.is_dir() and not any(index.iterdir()))
+
+
+def restore(place: Place, manifest: Manifest, index: Path, progress: Progress) -> None:
+    """Put the index of a snapshot into that folder, which is empty or not there.
+
+    Raises `ConfigurationError` for a folder that holds anything; `NotVerified` unless all files are there and hold what the manifest says;
+    `NotReady` for a place that cannot be used.
+    """
+    if not is_empty(index):
+        raise ConfigurationError(f"{index} is not empty: nothing is overwritten. Move it away first")
+    if manifest.index_format_version != INDEX_FORMAT_VERSION:
+        raise NotVerified(
+            "malformed-snapshot",
+            f"{manifest.name} has index format version {manifest.index_format_version}, and this software reads {INDEX_FORMAT_VERSION}",
+        )
+    stage = index.with_name(f".{index.name}.restoring")
+    stage.mkdir(parents=True, exist_ok=True)
+    with alone_in(stage, f"another process is restoring {index}: wait for it"):
+        try:
+            for left in stage.iterdir():
+                shutil.rmtree(left) if left.is_dir() else left.unlink()
+            _copy(place, manifest, stage, progress)
+            _compare(stage, manifest)
+            index.parent.mkdir(parents=True, exist_ok=True)
+            # A crash before this line leaves the folder beside the index, after it the complete index. It fails if the target has files.
+            stage.rename(index)
+            sync_directory(index.parent)
+        except BaseException:
+            shutil.rmtree(stage, ignore_errors=True)
+            raise
+
+
+def _copy(place: Place, manifest: Manifest, stage: Path, progress: Progress) -> None:
+    counter = Counter(progress, "bytes restored", manifest.total_bytes)
+
+    def get(file: SnapshotFile) -> None:
+        try:
+            with (stage / file.name).open("xb") as out:
+                found = hashed(place.chunks(FILES, file.sha256), counter, out.write, bytes_max=file.bytes)
+                sync(out)
+        except FileNotFoundError:
+            found = (0, "")
+        if found != (file.bytes, file.sha256):
+            raise NotVerified("malformed-snapshot", f"{manifest.name}: {_other(file, found)}")
+
+    *others, last = sorted(manifest.files, key=lambda file: (file.name == CURRENT, file.name))
+    with ThreadPoolExecutor(TRANSFERS) as transfers:
+        list(transfers.map(get, others))
+    get(last)  # without CURRENT no folder is an index
+    sync_directory(stage)
+
+
+def _compare(stage: Path, manifest: Manifest) -> None:
+    with viewing(stage) as view:
+        held = (view.notary_name, view.log_identity, view.format_version, view.position_next, view.root.hex(), view.log_time_ms)
+        history, offsets = history_of(view), {str(stream): offset for stream, offset in view.offsets_next.items()}
+    named = (
+        *(manifest.notary, manifest.log, manifest.index_format_version, manifest.decisions, manifest.root, manifest.log_time_ms),
+        *(manifest.history, manifest.offsets_next),
+    )
+    if named != (*held, history, offsets):
+        raise NotVerified("malformed-snapshot", f"the files of {manifest.name} do not hold what it says: {(*held, history)}")
+
+
+def restore_newest(
+    place: Place, found: Iterator[Found], index: Path, log: str, progress: Progress, report: Callable[[str], None]
+) -> Manifest | None:
+    """Restore the newest snapshot that verifies and, unless `log` is empty, is of that log. Returns its manifest; None if there is none.
+
+    `report` receives the reason for each snapshot that is not used. Raises what `restore` does, but for `NotVerified`.
+    """
+    for each in found:
+        problem, manifest = each.problem, each.manifest
+        if manifest is not None and log and manifest.log != log:
+            problem = f"{each.name} is of another log, {manifest.log!r}, wanted {log!r}"
+        elif manifest is not None:
+            try:
+                restore(place, manifest, index, progress)
+            except (NotVerified, Fatal) as bad:
+                problem = str(bad)
+            else:
+                return manifest
+        report(problem)
+    return None
+
+
+class Pruned(msgspec.Struct, frozen=True):
+    """The result of a `prune`: the names removed, the number of files removed, and the manifests that no key of this notary signed."""
+
+    manifests: tuple[str, ...]
+    files: int
+    not_ours: tuple[str, ...]
+
+
+def prune(place: Place, found: Sequence[Found], keep: int, margin_s: float) -> Pruned:
+    """Remove all manifests but the newest `keep`, and the files that none of `found` names.
+
+    So the files of a manifest that is removed now go with the next call: a snapshot in the making may count on them. Files younger than
+    `margin_s` stay, for they may be of one in the making. Manifests that do not open are not touched, and no file is removed while there is
+    one: it may name it.
+    """
+    ours = [each for each in found if each.manifest is not None]
+    not_ours = tuple([each.name for each in found if each.manifest is None])
+    old = tuple([each.name for each in ours[keep:]])
+    for name in old:
+        place.remove(MANIFESTS, name)
+    named = {file.sha256 for each in ours if each.manifest is not None for file in each.manifest.files}
+    unnamed = [] if not_ours else [name for name in place.sizes(FILES) if name not in named and place.age_s(FILES, name) > margin_s]
+    for name in unnamed:
+        place.remove(FILES, name)
+    return Pruned(old, len(unnamed), not_ours)

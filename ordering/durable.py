@@ -1,0 +1,113 @@
+"""Files that survive a crash of the machine, and locks between processes. The one place of the product that syncs files or locks them.
+
+A file's content is durable once the file is synced, and its name once its directory is synced. `spark_join` imports nothing of what it
+checks, so it has functions of its own. RocksDB syncs its own files.
+"""
+
+import contextlib
+import fcntl
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import IO, Any
+
+
+def sync_directory(directory: Path) -> None:
+    """Make the names in a directory durable. Raises `OSError`."""
+    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def make_directory(directory: Path, mode: int = 0o777) -> None:
+    """Create a directory, with those above it that are missing, and make their names durable. `mode` is that of the last one.
+
+    A directory that exists already stays as it is. Raises `OSError`.
+    """
+    new = [each for each in (directory, *directory.parents) if not each.exists()]
+    directory.mkdir(mode, parents=True, exist_ok=True)
+    for each in new:
+        sync_directory(each.parent)
+
+
+def sync(file: IO[Any]) -> None:
+    """Make the content of an open file durable; its name is not. Raises `OSError`."""
+    file.flush()
+    os.fsync(file.fileno())
+
+
+def create_file(file: Path, content: bytes, mode: int = 0o666) -> None:
+    """Create a file with a durable content; its name is durable once the caller syncs the directory. `mode` is limited by the umask.
+
+    Raises `FileExistsError`; `OSError`, after which there is no file.
+    """
+    descriptor = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
+    try:
+        with os.fdopen(descriptor, "wb") as out:
+            out.write(content)
+            sync(out)
+    except OSError:
+        # A file without its content would make the next attempt fail.
+        file.unlink(missing_ok=True)
+        raise
+
+
+def replace_file(file: Path, content: bytes, mode: int = 0o644) -> None:
+    """Replace the content of a file, or create it, durably. A reader or a crash finds the old content or the new one, never a part.
+
+    The new file never has more permissions than `mode`. The caller holds a lock if another process may replace the same file at the same
+    time. A symbolic link is replaced, not followed. Raises `OSError`.
+    """
+    beside = file.with_name(f".{file.name}.new")
+    beside.unlink(missing_ok=True)  # a crash of an earlier call left it
+    try:
+        create_file(beside, content, mode & 0o600)
+        beside.chmod(mode)
+        beside.replace(file)
+    except OSError:
+        beside.unlink(missing_ok=True)
+        raise
+    # A crash here may leave the old content after the machine restarts, as the caller has not been answered yet.
+    sync_directory(file.parent)
+
+
+@contextlib.contextmanager
+def locked_directory(directory: Path, *, wait: bool = True) -> Iterator[None]:
+    """Hold an exclusive lock on a directory for the length of a block. The system releases it when the process dies.
+
+    Raises `BlockingIOError` if another process holds it and `wait` is false; `OSError` for a directory that cannot be read.
+    """
+    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+        yield
+    finally:
+        os.close(descriptor)
+
+
+@contextlib.contextmanager
+def locked_file(file: Path, mode: int = 0o644) -> Iterator[int]:
+    """Wait for an exclusive lock on a file, created if it is missing, and hold it for the length of a block.
+
+    Yields a descriptor for reading and writing, which the block leaves open. The system releases the lock when the process dies.
+    Raises `OSError`.
+    """
+    while True:
+        descriptor = os.open(file, os.O_RDWR | os.O_CREAT, mode)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+            # The former holder may have removed the file, or its directory: a lock on a removed file has no effect, so try again.
+            if _is_still_at(descriptor, file):
+                yield descriptor
+                return
+        finally:
+            os.close(descriptor)
+
+
+def _is_still_at(descriptor: int, file: Path) -> bool:
+    try:
+        return os.path.samestat(os.fstat(descriptor), file.stat())
+    except FileNotFoundError:
+        return False

@@ -1,0 +1,111 @@
+"""The arguments of all commands. This module imports nothing of Spark, so `--help` works without it."""
+
+import argparse
+from pathlib import Path
+from typing import Final
+
+RANGE_RECORDS_MAX: Final = 200_000
+"""Records of a range of an archive: some gigabytes with payloads of 64 KB. A busy notary writes so many in minutes."""
+
+
+def parser() -> argparse.ArgumentParser:
+    """Returns the parser of all commands. Its namespaces have the member `command`, the name of the command."""
+    made = argparse.ArgumentParser(prog="python -P -m spark_join", description="Decide the log of a notary again, in Spark.")
+    commands = made.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    _add_verify(commands.add_parser("verify", help="decide everything again, and compare it with the log's own claims"))
+    _add_archive(commands.add_parser("archive", help="add the new records of both topics to an archive, which is made if there is none"))
+    _add_restore(commands.add_parser("restore", help="bring an archive back into a cluster that does not have its topics"))
+    return made
+
+
+def _add_verify(command: argparse.ArgumentParser) -> None:
+    source = command.add_mutually_exclusive_group(required=True)
+    source.add_argument("--archive", type=_folder, metavar="DIR", help="the archive of both topics")
+    source.add_argument("--bootstrap", metavar="HOST:PORT[,…]", help="the brokers that have both topics")
+    _add_kafka(command)
+    command.add_argument(
+        "--parties",
+        type=Path,
+        metavar="FILE",
+        help="the parties' keys, as parties.json has them; without them no signature of a party is checked",
+    )
+    command.add_argument(
+        "--index",
+        type=_folder,
+        action="append",
+        default=[],
+        metavar="DIR",
+        help="an exported index (notary export), to be compared too; any number",
+    )
+    command.add_argument(
+        "--out",
+        type=_folder,
+        required=True,
+        metavar="DIR",
+        help="the folder for report.json, report.html and violations/; it has none of them yet",
+    )
+    command.add_argument("--keep-state", action="store_true", help="keep in --out, as state/, what a later run continues from")
+    command.add_argument("--checkpoint-from", type=_folder, metavar="DIR", help="the --out of an earlier run: verify what came after it")
+    _add_session(command)
+
+
+def _add_archive(command: argparse.ArgumentParser) -> None:
+    command.add_argument("--bootstrap", required=True, metavar="HOST:PORT[,…]", help="the brokers that have both topics")
+    _add_kafka(command)
+    command.add_argument("--archive", type=_folder, required=True, metavar="DIR", help="the archive; all executors reach it")
+    command.add_argument(
+        "--range-records",
+        type=_positive,
+        default=RANGE_RECORDS_MAX,
+        metavar="N",
+        help=f"the most records of each range, but for a few (default: {RANGE_RECORDS_MAX})",
+    )
+    _add_session(command)
+
+
+def _add_restore(command: argparse.ArgumentParser) -> None:
+    command.add_argument("--archive", type=_folder, required=True, metavar="DIR", help="the archive; all executors reach it")
+    command.add_argument("--bootstrap", required=True, metavar="HOST:PORT[,…]", help="the brokers that get both topics")
+    _add_kafka(command)
+    command.add_argument("--continue", dest="go_on", action="store_true", help="finish a restore that was interrupted")
+    command.add_argument("--renumber", action="store_true", help="restore even if records get other offsets, where the archive lacks some")
+    command.add_argument(
+        "--without-unlisted",
+        action="store_true",
+        help="restore even if files are there that no range lists: if the last ranges are gone, their decisions are given up, and states"
+        " that were consumed there can be consumed again",
+    )
+    _add_session(command)
+
+
+def _add_kafka(command: argparse.ArgumentParser) -> None:
+    """Add the arguments that name the topics and the properties of the connection."""
+    command.add_argument("--prefix", default="notary", help="of the topics PREFIX.ordering and PREFIX.payload (default: notary)")
+    command.add_argument(
+        "--kafka-config", type=Path, metavar="FILE", help="a properties file for the connection, as Kafka's own tools take it"
+    )
+    command.add_argument(
+        "--kafka-option", action="append", default=[], metavar="NAME=VALUE", help="one more such property; may be given several times"
+    )
+
+
+def _add_session(command: argparse.ArgumentParser) -> None:
+    """Add the arguments of the Spark session and of the progress."""
+    command.add_argument(
+        "--work", type=_folder, metavar="DIR", help="the folder for the files of stages; all executors reach it (default: a temporary one)"
+    )
+    command.add_argument("--master", default="local[*]", help="Spark's master (default: local[*])")
+    command.add_argument("--memory", default="2g", help="the driver's memory (default: 2g)")
+    command.add_argument("--quiet", action="store_true", help="do not show the progress")
+
+
+def _folder(text: str) -> Path:
+    """Returns the absolute path: executors have other working directories."""
+    return Path(text).absolute()
+
+
+def _positive(text: str) -> int:
+    """Parses a number of at least 1. Raises `ArgumentTypeError`."""
+    if not text.isascii() or not text.isdecimal() or int(text) == 0:
+        raise argparse.ArgumentTypeError(f"{text!r} should be a number from 1 on")
+    return int(text)

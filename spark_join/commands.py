@@ -1,0 +1,191 @@
+"""The commands: `verify`, `archive` and `restore` (docs/spark.md). `errors` lists their exit codes, and `arguments` their arguments."""
+
+import argparse
+import sys
+import tempfile
+import traceback
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from functools import partial
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+import orjson
+from py4j.protocol import Py4JJavaError
+from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
+
+from deploy.local.errors import CannotRun
+from spark_join.arguments import parser
+from spark_join.engine.session import cause, open_session, refuse_folder_of_its_own
+from spark_join.engine.stages import Progress, Stages
+from spark_join.errors import CLEAN, COULD_NOT, VIOLATED, CouldNotVerify
+from spark_join.exports import read_exports
+from spark_join.kept_state import read_state, write_state
+from spark_join.log import LogFrames
+from spark_join.log.archive import read_archive, unlisted
+from spark_join.log.archiving import archive
+from spark_join.log.kafka import Kafka, jar_settings, parse_properties, read_kafka
+from spark_join.log.restore import restore
+from spark_join.order.payloads import read_keys
+from spark_join.report import RunMetadata, refuse_used, write_report
+from spark_join.state import AppliedState, rest_of, start
+from spark_join.verify import Verified, verify
+
+_PRINTED: Final = ("decisions", "outcomes", "root", "checkpoints", "exports", "undecided_entries", "violations")
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Run the command line `arguments`; return the exit code."""
+    return run(parser().parse_args(arguments))
+
+
+def run(chosen: argparse.Namespace) -> int:
+    """Run the command of a namespace that `arguments.parser` made; return the exit code."""
+    command = {"verify": _verify, "archive": _archive, "restore": _restore}[chosen.command]
+    try:
+        return command(chosen)
+    except (CouldNotVerify, CannotRun, OSError) as problem:
+        _report(chosen, str(problem))
+    except (Py4JJavaError, PySparkException) as problem:
+        _report(chosen, f"Spark failed: {cause(problem)}")
+    except KeyboardInterrupt:
+        _report(chosen, "interrupted")
+    except Exception:
+        traceback.print_exc()  # a bug; Python's own exit code, 1, would mean that there are violations
+    return COULD_NOT
+
+
+def _verify(chosen: argparse.Namespace) -> int:
+    """Verify, write the report, and print a JSON object with its main figures."""
+    refuse_used(chosen.out)
+    if chosen.work is None:
+        refuse_folder_of_its_own(chosen.master)
+    if chosen.index and chosen.checkpoint_from is not None:
+        raise CouldNotVerify("an export is compared from its first decision on: leave --checkpoint-from out where there is an --index")
+    chosen.out.mkdir(parents=True, exist_ok=True)
+    keys = None if chosen.parties is None else read_keys(chosen.parties)
+    earlier = chosen.checkpoint_from
+    with _session(chosen) as (session, folder, progress):
+        state = start(session)
+        if earlier is not None:
+            progress("state")
+            state = read_state(session, earlier)
+        progress("log")
+        log = rest_of(_read_log(chosen, session, progress, state), state)
+        exports = read_exports(session, chosen.index) if chosen.index else None
+        verified = verify(session, log, state, keys, Stages(session, folder, progress), exports)
+        state_sha256 = None
+        if chosen.keep_state and verified.violations.isEmpty():
+            progress("state that is kept")
+            state_sha256 = write_state(session, chosen.out, verified.after(), earlier)
+        progress("report")
+        ran = RunMetadata(
+            at=datetime.now(UTC),
+            signatures=keys is not None,
+            stages_s=progress.took_s,
+            state=state,
+            earlier=earlier,
+            state_sha256=state_sha256,
+        )
+        report = write_report(chosen.out, log, verified, ran)
+    _print_figures(chosen, report, verified)
+    if chosen.keep_state and state_sha256 is None:
+        _report(chosen, "no state is kept: a later run may not continue from a log with violations")
+    return VIOLATED if report["violations"] else CLEAN
+
+
+def _archive(chosen: argparse.Namespace) -> int:
+    """Archive, and print a JSON object for each range that was added, one a line."""
+    added = 0
+    with _session(chosen) as (session, _, progress):
+        for each in archive(session, _kafka(session, chosen), chosen.archive, progress, chosen.range_records):
+            added += 1
+            with progress.paused():
+                print(msgspec.json.encode(each).decode(), flush=True)
+                for place, missing in each.gaps.items():
+                    _report(chosen, f"{missing} offsets of {place} hold no record, as a transaction leaves them")
+    if not added:
+        _report(chosen, f"{chosen.archive} has all records of the topics already")
+    return CLEAN
+
+
+def _restore(chosen: argparse.Namespace) -> int:
+    """Restore, and print a JSON object with the records, the appended ones and the replicas."""
+    with _session(chosen) as (session, _, progress):
+        restored = restore(
+            session,
+            _kafka(session, chosen),
+            chosen.archive,
+            progress,
+            partial(_warn, chosen, progress),
+            go_on=chosen.go_on,
+            renumber=chosen.renumber,
+            without_unlisted=chosen.without_unlisted,
+        )
+    print(msgspec.json.encode(restored).decode())
+    if not restored.appended:
+        _report(chosen, "all records of the archive were there already")
+    return CLEAN
+
+
+@contextmanager
+def _session(chosen: argparse.Namespace) -> Iterator[tuple[SparkSession, Path, Progress]]:
+    """Opens a Spark session, a folder for the files of its stages, and the display of its progress, for the length of a block."""
+    with tempfile.TemporaryDirectory(prefix="spark_join-", dir=chosen.work) as work:
+        jars = {} if chosen.bootstrap is None else jar_settings()
+        session = open_session(Path(work), master=chosen.master, memory=chosen.memory, settings=jars)
+        progress = Progress(session, chosen.command, quiet=chosen.quiet)
+        try:
+            yield session, Path(work) / "stages", progress
+        finally:
+            progress.end()
+            session.stop()
+
+
+def _kafka(session: SparkSession, chosen: argparse.Namespace) -> Kafka:
+    """Returns the cluster that the arguments describe. Raises `CouldNotVerify`, and `OSError` for the properties file."""
+    properties = {} if chosen.kafka_config is None else parse_properties(session, chosen.kafka_config.read_text())
+    for option in chosen.kafka_option:
+        name, equals, value = option.partition("=")
+        if not equals or not name:
+            raise CouldNotVerify(f"--kafka-option {option!r} should be NAME=VALUE, as in security.protocol=SSL")
+        properties[name] = value
+    return Kafka(chosen.bootstrap, chosen.prefix, properties)
+
+
+def _read_log(chosen: argparse.Namespace, session: SparkSession, progress: Progress, state: AppliedState) -> LogFrames:
+    if chosen.archive is None:
+        return read_kafka(session, _kafka(session, chosen), state.since)
+    log = read_archive(session, chosen.archive, state.since)
+    if (found := unlisted(chosen.archive)) is not None:
+        _warn(chosen, progress, found)
+    return log
+
+
+def _print_figures(chosen: argparse.Namespace, report: Mapping[str, Any], verified: Verified) -> None:
+    """Print the main figures of the report; print to stderr the settled differences and the hole, if there are any."""
+    print(orjson.dumps({name: report[name] for name in _PRINTED}).decode())
+    if (settled := report["settled"])["writers"]:
+        _report(
+            chosen,
+            f"{settled['records']} records of {settled['writers']} writers had another history; the owner has settled that this one stands,"
+            " so they are no violations",
+        )
+    if (hole := verified.undecided) is not None:
+        _report(
+            chosen,
+            f"nothing is decided from ordering offset {hole.from_offset} on, {hole.entries} entries with {hole.requests} requests:"
+            f" {hole.because}",
+        )
+
+
+def _warn(chosen: argparse.Namespace, progress: Progress, warning: str) -> None:
+    with progress.paused():
+        _report(chosen, warning)
+
+
+def _report(chosen: argparse.Namespace, message: str) -> None:
+    print(f"spark_join {chosen.command}: {message}", file=sys.stderr)

@@ -1,0 +1,121 @@
+"""Files that outlive a stage: Parquet folders with all their rows, files that survive a crash, and files with a recorded SHA-256.
+
+Executors write Parquet files, and the driver lists them. If the folder is another one on another machine, the driver lists fewer files or
+none, and Spark reports success. A reader that gives the schema then sees fewer rows and no error. So the rows are counted.
+
+A file is synced to the disk before another file refers to it. Executors compare a file with its SHA-256, since they read it.
+"""
+
+import os
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from hashlib import file_digest
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from pyspark.sql import DataFrame, Observation, SparkSession
+from pyspark.sql import functions as F
+
+from spark_join.errors import CouldNotVerify
+
+
+def write_complete(frame: DataFrame, folder: Path, compression: str = "snappy") -> int:
+    """Write `frame` into `folder`, which must not exist yet; return the number of rows.
+
+    Raises `CouldNotVerify` unless the driver finds all of them there.
+    """
+    counted = Observation()
+    frame.observe(counted, F.count("*").alias("rows")).write.option("compression", compression).parquet(str(folder))
+    rows: int = counted.get["rows"]
+    refuse_fewer(folder, rows)
+    return rows
+
+
+def refuse_fewer(folder: Path, rows: int) -> None:
+    """Raise `CouldNotVerify` unless the files in `folder` have exactly `rows` rows, by their footers."""
+    found = rows_in(folder.glob("*.parquet"))
+    if found != rows:
+        raise CouldNotVerify(
+            f"{rows} rows were written into {folder}, and {found} are there: it is another folder for the driver than for some executors,"
+            " or files were taken out of it. Name one with --work and --out that all of them reach"
+        )
+
+
+def rows_in(files: Iterable[Path]) -> int:
+    """Returns the number of rows of Parquet files, from their footers; reads nothing else of them."""
+    return sum([pq.read_metadata(file).num_rows for file in files])
+
+
+def sync_files(folder: Path) -> None:
+    """Sync all files and folders in `folder`, at any depth, so that they survive a crash of this machine.
+
+    Executors on other machines write over the network: the server of a shared folder has a file once they have closed it.
+    """
+    for path, _, names in os.walk(folder, topdown=False):
+        for name in names:
+            _sync(Path(path) / name)
+        sync_folder(Path(path))
+
+
+def write_last(file: Path, content: bytes) -> None:
+    """Write a file that refers to other files, which are already synced. The rename is atomic.
+
+    A crash here leaves the complete file under its name, or no file of that name.
+    """
+    temporary = file.with_name(f".{file.name}.tmp")
+    temporary.write_bytes(content)
+    _sync(temporary)
+    temporary.rename(file)
+    for folder in file.parents[:2]:  # the file's folder may be as new as the file, so its own name is synced too
+        sync_folder(folder)
+
+
+def sync_folder(folder: Path) -> None:
+    """Sync a folder, so that the names in it survive a crash of the machine."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _sync(file: Path) -> None:
+    with file.open("rb") as opened:
+        os.fsync(opened.fileno())
+
+
+def file_hashes(session: SparkSession, folder: Path, paths: Collection[str]) -> DataFrame:
+    """Returns path, found (SHA-256 in hex) and problem of files in `folder`, which all executors must reach.
+
+    For a file that cannot be read, found is null and problem says why.
+    """
+
+    def hashed(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            found: list[str | None] = []
+            problems: list[str | None] = []
+            for path in batch.column("path").to_pylist():
+                try:
+                    with open(folder / path, "rb") as file:
+                        found.append(file_digest(file, "sha256").hexdigest())
+                    problems.append(None)
+                except OSError as problem:
+                    found.append(None)
+                    problems.append(f"nothing that can be read ({problem.strerror})")
+            columns = [batch.column("path"), pa.array(found, pa.string()), pa.array(problems, pa.string())]
+            yield pa.RecordBatch.from_arrays(columns, names=["path", "found", "problem"])
+
+    listed = session.createDataFrame([(path,) for path in paths], "path string")
+    spread = listed.repartition(max(1, min(len(paths), 2 * session.sparkContext.defaultParallelism)))
+    return spread.mapInArrow(hashed, "path string, found string, problem string")
+
+
+def refuse_other_bytes(session: SparkSession, folder: Path, sha256_of: Mapping[str, str], listed_by: str) -> None:
+    """Hash all files of `sha256_of` in `folder`. Raises `CouldNotVerify` for one that is missing or has another hash.
+
+    The error names `listed_by` as the file that has the expected hashes.
+    """
+    listed = session.createDataFrame(list(sha256_of.items()), "path string, sha256 string")
+    other = file_hashes(session, folder, sha256_of.keys()).join(listed, "path").where(~F.col("found").eqNullSafe(F.col("sha256")))
+    if first := other.orderBy("path").head():
+        raise CouldNotVerify(f"{folder / first.path}: {listed_by} says SHA-256 {first.sha256}, and there is {first.found or first.problem}")

@@ -1,0 +1,199 @@
+"""The Parquet files of an archive, and digests of their records.
+
+The task that reads the records of a partition writes them, one row group after the other, and reads them back. A digest compares two copies
+of a partition: count, offsets, and SHA-256 over offsets, append times, keys and values.
+"""
+
+import os
+import struct
+from collections.abc import Iterable, Iterator
+from hashlib import file_digest, sha256
+from itertools import chain
+from pathlib import Path
+from typing import Final
+
+import msgspec
+import pyarrow as pa
+import pyarrow.parquet as pq
+from pyspark import TaskContext
+from pyspark.sql import DataFrame
+from pyspark.sql.pandas.types import from_arrow_schema
+
+from spark_join.engine.files import sync_folder
+from spark_join.errors import CouldNotVerify
+from spark_join.log import Place
+
+RECORD: Final = ("offset", "append_time_ms", "key", "value")
+_NONE: Final = -1
+_HEAD = struct.Struct(">qqii")
+_FOUND = pa.schema(
+    [
+        ("topic", pa.string()),
+        ("partition", pa.int32()),
+        ("records", pa.int64()),
+        ("offset_first", pa.int64()),
+        ("offset_last", pa.int64()),
+        ("digest", pa.binary()),
+    ]
+)
+_SCHEMA: Final = pa.schema([("offset", pa.int64()), ("append_time_ms", pa.int64()), ("key", pa.binary()), ("value", pa.binary())])
+_WRITTEN: Final = pa.schema([("topic", pa.string()), ("partition", pa.int32()), ("written", pa.binary()), ("problem", pa.string())])
+
+
+class Digest(msgspec.Struct, frozen=True):
+    """The digest of a run of records; both offsets are None if the run is empty."""
+
+    records: int
+    offset_first: int | None
+    offset_last: int | None
+    digest: bytes
+
+
+class Digester:
+    """Computes the digest of records in order; how they are split into batches makes no difference."""
+
+    def __init__(self) -> None:
+        self._records = 0
+        self._first: int | None = None
+        self._last: int | None = None
+        self._hash = sha256()
+
+    def add(self, batch: pa.RecordBatch | pa.Table) -> None:
+        """Add records with the columns of `RECORD`."""
+        for record in zip(*(batch.column(name).to_pylist() for name in RECORD), strict=True):
+            self.add_one(*record)
+
+    def add_one(self, offset: int, append_time_ms: int, key: bytes | None, value: bytes | None) -> None:
+        """Add one record; times are in ms since 1970."""
+        sizes = (_NONE if octets is None else len(octets) for octets in (key, value))
+        self._hash.update(_HEAD.pack(offset, append_time_ms, *sizes))
+        self._hash.update(key or b"")
+        self._hash.update(value or b"")
+        self._records += 1
+        self._first = offset if self._first is None else self._first
+        self._last = offset
+
+    def digest(self) -> Digest:
+        """Returns the digest of all records so far."""
+        return Digest(self._records, self._first, self._last, self._hash.digest())
+
+
+def digests(records: DataFrame) -> dict[Place, Digest]:
+    """Returns the digest of each partition of the records of `kafka.read_records`; partitions without records are left out."""
+
+    def digested(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        digester, place = Digester(), None
+        for batch in batches:
+            if batch.num_rows:
+                place = batch.column("topic")[0].as_py(), batch.column("partition")[0].as_py()
+                digester.add(batch)
+        if place is not None:
+            found = digester.digest()
+            row = {"topic": place[0], "partition": place[1], **msgspec.structs.asdict(found)}
+            yield pa.RecordBatch.from_pylist([row], _FOUND)
+
+    rows = records.mapInArrow(digested, from_arrow_schema(_FOUND)).collect()
+    return {(row.topic, row.partition): Digest(row.records, row.offset_first, row.offset_last, bytes(row.digest)) for row in rows}
+
+
+class Written(msgspec.Struct, frozen=True):
+    """A file that was written and read back."""
+
+    path: str
+    """Relative to the archive's folder."""
+    sha256: str
+    digest: Digest
+    """The digest of its records: the same as written and as read back."""
+
+
+def write_files(records: DataFrame, folder: Path, run: str) -> dict[Place, Written]:
+    """Write a file for each partition of `records`, which come from `kafka.read_records`, in the task that reads it.
+
+    A task keeps one batch of records in memory. The names of the files begin with `run`. Raises `CouldNotVerify` for a file that cannot be
+    written, or that reads back otherwise.
+    """
+
+    def write(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        some = (batch for batch in batches if batch.num_rows)
+        for first in some:  # runs once, or never in a task without records: `_write` consumes the rest
+            place = first.column("topic")[0].as_py(), first.column("partition")[0].as_py()
+            written, problem = b"", None
+            context = TaskContext.get()
+            try:
+                # A second attempt of a task writes another file.
+                written = msgspec.json.encode(
+                    _write(folder, f"{run}-{context.taskAttemptId() if context else 0}", place, chain([first], some))
+                )
+            except (OSError, CouldNotVerify) as raised:
+                problem = str(raised)
+            row = {"topic": place[0], "partition": place[1], "written": written, "problem": problem}
+            yield pa.RecordBatch.from_pylist([row], _WRITTEN)
+
+    found: dict[Place, Written] = {}
+    for row in records.mapInArrow(write, from_arrow_schema(_WRITTEN)).collect():
+        if row.problem is not None:
+            raise CouldNotVerify(f"{row.topic} partition {row.partition} cannot be archived: {row.problem}")
+        found[row.topic, row.partition] = msgspec.json.decode(bytes(row.written), type=Written)
+    return found
+
+
+def write_nothing(folder: Path, run: str, place: Place) -> Written:
+    """Write a file without records, for a range of offsets that hold none."""
+    return _write(folder, run, place, [])
+
+
+def what_is_wrong(folder: Path, path: str, sha256: str, records: int, offset_first: int, offset_end: int) -> str | None:
+    """Returns a sentence about a file that differs from its range in bytes, columns or records; None if it does not."""
+    file = folder / path
+    try:
+        with open(file, "rb") as opened:
+            found = file_digest(opened, "sha256").hexdigest()
+    except OSError as problem:
+        found = f"nothing that can be read ({problem.strerror})"
+    if found != sha256:
+        return f"{file}: its range says SHA-256 {sha256}, and there is {found}"
+    try:
+        with pq.ParquetFile(file) as parquet:
+            if parquet.schema_arrow != _SCHEMA:
+                return f"{file} has other columns than an archive's: {', '.join(parquet.schema_arrow.names)}"
+            number, last, rising = 0, offset_first - 1, True
+            for batch in parquet.iter_batches(columns=["offset"]):
+                for offset in batch.column(0).to_pylist():
+                    rising = rising and offset is not None and last < offset < offset_end
+                    number, last = number + 1, offset
+    except (OSError, ValueError) as problem:
+        return f"{file} is no Parquet: {problem}"
+    if number != records or not rising:
+        expected = f"its range says {records} at offsets that rise from {offset_first} up to {offset_end}"
+        return f"{file} holds {number} records{'' if rising else ' at other offsets'}, and {expected}"
+    return None
+
+
+def _write(folder: Path, name: str, place: Place, batches: Iterable[pa.RecordBatch]) -> Written:
+    topic, partition = place
+    path = f"{topic}/partition={partition}/{name}.parquet"
+    (folder / path).parent.mkdir(parents=True, exist_ok=True)
+    read = Digester()
+    with open(folder / path, "xb") as file:
+        # No dictionaries: keys and values are all different. Statistics of offsets and times only: those of values would fill the footer.
+        with pq.ParquetWriter(file, _SCHEMA, compression="zstd", use_dictionary=False, write_statistics=list(RECORD[:2])) as writer:
+            for batch in batches:
+                read.add(batch)
+                writer.write_batch(batch.select(RECORD).cast(_SCHEMA))
+        file.flush()
+        os.fsync(file.fileno())
+    for named in (folder / path).parents[:3]:
+        sync_folder(named)
+    found = _read_back(folder / path)
+    if found != read.digest():
+        raise CouldNotVerify(f"{folder / path} was written with {read.digest()} and reads back as {found}: do not trust this disk")
+    with open(folder / path, "rb") as file:
+        return Written(path, file_digest(file, "sha256").hexdigest(), found)
+
+
+def _read_back(file: Path) -> Digest:
+    digester = Digester()
+    with pq.ParquetFile(file) as parquet:
+        for group in range(parquet.num_row_groups):
+            digester.add(parquet.read_row_group(group))
+    return digester.digest()

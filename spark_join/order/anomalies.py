@@ -1,0 +1,146 @@
+"""Anomalies of the order: each `sequence-gap`, that is, records that were in the log and are missing, and each foreign view (R10).
+
+Two kinds of numbers in the log have no gap as long as nothing is lost (docs/spark.md, Sequence gaps):
+
+- **An incarnation numbers its batches 1, 2, 3, …** Its producer is idempotent and has one request in flight in each partition. Kafka
+  rejects a request if one before it is missing, so a failed append is the last of its incarnation. So the entries in effect of an
+  incarnation skip no number, whatever crashed.
+- **Kafka numbers the records of a partition 0, 1, 2, …** and these topics are never compacted.
+
+A gap in the numbers of an incarnation is not reported if missing offsets already explain it.
+
+A single loss makes a foreign view in every record whose writer had seen the lost records. An incarnation with another history keeps it. So
+there is one row for each such incarnation: its first offset shows the difference; its last offset and the number of records the extent.
+
+A settle record in effect declares that the reader's history stands. It settles all views before it at which the number of records in effect
+is at most its `seen`. `seen` rises from one settle record to the next, so the last one settles everything that any of them does. One
+comparison with the last one is enough, and nothing about earlier ones is kept.
+"""
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
+
+from spark_join.engine.columns import before
+from spark_join.errors import CouldNotVerify
+from spark_join.order.effects import FOREIGN, Carry
+
+
+def missing_offsets(records: DataFrame, payload: DataFrame, edges: DataFrame) -> DataFrame | None:
+    """Returns topic, partition, first and last of each run of missing offsets; None if no offset is missing.
+
+    `records` are the ordering topic, with offset; `payload` the payload topic, with partition and offset. `edges` (topic, partition,
+    offset) are not records: they mark the start and the end of each partition that was read. Raises `CouldNotVerify` for an offset that
+    appears twice.
+    """
+    offsets = (
+        records.select(F.lit("ordering").alias("topic"), F.lit(0).alias("partition"), "offset")
+        .union(payload.select(F.lit("payload").alias("topic"), "partition", "offset"))
+        .union(edges.select("topic", "partition", "offset"))
+    )
+    # The number of rows alone does not show a gap: a duplicate offset would make up for a missing one.
+    counted = offsets.groupBy("topic", "partition").agg(
+        F.count("*").alias("rows"), F.count_distinct("offset").alias("offsets"), (F.max("offset") - F.min("offset") + 1).alias("span")
+    )
+    suspect = []
+    for row in counted.where("rows > offsets OR span > offsets").orderBy("topic", "partition").collect():
+        if row.rows > row.offsets:
+            of_partition = offsets.where((F.col("topic") == row.topic) & (F.col("partition") == row.partition))
+            (twice,) = of_partition.groupBy("offset").count().where("count > 1").agg(F.min("offset").alias("offset")).collect()
+            raise CouldNotVerify(
+                f"offset {twice.offset} of {row.topic} partition {row.partition} is there more than once, and no topic has that: what"
+                " is read is not a log; verify from the brokers, or archive it again"
+            )
+        suspect.append((row.topic, row.partition))
+    if not suspect:  # the usual case needs no sort
+        return None
+    named = F.broadcast(offsets.sparkSession.createDataFrame(suspect, "topic string, partition int"))
+    within = offsets.join(named, ["topic", "partition"], "left_semi")
+    placed = before(within, "previous", F.col("offset"), "max", "offset", ["topic", "partition"])
+    gaps = placed.where(F.col("offset") > F.col("previous") + 1)
+    return gaps.select("topic", "partition", (F.col("previous") + 1).alias("first"), (F.col("offset") - 1).alias("last"))
+
+
+def sequence_gaps(entries: DataFrame, gone: DataFrame | None) -> DataFrame:
+    """Returns offset (null for the payload topic), found and expected of each gap, in incarnations and in partitions.
+
+    `entries` are those in effect, with offset, incarnation, sequence and reached, the incarnation's highest sequence before (8 bytes
+    each); `gone` comes from `missing_offsets`.
+    """
+    numbered = entries.select("offset", *[_number(name).alias(name) for name in ("incarnation", "sequence", "reached")])
+    if gone is None:
+        return _sequence_rows(_passing(numbered))
+    is_ordering = F.col("topic") == "ordering"
+    where = F.when(is_ordering, "the ordering topic").otherwise(F.concat(F.lit("payload partition "), F.col("partition").cast("string")))
+    found = F.concat(F.lit("offsets "), F.col("first").cast("string"), F.lit(" to "), F.col("last").cast("string"), F.lit(" of "), where)
+    missing = gone.select(
+        F.when(is_ordering, F.col("first")).alias("offset"),
+        F.concat(found, F.lit(" are not there")).alias("found"),
+        F.lit("a record at each offset").alias("expected"),
+    )
+    return missing.union(_sequence_rows(_unexcused(numbered, gone.where(is_ordering))))
+
+
+def _unexcused(numbered: DataFrame, gone: DataFrame) -> DataFrame:
+    """Returns the entries that skip a sequence, if no ordering offset is missing since the entry of their incarnation before them.
+
+    There may be many missing offsets: a mirror that writes in transactions leaves one for each. So a running sum counts them up to each
+    entry, and no task gets all of them.
+    """
+    marks = gone.select(F.col("first").alias("offset"), F.lit(1).alias("gap"))
+    together = numbered.unionByName(marks, allowMissingColumns=True)
+    counted = before(together, "gaps", F.coalesce("gap", F.lit(0)), "sum", "offset").where(F.col("gap").isNull())
+    counted = counted.withColumn("gaps", F.coalesce("gaps", F.lit(0)))
+    last = counted.select("incarnation", F.col("sequence").alias("reached"), F.col("gaps").alias("gaps_last"))
+    placed = _passing(counted).join(last, ["incarnation", "reached"], "left")
+    # An entry of an earlier part, which is not here, comes before all gaps of this part.
+    return placed.where(F.col("gaps") == F.coalesce("gaps_last", F.lit(0)))
+
+
+def _passing(numbered: DataFrame) -> DataFrame:
+    return numbered.where(F.col("sequence") > F.col("reached") + 1)
+
+
+def _sequence_rows(passing: DataFrame) -> DataFrame:
+    found = F.concat(
+        F.lit("batch "),
+        F.col("sequence").cast("string"),
+        F.lit(" of incarnation "),
+        F.col("incarnation").cast("string"),
+        F.lit(" counts next"),
+    )
+    expected = F.concat(F.lit("batch "), (F.col("reached") + 1).cast("string"))
+    return passing.select("offset", found.alias("found"), expected.alias("expected"))
+
+
+def _number(octets: str) -> Column:
+    """Decodes a u64 of 8 bytes as a decimal: a long does not hold all of them."""
+    return F.conv(F.hex(octets), 16, 10).cast("decimal(20,0)")
+
+
+def differences(records: DataFrame, carry: Carry) -> DataFrame:
+    """Returns one row for each writer with foreign views in `records`, or two if the owner has settled only the earlier ones.
+
+    Columns: offset, offset_last and records (the first offset, the last one, and their number), found and expected (of the first), and
+    settled. `records` has the columns of `effects.AppliedRecord`; `carry` is the one after them, or at the hole.
+    """
+    settled = (F.col("offset") < carry.settled_offset) & (F.col("seen_here") <= carry.settled)
+    foreign = records.where(F.col("view") == FOREIGN).withColumn("settled", settled)
+    of_writers = foreign.groupBy("foreign_writer", "settled").agg(
+        F.min(F.struct("offset", "seen", "history", "expected")).alias("first"),
+        F.max("offset").alias("offset_last"),
+        F.count("*").alias("records"),
+    )
+    incarnation = F.concat(F.lit("incarnation "), F.conv(F.hex("foreign_writer"), 16, 10))
+    who = F.coalesce(incarnation, F.lit("the owner"))
+    number = F.when(F.col("records") == 1, F.lit(" wrote it")).otherwise(
+        F.concat(F.lit(" wrote "), F.col("records"), F.lit(" such records, the last at offset "), F.col("offset_last"))
+    )
+    view = F.concat(F.lit("a view of "), F.conv(F.hex("first.seen"), 16, 10), F.lit(" records, "), F.lower(F.hex("first.history")))
+    return of_writers.select(
+        F.col("first.offset").alias("offset"),
+        "offset_last",
+        "records",
+        F.concat(view, F.lit("; "), who, number).alias("found"),
+        F.col("first.expected").alias("expected"),
+        "settled",
+    )

@@ -1,0 +1,145 @@
+"""The state of a log at some ordering offset: everything that deciding the rest of the log needs, and no more.
+
+All ordering records before `offsets_next` are applied, and none from there on. The rules need this from the part before:
+
+| rule | state |
+|---|---|
+| R2, R5, R6, R9 | carry: all incarnations, the declared number of payload partitions, the log time |
+| R3 | orphans: payload records under each key that an entry may still name, one of each value |
+| R10 | identity: the log id, all keys ever in force. carry: the number of records in effect, the last 2^16 histories, the last settle |
+| R7 | the ids that are decided, their number, and the transaction that consumed each consumed state |
+| R9 | the hash of every leaf, since a checkpoint may come late and name any size, and the roots of full chunks (`tree`) |
+
+This software does not read a log of format version 2, so the active versions are not kept. `ids`, `consumed`, `hashes` and `chunks` grow
+with the log, only by new rows; each run writes `carry` and `orphans` anew.
+"""
+
+from collections.abc import Mapping
+from typing import Final
+
+import msgspec
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from spark_join.engine.columns import u64
+from spark_join.errors import CouldNotVerify
+from spark_join.log import LogFrames, Place, records_since
+from spark_join.order.identity import Identity
+from spark_join.tree import ROOT_OF_NOTHING
+
+GROWING: Final = {
+    "ids": "id binary",
+    "consumed": "state binary, consumed_by binary",
+    "hashes": "position bigint, hash binary",
+    "chunks": "size bigint, hash binary",
+}
+STANDING: Final = {
+    "orphans": "offset bigint, append_time_ms bigint, key binary, value binary, partition int",
+}
+
+
+class LastRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The last record that was read of a partition. A partition that was truncated and has grown again has another record there."""
+
+    offset: int
+    sha256: str
+    """SHA-256 in hex: see `last_records`"""
+
+
+class AppliedState(msgspec.Struct, frozen=True, kw_only=True):
+    """The part of a log that is applied; without `identity` it is the start of any log (`start`)."""
+
+    identity: Identity | None = None
+    offsets_next: Mapping[Place, int] = {}
+    """The offset at which to read on, by partition; empty for the start."""
+    last_records: Mapping[Place, LastRecord] = {}
+    """The last record of each partition that has one; of the ordering topic, the last that was applied"""
+    carry: bytes = b""
+    """`effects.Carry`, encoded; empty for the start"""
+    decided: int = 0
+    root: bytes = ROOT_OF_NOTHING
+    signatures_checked: bool = True
+    """True if the signatures of all submissions were checked"""
+    ids: DataFrame
+    """Column: id, of each decision, whatever its outcome"""
+    consumed: DataFrame
+    """Columns: state, and consumed_by, the SHA-256 of the id"""
+    hashes: DataFrame
+    """Columns: position and hash of each leaf"""
+    chunks: DataFrame
+    """Columns: size, the end of a full chunk, and hash, the root of that chunk alone"""
+    orphans: DataFrame
+    """Payload records that an entry may still name"""
+
+    @property
+    def since(self) -> dict[Place, int]:
+        """The offset from which a run that continues has to read, by partition.
+
+        It includes the last records: `rest_of` compares and then drops them.
+        """
+        return {**self.offsets_next, **{place: last.offset for place, last in self.last_records.items()}}
+
+
+def start(session: SparkSession) -> AppliedState:
+    """Returns the state before the first record of any log."""
+    empty = {name: _empty(session, schema) for name, schema in (GROWING | STANDING).items()}
+    return AppliedState(
+        ids=empty["ids"],
+        consumed=empty["consumed"],
+        hashes=empty["hashes"],
+        chunks=empty["chunks"],
+        orphans=empty["orphans"],
+    )
+
+
+def _empty(session: SparkSession, schema: str) -> DataFrame:
+    # Not made from an empty list: Spark would know at planning time that it is empty, and drop what is joined with it.
+    columns = [column.split() for column in schema.split(", ")]
+    return session.range(0).select(*[F.lit(None).cast(type_).alias(name) for name, type_ in columns])
+
+
+def last_records(log: LogFrames, offsets: Mapping[Place, int]) -> dict[Place, LastRecord]:
+    """Returns the `LastRecord` of the records of `log` at these `offsets`, one a partition; missing records are left out.
+
+    The SHA-256 is over
+
+        i64 offset ‖ i64 append time ‖ i64 length of the key ‖ key ‖ i64 length of the value ‖ value
+
+    with length -1 for a missing key or value. All numbers are big-endian.
+    """
+    if not offsets:
+        return {}
+    octets = F.concat(u64(F.col("offset")), u64(F.col("append_time_ms")), *_length_and_value("key"), *_length_and_value("value"))
+    rows = log.at(offsets).select("topic", "partition", "offset", F.sha2(octets, 256).alias("sha256")).collect()
+    return {(row.topic, row.partition): LastRecord(row.offset, row.sha256) for row in rows}
+
+
+def _length_and_value(name: str) -> tuple[Column, Column]:
+    length = F.coalesce(F.length(name), F.lit(-1)).cast("bigint")
+    return u64(length), F.coalesce(name, F.lit(b""))
+
+
+def rest_of(log: LogFrames, state: AppliedState) -> LogFrames:
+    """Returns the part of `log` that comes after `state`; `log` was read from `state.since` on.
+
+    Raises `CouldNotVerify` if it is another log than the state's, or has lost records of it.
+    """
+    if not state.offsets_next:
+        return log
+    for place, offset in sorted(state.offsets_next.items()):
+        if (end := log.offsets_end.get(place, 0)) < offset:
+            raise CouldNotVerify(
+                f"{place[0]} partition {place[1]} ends at offset {end}, and the earlier run had read it up to {offset}:"
+                " a part of the log is gone, or this is another one"
+            )
+    found = last_records(log, {place: last.offset for place, last in state.last_records.items()})
+    for place, last in sorted(state.last_records.items()):
+        if found.get(place) != last:
+            raise CouldNotVerify(
+                f"offset {last.offset} of {place[0]} partition {place[1]}, the last record of it that the earlier run had read, is not what"
+                " it was: this is another log, or it was cut and has grown again; verify it from its start, without --checkpoint-from"
+            )
+    ordering, payload = (
+        records_since(of, topic, state.offsets_next) for topic, of in (("ordering", log.ordering), ("payload", log.payload))
+    )
+    return msgspec.structs.replace(log, ordering=ordering, payload=payload)

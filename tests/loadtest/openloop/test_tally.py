@@ -1,0 +1,95 @@
+"""Tests that only a complete and clean run has a result."""
+
+from collections.abc import Callable
+
+import pytest
+
+from loadtest.openloop.ledger import Ledger
+from loadtest.openloop.plan import Mix, Plan, stages_of
+from loadtest.openloop.tally import Histogram, StageTally, Tally, figure, lines_of, reasons_against, total
+from tests.loadtest.openloop.test_ledger import _heard
+
+PLAN = Plan(
+    run="r", seed="s", stages=stages_of("steady", 10.0, 2.0, warm_up_seconds=1.0), mix=Mix(submission_requests=2), urls=("http://a",),
+    notary_name="n", party="p", key_file=None, verifier_key=None, receipt_sample=0.0, deadline_s=1.0,
+)  # fmt: skip
+
+
+def _whole() -> Tally:
+    stages = []
+    for submissions in (5, 10):
+        stage = StageTally(submissions, answered_last_s=3.5)
+        for ms in range(1, submissions + 1):
+            stage.latency.add(ms)
+        stages.append(stage)
+    return Tally(stages, sent=15, answered=15, decided=30, counts={"committed": 30}, finished=True)
+
+
+def _reasons(tally: Tally, heard: int = 30) -> list[str]:
+    ledger = Ledger(0)
+    ledger.hear(_heard(*[(position, 1) for position in range(heard)]))
+    ledger.close(alone=True)
+    return reasons_against(tally, ledger, submissions=15)
+
+
+def test_a_whole_run_has_a_figure() -> None:
+    """A result separates requests from submissions, leaves the warm-up out, and counts the time until the last answer."""
+    assert _reasons(_whole()) == []
+    told = figure(PLAN, _whole())
+    assert (told["requests"], told["submissions"]) == (20, 10)
+    [stage] = told["stages"]
+    assert stage["requests_per_s"] == 20 / 2.5
+    assert stage["latency_ms_max"] == 10
+    assert any("10/s" in line for line in lines_of(told))
+
+
+def _spoil(name: str, value: object) -> Callable[[Tally], None]:
+    return lambda tally: setattr(tally, name, value)
+
+
+@pytest.mark.parametrize(
+    ("spoil", "why"),
+    [
+        (_spoil("answered", 14), "cut short: 1 of 15"),
+        (_spoil("finished", False), "cut short"),
+        (lambda tally: tally.fail("no answer"), "1 of 15 submissions failed"),
+        (_spoil("violations", ["a double spend"]), "the notary broke its word"),
+        (_spoil("decided", 31), "31 transactions were decided, at 30 positions"),
+    ],
+)
+def test_anything_wrong_has_none(spoil: Callable[[Tally], None], why: str) -> None:
+    """After any failure there is the reason instead of a result."""
+    tally = _whole()
+    spoil(tally)
+    assert any(why in reason for reason in _reasons(tally))
+
+
+def test_a_gap_has_none() -> None:
+    """A violation that the ledger found counts like that of any process."""
+    ledger = Ledger(0)
+    ledger.hear(_heard((0, 1), (2, 1)))
+    ledger.close(alone=True)
+    assert any("gaps" in reason for reason in reasons_against(_whole(), ledger, submissions=15))
+
+
+def test_processes_add_up() -> None:
+    """Counts, times and failures of all processes are added; the run is finished when all are."""
+    one, other = _whole(), _whole()
+    other.fail("it failed")
+    other.finished = False
+    whole = total([one, other], 2)
+    assert (whole.answered, whole.failed, whole.decided, whole.counts) == (30, 1, 60, {"committed": 60})
+    assert whole.stages[1].latency.counts == {size: 2 * count for size, count in one.stages[1].latency.counts.items()}
+    assert whole.failures == ["it failed"]
+    assert not whole.finished
+    assert not total([], 2).finished
+
+
+@pytest.mark.parametrize(("percent", "wanted"), [(0, 1), (50, 500), (99, 990), (100, 1_000)])
+def test_percentiles_are_one_percent_exact(percent: float, wanted: float) -> None:
+    """A percentile is at most one percent above the true one, and never above the maximum."""
+    times = Histogram()
+    for ms in range(1, 1_001):
+        times.add(ms)
+    assert wanted <= times.percentile_ms(percent) * 1.000001 <= wanted * 1.0101
+    assert Histogram().percentile_ms(percent) == 0

@@ -1,0 +1,66 @@
+"""`Desk`: a notary with an index of some hundred decisions, a place for its snapshots, and `notary snapshot` run on them."""
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from notary import cli
+from notary.index import Index, viewing
+from tests.notary.http.asking import Asking
+from tests.notary.party import Bank, spend
+from tests.notary.process import NotaryDirectory, NotaryProcess
+
+SMALL = {"INDEX_WRITE_BUFFER_BYTES": 64 << 10, "INDEX_CACHE_BYTES": 1 << 20}
+"""Write buffers that are flushed within a few hundred decisions."""
+
+
+def spent(process: NotaryProcess, bank: Bank, rounds: int = 6) -> dict[str, Any]:
+    """Have some hundred requests decided. Returns the decisions by transaction id."""
+    with Asking(process.url) as asking:
+        decisions = [decision for _ in range(rounds) for decision in asking.decide(bank, *(spend() for _ in range(100)))]
+    return {decision["transaction_id"]: decision for decision in decisions}
+
+
+class Desk:
+    """A notary's folder, and its snapshots in the folder `snapshots`."""
+
+    def __init__(self, directory: NotaryDirectory, capsys: pytest.CaptureFixture[str]) -> None:
+        self.directory, self.config, self._capsys = directory, directory.config, capsys
+        self.place = directory.path / "snapshots"
+        self.index = directory.path / "index" / "worker-1"
+
+    @classmethod
+    def copy(cls, template: NotaryDirectory, to: Path, capsys: pytest.CaptureFixture[str]) -> "Desk":
+        """Returns the desk of a copy of a notary whose worker has ended."""
+        shutil.copytree(template.path, to)
+        return cls(NotaryDirectory(to), capsys)
+
+    def snapshot(self, action: str, *flags: str, code: int = 0) -> dict[str, Any]:
+        """Run `notary snapshot --json`, which should exit with that code. Returns what it printed; `stderr` is its complaints."""
+        given = ["snapshot", action, "--config", str(self.config), "--json", *flags]
+        if "--url" not in flags:
+            given += ["--url", str(self.place)]
+        if action in ("create", "restore") and "--name" not in flags:
+            given += ["--name", "worker-1"]
+        self._capsys.readouterr()
+        found = cli.main(given)
+        printed = self._capsys.readouterr()
+        assert found == code, printed.err
+        return {**(json.loads(printed.out.splitlines()[-1]) if printed.out else {}), "stderr": printed.err}
+
+    def names(self, folder: str) -> set[str]:
+        """Returns the names in a folder of the place."""
+        return {file.name for file in (self.place / folder).iterdir()} if (self.place / folder).exists() else set()
+
+    def rows(self, index: Path) -> dict[str, list[tuple[bytes, bytes]]]:
+        """Opens an index as a worker does. Returns all its rows but those of the metadata."""
+        with viewing(index) as view:
+            whose = {"notary_name": view.notary_name, "log_identity": view.log_identity}
+        opened = Index.open(index, **whose)
+        try:
+            return dict(opened.contents())
+        finally:
+            opened.close()

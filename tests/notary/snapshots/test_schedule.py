@@ -1,0 +1,142 @@
+"""Workers make snapshots by a schedule, one of them at a time, and a worker on an empty disk restores the newest by itself."""
+
+import asyncio
+import logging
+import os
+import shutil
+import signal
+import time
+from collections.abc import Callable
+from itertools import pairwise
+from pathlib import Path
+
+import httpx
+import pytest
+
+from notary.config import load
+from notary.snapshots.schedule import SPREAD_SHARE, Schedule
+from tests.notary.http.asking import Asking
+from tests.notary.party import Bank
+from tests.notary.process import NotaryProcess, is_running, serve
+from tests.notary.snapshots.desk import Desk, spent
+
+pytestmark = pytest.mark.seconds
+
+
+def _metrics(process: NotaryProcess) -> dict[str, float]:
+    lines = httpx.get(f"{process.url}/metrics", trust_env=False).text.splitlines()
+    return {line.split()[0]: float(line.split()[1]) for line in lines if line.startswith("notary_snapshot")}
+
+
+def test_worker_makes_and_restores(desk: Desk, bank: Bank, notary_process: Callable[..., NotaryProcess]) -> None:
+    """A worker makes snapshots while it serves, and keeps so many; another without an index starts from the newest, and decides on."""
+    settings = {"SNAPSHOTS_URL": "snapshots", "SNAPSHOTS_EVERY_S": 1, "SNAPSHOTS_KEEP": 2}
+    process = notary_process(desk.config, settings=settings)
+    decided = spent(process, bank)
+    while _metrics(process)["notary_snapshots_made"] < 4 or not any(name.startswith(f"{1200:016d}") for name in desk.names("manifests")):
+        time.sleep(0.05)
+    found = _metrics(process)
+    assert (found["notary_snapshots_failed"], found["notary_snapshot_interval_seconds"]) == (0, 1)
+    assert process.stop() == 0
+    assert 2 <= len(desk.names("manifests")) <= 3, "one may have been made, and the worker ended before it pruned"
+    shutil.rmtree(desk.index)
+    other = notary_process(desk.config, "worker-2", settings={"SNAPSHOTS_URL": "snapshots"})
+    assert "restored from a snapshot" in other.stderr()
+    assert '"decisions": 1200' in other.stderr()
+    with Asking(other.url) as asking:
+        for id_ in list(decided)[::100]:
+            assert asking.get(f"/v1/transactions/{id_}").json() == decided[id_]
+    assert min(decision["position"] for decision in spent(other, bank, 1).values()) == 1200
+    assert other.stop() == 0
+
+
+@pytest.mark.parametrize("url", ["", "snapshots"], ids=["no place", "an empty place"])
+def test_without_a_snapshot(desk: Desk, notary_process: Callable[..., NotaryProcess], url: str) -> None:
+    """A worker without an index, and without a snapshot, replays the log."""
+    shutil.rmtree(desk.index)
+    process = notary_process(desk.config, settings={"SNAPSHOTS_URL": url})
+    assert ("this worker replays the log" in process.stderr()) is bool(url)
+    assert httpx.get(f"{process.url}/v1/checkpoint", trust_env=False).text.split("\n")[1] == "600"
+    assert process.stop() == 0
+
+
+def test_index_is_left_alone(desk: Desk, notary_process: Callable[..., NotaryProcess]) -> None:
+    """A worker that has an index does not look for a snapshot."""
+    process = notary_process(desk.config, settings={"SNAPSHOTS_URL": "nothing://at/all"})
+    assert "snapshot" not in process.stderr()
+    assert process.stop() == 0
+
+
+def test_stopped_while_it_restores(desk: Desk) -> None:
+    """A worker that is stopped while it restores ends with 0, with its child, and leaves no index: the next start restores."""
+    desk.snapshot("create")
+    shutil.rmtree(desk.index)
+    file = max((desk.place / "files").iterdir(), key=lambda each: each.stat().st_size)
+    file.unlink()
+    os.mkfifo(file)  # a read of it waits for ever
+    process = serve(desk.config, settings={"SNAPSHOTS_URL": "snapshots"})
+    try:
+        stage = desk.index.with_name(".worker-1.restoring")
+        while not stage.exists() or not list(stage.iterdir()):
+            assert process.poll() is None
+            time.sleep(0.02)
+        (child,) = [int(pid) for pid in Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()]
+        process.send_signal(signal.SIGTERM)
+        _, decided = process.communicate(timeout=60)
+    finally:
+        process.kill()
+        process.communicate()
+    assert process.returncode == 0, decided
+    assert "cannot be reached" not in decided
+    assert not is_running(child)
+    assert not desk.index.exists()
+
+
+async def test_one_worker_at_a_time(desk: Desk) -> None:
+    """Two workers share a place: one makes the snapshot of a period, and the other finds it."""
+    shutil.copytree(desk.index, desk.index.with_name("worker-2"))
+    every_s = 2
+    flags = {"snapshots.url": str(desk.place), "snapshots.every_s": every_s}
+    # The processes read the file, so it says the same.
+    desk.config.write_text(desk.config.read_text() + f'\n[snapshots]\nurl = "{desk.place}"\n')
+    both = [Schedule(load(desk.config, {"worker.name": name, **flags}), lambda: True) for name in ("worker-1", "worker-2")]
+    waits = [await one.look() for one in both]
+    assert [one.made for one in both] == [1, 0]
+    assert all(wait <= every_s * (1 + SPREAD_SHARE) for wait in waits)
+    while sum(one.made for one in both) < 3:
+        for one in both:
+            await one.look()
+    assert [one.failures for one in both] == [0, 0]
+    made = sorted(int(name.split("-")[1]) for name in desk.names("manifests"))
+    assert len(made) == 3
+    assert all(later - earlier > every_s * 1000 for earlier, later in pairwise(made))
+
+
+async def test_not_ready_and_failures(desk: Desk, caplog: pytest.LogCaptureFixture) -> None:
+    """A worker that is not ready makes none. One that fails counts it, says why, and tries again sooner."""
+    flags = {"worker.name": "worker-1", "snapshots.url": "nothing://at/all", "snapshots.every_s": 3600}
+    desk.config.write_text(desk.config.read_text() + '\n[snapshots]\nurl = "nothing://at/all"\n')
+    config = load(desk.config, flags)
+    assert await Schedule(config, lambda: False).look() < 3600 / 4
+    schedule = Schedule(config, lambda: True)
+    with caplog.at_level(logging.WARNING):
+        assert await schedule.look() < 3600 / 4
+    assert (schedule.made, schedule.failures) == (0, 1)
+    assert "cannot be used for snapshots" in caplog.text
+
+
+async def test_it_ends_its_process(desk: Desk) -> None:
+    """A schedule that is cancelled ends the process that makes the snapshot."""
+    desk.place.mkdir()
+    os.mkfifo(desk.place / "manifests")  # not a folder: the command fails, or is ended before that
+    desk.config.write_text(desk.config.read_text() + f'\n[snapshots]\nurl = "{desk.place}"\n')
+    schedule = Schedule(load(desk.config, {"worker.name": "worker-1", "snapshots.every_s": 1}), lambda: True)
+    running = asyncio.create_task(schedule.run())
+    children = Path(f"/proc/{os.getpid()}/task/{os.getpid()}/children")
+    before = set(children.read_text().split())
+    while not (mine := set(children.read_text().split()) - before):  # noqa: ASYNC110 - processes send no events
+        await asyncio.sleep(0.01)
+    running.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await running
+    assert not any(is_running(int(pid)) for pid in mine)

@@ -1,0 +1,146 @@
+"""Tests of the durable files and the locks, on a disk that loses power or fails at every step."""
+
+import contextlib
+import os
+import re
+import stat
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+
+from ordering.durable import create_file, locked_directory, locked_file, make_directory, replace_file
+from tests.notary.disk import Disk, Killed
+
+ROOT = Path(__file__).parents[2]
+PRODUCT = ("ordering", "payload", "joiner", "notary", "deploy")
+
+
+def test_replaced_file_is_old_or_new_after_any_power_loss(tmp_path: Path) -> None:
+    """A power loss at any step leaves the old content or the new one; after the call only the new one."""
+    file = tmp_path / "file"
+    file.write_bytes(b"old")
+    with pytest.MonkeyPatch.context() as patch:
+        disk = Disk(patch, file)
+        replace_file(file, b"new")
+    left = [content[str(file)] for content in disk.after_power_losses()]
+    assert set(left) == {b"old", b"new"}
+    assert left[-1] == b"new"
+    assert disk.is_settled()
+
+
+@pytest.mark.parametrize("steps", range(4))
+@pytest.mark.parametrize("problem", [Killed, OSError])
+def test_replacing_can_be_repeated_after_any_failure(tmp_path: Path, steps: int, problem: type[BaseException]) -> None:
+    """A kill or an error at any step leaves the old content or the new one, and the same call again succeeds."""
+    file = tmp_path / "file"
+    file.write_bytes(b"old")
+    with pytest.MonkeyPatch.context() as patch:
+        disk = Disk(patch, file)
+        disk.fail_after(steps, problem)
+        with pytest.raises(problem):
+            replace_file(file, b"new")
+        assert file.read_bytes() in (b"old", b"new")
+        replace_file(file, b"new")
+    assert file.read_bytes() == b"new"
+    assert disk.is_settled()
+    assert os.listdir(tmp_path) == ["file"]
+
+
+@pytest.mark.parametrize("mode", [0o600, 0o644])
+def test_replaced_file_has_its_mode_whatever_the_umask(tmp_path: Path, mode: int) -> None:
+    """The mode is the given one under a strict umask and under none, and that of the old file does not count."""
+    file = tmp_path / "file"
+    file.touch(0o666)
+    for umask in (0o077, 0o000):
+        before = os.umask(umask)
+        try:
+            replace_file(file, b"new", mode)
+        finally:
+            os.umask(before)
+        assert stat.S_IMODE(file.stat().st_mode) == mode
+
+
+def test_created_file_is_never_an_overwritten_one(tmp_path: Path) -> None:
+    """A file that exists stays as it is."""
+    file = tmp_path / "file"
+    create_file(file, b"first", 0o600)
+    assert stat.S_IMODE(file.stat().st_mode) == 0o600
+    with pytest.raises(FileExistsError):
+        create_file(file, b"second")
+    assert file.read_bytes() == b"first"
+
+
+def test_file_whose_content_cannot_be_synced_is_not_left(tmp_path: Path) -> None:
+    """A file without its content would make the next attempt fail, so an error removes it."""
+    file = tmp_path / "file"
+    with pytest.MonkeyPatch.context() as patch:
+        Disk(patch).fail_after(0, OSError)
+        with pytest.raises(OSError, match="No space left"):
+            create_file(file, b"content")
+    assert not file.exists()
+
+
+def test_every_new_directory_has_its_name_synced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The parent of each directory that was missing is synced; for a directory that exists nothing is."""
+    synced: list[str] = []
+    monkeypatch.setattr(os, "fsync", lambda descriptor: synced.append(os.readlink(f"/proc/self/fd/{descriptor}")))
+    make_directory(tmp_path / "a" / "b", 0o700)
+    assert sorted(synced) == sorted([str(tmp_path), str(tmp_path / "a")])
+    assert stat.S_IMODE((tmp_path / "a" / "b").stat().st_mode) == 0o700
+    make_directory(tmp_path / "a" / "b")
+    assert len(synced) == 2
+
+
+def test_locked_directory_admits_one_process(tmp_path: Path) -> None:
+    """Another process is turned away while the lock is held, and gets it afterwards."""
+    code = (
+        "import sys; from pathlib import Path; from ordering.durable import locked_directory\n"
+        "with locked_directory(Path(sys.argv[1]), wait=False): pass"
+    )
+    command = [sys.executable, "-P", "-c", code, str(tmp_path)]
+    with locked_directory(tmp_path, wait=False):
+        assert "BlockingIOError" in subprocess.run(command, capture_output=True, text=True, check=False).stderr
+    subprocess.run(command, check=True)
+
+
+def test_lock_of_a_removed_file_is_taken_again(tmp_path: Path) -> None:
+    """A thread that waited for the lock of a file which its holder removed gets the lock of the file that is there now."""
+    file = tmp_path / "lock"
+    got = []
+
+    def wait() -> None:
+        with locked_file(file) as descriptor:
+            got.append(os.fstat(descriptor).st_ino)
+
+    waiting = threading.Thread(target=wait)
+    with locked_file(file):
+        waiting.start()
+        while _descriptors(file) < 2:
+            assert waiting.is_alive()
+        file.rename(tmp_path / "removed")
+        file.touch()
+    waiting.join()
+    assert got == [file.stat().st_ino]
+
+
+def _descriptors(file: Path) -> int:
+    """Returns how many descriptors of this process are of that file."""
+    found = 0
+    for each in Path("/proc/self/fd").iterdir():
+        with contextlib.suppress(OSError):  # closed meanwhile
+            found += each.readlink() == file
+    return found
+
+
+def test_nothing_else_syncs_or_locks() -> None:
+    """No other module of the product calls `fsync` or `flock`; each would be a further variant with its own mistakes."""
+    found = [
+        str(file.relative_to(ROOT))
+        for room in PRODUCT
+        for file in (ROOT / room).rglob("*.py")
+        if re.search(r"\bos\.f(data)?sync\b|\bfcntl\.(flock|lockf)\b|\bos\.(replace|rename)\b", file.read_text())
+    ]
+    assert found == ["ordering/durable.py"]

@@ -1,0 +1,41 @@
+"""Tests that Spark gets a Java that its launcher can start."""
+
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from spark_join.engine.session import java_home
+
+POOR = """#!/bin/sh
+case "$1" in
+  -version) echo 'openjdk version "21.0.4"' >&2 ;;
+  --list-modules) echo java.base@21.0.4 ;;
+  *) printf '<%s>' "$@" ;;
+esac
+"""
+
+
+def _java(folder: Path, script: str) -> Path:
+    java = folder / "bin" / "java"
+    java.parent.mkdir(parents=True)
+    java.write_text(script)
+    java.chmod(0o755)
+    return folder
+
+
+def test_argument_that_a_java_does_not_know_is_dropped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A Java without the vector module, such as the wheel's, runs without that argument; all other arguments stay the same."""
+    monkeypatch.setenv("JAVA_HOME", str(_java(tmp_path / "a java", POOR)))
+    home = java_home(tmp_path / "wrapped")
+    arguments = ["-cp", "a b", "--add-modules=jdk.incubator.vector", "", "-Dx=--add-modules=jdk.incubator.vector", "Main", "*"]
+    said = subprocess.run([home / "bin" / "java", *arguments], capture_output=True, text=True, check=True).stdout
+    assert said == "<-cp><a b><><-Dx=--add-modules=jdk.incubator.vector><Main><*>"
+
+
+def test_whole_java_is_left_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A Java that has the module is used as it is."""
+    whole = _java(tmp_path / "java", POOR.replace("java.base@21.0.4", "jdk.incubator.vector@21.0.4"))
+    monkeypatch.setenv("JAVA_HOME", str(whole))
+    assert java_home(tmp_path / "wrapped") == whole.resolve()
+    assert not (tmp_path / "wrapped").exists()
