@@ -17,7 +17,7 @@ The rules of this file (to *apply* a record, `judge` in the code, is to decide w
 """
 
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from hashlib import sha256
 from itertools import islice
 
@@ -77,7 +77,7 @@ from ordering.records import (
     decode_batch_key,
 )
 from ordering.signatures import decode_genesis, is_fill, log_id_of, record_is_signed
-from payload import Request, decode_requests
+from payload import Request, decode_requests, decode_requests_in_pieces
 
 ELECTORATE_MS = 86_400_000
 """The log time for which a worker's vote on roots lasts after its last activity (R9): a register record or a counted entry.
@@ -164,6 +164,8 @@ class Joiner:
         self._silent: dict[int, tuple[int, int]] = {}
         self._buffer_full = False
         self._queue_full = False
+        # The content of the large batch at the head, and its requests, from `prepare` until the next step.
+        self._prepared: tuple[bytes, tuple[Request, ...]] | None = None
 
     @property
     def hole(self) -> Entry | None:
@@ -277,6 +279,7 @@ class Joiner:
         self._queue.clear()
         self._queue_ids = 0
         self._buffer = Buffer()
+        self._prepared = None
         self._dropped.clear()
         self._hole, self._skipped, self._fills_due_ms = None, None, 0
         self._since_effect = NONE_SKIPPED, b""
@@ -302,6 +305,32 @@ class Joiner:
         own = {batch.entry_value for batch in self._own.values()}
         return [record.value for record in records if record.stream == ORDERING and record.value and record.value not in own]
 
+    def prepare(self) -> Generator[None, None, tuple[Request, ...]]:
+        """Decode the large batch at the head in pieces. Returns its requests; none when there is no such batch.
+
+        It changes no result: the step after it would decode the same bytes. It saves that step the time.
+        """
+        self._prepared = None
+        log, head = self.log_state, self._queue[0] if self._queue else None
+        if log is None or head is None or not self._is_large(head):
+            return ()
+        entry = head.record
+        assert isinstance(entry, Entry)
+        if not self.lives.counts(entry.incarnation, entry.sequence) or not self._is_signed(head, entry, log):
+            return ()
+        content = self._content(entry.partition, entry.incarnation, entry.sequence, entry.payload_hash)
+        if content is None or content.value is None:
+            return ()
+        own = self._own.get((entry.incarnation, entry.sequence))
+        if own is not None and own.value == content.value:
+            return own.requests
+        try:
+            requests = yield from decode_requests_in_pieces(content.value, log.notary_name)
+        except CorruptRecord:
+            return ()
+        self._prepared = content.value, requests
+        return requests
+
     def step(self, records: Sequence[Record], now_ms: int, signed_by: Mapping[bytes, bytes] | None = None) -> Ready:
         """Take records and the time; return the effects.
 
@@ -318,7 +347,8 @@ class Joiner:
                 self._take_ordering(record, now_ms, signed_by or {})
             else:
                 self._take_payload(record, ready)
-        self._judge(ready)
+        self._judge(ready, at_once=not records)
+        self._prepared = None
         self._propose_fills(ready, now_ms)
         self._propose_fences(ready, now_ms)
         ready.lives = list(self.lives.changed.values())
@@ -374,8 +404,11 @@ class Joiner:
 
     # ---- applying ("judging" in the names) ----
 
-    def _judge(self, ready: Ready) -> None:
-        """Apply records at the head until there is none, one must wait, or the step is full."""
+    def _judge(self, ready: Ready, *, at_once: bool) -> None:
+        """Apply records at the head until there is none, one must wait, or the step is full.
+
+        A large batch is applied by a step that begins with it, without records: `prepare` came before that one. `at_once`: this is one.
+        """
         hole_before, self._hole = self._hole, None
         states = requests = 0
         while self._queue:
@@ -384,6 +417,10 @@ class Joiner:
                 self._hole = None
                 break
             head = self._queue[0]
+            if not (at_once and not ready.advanced) and self._is_large(head):
+                ready.more = True
+                self._hole = hole_before if hole_before is head.record else None
+                break
             batches_before, seen_before = len(ready.batches), self.history.seen
             if not self._judge_head(head, ready):
                 break
@@ -534,6 +571,14 @@ class Joiner:
         ready.batches.append(batch)
         return True
 
+    def _is_large(self, head: _Queued) -> bool:
+        """Returns True if the record at the head is an entry, and a payload record with its key is a large batch."""
+        entry = head.record
+        if not isinstance(entry, Entry):
+            return False
+        found = self._buffer.get(entry.partition, entry.incarnation, entry.sequence)
+        return any(candidate.value is not None and len(candidate.value) >= self._limits.large_bytes for candidate in found)
+
     def _may_be_dropped(self, entry: Entry, content: Buffered | None) -> bool:
         """Returns True if the entry's first content may have been dropped for lack of memory: another one must not replace it (R3)."""
         offset, waited = self._dropped.get(entry.partition, (0, entry))
@@ -561,7 +606,11 @@ class Joiner:
     def _requests(self, entry: Entry, content: Buffered, log: LogState, ready: Ready) -> tuple[Request, ...]:
         """Returns the batch's requests; none for a payload that does not decode or has other ids: only a broken worker writes one (R3)."""
         try:
-            requests = decode_requests(content.value or b"", log.notary_name)
+            value = content.value or b""
+            if self._prepared is not None and self._prepared[0] == value:
+                requests = self._prepared[1]
+            else:
+                requests = decode_requests(value, log.notary_name)
             if not _same_ids(requests, entry.transaction_ids):
                 raise CorruptRecord("its transaction ids are not those of the entry")
         except CorruptRecord as problem:

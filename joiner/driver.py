@@ -21,7 +21,7 @@ does the worker register.
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor
 from typing import Generic, Protocol, TypeVar
 
@@ -38,6 +38,7 @@ from ordering.errors import Fatal, FatalCode, NotReady, OutOfRange
 from ordering.log import ORDERING, Log, Reader, Record
 from ordering.signatures import record_is_signed
 from ordering.stream import describe
+from payload import Request
 
 logger = logging.getLogger("notary.driver")
 
@@ -59,6 +60,10 @@ LOOK_AGAIN_S = 10.0
 
 class Applier(Protocol[D_co]):
     """Decides and persists: the index."""
+
+    def prepare(self, requests: Sequence[Request]) -> Iterator[None]:
+        """Read in pieces what `apply` will need for these requests, if they are the next step's only batch."""
+        ...
 
     def apply(self, ready: Ready) -> Sequence[Sequence[D_co]]:
         """Decide the step's batches and make them durable, all or nothing; returns the decisions, a sequence for each batch."""
@@ -336,6 +341,8 @@ class Driver(Generic[Decision]):
                 await asyncio.sleep(0)  # yields to the other tasks during a long replay
                 if ready.evidence is not None and (why := await self._examine(ready.evidence)):
                     return why
+                for _ in self._applier.prepare(await self._prepare()):
+                    await asyncio.sleep(0)
                 if why := self._interruption(reader):
                     return why
                 ready = self._step((), tasks)
@@ -348,6 +355,17 @@ class Driver(Generic[Decision]):
             if log_state is not None and log_state.payload_partitions > self._log.payload_partitions:
                 return f"the log has {log_state.payload_partitions} payload partitions now"
         return ""
+
+    async def _prepare(self) -> Sequence[Request]:
+        """Decode a large batch at the head in pieces, between which other tasks have turns; returns its requests, if there is one."""
+        pieces = self.joiner.prepare()
+        while True:
+            try:
+                next(pieces)
+            except StopIteration as done:
+                requests: Sequence[Request] = done.value
+                return requests
+            await asyncio.sleep(0)
 
     def _undeclared(self) -> frozenset[int]:
         """Returns the payload partitions that exist and that no entry may name yet; they are read once they are declared."""

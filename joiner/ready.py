@@ -28,6 +28,8 @@ class JoinerLimits(msgspec.Struct, frozen=True):
     # About 5 ms of work: a longer step holds the event loop, and costs as much for each request. A batch is never cut.
     step_requests_max: int = 250
     step_states_max: int = 1_250
+    # A content of this size is a large batch. It takes milliseconds, so it gets a step of its own, after `Joiner.prepare`.
+    large_bytes: int = 128 << 10
     fills_proposed_max: int = 64
     fill_scan_records_max: int = 4_096
 

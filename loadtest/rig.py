@@ -54,7 +54,7 @@ def verifier_key(config: Path) -> str:
 
 
 @contextlib.contextmanager
-def worker(config: Path, name: str, added: Mapping[str, str] | None = None) -> Iterator[Service]:
+def worker(config: Path, name: str, added: Mapping[str, str] | None = None, *, ready_s_max: float = READY_S_MAX) -> Iterator[Service]:
     """Yields a running worker of that name for the length of a block; `added` is added to its environment."""
     log_file = config.parent / f"{name}.log"
     with log_file.open("wb") as errors:
@@ -66,7 +66,7 @@ def worker(config: Path, name: str, added: Mapping[str, str] | None = None) -> I
             start_new_session=True,  # a Ctrl-C is for the parent process, which then stops this one in order
         )
     try:
-        yield Service(_url_of(process, log_file), process.pid)
+        yield Service(_url_of(process, log_file, ready_s_max), process.pid)
     finally:
         _stop(process, log_file)
 
@@ -94,12 +94,12 @@ def python_path(*first: Path) -> str:
     return os.pathsep.join(filter(None, [*map(str, first), str(_ROOT), os.environ.get("PYTHONPATH")]))
 
 
-def _url_of(worker: "subprocess.Popen[bytes]", log_file: Path) -> str:
+def _url_of(worker: "subprocess.Popen[bytes]", log_file: Path, ready_s_max: float) -> str:
     assert worker.stdout is not None
-    readable, _, _ = select.select([worker.stdout], [], [], READY_S_MAX)
+    readable, _, _ = select.select([worker.stdout], [], [], ready_s_max)
     line = worker.stdout.readline() if readable else b""
     if not line:
-        why = f"ended with {worker.wait(5)}" if readable else f"was not ready after {READY_S_MAX:g} s"
+        why = f"ended with {worker.wait(5)}" if readable else f"was not ready after {ready_s_max:g} s"
         raise RuntimeError(f"notary serve {why}: {_tail(log_file)}")
     return str(msgspec.json.decode(line)["url"])
 

@@ -3,16 +3,16 @@
 `notary.wire` has its JSON. A request gets one decision, for ever. Its *position* is the number of decisions made before it.
 """
 
-from collections.abc import Generator
 from enum import IntEnum
 from hashlib import sha256
 from struct import Struct, error
-from typing import Final, Literal, TypeAlias, TypeVar
+from typing import Final, Literal
 
 import msgspec
 
 from ordering.errors import CorruptRecord
 from ordering.ids import STATE_REF_BYTES, StateRef, TransactionId
+from ordering.pieces import Pieces
 
 LEAF_PREFIX: Final = b"notary/decision/v1\n"
 LEAF_BYTES: Final = 104
@@ -20,25 +20,10 @@ CONFLICTS_A_PIECE: Final = 1_000
 CONFLICT_US: Final = 1
 """The reading of a conflict, or its writing as JSON."""
 
-T = TypeVar("T")
-Pieces: TypeAlias = Generator[int, None, T]
-"""Work that others need not wait for. It yields, after each piece, about how many microseconds that took on one core of a small machine
-(docs/performance.md), and comes to a T."""
-
 _LEAF = Struct(">19sQ32sqBI32s")
 _ROW = Struct(">QqB")
 _CONFLICT_BYTES = STATE_REF_BYTES + 1 + 32
 _HASH_OF_NOTHING = sha256(b"").digest()
-
-
-def completed(pieces: Generator[object, None, T]) -> T:
-    """The end of all pieces, without a pause."""
-    while True:
-        try:
-            next(pieces)
-        except StopIteration as done:
-            end: T = done.value
-            return end
 
 
 class Outcome(IntEnum):

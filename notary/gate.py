@@ -33,12 +33,12 @@ import msgspec
 
 from joiner import AdmittedSubmission
 from notary.bodies import Body, Lanes, party_first
-from notary.decision import completed
 from notary.parties import Parties, Verify
 from notary.quota import Quota, QuotaExceeded
 from notary.tickets import Tickets
 from ordering.errors import Malformed, NotaryError, NotReady, Overloaded
 from ordering.ids import excerpt
+from ordering.pieces import completed
 from payload import SUBMISSION_BYTES_MAX, Submission, check_party, decode_in_pieces, decode_submission, signed_message
 
 REFUSAL_REASONS: Final = ("room", "share", "quota")

@@ -37,6 +37,7 @@ from joiner.driver import Applier
 from notary.config import TracingConfig
 from notary.decision import Decision
 from notary.version import VERSION
+from payload import Request
 
 logger = logging.getLogger("notary.tracing")
 
@@ -170,6 +171,10 @@ class _TracedApplier:
     def __init__(self, tracing: Tracing, applier: Applier[Decision]) -> None:
         self._tracing = tracing
         self._applier = applier
+
+    def prepare(self, requests: Sequence[Request]) -> Iterator[None]:
+        """Prepare with the wrapped applier."""
+        return self._applier.prepare(requests)
 
     def apply(self, ready: Ready) -> Sequence[Sequence[Decision]]:
         """Apply the step with the wrapped applier, and record its traced submissions."""

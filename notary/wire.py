@@ -9,9 +9,10 @@ from typing import Annotated, Any, Final, Literal, TypeAlias
 
 import msgspec
 
-from notary.decision import CONFLICT_US, CONFLICTS_A_PIECE, KINDS, REASONS, Conflict, Decision, Kind, Outcome, Pieces
+from notary.decision import CONFLICT_US, CONFLICTS_A_PIECE, KINDS, REASONS, Conflict, Decision, Kind, Outcome
 from ordering.errors import Malformed
 from ordering.ids import INDEX_MAX, format_state, parse_hash, parse_state
+from ordering.pieces import Pieces
 from payload import TIME_MAX_MS
 
 Reason: TypeAlias = Literal["input-conflict", "reference-conflict", "outside-time-window"]

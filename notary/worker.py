@@ -14,7 +14,7 @@ from joiner import Batch, Driver, Joiner, QueueLimits, Ready, Sender, SenderSett
 from notary import keys
 from notary.access import check_writable
 from notary.config import Config
-from notary.decision import Decision, Pieces
+from notary.decision import Decision
 from notary.gate import Gate
 from notary.index import TILE_US, Index
 from notary.keyring import Keyring
@@ -35,6 +35,7 @@ from ordering.genesis import read_genesis
 from ordering.ids import TransactionId
 from ordering.kafka import KafkaLog, KafkaTimeouts
 from ordering.log import Log
+from ordering.pieces import Pieces
 from ordering.records import Genesis
 
 if TYPE_CHECKING:

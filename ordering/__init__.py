@@ -17,6 +17,7 @@ three implementations of one contract (`ordering.log`):
 | `genesis` | appending the genesis record, and reading which notary owns a log | no |
 | `log` | the interface and its durability contract | yes |
 | `clock` | the wall clock | no |
+| `pieces` | work in pieces, between which an event loop has turns | yes |
 | `durable` | files that survive a crash of the machine, and locks between processes | no |
 | `memory` | `MemoryLog` | no |
 | `embedded`, `store` | `EmbeddedLog`, and its RocksDB rows and options | no |

@@ -24,7 +24,7 @@ name only. A body that was accepted once is accepted by all workers, for ever.
 All of it is pure: no asyncio, clock, randomness, logging or IO. The notary checks that a party is known and its signature valid.
 """
 
-from payload.codec import decode_batch, decode_requests, encode_batch
+from payload.codec import decode_batch, decode_requests, decode_requests_in_pieces, encode_batch
 from payload.partitions import PartitionChoice
 from payload.request import (
     INPUTS_AND_REFERENCES_MAX,
@@ -61,6 +61,7 @@ __all__ = [
     "decode_in_pieces",
     "decode_request",
     "decode_requests",
+    "decode_requests_in_pieces",
     "decode_submission",
     "encode_batch",
     "signed_message",

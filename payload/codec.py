@@ -6,17 +6,15 @@ raises `CorruptRecord` and counts as a fill (R3), in every worker alike, since o
 worker that admitted the submission has done that.
 """
 
-from collections.abc import Callable, Iterable
-from typing import TypeVar
+from collections.abc import Generator, Iterable
 
 import msgspec
 
 from ordering.errors import CorruptRecord, Malformed
-from payload.request import Request, transaction_prefix
+from ordering.pieces import completed
+from payload.request import STATES_A_PIECE, Request, transaction_prefix
 from payload.strict_json import decode_strictly, within
-from payload.submission import Submission, SubmissionJson, requests_of, submission_of
-
-T = TypeVar("T")
+from payload.submission import Submission, SubmissionJson, requests_in_pieces, submission_of
 
 _decode_batch = msgspec.json.Decoder(tuple[SubmissionJson, ...]).decode
 
@@ -28,27 +26,44 @@ def encode_batch(submissions: Iterable[bytes]) -> bytes:
 
 def decode_requests(value: bytes, notary_name: str) -> tuple[Request, ...]:
     """Returns all requests of all submissions, in order, for the joiner. Raises only `CorruptRecord`."""
+    return completed(decode_requests_in_pieces(value, notary_name))
+
+
+def decode_requests_in_pieces(value: bytes, notary_name: str) -> Generator[None, None, tuple[Request, ...]]:
+    """The work of `decode_requests` in pieces of about `STATES_A_PIECE` states."""
+    batch, prefix = _submissions(value), transaction_prefix(notary_name)
     requests: list[Request] = []
-    for of_one in _each(requests_of, value, notary_name):
-        requests += of_one
+    cost = 0
+    for number, wire in enumerate(batch):
+        of_this = len(wire.requests) + sum([len(each.inputs) + len(each.references) for each in wire.requests])
+        if (cost := cost + of_this) > STATES_A_PIECE:
+            yield
+            cost = of_this
+        try:
+            requests += yield from requests_in_pieces(wire, prefix)
+        except Malformed as problem:
+            raise _corrupt(within(f"[{number}]", problem)) from None
     return tuple(requests)
 
 
 def decode_batch(value: bytes, notary_name: str) -> tuple[Submission, ...]:
     """Returns the submissions, with party and signature. Accepts exactly what `decode_requests` accepts. Raises only `CorruptRecord`."""
-    return tuple(_each(submission_of, value, notary_name))
-
-
-def _each(read: Callable[[SubmissionJson, bytes], T], value: bytes, notary_name: str) -> list[T]:
-    prefix = transaction_prefix(notary_name)
-    done: list[T] = []
-    try:
-        batch = decode_strictly(_decode_batch, value)
-    except Malformed as problem:
-        raise CorruptRecord(f"a payload record does not decode: {problem}") from None
+    batch, prefix = _submissions(value), transaction_prefix(notary_name)
+    done: list[Submission] = []
     try:
         for wire in batch:
-            done.append(read(wire, prefix))  # noqa: PERF401 - the length of `done` is the index of the element that failed
+            done.append(submission_of(wire, prefix))  # noqa: PERF401 - the length of `done` is the index of the element that failed
     except Malformed as problem:
-        raise CorruptRecord(f"a payload record does not decode: {within(f'[{len(done)}]', problem)}") from None
-    return done
+        raise _corrupt(within(f"[{len(done)}]", problem)) from None
+    return tuple(done)
+
+
+def _submissions(value: bytes) -> tuple[SubmissionJson, ...]:
+    try:
+        return decode_strictly(_decode_batch, value)
+    except Malformed as problem:
+        raise _corrupt(problem) from None
+
+
+def _corrupt(problem: Malformed) -> CorruptRecord:
+    return CorruptRecord(f"a payload record does not decode: {problem}")

@@ -17,6 +17,7 @@ import msgspec
 
 from ordering.errors import Malformed
 from ordering.ids import TransactionId, excerpt
+from ordering.pieces import completed
 from payload.request import STATES_A_PIECE, Request, RequestJson, request_in_pieces, request_of, transaction_prefix
 from payload.strict_json import decode_strictly, within
 
@@ -64,28 +65,18 @@ def decode_in_pieces(body: bytes, notary_name: str) -> Generator[None, None, Sub
     """The work of `decode_submission` in pieces of `STATES_A_PIECE` states; an event loop has turns for others in between."""
     wire = decode_strictly(_decode_submission, body)
     yield
-    requests = yield from _requests_in_pieces(wire, transaction_prefix(notary_name))
+    requests = yield from requests_in_pieces(wire, transaction_prefix(notary_name))
     return Submission(wire.party, a2b_base64(wire.signature), requests, _encode(wire))
 
 
 def submission_of(wire: SubmissionJson, prefix: bytes) -> Submission:
     """Returns the submission that `wire` holds. Raises `Malformed`, with the path within the submission, if it breaks the contract."""
-    requests = requests_of(wire, prefix)
+    requests = completed(requests_in_pieces(wire, prefix))
     return Submission(wire.party, a2b_base64(wire.signature), requests, _encode(wire))
 
 
-def requests_of(wire: SubmissionJson, prefix: bytes) -> tuple[Request, ...]:
-    """Returns the requests of `wire` after checking every rule for submissions. Raises like `submission_of`."""
-    pieces = _requests_in_pieces(wire, prefix)
-    while True:
-        try:
-            next(pieces)
-        except StopIteration as done:
-            requests: tuple[Request, ...] = done.value
-            return requests
-
-
-def _requests_in_pieces(wire: SubmissionJson, prefix: bytes) -> Generator[None, None, tuple[Request, ...]]:
+def requests_in_pieces(wire: SubmissionJson, prefix: bytes) -> Generator[None, None, tuple[Request, ...]]:
+    """Returns the requests of `wire` after checking every rule for submissions, in pieces. Raises like `submission_of`."""
     check_party(wire.party)
     if not _is_canonical_base64(wire.signature):
         raise Malformed(

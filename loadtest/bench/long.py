@@ -19,7 +19,7 @@ from typing import Any
 import msgspec
 import uvloop
 
-from loadtest.bench import alone
+from loadtest.bench import alone, ready
 from loadtest.bench.ahead import Ahead
 from loadtest.bench.end_to_end import Case, name_of, plan_of, run_load
 from loadtest.bench.facts import cpu_seconds, disk_bytes, machine_cpu_seconds, resident_bytes
@@ -246,6 +246,8 @@ def measure(report: Report, place: Place, chosen: argparse.Namespace) -> None:
     if not whole and not load.failures.count:
         figures["interrupted"] = True
     report.add("long", f"{chosen.requests:,} requests, {name_of(case, place)}", figures, parameters, failed=not whole)
+    if chosen.ready and whole:
+        ready.measure(report, place, chosen.requests)
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -254,6 +256,9 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--requests", type=int, default=10_000_000, metavar="N", help="of them all (default: 10,000,000)")
     parser.add_argument("--connections", type=int, default=24, metavar="N", help="of the load (default: 24)")
     parser.add_argument("--warm-up", type=float, default=WARM_UP_S, metavar="S", help=f"seconds before it (default: {WARM_UP_S:g})")
+    parser.add_argument(
+        "--ready", action="store_true", help="then: how soon a worker without an index is ready, by a snapshot and by a replay"
+    )
     alone.add_arguments(parser, "bench-long.jsonl")
     chosen = parser.parse_args(arguments)
     if chosen.requests < chosen.submission_requests * TENTHS:

@@ -174,7 +174,7 @@ class _ReadAgain:
             for setting in _differences(self._config, config):
                 log.warning("this setting has changed and is for a start: the worker goes on with what it started with setting=%s", setting)
         if self.worker is not None:
-            self.worker.parties.look(report_again=True)
+            self.worker.parties.look_now()
         if self._certificates is not None:
             self._certificates.read_again()
         if isinstance(self._service, Intake):

@@ -7,13 +7,14 @@ from contextlib import AbstractContextManager
 from typing import Final
 
 from joiner import AdmittedSubmission, Pending
-from notary.decision import Decision, Pieces
+from notary.decision import Decision
 from notary.http.call import JSON, Call
 from notary.http.lifecycle import BUG, Lifecycle
 from notary.http.submission import SUBMISSIONS, Asked
 from notary.index import ROW_US
 from notary.wire import encode_decisions
 from ordering.errors import Fatal
+from ordering.pieces import Pieces
 
 logger = logging.getLogger("notary.http")
 

@@ -10,7 +10,6 @@ from typing import Any, Final, TypeAlias
 
 import msgspec
 
-from notary.decision import Pieces
 from notary.http.call import JSON, TEXT, Answer, Headers
 from notary.http.problems import NotFound
 from notary.tree import TILE_HEIGHT, TILE_WIDTH
@@ -19,6 +18,7 @@ from notary.version import VERSION
 from notary.wire import StateJson
 from notary.worker import Worker
 from ordering.ids import TransactionId, excerpt, parse_hash, parse_state
+from ordering.pieces import Pieces
 from ordering.records import FORMAT_VERSION
 from payload import INPUTS_AND_REFERENCES_MAX, REQUESTS_MAX, SUBMISSION_BYTES_MAX
 

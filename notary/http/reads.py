@@ -3,7 +3,6 @@
 import asyncio
 from typing import Final
 
-from notary.decision import Pieces
 from notary.http.call import JSON, Answer, Call
 from notary.http.health import HEALTH, health
 from notary.http.lifecycle import Lifecycle
@@ -14,6 +13,7 @@ from notary.http.query import asked_wait_s
 from notary.worker import Worker
 from ordering.errors import NotReady
 from ordering.ids import TransactionId, excerpt
+from ordering.pieces import Pieces
 
 OPENAPI: Final = "/openapi.json"
 LONG_POLLS_SHARE: Final = 4

@@ -5,10 +5,10 @@ from collections import deque
 from collections.abc import Callable
 from typing import Final
 
-from notary.decision import Pieces
+from ordering.pieces import Pieces
 
 TURN_US: Final = 1_500
-"""The work for answers in one turn of the loop, as estimated (`notary.decision.Pieces`). A turn may be longer by one piece."""
+"""The work for answers in one turn of the loop, as estimated (`ordering.pieces.Pieces`). A turn may be longer by one piece."""
 SHARE_US: Final = 500
 """After so much of it another answer has its turn."""
 CALL_US: Final = 20

@@ -8,10 +8,10 @@ from typing import Final, TypeVar
 
 import msgspec
 
-from joiner import JoinerState, LogState, Ready, RootSeen, VoteVoid
+from joiner import JoinerState, LogState, OrderedBatch, Ready, RootSeen, VoteVoid
 from notary.agreement import Agreement, observe
 from notary.decide import decide
-from notary.decision import Decision, Outcome, Pieces, completed, from_row, from_row_in_pieces, leaf, leaf_of_row, position_of_row, to_row
+from notary.decision import Decision, Outcome, from_row, from_row_in_pieces, leaf, leaf_of_row, position_of_row, to_row
 from notary.index import rows
 from notary.index.rocks import IndexSettings, RocksStore
 from notary.index.store import DECISIONS, INDEX_FORMAT_VERSION, META, POSITIONS, REMEDY, STATES, TILES, Family, Store, reading
@@ -20,12 +20,16 @@ from notary.tree import HASH_BYTES, TILE_WIDTH
 from ordering.errors import Condemned, ConfigurationError, CorruptRecord, Fatal, FatalCode
 from ordering.ids import StateRef, TransactionId
 from ordering.log import ORDERING
+from ordering.pieces import Pieces, completed
+from payload import Request
 
 T = TypeVar("T")
 ROW_US: Final = 6
 """The look-up of a row."""
 TILE_US: Final = 150
 """The reading of a full tile, with its 255 hashes."""
+LOOKED_UP_AT_ONCE: Final = 1_000
+"""The rows that `prepare` looks up in a piece."""
 HASHED_BYTES_US: Final = 1_500
 """Bytes that are hashed in a microsecond."""
 
@@ -40,6 +44,13 @@ class Consumed(msgspec.Struct, frozen=True):
     def by_hash(self) -> bytes:
         """The SHA-256 of the consumer's transaction id: clients get this hash instead of the id."""
         return sha256(self.transaction_id).digest()
+
+
+class Found(msgspec.Struct, frozen=True):
+    """Rows read for a step: earlier decisions by transaction id, and consumers by state."""
+
+    decided: dict[TransactionId, Decision]
+    consumed: dict[StateRef, TransactionId]
 
 
 class Index:
@@ -59,6 +70,8 @@ class Index:
         self._position_next, self._log_time_ms = rows.PROGRESS.unpack(progress) if progress else (0, 0)
         self._offsets_next = {rows.stream_of(key): rows.U64.unpack(value)[0] for key, value in self._rows_with(rows.OFFSET_PREFIX)}
         self.agreement = decode_agreement(self._meta.get(rows.AGREEMENT_KEY))
+        # From `prepare` until the next step: the requests, the number of decisions at that time, and the rows found.
+        self._prepared: tuple[Sequence[Request], int, Found] | None = None
         self.tree = StoredTree(self._position_next, self._tiles, directory)
 
     @classmethod
@@ -121,14 +134,24 @@ class Index:
         with reading(self.directory):
             return joiner_state_of(self._meta, self._offsets_next, self._log_time_ms)
 
+    def prepare(self, requests: Sequence[Request]) -> Iterator[None]:
+        """Look up in pieces what `apply` needs for a step whose only batch has these requests (the same object)."""
+        self._prepared = None
+        position_next, found = self._position_next, Found({}, {})
+        for piece in _pieces_of(requests):
+            self._look_up(piece, found)
+            yield
+        if position_next == self._position_next:
+            self._prepared = requests, position_next, found
+
     def apply(self, ready: Ready) -> Sequence[Sequence[Decision]]:
         """Decide the step's batches, and write the decisions and the step's offsets in one write batch.
 
         Returns the decisions of each batch, in the order of its requests. Raises `Fatal` when the batch cannot be written or rows cannot be
         read. Raises `Condemned` when a row or this step's checkpoints show that the index is wrong.
         """
-        decided, consumed = self._look_up(ready)
-        result = decide(ready.batches, self._position_next, decided, consumed)
+        found = self._found(ready.batches)
+        result = decide(ready.batches, self._position_next, found.decided, found.consumed)
         batch = self._store.new_batch()
         put, handle = batch.put, self._store.handle
         counts = self._outcome_counts
@@ -230,27 +253,35 @@ class Index:
                 raise self.condemn(str(problem.__cause__)) from problem
             raise
 
-    def _look_up(self, ready: Ready) -> tuple[dict[TransactionId, Decision], dict[StateRef, TransactionId]]:
-        """Returns the decided ids and the consumed states among those of the step; one batched get for each of the two families."""
+    def _found(self, batches: Sequence[OrderedBatch]) -> Found:
+        """Returns the decided ids and the consumed states among those of the batches, as they are before the step."""
+        prepared, self._prepared = self._prepared, None
+        if prepared is not None and len(batches) == 1:
+            requests, position_next, found = prepared
+            # A row of either family changes only with a new decision.
+            if requests is batches[0].requests and position_next == self._position_next:
+                return found
+        found = Found({}, {})
+        self._look_up([request for batch in batches for request in batch.requests], found)
+        return found
+
+    def _look_up(self, requests: Sequence[Request], found: Found) -> None:
+        """Add to `found` the requests' decided ids and consumed states; one batched get for each of the two families."""
         ids: list[TransactionId] = []
         states: list[StateRef] = []
-        for batch in ready.batches:
-            for request in batch.requests:
-                ids.append(request.transaction_id)
-                states += request.inputs
-                states += request.references
-        decided: dict[TransactionId, Decision] = {}
-        consumed: dict[StateRef, TransactionId] = {}
+        for request in requests:
+            ids.append(request.transaction_id)
+            states += request.inputs
+            states += request.references
         with self._sound():
             if ids:
-                found = self._decisions.get(ids)
-                decided = {id_: from_row(id_, row) for id_, row in zip(ids, found, strict=True) if row is not None}
+                decided = {id_: from_row(id_, row) for id_, row in zip(ids, self._decisions.get(ids), strict=True) if row is not None}
                 for decision in decided.values():
                     self.tree.check(decision.position, [leaf(decision)])
+                found.decided.update(decided)
             if states:
-                found = self._states.get(states)
-                consumed = {state: rows.state_of(row)[0] for state, row in zip(states, found, strict=True) if row is not None}
-        return decided, consumed
+                read = zip(states, self._states.get(states), strict=True)
+                found.consumed.update({state: rows.state_of(row)[0] for state, row in read if row is not None})
 
     # ---- queries ----
 
@@ -354,6 +385,20 @@ class Index:
 
     def _rows_with(self, prefix: bytes) -> list[tuple[bytes, bytes]]:
         return _rows_with(self._meta, prefix)
+
+
+def _pieces_of(requests: Sequence[Request]) -> Iterator[list[Request]]:
+    """Yields the requests in lists of about `LOOKED_UP_AT_ONCE` rows."""
+    piece: list[Request] = []
+    count = 0
+    for request in requests:
+        piece.append(request)
+        count += 1 + len(request.inputs) + len(request.references)
+        if count >= LOOKED_UP_AT_ONCE:
+            yield piece
+            piece, count = [], 0
+    if piece:
+        yield piece
 
 
 # Sets are encoded in one order, so that the same log makes the same bytes in every process.

@@ -40,7 +40,7 @@ async def run(settings: Settings, listening: socket.socket, linked: socket.socke
             ending.set_result(message)
         elif isinstance(message, ReadAgain):
             set_level(message.log_level)
-            parties.look(report_again=True)
+            parties.look_now()
             if certificates is not None:
                 certificates.read_again()
         else:

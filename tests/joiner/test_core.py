@@ -6,11 +6,14 @@ from itertools import pairwise
 
 import pytest
 
-from joiner import Joiner, JoinerLimits
+import payload.codec
+import payload.submission
+from joiner import Joiner, JoinerLimits, core
 from joiner.core import ELECTORATE_MS, FILL_SCANS, SENT_AT_AHEAD_MAX_MS
 from joiner.ready import Fenced, FenceWanted, FillWanted, Ready, RootSeen
 from ordering.log import ORDERING
 from ordering.records import batch_key
+from payload import Request
 from tests.joiner.history import KEY, T0, History, Reading, named, requests, rest, value
 
 HOLE_MS = JoinerLimits().hole_timeout_ms
@@ -606,6 +609,77 @@ def test_step_bound_reached_exactly() -> None:
     """A step that reaches its bound with the last record has no more."""
     history, reading = _registered(limits=JoinerLimits(step_requests_max=1))
     assert not reading.step(history.entry(1, 1, "a"), history.payload(1, 1, "a")).more
+
+
+# ---- large batches ----
+
+_LARGE = JoinerLimits(large_bytes=len(value("a", "b")))
+
+
+def _undecodable(value: bytes, notary_name: str) -> tuple[Request, ...]:
+    pytest.fail("decoded inside a step")
+
+
+def _prepared(reading: Reading) -> tuple[int, tuple[Request, ...]]:
+    """Returns the number of pieces of the work before the next step, and its result."""
+    pieces = reading.joiner.prepare()
+    count = 0
+    while True:
+        try:
+            next(pieces)
+            count += 1
+        except StopIteration as done:
+            return count, done.value
+
+
+@pytest.mark.parametrize("entry_first", [True, False])
+def test_a_large_batch_has_a_step_of_its_own(entry_first: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Records before it are applied first. It is decoded in pieces before its step, and comes out alone, with what follows it."""
+    history, reading = _registered(limits=_LARGE)
+    small = [history.entry(1, 1, "s"), history.payload(1, 1, "s")]
+    large = [history.entry(1, 2, "a", "b"), history.payload(1, 2, "a", "b")]
+    after = [history.entry(1, 3, "t"), history.payload(1, 3, "t")]
+    ready = reading.step(*small, *(large if entry_first else reversed(large)), *after)
+    assert (named(ready.batches), ready.more) == ([(1, 1, "1")], True)
+    monkeypatch.setattr(payload.submission, "STATES_A_PIECE", 1)
+    monkeypatch.setattr(payload.codec, "STATES_A_PIECE", 1)
+    pieces, found = _prepared(reading)
+    assert pieces >= 2
+    assert found == requests("a", "b")
+    ready = reading.step()
+    assert ready.batches[0].requests is found
+    assert named(reading.batches) == [(1, 1, "1"), (1, 2, "2"), (1, 3, "1")]
+    assert _prepared(reading) == (0, ())
+
+
+def test_a_large_batch_is_applied_without_preparation_too() -> None:
+    """A step without records applies it: `prepare` only saves that step time."""
+    history, reading = _registered(limits=_LARGE)
+    assert reading.step(history.payload(1, 1, "a", "b"), history.entry(1, 1, "a", "b")).more
+    assert named(reading.step().batches) == [(1, 1, "2")]
+
+
+def test_what_is_not_its_content_is_not_decoded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing is decoded for an entry without a good signature, nor from a record that is not the entry's content."""
+    history, reading = _registered(limits=_LARGE)
+    monkeypatch.setattr(core, "decode_requests_in_pieces", _undecodable)
+    forged = history.payload(1, 1, "x", "y")
+    assert reading.step(forged, history.entry(1, 1, "a", "b")).more
+    assert _prepared(reading) == (0, ())
+    ready = reading.step()
+    assert (ready.batches, ready.more, reading.joiner.hole_offset) == ([], False, 2)
+
+
+def test_a_hole_stays_one_while_its_large_content_waits() -> None:
+    """An interruption before its step reads again what was skipped as another record's content: after a cut it may be the content."""
+    history, reading = _registered(limits=_LARGE)
+    reading.step(history.payload(1, 1, "s"), history.entry(1, 1, "s"))
+    reading.step(history.entry(1, 2, "a", "b"))
+    skipped = history.payload(1, 2, "x")
+    reading.step(skipped)
+    assert reading.step(history.payload(1, 2, "a", "b")).more
+    assert reading.joiner.hole is not None
+    assert reading.joiner.forget_unjudged()[0].offset_next <= skipped.offset
 
 
 # ---- checkpoints ----

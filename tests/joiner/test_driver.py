@@ -3,17 +3,21 @@
 import asyncio
 import itertools
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Generator, Mapping, Sequence
 from typing import Any
 
 import msgspec
 import pytest
 
-from joiner import DriverSettings, JoinerLimits
-from notary.decision import Outcome
+import notary.index.index
+import payload.codec
+import payload.submission
+from joiner import DriverSettings, JoinerLimits, Ready, core
+from notary.decision import Decision, Outcome
 from ordering.errors import Fatal, FatalCode, NotReady, OutcomeUnknown, OutOfRange
 from ordering.log import ORDERING, Bounds, Record
 from ordering.records import Activate, Entry, batch_key, decode
+from payload import Request
 from tests.joiner.faulty import (
     DRIVER,
     PARTITIONS,
@@ -83,6 +87,45 @@ async def test_client_that_left(start: Start) -> None:
     decision = worker.index.decision(id_of("a"))
     assert decision is not None
     assert await worker.decided("a") == [decision]
+
+
+async def test_a_large_batch_leaves_turns_of_the_loop(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A worker decodes another worker's large batch, and looks its rows up, a piece in a turn of the loop; then it applies it in one."""
+    for module in (payload.codec, payload.submission):
+        monkeypatch.setattr(module, "STATES_A_PIECE", 10)
+    monkeypatch.setattr(notary.index.index, "LOOKED_UP_AT_ONCE", 10)
+    limits = JoinerLimits(hole_timeout_ms=20, large_bytes=5_000)
+    writer, reader = start("w1", limits=limits), start("w2", limits=limits)
+    turns = 0
+    began: list[int] = []
+    applied: list[int] = []
+
+    async def count() -> None:
+        nonlocal turns
+        while True:
+            await asyncio.sleep(0)
+            turns += 1
+
+    decode, apply = core.decode_requests_in_pieces, reader.index.apply
+
+    def decoding(value: bytes, notary_name: str) -> Generator[None, None, tuple[Request, ...]]:
+        began.append(turns)
+        return decode(value, notary_name)
+
+    def applying(ready: Ready) -> Sequence[Sequence[Decision]]:
+        if any(batch.requests for batch in ready.batches):
+            applied.append(turns)
+        return apply(ready)
+
+    monkeypatch.setattr(core, "decode_requests_in_pieces", decoding)
+    monkeypatch.setattr(reader.index, "apply", applying)
+    counting = asyncio.ensure_future(count())
+    decisions = await writer.decided(*[str(number) for number in range(100)])
+    await reader.until(lambda: reader.index.position_next == 100)
+    counting.cancel()
+    assert (len(began), len(applied)) == (1, 1), "the writer does not decode its own batch"
+    assert applied[0] - began[0] >= 20
+    assert [reader.index.decision(decision.transaction_id) for decision in decisions] == decisions
 
 
 # ---- R4: holes ----

@@ -9,22 +9,11 @@ import pytest
 
 from notary import decision as decision_module
 from notary import wire
-from notary.decision import (
-    KINDS,
-    LEAF_BYTES,
-    REASONS,
-    Conflict,
-    Decision,
-    Kind,
-    Outcome,
-    completed,
-    from_row,
-    leaf,
-    to_row,
-)
+from notary.decision import KINDS, LEAF_BYTES, REASONS, Conflict, Decision, Kind, Outcome, from_row, leaf, to_row
 from notary.wire import decode_decision, encode_decision, encode_in_pieces, to_decision, to_json
 from ordering.errors import CorruptRecord
 from ordering.ids import parse_state
+from ordering.pieces import completed
 
 VECTORS = json.loads((Path(__file__).parents[1] / "vectors.json").read_text())["decisions"]
 ID = bytes(range(32))

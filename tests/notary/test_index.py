@@ -10,18 +10,21 @@ from contextlib import suppress
 from hashlib import sha256
 from pathlib import Path
 
+import msgspec
 import pytest
 from rocksdict import Options, Rdict
 
 from joiner import Effect, Joiner, Life, LogState, Mark, OrderedBatch, Ready
 from joiner.history import HISTORY_KEPT, NO_CONTENT
-from notary.decision import completed
+from notary.decision import Outcome
 from notary.index import INDEX_FORMAT_VERSION, Index, IndexSettings, rows
+from notary.index.index import Found
 from notary.index.rocks import RocksFamily, RocksStore, check_settings, open_store
 from notary.index.store import FAMILIES, META
 from notary.tree import tile_widths
 from ordering.errors import ConfigurationError, Fatal
 from ordering.log import ORDERING
+from ordering.pieces import completed
 from payload import OPEN_FROM_MS, OPEN_UNTIL_MS, Request
 from tests.notary.rows import put_row
 
@@ -77,6 +80,62 @@ def index(directory: Path) -> Iterator[Index]:
     opened = _open(directory)
     yield opened
     opened.close()
+
+
+# ---- preparation ----
+
+
+def _looks_up(index: Index, monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Returns a list that grows by the number of requests of each look-up."""
+    counts: list[int] = []
+    look_up = Index._look_up
+
+    def counted(self: Index, requests: Sequence[Request], found: Found) -> None:
+        counts.append(len(requests))
+        look_up(self, requests, found)
+
+    monkeypatch.setattr(Index, "_look_up", counted)
+    return counts
+
+
+def test_a_large_step_is_looked_up_in_pieces(index: Index, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The rows of a prepared step are read before it, a bounded number at a time, and give the same decisions."""
+    index.apply(_step(0, 10))
+    step, counts = _step(1, 2_000), _looks_up(index, monkeypatch)
+    step.batches[0] = msgspec.structs.replace(step.batches[0], requests=(_request(0, 7), *step.batches[0].requests))
+    assert sum(1 for _ in index.prepare(step.batches[0].requests)) == len(counts) == 5
+    (decisions,) = index.apply(step)
+    assert len(counts) == 5
+    assert [decision.position for decision in decisions] == [7, *range(10, 2_010)]
+    assert index.position_next == 2_010
+
+
+def test_what_was_prepared_before_another_step_is_read_again(index: Index) -> None:
+    """Rows that were read before another step's decisions decide nothing: the state was consumed meanwhile."""
+    step = _step(1, 1)
+    (request,) = step.batches[0].requests
+    other = _step(0, 1)
+    rival = msgspec.structs.replace(_request(0, 0), inputs=request.inputs)
+    other.batches[0] = msgspec.structs.replace(other.batches[0], requests=(rival,))
+    for _ in index.prepare(step.batches[0].requests):
+        pass
+    index.apply(other)
+    ((decision,),) = index.apply(step)
+    assert (decision.outcome, decision.conflicts[0].state) == (Outcome.INPUT_CONFLICT, request.inputs[0])
+
+
+def test_a_step_that_comes_between_two_pieces_undoes_the_preparation(index: Index) -> None:
+    """The driver never does that; the index does not rely on it."""
+    step = _step(1, 1_500)
+    pieces = index.prepare(step.batches[0].requests)
+    next(pieces)
+    other = _step(0, 1)
+    rival = msgspec.structs.replace(_request(0, 0), inputs=step.batches[0].requests[0].inputs)
+    other.batches[0] = msgspec.structs.replace(other.batches[0], requests=(rival,))
+    index.apply(other)
+    for _ in pieces:
+        pass
+    assert index.apply(step)[0][0].outcome is Outcome.INPUT_CONFLICT
 
 
 # ---- new and reopened indexes ----

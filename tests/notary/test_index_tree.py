@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from joiner import OrderedBatch, Ready, RootSeen
-from notary.decision import Conflict, Decision, Kind, Outcome, completed, from_row, leaf, leaf_of_row, to_row
+from notary.decision import Conflict, Decision, Kind, Outcome, from_row, leaf, leaf_of_row, to_row
 from notary.index import Index, IndexSettings
 from notary.index import rows as index_rows
 from notary.index.rocks import RocksStore
@@ -18,6 +18,7 @@ from notary.index.store import DECISIONS, POSITIONS, TILES
 from notary.tree import leaf_hash, view_at
 from ordering.errors import Condemned, CorruptRecord, Fatal
 from ordering.log import ORDERING
+from ordering.pieces import completed
 from payload import Request
 
 SMALL = IndexSettings(cache_bytes=8 << 20, write_buffer_bytes=8 << 20)

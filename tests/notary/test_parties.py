@@ -78,7 +78,7 @@ def test_a_change_is_seen(file: Path) -> None:
 def test_an_unchanged_file_is_not_read_again(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A look at an unchanged file costs one stat."""
     known = Parties(file)
-    monkeypatch.setattr(parties, "read", lambda file: pytest.fail("read again"))
+    monkeypatch.setattr(parties, "_entries", lambda file: pytest.fail("read again"))
     known.reload()
 
 
@@ -141,14 +141,15 @@ def test_the_keys_are_those_of_the_parties(file: Path) -> None:
 
 
 async def test_many_parties_are_read_in_pieces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Others have their turns of the loop meanwhile; the parties change all at once."""
-    monkeypatch.setattr(parties, "LOOK_S", 0)
+    """SIGHUP has them read at once. Other tasks have their turns of the event loop meanwhile; the parties change all together."""
+    monkeypatch.setattr(parties, "LOOK_S", 3600)
     monkeypatch.setattr(parties, "LOADED_AT_ONCE", 2)
     file, bank = tmp_path / "parties.json", Bank()
     parties.write(file, {})
     known = Parties(file)
     parties.write(file, {f"O={at}": bank.public_pem.decode() for at in range(20)})
     following = asyncio.create_task(known.follow())
+    known.look_now()
     turns = 0
     while not known:
         await asyncio.sleep(0)
@@ -156,6 +157,26 @@ async def test_many_parties_are_read_in_pieces(tmp_path: Path, monkeypatch: pyte
     following.cancel()
     assert turns > 10
     assert len(known) == 20
+
+
+async def test_an_error_is_logged_again_when_somebody_asks(
+    file: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Each look at a broken file finds the same error, which is logged once, and once more after SIGHUP."""
+    monkeypatch.setattr(parties, "LOOK_S", 0.001)
+    known = Parties(file)
+    file.write_text("garbage")
+    following = asyncio.create_task(known.follow())
+
+    async def logged() -> int:
+        await asyncio.sleep(0.2)
+        return len(caplog.records)
+
+    assert await logged() == 1
+    known.look_now()
+    assert await logged() == 2
+    following.cancel()
+    assert known.get("O=A") is not None
 
 
 def test_an_entry_may_have_a_weight_and_a_quota(file: Path) -> None:

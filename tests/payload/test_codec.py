@@ -5,7 +5,7 @@ import json
 import pytest
 
 from ordering.errors import CorruptRecord
-from payload import Submission, decode_batch, decode_requests, decode_submission, encode_batch
+from payload import Submission, decode_batch, decode_requests, decode_requests_in_pieces, decode_submission, encode_batch
 
 NOTARY = "O=Notary"
 
@@ -71,3 +71,11 @@ def test_what_no_worker_writes_is_a_corrupt_record(value: bytes, message: str) -
         decode_batch(value, NOTARY)
     assert message in str(of_requests.value)
     assert str(of_requests.value) == str(of_batch.value)
+
+
+def test_a_large_batch_is_decoded_in_pieces() -> None:
+    """Two thousand submissions of one state each, or twenty of a hundred, take one piece for each thousand requests and states."""
+    small, large = submission("A", 1), submission("A", *range(100))
+    for batch, pieces in (([small] * 2_000, 4), ([large] * 20, 4)):
+        decoding = decode_requests_in_pieces(encode_batch([each.encoded for each in batch]), NOTARY)
+        assert sum(1 for _ in decoding) in range(pieces - 1, pieces + 2)

@@ -12,7 +12,8 @@ The value leaves these things open, for these reasons:
   read again (`keep` is false): they only decide where a restart begins.
 - *The history.* All records have the view after genesis, which `thawed` keeps, so every comparison has the same result. The rest of the
   history, and the records skipped since its last record, decide no step. Other tests check the history itself (tests/properties).
-- *Constants*: the log's description of itself, and the limits; they are taken from a model, and must be the model's own.
+- *Constants*: the log's description of itself, and the limits; they are taken from a model, and must be the model's own. Nothing is
+  prepared between two steps.
 """
 
 from collections import OrderedDict, deque
@@ -33,7 +34,7 @@ OFFSET = 1_000
 
 _Queued = joiner_core._Queued
 
-_CONSTANT = {"log_state", "_worker_name", "_ordering_only", "_format_version", "_limits", "_own"}
+_CONSTANT = {"log_state", "_worker_name", "_ordering_only", "_format_version", "_limits", "_own", "_prepared"}
 _VARYING = {
     "lives", "history", "doubts", "marks", "_dropped", "_log_time_ms", "_offset_head", "_read_next", "_queue", "_queue_ids", "_buffer",
     "_since_effect", "_hole", "_skipped", "_fills_due_ms", "_fill_proposed_ms", "_silent", "_buffer_full", "_queue_full",

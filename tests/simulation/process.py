@@ -7,7 +7,7 @@ simulated: `Log`, `Store` and calls.
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextvars import copy_context
 from typing import Any
 
@@ -26,6 +26,7 @@ from notary.worker import Surroundings, Worker, check_genesis
 from ordering.genesis import read_genesis
 from ordering.log import Record
 from ordering.records import View
+from payload import Request
 from tests.simulation.buffer_bound import BufferBound
 from tests.simulation.cluster import Cluster, SimulatedLog, SimulatedReader
 from tests.simulation.disk import SimulatedDisk, SimulatedStore
@@ -56,6 +57,7 @@ class SimulatedConfig(Config, frozen=True):
             buffer_bytes_max=plan.buffer_bytes_max,
             queue_ids_max=plan.queue_ids_max,
             step_requests_max=plan.step_requests_max,
+            large_bytes=300 if plan.seed % 5 == 3 else JoinerLimits().large_bytes,
         )
 
     @property
@@ -100,6 +102,10 @@ class _Watched:
     def __init__(self, process: "Process", index: Index) -> None:
         self._process = process
         self._index = index
+
+    def prepare(self, requests: Sequence[Request]) -> Iterator[None]:
+        """Have the index look up the requests of a large batch."""
+        return self._index.prepare(requests)
 
     def apply(self, ready: Ready) -> Sequence[Sequence[Decision]]:
         """Apply the step to the index and check it; returns the index's decisions."""
