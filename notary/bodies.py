@@ -5,6 +5,8 @@ from collections import OrderedDict, deque
 from collections.abc import Callable
 from typing import Final, Protocol
 
+import msgspec
+
 from joiner import AdmittedSubmission
 from ordering.errors import NotaryError
 
@@ -105,14 +107,28 @@ def party_first(piece: bytes) -> bytes:
     return b"" if found is None else found[1]
 
 
+class _Waiting(msgspec.Struct, frozen=True, gc=False):
+    """A complete body in its lane."""
+
+    body: Body
+    size: int
+    since_s: float
+    ahead_bytes: int
+    """Of itself and of those before it in the lane."""
+
+
 class _Lane:
     """The complete bodies of one party."""
 
-    __slots__ = ("bodies", "left_bytes")
+    __slots__ = ("bodies", "left_bytes", "s_per_byte", "size")
 
     def __init__(self) -> None:
-        self.bodies: deque[Body] = deque()
+        self.bodies: deque[_Waiting] = deque()
+        self.size = 0
+        """The bytes of all of them."""
         self.left_bytes = TURN_BYTES
+        self.s_per_byte = 0.0
+        """The last waits for each byte ahead; each wait counts half."""
 
 
 class Lanes:
@@ -135,18 +151,25 @@ class Lanes:
     def __bool__(self) -> bool:
         return self._bodies > 0
 
-    def add(self, body: Body) -> None:
+    def add(self, body: Body, now_s: float) -> None:
         """Append a body to its party's lane."""
-        party = body.party()
-        if party and not self._is_registered(party):
-            party = b""
+        party = self._lane_of(body.party())
         lane = self._lanes.get(party)
         if lane is None:
             lane = self._lanes[party] = _Lane()
-        lane.bodies.append(body)
+        lane.size += body.size
+        lane.bodies.append(_Waiting(body, body.size, now_s, lane.size))
         self._bodies += 1
 
-    def take(self) -> Body:
+    def wait_s(self, party: bytes) -> float:
+        """Returns an estimate of the wait of a party's next body, from the last waits; 0 when its lane is empty."""
+        lane = self._lanes.get(self._lane_of(party))
+        return 0.0 if lane is None else lane.size * lane.s_per_byte
+
+    def _lane_of(self, party: bytes) -> bytes:
+        return party if party and self._is_registered(party) else b""
+
+    def take(self, now_s: float) -> Body:
         """Remove and return the next body. There must be one."""
         assert self._bodies, "no body waits"
         while True:
@@ -158,8 +181,11 @@ class Lanes:
                 del self._lanes[party]
             else:
                 break
-        body = lane.bodies.popleft()
+        waiting = lane.bodies.popleft()
+        body = waiting.body
+        lane.size -= waiting.size
         lane.left_bytes -= body.size
+        lane.s_per_byte = (lane.s_per_byte + (now_s - waiting.since_s) / max(waiting.ahead_bytes, 1)) / 2
         self._bodies -= 1
         if not self._bodies:
             self._lanes.clear()

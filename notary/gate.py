@@ -10,7 +10,8 @@ What is asked first costs us least: R6 leaves all of it to the worker, since not
 | | whether anything is taken in now: the worker is ready, and its queue has room for anybody | `not-ready`, `overloaded` |
 | | the length that it declares | `too-large` |
 | each piece of the body | its size; the memory of all bodies and all that waits; its time | `too-large`, `overloaded`, `malformed` |
-| its first piece | while the queue is not calm: room for the party, if it stands there first, as our clients write it | `overloaded` |
+| its first piece | how long the party's bodies wait to be decoded | `overloaded` |
+| | while the queue is not calm: room for the party, if it stands there first, as our clients write it | `overloaded` |
 | the body, party by party | whether anything is taken in now, again | `not-ready` |
 | | the party, which is looked for in the body before anything else is decoded | `unknown-party` |
 | | room for it and for so many bytes; its quota, as far as it can be without decoding | `overloaded`, `quota-exceeded` |
@@ -25,6 +26,7 @@ Whoever is refused for room or quota gets a ticket, with which the last part of 
 """
 
 import asyncio
+import math
 from collections import Counter
 from collections.abc import Callable, Generator
 from typing import Final, Protocol, TypeVar
@@ -43,6 +45,8 @@ from payload import SUBMISSION_BYTES_MAX, Submission, check_party, decode_in_pie
 
 REFUSAL_REASONS: Final = ("room", "share", "quota")
 """No room for anybody, no room for the party, or its quota is used up."""
+DECODING_WAIT_S: Final = 0.5
+"""The wait of a party's complete bodies after which no more of them are read; twice as long for a retry with a ticket."""
 SHUTTING_DOWN: Final = "this worker is shutting down: send the same to another, or here again later"
 _BAD_SIGNATURE: Final = (
     "the signature is not this party's over these requests: it signs the notary's name, its own name and the"
@@ -215,9 +219,27 @@ class Gate:
         if not body.size and self._room is not None and not self._room.is_calm(1, 1) and (party := party_first(data)):
             # It need not be read to its end. Nothing is admitted by this: a body that names two parties is refused as the one or the other.
             refusal = self._refusal(1, 1, party.decode(errors="replace"), body.ticket)
+        if refusal is None and not body.size and self._asked:
+            refusal = self._too_slow(party_first(data), body.ticket)
         if refusal is None:
             self.body_bytes += len(data)
         return refusal
+
+    def _too_slow(self, party: bytes, ticket: bytes) -> Overloaded | None:
+        """Returns a refusal while the party's bodies wait too long to be decoded; None while they do not.
+
+        Without a bound on this wait all bodies would be read and decoded late, and the queue behind the gate would never be full
+        (RFC 8289: the wait, not the length, shows a queue that is too long).
+        """
+        wait_s, name = self._asked.wait_s(party), party.decode(errors="replace")
+        if wait_s <= DECODING_WAIT_S:
+            return None
+        if ticket and wait_s <= 2 * DECODING_WAIT_S and self.tickets is not None and self.tickets.counts(ticket, name):
+            return None
+        after_s = 1 + math.ceil(wait_s)
+        return self._with_ticket(
+            Overloaded(f"submissions wait {wait_s:.1f} s to be read: send the same again later", after_s), "share", name
+        )
 
     def too_late(self) -> Malformed:
         """Returns the reason to refuse a body that was not complete in time."""
@@ -233,7 +255,7 @@ class Gate:
         """Decode a body that is complete, with all that came in this turn of the loop."""
         if not self._asked and self._current is None:
             asyncio.get_running_loop().call_soon(self._look)
-        self._asked.add(body)
+        self._asked.add(body, self._clock_s())
 
     def _look(self) -> None:
         """Look at what has come, a piece at a time. The log, and in an intake process the worker, have their turns in between."""
@@ -247,7 +269,7 @@ class Gate:
         closed = self._closed()  # once for all: nothing else runs meanwhile
         self._was_closed = closed is not None
         while self._asked or self._current is not None:
-            body = self._current = self._current or self._asked.take()
+            body = self._current = self._current or self._asked.take(self._clock_s())
             if body in self._bodies:
                 self._look_at(body, closed)
             if body not in self._bodies:  # it was let in or refused, now or before, or its client left

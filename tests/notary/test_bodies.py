@@ -34,16 +34,16 @@ def test_each_party_has_the_same_share_whatever_the_size_of_its_bodies(gate: Gat
     lanes = Lanes(lambda party: True)
     for bodies in waiting.values():
         for body in bodies:
-            lanes.add(body)
+            lanes.add(body, 0.0)
     taken_bytes = dict.fromkeys(sizes, 0)
     while all(waiting.values()):
-        body = lanes.take()
+        body = lanes.take(0.0)
         party = body.party().decode()
         assert body is waiting[party].pop(0)
         taken_bytes[party] += body.size
         assert max(taken_bytes.values()) - min(taken_bytes.values()) <= TURN_BYTES + max(sizes.values())
     for _ in range(sum(len(bodies) for bodies in waiting.values())):
-        lanes.take()
+        lanes.take(0.0)
     assert not lanes
 
 
@@ -51,15 +51,15 @@ def test_one_large_body_after_another_gets_no_more_than_its_share(gate: Gate) ->
     """A party whose next large body comes when its last one was taken is not ahead of the others by more than one body and a turn."""
     lanes, large = Lanes(lambda party: True), 20 * TURN_BYTES
     for _ in range(200):
-        lanes.add(body_of(gate, "O=Small", TURN_BYTES))
-    lanes.add(body_of(gate, "O=Large", large))
+        lanes.add(body_of(gate, "O=Small", TURN_BYTES), 0.0)
+    lanes.add(body_of(gate, "O=Large", large), 0.0)
     taken_bytes = {b"O=Small": 0, b"O=Large": 0}
     while taken_bytes[b"O=Small"] < 200 * TURN_BYTES:
-        body = lanes.take()
+        body = lanes.take(0.0)
         taken_bytes[body.party()] += body.size
         assert taken_bytes[b"O=Large"] <= taken_bytes[b"O=Small"] + large + TURN_BYTES
         if body.party() == b"O=Large":
-            lanes.add(body_of(gate, "O=Large", large))
+            lanes.add(body_of(gate, "O=Large", large), 0.0)
     assert taken_bytes[b"O=Large"] >= 180 * TURN_BYTES, "it gets its share"
 
 
@@ -67,10 +67,26 @@ def test_names_that_are_not_registered_share_one_lane(gate: Gate) -> None:
     """A thousand made-up parties have as many turns as one."""
     lanes = Lanes(lambda party: party == b"O=Known")
     for at in range(1000):
-        lanes.add(body_of(gate, f"O=Made up {at}", TURN_BYTES))
-        lanes.add(body_of(gate, "O=Known", TURN_BYTES))
-    taken = [lanes.take().party() for _ in range(100)]
+        lanes.add(body_of(gate, f"O=Made up {at}", TURN_BYTES), 0.0)
+        lanes.add(body_of(gate, "O=Known", TURN_BYTES), 0.0)
+    taken = [lanes.take(0.0).party() for _ in range(100)]
     assert taken.count(b"O=Known") == 50
+
+
+def test_the_wait_in_a_lane_is_estimated(gate: Gate) -> None:
+    """A lane that yields a body a second says how long the next one is going to wait; another lane has its own waits."""
+    lanes = Lanes(lambda party: True)
+    for _ in range(40):
+        lanes.add(body_of(gate, "O=Slow", TURN_BYTES), 0.0)
+    assert lanes.wait_s(b"O=Slow") == 0.0, "nothing is known yet"
+    for at in range(1, 11):
+        lanes.take(float(at))
+    assert lanes.wait_s(b"O=Slow") == pytest.approx(30.0, rel=0.01)
+    assert lanes.wait_s(b"O=Quick") == 0.0
+    lanes.add(body_of(gate, "O=Quick", TURN_BYTES), 10.0)
+    lanes.take(10.5)
+    lanes.take(10.5)
+    assert lanes.wait_s(b"O=Quick") == 0.0
 
 
 def test_a_party_that_does_not_stand_first_is_not_known_before_the_decoding(gate: Gate) -> None:

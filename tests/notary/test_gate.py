@@ -12,7 +12,7 @@ import pytest
 from joiner import AdmittedSubmission, QueueLimits, SubmissionQueue
 from notary import parties
 from notary.bodies import TURN_BYTES, Body
-from notary.gate import BadSignature, Gate, UnknownParty
+from notary.gate import DECODING_WAIT_S, BadSignature, Gate, UnknownParty
 from notary.parties import Parties
 from notary.quota import Quota, QuotaExceeded
 from notary.tickets import Tickets
@@ -262,6 +262,33 @@ async def test_a_full_party_is_refused_by_the_first_piece(shared: Gate, queue: S
     await behind.done
     (problem,) = behind.told
     assert isinstance(problem, Overloaded)
+
+
+async def test_a_party_whose_bodies_wait_too_long_to_be_decoded_is_refused(shared: Gate, clock: Clock) -> None:
+    """The queue is empty, but the gate decodes too slowly for one party: its next bodies are refused at the first piece, and no others."""
+    waiting = [Told(shared) for _ in range(12)]
+    for body in waiting:
+        body.piece(KNOWN.body(spend()))
+        shared._asked.add(body, clock.now_s)
+    clock.now_s += 0.3
+    shared._asked.take(clock.now_s)
+    assert shared._asked.wait_s(KNOWN.name.encode()) > 2 * DECODING_WAIT_S
+    known, ticketed, other = Told(shared), Told(shared), Told(shared)
+    known.piece(KNOWN.body(spend()))
+    other.piece(OTHER.body(spend()))
+    (problem,) = known.told
+    assert isinstance(problem, Overloaded)
+    assert other.told == []
+    for _ in range(3):
+        shared._asked.take(clock.now_s)
+    assert DECODING_WAIT_S < shared._asked.wait_s(KNOWN.name.encode()) < 2 * DECODING_WAIT_S
+    clock.now_s += problem.retry_after_s
+    ticketed.ticket = problem.ticket
+    ticketed.piece(KNOWN.body(spend()))
+    assert ticketed.told == [], "a retry with a ticket is preferred"
+    again = Told(shared)
+    again.piece(KNOWN.body(spend()))
+    assert isinstance(again.told[0], Overloaded)
 
 
 async def test_nobody_has_room(shared: Gate, queue: SubmissionQueue[None], clock: Clock) -> None:
