@@ -14,6 +14,8 @@ from notary.http.call import Answer, Call, Headers, header
 from ordering.errors import Malformed, NotaryError
 
 HEAD_BYTES_MAX: Final = 32 << 10
+HEADERS_MAX: Final = 128
+"""The headers of a call, and of its trailers: each costs a call of Python, and the shortest has 4 bytes."""
 
 
 class Head(Call):
@@ -74,6 +76,7 @@ class Parser:
         self._offered = False
         self._no_body_bytes = 0  # since the last byte of a body, or the end of a head or a call
         self._moved = False
+        self._trailers = 0
 
     def feed(self, data: bytes | memoryview) -> None:
         """Parse `data`. Raises `Malformed`, after which nothing may be fed.
@@ -109,7 +112,7 @@ class Parser:
 
     def on_message_begin(self) -> None:
         """A head begins, perhaps in the bytes that ended the previous call."""
-        self._url, self._headers, self.in_head = b"", [], True
+        self._url, self._headers, self.in_head, self._trailers = b"", [], True, 0
 
     def on_url(self, url: bytes) -> None:
         """A piece of the request's target has come."""
@@ -119,6 +122,10 @@ class Parser:
         """A header has come. A trailer, behind a body, is dropped."""
         if self.in_head:
             self._headers.append((name.lower(), value))
+        else:
+            self._trailers += 1
+        if len(self._headers) > HEADERS_MAX or self._trailers > HEADERS_MAX:
+            raise Malformed(f"the request has more than {HEADERS_MAX} headers")
 
     def on_headers_complete(self) -> None:
         """The head is complete: pass the call to the receiver."""

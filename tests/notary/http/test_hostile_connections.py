@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from notary.http.parsing import HEAD_BYTES_MAX
+from notary.http.parsing import HEAD_BYTES_MAX, HEADERS_MAX
 from payload import SUBMISSION_BYTES_MAX
 from tests.notary.http.asking import Asking, Wire, post_head
 from tests.notary.party import Bank, spend
@@ -100,6 +100,23 @@ def test_a_head_over_the_limit_is_refused(wire: Wire, pieces: int) -> None:
     assert (told["status"], told["type"]) == (400, "/problems/malformed")
     assert str(HEAD_BYTES_MAX) in told["detail"]
     assert wire.is_closed()
+
+
+@pytest.mark.parametrize("count", [HEADERS_MAX - 1, HEADERS_MAX])
+@pytest.mark.parametrize("where", ["head", "trailers"])
+def test_too_many_headers_are_refused(wire: Wire, where: str, count: int) -> None:
+    """Headers are counted, as each costs the worker more than its bytes; so are trailers. `Host` is one of them."""
+    lines = b"A: b\r\n" * (count + (where == "trailers"))
+    if where == "head":
+        wire.send(b"GET /v1/notary HTTP/1.1\r\nHost: notary\r\n" + lines + b"\r\n")
+    else:
+        wire.send(post_head(None, "Transfer-Encoding: chunked") + b"1\r\nx\r\n0\r\n" + lines + b"\r\n")
+    if count < HEADERS_MAX and where == "head":
+        assert wire.answer()[0] == 200
+        return
+    told = wire.problem()
+    assert told["type"] == "/problems/malformed"
+    assert (str(HEADERS_MAX) in told["detail"]) is (count == HEADERS_MAX)
 
 
 @pytest.mark.parametrize("length", [1000, 20_000, HEAD_BYTES_MAX + 1, 1 << 20])
