@@ -55,6 +55,14 @@ class Host(Protocol):
         """Whether no calls are to be read now; `Connection.go_on` is called when they are again."""
         ...
 
+    def may_read(self) -> bool:
+        """Returns False once connections have used up the time of this turn of the loop, or others wait for a turn to be read."""
+        ...
+
+    def read_later(self, connection: "Connection") -> None:
+        """Call `go_on` in a later turn of the loop."""
+        ...
+
     def opened(self, connection: "Connection") -> NotaryError | None:
         """Count a connection; return what it is answered with when there are too many."""
         ...
@@ -88,6 +96,7 @@ class Connection(asyncio.Protocol):
         self._turn_bytes = 0  # of answers, since a turn of the loop began in which a call was answered while others were taken
         self._last = False  # the call that is being decided is the last one
         self._eof = False
+        self._proven = False  # a submission of its client was admitted
 
     @property
     def state(self) -> State:
@@ -118,8 +127,11 @@ class Connection(asyncio.Protocol):
             return
         if self._unread or self._is_held():
             self._keep(self._unread + data)
-        else:
+        elif self._proven or self._host.may_read():
             self._feed(data)
+        else:
+            self._keep(data)
+            self._host.read_later(self)
 
     def eof_received(self) -> bool:
         """A client may close its half behind its calls: they are answered before the connection ends.
@@ -173,7 +185,7 @@ class Connection(asyncio.Protocol):
 
     def go_on(self) -> None:
         """Take up what was kept, as far as it goes."""
-        if self._working or self._state > State.HEAD or self._is_held():
+        if self._working or self._state >= State.CLOSING or self._is_held():
             return
         self._working = True
         while self._behind and self._state <= State.HEAD and not self._is_held():
@@ -260,6 +272,7 @@ class Connection(asyncio.Protocol):
             return
         last = self._last or (self._eof and not self._behind and not self._unread)
         size = self._writer.answer(answer, keep_alive=not last, without_body=call.method == "HEAD")
+        self._proven = self._proven or (call.method == "POST" and answer[0] in (200, 202))
         if self._working:  # others may come in the same turn
             if not self._turn_bytes:
                 self._loop.call_soon(self._next_turn)

@@ -5,7 +5,7 @@ import errno
 import logging
 import socket
 import time
-from collections import defaultdict
+from collections import defaultdict, deque
 from collections.abc import Callable
 from typing import Any, Final
 
@@ -24,6 +24,8 @@ LOOKS: Final = 8
 LOOK_S_MAX: Final = 1.0
 _NO_DESCRIPTORS = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 BACKLOG = 2048
+READ_TURN_S = 0.004
+"""The time in one turn of the loop for the bytes of connections without an admitted submission; a thousand may have some at once."""
 BUSY_S = 1.0
 """So long a port may be busy: intake processes of a worker that was killed end moments after it, and it may be started again at once."""
 
@@ -46,6 +48,9 @@ class Server:
         self.times = times or Times()
         self.seconds = tuple([self.times.of(state) for state in State])
         self.paused = False
+        self._read_until_s: float | None = None  # None: this turn of the loop has read nothing yet
+        self._to_read: dict[str, deque[Connection]] = {}
+        """The connections with bytes that wait for a turn, by address, in the order of the addresses' turns."""
         self.connections: set[Connection] = set()
         self._addresses: defaultdict[str, int] = defaultdict(int)
         self._connections_max = connections_max
@@ -98,6 +103,38 @@ class Server:
         if self._looking is not None:
             self._looking.cancel()
         self._socket.close()
+
+    def may_read(self) -> bool:
+        """As `Host` describes it."""
+        now_s = time.perf_counter()
+        if self._read_until_s is None:
+            self._begin_turn(now_s)
+        assert self._read_until_s is not None
+        return now_s < self._read_until_s and not self._to_read
+
+    def read_later(self, connection: Connection) -> None:
+        """As `Host` describes it."""
+        self._to_read.setdefault(_network(connection.address), deque()).append(connection)
+
+    def _begin_turn(self, now_s: float) -> None:
+        self._read_until_s = now_s + READ_TURN_S
+        asyncio.get_running_loop().call_soon(self._end_turn)
+
+    def _end_turn(self) -> None:
+        """Read connections that waited, one of each address in turn; at least one."""
+        self._read_until_s = None
+        until_s = time.perf_counter() + READ_TURN_S
+        while self._to_read:
+            address, connections = next(iter(self._to_read.items()))
+            del self._to_read[address]
+            connection = connections.popleft()
+            if connections:
+                self._to_read[address] = connections
+            connection.go_on()
+            if (now_s := time.perf_counter()) > until_s:
+                break
+        if self._to_read:
+            self._begin_turn(now_s)
 
     def pause(self) -> None:
         """Read no more calls."""
