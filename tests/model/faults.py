@@ -14,7 +14,6 @@ FAULTS = {
     "done leaves suspicions": ("`done` does not settle what was suspected", 100),
     "log time goes back": ("items do not move log time", 100),
     "a key comes back": ("after a second disaster the key that the log lost is used again", 300),
-    "planned before sealed": ("what is put back is chosen from the log as it was before workers' records stopped counting", 300),
     "trimmed by what was joined": ("a partition is trimmed up to the last content joined", 300),
     "trimmed beyond the archive": ("a snapshot that the archive does not cover lets payloads be freed", 300),
     "trimmed is filled": ("a reader takes a trimmed payload for a hole", 300),

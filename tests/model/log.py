@@ -88,11 +88,6 @@ class Log:
         self.pay: list[list[Content]] = [[] for _ in range(PARTITIONS)]
         self.start = [0] * PARTITIONS
 
-    def content(self, partition: int, offset: int) -> Content:
-        if offset < self.start[partition]:
-            raise Missing(f"payload partition {partition} begins at {self.start[partition]}, needed from {offset}")
-        return self.pay[partition][offset]
-
     @property
     def ends(self) -> list[int]:
         """The number of records: of the ordering topic, then of each payload partition."""

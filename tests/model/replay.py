@@ -109,7 +109,7 @@ def replay(log: Log) -> Replayed:
                 return (1 if content.kind == "data" else 0), content
             writers.append((offset, record.signer))
             return 0, None
-        if record.signer != "owner":
+        if record.signer != (f"owner for {keys[-1]}" if record.kind in ("begin", "items", "done") else "owner"):
             return None
         if record.kind == "key" and body[0] not in keys and body[1] == keys[-1]:
             keys.append(body[0])

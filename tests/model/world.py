@@ -1,0 +1,522 @@
+"""Random histories: workers and parties, a disaster, a salvage with everything that may come between, traffic on the new side, again.
+
+Workers of the old side live on after a disaster and may write to the new log. In each round the operator gets any subset of what survived.
+"""
+
+import random
+from collections import Counter, deque
+
+from tests.model.log import OWNER, PARTITIONS, Content, Decision, Item, Log, Missing, Record, Request
+from tests.model.owner import NoBase, Salvage, base_of, trim
+from tests.model.plan import THE_LOG, Index, Plan, Receipt, Refused
+from tests.model.reader import WORKERS, Reader
+from tests.model.tree import digest, nodes, path, root
+
+STATES = 24
+
+
+class Broken(AssertionError):
+    """A property does not hold."""
+
+
+class Worker:
+    """One worker process with its index: `reader` in memory, `disk` as it was persisted last."""
+
+    def __init__(self, world: "World", name: str, log: Log, disk: Reader, keys: set[str], generation: int) -> None:
+        self.world, self.name, self.log, self.disk, self.keys, self.generation = world, name, log, disk, keys, generation
+        self.reader = disk.persisted()
+        self.nonce = 0
+        self.sequence = 0
+        self.stopped = ""
+        self.waited = 0
+
+    @property
+    def incarnation(self) -> int:
+        number = self.reader.nonces.get(self.nonce, 0)
+        return number if number and not self.reader.lives[number][2] else 0
+
+    @property
+    def ready(self) -> bool:
+        return not (self.stopped or self.reader.suspected or self.reader.sealed) and self.incarnation > 0
+
+    def crash(self) -> None:
+        self.reader, self.nonce = self.disk.persisted(), 0
+
+    def step(self) -> None:
+        draw, world = self.world.draw, self.world
+        if self.stopped:
+            return
+        try:
+            self.reader.read(self.log, draw.choice([1, 2, 5]))
+        except Missing:
+            self.stopped = "a snapshot is needed"
+            return
+        if draw.random() < 0.5:
+            self.disk = self.reader.persisted()
+        self.waited = self.waited + 1 if self.reader.hole else 0
+        key, view = self.reader.key, self.reader.view
+        if key not in self.keys:
+            return
+        if self.reader.hole is not None:
+            partition, batch, hash_ = self.reader.hole
+            if self.waited > 6 and not self._passed():
+                self.waited = 0
+                self._send(partition, Content(batch, "fill", hash_, (), key))
+        elif self.reader.suspected or self.reader.sealed:
+            return
+        elif not self.incarnation:
+            if self.reader.at_end(self.log) and draw.random() < 0.5:
+                world.numbers += 1
+                self.nonce, self.sequence = world.numbers, 0
+                self._send(-1, Record("register", (self.nonce, self.name), key, view))
+        elif draw.random() < 0.5 and len(world.wires.get((id(self), -1), ())) < 4:
+            requests = tuple(world.request() for _ in range(draw.choice([1, 1, 2])))
+            self.sequence += 1
+            partition, hash_ = draw.randrange(PARTITIONS), digest(requests, self.incarnation, self.sequence)
+            body = self.incarnation, self.sequence, partition, hash_, tuple(request.id for request in requests)
+            if draw.random() < 0.95:
+                self._send(partition, Content((self.incarnation, self.sequence), "data", hash_, requests))
+            if draw.random() < 0.95:
+                self._send(-1, Record("entry", body, key, view))
+        elif draw.random() < 0.1:
+            number = draw.choice(list(self.reader.lives))
+            self._send(-1, Record("fence", (number, self.reader.lives[number][1]), key, view))
+        if self.ready and self.disk.decided and draw.random() < 0.3:
+            self.answer()
+
+    def _passed(self) -> bool:
+        """Returns True if somebody has passed the hole at the head (R10)."""
+        return any(record.view is not None and record.kind in WORKERS and record.view.seen > self.reader.seen for _, record in self.log.order[self.reader.offset :])
+
+    def _send(self, partition: int, record: Record | Content) -> None:
+        self.world.wires.setdefault((id(self), partition), deque()).append((self.log, record))
+        if isinstance(record, Record):
+            self.world.made[record] = self.generation
+
+    def answer(self) -> None:
+        """Answer one decision that was persisted, with a receipt (R8)."""
+        disk, world = self.disk, self.world
+        id_ = world.draw.choice(list(disk.decided))
+        decision = disk.decided[id_]
+        number = len(world.receipts) + len(world.late)
+        proof = tuple(path(decision.position, disk.hashes))
+        whose = world.receipts if self.generation == world.generation else world.late
+        whose.append(Receipt(f"receipt {number} of {self.name}", decision, world.requests[id_], disk.size, root(disk.hashes), proof))
+        world.tally["answers"] += 1
+
+
+class World:
+    """One history."""
+
+    def __init__(self, seed: int, broken: frozenset[str] = frozenset()) -> None:
+        self.draw = random.Random(seed)
+        self.broken = broken
+        self.clock = [1]
+        self.numbers = 0
+        self.tally: Counter[str] = Counter()
+        self.requests: dict[str, Request] = {}
+        self.log = Log()
+        self.wires: dict[tuple[int, int], deque] = {}
+        self.made: dict[Record, int] = {}
+        self.generation = 0
+        self.key = "k0"
+        self.keys_made = 0
+        self.workers = [self._worker(name, Reader(broken)) for name in self.draw.choice([("a", "b"), ("a", "b", "c")])]
+        self.ghosts: list[Worker] = []  # of the old side
+        self.receipts: list[Receipt] = []  # of this generation
+        self.late: list[Index | Receipt] = []  # of generations before, not handed in yet
+        self.held: list[Index | Receipt] = []
+        self.lost_records: list[tuple[int, Record | Content]] = []
+        self.snapshots: list[Reader] = []
+        self.archived: list[int] | None = None
+        self.mirrored = list(self.log.ends)
+        self.forked = False
+        self.since = 0
+        self.ids_before: set[str] = set()
+
+    def _worker(self, name: str, disk: Reader) -> Worker:
+        return Worker(self, name, self.log, disk, {self.key}, self.generation)
+
+    def count(self, kind: str) -> None:
+        self.tally[kind] += 1
+
+    def request(self) -> Request:
+        """Returns a new request, or one that was made before."""
+        draw = self.draw
+        if self.requests and draw.random() < 0.25:
+            self.count("retries")
+            return draw.choice(list(self.requests.values()))
+        inputs = tuple(sorted(draw.sample(range(STATES), draw.choice([1, 1, 2]))))
+        references = () if draw.random() < 0.7 else (draw.randrange(STATES),)
+        self.numbers += 1
+        request = Request(inputs, references, self.clock[0] + draw.choice([3, 30, 10**9, 10**9]), self.numbers)
+        return self.requests.setdefault(request.id, request)
+
+    def new_key(self) -> str:
+        self.keys_made += 1
+        return f"k{self.keys_made}"
+
+    # ---- a step of everything
+
+    def put(self, log: Log, partition: int, record: Record | Content) -> None:
+        if isinstance(record, Record):
+            log.order.append((self.clock[0], record))
+        else:
+            log.pay[partition].append(record)
+
+    def deliver(self) -> None:
+        place = self.draw.choice(list(self.wires))
+        log, record = self.wires[place].popleft()
+        if not self.wires[place]:
+            del self.wires[place]
+        self.put(log, place[1], record)
+        if self.draw.random() < 0.05:
+            self.put(log, place[1], record)
+
+    def step(self) -> None:
+        self.clock[0] += 1
+        if self.wires and self.draw.random() < 0.7:
+            self.deliver()
+        worker = self.draw.choice(self.workers)
+        worker.step()
+        self.look_after()
+        dice = self.draw.random()
+        if dice < 0.02 and not worker.stopped:
+            self.count("crashes")
+            worker.crash()
+        elif dice < 0.05 and worker.reader.size and not worker.stopped:
+            self.count("snapshots")
+            self.snapshots.append(worker.reader.persisted())
+        elif dice < 0.08 and base_of(self.log, self.snapshots, self.broken).hole is None:
+            self.count("archives")
+            self.archived = list(self.log.ends)
+        elif dice < 0.11:
+            if trim(self.log, self.snapshots, self.archived, self.clock[0], self.broken):
+                self.count("trims")
+                older = min(self.snapshots[-2:], key=lambda one: one.size)
+                self.snapshots = [one for one in self.snapshots if one.size >= older.size]
+                self.check_trim()
+        elif dice < 0.25:
+            self.mirrored = [self.draw.randint(old, new) for old, new in zip(self.mirrored, self.log.ends, strict=True)]
+        elif dice < 0.26:
+            self.rotate()
+
+    def look_after(self) -> None:
+        """A worker that needs a snapshot gets one."""
+        for worker in self.workers:
+            if worker.stopped == "a snapshot is needed" and self.snapshots:
+                worker.disk, worker.stopped = self.snapshots[-1], ""
+                worker.crash()
+
+    def rotate(self) -> None:
+        """An ordinary rotation: workers have the new key before it is in force."""
+        reader = base_of(self.log, self.snapshots, self.broken)
+        if reader.hole is None and not reader.sealed:
+            self.count("rotations")
+            key = self.new_key()
+            for worker in self.workers:
+                worker.keys.add(key)
+            self.log.order.append((self.clock[0], Record("key", (key, reader.key), OWNER)))
+
+    def check_trim(self) -> None:
+        """P6: every snapshot that the operator keeps still gets to the end, to the same leaves."""
+        whole = self.log.copy(self.log.ends)
+        true = Reader(self.broken)
+        true.read(whole)
+        for snapshot in self.snapshots[-2:]:
+            reader = snapshot.persisted()
+            try:
+                reader.read(self.log)
+            except Missing as problem:
+                raise Broken(f"P6 a snapshot cannot go on: {problem}") from problem
+            if (reader.hashes, reader.view, reader.hole) != (true.hashes, true.view, true.hole):
+                raise Broken("P6 a trimmed log is decided otherwise")
+
+    # ---- disaster
+
+    def disaster(self) -> None:
+        draw, old = self.draw, self.log
+        kind = draw.choice(["order", "payload", "both", "both", "mirror", "mirror", "archive"])
+        ends = list(old.ends)
+        if kind in ("order", "both"):
+            ends[0] = max(1, ends[0] - draw.choice([1, 2, 5, 12]))
+        if kind in ("payload", "both"):
+            for partition in draw.choice([[1], [2], [1, 2]]):
+                ends[partition] = max(0, ends[partition] - draw.choice([1, 2, 5]))
+        if kind == "mirror":
+            ends = list(self.mirrored)
+        if kind == "archive" and self.archived:
+            ends = list(self.archived)
+        elif kind == "archive":
+            kind, ends[0] = "order", max(1, ends[0] - 3)
+        if any(old.start) and kind != "mirror" and self.archived and any(end < a for end, a in zip(ends, self.archived, strict=True)):
+            kind, ends = "archive", list(self.archived)  # less than the archive: it is restored
+        self.count(f"disaster: {kind}")
+        self.log = old.copy(ends)
+        if kind not in ("mirror", "archive"):
+            self.log.start = list(old.start)
+        self.lost_records = [(-1, record) for _, record in old.order[ends[0] :]]
+        self.lost_records += [(n, content) for n in range(PARTITIONS) for content in old.pay[n][ends[n + 1] :]]
+        self.mirrored = list(self.log.ends)
+        self.shorten()
+        survived = [(f"snapshot {n}", snapshot) for n, snapshot in enumerate(self.snapshots)]
+        for worker in self.workers:
+            if kind == "mirror" and draw.random() < 0.5:  # the old side goes on for a while, in its own log
+                for _ in range(5):
+                    worker.step()
+            survived.append((f"index of {worker.name}", worker.disk))
+        self.snapshots = [one for one in self.snapshots if self.fits(one, ends)]
+        self.ghosts = self.workers
+        self.workers = []
+        for worker in self.ghosts:
+            if kind != "mirror":
+                if self.fits(worker.reader.persisted(), ends):
+                    worker.log = self.log
+                else:
+                    worker.stopped = "the log lost what this index holds"
+        self.wires = {place: deque((self.log if draw.random() < 0.7 else log, one) for log, one in wire) for place, wire in self.wires.items()}
+        self.sources = [Index(f"{name} in round {self.generation}", tuple(r.leaves), tuple(r.spent.items()), frozenset(r.keys)) for name, r in survived]
+        self.sources += self.receipts
+        self.receipts, self.held = [], []
+        self.unnoticed()
+
+    @staticmethod
+    def fits(reader: Reader, ends: list[int]) -> bool:
+        return reader.offset <= ends[0] and all(to <= end for to, end in zip(reader.joined_to, ends[1:], strict=True))
+
+    def unnoticed(self) -> None:
+        """Now and then the operator is slow: workers that have not noticed go on in the cut log, and even answer."""
+        before = base_of(self.log, self.snapshots, self.broken)
+        if self.draw.random() < 0.2:
+            self.count("unnoticed for a while")
+            for _ in range(25):
+                self.clock[0] += 1
+                if self.wires and self.draw.random() < 0.7:
+                    self.deliver()
+                for worker in self.ghosts:
+                    if worker.log is self.log:
+                        worker.step()
+            self.sources += self.receipts
+            self.receipts = []
+            self.fork_if_changed(before)
+
+    def fork_if_changed(self, before: Reader) -> None:
+        after = base_of(self.log, self.snapshots, self.broken)
+        self.forked |= after.hashes != before.hashes or after.view != before.view
+
+    # ---- survivors
+
+    def survivors(self) -> list[Index | Receipt]:
+        """Any subset of what survived; some receipts without their requests, and now and then what is of no use or false."""
+        draw = self.draw
+        share = draw.choice([0.0, 0.15, 0.5, 1.0])
+        chosen: list[Index | Receipt] = [one for one in self.sources if isinstance(one, Index) and draw.random() < draw.choice([0.0, 0.3, 0.6])]
+        for one in self.sources:
+            if isinstance(one, Receipt) and draw.random() < share:
+                chosen.append(one._replace(request=None) if draw.random() < 0.02 else one)
+        if draw.random() < 0.1 and self.late:
+            self.count("survivors of former rounds")
+            self.forked = True
+            chosen += draw.sample(self.late, min(3, len(self.late)))
+        if draw.random() < 0.1 and chosen:
+            self.count("false sources")
+            self.forked = True
+            chosen.append(self.false(draw.choice(chosen)))
+        return chosen
+
+    def false(self, one: Index | Receipt) -> Index | Receipt:
+        """Returns a source of another history: one leaf is another, and its tree fits."""
+        draw = self.draw
+        if isinstance(one, Index):
+            if not one.leaves:
+                return one
+            leaves = list(one.leaves)
+            position = draw.randrange(len(leaves))
+        else:
+            position, leaves = one.decision.position, [Item(hash=digest(n)) for n in range(one.size)]
+        request = self.request()
+        decision = Decision(position, request.id, self.clock[0], "committed")
+        leaves[position] = Item(decision, request.inputs)
+        if isinstance(one, Index):
+            return one._replace(name="a false index", leaves=tuple(leaves))
+        hashes = [item.leaf(n) for n, item in enumerate(leaves)]
+        return Receipt("a false receipt", decision, request, one.size, root(hashes), tuple(path(position, hashes)))
+
+    # ---- salvage
+
+    def rescue(self) -> None:
+        """Salvage until it is done; what is refused is dropped, or the log is cut before the place."""
+        chosen = self.survivors()
+        lost_key = self.key if self.generation and "a key comes back" in self.broken else None
+        for _ in range(60):
+            key = lost_key or self.new_key()
+            run = Salvage(self.log, self.snapshots, chosen, key, self.broken)
+            try:
+                planned = self.run(run)
+            except NoBase as problem:
+                raise Broken(f"P6 {problem}") from problem
+            except Refused as refusal:
+                chosen = self.settle_refusal(refusal, chosen)
+                continue
+            if planned is not None:
+                break
+            self.count("salvages that crashed")
+            if self.draw.random() < 0.5:
+                more = [one for one in self.sources if one not in chosen and self.draw.random() < 0.5]
+                chosen = chosen + more
+        else:
+            raise Broken("L a salvage never ends")
+        self.count("salvages")
+        self.count_items(planned)
+        self.held = chosen
+        self.late += [one for one in self.sources if one not in chosen]
+        self.after_salvage(planned)
+
+    def count_items(self, planned: Plan) -> None:
+        for item in planned.items:
+            self.count("items: " + ("decision" if item.decision else "lost" if item.is_lost else "hash"))
+
+    def settle_refusal(self, refusal: Refused, chosen: list[Index | Receipt]) -> list[Index | Receipt]:
+        bare = "without its request" in refusal.why
+        self.count("refused: request missing" if bare else "refused: sources disagree")
+        if not self.forked and not bare:
+            raise Broken(f"L refused without a disagreement: {refusal}")
+        names = [name for name in refusal.names if name and name != THE_LOG]
+        if THE_LOG in refusal.names and self.draw.random() < 0.5 and not any(self.log.start):
+            self.count("the log cut before the place")
+            reader, end = Reader(self.broken), 0
+            for end, (time, record) in enumerate(self.log.order):  # noqa: B007
+                reader = Reader(self.broken)
+                cut = self.log.copy([end + 1, *self.log.ends[1:]])
+                reader.read(cut)
+                if reader.size > refusal.position or reader.hole:
+                    break
+            self.move_to(self.log.copy([max(1, end), *self.log.ends[1:]]))
+            if reader.size <= refusal.position:
+                return [one for one in chosen if one.name not in names]
+            return chosen
+        dropped = self.draw.choice(names)
+        return [one for one in chosen if one.name != dropped]
+
+    def move_to(self, log: Log) -> None:
+        for worker in self.ghosts:
+            if worker.log is self.log:
+                worker.log = log
+        self.wires = {place: deque((log if of is self.log else of, one) for of, one in wire) for place, wire in self.wires.items()}
+        self.log = log
+        self.shorten()
+        self.snapshots = [one for one in self.snapshots if self.fits(one, log.ends)]
+
+    def shorten(self) -> None:
+        """Forget what mirror and archive have beyond the log, once it was cut again."""
+        ends = self.log.ends
+        self.mirrored = [min(pair) for pair in zip(self.mirrored, ends, strict=True)]
+        if self.archived and any(a > end for a, end in zip(self.archived, ends, strict=True)):
+            self.archived = None
+
+    def run(self, run: Salvage) -> Plan | None:
+        """Step through one run, or two rivals, while others write. None: it crashed half-way."""
+        runs = [run.steps(self.clock)]
+        if self.draw.random() < 0.1:
+            self.count("two commands at once")
+            rival = Salvage(self.log, self.snapshots, run.survivors, self.new_key(), self.broken)
+            runs.append(rival.steps(self.clock))
+        crashes_at = self.draw.randrange(12) if self.draw.random() < 0.3 else -1
+        disturbed = self.draw.random() < 0.6
+        for number in range(400):
+            self.clock[0] += 1
+            if number == crashes_at:
+                return None
+            one = self.draw.choice(runs)
+            if next(one, None) is None:
+                runs.remove(one)
+                if one.gi_frame is None and run.done is not None:
+                    return run.done
+                if not runs:
+                    return run.done
+            elif disturbed and self.draw.random() < 0.5:
+                self.disturb()
+        raise Broken("L a salvage never ends")
+
+    def disturb(self) -> None:
+        """Between two records of the owner: old records, copies, workers of both sides, another loss."""
+        draw, dice = self.draw, self.draw.random()
+        before = base_of(self.log, self.snapshots, self.broken)
+        if dice < 0.35 and self.lost_records:
+            partition, record = draw.choice(self.lost_records)
+            self.count("lost records that come back")
+            self.put(self.log, partition, record)
+        elif dice < 0.5:
+            owners = [record for _, record in self.log.order if record.signer.startswith(OWNER)]
+            self.count("copies of the owner's records")
+            self.put(self.log, -1, draw.choice(owners))
+        elif dice < 0.75 and self.wires:
+            self.count("old records under way")
+            self.deliver()
+        elif dice < 0.9:
+            self.count("workers during a salvage")
+            for worker in self.ghosts:
+                worker.step()
+            if draw.random() < 0.3:
+                early = self._worker("early", Reader(self.broken))
+                early.keys.add(before.key)
+                for _ in range(4):
+                    early.step()
+        elif not any(self.log.start):
+            self.count("another loss during a salvage")
+            ends = self.log.ends
+            ends[0] = max(1, ends[0] - draw.choice([1, 2, 3]))
+            lost = [(-1, record) for _, record in self.log.order[ends[0] :]]
+            self.lost_records += lost
+            del self.log.order[ends[0] :]
+            self.snapshots = [one for one in self.snapshots if self.fits(one, ends)]
+            self.shorten()
+            for worker in self.ghosts:
+                if worker.log is self.log and not self.fits(worker.reader, ends):
+                    worker.stopped = "the log lost what this index holds"
+            return
+        after = base_of(self.log, self.snapshots, self.broken)
+        self.forked |= after.hashes != before.hashes or (after.hole is None and before.hole is not None and not after.sealed)
+
+    def after_salvage(self, planned: Plan) -> None:
+        from tests.model.checks import check_held
+
+        reader = base_of(self.log, self.snapshots, self.broken)
+        self.generation += 1
+        self.late += self.receipts
+        self.receipts = []
+        self.shorten()
+        self.since = len(self.log.order)
+        self.key = reader.key
+        check_held(self, reader, planned)
+        self.planned = planned
+        names = self.draw.choice([("a", "b"), ("a", "b", "d")])
+        start = [one for one in self.snapshots if self.draw.random() < 0.5] or (self.snapshots if any(self.log.start) else [])
+        self.workers = [self._worker(name, self.draw.choice(start) if start else Reader(self.broken)) for name in names]
+
+    # ---- all of it
+
+    def traffic(self, steps: int) -> None:
+        for _ in range(steps):
+            self.step()
+            if self.ghosts and self.draw.random() < 0.2:
+                ghost = self.draw.choice(self.ghosts)
+                ghost.step()
+            if self.lost_records and self.draw.random() < 0.05:
+                self.put(self.log, *self.draw.choice(self.lost_records))
+            if self.draw.random() < 0.02:
+                self.put(self.log, -1, self.draw.choice(self.log.order)[1])
+
+    def run_all(self) -> None:
+        from tests.model.checks import check_end
+
+        self.traffic(self.draw.choice([40, 80, 120]))
+        for _ in range(self.draw.choice([1, 1, 2, 3])):
+            self.forked = False
+            self.disaster()
+            self.rescue()
+            self.traffic(self.draw.choice([30, 60]))
+        check_end(self)
+
+
+__all__ = ["NoBase", "World", "nodes"]
