@@ -224,9 +224,13 @@ class Reader:
             if exact or exact is None and "any view" in self.broken:
                 self.apply_salvage(time, record)
 
+    def follows_key(self) -> bool:
+        again = "a key for all attempts" in self.broken and self.sealed == "open"
+        return self.last_kind == "key" or again or "no key" in self.broken
+
     def apply_salvage(self, time: int, record: Record) -> None:
         kind, body = record.kind, record.body
-        if kind == "begin" and body[0] == self.size and (self.last_kind == "key" or self.sealed == "open" or "no key" in self.broken):
+        if kind == "begin" and body[0] == self.size and self.follows_key():
             self.sealed, self.pending = "open", []
             self.take_effect(time, record)
         elif kind == "items" and self.sealed == "open" and body[0] == self.size + len(self.pending):

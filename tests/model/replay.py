@@ -117,7 +117,7 @@ def replay(log: Log) -> Replayed:
         if record.kind == "trim" and low_water < body[0] <= len(items):
             low_water = body[0]
             return 0, None
-        if record.kind == "begin" and exact and body[0] == len(items) and (kind_before == "key" or salvage is not None):
+        if record.kind == "begin" and exact and body[0] == len(items) and kind_before == "key":
             salvage, void = [], False
             return 0, None
         if record.kind == "items" and exact and salvage is not None and body[0] == len(items) + len(salvage):

@@ -193,8 +193,8 @@ class World:
         elif dice < 0.11:
             if trim(self.log, self.snapshots, self.archived, self.clock[0], self.broken):
                 self.count("trims")
-                older = min(self.snapshots[-2:], key=lambda one: one.size)
-                self.snapshots = [one for one in self.snapshots if one.size >= older.size]
+                kept = self.snapshots[-2:]
+                self.snapshots = [one for one in self.snapshots if one in kept or self.reads_from(one)]
                 self.check_trim()
         elif dice < 0.25:
             self.mirrored = [self.draw.randint(old, new) for old, new in zip(self.mirrored, self.log.ends, strict=True)]
@@ -217,6 +217,9 @@ class World:
             for worker in self.workers:
                 worker.keys.add(key)
             self.log.order.append((self.clock[0], Record("key", (key, reader.key), OWNER)))
+
+    def reads_from(self, snapshot: Reader) -> bool:
+        return all(to >= start for to, start in zip(snapshot.read_to, self.log.start, strict=True))
 
     def check_trim(self) -> None:
         """P6: every snapshot that the operator keeps still gets to the end, to the same leaves."""
