@@ -52,7 +52,12 @@ def main() -> int:
             if not arguments.go_on:
                 return 1
         if number % 50 == 0:
-            print(f"\r{number} of {arguments.seeds} histories, {failed} failed, {time.monotonic() - began:.0f} s", end="", file=sys.stderr, flush=True)
+            print(
+                f"\r{number} of {arguments.seeds} histories, {failed} failed, {time.monotonic() - began:.0f} s",
+                end="",
+                file=sys.stderr,
+                flush=True,
+            )
     print(file=sys.stderr)
     for kind, count in sorted(occurred.items()):
         print(f"{count:9,} {kind}")

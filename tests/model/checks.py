@@ -112,7 +112,9 @@ def _quiet(world: "World") -> None:
         if all(worker.ready and worker.reader.size > before for worker in world.workers):
             break
     else:
-        _broken(f"L the new side decides nothing: {[(w.stopped, w.reader.suspected, w.reader.sealed, w.reader.hole) for w in world.workers]}")
+        _broken(
+            f"L the new side decides nothing: {[(w.stopped, w.reader.suspected, w.reader.sealed, w.reader.hole) for w in world.workers]}"
+        )
     for _ in range(600):
         while world.wires:
             world.deliver()

@@ -96,7 +96,9 @@ def trim(log: Log, snapshots: list[Reader], archived: list[int] | None, time: in
             return False
     older = min(two, key=lambda one: one.size)
     # Per partition: the one of the smaller position may have read further ahead somewhere.
-    ends = [min(pair) for pair in zip(*[one.joined_to if "trimmed by what was joined" in broken else one.read_to for one in two], strict=True)]
+    ends = [
+        min(pair) for pair in zip(*[one.joined_to if "trimmed by what was joined" in broken else one.read_to for one in two], strict=True)
+    ]
     if older.size == 0 or not any(end > start for end, start in zip(ends, log.start, strict=True)):
         return False
     log.order.append((time, Record("trim", (older.size,), OWNER)))

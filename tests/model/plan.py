@@ -94,6 +94,8 @@ def plan(log: Reader, survivors: Iterable[Index | Receipt], broken: frozenset[st
             known[position] = item, name
         elif item.inputs is not None and item.decision is not None and mine.inputs != item.inputs and not tree._merges:
             raise Refused(position, "two lists of consumed states", whose, name)
+        if position < log.size and item.decision is not None and log.leaves[position].decision is None:
+            raise Refused(position, "the log has the hash of this decision alone, for good", THE_LOG, name)
 
     for position, item in enumerate(log.leaves):
         leaf(position, item, THE_LOG)

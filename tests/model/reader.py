@@ -9,7 +9,22 @@ its place, so copies and rivals fail, and what was planned for one history never
 import copy
 from collections import defaultdict
 
-from tests.model.log import COMMITTED, INPUT_CONFLICT, LATE, OWNER, PARTITIONS, REFERENCE_CONFLICT, Content, Decision, Item, Log, Missing, Record, Request, View
+from tests.model.log import (
+    COMMITTED,
+    INPUT_CONFLICT,
+    LATE,
+    OWNER,
+    PARTITIONS,
+    REFERENCE_CONFLICT,
+    Content,
+    Decision,
+    Item,
+    Log,
+    Missing,
+    Record,
+    Request,
+    View,
+)
 from tests.model.tree import digest, root
 
 WORKERS = ("register", "entry", "fence")
@@ -52,8 +67,11 @@ class Reader:
         other = copy.copy(self)
         for name in ("hist", "joined_to", "lives", "nonces", "keys", "decided", "spent", "leaves", "hashes", "pending", "counted"):
             setattr(other, name, copy.copy(getattr(self, name)))
-        other.read_to = [min([end] + [o for (p, batch), kept in self.buffer.items() if p == n and not self.is_past(*batch) for o, _ in kept])
-                         for n, end in enumerate(self.read_to)]
+        # Behind the last content that took effect, not where reading stood: what lies between may be another after a cut.
+        other.read_to = [min(pair) for pair in zip(self.read_to, self.joined_to, strict=True)]
+        for (partition, batch), kept in self.buffer.items():
+            if not self.is_past(*batch):
+                other.read_to[partition] = min(other.read_to[partition], kept[0][0])
         other.buffer = defaultdict(list)
         other.hole = None
         return other
@@ -188,7 +206,9 @@ class Reader:
             return
         me = tag(id_)
         inputs = tuple((state, "input", self.spent[state]) for state in sorted(request.inputs) if self.spent.get(state, me) != me)
-        references = tuple((state, "reference", self.spent[state]) for state in sorted(request.references) if self.spent.get(state, me) != me)
+        references = tuple(
+            (state, "reference", self.spent[state]) for state in sorted(request.references) if self.spent.get(state, me) != me
+        )
         outcome = INPUT_CONFLICT if inputs else REFERENCE_CONFLICT if references else LATE if self.time >= request.until else COMMITTED
         decision = Decision(self.size, id_, self.time, outcome, inputs or references)
         self.put(Item(decision, request.inputs if outcome == COMMITTED else ()))

@@ -93,8 +93,12 @@ def replay(log: Log) -> Replayed:
             else:
                 if body[1] <= last.get(body[0], 0):
                     return None
-                good = [content for content in first.get((body[2], body[:2]), ()) if content.hash == body[3] and (
-                    content.kind == "data" or (content.kind, content.signer) in (("fill", keys[-1]), ("seal", "owner")))]
+                good = [
+                    content
+                    for content in first.get((body[2], body[:2]), ())
+                    if content.hash == body[3]
+                    and (content.kind == "data" or (content.kind, content.signer) in (("fill", keys[-1]), ("seal", "owner")))
+                ]
                 content = good[0] if good else None
                 if content is None:
                     raise LookupError(offset)

@@ -10,7 +10,7 @@ from tests.model.log import OWNER, PARTITIONS, Content, Decision, Item, Log, Mis
 from tests.model.owner import NoBase, Salvage, base_of, trim
 from tests.model.plan import THE_LOG, Index, Plan, Receipt, Refused
 from tests.model.reader import WORKERS, Reader
-from tests.model.tree import digest, nodes, path, root
+from tests.model.tree import digest, path, root
 
 STATES = 24
 
@@ -85,8 +85,15 @@ class Worker:
             self.answer()
 
     def _passed(self) -> bool:
-        """Returns True if somebody has passed the hole at the head (R10)."""
-        return any(record.view is not None and record.kind in WORKERS and record.view.seen > self.reader.seen for _, record in self.log.order[self.reader.offset :])
+        """Returns True if a well-signed record shows that its writer had passed the hole at the head (R10)."""
+        key, keys = self.reader.key, set(self.reader.keys)
+        for _, record in self.log.order[self.reader.offset :]:
+            if record.kind == "key" and record.signer == OWNER and record.body[0] not in keys and record.body[1] == key:
+                key = record.body[0]
+                keys.add(key)
+            elif record.signer == key and record.view is not None and record.view.seen > self.reader.seen:
+                return True
+        return False
 
     def _send(self, partition: int, record: Record | Content) -> None:
         self.world.wires.setdefault((id(self), partition), deque()).append((self.log, record))
@@ -184,7 +191,7 @@ class World:
         if dice < 0.02 and not worker.stopped:
             self.count("crashes")
             worker.crash()
-        elif dice < 0.05 and worker.reader.size and not worker.stopped:
+        elif dice < 0.05 and worker.reader.size and not worker.stopped and self.reads_from(worker.reader.persisted()):
             self.count("snapshots")
             self.snapshots.append(worker.reader.persisted())
         elif dice < 0.08 and base_of(self.log, self.snapshots, self.broken).hole is None:
@@ -273,15 +280,24 @@ class World:
         self.workers = []
         for worker in self.ghosts:
             if kind != "mirror":
-                if self.fits(worker.reader.persisted(), ends):
-                    worker.log = self.log
-                else:
-                    worker.stopped = "the log lost what this index holds"
-        self.wires = {place: deque((self.log if draw.random() < 0.7 else log, one) for log, one in wire) for place, wire in self.wires.items()}
-        self.sources = [Index(f"{name} in round {self.generation}", tuple(r.leaves), tuple(r.spent.items()), frozenset(r.keys)) for name, r in survived]
+                worker.log = self.log
+                self.notice(worker)
+        self.wires = {
+            place: deque((self.log if draw.random() < 0.7 else log, one) for log, one in wire) for place, wire in self.wires.items()
+        }
+        self.sources = [
+            Index(f"{name} in round {self.generation}", tuple(r.leaves), tuple(r.spent.items()), frozenset(r.keys)) for name, r in survived
+        ]
         self.sources += self.receipts
         self.receipts, self.held = [], []
         self.unnoticed()
+
+    def notice(self, worker: Worker) -> None:
+        """R10: after an interruption a worker forgets what it has not applied, and stops if the log lost what it has."""
+        if worker.log is self.log:
+            worker.reader = worker.reader.persisted()
+            if not self.fits(worker.reader, self.log.ends):
+                worker.stopped = "the log lost what this index holds"
 
     @staticmethod
     def fits(reader: Reader, ends: list[int]) -> bool:
@@ -313,7 +329,9 @@ class World:
         """Any subset of what survived; some receipts without their requests, and now and then what is of no use or false."""
         draw = self.draw
         share = draw.choice([0.0, 0.15, 0.5, 1.0])
-        chosen: list[Index | Receipt] = [one for one in self.sources if isinstance(one, Index) and draw.random() < draw.choice([0.0, 0.3, 0.6])]
+        chosen: list[Index | Receipt] = [
+            one for one in self.sources if isinstance(one, Index) and draw.random() < draw.choice([0.0, 0.3, 0.6])
+        ]
         for one in self.sources:
             if isinstance(one, Receipt) and draw.random() < share:
                 chosen.append(one._replace(request=None) if draw.random() < 0.02 else one)
@@ -402,11 +420,12 @@ class World:
         return [one for one in chosen if one.name != dropped]
 
     def move_to(self, log: Log) -> None:
-        for worker in self.ghosts:
-            if worker.log is self.log:
-                worker.log = log
+        moved = [worker for worker in self.ghosts if worker.log is self.log]
         self.wires = {place: deque((log if of is self.log else of, one) for of, one in wire) for place, wire in self.wires.items()}
         self.log = log
+        for worker in moved:
+            worker.log = log
+            self.notice(worker)
         self.shorten()
         self.snapshots = [one for one in self.snapshots if self.fits(one, log.ends)]
 
@@ -463,6 +482,7 @@ class World:
             if draw.random() < 0.3:
                 early = self._worker("early", Reader(self.broken))
                 early.keys.add(before.key)
+                early.generation += 1  # it is of the new side
                 for _ in range(4):
                     early.step()
         elif not any(self.log.start):
@@ -475,8 +495,7 @@ class World:
             self.snapshots = [one for one in self.snapshots if self.fits(one, ends)]
             self.shorten()
             for worker in self.ghosts:
-                if worker.log is self.log and not self.fits(worker.reader, ends):
-                    worker.stopped = "the log lost what this index holds"
+                self.notice(worker)
             return
         after = base_of(self.log, self.snapshots, self.broken)
         self.forked |= after.hashes != before.hashes or (after.hole is None and before.hole is not None and not after.sealed)
@@ -520,6 +539,3 @@ class World:
             self.rescue()
             self.traffic(self.draw.choice([30, 60]))
         check_end(self)
-
-
-__all__ = ["NoBase", "World", "nodes"]
