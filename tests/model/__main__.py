@@ -6,7 +6,8 @@ import time
 from collections import Counter
 
 from tests.model.faults import FAULTS
-from tests.model.world import Broken, World
+from tests.model.traffic import Broken
+from tests.model.world import World
 
 
 def one(seed: int, broken: frozenset[str] = frozenset()) -> tuple[str, Counter[str]]:

@@ -40,7 +40,7 @@ class Decision(NamedTuple):
 
 
 class Item(NamedTuple):
-    """All that is known of one position: its decision with the states that it consumed, or the leaf's hash alone, or nothing (a lost leaf)."""
+    """One position: its decision with the states that it consumed, or the leaf's hash alone, or nothing (a lost leaf)."""
 
     decision: Decision | None = None
     inputs: tuple[int, ...] | None = ()

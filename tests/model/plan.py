@@ -1,8 +1,8 @@
-"""The choice of what a salvage puts back: from the kept log and all that survives, one item for each position. Or a refusal, with the place.
+"""The choice of what a salvage puts back, from the kept log and all that survives: an item for each position, or a refusal with the place.
 
-All sources are statements about one tree. An index states every leaf up to its size. A receipt states one leaf, the hashes beside it on the
-way up, and the root of a size; the request beside it gives the states, since the id is its hash. Two sources disagree if a node of the tree
-gets two hashes, or if the decisions together are none that a notary gives: a transaction twice, a state consumed twice, time that goes back.
+All sources are statements about one tree. An index states every leaf up to its size. A receipt states one leaf, the hashes beside it on
+the way up, and the root of a size; the request beside it gives the states, since the id is its hash. Two sources disagree if a node of the
+tree gets two hashes, or if no notary gives these decisions together: a transaction twice, a state consumed twice, time that goes back.
 """
 
 from collections.abc import Iterable

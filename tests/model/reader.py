@@ -1,9 +1,9 @@
-"""A reader of the log: R2, R3, R5, R7, R10 in small, and R11 as docs/salvage.md proposes it. A function of the log, at whatever speed it is read.
+"""A reader of the log: R2, R3, R5, R7, R10 in small, and R11 as docs/salvage.md proposes it. A function of the log, at any speed.
 
-R11 in one paragraph. `begin` opens a salvage; from there on workers' records count nowhere. `items` give decisions by position. `done` gives
-size and root, and all items take effect there at once, or not at all. Each takes effect only if its view is exactly the reader's history at
-its place, so copies and rivals fail, and what was planned for one history never lands in another. `begin` must follow a `key` record. A
-`seal`, signed by the owner, is the content of an entry whose content is lost: from that entry on workers' records count nowhere either.
+R11 in one paragraph. `begin` opens a salvage; from there on workers' records count nowhere. `items` give decisions by position. `done`
+gives size and root, and all items take effect there at once, or not at all. Each takes effect only if its view is exactly the reader's
+history at its place, so copies and rivals fail, and what was planned for one history never lands in another. `begin` must follow a `key`
+record. A `seal`, signed by the owner, is the content of an entry whose content is lost: from that entry on workers' records count nowhere either.
 """
 
 import copy
@@ -128,7 +128,7 @@ class Reader:
         return True
 
     def signer_of(self, record: Record) -> str:
-        """Returns who must have signed. Records of a salvage name the key in force too, so those of a lost history are nobody's (never in force again)."""
+        """Returns the signer that counts. Records of a salvage name the key in force too, so those of a lost history never count."""
         if record.kind in WORKERS:
             return self.key
         if record.kind not in SALVAGE:
@@ -241,7 +241,7 @@ class Reader:
             exact = record.view is not None and self.compare(record.view)
             if exact is False:
                 self.suspected = True
-            if exact or exact is None and "any view" in self.broken:
+            if exact or (exact is None and "any view" in self.broken):
                 self.apply_salvage(time, record)
 
     def follows_key(self) -> bool:

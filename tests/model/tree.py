@@ -40,7 +40,7 @@ def path(position: int, leaves: Sequence[bytes]) -> list[bytes]:
 
 
 def nodes(position: int, leaf: bytes, proof: Sequence[bytes], low: int, high: int) -> dict[tuple[int, int], bytes]:
-    """Returns all nodes that a proof shows, by the positions under them: its own hashes, and those that follow from them. (0, size) is the root."""
+    """Returns all nodes that a proof shows, by the positions under them: its own hashes and those that follow. (0, size) is the root."""
     if high - low == 1:
         return {(low, high): leaf}
     middle = low + split(high - low)

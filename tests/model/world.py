@@ -1,248 +1,22 @@
-"""Random histories: workers and parties, a disaster, a salvage with everything that may come between, traffic on the new side, again.
+"""Random histories: traffic, a disaster, a salvage with everything that may come between, traffic on the new side, and again.
 
 Workers of the old side live on after a disaster and may write to the new log. In each round the operator gets any subset of what survived.
 """
 
-import random
-from collections import Counter, deque
+from collections import deque
 
-from tests.model.log import OWNER, PARTITIONS, Content, Decision, Item, Log, Missing, Record, Request
-from tests.model.owner import NoBase, Salvage, base_of, trim
+from tests.model.checks import check_end, check_held
+from tests.model.log import OWNER, PARTITIONS, Decision, Item, Log
+from tests.model.owner import NoBase, Salvage, base_of
 from tests.model.plan import THE_LOG, Index, Plan, Receipt, Refused
-from tests.model.reader import WORKERS, Reader
+from tests.model.reader import Reader
+from tests.model.traffic import Broken, Traffic
 from tests.model.tree import digest, path, root
-
-STATES = 24
-
-
-class Broken(AssertionError):
-    """A property does not hold."""
+from tests.model.worker import Worker
 
 
-class Worker:
-    """One worker process with its index: `reader` in memory, `disk` as it was persisted last."""
-
-    def __init__(self, world: "World", name: str, log: Log, disk: Reader, keys: set[str], generation: int) -> None:
-        self.world, self.name, self.log, self.disk, self.keys, self.generation = world, name, log, disk, keys, generation
-        self.reader = disk.persisted()
-        self.nonce = 0
-        self.sequence = 0
-        self.stopped = ""
-        self.waited = 0
-
-    @property
-    def incarnation(self) -> int:
-        number = self.reader.nonces.get(self.nonce, 0)
-        return number if number and not self.reader.lives[number][2] else 0
-
-    @property
-    def ready(self) -> bool:
-        return not (self.stopped or self.reader.suspected or self.reader.sealed) and self.incarnation > 0
-
-    def crash(self) -> None:
-        self.reader, self.nonce = self.disk.persisted(), 0
-
-    def step(self) -> None:
-        draw, world = self.world.draw, self.world
-        if self.stopped:
-            return
-        try:
-            self.reader.read(self.log, draw.choice([1, 2, 5]))
-        except Missing:
-            self.stopped = "a snapshot is needed"
-            return
-        if draw.random() < 0.5:
-            self.disk = self.reader.persisted()
-        self.waited = self.waited + 1 if self.reader.hole else 0
-        key, view = self.reader.key, self.reader.view
-        if key not in self.keys:
-            return
-        if self.reader.hole is not None:
-            partition, batch, hash_ = self.reader.hole
-            if self.waited > 6 and not self._passed():
-                self.waited = 0
-                self._send(partition, Content(batch, "fill", hash_, (), key))
-        elif self.reader.suspected or self.reader.sealed:
-            return
-        elif not self.incarnation:
-            if self.reader.at_end(self.log) and draw.random() < 0.5:
-                world.numbers += 1
-                self.nonce, self.sequence = world.numbers, 0
-                self._send(-1, Record("register", (self.nonce, self.name), key, view))
-        elif draw.random() < 0.5 and len(world.wires.get((id(self), -1), ())) < 4:
-            requests = tuple(world.request() for _ in range(draw.choice([1, 1, 2])))
-            self.sequence += 1
-            partition, hash_ = draw.randrange(PARTITIONS), digest(requests, self.incarnation, self.sequence)
-            body = self.incarnation, self.sequence, partition, hash_, tuple(request.id for request in requests)
-            if draw.random() < 0.95:
-                self._send(partition, Content((self.incarnation, self.sequence), "data", hash_, requests))
-            if draw.random() < 0.95:
-                self._send(-1, Record("entry", body, key, view))
-        elif draw.random() < 0.1:
-            number = draw.choice(list(self.reader.lives))
-            self._send(-1, Record("fence", (number, self.reader.lives[number][1]), key, view))
-        if self.ready and self.disk.decided and draw.random() < 0.3:
-            self.answer()
-
-    def _passed(self) -> bool:
-        """Returns True if a well-signed record shows that its writer had passed the hole at the head (R10)."""
-        key, keys = self.reader.key, set(self.reader.keys)
-        for _, record in self.log.order[self.reader.offset :]:
-            if record.kind == "key" and record.signer == OWNER and record.body[0] not in keys and record.body[1] == key:
-                key = record.body[0]
-                keys.add(key)
-            elif record.signer == key and record.view is not None and record.view.seen > self.reader.seen:
-                return True
-        return False
-
-    def _send(self, partition: int, record: Record | Content) -> None:
-        self.world.wires.setdefault((id(self), partition), deque()).append((self.log, record))
-        if isinstance(record, Record):
-            self.world.made[record] = self.generation
-
-    def answer(self) -> None:
-        """Answer one decision that was persisted, with a receipt (R8)."""
-        disk, world = self.disk, self.world
-        id_ = world.draw.choice(list(disk.decided))
-        decision = disk.decided[id_]
-        number = len(world.receipts) + len(world.late)
-        proof = tuple(path(decision.position, disk.hashes))
-        whose = world.receipts if self.generation == world.generation else world.late
-        whose.append(Receipt(f"receipt {number} of {self.name}", decision, world.requests[id_], disk.size, root(disk.hashes), proof))
-        world.tally["answers"] += 1
-
-
-class World:
+class World(Traffic):
     """One history."""
-
-    def __init__(self, seed: int, broken: frozenset[str] = frozenset()) -> None:
-        self.draw = random.Random(seed)
-        self.broken = broken
-        self.clock = [1]
-        self.numbers = 0
-        self.tally: Counter[str] = Counter()
-        self.requests: dict[str, Request] = {}
-        self.log = Log()
-        self.wires: dict[tuple[int, int], deque] = {}
-        self.made: dict[Record, int] = {}
-        self.generation = 0
-        self.key = "k0"
-        self.keys_made = 0
-        self.workers = [self._worker(name, Reader(broken)) for name in self.draw.choice([("a", "b"), ("a", "b", "c")])]
-        self.ghosts: list[Worker] = []  # of the old side
-        self.receipts: list[Receipt] = []  # of this generation
-        self.late: list[Index | Receipt] = []  # of generations before, not handed in yet
-        self.held: list[Index | Receipt] = []
-        self.lost_records: list[tuple[int, Record | Content]] = []
-        self.snapshots: list[Reader] = []
-        self.archived: list[int] | None = None
-        self.mirrored = list(self.log.ends)
-        self.forked = False
-        self.since = 0
-        self.ids_before: set[str] = set()
-
-    def _worker(self, name: str, disk: Reader) -> Worker:
-        return Worker(self, name, self.log, disk, {self.key}, self.generation)
-
-    def count(self, kind: str) -> None:
-        self.tally[kind] += 1
-
-    def request(self) -> Request:
-        """Returns a new request, or one that was made before."""
-        draw = self.draw
-        if self.requests and draw.random() < 0.25:
-            self.count("retries")
-            return draw.choice(list(self.requests.values()))
-        inputs = tuple(sorted(draw.sample(range(STATES), draw.choice([1, 1, 2]))))
-        references = () if draw.random() < 0.7 else (draw.randrange(STATES),)
-        self.numbers += 1
-        request = Request(inputs, references, self.clock[0] + draw.choice([3, 30, 10**9, 10**9]), self.numbers)
-        return self.requests.setdefault(request.id, request)
-
-    def new_key(self) -> str:
-        self.keys_made += 1
-        return f"k{self.keys_made}"
-
-    # ---- a step of everything
-
-    def put(self, log: Log, partition: int, record: Record | Content) -> None:
-        if isinstance(record, Record):
-            log.order.append((self.clock[0], record))
-        else:
-            log.pay[partition].append(record)
-
-    def deliver(self) -> None:
-        place = self.draw.choice(list(self.wires))
-        log, record = self.wires[place].popleft()
-        if not self.wires[place]:
-            del self.wires[place]
-        self.put(log, place[1], record)
-        if self.draw.random() < 0.05:
-            self.put(log, place[1], record)
-
-    def step(self) -> None:
-        self.clock[0] += 1
-        if self.wires and self.draw.random() < 0.7:
-            self.deliver()
-        worker = self.draw.choice(self.workers)
-        worker.step()
-        self.look_after()
-        dice = self.draw.random()
-        if dice < 0.02 and not worker.stopped:
-            self.count("crashes")
-            worker.crash()
-        elif dice < 0.05 and worker.reader.size and not worker.stopped and self.reads_from(worker.reader.persisted()):
-            self.count("snapshots")
-            self.snapshots.append(worker.reader.persisted())
-        elif dice < 0.08 and base_of(self.log, self.snapshots, self.broken).hole is None:
-            self.count("archives")
-            self.archived = list(self.log.ends)
-        elif dice < 0.11:
-            if trim(self.log, self.snapshots, self.archived, self.clock[0], self.broken):
-                self.count("trims")
-                kept = self.snapshots[-2:]
-                self.snapshots = [one for one in self.snapshots if one in kept or self.reads_from(one)]
-                self.check_trim()
-        elif dice < 0.25:
-            self.mirrored = [self.draw.randint(old, new) for old, new in zip(self.mirrored, self.log.ends, strict=True)]
-        elif dice < 0.26:
-            self.rotate()
-
-    def look_after(self) -> None:
-        """A worker that needs a snapshot gets one."""
-        for worker in self.workers:
-            if worker.stopped == "a snapshot is needed" and self.snapshots:
-                worker.disk, worker.stopped = self.snapshots[-1], ""
-                worker.crash()
-
-    def rotate(self) -> None:
-        """An ordinary rotation: workers have the new key before it is in force."""
-        reader = base_of(self.log, self.snapshots, self.broken)
-        if reader.hole is None and not reader.sealed:
-            self.count("rotations")
-            key = self.new_key()
-            for worker in self.workers:
-                worker.keys.add(key)
-            self.log.order.append((self.clock[0], Record("key", (key, reader.key), OWNER)))
-
-    def reads_from(self, snapshot: Reader) -> bool:
-        return all(to >= start for to, start in zip(snapshot.read_to, self.log.start, strict=True))
-
-    def check_trim(self) -> None:
-        """P6: every snapshot that the operator keeps still gets to the end, to the same leaves."""
-        whole = self.log.copy(self.log.ends)
-        true = Reader(self.broken)
-        true.read(whole)
-        for snapshot in self.snapshots[-2:]:
-            reader = snapshot.persisted()
-            try:
-                reader.read(self.log)
-            except Missing as problem:
-                raise Broken(f"P6 a snapshot cannot go on: {problem}") from problem
-            if (reader.hashes, reader.view, reader.hole) != (true.hashes, true.view, true.hole):
-                raise Broken("P6 a trimmed log is decided otherwise")
-
-    # ---- disaster
 
     def disaster(self) -> None:
         draw, old = self.draw, self.log
@@ -332,9 +106,8 @@ class World:
         chosen: list[Index | Receipt] = [
             one for one in self.sources if isinstance(one, Index) and draw.random() < draw.choice([0.0, 0.3, 0.6])
         ]
-        for one in self.sources:
-            if isinstance(one, Receipt) and draw.random() < share:
-                chosen.append(one._replace(request=None) if draw.random() < 0.02 else one)
+        kept = [one for one in self.sources if isinstance(one, Receipt) and draw.random() < share]
+        chosen += [one._replace(request=None) if draw.random() < 0.02 else one for one in kept]
         if draw.random() < 0.1 and self.late:
             self.count("survivors of former rounds")
             self.forked = True
@@ -501,8 +274,6 @@ class World:
         self.forked |= after.hashes != before.hashes or (after.hole is None and before.hole is not None and not after.sealed)
 
     def after_salvage(self, planned: Plan) -> None:
-        from tests.model.checks import check_held
-
         reader = base_of(self.log, self.snapshots, self.broken)
         self.generation += 1
         self.late += self.receipts
@@ -530,8 +301,6 @@ class World:
                 self.put(self.log, -1, self.draw.choice(self.log.order)[1])
 
     def run_all(self) -> None:
-        from tests.model.checks import check_end
-
         self.traffic(self.draw.choice([40, 80, 120]))
         for _ in range(self.draw.choice([1, 1, 2, 3])):
             self.forked = False
