@@ -2,8 +2,8 @@
 
 R11 in one paragraph. `begin` opens a salvage; from there on workers' records count nowhere. `items` give decisions by position. `done`
 gives size and root, and all items take effect there at once, or not at all. Each takes effect only if its view is exactly the reader's
-history at its place, so copies and rivals fail, and what was planned for one history never lands in another. `begin` must follow a `key`
-record. A `seal`, signed by the owner, is the content of an entry whose content is lost: from that entry on workers' records count nowhere either.
+history at its place. So copies and rivals fail, and a plan for one history never lands in another. `begin` must follow a `key` record. A
+`seal`, signed by the owner, is the content of an entry whose content is lost: from that entry on workers' records count nowhere either.
 """
 
 import copy
