@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from tests.model.world import World
 
 
-def check_held(world: "World", reader: Reader, planned: Plan | None) -> None:
+def check_held(world: "World", reader: Reader, planned: Plan) -> None:
     """P1, P2, P3 for all survivors that were accepted."""
     for one in world.held:
         if isinstance(one, Index):
@@ -51,11 +51,11 @@ def check_held(world: "World", reader: Reader, planned: Plan | None) -> None:
                 raise Broken(f"P3 {one.name}: state {state} has another consumer than the conflict shows")
         if reader.size < one.size:
             raise Broken(f"P2 {one.name}: positions below {one.size} are used again")
-        whole = planned is None or one.size <= planned.whole_to
-        if whole and planned is not None and root(reader.hashes[: one.size]) != one.root:
-            raise Broken(f"P2 {one.name}: the root of {one.size} is another")
-        if not whole and not any(item.is_lost for item in reader.leaves[: one.size]):
-            raise Broken(f"P2 {one.name}: nothing is lost, and its root is given up")
+        same = root(reader.hashes[: one.size]) == one.root
+        if not same and one.size <= planned.whole_to:
+            raise Broken(f"P2 {one.name}: the root of {one.size} is another, and none was to be")
+        if not same and not any(item.is_lost and world.lost_in[n] > one.side for n, item in enumerate(reader.leaves[: one.size])):
+            raise Broken(f"P2 {one.name}: the root of {one.size} is another, and nothing was lost since")
 
 
 def check_end(world: "World") -> None:

@@ -24,6 +24,8 @@ class Receipt(NamedTuple):
     size: int
     root: bytes
     proof: tuple[bytes, ...]
+    side: int = 0
+    """How many salvages were done before it was issued. For the checks: a plan does not look at it."""
 
 
 class Index(NamedTuple):
@@ -44,19 +46,28 @@ class Refused(Exception):
 
 
 class Plan(NamedTuple):
-    """Items from the log's size on. `whole_to`: old checkpoints up to this size keep their roots, since every leaf's hash is known."""
+    """Items from the log's size on. `whole_to`: all checkpoints up to this size keep their roots, since no position below it is lost."""
 
     items: list[Item]
     whole_to: int
 
 
 class _Tree:
-    """The nodes that the sources state, each with the name of one of them."""
+    """The nodes that the sources state, each with the name of one of them.
 
-    def __init__(self, *, merges: bool) -> None:
+    `lost`: the positions that a salvage before declared lost. Sources from before it state other nodes above them, and are right.
+    """
+
+    def __init__(self, lost: set[int], *, merges: bool) -> None:
+        self._lost = lost
         self.stated: dict[tuple[int, int], tuple[bytes, str]] = {}
         self._derived: dict[tuple[int, int], tuple[bytes, str] | None] = {}
         self._merges = merges
+
+    def show(self, place: tuple[int, int], value: bytes, name: str) -> None:
+        """Take a node of a proof."""
+        if not self._lost.intersection(range(*place)):
+            self.state(place, value, name)
 
     def state(self, place: tuple[int, int], value: bytes, name: str) -> None:
         old = self.stated.setdefault(place, (value, name))
@@ -83,7 +94,8 @@ class _Tree:
 
 def plan(log: Reader, survivors: Iterable[Index | Receipt], broken: frozenset[str] = frozenset()) -> Plan:
     """Returns what the log lacks. Raises `Refused`."""
-    tree = _Tree(merges="sources are merged" in broken)
+    survivors = list(survivors)
+    tree = _Tree(_declared_lost(log, survivors), merges="sources are merged" in broken)
     known: dict[int, tuple[Item, str]] = {}
     end = log.size
 
@@ -109,24 +121,25 @@ def plan(log: Reader, survivors: Iterable[Index | Receipt], broken: frozenset[st
         inputs = () if decision.outcome != COMMITTED else source.request.inputs if source.request else None
         item = Item(decision, inputs)
         shown = nodes(decision.position, item.leaf(decision.position), source.proof, 0, source.size)
-        if shown[0, source.size] != source.root:
+        if shown[0, source.size] != source.root:  # the signature of (size, root) is left out of the model
             raise Refused(decision.position, "a receipt does not verify", source.name)
         for place, value in shown.items():
-            tree.state(place, value, source.name)
+            tree.show(place, value, source.name)
         leaf(decision.position, item, source.name)
         end = max(end, decision.position + 1 if "positions are used again" in broken else source.size)
     tree.check()
 
     items: list[Item] = []
-    whole_to = end
+    whole_to = min([end, *[position for position, item in enumerate(log.leaves) if item.is_lost]])
     for position in range(log.size, end):
         item, name = known.get(position, (Item(), ""))
         if item.inputs is None:
             raise Refused(position, "a receipt of a committed transaction without its request", name)
         if item.decision is None and not item.hash and (position, position + 1) in tree.stated and not name:
             item = Item(hash=tree.stated[position, position + 1][0])
-        if item.is_lost and not name:
+        if item.is_lost:
             whole_to = min(whole_to, position)
+        if item.is_lost and not name:
             if "gaps end it" in broken:
                 break
             if "gaps are closed" in broken:
@@ -135,6 +148,17 @@ def plan(log: Reader, survivors: Iterable[Index | Receipt], broken: frozenset[st
     if "decisions are not compared" not in broken:
         _fold(log, items, known)
     return Plan(items, whole_to)
+
+
+def _declared_lost(log: Reader, survivors: list[Index | Receipt]) -> set[int]:
+    sources = [log.leaves, *[one.leaves for one in survivors if isinstance(one, Index)]]
+    lost = {position for leaves in sources for position, item in enumerate(leaves) if item.is_lost}
+    for one in survivors:
+        if isinstance(one, Receipt):
+            beside = one.decision.position ^ 1
+            if one.proof and one.proof[0] == Item().leaf(beside):
+                lost.add(beside)
+    return lost
 
 
 def _fold(log: Reader, items: list[Item], known: dict[int, tuple[Item, str]]) -> None:

@@ -42,6 +42,7 @@ class Traffic:
         self.archived: list[int] | None = None
         self.mirrored = list(self.log.ends)
         self.forked = False
+        self.lost_in: dict[int, int] = {}  # position -> the salvage that declared it lost
         self.since = 0
         self.ids_before: set[str] = set()
 

@@ -281,6 +281,9 @@ class World(Traffic):
         self.shorten()
         self.since = len(self.log.order)
         self.key = reader.key
+        for position, item in enumerate(reader.leaves):
+            if item.is_lost:
+                self.lost_in.setdefault(position, self.generation)
         check_held(self, reader, planned)
         self.planned = planned
         names = self.draw.choice([("a", "b"), ("a", "b", "d")])
