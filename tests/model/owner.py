@@ -11,7 +11,7 @@ ATTEMPTS = 8
 ITEMS_MAX = 3
 
 
-class NoBase(Exception):
+class NoBase(AssertionError):
     """No index, snapshot or empty index can read this log."""
 
 

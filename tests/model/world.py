@@ -36,6 +36,9 @@ class World(Traffic):
         if any(old.start) and kind != "mirror" and self.archived and any(end < a for end, a in zip(ends, self.archived, strict=True)):
             kind, ends = "archive", list(self.archived)  # less than the archive: it is restored
         self.count(f"disaster: {kind}")
+        if draw.random() < 0.3:
+            self.count("brokers' clocks behind the old ones")
+            self.clock[0] -= draw.choice([10, 40])
         self.log = old.copy(ends)
         if kind not in ("mirror", "archive"):
             self.log.start = list(old.start)
