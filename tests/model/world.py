@@ -158,6 +158,8 @@ class World(Traffic):
             if planned is not None:
                 break
             self.count("salvages that crashed")
+            if base_of(self.log, self.snapshots, self.broken).last_kind == "done":
+                self.forked = True  # it is done, by a rival or before the crash: sources that come now come late
             if self.draw.random() < 0.5:
                 more = [one for one in self.sources if one not in chosen and self.draw.random() < 0.5]
                 chosen = chosen + more
