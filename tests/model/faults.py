@@ -10,6 +10,7 @@ FAULTS = {
     "lost contents are filled": ("an entry whose content is lost is filled, and what stands behind it is decided", 100),
     "no key": ("a salvage needs no new key, so old workers write on", 100),
     "a key for all attempts": ("a salvage that is begun again needs no other key, though the log may have lost that it was done", 300),
+    "a key closes nothing": ("items count under another key than that of their `begin`", 300),
     "any view": ("a record of the salvage takes effect though its view is of another place", 300),
     "items count at once": ("items take effect before `done`: half a salvage cannot be begun again", 300),
     "done from what the log has": ("`done` gives the root of the items that the log has, not of those that were planned", 300),

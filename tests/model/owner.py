@@ -64,6 +64,12 @@ class Salvage:
                     continue
             yield append("begin", reader.size)
             reader = self._read()
+            if (reader.sealed != "open" or reader.key != self.key or reader.pending) and not self.broken & {
+                "no key",
+                "a key closes nothing",
+            }:
+                self.key += "'"  # the log lost our key or `begin`, or somebody else began
+                continue
             planned = plan(reader, self.survivors, self.broken)
             sent, first = 0, reader.size
             hashes = reader.hashes + [item.leaf(first + n) for n, item in enumerate(planned.items)]

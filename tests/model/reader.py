@@ -233,6 +233,8 @@ class Reader:
         if kind == "key" and body[0] not in self.keys and body[1] == self.key:
             self.key = body[0]
             self.keys.add(body[0])
+            if self.sealed == "open" and "a key closes nothing" not in self.broken:
+                self.sealed, self.pending = "void", []
             self.take_effect(time, record)
         elif kind == "trim" and body[0] > self.low_water and body[0] <= self.size:
             self.low_water = body[0]

@@ -119,6 +119,8 @@ def replay(log: Log, broken: frozenset[str] = frozenset()) -> Replayed:
             return None
         if record.kind == "key" and body[0] not in keys and body[1] == keys[-1]:
             keys.append(body[0])
+            if salvage is not None and "a key closes nothing" not in broken:
+                salvage, void = None, True
             return 0, None
         if record.kind == "trim" and low_water < body[0] <= len(items):
             low_water = body[0]
