@@ -7,7 +7,7 @@ from tests.model.plan import Index, Plan, Receipt, plan
 from tests.model.reader import Reader
 from tests.model.tree import root
 
-ATTEMPTS = 8
+ATTEMPTS = 40
 ITEMS_MAX = 3
 
 

@@ -227,6 +227,8 @@ class World(Traffic):
             self.clock[0] += 1
             if number == crashes_at:
                 return None
+            if len(runs) == 2 and self.draw.random() < 0.1:
+                runs.pop()  # somebody stops the rival; for as long as both go on, each may close what the other has begun
             one = self.draw.choice(runs)
             if next(one, None) is None:
                 runs.remove(one)
