@@ -42,6 +42,7 @@ class Traffic:
         self.archived: list[int] | None = None
         self.mirrored = list(self.log.ends)
         self.forked = False
+        self.attempts: set[str] = set()  # keys of the last salvage, a prime for each further attempt
         self.lost_in: dict[int, int] = {}  # position -> the salvage that declared it lost
         self.since = 0
         self.ids_before: set[str] = set()
@@ -114,8 +115,10 @@ class Traffic:
             self.rotate()
 
     def look_after(self) -> None:
-        """A worker that needs a snapshot gets one."""
+        """A worker that needs a snapshot gets one; the operator hands out a key of the last salvage that came back and is in force."""
         for worker in self.workers:
+            if worker.reader.key.rstrip("'") in self.attempts:
+                worker.keys.add(worker.reader.key)
             if worker.stopped == "a snapshot is needed" and self.snapshots:
                 worker.disk, worker.stopped = self.snapshots[-1], ""
                 worker.crash()

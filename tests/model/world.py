@@ -144,9 +144,11 @@ class World(Traffic):
     def rescue(self) -> None:
         """Salvage until it is done; what is refused is dropped, or the log is cut before the place."""
         chosen = self.survivors()
+        self.attempts = set()
         lost_key = self.key if self.generation and "a key comes back" in self.broken else None
         for _ in range(60):
             key = lost_key or self.new_key()
+            self.attempts.add(key)
             run = Salvage(self.log, self.snapshots, chosen, key, self.broken)
             try:
                 planned = self.run(run)
@@ -220,6 +222,7 @@ class World(Traffic):
         if self.draw.random() < 0.1:
             self.count("two commands at once")
             rival = Salvage(self.log, self.snapshots, run.survivors, self.new_key(), self.broken)
+            self.attempts.add(rival.key)
             runs.append(rival.steps(self.clock))
         crashes_at = self.draw.randrange(12) if self.draw.random() < 0.3 else -1
         disturbed = self.draw.random() < 0.6
