@@ -1,0 +1,70 @@
+"""`python -m tests.model`: random histories, one seed each; `--faults` breaks one rule after the other instead."""
+
+import argparse
+import sys
+import time
+from collections import Counter
+
+from tests.model.faults import FAULTS
+from tests.model.traffic import Broken
+from tests.model.world import World
+
+
+def one(seed: int, broken: frozenset[str] = frozenset()) -> tuple[str, Counter[str]]:
+    """Returns why the history of that seed is wrong, or "", and what occurred in it."""
+    world = World(seed, broken)
+    try:
+        world.run_all()
+    except (Broken, AssertionError) as problem:
+        return str(problem) or repr(problem), world.tally
+    return "", world.tally
+
+
+def noticed(fault: str, seeds: int) -> tuple[int, str]:
+    """Returns the first seed that notices a fault, and how; 0 if none does."""
+    for seed in range(1, seeds + 1):
+        if why := one(seed, frozenset([fault]))[0]:
+            return seed, why
+    return 0, "not noticed"
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m tests.model", description=__doc__)
+    parser.add_argument("--seeds", type=int, default=1000)
+    parser.add_argument("--first", type=int, default=1)
+    parser.add_argument("--go-on", action="store_true", help="go on after a seed that fails")
+    parser.add_argument("--faults", action="store_true", help="the first seed that notices each broken rule")
+    arguments = parser.parse_args()
+    if arguments.faults:
+        missed = 0
+        for fault, (why, seeds) in FAULTS.items():
+            seed, how = noticed(fault, seeds)
+            missed += not seed
+            print(f"{seed or 'NOT':>5} {fault}: {why}; {how}", flush=True)
+        return 1 if missed else 0
+    began, failed = time.monotonic(), 0
+    occurred: Counter[str] = Counter()
+    for number, seed in enumerate(range(arguments.first, arguments.first + arguments.seeds), 1):
+        why, tally = one(seed)
+        occurred.update(tally)
+        if why:
+            failed += 1
+            print(f"\rseed {seed}: {why}\n  python -m tests.model --seeds 1 --first {seed}", flush=True)
+            if not arguments.go_on:
+                return 1
+        if number % 50 == 0:
+            print(
+                f"\r{number} of {arguments.seeds} histories, {failed} failed, {time.monotonic() - began:.0f} s",
+                end="",
+                file=sys.stderr,
+                flush=True,
+            )
+    print(file=sys.stderr)
+    for kind, count in sorted(occurred.items()):
+        print(f"{count:9,} {kind}")
+    print(f"{arguments.seeds:,} histories, {failed} failed, {time.monotonic() - began:.1f} s")
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,274 @@
+"""A reader of the log: R2, R3, R5, R7, R10 in small, and R11 as docs/salvage.md proposes it. A function of the log, at any speed.
+
+R11 in one paragraph. `begin` opens a salvage; from there on workers' records count nowhere. `items` give decisions by position. `done`
+gives size and root, and all items take effect there at once, or not at all. Each takes effect only if its view is exactly the reader's
+history at its place. So copies and rivals fail, and a plan for one history never lands in another. `begin` must follow a `key` record. A
+`seal`, signed by the owner, is the content of an entry whose content is lost: from that entry on workers' records count nowhere either.
+"""
+
+import copy
+from collections import defaultdict
+
+from tests.model.log import (
+    COMMITTED,
+    INPUT_CONFLICT,
+    LATE,
+    OWNER,
+    PARTITIONS,
+    REFERENCE_CONFLICT,
+    Content,
+    Decision,
+    Item,
+    Log,
+    Missing,
+    Record,
+    Request,
+    View,
+)
+from tests.model.tree import digest, root
+
+WORKERS = ("register", "entry", "fence")
+SALVAGE = ("begin", "items", "done")
+
+
+def tag(id_: str) -> str:
+    """Returns the hash of a transaction's id, as conflicts show it."""
+    return digest("tag", id_).hex()[:12]
+
+
+class Reader:
+    """One index."""
+
+    def __init__(self, broken: frozenset[str] = frozenset()) -> None:
+        self.broken = broken
+        self.hist = [b""]  # by the number of records in effect
+        self.offset = 0
+        self.read_to = [0] * PARTITIONS
+        self.joined_to = [0] * PARTITIONS
+        self.buffer: dict[tuple[int, tuple[int, int]], list[tuple[int, Content]]] = defaultdict(list)
+        self.lives: dict[int, tuple[str, int, bool]] = {}
+        self.nonces: dict[int, int] = {}  # of registrations -> incarnation
+        self.key, self.keys = "k0", {"k0"}
+        self.time = 0
+        self.decided: dict[str, Decision] = {}
+        self.spent: dict[int, str] = {}  # state -> tag of the transaction that consumed it, or that alone may consume it
+        self.leaves: list[Item] = []
+        self.hashes: list[bytes] = []
+        self.sealed = ""  # "void": by the seal of an entry; "open": by `begin`
+        self.pending: list[Item] = []
+        self.last_kind = ""
+        self.suspected = False
+        self.hole: tuple[int, tuple[int, int], bytes] | None = None
+        self.low_water = 0
+        self.counted: list[tuple[int, str]] = []  # (offset, signer) of workers' records in effect, for the checks
+
+    def persisted(self) -> "Reader":
+        """Returns what a restart finds (R8): what was read and not applied is gone, and is read again."""
+        other = copy.copy(self)
+        for name in ("hist", "joined_to", "lives", "nonces", "keys", "decided", "spent", "leaves", "hashes", "pending", "counted"):
+            setattr(other, name, copy.copy(getattr(self, name)))
+        # Behind the last content that took effect, not where reading stood: what lies between may be another after a cut.
+        other.read_to = [min(pair) for pair in zip(self.read_to, self.joined_to, strict=True)]
+        for (partition, batch), kept in self.buffer.items():
+            if not self.is_past(*batch):
+                other.read_to[partition] = min(other.read_to[partition], kept[0][0])
+        other.buffer = defaultdict(list)
+        other.hole = None
+        return other
+
+    @property
+    def seen(self) -> int:
+        return len(self.hist) - 1
+
+    @property
+    def view(self) -> View:
+        return View(self.seen, self.hist[-1])
+
+    @property
+    def size(self) -> int:
+        return len(self.leaves)
+
+    def is_past(self, incarnation: int, sequence: int) -> bool:
+        return incarnation in self.lives and (self.lives[incarnation][2] or sequence <= self.lives[incarnation][1])
+
+    def read(self, log: Log, records: int = 1 << 30) -> None:
+        """Read that many records of each topic-partition. Raises `Missing`."""
+        for partition in range(PARTITIONS):
+            for _ in range(min(records, len(log.pay[partition]) - self.read_to[partition])):
+                offset = self.read_to[partition]
+                self.read_to[partition] += 1
+                if offset < log.start[partition]:
+                    if "trimmed is filled" in self.broken:
+                        continue
+                    raise Missing(f"payload partition {partition} begins at {log.start[partition]}, needed from {offset}")
+                content = log.pay[partition][offset]
+                if not self.is_past(*content.batch):
+                    self.buffer[partition, content.batch].append((offset, content))
+        for _ in range(min(records, len(log.order) - self.offset)):
+            if not self.apply(*log.order[self.offset]):
+                break
+
+    def at_end(self, log: Log) -> bool:
+        return self.offset == len(log.order) and all(end == len(pay) for end, pay in zip(self.read_to, log.pay, strict=True))
+
+    # ---- applying
+
+    def apply(self, time: int, record: Record) -> bool:
+        """Apply the record at the head; False leaves it there: a hole."""
+        self.hole = None
+        if self.seen == 0:
+            self.take_effect(time, record)
+        elif record.signer == self.signer_of(record):
+            if record.kind in WORKERS:
+                if not self.sealed and not self.apply_worker(time, record):
+                    return False
+            else:
+                self.apply_owner(time, record)
+        self.offset += 1
+        return True
+
+    def signer_of(self, record: Record) -> str:
+        """Returns the signer that counts. Records of a salvage name the key in force too, so those of a lost history never count."""
+        if record.kind in WORKERS:
+            return self.key
+        if record.kind not in SALVAGE:
+            return OWNER
+        return record.signer if "any key" in self.broken and record.signer.startswith(OWNER) else f"{OWNER} for {self.key}"
+
+    def take_effect(self, time: int, record: Record, mark: int = 0, content: Content | None = None) -> None:
+        self.hist.append(digest(self.hist[-1], time, record, mark, content if mark == 2 else None))
+        self.last_kind = record.kind
+
+    def compare(self, view: View) -> bool | None:
+        """Returns True if the view is exactly our history here, None if it was once, False if it never was."""
+        if view == self.view:
+            return True
+        return None if view.seen < self.seen and self.hist[view.seen] == view.history else False
+
+    def apply_worker(self, time: int, record: Record) -> bool:
+        body = record.body
+        if record.kind == "entry":
+            incarnation, sequence, partition, hash_, _ids = body
+            if incarnation not in self.lives or self.is_past(incarnation, sequence):
+                return True
+            found = self.content(partition, (incarnation, sequence), hash_)
+            if found is None:
+                self.hole = partition, (incarnation, sequence), hash_
+                return False
+        if record.view is not None and self.compare(record.view) is False:
+            self.suspected = True
+        if record.kind == "entry":
+            self.apply_entry(time, record, *found)
+        elif record.kind == "register" and body[0] not in self.nonces:
+            for incarnation, (name, last, over) in list(self.lives.items()):
+                if name == body[1] and not over:
+                    self.lives[incarnation] = name, last, True
+            self.nonces[body[0]] = len(self.lives) + 1
+            self.lives[len(self.lives) + 1] = body[1], 0, False
+            self.count(time, record)
+        elif record.kind == "fence" and body[0] in self.lives and self.lives[body[0]][1:] == (body[1], False):
+            self.lives[body[0]] = self.lives[body[0]][0], body[1], True
+            self.count(time, record)
+        return True
+
+    def count(self, time: int, record: Record, mark: int = 0, content: Content | None = None) -> None:
+        self.counted.append((self.offset, record.signer))
+        self.take_effect(time, record, mark, content)
+
+    def content(self, partition: int, batch: tuple[int, int], hash_: bytes) -> tuple[int, Content] | None:
+        """Returns the first good content with its offset (R3): the data, a fill by the key in force, a seal by the owner."""
+        signers = {"fill": self.key, "seal": OWNER}
+        for offset, content in self.buffer.get((partition, batch), ()):
+            if content.hash == hash_ and (content.kind == "data" or content.signer == signers[content.kind]):
+                return offset, content
+        return None
+
+    def apply_entry(self, time: int, record: Record, offset: int, content: Content) -> None:
+        incarnation, sequence, partition, *_ = record.body
+        name, _, _ = self.lives[incarnation]
+        self.joined_to[partition] = max(self.joined_to[partition], offset + 1)
+        if content.kind == "seal":
+            self.sealed, self.pending = "void", []
+            self.take_effect(time, record, 2, content)
+            return
+        self.lives[incarnation] = name, sequence, False
+        self.time = max(self.time, time)
+        if content.kind == "data":
+            for request in content.requests:
+                self.decide(request)
+        for key in [key for key in self.buffer if self.is_past(*key[1])]:
+            del self.buffer[key]
+        self.count(time, record, int(content.kind == "data"), content)
+
+    def decide(self, request: Request) -> None:
+        id_ = request.id
+        if id_ in self.decided:
+            return
+        me = tag(id_)
+        inputs = tuple((state, "input", self.spent[state]) for state in sorted(request.inputs) if self.spent.get(state, me) != me)
+        references = tuple(
+            (state, "reference", self.spent[state]) for state in sorted(request.references) if self.spent.get(state, me) != me
+        )
+        outcome = INPUT_CONFLICT if inputs else REFERENCE_CONFLICT if references else LATE if self.time >= request.until else COMMITTED
+        decision = Decision(self.size, id_, self.time, outcome, inputs or references)
+        self.put(Item(decision, request.inputs if outcome == COMMITTED else ()))
+
+    def put(self, item: Item) -> None:
+        """Append one leaf, with what follows from it."""
+        decision = item.decision
+        if decision is not None:
+            self.decided[decision.id] = decision
+            for state in item.inputs or ():
+                self.spent[state] = tag(decision.id)
+            if "conflicts reserve nothing" not in self.broken:
+                for state, _, consumer in decision.conflicts:
+                    self.spent.setdefault(state, consumer)
+            if "log time goes back" not in self.broken:
+                self.time = max(self.time, decision.time)
+        self.hashes.append(item.leaf(self.size))
+        self.leaves.append(item)
+
+    def apply_owner(self, time: int, record: Record) -> None:
+        kind, body = record.kind, record.body
+        if kind == "key" and body[0] not in self.keys and body[1] == self.key:
+            self.key = body[0]
+            self.keys.add(body[0])
+            if self.sealed == "open" and "a key closes nothing" not in self.broken:
+                self.sealed, self.pending = "void", []
+            self.take_effect(time, record)
+        elif kind == "trim" and body[0] > self.low_water and body[0] <= self.size:
+            self.low_water = body[0]
+            self.take_effect(time, record)
+        elif kind in SALVAGE:
+            exact = record.view is not None and self.compare(record.view)
+            if exact is False:
+                self.suspected = True
+            if exact or (exact is None and "any view" in self.broken):
+                self.apply_salvage(time, record)
+
+    def follows_key(self) -> bool:
+        again = "a key for all attempts" in self.broken and self.sealed == "open"
+        return self.last_kind == "key" or again or "no key" in self.broken
+
+    def apply_salvage(self, time: int, record: Record) -> None:
+        kind, body = record.kind, record.body
+        if kind == "begin" and body[0] == self.size and self.follows_key():
+            self.sealed, self.pending = "open", []
+            self.take_effect(time, record)
+        elif kind == "items" and self.sealed == "open" and body[0] == self.size + len(self.pending):
+            if "items count at once" in self.broken:
+                for item in body[1]:
+                    self.put(item)
+            else:
+                self.pending.extend(body[1])
+            self.take_effect(time, record)
+        elif kind == "done" and self.sealed == "open" and body[0] == self.size + len(self.pending):
+            hashes = self.hashes + [item.leaf(self.size + n) for n, item in enumerate(self.pending)]
+            if root(hashes) != body[1]:
+                return
+            for item in self.pending:
+                self.put(item)
+            self.sealed, self.pending = "", []
+            if "done leaves suspicions" not in self.broken:
+                self.suspected = False
+            self.take_effect(time, record)
