@@ -114,7 +114,7 @@ class _Waiting(msgspec.Struct, frozen=True, gc=False):
     size: int
     since_s: float
     ahead_bytes: int
-    """Of itself and of those before it in the lane."""
+    """The bytes of itself and of those before it in the lane."""
 
 
 class _Lane:

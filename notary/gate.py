@@ -10,7 +10,7 @@ What is asked first costs us least: R6 leaves all of it to the worker, since not
 | | whether anything is taken in now: the worker is ready, and its queue has room for anybody | `not-ready`, `overloaded` |
 | | the length that it declares | `too-large` |
 | each piece of the body | its size; the memory of all bodies and all that waits; its time | `too-large`, `overloaded`, `malformed` |
-| its first piece | how long the party's bodies wait to be decoded | `overloaded` |
+| its first piece | the wait of the party's bodies for decoding | `overloaded` |
 | | while the queue is not calm: room for the party, if it stands there first, as our clients write it | `overloaded` |
 | the body, party by party | whether anything is taken in now, again | `not-ready` |
 | | the party, which is looked for in the body before anything else is decoded | `unknown-party` |

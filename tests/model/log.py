@@ -10,14 +10,14 @@ COMMITTED, INPUT_CONFLICT, REFERENCE_CONFLICT, LATE = "committed", "input-confli
 
 
 class View(NamedTuple):
-    """How many records have taken effect, and the running hash over them (R10)."""
+    """The number of records that have taken effect, and the running hash over them (R10)."""
 
     seen: int
     history: bytes
 
 
 class Request(NamedTuple):
-    """What a party asks. Its id is the hash of all the rest."""
+    """A request of a party. Its id is the hash of all the rest."""
 
     inputs: tuple[int, ...]
     references: tuple[int, ...]

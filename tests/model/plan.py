@@ -25,7 +25,7 @@ class Receipt(NamedTuple):
     root: bytes
     proof: tuple[bytes, ...]
     side: int = 0
-    """How many salvages were done before it was issued. For the checks: a plan does not look at it."""
+    """The number of salvages done before it was issued. For the checks: a plan does not look at it."""
 
 
 class Index(NamedTuple):

@@ -48,23 +48,23 @@ def file(tmp_path: Path) -> Path:
     return tmp_path / "p.json"
 
 
-class Told(Body):
+class RecordingBody(Body):
     """A body that records its result."""
 
     def __init__(self, gate: Gate, ticket: bytes = b"") -> None:
         super().__init__(gate, ticket)
-        self.told: list[AdmittedSubmission | Exception] = []
+        self.results: list[AdmittedSubmission | Exception] = []
         self.done = asyncio.get_running_loop().create_future()
         gate.begin(self, None)
 
     def admitted(self, submission: AdmittedSubmission) -> None:
         """Record that the submission was admitted."""
-        self.told.append(submission)
+        self.results.append(submission)
         self.done.set_result(None)
 
     def refused(self, problem: Exception) -> None:
         """Record that the submission was rejected."""
-        self.told.append(problem)
+        self.results.append(problem)
         self.done.set_result(None)
 
 
@@ -120,14 +120,14 @@ async def test_a_submission_for_another_notary_is_refused(gate: Gate) -> None:
 async def test_many_at_once_each_get_their_own_verdict(gate: Gate) -> None:
     """Many concurrent submissions, good and bad, in pieces and complete, each get their own result."""
     contents = [(KNOWN if at % 3 else OTHER).body(spend(), **({"signature": "AAAA"} if at % 7 == 0 else {})) for at in range(200)]
-    bodies = [Told(gate) for _ in contents]
+    bodies = [RecordingBody(gate) for _ in contents]
     for at, (body, content) in enumerate(zip(bodies, contents, strict=True)):
         for piece in (content[:at], content[at:]) if at % 2 else (content,):
             body.piece(piece)
         body.whole()
     await asyncio.gather(*(body.done for body in bodies))
     for at, (body, content) in enumerate(zip(bodies, contents, strict=True)):
-        (told,) = body.told
+        (told,) = body.results
         if at % 7 == 0:
             assert isinstance(told, BadSignature)
         else:
@@ -138,7 +138,7 @@ async def test_many_at_once_each_get_their_own_verdict(gate: Gate) -> None:
 
 async def test_a_client_that_leaves_does_not_disturb_the_others(gate: Gate) -> None:
     """After a client leaves, its submission, complete or not, gets no result and uses no memory."""
-    bodies = [Told(gate) for _ in range(20)]
+    bodies = [RecordingBody(gate) for _ in range(20)]
     for at, body in enumerate(bodies):
         body.piece(KNOWN.body(spend()))
         if at % 4:
@@ -146,20 +146,20 @@ async def test_a_client_that_leaves_does_not_disturb_the_others(gate: Gate) -> N
     for body in bodies[::2]:
         body.left()
     await asyncio.gather(*(body.done for at, body in enumerate(bodies) if at % 4 in (1, 3)))
-    assert not any(body.told for body in bodies[::2])
+    assert not any(body.results for body in bodies[::2])
     assert gate.body_bytes == 0
 
 
 async def test_what_the_gate_has_not_let_in_when_the_end_begins_stays_out(gate: Gate) -> None:
     """A stopping worker rejects incomplete and unchecked submissions: no code would answer them after admission."""
-    half, whole = Told(gate), Told(gate)
+    half, whole = RecordingBody(gate), RecordingBody(gate)
     half.piece(b"{")
     whole.piece(KNOWN.body(spend()))
     whole.whole()
     gate.stop()
     await asyncio.sleep(0)
     for body in (half, whole):
-        (told,) = body.told
+        (told,) = body.results
         assert isinstance(told, NotReady)
 
 
@@ -168,7 +168,7 @@ async def test_a_bug_in_one_answer_does_not_stop_the_gate(gate: Gate) -> None:
     loop = asyncio.get_running_loop()
     problems: list[BaseException] = []
     loop.set_exception_handler(lambda loop, context: problems.append(context["exception"]))
-    broken, beside, later = Told(gate), Told(gate), Told(gate)
+    broken, beside, later = RecordingBody(gate), RecordingBody(gate), RecordingBody(gate)
     broken.done.set_result(None)  # so that its own result is a bug
     for body in (broken, beside):
         body.piece(KNOWN.body(spend()))
@@ -246,49 +246,49 @@ async def test_a_full_party_is_refused_and_another_one_is_not(shared: Gate, queu
 
 async def test_a_full_party_is_refused_by_the_first_piece(shared: Gate, queue: SubmissionQueue[None]) -> None:
     """The gate refuses a party without room at the first piece; other bodies, and those with the party elsewhere, are read to the end."""
-    first = Told(shared)
+    first = RecordingBody(shared)
     first.piece(KNOWN.body(spend())[:60])
-    assert not first.told, "it has room"
+    assert not first.results, "it has room"
     fill(shared, queue)
-    known, other, behind = Told(shared), Told(shared), Told(shared)
+    known, other, behind = RecordingBody(shared), RecordingBody(shared), RecordingBody(shared)
     known.piece(KNOWN.body(spend())[:60])
     other.piece(OTHER.body(spend())[:60])
     behind.piece(b'{"requests": [], "party": "' + KNOWN.name.encode() + b'"}')
-    (problem,) = known.told
+    (problem,) = known.results
     assert isinstance(problem, Overloaded)
     assert problem.ticket
-    assert (other.told, behind.told) == ([], [])
+    assert (other.results, behind.results) == ([], [])
     behind.whole()
     await behind.done
-    (problem,) = behind.told
+    (problem,) = behind.results
     assert isinstance(problem, Overloaded)
 
 
 async def test_a_party_whose_bodies_wait_too_long_to_be_decoded_is_refused(shared: Gate, clock: Clock) -> None:
     """The queue is empty, but the gate decodes too slowly for one party: its next bodies are refused at the first piece, and no others."""
-    waiting = [Told(shared) for _ in range(12)]
+    waiting = [RecordingBody(shared) for _ in range(12)]
     for body in waiting:
         body.piece(KNOWN.body(spend()))
         shared._asked.add(body, clock.now_s)
     clock.now_s += 0.3
     shared._asked.take(clock.now_s)
     assert shared._asked.wait_s(KNOWN.name.encode()) > 2 * DECODING_WAIT_S
-    known, ticketed, other = Told(shared), Told(shared), Told(shared)
+    known, ticketed, other = RecordingBody(shared), RecordingBody(shared), RecordingBody(shared)
     known.piece(KNOWN.body(spend()))
     other.piece(OTHER.body(spend()))
-    (problem,) = known.told
+    (problem,) = known.results
     assert isinstance(problem, Overloaded)
-    assert other.told == []
+    assert other.results == []
     for _ in range(3):
         shared._asked.take(clock.now_s)
     assert DECODING_WAIT_S < shared._asked.wait_s(KNOWN.name.encode()) < 2 * DECODING_WAIT_S
     clock.now_s += problem.retry_after_s
     ticketed.ticket = problem.ticket
     ticketed.piece(KNOWN.body(spend()))
-    assert ticketed.told == [], "a retry with a ticket is preferred"
-    again = Told(shared)
+    assert ticketed.results == [], "a retry with a ticket is preferred"
+    again = RecordingBody(shared)
     again.piece(KNOWN.body(spend()))
-    assert isinstance(again.told[0], Overloaded)
+    assert isinstance(again.results[0], Overloaded)
 
 
 async def test_nobody_has_room(shared: Gate, queue: SubmissionQueue[None], clock: Clock) -> None:
@@ -358,10 +358,10 @@ async def test_a_quota_is_refused_with_a_ticket_and_never_passed_by_one(file: Pa
 
 async def test_who_sends_much_at_once_is_not_looked_at_before_the_others(gate: Gate, monkeypatch: pytest.MonkeyPatch) -> None:
     """The gate looks at bodies party by party, so one body of another party does not wait behind hundreds."""
-    many = [Told(gate) for _ in range(300)]
-    one = Told(gate)
-    told: list[Told] = []
-    monkeypatch.setattr(Told, "admitted", lambda self, submission: (told.append(self), self.done.set_result(None)))
+    many = [RecordingBody(gate) for _ in range(300)]
+    one = RecordingBody(gate)
+    told: list[RecordingBody] = []
+    monkeypatch.setattr(RecordingBody, "admitted", lambda self, submission: (told.append(self), self.done.set_result(None)))
     for body in many:
         body.piece(KNOWN.body(spend(), spend()))
         body.whole()
