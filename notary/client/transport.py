@@ -4,6 +4,7 @@ It maps each reply to the next step:
 
 | reply | next step |
 |---|---|
+| none, on a connection that earlier calls opened | send the same to this URL again, on a new connection |
 | none (refused, reset, late), 1xx, 3xx, 408, 425, 429, 5xx, malformed | try the next URL; honour `Retry-After`, and send its `Ticket` |
 | 401, 403 | this worker does not know the party or its key, another may: try each other URL too |
 | any other 4xx | final: raise `Refused` |
@@ -208,6 +209,19 @@ class Transport:
             # Always pause, even if the worker asks for no delay: an undecided submission that is sent again takes log space again.
             resume_at = clock() + max(reply.retry_after_s, self._patience.pause_s(unfinished, self._random.random()))
 
+    async def _exchange(
+        self, method: str, url: str, path: str, body: bytes | None, headers: Mapping[str, str], connection: "_Connection"
+    ) -> Reply:
+        """Send a request. Returns the complete reply; raises `_Unusable` or an httpx error."""
+        sent = self._http.stream(method, url + path, content=body, headers=headers, extensions={"trace": connection})
+        async with sent as response:
+            chunks = bytearray()
+            async for chunk in response.aiter_bytes():
+                chunks += chunk
+                if len(chunks) > REPLY_BYTES_MAX:
+                    raise _Unusable(f"a reply of more than {REPLY_BYTES_MAX} bytes")
+            return Reply(url, response.status_code, response.headers, bytes(chunks))
+
     async def _attempt(self, method: str, url: str, path: str, body: bytes | None, left_s: float, more: Mapping[str, str]) -> Reply:
         """Make one attempt. Returns the complete reply or raises `_Unusable`. A cancelled or late attempt closes its connection."""
         # If there are other URLs, one that hangs must not use up all the time that is left.
@@ -218,22 +232,36 @@ class Transport:
             wait_s = max(1, min(self._patience.wait_s_max, int(limit_s * 0.7)))
             headers |= {"Content-Type": "application/json", "Prefer": f"wait={wait_s}"}
         try:
-            async with (
-                asyncio.timeout(limit_s),
-                self._http.stream(method, url + path, content=body, headers=headers) as response,
-            ):
-                chunks = bytearray()
-                async for chunk in response.aiter_bytes():
-                    chunks += chunk
-                    if len(chunks) > REPLY_BYTES_MAX:
-                        raise _Unusable(f"a reply of more than {REPLY_BYTES_MAX} bytes")
-                return Reply(url, response.status_code, response.headers, bytes(chunks))
+            async with asyncio.timeout(limit_s):
+                while True:
+                    connection = _Connection()
+                    try:
+                        return await self._exchange(method, url, path, body, headers, connection)
+                    except (httpx.RemoteProtocolError, httpx.ReadError, httpx.WriteError):
+                        # A worker may close an idle connection at the moment when a request is sent on it: that says nothing about the
+                        # worker, and the same request again has the same outcome (R7; RFC 9112, 9.3.1). A new connection is believed.
+                        if connection.is_new or connection.answers:
+                            raise
         except TimeoutError:
             raise _Unusable(f"no whole answer within {limit_s:.1f} s") from None
         except httpx.ConnectTimeout:
             raise _Unusable(f"no connection within {self._patience.connect_s_max:g} s") from None
         except httpx.RequestError as problem:
             raise _Unusable(f"{type(problem).__name__}{': ' if str(problem) else ''}{explained(url, problem)}") from None
+
+
+class _Connection:
+    """The connection of one exchange, as httpx reports its events (its extension `trace`)."""
+
+    def __init__(self) -> None:
+        self.is_new = False
+        """True if it was opened for this exchange."""
+        self.answers = False
+        """True once the head of a reply has come."""
+
+    async def __call__(self, event: str, _: Mapping[str, object]) -> None:
+        self.is_new = self.is_new or event == "connection.connect_tcp.started"
+        self.answers = self.answers or event == "http11.receive_response_headers.complete"
 
 
 def explained(url: str, problem: httpx.RequestError) -> str:

@@ -55,6 +55,11 @@ class Host(Protocol):
         """Whether no calls are to be read now; `Connection.go_on` is called when they are again."""
         ...
 
+    @property
+    def ends(self) -> bool:
+        """True once the server stops: each answer is the last one of its connection."""
+        ...
+
     def may_read(self) -> bool:
         """Returns False once connections have used up the time of this turn of the loop, or others wait for a turn to be read."""
         ...
@@ -270,7 +275,7 @@ class Connection(asyncio.Protocol):
             self._refusal = answer
             self._go(Event.REFUSE)
             return
-        last = self._last or (self._eof and not self._behind and not self._unread)
+        last = self._last or ((self._eof or self._host.ends) and not self._behind and not self._unread)
         size = self._writer.answer(answer, keep_alive=not last, without_body=call.method == "HEAD")
         self._proven = self._proven or (call.method == "POST" and answer[0] in (200, 202))
         if self._working:  # others may come in the same turn

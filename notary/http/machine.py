@@ -89,6 +89,8 @@ class Times(msgspec.Struct, frozen=True):
     """Limit for a head, for the rest of a skipped body, and for the reading of an answer."""
     body_s: float = 20.0
     keep_alive_s: float = 75.0
+    last_call_s: float = 0.5
+    """Time in which calls are still answered on open connections when the server stops."""
     goodbye_s: float = 1.0
     """Limit for closing a connection when the server stops."""
 

@@ -1,6 +1,7 @@
 """Connections on one port: taken in as they come, counted, watched, and ended in order."""
 
 import asyncio
+import contextlib
 import errno
 import logging
 import socket
@@ -48,6 +49,7 @@ class Server:
         self.times = times or Times()
         self.seconds = tuple([self.times.of(state) for state in State])
         self.paused = False
+        self.ends = False
         self._read_until_s: float | None = None  # None: this turn of the loop has read nothing yet
         self._to_read: dict[str, deque[Connection]] = {}
         """The connections with bytes that wait for a turn, by address, in the order of the addresses' turns."""
@@ -83,14 +85,22 @@ class Server:
             self._following = loop.create_task(self._certificates.follow())
 
     async def stop(self, seconds_max: float) -> None:
-        """Take no more connections, let the answers on their way leave, end."""
+        """Take no more connections, let the answers on their way leave, end.
+
+        A call may be on its way on a connection that is idle here. So for a moment each call is still answered, as the last one of its
+        connection; only then idle connections are closed. The client would otherwise see its call fail without an answer.
+        """
         if self._acceptor is not None:
             self._acceptor.close()
         if self._following is not None:
             self._following.cancel()
+        self.ends = True
+        self._empty.clear()
+        if self.connections:
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._empty.wait(), self.times.last_call_s)
         for connection in list(self.connections):
             connection.stop()
-        self._empty.clear()
         if self.connections:
             self._look_s = min(self._look_s, self.times.goodbye_s / LOOKS)
             self._look()

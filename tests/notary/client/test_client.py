@@ -33,8 +33,9 @@ def client_of(urls: Sequence[str], **more: Any) -> AsyncClient:
     return AsyncClient(urls, PARTY, Signer.from_pem(PEM), **{"patience": QUICK, "verifier_keys": VERIFIER_KEY, **more})
 
 
+# The name is given, so the first connection to each worker has the submission as its first call.
 async def submit(urls: Sequence[str], count: int = 3, deadline_s: float = LONG_S, **more: Any) -> list[Answer]:
-    async with client_of(urls, **more) as client:
+    async with client_of(urls, **{"notary_name": NAME, **more}) as client:
         return await client.submit([request(number) for number in range(count)], deadline_s=deadline_s)
 
 
@@ -110,6 +111,18 @@ async def test_a_lone_worker_is_asked_again(failure: str) -> None:
         await submit(urls)
     assert len(worker.bodies) == 4
     assert len(set(worker.bodies)) == 1
+
+
+async def test_a_connection_that_was_closed_while_idle_is_opened_again() -> None:
+    """If a worker closes a connection as the next call arrives on it, the call goes to the same worker, and no other is tried."""
+    notary = Notary()
+    restarted, other = Worker(notary, ["answer", "reset"]), Worker(notary, [])
+    with staged(restarted, other) as urls:
+        async with client_of(urls, notary_name=NAME) as client:
+            for number in range(2):
+                await client.submit([request(number)])
+    assert (len(restarted.bodies), len(other.bodies)) == (3, 0)
+    assert restarted.bodies[1] == restarted.bodies[2]
 
 
 async def test_a_refused_connection_leads_to_the_next_url() -> None:

@@ -271,6 +271,29 @@ async def test_behind_a_call_that_is_decided_nothing_is_read() -> None:
         assert answered.index(b"first") < answered.index(b"now") < answered.index(b"later") < answered.rindex(b"now")
 
 
+@pytest.mark.parametrize("before", [b"", GET])
+async def test_a_call_on_its_way_when_the_server_stops_is_answered(before: bytes) -> None:
+    """A server that stops answers a call that it has not read yet, as the last one of its connection."""
+    server = Server(Scripted(), bind("127.0.0.1", 0))
+    await server.start()
+    loop = asyncio.get_running_loop()
+    with await connected(server) as client:
+        if before:
+            await loop.sock_sendall(client, before)
+            assert b"connection: close" not in await loop.sock_recv(client, 1 << 16)
+        while not server.connections:
+            await turns(1)
+        stopping = asyncio.create_task(server.stop(30))
+        await asyncio.sleep(0)
+        await loop.sock_sendall(client, GET)
+        answered = b""
+        while data := await loop.sock_recv(client, 1 << 16):
+            answered += data
+        assert answered.startswith(b"HTTP/1.1 200")
+        assert (answered.count(b"HTTP/1.1"), b"connection: close" in answered) == (1, True)
+        await stopping
+
+
 async def test_small_pieces_behind_a_call_are_not_gathered() -> None:
     """Small pieces that arrive while a call is decided stay in the socket too, and are answered after it."""
     async with talking() as talk:
