@@ -16,7 +16,7 @@ from notary.index import Index
 from notary.loop_watch import LoopWatch
 from notary.receipts import Issuer
 from notary.self_check import SelfCheck
-from notary.snapshots.schedule import Schedule
+from notary.snapshots.schedule import SnapshotSchedule
 from notary.tls import Certificates
 from notary.topic_watch import TopicWatch
 from notary.version import VERSION
@@ -153,7 +153,7 @@ class Metrics:
         used = Gauge("notary_tickets_used", "Submissions let in that brought a good ticket.", registry=self.registry)
         used.set_function(lambda: gate.tickets.used if gate.tickets is not None else 0)
 
-    def watch_snapshots(self, schedule: Schedule) -> None:
+    def watch_snapshots(self, schedule: SnapshotSchedule) -> None:
         """Add the gauges of the schedule for snapshots."""
         for name, text, read in (
             ("notary_snapshot_interval_seconds", "snapshots.every_s, 0 for none.", lambda: schedule.every_s),

@@ -23,7 +23,7 @@ from notary.parties import Parties
 from notary.quota import Quota
 from notary.receipts import Issuer
 from notary.self_check import SelfCheck
-from notary.snapshots.schedule import Schedule
+from notary.snapshots.schedule import SnapshotSchedule
 from notary.tickets import Tickets
 from notary.topic_watch import TopicWatch
 from notary.version import VERSION
@@ -179,7 +179,7 @@ class Worker:
         )
         self.self_check = SelfCheck(config.worker.name, self.driver, self.sender, index, config.self_check_settings, around.now_s)
         self.topic_watch = TopicWatch(config)
-        self.snapshots = Schedule(config, lambda: self.not_ready() is None, around.clock_ms)
+        self.snapshots = SnapshotSchedule(config, lambda: self.not_ready() is None, around.clock_ms)
         self._decided: dict[TransactionId, list[Callable[[], None]]] = {}
         self._fatal: Fatal | None = None
         self._failed = asyncio.Event()

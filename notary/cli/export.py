@@ -55,7 +55,7 @@ def _export(view: IndexView, out: Path) -> dict[str, Any]:
     """Write all files, and then the manifest, which completes the export. Returns the manifest's content."""
     from notary.cli.parquet import write_decisions, write_states  # imported late: `run` first checks that pyarrow is installed
 
-    progress = Progress()
+    progress = ExportProgress()
     files: list[ExportedFile] = []
     parts: dict[str, tuple[Iterable[ExportedFile | int], int | None]] = {
         "decisions": (write_decisions(view.decisions(), out), view.position_next),
@@ -108,7 +108,7 @@ def _folder(out: Path) -> Iterator[None]:
         raise
 
 
-class Progress:
+class ExportProgress:
     """A progress line on stderr, rewritten in place; shown on terminals only."""
 
     def __init__(self) -> None:

@@ -25,7 +25,7 @@ def run(arguments: argparse.Namespace) -> int:
     return owner.report(outcome, done, {"name": life.name, "incarnation": life.incarnation}, as_json=arguments.json)
 
 
-async def _retire(config: Config, arguments: argparse.Namespace) -> tuple[owner.Outcome, Life]:
+async def _retire(config: Config, arguments: argparse.Namespace) -> tuple[owner.CommandOutcome, Life]:
     async with owner.opened(config, "retire") as log:
         key = owner.load_owner_key(config, arguments.owner_key, log.genesis)
         await log.replay()

@@ -14,13 +14,13 @@ from typing import Any, Final
 
 from notary import keys
 from notary.cli import EXIT_DONE, EXIT_NO
-from notary.cli.export import Progress
+from notary.cli.export import ExportProgress
 from notary.config import Config, load
 from notary.keyring import Keyring
 from notary.snapshots.make import make
 from notary.snapshots.manifest import Manifest
-from notary.snapshots.place import Place, place_of
-from notary.snapshots.take import Found, find, problem_of, prune, restore_newest
+from notary.snapshots.place import SnapshotStore, place_of
+from notary.snapshots.take import FoundSnapshot, find, problem_of, prune, restore_newest
 from ordering.clock import clock_ms
 from ordering.errors import ConfigurationError
 
@@ -82,15 +82,15 @@ class _Job:
 
     def __init__(self, config: Config, arguments: argparse.Namespace) -> None:
         self.config, self.arguments = config, arguments
-        self.place: Place = place_of(config.snapshots.url, Path(config.directory))
-        self.progress = Progress()
+        self.place: SnapshotStore = place_of(config.snapshots.url, Path(config.directory))
+        self.progress = ExportProgress()
         self._trusted, self._all_keys = keys.verifier_keys(config.path(config.key_history_file), config.origin)
 
-    def found(self, *, former_keys: bool = False) -> Iterator[Found]:
+    def found(self, *, former_keys: bool = False) -> Iterator[FoundSnapshot]:
         """Yields the snapshots, newest first; those that a former key signed only on request, since its thief could have made them."""
         return find(self.place, self._all_keys if former_keys else self._trusted, self.config.name)
 
-    def named(self) -> Iterator[Found]:
+    def named(self) -> Iterator[FoundSnapshot]:
         """Yields the snapshot that `--snapshot` names, or all."""
         wanted = self.arguments.snapshot
         return (each for each in self.found() if wanted in (None, each.name))

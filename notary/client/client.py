@@ -20,7 +20,7 @@ from notary.client.answers import (
     read_transaction,
 )
 from notary.client.errors import Contradiction, Refused, Unanswered, Unproven, Unreachable
-from notary.client.requests import Prepared, RequestLike, prepare
+from notary.client.requests import PreparedRequest, RequestLike, prepare
 from notary.client.route import Patience
 from notary.client.signer import Signer
 from notary.client.transport import Exhausted, Reply, Transport, current_traceparent, refused, wall_clock_s
@@ -225,7 +225,7 @@ class AsyncClient:
 class _Known:
     """The answers received so far for one submission, and the URL of each."""
 
-    def __init__(self, prepared: Prepared, trust: Trust | None) -> None:
+    def __init__(self, prepared: PreparedRequest, trust: Trust | None) -> None:
         """`trust` verifies the receipts; None means that the answers have none."""
         self.prepared = prepared
         self._trust = trust

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from notary.http.call import Application
 from notary.http.connection import Connection
-from notary.http.machine import State, Times
+from notary.http.machine import ConnectionState, Times
 from notary.tls import Certificates
 from ordering.errors import ConfigurationError, NotaryError, Overloaded
 
@@ -46,7 +46,7 @@ class Server:
         """With `certificates` it speaks TLS, and follows their files while it serves. 0 connections per address: no bound of their own."""
         self.application = application
         self.times = times or Times()
-        self.seconds = tuple([self.times.of(state) for state in State])
+        self.seconds = tuple([self.times.of(state) for state in ConnectionState])
         self.paused = False
         self._read_until_s: float | None = None  # None: this turn of the loop has read nothing yet
         self._to_read: dict[str, deque[Connection]] = {}

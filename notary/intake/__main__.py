@@ -19,7 +19,7 @@ from notary.cli.serve import GARBAGE_OBJECTS
 from notary.http import Server, times_of
 from notary.intake.front import Front
 from notary.intake.link import Link
-from notary.intake.messages import Down, End, ReadAgain, Serving, Settings, Up
+from notary.intake.messages import AcceptorSettings, Down, End, ReadAgain, Serving, Up
 from notary.logs import set_level, set_up_logging
 from notary.parties import Parties
 from notary.tls import Certificates
@@ -28,7 +28,7 @@ from ordering.errors import ConfigurationError
 log = logging.getLogger("notary.intake")
 
 
-async def run(settings: Settings, listening: socket.socket, linked: socket.socket) -> None:
+async def run(settings: AcceptorSettings, listening: socket.socket, linked: socket.socket) -> None:
     """Serve until the worker says so; `linked` ends the process with it."""
     loop = asyncio.get_running_loop()
     parties = Parties(Path(settings.parties_file))
@@ -75,7 +75,7 @@ async def run(settings: Settings, listening: socket.socket, linked: socket.socke
 
 def main(given: list[str]) -> int:
     """Run; an exit code only when it does not get as far as serving."""
-    settings = msgspec.json.decode(given[0], type=Settings)
+    settings = msgspec.json.decode(given[0], type=AcceptorSettings)
     set_up_logging(settings.log_level, as_json=settings.log_json)
     gc.freeze()
     gc.set_threshold(GARBAGE_OBJECTS)

@@ -16,7 +16,7 @@ from notary.http.problems import problem_of
 from notary.http.readers import Readers
 from notary.http.submission import SUBMISSIONS, TICKET, Handed
 from notary.intake.link import Link
-from notary.intake.messages import Answered, Called, Counted, Down, HandshakesFailed, Settings, Submitted, Taking, Up
+from notary.intake.messages import AcceptorSettings, Answered, Called, Counted, Down, HandshakesFailed, Submitted, Taking, Up
 from notary.parties import Parties
 from notary.tickets import Tickets
 from ordering.clock import clock_ms
@@ -32,7 +32,7 @@ CHECKING_S: Final = 0.0005
 """Of a crowd that comes at once so much is checked before it goes to the worker, who works at it meanwhile, or says that it has no room."""
 
 
-class Refused(NotaryError):
+class NotAdmitting(NotaryError):
     """The worker takes nothing in; `answer` is its answer to all who ask."""
 
     def __init__(self, answer: Answer) -> None:
@@ -69,7 +69,7 @@ class WorkersRoom:
 class Front:
     """One intake process's."""
 
-    def __init__(self, settings: Settings, parties: Parties, link: Link[Down, Up]) -> None:
+    def __init__(self, settings: AcceptorSettings, parties: Parties, link: Link[Down, Up]) -> None:
         self._room = WorkersRoom()
         # Of one key with the worker, which says it before anything can be refused; the numbers of all who share it are far apart.
         self._tickets = Tickets(b"", time.monotonic, int.from_bytes(os.urandom(8)))
@@ -86,7 +86,7 @@ class Front:
         )
         self._readers = Readers.of(settings.http, settings.notary_name, parties, clock_ms)
         self._link = link
-        self._refusal: Refused | None = None
+        self._refusal: NotAdmitting | None = None
         self._called = 0
         self._calls: dict[int, Call] = {}
         self._refused: dict[tuple[str, int], int] = defaultdict(int)
@@ -99,7 +99,7 @@ class Front:
         if isinstance(message, Answered):
             self._calls.pop(message.number).answer(message.answer)
             return
-        self._refusal = None if message.refusal is None else Refused(message.refusal)
+        self._refusal = None if message.refusal is None else NotAdmitting(message.refusal)
         self._room.full, self._room.full_parties = message.full, message.full_parties
         self._tickets.key = message.ticket_key
         if message.ends:
@@ -145,7 +145,7 @@ class Front:
             if call.method == "POST" and not (self._refusal is None and self._gate.is_open):
                 problem = self._refusal or self._gate.closed(header(call.headers, TICKET) or b"", at_head=True)
                 if problem is not None:
-                    answer = problem.answer if isinstance(problem, Refused) else problem_of(problem)
+                    answer = problem.answer if isinstance(problem, NotAdmitting) else problem_of(problem)
                     self._count(answer[0])
                     call.answer(answer, after_body=True)
                     return
@@ -161,7 +161,7 @@ class Front:
 
     def refused(self, call: Call, problem: Exception, since_s: float) -> None:
         """Answer it here."""
-        if isinstance(problem, Refused):
+        if isinstance(problem, NotAdmitting):
             self._count(problem.answer[0])
             call.answer(problem.answer)
             return

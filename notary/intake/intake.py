@@ -20,6 +20,7 @@ from notary.http.server import bind, url_of
 from notary.http.submission import SUBMISSIONS
 from notary.intake.link import BUFFER_BYTES, Link
 from notary.intake.messages import (
+    AcceptorSettings,
     Answered,
     Called,
     Counted,
@@ -28,7 +29,6 @@ from notary.intake.messages import (
     HandshakesFailed,
     ReadAgain,
     Serving,
-    Settings,
     Submitted,
     Taking,
     Up,
@@ -116,7 +116,7 @@ class Intake:
     async def _started(self, at: int) -> "_Process":
         """A process on that socket; OSError when there can be none."""
         config, of = self._config, len(self._listening)
-        settings = Settings(
+        settings = AcceptorSettings(
             process=f"{config.worker.name}/{at + 1}",
             notary_name=config.name,
             parties_file=str(config.path(config.parties_file)),
@@ -178,7 +178,7 @@ class Intake:
 class _Process:
     """One intake process, from its start to its end."""
 
-    def __init__(self, settings: Settings, listening: socket.socket, app: App, certificates: Certificates | None) -> None:
+    def __init__(self, settings: AcceptorSettings, listening: socket.socket, app: App, certificates: Certificates | None) -> None:
         self.name = settings.process
         self.serves_or_ended = asyncio.Event()
         self.ended = asyncio.Event()

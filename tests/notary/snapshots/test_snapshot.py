@@ -136,7 +136,7 @@ class _Endless(Folder):
     """A place whose files go on for ever, after their own content."""
 
     def chunks(self, folder: str, name: str) -> Iterator[bytes]:
-        """As `Place` describes it, but a file never ends, whatever length the place reports."""
+        """As `SnapshotStore` describes it, but a file never ends, whatever length the place reports."""
         yield from super().chunks(folder, name)
         yield bytes(1 << 20)
         raise AssertionError("read on after more than the signed length, or the longest manifest")
