@@ -26,7 +26,7 @@ from ordering.durable import locked_directory, replace_file
 from ordering.errors import ConfigurationError
 from payload import PARTY_BYTES_MAX
 
-log = logging.getLogger("notary.parties")
+logger = logging.getLogger("notary.parties")
 
 LOOK_S = 2.0
 LOADED_AT_ONCE = 50
@@ -148,7 +148,7 @@ class Parties:
             except ConfigurationError as problem:
                 if str(problem) != self._reported:
                     self._reported = str(problem)
-                    log.error("the parties stay as they were: %s", problem)
+                    logger.error("the parties stay as they were: %s", problem)
 
     def look_now(self) -> None:
         """Have `follow` read the file now if it has changed, and log an error again that it has logged before."""
@@ -178,7 +178,7 @@ class Parties:
                 yield  # thousands of keys would hold the loop for long
         self._parties, self._keys = loaded, frozenset(keys)
         self._seen = seen
-        log.info("parties read file=%s parties=%d", self._file, len(self._parties))
+        logger.info("parties read file=%s parties=%d", self._file, len(self._parties))
 
 
 def read(file: Path) -> dict[str, RegisteredParty]:

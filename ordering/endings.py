@@ -16,7 +16,7 @@ from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
 from ordering.connection import tell
 from ordering.leadership import Leadership
 
-_logger = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 
 class Producer(AIOKafkaProducer):  # type: ignore[misc]  # aiokafka ships no types
@@ -84,4 +84,4 @@ async def _within(work: Coroutine[Any, Any, Any], timeout_s: float) -> None:
     with contextlib.suppress(asyncio.CancelledError):
         await asyncio.wait([task], timeout=timeout_s)
     if task.done() and not task.cancelled() and (problem := task.exception()) is not None:
-        _logger.warning("closing a kafka client failed error=%s", tell(problem))
+        logger.warning("closing a kafka client failed error=%s", tell(problem))

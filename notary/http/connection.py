@@ -23,7 +23,7 @@ from notary.http.problems import problem_of
 from notary.http.writing import ResponseWriter
 from ordering.errors import Malformed, NotaryError
 
-log = logging.getLogger("notary.http")
+logger = logging.getLogger("notary.http")
 
 SLICE_BYTES: Final = 4 << 10
 """The parser gets so much at a time, so what it finds behind a call that is being decided is no more."""
@@ -315,7 +315,7 @@ class Connection(asyncio.Protocol):
         try:
             do(*arguments)
         except Exception:
-            log.exception("a call could not be answered")
+            logger.exception("a call could not be answered")
             if self._state in (ConnectionState.BODY, ConnectionState.DECIDING):
                 self._writer.answer((500, TEXT, b"Internal Server Error\n"), keep_alive=False)
                 self._last = True

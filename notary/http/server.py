@@ -15,7 +15,7 @@ from notary.http.machine import ConnectionState, Times
 from notary.tls import Certificates
 from ordering.errors import ConfigurationError, NotaryError, Overloaded
 
-log = logging.getLogger("notary.http")
+logger = logging.getLogger("notary.http")
 
 ACCEPTED_AT_ONCE = 128
 PAUSE_S = 0.5
@@ -97,7 +97,7 @@ class Server:
             try:
                 await asyncio.wait_for(self._empty.wait(), seconds_max)
             except TimeoutError:
-                log.warning("connections=%d had not ended after %g s", len(self.connections), seconds_max)
+                logger.warning("connections=%d had not ended after %g s", len(self.connections), seconds_max)
                 for connection in list(self.connections):
                     connection.abort()
         if self._looking is not None:
@@ -257,7 +257,7 @@ class _Acceptor:
             protocol.stop()  # as above; what came with the end of the handshake is answered first
 
     def _pause(self, problem: OSError) -> None:
-        log.error("no connection can be taken: %s", problem)
+        logger.error("no connection can be taken: %s", problem)
         self._loop.remove_reader(self._listening)
         self._loop.call_later(PAUSE_S, self._resume)
 

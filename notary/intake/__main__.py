@@ -25,7 +25,7 @@ from notary.parties import Parties
 from notary.tls import Certificates
 from ordering.errors import ConfigurationError
 
-log = logging.getLogger("notary.intake")
+logger = logging.getLogger("notary.intake")
 
 
 async def run(settings: AcceptorSettings, listening: socket.socket, linked: socket.socket) -> None:
@@ -82,7 +82,7 @@ def main(given: list[str]) -> int:
     try:
         uvloop.run(run(settings, socket.socket(fileno=int(given[1])), socket.socket(fileno=int(given[2]))))
     except ConfigurationError as problem:
-        log.error("intake process %s cannot serve: %s", settings.process, problem)
+        logger.error("intake process %s cannot serve: %s", settings.process, problem)
     return 2
 
 

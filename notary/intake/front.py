@@ -23,7 +23,7 @@ from ordering.clock import clock_ms
 from ordering.errors import NotaryError, Overloaded
 from payload import Submission
 
-log = logging.getLogger("notary.intake")
+logger = logging.getLogger("notary.intake")
 
 COUNTED_S: Final = 0.1
 """So often at most the worker is told what was answered here; sooner when it is told anything else."""
@@ -166,7 +166,7 @@ class Front:
             call.answer(problem.answer)
             return
         if not isinstance(problem, NotaryError):
-            log.error("a call could not be answered", exc_info=problem)
+            logger.error("a call could not be answered", exc_info=problem)
         answer = problem_of(problem) if isinstance(problem, NotaryError) else BUG
         self._answered[SUBMISSIONS, answer[0]].append(time.perf_counter() - since_s)
         self._tell_soon()

@@ -36,7 +36,7 @@ from notary.intake.messages import (
 from notary.tls import Certificates
 from ordering.errors import Fatal, FatalCode, Overloaded
 
-log = logging.getLogger("notary.intake")
+logger = logging.getLogger("notary.intake")
 
 TAKING_LOOK_S: Final = 0.05
 """While submissions are refused, anybody's or a party's, so often is looked whether they may be taken again. What was full opens when a
@@ -140,13 +140,13 @@ class Intake:
         while True:
             process = self._processes[at]
             await process.ended.wait()
-            log.warning("intake process %s ended with %d, starting it again", process.name, await process.exit_code())
+            logger.warning("intake process %s ended with %d, starting it again", process.name, await process.exit_code())
             await asyncio.sleep(started_s + AGAIN_S - loop.time())
             started_s = loop.time()
             try:
                 self._processes[at] = await self._started(at)
             except OSError as problem:
-                log.error("intake process %s cannot be started: %s", process.name, problem)
+                logger.error("intake process %s cannot be started: %s", process.name, problem)
 
     def _look_if_changed(self) -> None:
         # Of all that are refused in a moment the first is told of: each look is a message to every process.
