@@ -116,10 +116,10 @@ async def _until_stopped(
                     logger.error("stopped: %s", problem)
                 else:
                     logger.error("stopped by an error that nobody foresaw: %r", problem, exc_info=problem)
-    if worker.index.agreement.condemned:
+    if worker.index.agreement.quarantined:
         # The process stays to report the reason until a signal ends it: a supervisor's restarts would only fail again.
         for app in apps:
-            app.detach(worker.withheld() or "")
+            app.detach(worker.serving_suspended() or "")
         await asyncio.wait([stopping])
     return Ending(problems)
 

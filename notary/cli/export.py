@@ -40,14 +40,14 @@ def run(arguments: argparse.Namespace) -> int:
     out: Path = arguments.out
     with viewing(arguments.index) as view, _folder(out):
         said = _export(view, out)
-    told = {"out": str(out), "notary": said["notary"], "decisions": said["decisions"], "root": said["tree"]["root"]}
+    report = {"out": str(out), "notary": said["notary"], "decisions": said["decisions"], "root": said["tree"]["root"]}
     for what in ("decisions", "states"):
-        told[f"{what}_rows"] = sum(file["rows"] for file in said["files"] if file["path"].startswith(what))
-    told |= {"ordering_offset_next": said["offsets_next"]["ordering"], "files": len(said["files"])}
+        report[f"{what}_rows"] = sum(file["rows"] for file in said["files"] if file["path"].startswith(what))
+    report |= {"ordering_offset_next": said["offsets_next"]["ordering"], "files": len(said["files"])}
     if arguments.json:
-        print(json.dumps(told))
+        print(json.dumps(report))
     else:
-        print(f"{told['decisions_rows']} decisions and {told['states_rows']} consumed states of {said['notary']} are in {out}")
+        print(f"{report['decisions_rows']} decisions and {report['states_rows']} consumed states of {said['notary']} are in {out}")
     return EXIT_DONE
 
 

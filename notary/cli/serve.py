@@ -119,15 +119,15 @@ async def _serve(config: Config, arguments: argparse.Namespace) -> int:
         read_again.worker.metrics.watch_loop(loop_watch)
         return read_again.worker
 
-    async def say_when_ready(worker: Worker) -> None:
+    async def print_when_ready(worker: Worker) -> None:
         while worker.not_ready() is not None:  # noqa: ASYNC110 - it depends on three parts; polled once in a process
             await asyncio.sleep(0.01)
         app.taking_changed()
         await asyncio.sleep(0)  # acceptor processes, if there are any, learn it before the ready line is printed
-        _say_ready(worker, service.url, as_json=arguments.json)
+        _print_ready(worker, service.url, as_json=arguments.json)
 
     try:
-        ending = await serve_until(apps, start, stop, say_when_ready)
+        ending = await serve_until(apps, start, stop, print_when_ready)
     finally:
         # Answers are sent before the port closes; meanwhile probes get `shutting down`.
         for server in servers:
@@ -242,7 +242,7 @@ def _server(config: Config, app: App, listen: str, certificates: Certificates | 
     )
 
 
-def _say_ready(worker: Worker, url: str, *, as_json: bool) -> None:
+def _print_ready(worker: Worker, url: str, *, as_json: bool) -> None:
     line = f"notary worker {worker.config.worker.name} ready at {url}"
     try:
         print(json.dumps({"worker": worker.config.worker.name, "url": url}) if as_json else line, flush=True)

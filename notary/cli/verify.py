@@ -72,7 +72,7 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.json:
         print(msgspec.json.encode(found).decode())
     elif found["verified"]:
-        print(_told(found))
+        print(_rendered(found))
     return EXIT_DONE if found["verified"] else EXIT_NO
 
 
@@ -207,14 +207,14 @@ def _as_object(checkpoint: SignedCheckpoint) -> dict[str, Any]:
     return {"origin": checkpoint.origin, "tree_size": checkpoint.size, "root": checkpoint.root.hex()}
 
 
-def _told(found: dict[str, Any]) -> str:
+def _rendered(found: dict[str, Any]) -> str:
     tree = f"the tree of {found['origin']} with {found['tree_size']} decisions, root {found['root']}"
     if "position" in found:
-        told = f"verified: decision {found['position']} is in {tree}"
+        text = f"verified: decision {found['position']} is in {tree}"
     elif "decisions" in found:
-        told = f"verified: {found['decisions']} decisions, the last checkpoint of {tree}"
+        text = f"verified: {found['decisions']} decisions, the last checkpoint of {tree}"
     else:
-        told = f"verified: a checkpoint of {tree}"
+        text = f"verified: a checkpoint of {tree}"
     if "consistent_with" in found:
-        told += f"; consistent with that of {found['consistent_with']['tree_size']} decisions"
-    return told
+        text += f"; consistent with that of {found['consistent_with']['tree_size']} decisions"
+    return text

@@ -65,10 +65,10 @@ async def run(settings: AcceptorSettings, listening: socket.socket, linked: sock
     await server.start()
     link.send(Serving())
     following = loop.create_task(parties.follow())
-    told = await ending
+    end = await ending
     following.cancel()
-    await server.stop(told.seconds_max)
-    front.tell()
+    await server.stop(end.seconds_max)
+    front.report()
     link.close()
     await loop.create_future()
 

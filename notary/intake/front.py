@@ -92,7 +92,7 @@ class Front:
         self._refused: dict[tuple[str, int], int] = defaultdict(int)
         self._answered: dict[tuple[str, int], list[float]] = defaultdict(list)
         self._handshakes_failed = 0
-        self._telling: asyncio.TimerHandle | None = None
+        self._report_timer: asyncio.TimerHandle | None = None
 
     def hear(self, message: Answered | Taking) -> None:
         """Hear the worker."""
@@ -108,13 +108,13 @@ class Front:
     def handshake_failed(self) -> None:
         """Count a connection that did not get as far as a request."""
         self._handshakes_failed += 1
-        self._tell_soon()
+        self._report_soon()
 
-    def tell(self) -> None:
+    def report(self) -> None:
         """Tell the worker what was answered here."""
-        if self._telling is not None:
-            self._telling.cancel()
-            self._telling = None
+        if self._report_timer is not None:
+            self._report_timer.cancel()
+            self._report_timer = None
         for call, status in {*self._refused, *self._answered}:
             seconds = tuple(self._answered.pop((call, status), ()))
             self._link.send(Counted(call, status, self._refused.pop((call, status), 0) + len(seconds), seconds))
@@ -127,7 +127,7 @@ class Front:
     def take(self, call: Call) -> None:
         """The head of a call has come."""
         if call.path != SUBMISSIONS:
-            self.tell()  # it may be the metrics that are asked for
+            self.report()  # it may be the metrics that are asked for
             may_read = False
             if self._readers is not None and shows_decisions(call.path) and call.method in ("GET", "HEAD"):
                 try:
@@ -169,7 +169,7 @@ class Front:
             logger.error("a call could not be answered", exc_info=problem)
         answer = problem_of(problem) if isinstance(problem, NotaryError) else BUG
         self._answered[SUBMISSIONS, answer[0]].append(time.perf_counter() - since_s)
-        self._tell_soon()
+        self._report_soon()
         call.answer(answer)
 
     def left(self) -> None:
@@ -186,8 +186,8 @@ class Front:
     def _count(self, status: int, route: str = SUBMISSIONS) -> None:
         """One more that was refused without being read."""
         self._refused[route, status] += 1
-        self._tell_soon()
+        self._report_soon()
 
-    def _tell_soon(self) -> None:
-        if self._telling is None:
-            self._telling = asyncio.get_running_loop().call_later(COUNTED_S, self.tell)
+    def _report_soon(self) -> None:
+        if self._report_timer is None:
+            self._report_timer = asyncio.get_running_loop().call_later(COUNTED_S, self.report)

@@ -205,9 +205,9 @@ def _doubted(state: JoinerState) -> bytes:
 @pytest.mark.parametrize(
     ("key", "row", "named"),
     [
-        (rows.AGREEMENT_KEY, lambda _: _encode(Agreement(condemned="its root is wrong")), "its root is wrong"),
+        (rows.AGREEMENT_KEY, lambda _: _encode(Agreement(quarantined="its root is wrong")), "its root is wrong"),
         (rows.AGREEMENT_KEY, lambda _: _encode(Agreement(disputed=True)), "its root differs"),
-        (rows.DOUBTS_KEY, _doubted, "w9 knew another history"),
+        (rows.SUSPICIONS_KEY, _doubted, "w9 knew another history"),
     ],
     ids=["quarantined", "disagreement", "suspected"],
 )
