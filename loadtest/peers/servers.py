@@ -22,7 +22,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from deploy.local import CannotRun
-from deploy.local.process import Process, spawn
+from deploy.local.process import BrokerProcess, spawn
 from loadtest.bench.facts import family
 
 START_S_MAX = 60.0
@@ -46,7 +46,7 @@ class Servers:
     def __init__(self, folder: Path) -> None:
         """Called by `Servers.opened` only."""
         self.folder = folder
-        self._running: dict[str, tuple[Process, signal.Signals]] = {}
+        self._running: dict[str, tuple[BrokerProcess, signal.Signals]] = {}
 
     @classmethod
     @contextlib.contextmanager
@@ -131,7 +131,7 @@ def end_all(folder: Path) -> None:
     file = folder / "processes.json"
     rows = json.loads(file.read_text()) if file.exists() else []
     for pid, born, number in reversed(rows):
-        process = Process(pid, born)
+        process = BrokerProcess(pid, born)
         process.send(signal.SIGCONT)
         process.send(signal.Signals(number))
         if not process.wait(END_S_MAX):

@@ -40,14 +40,14 @@ def run(arguments: argparse.Namespace) -> int:
     out: Path = arguments.out
     with viewing(arguments.index) as view, _folder(out):
         said = _export(view, out)
-    told = {"out": str(out), "notary": said["notary"], "decisions": said["decisions"], "root": said["tree"]["root"]}
+    report = {"out": str(out), "notary": said["notary"], "decisions": said["decisions"], "root": said["tree"]["root"]}
     for what in ("decisions", "states"):
-        told[f"{what}_rows"] = sum(file["rows"] for file in said["files"] if file["path"].startswith(what))
-    told |= {"ordering_offset_next": said["offsets_next"]["ordering"], "files": len(said["files"])}
+        report[f"{what}_rows"] = sum(file["rows"] for file in said["files"] if file["path"].startswith(what))
+    report |= {"ordering_offset_next": said["offsets_next"]["ordering"], "files": len(said["files"])}
     if arguments.json:
-        print(json.dumps(told))
+        print(json.dumps(report))
     else:
-        print(f"{told['decisions_rows']} decisions and {told['states_rows']} consumed states of {said['notary']} are in {out}")
+        print(f"{report['decisions_rows']} decisions and {report['states_rows']} consumed states of {said['notary']} are in {out}")
     return EXIT_DONE
 
 
@@ -55,7 +55,7 @@ def _export(view: IndexView, out: Path) -> dict[str, Any]:
     """Write all files, and then the manifest, which completes the export. Returns the manifest's content."""
     from notary.cli.parquet import write_decisions, write_states  # imported late: `run` first checks that pyarrow is installed
 
-    progress = Progress()
+    progress = ExportProgress()
     files: list[ExportedFile] = []
     parts: dict[str, tuple[Iterable[ExportedFile | int], int | None]] = {
         "decisions": (write_decisions(view.decisions(), out), view.position_next),
@@ -108,7 +108,7 @@ def _folder(out: Path) -> Iterator[None]:
         raise
 
 
-class Progress:
+class ExportProgress:
     """A progress line on stderr, rewritten in place; shown on terminals only."""
 
     def __init__(self) -> None:

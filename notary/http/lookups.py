@@ -55,7 +55,7 @@ def _transaction(worker: Worker, rest: str) -> Answer | Pieces[Answer]:
 def _decision(worker: Worker, transaction_id: TransactionId) -> Pieces[Answer]:
     decision = yield from worker.index.decision_in_pieces(transaction_id)
     assert decision is not None, "what was decided stays decided"
-    return 200, JSON, (yield from worker.told(decision, receipts=False))
+    return 200, JSON, (yield from worker.rendered(decision, receipts=False))
 
 
 def _state(worker: Worker, rest: str) -> Answer:
@@ -99,7 +99,7 @@ def _notary(worker: Worker, rest: str) -> Answer:
         "inputs_and_references": INPUTS_AND_REFERENCES_MAX,
         "wait_seconds": worker.config.http.wait_ms_max // 1000,
     }
-    told: dict[str, Any] = {
+    answer: dict[str, Any] = {
         "name": worker.config.name,
         "origin": worker.config.origin,
         "verifier_key": worker.verifier_key,
@@ -110,7 +110,7 @@ def _notary(worker: Worker, rest: str) -> Answer:
         "reads": worker.config.http.reads,
         "limits": limits,
     }
-    return 200, JSON, _encode(told)
+    return 200, JSON, _encode(answer)
 
 
 LOOK_UPS: Final[dict[str, LookUp]] = {

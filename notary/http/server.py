@@ -12,11 +12,11 @@ from typing import Any, Final
 
 from notary.http.call import Application
 from notary.http.connection import Connection
-from notary.http.machine import State, Times
+from notary.http.machine import ConnectionState, Times
 from notary.tls import Certificates
 from ordering.errors import ConfigurationError, NotaryError, Overloaded
 
-log = logging.getLogger("notary.http")
+logger = logging.getLogger("notary.http")
 
 ACCEPTED_AT_ONCE = 128
 PAUSE_S = 0.5
@@ -47,7 +47,7 @@ class Server:
         """With `certificates` it speaks TLS, and follows their files while it serves. 0 connections per address: no bound of their own."""
         self.application = application
         self.times = times or Times()
-        self.seconds = tuple([self.times.of(state) for state in State])
+        self.seconds = tuple([self.times.of(state) for state in ConnectionState])
         self.paused = False
         self.ends = False
         self._read_until_s: float | None = None  # None: this turn of the loop has read nothing yet
@@ -107,7 +107,7 @@ class Server:
             try:
                 await asyncio.wait_for(self._empty.wait(), seconds_max)
             except TimeoutError:
-                log.warning("connections=%d had not ended after %g s", len(self.connections), seconds_max)
+                logger.warning("connections=%d had not ended after %g s", len(self.connections), seconds_max)
                 for connection in list(self.connections):
                     connection.abort()
         if self._looking is not None:
@@ -267,7 +267,7 @@ class _Acceptor:
             protocol.stop()  # as above; what came with the end of the handshake is answered first
 
     def _pause(self, problem: OSError) -> None:
-        log.error("no connection can be taken: %s", problem)
+        logger.error("no connection can be taken: %s", problem)
         self._loop.remove_reader(self._listening)
         self._loop.call_later(PAUSE_S, self._resume)
 

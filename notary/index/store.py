@@ -38,7 +38,7 @@ class Family(Protocol):
         ...
 
 
-class Batch(Protocol):
+class WriteBatch(Protocol):
     """Rows to be written together."""
 
     def put(self, key: bytes, value: bytes, handle: Any) -> None:
@@ -57,7 +57,7 @@ class Store(Protocol):
         """Returns the handle by which a batch names a family."""
         ...
 
-    def new_batch(self) -> Batch:
+    def new_batch(self) -> WriteBatch:
         """Returns an empty batch."""
         ...
 

@@ -8,10 +8,10 @@ from typing import Final
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from notary.receipts.checkpoint import Checkpoint
+from notary.receipts.checkpoint import SignedCheckpoint
 from notary.receipts.note import sign_note
 from notary.receipts.proof import checkpoint_json, lines_json, proof_json, receipt_text
-from notary.tree import TILE_HEIGHT, TILE_WIDTH, View, siblings
+from notary.tree import TILE_HEIGHT, TILE_WIDTH, TreeView, siblings
 
 GROUP_HEIGHT: Final = 4
 GROUP_WIDTH: Final = 1 << GROUP_HEIGHT
@@ -23,12 +23,12 @@ GROUPS_KEPT: Final = 1_024
 class Issuer:
     """Signs checkpoints of one origin's growing tree, and makes receipts from it."""
 
-    def __init__(self, origin: str, key: Ed25519PrivateKey, view: Callable[[], View]) -> None:
+    def __init__(self, origin: str, key: Ed25519PrivateKey, view: Callable[[], TreeView]) -> None:
         """`view` returns the tree at its present size; the same object as long as it has not grown."""
         self._origin = origin
         self._key = key
         self._view = view
-        self._signed: View | None = None
+        self._signed: TreeView | None = None
         self._checkpoint = ""
         self._ending = b""
         # Per group number: the lines of the group's own hashes at each height, and the lines above, which all its receipts share.
@@ -54,7 +54,7 @@ class Issuer:
         proof = self._proof(self._sign(), position)
         return proof + self._ending
 
-    def _proof(self, view: View, position: int) -> bytes:
+    def _proof(self, view: TreeView, position: int) -> bytes:
         assert 0 <= position < view.size, f"there is no decision {position} in a tree of {view.size}"
         group, at = divmod(position, GROUP_WIDTH)
         made = self._groups.get(group)
@@ -72,7 +72,7 @@ class Issuer:
         lines.append(above)
         return proof_json(position, lines)
 
-    def _make_group(self, view: View, group: int) -> tuple[list[list[bytes]], bytes]:
+    def _make_group(self, view: TreeView, group: int) -> tuple[list[list[bytes]], bytes]:
         tile, at = divmod(group, TILE_WIDTH >> GROUP_HEIGHT)
         inside = view.inside(tile)
         own = []
@@ -82,10 +82,10 @@ class Issuer:
         above = siblings(inside[GROUP_HEIGHT:TILE_HEIGHT], at) + view.above(tile)
         return own, b"".join(lines_json(above))
 
-    def _sign(self) -> View:
+    def _sign(self) -> TreeView:
         view = self._view()
         if view is not self._signed:
-            self._checkpoint = sign_note(Checkpoint(self._origin, view.size, view.root).text(), [(self._origin, self._key)])
+            self._checkpoint = sign_note(SignedCheckpoint(self._origin, view.size, view.root).text(), [(self._origin, self._key)])
             self._ending = checkpoint_json(self._checkpoint)
             self._signed = view
             self._groups.clear()

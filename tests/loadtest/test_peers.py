@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from deploy.local import Cluster
-from deploy.local.process import Process
+from deploy.local.process import BrokerProcess
 from loadtest.bench.generate import NOTARY, PARTY, party_key_pem, submissions
 from loadtest.bench.report import Report
 from loadtest.peers import etcd, limits, ours, postgresql, single_topic
@@ -236,7 +236,7 @@ def test_processes_end_whatever_happens() -> None:
     born = json.loads((Path(folder) / "processes.json").read_text())[0][1]
     block.kill()
     block.communicate()
-    assert Process(int(pid), born).wait(30)
+    assert BrokerProcess(int(pid), born).wait(30)
     for _ in range(100):
         if not Path(folder).exists():
             break

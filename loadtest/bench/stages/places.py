@@ -36,7 +36,7 @@ PLACES: Final[dict[str, str | None]] = {
     "notary/http/": "http",
     "notary/http/in_flight.py:_answer": "answer",
     "notary/worker.py": None,
-    "notary/worker.py:told": "answer",
+    "notary/worker.py:rendered": "answer",
     "notary/service.py": None,
     "notary/receipts/": "answer",
     "notary/decision.py": None,

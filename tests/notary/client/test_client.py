@@ -14,8 +14,8 @@ from notary.client import (
     AsyncClient,
     Contradiction,
     NotaryDescription,
-    Patience,
     Refused,
+    RetryPolicy,
     Signer,
     TransactionRequest,
     Unanswered,
@@ -25,12 +25,12 @@ from notary.verify import verify_receipt
 from ordering.errors import ConfigurationError, Malformed, NotReady, OutcomeUnknown
 from tests.notary.client.scripted import NAME, PARTY, PEM, VERIFIER_KEY, Notary, Worker, nobody, request, staged
 
-QUICK = Patience(attempt_s_max=2.5, connect_s_max=2.5, backoff_s_first=0.01, backoff_s_max=0.05)
+QUICK = RetryPolicy(attempt_s_max=2.5, connect_s_max=2.5, backoff_s_first=0.01, backoff_s_max=0.05)
 LONG_S = 60.0
 
 
 def client_of(urls: Sequence[str], **more: Any) -> AsyncClient:
-    return AsyncClient(urls, PARTY, Signer.from_pem(PEM), **{"patience": QUICK, "verifier_keys": VERIFIER_KEY, **more})
+    return AsyncClient(urls, PARTY, Signer.from_pem(PEM), **{"retry_policy": QUICK, "verifier_keys": VERIFIER_KEY, **more})
 
 
 # The name is given, so the first connection to each worker has the submission as its first call.
@@ -324,7 +324,7 @@ async def test_what_is_sent_is_what_the_contract_says() -> None:
     """The client sends a JSON POST with a bounded wait (`Prefer`), and can leave receipts out."""
     worker = Worker(Notary(), [])
     with staged(worker) as urls:
-        async with client_of(urls, patience=Patience(wait_s_max=4)) as client:
+        async with client_of(urls, retry_policy=RetryPolicy(wait_s_max=4)) as client:
             await client.submit([request(1)], deadline_s=3600)
             await client.submit([request(1)], deadline_s=0.9, receipts=False)
     assert [headers["prefer"] for headers in worker.headers] == ["wait=4", "wait=1"]
@@ -356,7 +356,7 @@ async def test_lookups() -> None:
 async def test_lookups_without_an_answer_are_unreachable() -> None:
     """A lookup without an answer raises an error that means: surely nothing was applied."""
     with nobody() as url:
-        async with AsyncClient([url], patience=QUICK) as client:
+        async with AsyncClient([url], retry_policy=QUICK) as client:
             with pytest.raises(Unreachable, match="ConnectError"):
                 await client.notary(deadline_s=0.2)
             with pytest.raises(NotReady):

@@ -136,7 +136,7 @@ class _Endless(Folder):
     """A place whose files go on for ever, after their own content."""
 
     def chunks(self, folder: str, name: str) -> Iterator[bytes]:
-        """As `Place` describes it, but a file never ends, whatever length the place reports."""
+        """As `SnapshotStore` describes it, but a file never ends, whatever length the place reports."""
         yield from super().chunks(folder, name)
         yield bytes(1 << 20)
         raise AssertionError("read on after more than the signed length, or the longest manifest")
@@ -205,9 +205,9 @@ def _doubted(state: JoinerState) -> bytes:
 @pytest.mark.parametrize(
     ("key", "row", "named"),
     [
-        (rows.AGREEMENT_KEY, lambda _: _encode(Agreement(condemned="its root is wrong")), "its root is wrong"),
+        (rows.AGREEMENT_KEY, lambda _: _encode(Agreement(quarantined="its root is wrong")), "its root is wrong"),
         (rows.AGREEMENT_KEY, lambda _: _encode(Agreement(disputed=True)), "its root differs"),
-        (rows.DOUBTS_KEY, _doubted, "w9 knew another history"),
+        (rows.SUSPICIONS_KEY, _doubted, "w9 knew another history"),
     ],
     ids=["quarantined", "disagreement", "suspected"],
 )
