@@ -1,4 +1,4 @@
-"""The OpenAPI 3.1 document of the service. Its examples and limits come from the code that enforces them."""
+"""The OpenAPI 3.1 document of the service. Its schemas are those of the structs that are encoded and decoded, with their limits."""
 
 from functools import lru_cache
 from typing import Any, Final
