@@ -319,6 +319,30 @@ def test_pods_are_restricted(rendered: Rendered, overlay: str) -> None:
 
 
 @overlays
+def test_the_pods_that_strimzi_makes_are_restricted(rendered: Rendered, overlay: str) -> None:
+    """Kafka's containers meet `restricted` by themselves, and no template takes the group of the volumes from the brokers.
+
+    Strimzi takes each top-level field of a template from the node pool, else from the Kafka object (its proposal 120), never a mixture.
+    Unless the template of pods has a securityContext, Strimzi makes one with the group that its image runs as.
+    """
+    spec = of_kind(rendered[overlay], "Kafka")["log"]["spec"]
+    pools = of_kind(rendered[overlay], "KafkaNodePool").values()
+    wanted = {
+        "runAsNonRoot": True,
+        "allowPrivilegeEscalation": False,
+        "capabilities": {"drop": ["ALL"]},
+        "seccompProfile": {"type": "RuntimeDefault"},
+    }
+    templates = [spec["kafka"]["template"] | pool["spec"].get("template", {}) for pool in pools]
+    for template in (*templates, spec["entityOperator"]["template"]):
+        assert template["pod"]["enableServiceLinks"] is False
+        assert "securityContext" not in template["pod"]
+        made = {name: value["securityContext"] for name, value in template.items() if name.endswith("Container")}
+        assert made.keys() in ({"kafkaContainer", "initContainer"}, {"topicOperatorContainer", "userOperatorContainer"})
+        assert all(context == wanted for context in made.values()), made
+
+
+@overlays
 def test_no_service_makes_a_variable_of_the_notary(rendered: Rendered, overlay: str) -> None:
     """No Service is named `notary`: it would set NOTARY_PORT in all pods of this namespace, and no command would start."""
     assert [name for name in of_kind(rendered[overlay], "Service") if name.startswith("notary")] == []
