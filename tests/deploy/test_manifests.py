@@ -2,12 +2,9 @@
 
 import argparse
 import copy
-import os
 import re
 import shlex
 import shutil
-import subprocess
-import tempfile
 import tomllib
 from collections.abc import Callable, Iterator
 from importlib import import_module
@@ -18,7 +15,6 @@ import pytest
 
 from deploy.manifests import KUBERNETES, OVERLAYS, Manifest, Schemas, Tools, __main__, name_of, render
 from deploy.manifests.render import documents
-from notary import keys
 from notary.config import Config, load
 from ordering import topics
 from spark_join.arguments import parser as verifier
@@ -344,33 +340,17 @@ def test_the_pods_that_strimzi_makes_are_restricted(rendered: Rendered, overlay:
 
 @overlays
 def test_no_service_makes_a_variable_of_the_notary(rendered: Rendered, overlay: str) -> None:
-    """No Service is named `notary`: it would set NOTARY_PORT in all pods of this namespace, and no command would start."""
+    """No Service is named `notary`: the variables that Kubernetes makes of it would look like settings."""
     assert [name for name in of_kind(rendered[overlay], "Service") if name.startswith("notary")] == []
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="becomes another user")
-def test_a_key_from_a_secret_is_taken(rendered: Rendered) -> None:
-    """The init container turns a Secret's group-readable files into files that a worker accepts, also when it runs again."""
-    (init,) = of_kind(rendered["three-zones"], "StatefulSet")["worker"]["spec"]["template"]["spec"]["initContainers"]
-    with tempfile.TemporaryDirectory() as folder:
-        # Another user must be able to enter the folder, which pytest's own folders do not allow.
-        Path(folder).chmod(0o755)
-        secret, target = Path(folder) / "secret", Path(folder) / "run"
-        (secret / "..data").mkdir(parents=True)
-        target.mkdir()
-        nobody = 65534
-        os.chown(target, nobody, nobody)
-        keys.create(secret / "..data" / "notary-key.pem")
-        (secret / "..data" / "notary-key.pem").chmod(0o440)
-        os.chown(secret / "..data" / "notary-key.pem", 0, nobody)
-        (secret / "notary-key.pem").symlink_to("..data/notary-key.pem")
-        command = [part.replace("/secret", str(secret)).replace("/run/notary", str(target)) for part in init["command"]]
-        for _ in range(2):
-            subprocess.run(command, check=True, user=nobody, group=nobody, extra_groups=[], cwd="/")
-        made = target / "notary-key.pem"
-        assert made.read_bytes() == (secret / "notary-key.pem").read_bytes()
-        assert made.stat().st_uid == nobody
-        assert made.stat().st_mode & 0o077 == 0
+@overlays
+def test_secrets_are_mounted_as_workers_accept_them(rendered: Rendered, overlay: str) -> None:
+    """Files of a Secret are root's, and readable by the pod's group alone, which a worker accepts (`tests/notary/test_access.py`)."""
+    for name, pod in pods(rendered[overlay]).items():
+        secrets = [volume["secret"] for volume in pod["spec"]["volumes"] if "secret" in volume]
+        assert all(secret["defaultMode"] == 0o440 for secret in secrets), name
+        assert pod["spec"]["securityContext"]["fsGroup"] == pod["spec"]["securityContext"]["runAsGroup"], name
 
 
 def test_the_owners_pod(rendered: Rendered, schemas: Schemas, tmp_path: Path) -> None:
