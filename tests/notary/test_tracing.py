@@ -268,7 +268,7 @@ def test_settings_that_cannot_be(own_directory: NotaryDirectory, setting: tuple[
         (SAMPLED[:-1], None),
     ],
 )
-def test_traceparent(traceparent: str, expected: tuple[int, int, bool] | None) -> None:
+def test_a_malformed_traceparent_counts_as_none(traceparent: str, expected: tuple[int, int, bool] | None) -> None:
     """A malformed traceparent (W3C Trace Context) counts as no parent."""
     parent = _parent_of(traceparent)
     assert (None if parent is None else (parent.trace_id, parent.span_id, parent.trace_flags.sampled)) == expected

@@ -119,7 +119,7 @@ async def test_second_process_is_refused(directory: Path) -> None:
     await log.close()
 
 
-def test_missing_store(tmp_path: Path) -> None:
+def test_a_missing_store_is_not_created(tmp_path: Path) -> None:
     """Opening a missing store is an error, and creates nothing."""
     with pytest.raises(ConfigurationError, match=r"no log in .*notary init"):
         EmbeddedLog.open(tmp_path / "nothing")

@@ -73,7 +73,7 @@ def test_what_an_honest_worker_left(left: Left) -> None:
     assert any(checkpoint.counted for checkpoint in remains.replayed.checkpoints)
 
 
-async def test_check_raises(tmp_path: Path) -> None:
+async def test_a_wrong_answer_fails_the_check(tmp_path: Path) -> None:
     """A test whose notary answered one decision differently from the log fails, and its message says so."""
 
     def alter(notary: Notary) -> None:
