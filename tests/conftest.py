@@ -22,7 +22,7 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
-STARTED = {"notary_process", "worker"}
+STARTED = {"notary_process", "template", "worker"}
 """The fixtures whose tests have processes of their own: workers, and what starts them."""
 
 

@@ -224,6 +224,7 @@ def test_a_collector_that_is_away(
     assert process.stop() == 0
 
 
+@pytest.mark.seconds
 def test_off_it_is_not_even_imported(own_directory: NotaryDirectory) -> None:
     """Neither a worker nor a client imports OpenTelemetry, unless the worker is configured to trace."""
     program = (

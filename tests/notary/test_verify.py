@@ -519,6 +519,7 @@ def test_enormous_trees_cost_a_few_tiles() -> None:
 # The verifier's imports
 
 
+@pytest.mark.seconds
 def test_nothing_heavy_is_imported() -> None:
     """The verifier imports no Kafka, no RocksDB and no asyncio, so that any program can include it."""
     heavy = ["asyncio", "aiokafka", "rocksdict", "kafka", "pyspark", "httpx", "httptools", "prometheus_client", "logging", "threading"]

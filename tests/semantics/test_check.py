@@ -26,6 +26,8 @@ from tests.checkers.violation import Kind
 from tests.kafka.reading_back import read_rows
 from tests.kafka.workers import Notary, Worker
 
+pytestmark = pytest.mark.seconds
+
 KEYS: list[SigningKey] = []
 """The keys of the notary whose data is changed."""
 

@@ -13,6 +13,8 @@ from tests.asking.party import spend, state
 from tests.checkers.history import Decided
 from tests.kafka.workers import Notary, Worker
 
+pytestmark = pytest.mark.seconds
+
 
 async def decide(notary: Notary, worker: Worker, *requests: dict[str, Any]) -> list[Decided]:
     """Submit requests together; returns their decisions."""

@@ -282,6 +282,7 @@ sys.stdin.read()
 """
 
 
+@pytest.mark.seconds
 def test_locked_by_another_process(directory: Path) -> None:
     """An index that another process holds is rejected as in use, and opens once that process is gone."""
     with subprocess.Popen(
@@ -553,6 +554,7 @@ def test_rows_that_are_none(directory: Path) -> None:
             index.close()
 
 
+@pytest.mark.seconds
 def test_torn_write_ahead_log(directory: Path) -> None:
     """A machine's crash takes complete steps off the write-ahead log's end: rows and offsets are lost together."""
     index = _open(directory)
@@ -598,6 +600,7 @@ def _steps_of(index: Index) -> int:
 # ---- kill -9 ----
 
 
+@pytest.mark.seconds
 def test_killed_while_applying(directory: Path) -> None:
     """After a kill at any moment the index has complete steps, and every step that had returned; applying continues from there."""
     step = 0

@@ -63,6 +63,7 @@ def test_the_exit_code_separates_corrupt_from_unreadable(
     assert "checksum" in capsys.readouterr().out
 
 
+@pytest.mark.seconds
 def test_a_worker_condemns_its_rotten_index(tmp_path: Path) -> None:
     """With 64 bytes of consumed states flipped on disk, a running worker quarantines the index, stops, and does not start with it again."""
     notary = NotaryDirectory.create(tmp_path / "notary")

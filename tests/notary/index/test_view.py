@@ -52,6 +52,7 @@ def _hold(view: IndexView) -> int:
     return steps
 
 
+@pytest.mark.seconds
 def test_beside_a_process_that_writes(tmp_path: Path) -> None:
     """While a writer flushes and compacts 64 KiB buffers many times a second, each view is a consistent snapshot, and the views advance."""
     directory = tmp_path / "index"

@@ -117,6 +117,7 @@ def test_proofs_of_large_trees(size: int, data: st.DataObject) -> None:
     check_consistency(old, size, view_at(old, tiles.read).root, view.root, view.consistency(old))
 
 
+@pytest.mark.seconds
 def test_a_tree_of_a_million_leaves() -> None:
     """Around 2^20 leaves, with three full levels of tiles, roots and proofs match RFC 6962's recursive definitions."""
     size_max = 2**20 + 5
