@@ -42,6 +42,7 @@ def _lines(file: Path, *, failed: bool = False, **replaced: dict[str, Any]) -> N
             report.add(figure, f"case of {figure}, at 50%", figures, {"processes": 1}, failed=failed)
 
 
+@pytest.mark.seconds
 def test_the_last_line_of_a_case_counts_and_failed_ones_do_not(tmp_path: Path) -> None:
     """The last line counts if a case was measured several times; one of a load with errors does not count."""
     file = tmp_path / "bench.jsonl"
@@ -52,6 +53,7 @@ def test_the_last_line_of_a_case_counts_and_failed_ones_do_not(tmp_path: Path) -
     assert line.figures["requests_per_s"] == 2.0
 
 
+@pytest.mark.seconds
 def test_a_line_that_is_none_is_named(tmp_path: Path) -> None:
     """The message about an invalid line has the file and the line's number."""
     file = tmp_path / "bench.jsonl"
@@ -62,6 +64,7 @@ def test_a_line_that_is_none_is_named(tmp_path: Path) -> None:
         read(file)
 
 
+@pytest.mark.seconds
 def test_tables_go_into_their_places_and_what_was_not_measured_stays(tmp_path: Path) -> None:
     """Measured tables replace the old ones, the others and the rest of the page stay; a second time changes nothing."""
     file, page = tmp_path / "bench.jsonl", tmp_path / "page.md"
@@ -83,6 +86,7 @@ def test_tables_go_into_their_places_and_what_was_not_measured_stays(tmp_path: P
     assert page.read_text() == text
 
 
+@pytest.mark.seconds
 def test_every_table_can_be_made(tmp_path: Path) -> None:
     """Each table has a head, and as many cells in each row; tables without figures are left out."""
     file = tmp_path / "bench.jsonl"
@@ -97,6 +101,7 @@ def test_every_table_can_be_made(tmp_path: Path) -> None:
     assert "5,000/s | 5,000/s |" in made["cores"]
 
 
+@pytest.mark.seconds
 def test_workers_share_their_own_requests_and_all_do_what_is_in_order(tmp_path: Path) -> None:
     """One worker is limited by its main thread; many approach the cost that each has for every request in the order, and never reach it."""
     file = tmp_path / "bench.jsonl"
@@ -117,6 +122,7 @@ def test_a_place_of_no_table_is_an_error() -> None:
         markdown.put_into("<!-- figures: applied -->\n<!-- end -->\n", {})
 
 
+@pytest.mark.seconds
 def test_pictures_are_drawn_and_are_the_same_again(tmp_path: Path) -> None:
     """Each figure has its PNG; the same lines give the same bytes, so a picture changes in git only when a figure did."""
     file = tmp_path / "bench.jsonl"

@@ -4,6 +4,7 @@ import json
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 from cryptography.hazmat.primitives.asymmetric import ec, ed448, rsa
@@ -63,7 +64,7 @@ def test_weight_and_quota_are_written_and_changed(directory: NotaryDirectory, ca
     assert add(directory, bank.name, bank.public_pem, "--json") == 0
     told = [json.loads(line) for line in capsys.readouterr().out.splitlines() if line.startswith("{")]
     assert [(each["added"], each["changed"]) for each in told] == [(True, False), (False, True), (False, False)]
-    expected = {bank.name: {"public_key": bank.public_pem.decode(), "weight": 2, "requests_per_s": 500}}
+    expected: dict[str, Any] = {bank.name: {"public_key": bank.public_pem.decode(), "weight": 2, "requests_per_s": 500}}
     assert registered(directory) == expected
     for wrong in (("--weight", "0"), ("--weight", "101"), ("--quota", "-1")):
         assert add(directory, bank.name, bank.public_pem, *wrong) == 2
@@ -125,6 +126,7 @@ def test_missing_files_are_named(directory: NotaryDirectory, capsys: pytest.Capt
     assert "parties.json" in capsys.readouterr().err
 
 
+@pytest.mark.seconds
 def test_parties_added_at_once_are_all_there(directory: NotaryDirectory) -> None:
     """Processes that register at the same time do not undo each other's changes."""
     (directory.path / "k.pem").write_bytes(Bank().public_pem)
