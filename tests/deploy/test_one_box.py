@@ -148,7 +148,7 @@ def storage(runtime: Runtime, words: list[str]) -> subprocess.CompletedProcess[b
 @pytest.mark.kafka
 @pytest.mark.timeout(300)
 async def test_the_units_of_one_machine(tmp_path: Path) -> None:
-    """With the units' own commands, rendered and formatted, a worker with an acceptor process decides, and all services end in order."""
+    """With the units' own commands, rendered and formatted, a worker decides, reads its files again on reload, and all end in order."""
     ports = dict(zip(("broker", "controller", "worker", "health"), free_ports(4), strict=True))
     config = tmp_path / "rendered" / "here" / "127.0.0.1"
     folders = {"config": config, "data": tmp_path / "data", "kafka": tmp_path / "kafka", "notary": tmp_path / "notary"}
@@ -189,6 +189,11 @@ async def test_the_units_of_one_machine(tmp_path: Path) -> None:
             client, url = Client(http, History(), 10), f"http://127.0.0.1:{ports['worker']}"
             (decision,) = await client.decide([url], party.submission(spend(state("coin"))))
         assert decision["outcome"] == "committed"
+        (reload,) = read_unit(config / "notary-worker.service")["ExecReload"]
+        await asyncio.to_thread(subprocess.run, shlex.split(reload.replace("$MAINPID", str(started[-1].pid))), check=True)
+        while "SIGHUP: reading certificates" not in (tmp_path / "notary-worker.service.log").read_text():
+            assert started[-1].poll() is None
+            await asyncio.sleep(0.1)
         for process, code in zip(reversed(started), (0, JAVA_STOPPED, JAVA_STOPPED), strict=True):
             process.send_signal(signal.SIGTERM)
             assert process.wait() == code

@@ -56,6 +56,14 @@ def test_the_same_again_is_done_already(directory: NotaryDirectory, capsys: pyte
     assert told == [{"party": bank.name, "added": added, "changed": False} for added in (True, False)]
 
 
+def test_the_output_names_the_file_and_the_delay(directory: NotaryDirectory, capsys: pytest.CaptureFixture[str]) -> None:
+    """A worker looks at the file now and then, so a submission right after the command may be refused: the output says both."""
+    bank = Bank()
+    assert add(directory, bank.name, bank.public_pem) == 0
+    known = f"a worker with the file {directory.path / 'parties.json'} takes it in within 2 s"
+    assert capsys.readouterr().out.splitlines()[-1] == f"registered {bank.name}; {known}"
+
+
 def test_weight_and_quota_are_written_and_changed(directory: NotaryDirectory, capsys: pytest.CaptureFixture[str]) -> None:
     """They stand beside the key; given again they change, left out they stay; what cannot be is refused and changes nothing."""
     bank = Bank()
