@@ -13,7 +13,7 @@ from typing import Final
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from notary import keys
-from notary.receipts.key_history import HistoricKey
+from notary.wire import HistoricKey
 from ordering.errors import ConfigurationError
 from ordering.signatures import SigningKey
 

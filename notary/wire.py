@@ -10,7 +10,6 @@ from typing import Annotated, Any, Final, Literal, TypeAlias
 import msgspec
 
 from notary.decision import CONFLICT_US, CONFLICTS_A_PIECE, KINDS, REASONS, Conflict, Decision, Kind, Outcome
-from notary.receipts.key_history import HistoricKey
 from ordering.errors import Malformed
 from ordering.ids import HASH_SCHEMA, STATE_SCHEMA, format_state, parse_hash, parse_state
 from ordering.pieces import Pieces
@@ -67,6 +66,13 @@ class StateJson(msgspec.Struct, frozen=True):
     state: StateText
     consumed_by: HashText | None
     position: Position | None
+
+
+class HistoricKey(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A key of the notary's key history; `endorsement` is a note signed by the key before it; the first key has none."""
+
+    verifier_key: str
+    endorsement: str | None = None
 
 
 class NotaryJson(msgspec.Struct, frozen=True, kw_only=True):

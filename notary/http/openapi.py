@@ -7,9 +7,8 @@ import msgspec
 
 from notary.http.problems import Problem
 from notary.http.query import WAIT_S_MAX
-from notary.receipts.key_history import HistoricKey
 from notary.version import VERSION
-from notary.wire import ConflictJson, DecisionJson, DecisionsJson, NotaryJson, StateJson
+from notary.wire import ConflictJson, DecisionJson, DecisionsJson, HistoricKey, NotaryJson, StateJson
 from ordering.ids import HASH_SCHEMA, STATE_SCHEMA
 from payload import INPUTS_AND_REFERENCES_MAX, SUBMISSION_BYTES_MAX
 from payload.request import RequestJson, WindowJson

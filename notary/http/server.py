@@ -58,6 +58,7 @@ class Server:
         self._connections_max = connections_max
         self._per_address_max = connections_per_address_max
         self._socket = listening
+        self._url = url_of(listening, tls=certificates is not None)
         self._certificates = certificates
         self._acceptor: _Acceptor | None = None
         self._looking: asyncio.TimerHandle | None = None
@@ -68,7 +69,7 @@ class Server:
     @property
     def url(self) -> str:
         """Where clients reach it."""
-        return url_of(self._socket, tls=self._certificates is not None)
+        return self._url
 
     async def start(self) -> None:
         """Return when connections are taken."""
@@ -80,6 +81,7 @@ class Server:
             self._certificates,
             handshakes_max=self._connections_max,
             handshake_s_max=self.times.head_s,
+            when_connected=self._look_whether_empty,
         )
         if self._certificates is not None:
             self._following = loop.create_task(self._certificates.follow())
@@ -96,9 +98,11 @@ class Server:
             self._following.cancel()
         self.ends = True
         self._empty.clear()
-        if self.connections:
+        if not self._is_empty():
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._empty.wait(), self.times.last_call_s)
+        if self._acceptor is not None:
+            self._acceptor.end()
         for connection in list(self.connections):
             connection.stop()
         if self.connections:
@@ -178,7 +182,14 @@ class Server:
         self._addresses[network] -= 1
         if not self._addresses[network]:
             del self._addresses[network]
-        if not self.connections:
+        self._look_whether_empty()
+
+    def _is_empty(self) -> bool:
+        """Returns True if no connection is open, or about to be."""
+        return not self.connections and (self._acceptor is None or not self._acceptor.connecting)
+
+    def _look_whether_empty(self) -> None:
+        if self._is_empty():
             self._empty.set()
 
     def _look(self) -> None:
@@ -204,22 +215,35 @@ class _Acceptor:
         *,
         handshakes_max: int,
         handshake_s_max: float,
+        when_connected: Callable[[], None],
     ) -> None:
+        """`when_connected` is called whenever `connecting` has lost one."""
         self._certificates = certificates
         self._handshakes_max = handshakes_max
         self._handshake_s_max = handshake_s_max
         self._loop = loop
         self._listening = listening
         self._protocol = protocol
-        self._connecting: set[asyncio.Task[Any]] = set()
-        self._closed = False
+        self.connecting: set[asyncio.Task[Any]] = set()
+        """Connections that were taken in and have no protocol yet: with TLS, those whose handshake is under way."""
+        self._when_connected = when_connected
+        self._closed = self._paused = False
         listening.setblocking(False)
         loop.add_reader(listening, self._accept)
 
     def close(self) -> None:
-        """Take no more in."""
-        self._closed = True
+        """Take in what has connected so far, and nothing more: from now on connections are refused, and none waits to be reset."""
         self._loop.remove_reader(self._listening)
+        for _ in range(BACKLOG // ACCEPTED_AT_ONCE):
+            if not self._paused:
+                self._accept()
+        self._closed = True
+        self._listening.close()
+
+    def end(self) -> None:
+        """End the handshakes that are under way still."""
+        for connecting in self.connecting:
+            connecting.cancel()
 
     def _accept(self) -> None:
         for _ in range(ACCEPTED_AT_ONCE):
@@ -234,44 +258,46 @@ class _Acceptor:
                 continue
             if self._certificates is None:
                 made = self._connect(connection)
-            elif len(self._connecting) < self._handshakes_max:
+            elif len(self.connecting) < self._handshakes_max:
                 made = self._connect_tls(connection, self._certificates)
             else:
                 connection.close()  # before a handshake there is no way to say `overloaded`
                 self._certificates.handshake_failed(ConnectionAbortedError("too many handshakes are under way"))
                 continue
             connecting = self._loop.create_task(made)
-            self._connecting.add(connecting)
-            connecting.add_done_callback(self._connecting.discard)
+            self.connecting.add(connecting)
+            connecting.add_done_callback(self._connected)
+
+    def _connected(self, connecting: "asyncio.Task[Any]") -> None:
+        self.connecting.discard(connecting)
+        self._when_connected()
 
     async def _connect(self, connection: socket.socket) -> None:
         try:
-            _, protocol = await self._loop.connect_accepted_socket(self._protocol, connection)
+            await self._loop.connect_accepted_socket(self._protocol, connection)
         except OSError:
             connection.close()
-            return
-        if self._closed:
-            protocol.stop()  # the server has looked for connections to end, and this was none yet
 
     async def _connect_tls(self, connection: socket.socket, certificates: Certificates) -> None:
-        protocol = self._protocol()
         try:
             await self._loop.connect_accepted_socket(
-                lambda: protocol, connection, ssl=certificates.context, ssl_handshake_timeout=self._handshake_s_max
+                self._protocol, connection, ssl=certificates.context, ssl_handshake_timeout=self._handshake_s_max
             )
+        except asyncio.CancelledError:
+            connection.close()
+            raise
         except OSError as problem:
             connection.close()
             certificates.handshake_failed(problem)
-            return
-        if self._closed:
-            protocol.stop()  # as above; what came with the end of the handshake is answered first
 
     def _pause(self, problem: OSError) -> None:
         logger.error("no connection can be taken: %s", problem)
+        self._paused = True
         self._loop.remove_reader(self._listening)
         self._loop.call_later(PAUSE_S, self._resume)
 
     def _resume(self) -> None:
+        self._paused = False
         if not self._closed:
             self._loop.add_reader(self._listening, self._accept)
 

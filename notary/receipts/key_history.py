@@ -13,18 +13,12 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from notary.receipts.note import VerifierKey, open_note, parse_verifier_key, sign_note
 from notary.receipts.refusal import NotVerified
+from notary.wire import HistoricKey
 from ordering.ids import excerpt
 
 ENDORSEMENT_HEAD: Final = "notary/key/v1"
 """The first line of an endorsement. No notary may have it as its origin, so an endorsement is never mistaken for a checkpoint."""
 KEYS_MAX: Final = 10_000
-
-
-class HistoricKey(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A key of the history; `endorsement` is a note signed by the key before it; the first key has none."""
-
-    verifier_key: str
-    endorsement: str | None = None
 
 
 def endorse(previous: VerifierKey, private_key: Ed25519PrivateKey, following: VerifierKey) -> HistoricKey:

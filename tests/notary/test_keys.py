@@ -17,8 +17,8 @@ from cryptography.hazmat.primitives.serialization import BestAvailableEncryption
 
 from notary import keys
 from notary.keyring import Keyring
-from notary.receipts.key_history import HistoricKey
 from notary.verify import trusted_keys
+from notary.wire import HistoricKey
 from ordering.errors import ConfigurationError
 from tests.notary.disk import Disk, Killed
 

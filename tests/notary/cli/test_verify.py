@@ -11,7 +11,8 @@ import msgspec
 import pytest
 
 from notary.cli import main
-from notary.receipts.key_history import HistoricKey, endorse
+from notary.receipts.key_history import endorse
+from notary.wire import HistoricKey
 from tests.notary.receipts.grown import ORIGIN, Grown, as_object, private_key, random_decisions, verifier_key
 
 ROOT = Path(__file__).parents[3]

@@ -10,8 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from notary.receipts import NotVerified, VerifierKey, sign_note
-from notary.receipts.key_history import KEYS_MAX, HistoricKey, decode_history, endorse, follow
+from notary.receipts.key_history import KEYS_MAX, decode_history, endorse, follow
 from notary.verify import trusted_keys
+from notary.wire import HistoricKey
 from tests.examples import some
 from tests.notary.receipts.grown import ORIGIN, private_key, verifier_key
 
