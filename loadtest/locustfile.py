@@ -17,7 +17,7 @@ from locust.runners import STATE_MISSING, MasterRunner, WorkerRunner
 
 from loadtest.openloop.coordinator import Coordinator
 from loadtest.openloop.member import MESSAGE, Member
-from loadtest.openloop.options import add_arguments
+from loadtest.openloop.plan import add_arguments
 
 coordinator: Coordinator | None = None
 member: Member | None = None
@@ -37,7 +37,7 @@ class NotaryUser(User):
             member.work()
 
 
-class Schedule(LoadTestShape):
+class ScheduleShape(LoadTestShape):
     """Keeps the number of users constant, since the schedule sets the rate. Ends the run when every submission is accounted for."""
 
     use_common_options = True
@@ -73,7 +73,7 @@ def _wire(environment: Environment, runner: Any, **_: Any) -> None:
     if isinstance(runner, MasterRunner):
         runner.register_message(MESSAGE, _coordinator_hears)
     else:
-        member = Member(environment, _tell_coordinator)
+        member = Member(environment, _send_to_coordinator)
     environment.events.test_start.add_listener(_begin)
     environment.events.spawning_complete.add_listener(_spawned)
     environment.events.test_stop.add_listener(_end)
@@ -91,7 +91,7 @@ def _coordinator_hears(msg: Any, **_: Any) -> None:
         coordinator.hear(msg.data)
 
 
-def _tell_coordinator(words: Any) -> None:
+def _send_to_coordinator(words: Any) -> None:
     # Not within the call: the coordinator may answer with "go" to the same member.
     if coordinator is not None:
         gevent.spawn(coordinator.hear, words)
@@ -129,8 +129,8 @@ def _exit_code(environment: Environment, **_: Any) -> None:
     """Set the exit code: a run without a figure, or without a start, is no success."""
     options = environment.parsed_options
     nothing = 1 if options is not None and options.headless else 0
-    told = None if coordinator is None else coordinator.exit_code
-    environment.process_exit_code = nothing if told is None else told
+    found = None if coordinator is None else coordinator.exit_code
+    environment.process_exit_code = nothing if found is None else found
 
 
 def _repeat_figure(**_: Any) -> None:

@@ -4,7 +4,6 @@ It plans, and waits until all submissions are generated and every user has start
 the processes, and prints the result.
 """
 
-import json
 import logging
 import sys
 import time
@@ -14,21 +13,22 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+import orjson
 from locust.env import Environment
 
-from loadtest.bench.facts import load_average, machine
+from loadtest.openloop.checker import Ledger
 from loadtest.openloop.connection import connect
-from loadtest.openloop.ledger import Ledger
-from loadtest.openloop.options import Unusable, plan_of, urls_of
-from loadtest.openloop.plan import Plan, slots_count
-from loadtest.openloop.tally import Tally, figure, lines_of, reasons_against, total
+from loadtest.openloop.plan import LoadPlan, Unusable, plan_of, urls_of
+from loadtest.openloop.tally import Tally, decode, figure, lines_of, reasons_against, total
+from loadtest.rig.machine import load_average, machine
+from loadtest.rig.schedule import slots_count
 
 GRACE_S = 15.0
 """The time after the last deadline by which every process has reported its share, or never will."""
 START_IN_S = 0.5
 """The time between the message and the start, so that the message arrives before it."""
 
-_log = logging.getLogger("openloop")
+logger = logging.getLogger("openloop")
 
 Send = Callable[[Mapping[str, Any]], None]
 
@@ -47,7 +47,7 @@ class Coordinator:
         self._forget()
 
     def _forget(self) -> None:
-        self._plan: Plan | None = None
+        self._plan: LoadPlan | None = None
         self._sends: list[Send] = []
         self._tallies: dict[int, Tally] = {}
         self._made: set[int] = set()
@@ -79,7 +79,7 @@ class Coordinator:
             self._problems.append(str(problem))
             return
         self._plan, self._ledger = plan, Ledger(position_first)
-        _log.info(
+        logger.info(
             "seed %s, %d processes, %s",
             plan.seed,
             len(sends),
@@ -100,7 +100,7 @@ class Coordinator:
             self._made.add(words["process"])
             self._go_if_ready()
         else:
-            self._tallies[words["process"]] = msgspec.convert(words["tally"], Tally)
+            self._tallies[words["process"]] = decode(words["tally"])
             self._ledger.hear(words["heard"])
 
     def spawned(self) -> None:
@@ -108,10 +108,10 @@ class Coordinator:
         self._spawned = True
         self._go_if_ready()
 
-    def lost(self, who: str) -> None:
+    def lost(self, process: str) -> None:
         """Note that a process of the run is gone: its share will never be accounted for."""
         if self._plan is not None and not self._finished():
-            self._problems.append(f"a process of the load is gone: {who}")
+            self._problems.append(f"a process of the load is gone: {process}")
 
     def tick(self) -> tuple[int, float] | None:
         """Returns (users, users a second to start) for Locust's shape, or None when the run is over."""
@@ -144,11 +144,11 @@ class Coordinator:
         assert plan is not None
         self.exit_code = 0
         found = figure(plan, whole) | {"began_unix_s": round(self._began_unix_s, 3)}
-        told = {"figure": found, "parameters": self._parameters(plan), "machine": machine(), "load_average": load_average()}
+        written = {"figure": found, "parameters": self._parameters(plan), "machine": machine(), "load_average": load_average()}
         self.lines = ["", *lines_of(found), ""]
         print("\n".join(self.lines), flush=True)
         if options.figure:
-            Path(options.figure).write_text(json.dumps(told, indent=1) + "\n")
+            Path(options.figure).write_bytes(orjson.dumps(written, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE))
 
     def _refuse(self, reasons: list[str]) -> None:
         self.exit_code = 1
@@ -163,7 +163,7 @@ class Coordinator:
         self._environment.stats.clear_all()
         self._over_at_s = time.monotonic() + START_IN_S + plan.seconds + plan.deadline_s + GRACE_S
         self._began_unix_s = time.time() + START_IN_S
-        _log.info("the schedule begins at %.3f", self._began_unix_s)
+        logger.info("the schedule begins at %.3f", self._began_unix_s)
         for send in self._sends:
             send({"say": "go", "run": plan.run, "at_unix_s": self._began_unix_s})
 
@@ -178,7 +178,7 @@ class Coordinator:
             return uuid.uuid4().hex
         return given if self._runs == 1 else f"{given}.{self._runs}"
 
-    def _parameters(self, plan: Plan) -> dict[str, Any]:
+    def _parameters(self, plan: LoadPlan) -> dict[str, Any]:
         options = self._environment.parsed_options
         assert options is not None
         shown = ("seed", "mix", "stages", "deadline_s", "receipt_sample", "urls")
@@ -193,7 +193,7 @@ def _ask(urls: tuple[str, ...]) -> tuple[dict[str, Any], int]:
     for url in urls:
         client = connect(url)
         try:
-            about = about or json.loads(_get(client, "/v1/notary"))
+            about = about or orjson.loads(_get(client, "/v1/notary"))
             # A checkpoint's second line is the size of the tree.
             sizes.append(int(_get(client, "/v1/checkpoint").split(b"\n")[1]))
         finally:

@@ -14,24 +14,25 @@ import msgspec
 from gevent.event import Event
 from locust.env import Environment
 
-from loadtest.openloop.plan import Plan
-from loadtest.openloop.process import Process
+from loadtest.openloop.plan import LoadPlan
+from loadtest.openloop.process import LoadProcess
+from loadtest.openloop.tally import encode
 
 MESSAGE = "openloop"
 REPORT_S = 1.0
 
-_log = logging.getLogger("openloop")
+logger = logging.getLogger("openloop")
 
-Tell = Callable[[dict[str, Any]], None]
+Send = Callable[[dict[str, Any]], None]
 
 
 class Member:
     """The state of this process in a run, if there is one."""
 
-    def __init__(self, environment: Environment, tell: Tell) -> None:
+    def __init__(self, environment: Environment, send: Send) -> None:
         self._environment = environment
-        self._tell = tell
-        self._process: Process | None = None
+        self._send = send
+        self._process: LoadProcess | None = None
         self._ready = Event()
         self._busy: gevent.Greenlet[..., Any] | None = None
 
@@ -39,8 +40,8 @@ class Member:
         """Handle a message of the coordinator."""
         if words["say"] == "make":
             self.drop()
-            plan = msgspec.convert(words["plan"], Plan)
-            self._process = Process(plan, self._record)
+            plan = msgspec.convert(words["plan"], LoadPlan)
+            self._process = LoadProcess(plan, self._record)
             self._busy = gevent.spawn(self._make, self._process)
         elif words["say"] == "go" and self._process is not None and self._process.plan.run == words["run"]:
             # Locust's own rates start here too, not with the generation.
@@ -63,30 +64,29 @@ class Member:
         self._ready.clear()
         self._process = self._busy = None
 
-    def _make(self, process: Process) -> None:
+    def _make(self, process: LoadProcess) -> None:
         plan = process.plan
         began_s = time.perf_counter()
 
         def progress(made: int, of: int) -> None:
             took_s = time.perf_counter() - began_s
-            _log.info("process %d: %s of %s submissions made and signed after %.0f s", plan.process, f"{made:,}", f"{of:,}", took_s)
+            logger.info("process %d: %s of %s submissions made and signed after %.0f s", plan.process, f"{made:,}", f"{of:,}", took_s)
 
         try:
             process.make(progress)
         except Exception as problem:
-            self._tell({"run": plan.run, "process": plan.process, "problem": f"making the requests: {type(problem).__name__}: {problem}"})
+            self._send({"run": plan.run, "process": plan.process, "problem": f"making the requests: {type(problem).__name__}: {problem}"})
             return
         self._ready.set()
-        self._tell({"run": plan.run, "process": plan.process, "made": True})
+        self._send({"run": plan.run, "process": plan.process, "made": True})
 
-    def _keep_reporting(self, process: Process) -> None:
+    def _keep_reporting(self, process: LoadProcess) -> None:
         finished = False
         while not finished:
             gevent.sleep(REPORT_S)
             finished = process.tally.finished
             tally, heard = process.report()
-            told = {"tally": msgspec.to_builtins(tally, str_keys=False), "heard": heard}
-            self._tell({"run": process.plan.run, "process": process.plan.process} | told)
+            self._send({"run": process.plan.run, "process": process.plan.process, "tally": encode(tally), "heard": heard})
 
     def _record(self, stage: str, ms: float, octets: int, requests: int, why: str | None) -> None:
         """Add two rows to Locust's table: submissions are its requests; transactions are next to them, and not in the total."""

@@ -9,7 +9,6 @@ A watcher stops them when the block's own process dies without leaving the block
 """
 
 import contextlib
-import json
 import os
 import pwd
 import shutil
@@ -21,14 +20,16 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import orjson
+
 from deploy.local import CannotRun
 from deploy.local.process import Process, spawn
-from loadtest.bench.facts import family
+from loadtest.rig import python_path
+from loadtest.rig.machine import family
 
 START_S_MAX = 60.0
 END_S_MAX = 10.0
 LOG_TAIL_LINES = 12
-_ROOT = Path(__file__).parents[2]
 
 # No separate module, which would import the whole package before it is needed.
 _WATCH = """
@@ -56,7 +57,7 @@ class Servers:
         folder.chmod(0o711)  # a server that runs as another user finds its own folder in here
         watcher = subprocess.Popen(
             [sys.executable, "-P", "-c", _WATCH, str(folder)],
-            env=os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, [str(_ROOT), os.environ.get("PYTHONPATH")]))},
+            env=os.environ | {"PYTHONPATH": python_path()},
             stdin=subprocess.PIPE,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
@@ -122,14 +123,14 @@ class Servers:
     def _write_down(self) -> None:
         rows = [[process.pid, process.born, int(number)] for process, number in self._running.values()]
         beside = self.folder / "processes.new"
-        beside.write_text(json.dumps(rows))
+        beside.write_bytes(orjson.dumps(rows))
         beside.replace(self.folder / "processes.json")
 
 
 def end_all(folder: Path) -> None:
     """End all processes that were started in that folder, the last one first, and remove it."""
     file = folder / "processes.json"
-    rows = json.loads(file.read_text()) if file.exists() else []
+    rows = orjson.loads(file.read_bytes()) if file.exists() else []
     for pid, born, number in reversed(rows):
         process = Process(pid, born)
         process.send(signal.SIGCONT)
