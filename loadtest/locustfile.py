@@ -15,9 +15,8 @@ from locust import LoadTestShape, User, constant, events, task
 from locust.env import Environment
 from locust.runners import STATE_MISSING, MasterRunner, WorkerRunner
 
-from loadtest.openloop.coordinator import Coordinator
-from loadtest.openloop.member import MESSAGE, Member
 from loadtest.openloop.plan import add_arguments
+from loadtest.openloop.run import MESSAGE, Coordinator, Member
 
 coordinator: Coordinator | None = None
 member: Member | None = None
@@ -136,4 +135,4 @@ def _exit_code(environment: Environment, **_: Any) -> None:
 def _repeat_figure(**_: Any) -> None:
     """Print the figure after Locust's own tables: their rates include the warm-up, and the last lines are those that people quote."""
     if coordinator is not None and coordinator.lines:
-        print("\n".join(coordinator.lines), flush=True)
+        print("\n".join(["The rates in Locust's tables include the warm-up. These do not:", *coordinator.lines]), flush=True)

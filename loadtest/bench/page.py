@@ -53,7 +53,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def refusal(name: str, noisy: Sequence[ResultLine]) -> str:
     """Returns the reason why a figure is not published, with the share of others in each of its results."""
-    shares = [f"  {line.case}: {'unknown' if line.others_share is None else f'{line.others_share:.1%}'}" for line in noisy]
+    shares = [f"  {line.case}: {line.others}" for line in noisy]
     remedy = f"measure again (`make bench ONLY={name}`) on a quiet machine, or look at the tables with --print"
     first = f"{name}: not written, because others took {OTHERS_SHARE_MAX:.0%} of the machine or more, or an unknown share; {remedy}"
     return "\n".join([first, *shares])

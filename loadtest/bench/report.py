@@ -33,7 +33,12 @@ class ResultLine(msgspec.Struct, frozen=True):
     """True if the system under test made errors: then the figures are invalid."""
     load_average: float | None = None
     others_share: float | None = None
-    """The share of all cores that processes of others took while this was measured; None in lines of earlier versions."""
+    """The share of all cores that processes of others took while this was measured; None if it is unknown."""
+
+    @property
+    def others(self) -> str:
+        """The share of the machine that others took, as text."""
+        return "an unknown share" if self.others_share is None else f"{self.others_share:.1%}"
 
     @property
     def quiet(self) -> bool:
@@ -55,6 +60,10 @@ class Report:
         """Measure from now on how much others take; otherwise the period of a result begins with the result before it."""
         self._others.begin()
 
+    def others_share(self) -> float | None:
+        """Returns the share of the machine that others took in the period that ends now, for results that are added later."""
+        return self._others.share()
+
     def add(
         self,
         figure: str,
@@ -64,8 +73,12 @@ class Report:
         goal: str | None = None,
         *,
         failed: bool = False,
+        others_share: float | None = None,
     ) -> None:
-        """Add one result. `failed`: the system under test made errors, so its figures are invalid."""
+        """Add one result. `failed`: the system under test made errors, so its figures are invalid.
+
+        `others_share`: of the period in which it was measured, if that did not end now.
+        """
         result = ResultLine(
             figure=figure,
             case=case,
@@ -76,14 +89,14 @@ class Report:
             goal=goal,
             failed=failed,
             load_average=load_average(),
-            others_share=_rounded(self._others.share()),
+            others_share=_rounded(self._others.share() if others_share is None else others_share),
         )
         self.failed = self.failed or failed
         self._results.append(result)
         print(orjson.dumps(msgspec.structs.asdict(result)).decode(), file=self._lines, flush=True)
         progress(f"{figure}: {case}: {_summary(result)}")
         if not result.quiet:
-            progress(f"{figure}: {case}: others took {result.others_share:.1%} of the machine: too much for docs/performance.md")
+            progress(f"{figure}: {case}: others took {result.others} of the machine: too much for docs/performance.md")
 
     def print_table(self) -> None:
         """Print all results, a table for each figure."""

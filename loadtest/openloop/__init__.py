@@ -29,10 +29,10 @@ Here requests are sent at their intended times, as in the real world, whatever h
 | `tally` | counts and times; the figure, or the reasons why there is none | yes |
 | `connection` | keep-alive HTTP on geventhttpclient | gevent |
 | `process` | one process's part: generating, pacing, retrying | gevent |
-| `member`, `coordinator` | the processes and their coordinator, over Locust's messages | Locust |
+| `run` | the processes and their coordinator, over Locust's messages | Locust |
 | `../locustfile.py` | the wiring: user, shape, events | Locust |
 | `__main__` | `make load`: brokers, workers, Locust, in one command | no |
 
 The schedule and the histograms are those of every open loop (`rig/schedule`, `rig/latencies`). The connections are not: Locust patches the
-standard library of its process. So nothing but `locust` itself imports `member`, `coordinator` and the wiring.
+standard library of its process. So nothing but `locust` itself imports `run` and the wiring.
 """

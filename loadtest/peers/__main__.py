@@ -21,6 +21,7 @@ from loadtest.peers.contest import contest
 from loadtest.peers.etcd import Etcd
 from loadtest.peers.turns import ON_BROKERS, PEERS, Peer, start, take_turns
 from loadtest.rig import brokers_of, interrupt_once
+from loadtest.rig.closed_loop import LoadResult
 from loadtest.rig.progress import progress
 
 LIMITS: Final = "limits"
@@ -71,9 +72,12 @@ def compare(report: Report, names: list[str], sizes: list[int], seconds: float, 
                 progress(f"starting {name}")
                 peers[name] = stack.enter_context(start(name, cluster))
         wrong = {name: contest(peer.url, seed) for name, peer in peers.items()}
-        results = {
-            size: take_turns(peers, size, seconds, rounds, seed + SEED_STEP * (at + 1), wrong) for at, size in enumerate(sizes) if peers
-        }
+        results: dict[int, dict[str, list[LoadResult]]] = {}
+        shares: dict[int, float | None] = {}
+        for at, size in enumerate(sizes if peers else []):
+            report.begin()
+            results[size] = take_turns(peers, size, seconds, rounds, seed + SEED_STEP * (at + 1), wrong)
+            shares[size] = report.others_share()
         alone: dict[int, float] = {}
         if LIMITS in names:
             assert cluster is not None
@@ -83,7 +87,7 @@ def compare(report: Report, names: list[str], sizes: list[int], seconds: float, 
             alone = measure_limits(report, cluster.bootstrap, etcd_alone, seconds / 2, seed)
         parameters = {"seconds": seconds, "rounds": rounds, "brokers": brokers, "seed": seed}
         for size, of_all in results.items():
-            add_results(report, of_all, size, parameters, wrong, alone.get(size))
+            add_results(report, of_all, size, parameters, wrong, alone.get(size), shares[size])
 
 
 def fetch() -> int:

@@ -2,7 +2,7 @@
 
     python -P -m loadtest.rig.closed_loop '{"urls": ["http://127.0.0.1:8080"], ...}'     the fields of `ClosedLoad`; prints one `LoadResult`
 
-`ClosedLoop` takes submissions from any source: a list, or the buffer of another process (`ahead`). As a command, it generates the bodies
+`ClosedLoop` takes submissions from any source: a list, or the buffer of another process (`Ahead`). As a command, it generates the bodies
 before the clock starts, and is one load in a process of its own.
 """
 

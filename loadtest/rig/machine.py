@@ -1,4 +1,4 @@
-"""The machine and the versions of a figure, and the CPU time and memory of processes, by psutil."""
+"""The machine and the versions of a figure; the environment of processes, and their CPU time and memory, by psutil."""
 
 import contextlib
 import os
@@ -38,6 +38,18 @@ def machine() -> dict[str, Any]:
 def load_average() -> float:
     """Returns the load average of the last minute, which also shows other users of this machine."""
     return round(os.getloadavg()[0], 2)
+
+
+def environment() -> dict[str, str]:
+    """Returns the environment of a process under test, or of a load."""
+    # Without the settings in the caller's shell.
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("NOTARY_") or name == "NOTARY_KAFKA_HOME"}
+    return kept | {"PYTHONPATH": python_path()}
+
+
+def python_path(*first: Path) -> str:
+    """Returns PYTHONPATH for a process of this checkout."""
+    return os.pathsep.join(filter(None, [*map(str, first), str(_ROOT), os.environ.get("PYTHONPATH")]))
 
 
 def family(pids: Iterable[int]) -> list[int]:
@@ -81,19 +93,22 @@ def own_cpu_seconds() -> float:
 class OthersMeter:
     """Measures the share of the machine that other processes take: all those that this one did not start."""
 
-    SECONDS_MIN = 1.0
+    SECONDS_MIN = 0.5
     """The kernel counts in hundredths of a second: a shorter period says nothing, and has the share of the period before."""
 
     def __init__(self) -> None:
-        self._share = 0.0
+        self._share: float | None = None
         self.begin()
 
     def begin(self) -> None:
         """Begin a new period."""
         self._began_s, self._others_s = time.monotonic(), machine_cpu_seconds() - own_cpu_seconds()
 
-    def share(self) -> float:
-        """Returns the share of all cores that others took since the last call, or since `begin`; begins a new period."""
+    def share(self) -> float | None:
+        """Returns the share of all cores that others took since the last call, or since `begin`, and begins a new period.
+
+        None: no period was long enough yet.
+        """
         took_s, others_s = time.monotonic() - self._began_s, machine_cpu_seconds() - own_cpu_seconds() - self._others_s
         if took_s >= self.SECONDS_MIN:
             self._share = max(0.0, others_s) / took_s / machine()["cores"]

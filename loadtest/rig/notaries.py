@@ -5,7 +5,6 @@ system under test for the length of a block; `run_module` runs a load and return
 """
 
 import contextlib
-import os
 import select
 import signal
 import subprocess
@@ -22,13 +21,12 @@ import msgspec
 
 from deploy.local import Cluster
 from loadtest.rig.generate import party_key_pem
-from loadtest.rig.machine import family
+from loadtest.rig.machine import environment, family
 from loadtest.rig.progress import progress
 from loadtest.rig.signing import NOTARY, PARTY
 
 READY_S_MAX = 60.0
 STOP_S_MAX = 40.0
-_ROOT = Path(__file__).parents[2]
 
 
 class Service(msgspec.Struct, frozen=True):
@@ -81,18 +79,6 @@ def notary(*arguments: str) -> str:
 
 
 _COMMAND = [sys.executable, "-P", "-m", "notary"]
-
-
-def environment() -> dict[str, str]:
-    """Returns the environment of a process under test, or of a load."""
-    # Without the settings in the caller's shell.
-    kept = {name: value for name, value in os.environ.items() if not name.startswith("NOTARY_") or name == "NOTARY_KAFKA_HOME"}
-    return kept | {"PYTHONPATH": python_path()}
-
-
-def python_path(*first: Path) -> str:
-    """Returns PYTHONPATH for a process of this checkout."""
-    return os.pathsep.join(filter(None, [*map(str, first), str(_ROOT), os.environ.get("PYTHONPATH")]))
 
 
 def _url_of(worker: "subprocess.Popen[bytes]", log_file: Path, ready_s_max: float) -> str:

@@ -18,8 +18,8 @@ from loadtest.openloop.__main__ import main as openloop
 from loadtest.peers import front
 from loadtest.peers.servers import Servers
 from loadtest.rig import make, run_module, worker
-from loadtest.rig.ahead import Ahead
 from loadtest.rig.closed_loop import ClosedLoad, LoadResult
+from loadtest.rig.generate import Ahead
 from tests.planted import Planted
 
 SCRIPT = [str(Path(sys.executable).with_name("notary"))]

@@ -2,7 +2,7 @@
 
     python -P -m loadtest.bench.figures.long [--requests 10000000] [--inputs 1] [--brokers 1] [--out bench-long.jsonl] [--ready]
 
-One worker, a closed loop, all answers checked; another process generates the submissions concurrently (`ahead`). The figures of each tenth
+One worker, a closed loop, all answers checked; another process generates the submissions concurrently (`Ahead`). The figures of each tenth
 of the requests: the rate, latencies, CPU seconds for a thousand requests of worker, brokers and load, the worker's memory, and the disk
 space of index and log; also memory and rate by time. Ctrl-C ends it and reports the figures measured so far.
 
@@ -28,8 +28,8 @@ from loadtest.bench.figure import COLOURS, Figure, Lines, Row, add_arguments, ru
 from loadtest.bench.loads import Case, closed_load, name_of, run_load
 from loadtest.bench.report import Report
 from loadtest.rig import RunningNotary, interrupt_once, notary, worker
-from loadtest.rig.ahead import Ahead
 from loadtest.rig.closed_loop import ClosedLoop, wrong
+from loadtest.rig.generate import Ahead
 from loadtest.rig.latencies import Latencies
 from loadtest.rig.machine import costs, cpu_seconds, disk_bytes, resident_bytes
 from loadtest.rig.progress import Bar, progress

@@ -57,6 +57,7 @@ def add_results(
     parameters: Mapping[str, Any],
     wrong: Mapping[str, Sequence[str]],
     append_and_read: float | None,
+    others_share: float | None,
 ) -> None:
     """Report and print all peers' loads of one size. `append_and_read`: the rate of the log alone, in requests a second."""
     table = Table(title=f"{requests} requests a submission, {connections_of(requests)} connections", title_justify="left", box=None)
@@ -75,7 +76,7 @@ def add_results(
             progress(f"{name} is wrong: {text}")
         failed = bool(wrong[name]) or bool(figures["errors"]) or not rates[name]
         about = {"peer": name, "requests": requests, "inputs": INPUTS, "connections": connections_of(requests), **parameters}
-        report.add("peers", f"{name}, {requests} a submission", figures, about, goal, failed=failed)
+        report.add("peers", f"{name}, {requests} a submission", figures, about, goal, failed=failed, others_share=others_share)
         cells = [format(figures[key], form) if key in figures else "" for _, key, form in _COLUMNS]
         table.add_row(f"{name}{'  FAILED' if failed else ''}", *cells)
     Console(width=None if sys.stdout.isatty() else 120, highlight=False).print("", table)

@@ -154,7 +154,7 @@ def test_a_busy_machine_is_not_published(tmp_path: Path, capsys: pytest.CaptureF
     assert (tmp_path / "page" / "overload.png").exists()
     message = capsys.readouterr().err
     assert "curve: not written" in message
-    assert f"case of curve, at 50%: {'unknown' if others_share is None else f'{others_share:.1%}'}" in message
+    assert f"case of curve, at 50%: {'an unknown share' if others_share is None else f'{others_share:.1%}'}" in message
     assert "--print" in message
 
 

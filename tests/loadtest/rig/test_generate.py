@@ -1,10 +1,13 @@
 """Tests that the generated load is valid: the notary's own code decodes and verifies it here, and had no part in making it."""
 
+import asyncio
+import os
+import signal
 from itertools import islice
 
 import pytest
 
-from loadtest.rig.generate import party_key, party_key_pem, payload_values, steps, submissions
+from loadtest.rig.generate import Ahead, party_key, party_key_pem, payload_values, steps, submissions
 from loadtest.rig.signing import NOTARY, PARTY
 from notary.parties import load_public_key, verifier
 from payload import decode_requests, decode_submission, signed_message
@@ -63,3 +66,29 @@ def test_steps_are_ordered_batches() -> None:
 def test_the_key_is_the_same_for_every_load() -> None:
     """One registration of the party serves every load."""
     assert party_key().public_key() == party_key().public_key()
+
+
+# ---- ahead, by another process ----
+
+
+@pytest.mark.seconds
+async def test_submissions_made_elsewhere_are_the_same() -> None:
+    """Submissions from the other process are exactly those that this one would make."""
+    async with Ahead.of(7, 3, 2, 20) as ahead:
+        await ahead.filled()
+        taken = [ahead.take() for _ in range(20)]
+        assert taken == list(islice(submissions(7, 3, 2), 20))
+        assert (ahead.take(), ahead.left) == (None, 0)
+
+
+@pytest.mark.seconds
+async def test_a_maker_that_ends_early_is_noticed() -> None:
+    """The end of the process that makes submissions is noticed, so that nothing waits for more."""
+    async with Ahead.of(7, 100, 2, 10_000_000) as ahead:
+        await ahead.filled()
+        os.kill(ahead.pid, signal.SIGKILL)
+        async with asyncio.timeout(30):
+            while not ahead.problem:
+                ahead.take()
+                await ahead.more()
+        assert "ended" in ahead.problem
