@@ -10,7 +10,7 @@ belongs to it (R3).
 | `core` | `Joiner.step(records, now) -> Ready`: apply, join, drop, propose fills and fences | yes |
 | `ready` | state in, effects out, as values | yes |
 | `control` | the owner of the log, the key in force, payload partitions and format versions (R10) | yes |
-| `lives` | the incarnations: registered, fenced, last sequence counted | yes |
+| `incarnations` | the incarnations: registered, fenced, last sequence counted | yes |
 | `history` | the running hash over the records that took effect, and views of it (R10) | yes |
 | `evidence` | views that differ from our own history, and the suspicions that follow | yes |
 | `buffer` | payload records whose entries have not been applied | yes |
@@ -18,7 +18,7 @@ belongs to it (R3).
 | `queue` | the submissions admitted and not answered, bounded; the batches made from them | no |
 | `sender` | one worker's producer side: its incarnations, both appends at once, resending of batches filled or lost | no |
 | `look` | checks that the log still holds the records that the index was made from | no |
-| `standstill` | detects readers and a head that make no progress | yes |
+| `stalled` | detects readers and a head that make no progress | yes |
 | `proposals` | appends the fills and fences that the core proposes | no |
 | `driver` | poll -> step -> apply -> answer, and the watchdog | no |
 
@@ -31,7 +31,7 @@ from joiner.control import LogState
 from joiner.core import Joiner
 from joiner.driver import Applier, Driver, DriverSettings
 from joiner.history import Effect, Mark
-from joiner.lives import Life, Lives
+from joiner.incarnations import Incarnations, IncarnationState
 from joiner.queue import AdmittedSubmission, Batch, Pending, QueueLimits, SubmissionQueue
 from joiner.ready import FillWanted, JoinerLimits, JoinerState, OrderedBatch, Ready, RootSeen, VoteVoid
 from joiner.sender import Sender, SenderSettings
@@ -45,11 +45,11 @@ __all__ = [
     "DriverSettings",
     "Effect",
     "FillWanted",
+    "IncarnationState",
+    "Incarnations",
     "Joiner",
     "JoinerLimits",
     "JoinerState",
-    "Life",
-    "Lives",
     "LogState",
     "Mark",
     "OrderedBatch",

@@ -35,9 +35,9 @@ class Buffer:
     def __init__(self) -> None:
         self._partitions: dict[int, OrderedDict[tuple[int, int], list[Buffered]]] = {}
         # Per incarnation: a heap of the (sequence, partition) pairs buffered here, each pair once; their cost; their number of records.
-        self._by_life: dict[int, list[tuple[int, int]]] = {}
-        self._bytes_by_life: dict[int, int] = {}
-        self._records_by_life: dict[int, int] = {}
+        self._by_incarnation: dict[int, list[tuple[int, int]]] = {}
+        self._bytes_by_incarnation: dict[int, int] = {}
+        self._records_by_incarnation: dict[int, int] = {}
         self.size_bytes = 0
         self.records = 0
 
@@ -47,7 +47,7 @@ class Buffer:
         of_key = records.get((incarnation, sequence))
         if of_key is None:
             records[incarnation, sequence] = [record]
-            heappush(self._by_life.setdefault(incarnation, []), (sequence, partition))
+            heappush(self._by_incarnation.setdefault(incarnation, []), (sequence, partition))
         else:
             of_key.append(record)
         self._count(incarnation, 1, _cost(record))
@@ -68,7 +68,7 @@ class Buffer:
 
     def drop_through(self, incarnation: int, sequence: int | None) -> int:
         """Drop this incarnation's records up to that sequence (all for None) in every partition; returns the number of batches dropped."""
-        waiting = self._by_life.get(incarnation)
+        waiting = self._by_incarnation.get(incarnation)
         dropped = 0
         while waiting and (sequence is None or waiting[0][0] <= sequence):
             this, partition = heappop(waiting)
@@ -76,7 +76,7 @@ class Buffer:
             self._count(incarnation, -len(records), -sum([_cost(record) for record in records]))
             dropped += 1
         if waiting is not None and not waiting:
-            del self._by_life[incarnation], self._bytes_by_life[incarnation], self._records_by_life[incarnation]
+            del self._by_incarnation[incarnation], self._bytes_by_incarnation[incarnation], self._records_by_incarnation[incarnation]
         return dropped
 
     def records_of(self, partition: int) -> list[Record]:
@@ -90,11 +90,11 @@ class Buffer:
 
     def incarnations(self) -> list[int]:
         """Returns the incarnations that have records here."""
-        return list(self._by_life)
+        return list(self._by_incarnation)
 
     def size_of(self, incarnation: int) -> tuple[int, int]:
         """Returns the number and cost of the records of that incarnation."""
-        return self._records_by_life.get(incarnation, 0), self._bytes_by_life.get(incarnation, 0)
+        return self._records_by_incarnation.get(incarnation, 0), self._bytes_by_incarnation.get(incarnation, 0)
 
     def last_run(self, partition: int) -> list[Record]:
         """Returns the last records in that partition that a copy may replace (`last_of_one_time`), among those with values."""
@@ -115,8 +115,8 @@ class Buffer:
     def _count(self, incarnation: int, records: int, size_bytes: int) -> None:
         self.records += records
         self.size_bytes += size_bytes
-        self._records_by_life[incarnation] = self._records_by_life.get(incarnation, 0) + records
-        self._bytes_by_life[incarnation] = self._bytes_by_life.get(incarnation, 0) + size_bytes
+        self._records_by_incarnation[incarnation] = self._records_by_incarnation.get(incarnation, 0) + records
+        self._bytes_by_incarnation[incarnation] = self._bytes_by_incarnation.get(incarnation, 0) + size_bytes
 
 
 def _cost(record: Buffered) -> int:

@@ -5,7 +5,7 @@ of a clock that never runs backwards. It returns `Ready`: the batches joined, th
 might append. The batches that all steps emit together are a function of the log: neither the clock nor the division of records into steps
 changes them.
 
-The rules of this file (to *apply* a record, `judge` in the code, is to decide whether it counts, and to count or skip it):
+The rules of this file (to *apply* a record is to decide whether it counts, and to count or skip it):
 - The head is the first ordering record not yet applied. It is applied when it can be finished; until then no part of it counts, so that the
   persisted state never holds half a record.
 - The checks of a record run in this order: it decodes; it is signed; its view; then the rule of its kind. A record that fails is skipped
@@ -25,7 +25,7 @@ import msgspec
 
 from joiner.buffer import Buffer, Buffered
 from joiner.control import LogState
-from joiner.evidence import Doubts, Evidence
+from joiner.evidence import Evidence, Suspicions
 from joiner.history import (
     NO_CONTENT,
     NONE_SKIPPED,
@@ -33,13 +33,13 @@ from joiner.history import (
     Effect,
     History,
     Mark,
+    extend_skipped,
     extended,
     fingerprint,
     fingerprint_of,
     last_of_one_time,
-    passed_over,
 )
-from joiner.lives import Life, Lives
+from joiner.incarnations import Incarnations, IncarnationState
 from joiner.ready import (
     Fenced,
     FenceWanted,
@@ -130,9 +130,9 @@ class Joiner:
         read, so the history is not the log's and no view is compared.
         """
         state = state or JoinerState()
-        self.lives = Lives(state.lives)
+        self.incarnations = Incarnations(state.incarnations)
         self.history = History(state.effects)
-        self.doubts = Doubts(state.agreed, state.doubts)
+        self.suspicions = Suspicions(state.agreed, state.suspicions)
         self.marks: dict[int, Mark] = dict(state.marks)
         self.log_state: LogState | None = state.log_state
         self._worker_name = worker_name
@@ -201,13 +201,13 @@ class Joiner:
         if not self._queue:
             return []
         *run, last = last_of_one_time(queued.source for queued in reversed(self._queue))
-        judged: list[Effect] = []
+        applied: list[Effect] = []
         skipped = NONE_SKIPPED, b""
         if len(run) + 1 == len(self._queue):
-            judged, skipped = self.history.last_run, self._since_effect
+            applied, skipped = self.history.last_run, self._since_effect
         for record in run:
             skipped = _skipping(*skipped, record)
-        return [*judged, Effect(0, b"", last.offset, last.append_time_ms, fingerprint_of(last), NO_CONTENT, 0, b"", *skipped)]
+        return [*applied, Effect(0, b"", last.offset, last.append_time_ms, fingerprint_of(last), NO_CONTENT, 0, b"", *skipped)]
 
     def is_buffered(self, partition: int) -> bool:
         """Returns True if payload records of that partition wait for their entries."""
@@ -233,12 +233,14 @@ class Joiner:
     @property
     def unregistered(self) -> tuple[int, int]:
         """The number and cost of the payload records of unregistered incarnations: nothing drops them before they register (R5)."""
-        sizes = [self._buffer.size_of(incarnation) for incarnation in self._buffer.incarnations() if self.lives.get(incarnation) is None]
+        sizes = [
+            self._buffer.size_of(incarnation) for incarnation in self._buffer.incarnations() if self.incarnations.get(incarnation) is None
+        ]
         return sum([records for records, _ in sizes]), sum([size_bytes for _, size_bytes in sizes])
 
     def is_hole(self, fill: FillWanted) -> bool:
         """Returns True if that content is still wanted and has still not been read."""
-        if not self.lives.counts(fill.incarnation, fill.sequence):
+        if not self.incarnations.counts(fill.incarnation, fill.sequence):
             return False
         return self._content(fill.partition, fill.incarnation, fill.sequence, fill.payload_hash) is None
 
@@ -251,7 +253,7 @@ class Joiner:
         """Returns the next offset to read of each topic-partition: a new reader starts there."""
         return dict(self._read_next)
 
-    def forget_unjudged(self) -> dict[int, Kept]:
+    def forget_unapplied(self) -> dict[int, Kept]:
         """Return to the state after a restart (R8, R10): records that did not take effect must be passed in again, from `read_next` on.
 
         Returns, per payload partition, the records that need not be read again: payloads before the mark, the joined content with the
@@ -289,14 +291,14 @@ class Joiner:
 
     def examined(self, evidence: Evidence) -> None:
         """Record that the log was compared with our history because of that view, and holds all of it."""
-        self.doubts.examined(evidence.view)
+        self.suspicions.examined(evidence.view)
 
     def may_count(self, record: Record) -> bool:
         """Returns True if an entry may still name this payload record; always True for an ordering record."""
         if record.stream == ORDERING:
             return True
         try:
-            return record.value is not None and not self.lives.is_past(*decode_batch_key(record.key))
+            return record.value is not None and not self.incarnations.is_past(*decode_batch_key(record.key))
         except CorruptRecord:
             return False
 
@@ -316,7 +318,7 @@ class Joiner:
             return ()
         entry = head.record
         assert isinstance(entry, Entry)
-        if not self.lives.counts(entry.incarnation, entry.sequence) or not self._is_signed(head, entry, log):
+        if not self.incarnations.counts(entry.incarnation, entry.sequence) or not self._is_signed(head, entry, log):
             return ()
         content = self._content(entry.partition, entry.incarnation, entry.sequence, entry.payload_hash)
         if content is None or content.value is None:
@@ -347,14 +349,14 @@ class Joiner:
                 self._take_ordering(record, now_ms, signed_by or {})
             else:
                 self._take_payload(record, ready)
-        self._judge(ready, at_once=not records)
+        self._apply(ready, at_once=not records)
         self._prepared = None
         self._propose_fills(ready, now_ms)
         self._propose_fences(ready, now_ms)
-        ready.lives = list(self.lives.changed.values())
-        self.lives.changed.clear()
+        ready.incarnations = list(self.incarnations.changed.values())
+        self.incarnations.changed.clear()
         ready.log_time_ms = self._log_time_ms
-        ready.agreed, ready.doubts = self.doubts.agreed, self.doubts.open
+        ready.agreed, ready.suspicions = self.suspicions.agreed, self.suspicions.open
         if ready.advanced:
             ready.offsets_next = self._offsets_next()
         if self._dropped and self._hole is None:
@@ -386,7 +388,7 @@ class Joiner:
             ready.notices.append(Notice("malformed", record.stream, record.offset, str(problem)))
             return
         # Records of an incarnation not seen yet are kept: its register record may lie ahead in the ordering topic (R5).
-        if record.value is None or self.lives.is_past(incarnation, sequence):
+        if record.value is None or self.incarnations.is_past(incarnation, sequence):
             return
         hole = self._hole
         if hole is not None and (hole.partition, hole.incarnation, hole.sequence) == (record.stream, incarnation, sequence):
@@ -404,7 +406,7 @@ class Joiner:
 
     # ---- applying ("judging" in the names) ----
 
-    def _judge(self, ready: Ready, *, at_once: bool) -> None:
+    def _apply(self, ready: Ready, *, at_once: bool) -> None:
         """Apply records at the head until there is none, one must wait, or the step is full.
 
         A large batch is applied by a step that begins with it, without records: `prepare` came before that one. `at_once`: this is one.
@@ -422,7 +424,7 @@ class Joiner:
                 self._hole = hole_before if hole_before is head.record else None
                 break
             batches_before, seen_before = len(ready.batches), self.history.seen
-            if not self._judge_head(head, ready):
+            if not self._apply_head(head, ready):
                 break
             if self.history.seen == seen_before:
                 self._since_effect = _skipping(*self._since_effect, head.source)
@@ -437,10 +439,10 @@ class Joiner:
         if self._hole is not hole_before:
             self._skipped, self._fills_due_ms = None, -1
 
-    def _judge_head(self, head: _Queued, ready: Ready) -> bool:
+    def _apply_head(self, head: _Queued, ready: Ready) -> bool:
         """Apply the record at the head; False leaves it there: a hole, a view to examine, or a reason to stop."""
         if self.log_state is None:
-            return self._judge_genesis(head, ready)
+            return self._apply_genesis(head, ready)
         if isinstance(head.record, CorruptRecord):
             head.record = self._decode(head.source.value)  # a format version may have become active since it was read
         record = head.record
@@ -452,7 +454,7 @@ class Joiner:
             ready.notices.append(Notice("unsigned", ORDERING, head.offset, text))
             return True
         if isinstance(record, Settle):
-            return self._judge_settle(head, record, self.log_state, ready)
+            return self._apply_settle(head, record, self.log_state, ready)
         if isinstance(record, _WORKER_RECORDS) and not head.compared:
             head.own_view = self._compare(head, record, ready)
             head.compared = ready.evidence is None
@@ -460,20 +462,20 @@ class Joiner:
             return False
         match record:
             case Entry():
-                return self._judge_entry(head, record, self.log_state, ready)
+                return self._apply_entry(head, record, self.log_state, ready)
             case Register():
-                self._judge_register(head, record, ready)
+                self._apply_register(head, record, ready)
             case Fence():
-                self._judge_end(head, self.lives.fence(record.incarnation, record.sequence_last), record.incarnation, ready)
+                self._apply_end(head, self.incarnations.fence(record.incarnation, record.sequence_last), record.incarnation, ready)
             case Checkpoint():
-                self._judge_checkpoint(head, record, ready)
+                self._apply_checkpoint(head, record, ready)
             case Retire():
-                ended = self.lives.retire(record.incarnation)
+                ended = self.incarnations.retire(record.incarnation)
                 if ended is not None:
                     ready.roots_seen.append(VoteVoid(ended.name, len(ready.batches)))
-                self._judge_end(head, ended, record.incarnation, ready, retired=True)
+                self._apply_end(head, ended, record.incarnation, ready, retired=True)
             case Activate():
-                return self._judge_activate(head, record, self.log_state, ready)
+                return self._apply_activate(head, record, self.log_state, ready)
             case Key():
                 self._change_log(head, self.log_state.with_key(record), "a key record", ready)
             case Partitions():
@@ -482,7 +484,7 @@ class Joiner:
                 ready.notices.append(Notice("skipped", ORDERING, head.offset, "a genesis record counts at the start of the topic alone"))
         return True
 
-    def _judge_genesis(self, head: _Queued, ready: Ready) -> bool:
+    def _apply_genesis(self, head: _Queued, ready: Ready) -> bool:
         try:
             genesis = decode_genesis(head.source.value)
         except CorruptRecord as problem:
@@ -516,13 +518,13 @@ class Joiner:
             return False
         writer = self._writer(record)
         if comparison is Comparison.OWN:
-            self.doubts.own(record.view, writer, self._worker_name)
+            self.suspicions.own(record.view, writer, self._worker_name)
             return True
         seen = self.history.seen
-        if not self.doubts.is_examined(record.view):
+        if not self.suspicions.is_examined(record.view):
             ready.evidence = Evidence(head.offset, record.view, writer, seen)
             return False
-        self.doubts.foreign(writer, seen)
+        self.suspicions.foreign(writer, seen)
         text = f"worker {writer!r} had another history after {record.view.seen} records than this worker, which has {seen} there"
         ready.notices.append(Notice("foreign-view", ORDERING, head.offset, text))
         return False
@@ -530,12 +532,12 @@ class Joiner:
     def _writer(self, record: Entry | Register | Fence | Checkpoint) -> str:
         if isinstance(record, Register):
             return record.name
-        life = self.lives.get(record.writer if isinstance(record, Fence) else record.incarnation)
-        return "" if life is None else life.name
+        state = self.incarnations.get(record.writer if isinstance(record, Fence) else record.incarnation)
+        return "" if state is None else state.name
 
-    def _judge_entry(self, head: _Queued, entry: Entry, log: LogState, ready: Ready) -> bool:
+    def _apply_entry(self, head: _Queued, entry: Entry, log: LogState, ready: Ready) -> bool:
         incarnation, sequence = entry.incarnation, entry.sequence
-        if not self.lives.counts(incarnation, sequence):
+        if not self.incarnations.counts(incarnation, sequence):
             ready.notices.append(Notice("skipped", ORDERING, head.offset, f"entry ({incarnation}, {sequence}) does not count"))
             return True
         if entry.partition >= log.payload_partitions:
@@ -544,7 +546,7 @@ class Joiner:
             return True
         if self._ordering_only:
             self._log_time_ms = max(self._log_time_ms, min(head.source.append_time_ms, entry.sent_at_ms + SENT_AT_AHEAD_MAX_MS))
-            self.lives.count(incarnation, sequence, self._log_time_ms)
+            self.incarnations.count(incarnation, sequence, self._log_time_ms)
             self._take_effect(head, ready)
             return True
         content = self._content(entry.partition, incarnation, sequence, entry.payload_hash)
@@ -562,7 +564,7 @@ class Joiner:
         requests: tuple[Request, ...] = ()
         if not filled:
             requests = own.requests if own is not None and is_own else self._requests(entry, content, log, ready)
-        self.lives.count(incarnation, sequence, self._log_time_ms)
+        self.incarnations.count(incarnation, sequence, self._log_time_ms)
         self._take_effect(head, ready, content=(entry, content, value_hash), mark=not filled)
         self._drop_through(incarnation, sequence, ready, expected=1)
         batch = OrderedBatch(
@@ -619,20 +621,20 @@ class Joiner:
             return ()
         return requests
 
-    def _judge_register(self, head: _Queued, record: Register, ready: Ready) -> None:
+    def _apply_register(self, head: _Queued, record: Register, ready: Ready) -> None:
         at_ms = max(self._log_time_ms, head.source.append_time_ms)
-        registered = self.lives.register(record.nonce, record.name, at_ms, record.format_version)
+        registered = self.incarnations.register(record.nonce, record.name, at_ms, record.format_version)
         if registered is None:
             ready.notices.append(Notice("skipped", ORDERING, head.offset, "a register record came twice"))
             return
-        life, fenced = registered
+        state, fenced = registered
         self._take_effect(head, ready)
-        ready.registered.append(life)
+        ready.registered.append(state)
         if fenced is not None:
-            ready.fenced.append(Fenced(fenced, life))
+            ready.fenced.append(Fenced(fenced, state))
             self._drop_through(fenced.incarnation, None, ready)
 
-    def _judge_end(self, head: _Queued, ended: Life | None, incarnation: int, ready: Ready, *, retired: bool = False) -> None:
+    def _apply_end(self, head: _Queued, ended: IncarnationState | None, incarnation: int, ready: Ready, *, retired: bool = False) -> None:
         """Apply a fence or retire record that ended the incarnation `ended`; None for a record that does not count."""
         if ended is None:
             text = f"{'retire' if retired else 'fence'} of incarnation {incarnation} does not count"
@@ -642,8 +644,8 @@ class Joiner:
         ready.fenced.append(Fenced(ended, None, retired))
         self._drop_through(incarnation, None, ready)
 
-    def _judge_checkpoint(self, head: _Queued, record: Checkpoint, ready: Ready) -> None:
-        writer = self.lives.get(record.incarnation)
+    def _apply_checkpoint(self, head: _Queued, record: Checkpoint, ready: Ready) -> None:
+        writer = self.incarnations.get(record.incarnation)
         if writer is None or writer.fenced or not head.own_view:
             why = "its view is not this worker's history" if writer is not None and not writer.fenced else "that is over"
             text = f"a checkpoint of incarnation {record.incarnation} is not compared: {why}"
@@ -654,12 +656,12 @@ class Joiner:
         ready.roots_seen.append(seen)
 
     def _voters(self) -> frozenset[str]:
-        return self.lives.names_since(self._log_time_ms - ELECTORATE_MS)
+        return self.incarnations.names_since(self._log_time_ms - ELECTORATE_MS)
 
-    def _judge_activate(self, head: _Queued, record: Activate, log: LogState, ready: Ready) -> bool:
+    def _apply_activate(self, head: _Queued, record: Activate, log: LogState, ready: Ready) -> bool:
         version = record.format_version
-        lives = [self.lives.named(name) for name in self._voters()]
-        behind = [life.name for life in lives if life is not None and life.format_version < version]
+        incarnations = [self.incarnations.named(name) for name in self._voters()]
+        behind = [state.name for state in incarnations if state is not None and state.format_version < version]
         if not behind and log.with_format(version) is not None and version > self._format_version:
             ready.stop = Fatal(
                 FatalCode.FORMAT_TOO_NEW,
@@ -671,7 +673,7 @@ class Joiner:
         self._change_log(head, None if behind else log.with_format(version), what, ready)
         return True
 
-    def _judge_settle(self, head: _Queued, record: Settle, log: LogState, ready: Ready) -> bool:
+    def _apply_settle(self, head: _Queued, record: Settle, log: LogState, ready: Ready) -> bool:
         if self._ordering_only:
             return True  # the payload topic also determines whether it takes effect
         comparison = self.history.compare(record.view)
@@ -686,7 +688,7 @@ class Joiner:
         settled = log.with_settled(record.view.seen) if comparison is Comparison.OWN else None
         self._change_log(head, settled, "a settle record", ready)
         if settled is not None:
-            self.doubts.settle(record.view.seen)
+            self.suspicions.settle(record.view.seen)
         return True
 
     def _change_log(self, head: _Queued, changed: LogState | None, what: str, ready: Ready) -> None:
@@ -776,7 +778,7 @@ class Joiner:
         if log is None or not isinstance(entry, Entry) or entry.partition >= log.payload_partitions:
             return None
         key = (entry.incarnation, entry.sequence)
-        if key in self._fill_proposed_ms or not self.lives.counts(*key) or not self._is_signed(queued, entry, log):
+        if key in self._fill_proposed_ms or not self.incarnations.counts(*key) or not self._is_signed(queued, entry, log):
             return None
         fill = FillWanted(entry.partition, *key, entry.payload_hash)
         return fill if self.is_hole(fill) else None
@@ -786,18 +788,18 @@ class Joiner:
         silent_since_ms = self._log_time_ms - self._limits.worker_timeout_ms
         silent: dict[int, tuple[int, int]] = {}
         for incarnation in self._buffer.incarnations():
-            life = self.lives.get(incarnation)
-            if life is None or life.fenced or life.active_at_ms >= silent_since_ms:
+            state = self.incarnations.get(incarnation)
+            if state is None or state.fenced or state.active_at_ms >= silent_since_ms:
                 continue
             # Log time does not advance while no worker sends, so the first entry after a quiet night makes every other incarnation look
             # silent. An incarnation whose payload arrived just before its entry has hole_timeout to show that it is not.
             sequence_last, since_ms = self._silent.get(incarnation, (-1, now_ms))
-            if sequence_last != life.sequence_last:
+            if sequence_last != state.sequence_last:
                 since_ms = now_ms
             elif now_ms - since_ms >= self._limits.hole_timeout_ms:
                 since_ms = now_ms
-                ready.fences.append(FenceWanted(incarnation, life.sequence_last))
-            silent[incarnation] = (life.sequence_last, since_ms)
+                ready.fences.append(FenceWanted(incarnation, state.sequence_last))
+            silent[incarnation] = (state.sequence_last, since_ms)
         self._silent = silent
 
     # ---- offsets to resume at ----
@@ -813,7 +815,7 @@ class Joiner:
         for partition in self._read_next.keys() - {ORDERING}:
             mark = self.marks.get(partition)
             earliest = self._buffer.offset_earliest(partition)
-            # After `forget_unjudged` the read position is before the mark: records in between are not in the buffer yet, and may be needed.
+            # After `forget_unapplied` the read position is before the mark; records in between are not buffered yet, and may be needed.
             wanted = [self._read_next[partition], 0 if mark is None else mark.offset + 1]
             if earliest is not None:
                 wanted.append(earliest)
@@ -841,7 +843,7 @@ class Joiner:
 
 def _skipping(first: int, skipped_hash: bytes, record: Record) -> tuple[int, bytes]:
     """Returns the first offset and the running hash of the skipped records, extended by one more ordering record."""
-    return (record.offset if first == NONE_SKIPPED else first), passed_over(skipped_hash, record)
+    return (record.offset if first == NONE_SKIPPED else first), extend_skipped(skipped_hash, record)
 
 
 def _weight(record: OrderingRecord | CorruptRecord) -> int:

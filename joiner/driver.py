@@ -33,7 +33,7 @@ from joiner.look import Recheck, contradiction, examine, find_again, sought, to_
 from joiner.proposals import Proposals
 from joiner.ready import OrderedBatch, Ready
 from joiner.sender import Sender
-from joiner.standstill import Standstill
+from joiner.stalled import StallDetector
 from ordering.errors import Fatal, FatalCode, NotReady, OutOfRange
 from ordering.log import ORDERING, Log, Reader, Record
 from ordering.signatures import record_is_signed
@@ -117,7 +117,7 @@ class Driver(Generic[Decision]):
         self._in_hand = False
         """True while the joiner has not been passed the records polled last."""
         self._trusted = asyncio.Event()
-        self._doubt = "the log has not been compared with this worker's index yet"
+        self._suspicion = "the log has not been compared with this worker's index yet"
         self._contradicted_since_s: float | None = None
         self._contradicted_last_s = 0.0
         self._refuted = False
@@ -135,8 +135,8 @@ class Driver(Generic[Decision]):
         self._reached_at_s = self._polled_at_s = self._remade_at_s = now_s()
         self._unreachable = "the log has not been asked yet"
         self._no_reader = ""
-        self._streams, self._head = Standstill(), Standstill()
-        self.streams_still_s: Mapping[int, float] = {}
+        self._streams, self._head = StallDetector(), StallDetector()
+        self.streams_stalled_s: Mapping[int, float] = {}
         """Per topic-partition with records left to read: the seconds without progress, at the watchdog's last check."""
         self.head_still_s = 0.0
         """The seconds for which the head has not moved although the log continues after it, at the watchdog's last check."""
@@ -168,43 +168,43 @@ class Driver(Generic[Decision]):
 
     @property
     def stream_still_s(self) -> float:
-        """The longest of `streams_still_s`; 0 when there is none."""
-        return max(self.streams_still_s.values(), default=0.0)
+        """The longest of `streams_stalled_s`; 0 when there is none."""
+        return max(self.streams_stalled_s.values(), default=0.0)
 
     def not_ready(self) -> str | None:
         """Returns the reason why this worker's answers might not be fresh now; None when they are."""
         settings = self._settings
-        patience_s = settings.unreachable_s
-        if self._unreachable and self._now_s() - self._reached_at_s > patience_s:
-            return f"the log has not answered for more than {patience_s:g} s"
-        if (why := self.doubt() or self._clock_doubt()) is not None:
+        unreachable_s = settings.unreachable_s
+        if self._unreachable and self._now_s() - self._reached_at_s > unreachable_s:
+            return f"the log has not answered for more than {unreachable_s:g} s"
+        if (why := self.suspicion() or self._clock_suspicion()) is not None:
             return why
-        if self.poll_age_s > patience_s:
+        if self.poll_age_s > unreachable_s:
             why = self._no_reader or "the reader has not come back with anything"
-            return f"nothing could be read from the log for more than {patience_s:g} s: {why}"
-        still = [stream for stream, seconds in self.streams_still_s.items() if seconds > patience_s]
+            return f"nothing could be read from the log for more than {unreachable_s:g} s: {why}"
+        still = [stream for stream, seconds in self.streams_stalled_s.items() if seconds > unreachable_s]
         if still:
-            return f"{describe(min(still))} has records that could not be read for more than {patience_s:g} s"
+            return f"{describe(min(still))} has records that could not be read for more than {unreachable_s:g} s"
         if self.head_still_s > settings.stall_s:
             return f"the head of the order has not moved for more than {settings.stall_s:g} s, and the log goes on behind it"
         return None
 
-    def doubt(self) -> str | None:
+    def suspicion(self) -> str | None:
         """Returns why serving is suspended: the log may not be the one that the index was made from (R10). None if serving is allowed."""
-        if self._doubt:
-            return f"{self._doubt}; it cannot be read now: {self._no_reader}" if self._no_reader else self._doubt
+        if self._suspicion:
+            return f"{self._suspicion}; it cannot be read now: {self._no_reader}" if self._no_reader else self._suspicion
         reader = self._reader
         if reader is not None and reader.interruptions != self._interruptions_seen:
             return INTERRUPTED
         if reader is not None and self._now_s() - self._ran_at_s > self._settings.stood_still_s:
             return "this process did not run for a while, and has to compare the log with its index first"
-        return self.joiner.doubts.describe() or None
+        return self.joiner.suspicions.describe() or None
 
     def may_not_append(self) -> str | None:
         """Returns the reason why this worker appends nothing but fills now; None when it may append (R10)."""
-        if not self.joiner.doubts.live:
+        if not self.joiner.suspicions.live:
             return "this worker has not read the log to its end yet"
-        return self.doubt() or self._clock_doubt()
+        return self.suspicion() or self._clock_suspicion()
 
     async def run(self) -> None:
         """Read, apply and answer until cancelled. Raises `Fatal` when continuing could contradict earlier answers."""
@@ -246,7 +246,7 @@ class Driver(Generic[Decision]):
     def _begin(self) -> dict[int, int]:
         """Returns the next reader's offsets: the last records that took effect, or earlier ones that are still needed."""
         # A partition whose mark had not been found again when this pass was interrupted, too, has given the joiner nothing.
-        kept = self.joiner.forget_unjudged() | self._recheck.kept
+        kept = self.joiner.forget_unapplied() | self._recheck.kept
         self._recheck = Recheck(self.joiner.marks, self.joiner.history.last_run, kept, self.joiner.may_count)
         self._paused = frozenset()
         self._remake_reader, self._in_hand = "", False
@@ -390,9 +390,9 @@ class Driver(Generic[Decision]):
             evidence.view.seen,
             evidence.seen_here,
         )
-        agreed = joiner.doubts.agreed
+        agreed = joiner.suspicions.agreed
         # A reader that still replays is suspected whatever the comparison shows, so it need not stop: only somebody else ends that.
-        if joiner.doubts.live and agreed < joiner.history.seen_first > 1:
+        if joiner.suspicions.live and agreed < joiner.history.seen_first > 1:
             raise Fatal(
                 FatalCode.HISTORY_DIFFERS,
                 f"ordering record {evidence.offset} of worker {evidence.writer!r} shows another history than this index has, and nobody"
@@ -401,7 +401,7 @@ class Driver(Generic[Decision]):
             )
         # Serving stays suspended from here on, over all readers, until the comparison succeeds: finding the marks does not end it.
         self._suspected = evidence
-        self._doubt = self._doubt or "a record shows another history: this worker's is compared with the log"
+        self._suspicion = self._suspicion or "a record shows another history: this worker's is compared with the log"
         lost = await examine(self._log, joiner.history.since(agreed), joiner.marks)
         if lost:
             self._contradicted(lost)
@@ -449,7 +449,7 @@ class Driver(Generic[Decision]):
         except NotReady as problem:
             self._unreachable = str(problem)
             self._contradicted_since_s = None  # its next reply counts as the first contradiction
-            self._look_for_standstill(read_next, head_next, {})
+            self._look_for_stalls(read_next, head_next, {})
             return
         self._reached_at_s, self._unreachable = self._now_s(), ""
         if why := contradiction(read_next, marks, bounds):
@@ -466,19 +466,19 @@ class Driver(Generic[Decision]):
         self._catch_up()
         self._sender.expect(acknowledged, ends[ORDERING])
         self.lag_records = sum([max(0, end - read_next.get(stream, 0)) for stream, end in ends.items()])
-        self._look_for_standstill(read_next, head_next, ends)
+        self._look_for_stalls(read_next, head_next, ends)
 
     def _catch_up(self) -> None:
         """Mark this worker live once it has applied all records up to the first known log end and is not suspected (R10)."""
-        doubts = self.joiner.doubts
-        if doubts.live or self._ends_found is None or not self._trusted.is_set() or doubts.open or self.joiner.log_state is None:
+        suspicions = self.joiner.suspicions
+        if suspicions.live or self._ends_found is None or not self._trusted.is_set() or suspicions.open or self.joiner.log_state is None:
             return
         read_next = self._read_next()
         # A paused partition waits for memory, and the head does not need it: records under unknown names must not keep a worker out.
         wanted = {stream: end for stream, end in self._ends_found.items() if stream not in self._paused}
         behind = [stream for stream, end in wanted.items() if read_next.get(stream, 0) < end]
         if not behind and self._head_next() >= self._ends_found[ORDERING]:
-            doubts.live = True
+            suspicions.live = True
             self.caught_up_offset = self.joiner.offset_head
             logger.info("caught up with the log offset=%d seen=%d", self.caught_up_offset, self.joiner.history.seen)
             self._sender.wake()
@@ -526,26 +526,26 @@ class Driver(Generic[Decision]):
         for stream in unread:
             self._seen_at_s[stream] = float("-inf") if lost else max(began_s, self._seen_at_s.get(stream, began_s))
 
-    def _look_for_standstill(self, read_next: Mapping[int, int], head_next: int, ends: Mapping[int, int]) -> None:
+    def _look_for_stalls(self, read_next: Mapping[int, int], head_next: int, ends: Mapping[int, int]) -> None:
         now_s = self._now_s()
         head = self._head.look({ORDERING: head_next}, {stream: end for stream, end in ends.items() if stream == ORDERING}, now_s)
         self.head_still_s = head.get(ORDERING, 0.0)
         # A reader that was not polled is not stalled: a long replay first applies the records that it has.
         asked, self._polls_seen = self._polls > self._polls_seen, self._polls
         wanted = {stream: end for stream, end in ends.items() if asked and stream not in self._paused}
-        self.streams_still_s = self._streams.look(read_next, wanted, now_s)
+        self.streams_stalled_s = self._streams.look(read_next, wanted, now_s)
         if min(self.stream_still_s, now_s - self._remade_at_s) > self._settings.stall_s:
             self._remake_reader, self._remade_at_s = "the reader made no progress while the log went on", now_s
 
     def _interrupted(self) -> None:
         self._trusted.clear()
-        self._doubt = self._doubt or INTERRUPTED
+        self._suspicion = self._suspicion or INTERRUPTED
 
     def _agreed(self) -> None:
         """The log is the one that this index was made from; resume serving, unless a foreign view is still to be examined."""
         if self._suspected is not None:
             return
-        self._doubt, self._contradicted_since_s, self._refuted = "", None, False
+        self._suspicion, self._contradicted_since_s, self._refuted = "", None, False
         self._trusted.set()
         self._catch_up()
 
@@ -554,7 +554,7 @@ class Driver(Generic[Decision]):
         limit_s, now_s = self._settings.contradiction_s, self._now_s()
         self._refuted = True
         self._trusted.clear()
-        self._doubt = f"the log contradicts this worker's index, and the worker stops if that lasts {limit_s:g} s: {why}"
+        self._suspicion = f"the log contradicts this worker's index, and the worker stops if that lasts {limit_s:g} s: {why}"
         self._remake_reader = self._remake_reader or why
         last_s, self._contradicted_last_s = self._contradicted_last_s, now_s
         if self._contradicted_since_s is None or now_s - last_s > limit_s:
@@ -582,7 +582,7 @@ class Driver(Generic[Decision]):
         """Returns the offset of the head, or the read position when no ordering record waits."""
         return self.joiner.offset_head if self.joiner.queued_records else self._read_next()[ORDERING]
 
-    def _clock_doubt(self) -> str | None:
+    def _clock_suspicion(self) -> str | None:
         """Returns the reason not to admit while this clock is far from the last time in the log; None otherwise (R6).
 
         A wrong clock must not push log time forward for ever, nor keep windows open.

@@ -2,7 +2,7 @@
 
 One shows that the log lost records, or that a worker is wrong. A foreign view never decides whether its record counts. It makes the reader
 compare its history with the log before it applies that record (`joiner.look`). If a record is missing, the reader stops. If all are there,
-a reader that was ready goes on. A reader that is still replaying stays *suspected* (`doubts` in the code) and does not serve: another
+a reader that was ready goes on. A reader that is still replaying stays *suspected* and does not serve: another
 worker knew another history, and answers may have been given from either one.
 """
 
@@ -29,13 +29,13 @@ class Evidence(msgspec.Struct, frozen=True):
     """The number of records that had taken effect for this reader at that offset."""
 
 
-class Doubts:
+class Suspicions:
     """The suspicions about one reader's history, and the last point at which a worker's view agreed with it."""
 
-    def __init__(self, agreed: int = 0, doubts: Mapping[str, int] | None = None) -> None:
+    def __init__(self, agreed: int = 0, suspicions: Mapping[str, int] | None = None) -> None:
         self.agreed = agreed
         """The most records of which the view of a worker of another name was the same as ours."""
-        self.open: dict[str, int] = dict(doubts or {})
+        self.open: dict[str, int] = dict(suspicions or {})
         """Per worker name with a foreign view during our replay: the number of records that had taken effect here at that point.
 
         Kept in the index: a reader that restarts after that point is as suspected as before.

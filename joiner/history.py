@@ -62,7 +62,7 @@ class Effect(msgspec.Struct, frozen=True, gc=False):
     skipped_first: int = NONE_SKIPPED
     """The offset of the first ordering record between the previous effect and this one; those had no effect. Offsets may have gaps."""
     skipped_hash: bytes = b""
-    """The running hash over their fingerprints (`passed_over`): another record that replaces one of them may have an effect."""
+    """The running hash over their fingerprints (`extend_skipped`): another record that replaces one of them may have an effect."""
 
 
 class Mark(msgspec.Struct, frozen=True, gc=False):
@@ -96,7 +96,7 @@ def fingerprint_of(record: Record) -> bytes:
     return fingerprint(record, sha256(record.value or b"").digest())
 
 
-def passed_over(skipped_hash: bytes, record: Record) -> bytes:
+def extend_skipped(skipped_hash: bytes, record: Record) -> bytes:
     """Returns the running hash over fingerprints, extended by one skipped record; it begins with b""."""
     return sha256(skipped_hash + fingerprint_of(record)).digest()
 

@@ -16,7 +16,7 @@ from collections import deque
 from collections.abc import Callable, Container, Mapping, Sequence
 from typing import Final
 
-from joiner.history import NO_CONTENT, NONE_SKIPPED, Effect, Mark, fingerprint_of, last_of_one_time, passed_over
+from joiner.history import NO_CONTENT, NONE_SKIPPED, Effect, Mark, extend_skipped, fingerprint_of, last_of_one_time
 from joiner.ready import Kept
 from ordering.errors import NotReady
 from ordering.log import ORDERING, Bounds, Log, Reader, Record
@@ -41,7 +41,7 @@ class Sought:
         """Returns True if this is the record, None if it lies further on, False if another record replaces it or one skipped before it."""
         if record.offset < self.offset:
             if record.offset >= self.offset_first:
-                self._skipped_hash = passed_over(self._skipped_hash, record)
+                self._skipped_hash = extend_skipped(self._skipped_hash, record)
             return None
         return record.offset == self.offset and self._wanted == (fingerprint_of(record), self._skipped_hash)
 

@@ -12,7 +12,7 @@ import msgspec
 from joiner.control import LogState
 from joiner.evidence import Evidence
 from joiner.history import Effect, Mark
-from joiner.lives import Life
+from joiner.incarnations import IncarnationState
 from ordering.errors import Fatal
 from ordering.log import ORDERING, Record
 from payload import Request
@@ -39,13 +39,13 @@ class JoinerState(msgspec.Struct, frozen=True):
 
     offsets_next: Mapping[int, int] = msgspec.field(default_factory=lambda: {ORDERING: 0})
     log_time_ms: int = 0
-    lives: tuple[Life, ...] = ()
+    incarnations: tuple[IncarnationState, ...] = ()
     log_state: LogState | None = None
     """None before genesis has been read."""
     effects: Sequence[Effect] = ()
     marks: Mapping[int, Mark] = msgspec.field(default_factory=dict)
     agreed: int = 0
-    doubts: Mapping[str, int] = msgspec.field(default_factory=dict)
+    suspicions: Mapping[str, int] = msgspec.field(default_factory=dict)
 
 
 class Kept(msgspec.Struct, frozen=True):
@@ -101,8 +101,8 @@ class OrderedBatch(msgspec.Struct, frozen=True):
 class Fenced(msgspec.Struct, frozen=True):
     """An incarnation that ended; `by` is its successor of the same name, None when a peer fenced it or the owner retired it."""
 
-    life: Life
-    by: Life | None
+    state: IncarnationState
+    by: IncarnationState | None
     retired: bool = False
 
 
@@ -157,13 +157,13 @@ class Ready(msgspec.Struct):
     log_time_ms: int
     advanced: bool = False  # True if the head moved: otherwise there is nothing to persist
     batches: list[OrderedBatch] = msgspec.field(default_factory=list)
-    lives: list[Life] = msgspec.field(default_factory=list)
+    incarnations: list[IncarnationState] = msgspec.field(default_factory=list)
     effects: list[Effect] = msgspec.field(default_factory=list)
     marks: dict[int, Mark] = msgspec.field(default_factory=dict)  # those that changed
     log_state: LogState | None = None  # None: it did not change
     agreed: int = 0
-    doubts: Mapping[str, int] = msgspec.field(default_factory=dict)
-    registered: list[Life] = msgspec.field(default_factory=list)
+    suspicions: Mapping[str, int] = msgspec.field(default_factory=dict)
+    registered: list[IncarnationState] = msgspec.field(default_factory=list)
     fenced: list[Fenced] = msgspec.field(default_factory=list)
     roots_seen: list[RootSeen | VoteVoid] = msgspec.field(default_factory=list)
     fills: list[FillWanted] = msgspec.field(default_factory=list)
@@ -173,4 +173,4 @@ class Ready(msgspec.Struct):
     more: bool = False  # the step stopped at its limit: step again with no records
     stop: Fatal | None = None  # the reason why this worker must not apply the head
     evidence: Evidence | None = None  # to be examined before the head is applied (R10)
-    read_again: bool = False  # payload records were dropped for lack of memory: resume at `read_next` after `forget_unjudged`
+    read_again: bool = False  # payload records were dropped for lack of memory: resume at `read_next` after `forget_unapplied`

@@ -38,8 +38,8 @@ logger = logging.getLogger("notary.sender")
 
 Decision = TypeVar("Decision")
 
-NAMESAKE_FENCES_MAX = 3
-NAMESAKE_LIFE_S = 60.0
+DUPLICATE_NAME_FENCES_MAX = 3
+DUPLICATE_NAME_SESSION_S = 60.0
 """Two processes that share a name end each other's lives at once. What ends a life that has lasted is something else: a register
 record of a process that is gone, come late, or somebody's mistake that is over."""
 
@@ -81,7 +81,7 @@ class Keys(Protocol):
         ...
 
 
-class _Life:
+class _Session:
     """This worker's present life: the only one that sends. `broken` says why it must end."""
 
     def __init__(self, incarnation: int, writer: Writer, key: SigningKey) -> None:
@@ -122,7 +122,7 @@ class Sender(Generic[Decision]):
         """Why nothing but fills may be appended now; None when it may. The driver sets it."""
         self.sending: Callable[[tuple[int, int], Batch[Decision]], AbstractContextManager[None]] = lambda name, batch: nullcontext()
         """Entered around the appends of each batch, for whoever wants to see them."""
-        self._life: _Life | None = None
+        self._session: _Session | None = None
         self._writer: Writer | None = None
         self._writer_failed = ""
         self._registering: tuple[bytes, asyncio.Future[int], bytes] | None = None  # nonce, incarnation, key
@@ -132,7 +132,7 @@ class Sender(Generic[Decision]):
         self._nonces: set[bytes] = set()
         self._registered_s: dict[int, float] = {}  # this worker's lives: incarnation -> loop time at which its register record was read
         self._fenced: set[int] = set()
-        self._namesake_fences = 0
+        self._duplicate_name_fences = 0
         self._fatal: Fatal | None = None
         self._wake = asyncio.Event()
         self._leaderless = False
@@ -144,7 +144,7 @@ class Sender(Generic[Decision]):
     @property
     def incarnation(self) -> int | None:
         """This worker's present life; None while it registers."""
-        return None if self._life is None else self._life.incarnation
+        return None if self._session is None else self._session.incarnation
 
     def not_ready(self, append_wait_max_s: float) -> str | None:
         """Why nothing can be taken now; None when it can."""
@@ -152,10 +152,10 @@ class Sender(Generic[Decision]):
             return why
         if (log_state := self._joiner.log_state) is not None and self._keys.key_for(log_state.key) is None:
             return no_key(log_state.key, self._keys.public_keys())
-        life = self._life
-        if life is None or life.broken:
+        session = self._session
+        if session is None or session.broken:
             return "this worker has no registered life: it is reading the log up to its register record, or registering again"
-        oldest = min(life.appending_since.values(), default=None)
+        oldest = min(session.appending_since.values(), default=None)
         if oldest is not None and asyncio.get_running_loop().time() - oldest > append_wait_max_s:
             return f"the log has not acknowledged an append for more than {append_wait_max_s:g} s"
         return None
@@ -171,11 +171,11 @@ class Sender(Generic[Decision]):
     def resolve(self, ready: Ready, outcomes: Sequence[Sequence[Decision]]) -> None:
         """A step that is durable now: answer what it decided, queue again what it says will never count."""
         now_s = asyncio.get_running_loop().time()
-        for life in ready.registered:
-            if self._registering is not None and life.nonce == self._registering[0]:
-                self._registered_s[life.incarnation] = now_s
+        for state in ready.registered:
+            if self._registering is not None and state.nonce == self._registering[0]:
+                self._registered_s[state.incarnation] = now_s
                 if not self._registering[1].done():
-                    self._registering[1].set_result(life.incarnation)
+                    self._registering[1].set_result(state.incarnation)
         for batch, decided in zip(ready.batches, outcomes, strict=True):
             if batch.incarnation in self._registered_s:
                 self._resolve_own(batch, decided, now_s)
@@ -186,9 +186,9 @@ class Sender(Generic[Decision]):
 
     def _resolve_key(self, key: bytes) -> None:
         """A control record took effect. If it brought another key, nothing that we signed before can count behind it (R10)."""
-        life = self._life
-        if life is not None and life.key.public_key != key:
-            life.broken = life.broken or "another key of the notary is in force"
+        session = self._session
+        if session is not None and session.key.public_key != key:
+            session.broken = session.broken or "another key of the notary is in force"
             self._send_again(list(self.unresolved))
         if self._registering is not None and self._registering[2] != key:
             self._stop_registering("another key of the notary is in force")
@@ -211,8 +211,8 @@ class Sender(Generic[Decision]):
         late = [name for name, end in self._expected.items() if end <= self._joiner.offset_head]
         if not late:
             return
-        if self._life is not None and any(isinstance(name, tuple) and name[0] == self._life.incarnation for name in late):
-            self._life.broken = self._life.broken or "an append that was acknowledged is not in the log"
+        if self._session is not None and any(isinstance(name, tuple) and name[0] == self._session.incarnation for name in late):
+            self._session.broken = self._session.broken or "an append that was acknowledged is not in the log"
             self._wake.set()
         if self._registering is not None and self._registering[0] in late:
             self._stop_registering("a register record that was acknowledged is not in the log")
@@ -230,10 +230,10 @@ class Sender(Generic[Decision]):
         name = (ordered.incarnation, ordered.sequence)
         # What this life sent before it and the log has not spoken on was passed: it will never count.
         self._send_again([other for other in self.unresolved if other[0] == name[0] and other[1] < name[1]])
-        life = self._life
-        if life is not None and life.incarnation == name[0] and life.sequence_next <= name[1]:
+        session = self._session
+        if session is not None and session.incarnation == name[0] and session.sequence_next <= name[1]:
             # Only somebody else who has the notary's key does that. What we would send up to there is passed already.
-            life.broken = f"sequence {name[1]} was counted for it, and it has not sent that"
+            session.broken = f"sequence {name[1]} was counted for it, and it has not sent that"
             self._wake.set()
         batch = self.unresolved.get(name)
         if batch is None:
@@ -248,30 +248,30 @@ class Sender(Generic[Decision]):
         self.queue.answer(batch, decided)
 
     def _resolve_fenced(self, fenced: Fenced, now_s: float) -> None:
-        incarnation = fenced.life.incarnation
+        incarnation = fenced.state.incarnation
         if incarnation not in self._registered_s:
             return
-        if fenced.retired and self._life is not None and self._life.incarnation == incarnation:
+        if fenced.retired and self._session is not None and self._session.incarnation == incarnation:
             self._fatal = Fatal(
                 FatalCode.RETIRED,
-                f"the owner has retired worker {fenced.life.name!r} (incarnation {incarnation}): start it again if it shall take part",
+                f"the owner has retired worker {fenced.state.name!r} (incarnation {incarnation}): start it again if it shall take part",
             )
             self._wake.set()
         # It may be fenced in the very step that registers it, before the life has begun here.
         self._fenced.add(incarnation)
         self._send_again([name for name in self.unresolved if name[0] == incarnation])
-        if self._life is not None and self._life.incarnation == incarnation:
-            self._life.broken = "it was fenced"
+        if self._session is not None and self._session.incarnation == incarnation:
+            self._session.broken = "it was fenced"
             self._wake.set()
-        if now_s - self._registered_s[incarnation] > NAMESAKE_LIFE_S:
-            self._namesake_fences = 0
+        if now_s - self._registered_s[incarnation] > DUPLICATE_NAME_SESSION_S:
+            self._duplicate_name_fences = 0
         elif fenced.by is not None and fenced.by.nonce not in self._nonces:
-            self._namesake_fences += 1
-            logger.warning("fenced by a namesake worker=%s incarnation=%d", fenced.life.name, incarnation)
-            if self._namesake_fences >= NAMESAKE_FENCES_MAX:
+            self._duplicate_name_fences += 1
+            logger.warning("fenced by a namesake worker=%s incarnation=%d", fenced.state.name, incarnation)
+            if self._duplicate_name_fences >= DUPLICATE_NAME_FENCES_MAX:
                 self._fatal = Fatal(
                     FatalCode.DUPLICATE_WORKER_NAME,
-                    f"another process registered as worker {fenced.life.name!r} {NAMESAKE_FENCES_MAX} times:"
+                    f"another process registered as worker {fenced.state.name!r} {DUPLICATE_NAME_FENCES_MAX} times:"
                     " two processes share a name; give each its own with --name."
                     " If only this one runs, records of one that is gone came late: start it again",
                 )
@@ -298,22 +298,22 @@ class Sender(Generic[Decision]):
             self._writer, self._writer_failed = writer, ""
             began_s = asyncio.get_running_loop().time()
             try:
-                life = await self._register(writer, await self._key_in_force())
-                self._life = life
-                if life.incarnation in self._fenced:
-                    life.broken = "it was fenced"
+                session = await self._register(writer, await self._key_in_force())
+                self._session = session
+                if session.incarnation in self._fenced:
+                    session.broken = "it was fenced"
                 log_state = self._joiner.log_state
-                if log_state is not None and log_state.key != life.key.public_key:
+                if log_state is not None and log_state.key != session.key.public_key:
                     # The very step that read its register record read a key record too.
-                    life.broken = "another key of the notary is in force"
-                logger.info("registered worker=%s incarnation=%d", self._settings.worker_name, life.incarnation)
-                await self._live(life)
-                logger.warning("incarnation ends incarnation=%d: %s", life.incarnation, life.broken)
+                    session.broken = "another key of the notary is in force"
+                logger.info("registered worker=%s incarnation=%d", self._settings.worker_name, session.incarnation)
+                await self._live(session)
+                logger.warning("incarnation ends incarnation=%d: %s", session.incarnation, session.broken)
             except OutcomeUnknown as problem:
                 # The register record may be in the log all the same: then it begins an incarnation that stays silent.
                 logger.warning("could not register: %s", problem)
             finally:
-                self._life = self._writer = None
+                self._session = self._writer = None
                 await writer.close()
             # Every incarnation is a record that is kept for ever: where each ends at once, there must not be a thousand a second.
             lasted_s = asyncio.get_running_loop().time() - began_s
@@ -341,7 +341,7 @@ class Sender(Generic[Decision]):
             self._wake.clear()
             await self._wake.wait()
 
-    async def _register(self, writer: Writer, key: SigningKey) -> _Life:
+    async def _register(self, writer: Writer, key: SigningKey) -> _Session:
         nonce = self._nonce()
         self._nonces.add(nonce)
         registered: asyncio.Future[int] = asyncio.get_running_loop().create_future()
@@ -352,28 +352,30 @@ class Sender(Generic[Decision]):
         await writer.append(ORDERING, None, self._signed(record, key))
         self._acknowledged.add(nonce)
         try:
-            return _Life(await registered, writer, key)
+            return _Session(await registered, writer, key)
         finally:
             self._registering = None
 
-    async def _live(self, life: _Life) -> None:
+    async def _live(self, session: _Session) -> None:
         """Send batches until the life is broken."""
         async with asyncio.TaskGroup() as sends:
-            while not life.broken and self._fatal is None:
-                self._send_what_is_due(life, sends)
+            while not session.broken and self._fatal is None:
+                self._send_what_is_due(session, sends)
                 self._wake.clear()
                 await self._wake.wait()
             # The appends on their way are given up with the writer: whether they arrive, the log will tell.
-            await life.writer.close()
+            await session.writer.close()
         if self._fatal is not None:
             raise self._fatal
 
-    def _send_what_is_due(self, life: _Life, sends: asyncio.TaskGroup) -> None:
+    def _send_what_is_due(self, session: _Session, sends: asyncio.TaskGroup) -> None:
         settings = self._settings
-        while self.queue and self.hold() is None and not life.holds_back:
+        while self.queue and self.hold() is None and not session.holds_back:
             # An append that hangs holds nothing back once the log has spoken on its batch: what was filled is sent again now.
-            gathering = any((life.incarnation, sequence) in self.unresolved for sequence in life.appending_since)
-            if len(life.appending_since) >= settings.in_flight_max or (gathering and self.queue.queued_bytes < settings.batch_bytes_early):
+            gathering = any((session.incarnation, sequence) in self.unresolved for sequence in session.appending_since)
+            if len(session.appending_since) >= settings.in_flight_max or (
+                gathering and self.queue.queued_bytes < settings.batch_bytes_early
+            ):
                 return
             partition = self._choice.choose(self._leaders())
             if partition is not None and self._leaderless:
@@ -385,12 +387,12 @@ class Sender(Generic[Decision]):
                 asyncio.get_running_loop().call_later(settings.reopen_wait_s, self._wake.set)
                 return
             batch = self.queue.take_batch()
-            sequence, life.sequence_next = life.sequence_next, life.sequence_next + 1
-            self.unresolved[life.incarnation, sequence] = batch
-            life.appending_since[sequence] = asyncio.get_running_loop().time()
+            sequence, session.sequence_next = session.sequence_next, session.sequence_next + 1
+            self.unresolved[session.incarnation, sequence] = batch
+            session.appending_since[sequence] = asyncio.get_running_loop().time()
             self.batches_sent += 1
-            life.holds_back = asyncio.get_running_loop().time() < self._sequential_until_s
-            sends.create_task(self._send(life, sequence, partition, batch, life.holds_back))
+            session.holds_back = asyncio.get_running_loop().time() < self._sequential_until_s
+            sends.create_task(self._send(session, sequence, partition, batch, session.holds_back))
 
     def _leaders(self) -> dict[int, str | None]:
         """The payload partitions that an entry may name and that have a leader now."""
@@ -398,7 +400,7 @@ class Sender(Generic[Decision]):
         declared = 0 if log_state is None else log_state.payload_partitions
         return {partition: centre for partition, centre in self._log.leaders().items() if partition < declared}
 
-    async def _send(self, life: _Life, sequence: int, partition: int, batch: Batch[Decision], in_turn: bool) -> None:
+    async def _send(self, session: _Session, sequence: int, partition: int, batch: Batch[Decision], in_turn: bool) -> None:
         """Append both records together (R1). Dying between them leaves one alone: peers fill for the entry, or forget the payload.
 
         `in_turn`: append the entry only when the payload is acknowledged. Batches after this one wait meanwhile, so that the entries of
@@ -406,38 +408,38 @@ class Sender(Generic[Decision]):
         """
         ids = tuple([request.transaction_id for request in batch.requests])
         view = self._joiner.history.view
-        entry = Entry(life.incarnation, sequence, view, self._clock_ms(), partition, batch.payload_hash, ids)
-        batch.entry_value, batch.signed_by = self._signed(entry, life.key), life.key.public_key
-        payload = life.writer.append(partition, batch_key(life.incarnation, sequence), batch.value)
-        ordering = life.writer.append(ORDERING, None, batch.entry_value)
+        entry = Entry(session.incarnation, sequence, view, self._clock_ms(), partition, batch.payload_hash, ids)
+        batch.entry_value, batch.signed_by = self._signed(entry, session.key), session.key.public_key
+        payload = session.writer.append(partition, batch_key(session.incarnation, sequence), batch.value)
+        ordering = session.writer.append(ORDERING, None, batch.entry_value)
         both: list[BaseException | None]
         try:
-            with self.sending((life.incarnation, sequence), batch):
+            with self.sending((session.incarnation, sequence), batch):
                 if in_turn:
-                    both = await self._in_turn(life, payload, ordering)
+                    both = await self._in_turn(session, payload, ordering)
                 else:
                     both = list(await asyncio.gather(payload, ordering, return_exceptions=True))
         finally:
-            del life.appending_since[sequence]
+            del session.appending_since[sequence]
             self._wake.set()
         for problem in both:
             if isinstance(problem, OutcomeUnknown):
-                life.broken = life.broken or str(problem)
+                session.broken = session.broken or str(problem)
             elif isinstance(problem, BaseException):
                 raise problem
         if not any(both):
-            self._acknowledged.add((life.incarnation, sequence))
+            self._acknowledged.add((session.incarnation, sequence))
 
     async def _in_turn(
-        self, life: _Life, payload: Coroutine[Any, Any, None], ordering: Coroutine[Any, Any, None]
+        self, session: _Session, payload: Coroutine[Any, Any, None], ordering: Coroutine[Any, Any, None]
     ) -> list[BaseException | None]:
         """Append the payload, then the entry; returns the problem that ended this, if any."""
         try:
             await payload
-            if life.broken:
-                return [OutcomeUnknown(life.broken)]
+            if session.broken:
+                return [OutcomeUnknown(session.broken)]
             # This call hands the entry over before any other task runs.
-            life.holds_back = False
+            session.holds_back = False
             self._wake.set()
             await ordering
         except OutcomeUnknown as problem:
@@ -467,15 +469,15 @@ class Sender(Generic[Decision]):
 
     async def append_fence(self, fence: FenceWanted) -> None:
         """Append a fence (R5); nothing while this worker has no incarnation or may not append."""
-        if (life := self._life) is not None and self.hold() is None:
-            record = Fence(life.incarnation, self._joiner.history.view, fence.incarnation, fence.sequence_last)
-            await self._append(ORDERING, None, self._signed(record, life.key))
+        if (session := self._session) is not None and self.hold() is None:
+            record = Fence(session.incarnation, self._joiner.history.view, fence.incarnation, fence.sequence_last)
+            await self._append(ORDERING, None, self._signed(record, session.key))
 
     async def append_checkpoint(self, tree_size: int, root: bytes) -> None:
         """Append a checkpoint (R9); nothing while this worker has no incarnation or may not append."""
-        if (life := self._life) is not None and self.hold() is None:
-            record = Checkpoint(life.incarnation, self._joiner.history.view, tree_size, root)
-            await self._append(ORDERING, None, self._signed(record, life.key))
+        if (session := self._session) is not None and self.hold() is None:
+            record = Checkpoint(session.incarnation, self._joiner.history.view, tree_size, root)
+            await self._append(ORDERING, None, self._signed(record, session.key))
 
     def _signed(self, record: OrderingRecord, key: SigningKey) -> bytes:
         log_state = self._joiner.log_state
@@ -491,8 +493,8 @@ class Sender(Generic[Decision]):
         except OutcomeUnknown as problem:
             if writer is not self._writer:
                 return  # it was given up meanwhile: that says nothing about the one after it
-            if self._life is not None:
-                self._life.broken = self._life.broken or str(problem)
+            if self._session is not None:
+                self._session.broken = self._session.broken or str(problem)
                 self._wake.set()
             else:
                 self._writer_failed = str(problem)

@@ -8,7 +8,7 @@ code):
 1. A worker that reads a root other than its own suspends serving, and writes its own root at that size: its vote.
 2. Votes count in the order of the log, the first one of each worker name. A root wins with more than half of the voters (`electorate` in
    the code): the workers that are not fenced and wrote something within a day of log time, and those that voted. One vote never wins.
-3. A worker whose root is not the winner is quarantined (`condemned` in the code): it stops, and its index never opens again. The others
+3. A worker whose root is not the winner is quarantined: it stops, and its index never opens again. The others
    serve again.
 
 While no root wins (two workers, one against one) no worker answers, which is safe. A third worker that replays the log settles it, since it
@@ -25,7 +25,7 @@ from joiner.ready import RootSeen, VoteVoid
 from ordering.ids import excerpt
 
 VOTES_MIN: Final = 2
-NAMES_TOLD_MAX: Final = 10
+NAMES_RENDERED_MAX: Final = 10
 PENDING_MAX: Final = 16
 """The most checkpoints ahead of our tree that are kept, the nearest first, so that a forger cannot fill memory with them."""
 
@@ -41,7 +41,7 @@ class Votes(msgspec.Struct, frozen=True):
     incarnations: dict[str, int] = msgspec.field(default_factory=dict)
     """Per voter the incarnation that voted."""
 
-    def told(self) -> str:
+    def rendered(self) -> str:
         """Renders the votes for the operator: the workers with each root, and the workers that have not voted."""
         by_root: dict[bytes, list[str]] = {}
         for name, root in self.roots.items():
@@ -78,7 +78,7 @@ class Agreement(msgspec.Struct, frozen=True):
     Its votes from that size on, and copies of them, open no disagreement any more. A vote at a smaller size does: otherwise that worker
     would wait for our vote there for ever.
     """
-    condemned: str = ""
+    quarantined: str = msgspec.field(default="", name="condemned")  # the key in the index keeps the older word
     """The reason why this index is quarantined and must never answer again; empty while it may answer."""
 
     @property
@@ -126,7 +126,7 @@ def _catch_up(agreement: Agreement, size: int, own_name: str, root_at: Callable[
 
 def _count(agreement: Agreement, seen: RootSeen, own_name: str, root_at: Callable[[int], bytes]) -> Agreement:
     incarnation, size = agreement.outvoted.get(seen.name, (0, 0))
-    if agreement.condemned or seen.incarnation < incarnation or (seen.incarnation == incarnation and seen.size >= size):
+    if agreement.quarantined or seen.incarnation < incarnation or (seen.incarnation == incarnation and seen.size >= size):
         return agreement
     votes, disputed = agreement.votes, agreement.disputed
     if seen.size == votes.size:
@@ -147,7 +147,7 @@ def _without(agreement: Agreement, name: str, own_name: str, root_at: Callable[[
     votes = agreement.votes
     pending = tuple([seen for seen in agreement.pending if seen.name != name])
     agreement = msgspec.structs.replace(agreement, pending=pending)
-    if not agreement.disputed or agreement.condemned or name not in votes.roots.keys() | votes.electorate:
+    if not agreement.disputed or agreement.quarantined or name not in votes.roots.keys() | votes.electorate:
         return agreement
     roots = {voter: root for voter, root in votes.roots.items() if voter != name}
     incarnations = {voter: incarnation for voter, incarnation in votes.incarnations.items() if voter != name}
@@ -181,7 +181,7 @@ def _tally(agreement: Agreement, votes: Votes, own_name: str, root_at: Callable[
         agreement,
         votes=votes,
         disputed=True,
-        condemned=(
+        quarantined=(
             f"at {votes.size} decisions its root is {own.hex()}, and {others} have {winner.hex()}: the first"
             f" decision that differs is at a position from {agreed_before} to {votes.size - 1}"
         ),
@@ -191,7 +191,9 @@ def _tally(agreement: Agreement, votes: Votes, own_name: str, root_at: Callable[
 def _names(names: Iterable[str]) -> str:
     """Renders worker names from the log, quoted and shortened: anyone who may write to the log can put any text there."""
     quoted = [excerpt(name) for name in sorted(names)]
-    return ", ".join(quoted[:NAMES_TOLD_MAX]) + (f" and {len(quoted) - NAMES_TOLD_MAX} more" if len(quoted) > NAMES_TOLD_MAX else "")
+    return ", ".join(quoted[:NAMES_RENDERED_MAX]) + (
+        f" and {len(quoted) - NAMES_RENDERED_MAX} more" if len(quoted) > NAMES_RENDERED_MAX else ""
+    )
 
 
 def turn_comes_ms(agreement: Agreement, incarnation: int, senders: Iterable[int], interval_ms: int) -> int | None:

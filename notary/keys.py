@@ -42,7 +42,7 @@ OWNERS: Final = "the owner's key"
 _RUNBOOK: Final = "docs/runbook.md, Rotating the notary's key"
 
 
-class Prepared(msgspec.Struct, frozen=True):
+class PreparedKey(msgspec.Struct, frozen=True):
     """A prepared rotation: `key` will replace the present key, and `history` ends with it. `found`: an earlier call prepared it."""
 
     present: str
@@ -119,7 +119,7 @@ def verifier_keys(history_file: Path, origin: str) -> tuple[list[VerifierKey], l
     return [history[-1] for history in known], list(dict.fromkeys([key for history in known for key in history]))
 
 
-def prepare(key_file: Path, history_file: Path, origin: str) -> Prepared:
+def prepare(key_file: Path, history_file: Path, origin: str) -> PreparedKey:
     """Make the key that will follow the present one, and the history that ends with it; or return those of an earlier call.
 
     Raises `ConfigurationError`. After an error or a kill the present files are unchanged, and the same call can be repeated.
@@ -144,10 +144,10 @@ def prepare(key_file: Path, history_file: Path, origin: str) -> Prepared:
         raise ConfigurationError(
             f"cannot prepare a rotation of the notary's key {key_file}: {problem.strerror or problem}. Correct that, and run it again"
         ) from None
-    return Prepared(str(present), following, history, found=False)
+    return PreparedKey(str(present), following, history, found=False)
 
 
-def prepared(key_file: Path, history_file: Path, origin: str) -> Prepared | None:
+def prepared(key_file: Path, history_file: Path, origin: str) -> PreparedKey | None:
     """Returns the prepared rotation that is not in place yet; None for none. Raises `ConfigurationError` for files that do not match."""
     key_next, history_next = next_of(key_file), next_of(history_file)
     present_key = load(key_file).public_key()
@@ -163,7 +163,7 @@ def prepared(key_file: Path, history_file: Path, origin: str) -> Prepared | None
             f"the key history {history_next} does not know {present}, which {key_file} holds: they are of different notaries, or this"
             f" machine missed a rotation. Copy key and history from where `notary key rotate` ran: see {_RUNBOOK}"
         )
-    return Prepared(present, key, history, found=True)
+    return PreparedKey(present, key, history, found=True)
 
 
 def put_in_place(key_file: Path, history_file: Path, origin: str) -> None:

@@ -1,6 +1,6 @@
 """Log lines of a worker and of its acceptor processes, to stderr: text for people, or one JSON object a line for a log store.
 
-A call names its fields in the format, `log.info("parties read file=%s parties=%d", file, count)`. As text, the line is formatted as usual.
+A call names its fields in the format, `logger.info("parties read file=%s parties=%d", file, count)`. Text is formatted as usual.
 As JSON, each `name=%…` becomes a member of the object, a number stays a number, and `message` is the rest of the sentence.
 """
 
@@ -13,7 +13,7 @@ import types
 from datetime import UTC, datetime
 from typing import Any, Final
 
-log = logging.getLogger("notary")
+logger = logging.getLogger("notary")
 
 _TEXT: Final = "%(asctime)s %(levelname)-7s %(name)s %(message)s"
 _RESERVED: Final = frozenset({"time", "level", "logger", "message", "exception"})
@@ -88,12 +88,12 @@ def _plain(value: object) -> object:
 
 
 def _log_uncaught(kind: type[BaseException], problem: BaseException, trace: types.TracebackType | None) -> None:
-    log.critical("ended by an error that nobody foresaw: %r", problem, exc_info=(kind, problem, trace))
+    logger.critical("ended by an error that nobody foresaw: %r", problem, exc_info=(kind, problem, trace))
 
 
 def _log_uncaught_in_thread(arguments: threading.ExceptHookArgs) -> None:
-    log.error("a thread ended by an error that nobody foresaw: %r", arguments.exc_value, exc_info=arguments.exc_value)
+    logger.error("a thread ended by an error that nobody foresaw: %r", arguments.exc_value, exc_info=arguments.exc_value)
 
 
 def _log_unraisable(arguments: "sys.UnraisableHookArgs") -> None:
-    log.error("an error that nothing could be told of: %r", arguments.exc_value, exc_info=arguments.exc_value)
+    logger.error("an error that nothing could be told of: %r", arguments.exc_value, exc_info=arguments.exc_value)

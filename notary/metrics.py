@@ -16,7 +16,7 @@ from notary.index import Index
 from notary.loop_watch import LoopWatch
 from notary.receipts import Issuer
 from notary.self_check import SelfCheck
-from notary.snapshots.schedule import Schedule
+from notary.snapshots.schedule import SnapshotSchedule
 from notary.tls import Certificates
 from notary.topic_watch import TopicWatch
 from notary.version import VERSION
@@ -58,7 +58,7 @@ class Metrics:
         self._filled = Counter("notary_batches_filled", "Batches whose content is a fill.", registry=of)
         self._notices = Counter("notary_log_notices", "Records that were skipped or dropped.", ["kind"], registry=of)
         self._fills = Counter("notary_fills_proposed", "Holes for which this worker proposed a fill.", registry=of)
-        self._lives = Counter("notary_lives", "What happened to lives, anyone's.", ["event"], registry=of)
+        self._incarnations = Counter("notary_lives", "What happened to lives, anyone's.", ["event"], registry=of)
         Gauge("notary_build_info", "The software version.", ["version"], registry=of).labels(VERSION).set(1)
         memory = Gauge("notary_memory_bytes", "Resident memory of the worker's process, 0 where it cannot be read.", registry=of)
         memory.set_function(resident_bytes)
@@ -74,9 +74,9 @@ class Metrics:
         if ready.fills:
             self._fills.inc(len(ready.fills))
         if ready.registered:
-            self._lives.labels("registered").inc(len(ready.registered))
+            self._incarnations.labels("registered").inc(len(ready.registered))
         if ready.fenced:
-            self._lives.labels("fenced").inc(len(ready.fenced))
+            self._incarnations.labels("fenced").inc(len(ready.fenced))
 
     def count_decisions(self, by_outcome: list[int]) -> None:
         """Count new decisions; `by_outcome` has one number for each outcome byte."""
@@ -136,11 +136,11 @@ class Metrics:
             ("notary_checkpoints_signed", "Checkpoints signed, one a tree size that was asked for.", lambda: issuer.signatures),
             ("notary_agreed_size", "The largest tree size at which another checkpoint had our root.", lambda: index.agreement.agreed_size),
             ("notary_roots_disputed", "1 while workers have different roots.", lambda: int(index.agreement.disputed)),
-            ("notary_condemned", "1 when this index is wrong and never answers again.", lambda: int(bool(index.agreement.condemned))),
+            ("notary_condemned", "1 when this index is wrong and never answers again.", lambda: int(bool(index.agreement.quarantined))),
             ("notary_audited_tiles", "Tiles whose decisions this process held against the tree.", lambda: self_check.audited_tiles),
             ("notary_index_scrubs", "How often this process had its whole index read from the disk.", lambda: self_check.scrubs),
             ("notary_interruptions", "Interruptions of reading, each followed by a look at the log.", lambda: driver.interruptions),
-            ("notary_doubts_open", "Workers that had another history while this one replayed.", lambda: len(driver.joiner.doubts.open)),
+            ("notary_doubts_open", "Workers that had another history while this one replayed.", lambda: len(driver.joiner.suspicions.open)),
             ("notary_history_records", "Records of the log that took effect.", lambda: driver.joiner.history.seen),
             ("notary_topic_problems", "Settings by which the topics may lose records.", lambda: len(topic_watch.problems)),
             ("notary_ready", "1 while this worker takes submissions.", lambda: int(is_ready())),
@@ -153,7 +153,7 @@ class Metrics:
         used = Gauge("notary_tickets_used", "Submissions let in that brought a good ticket.", registry=self.registry)
         used.set_function(lambda: gate.tickets.used if gate.tickets is not None else 0)
 
-    def watch_snapshots(self, schedule: Schedule) -> None:
+    def watch_snapshots(self, schedule: SnapshotSchedule) -> None:
         """Add the gauges of the schedule for snapshots."""
         for name, text, read in (
             ("notary_snapshot_interval_seconds", "snapshots.every_s, 0 for none.", lambda: schedule.every_s),

@@ -26,7 +26,7 @@ from ordering.durable import locked_directory, replace_file
 from ordering.errors import ConfigurationError
 from payload import PARTY_BYTES_MAX
 
-log = logging.getLogger("notary.parties")
+logger = logging.getLogger("notary.parties")
 
 LOOK_S = 2.0
 LOADED_AT_ONCE = 50
@@ -84,7 +84,7 @@ def verifier(key: PartyKey) -> Verify:
     return verify_p256
 
 
-class Entry(msgspec.Struct, frozen=True, omit_defaults=True):
+class RegisteredParty(msgspec.Struct, frozen=True, omit_defaults=True):
     """A party as the file has it."""
 
     public_key: str
@@ -148,7 +148,7 @@ class Parties:
             except ConfigurationError as problem:
                 if str(problem) != self._reported:
                     self._reported = str(problem)
-                    log.error("the parties stay as they were: %s", problem)
+                    logger.error("the parties stay as they were: %s", problem)
 
     def look_now(self) -> None:
         """Have `follow` read the file now if it has changed, and log an error again that it has logged before."""
@@ -178,15 +178,15 @@ class Parties:
                 yield  # thousands of keys would hold the loop for long
         self._parties, self._keys = loaded, frozenset(keys)
         self._seen = seen
-        log.info("parties read file=%s parties=%d", self._file, len(self._parties))
+        logger.info("parties read file=%s parties=%d", self._file, len(self._parties))
 
 
-def read(file: Path) -> dict[str, Entry]:
+def read(file: Path) -> dict[str, RegisteredParty]:
     """Returns the file's parties by name. Raises `ConfigurationError`."""
     return dict(_entries(file))
 
 
-def _entries(file: Path) -> Iterator[tuple[str, Entry]]:
+def _entries(file: Path) -> Iterator[tuple[str, RegisteredParty]]:
     """Yields the file's parties. Raises `ConfigurationError`.
 
     The first step reads the file and finds the ends of its entries: about 1 ms for each MB, or 5,000 parties.
@@ -201,17 +201,17 @@ def _entries(file: Path) -> Iterator[tuple[str, Entry]]:
         raise ConfigurationError(f"{file} should be a JSON object of party name -> PEM public key: {problem}") from None
 
 
-def _entry(value: str | dict[str, Any], where: str) -> Entry:
+def _entry(value: str | dict[str, Any], where: str) -> RegisteredParty:
     """An entry in its short or its long form. Raises `ConfigurationError`."""
     if isinstance(value, str):
-        return Entry(value)
+        return RegisteredParty(value)
     if not isinstance(value.get("public_key"), str):
         raise ConfigurationError(f"{where}: `public_key` is {value.get('public_key')!r:.80}; it is to be a PEM public key")
     for member in value.keys() - {"public_key"}:
         if (allowed := _RANGES.get(member)) is None:
             raise ConfigurationError(f"{where}: there is no member {member!r:.80}; a party has `public_key`, `weight`, `requests_per_s`")
         check_number(value[member], member, allowed, where)
-    return Entry(**value)
+    return RegisteredParty(**value)
 
 
 def check_number(value: object, member: str, allowed: tuple[int, int], where: str) -> None:
@@ -242,7 +242,7 @@ def add(file: Path, name: str, pem: bytes, source: str, weight: int | None = Non
         before = parties.get(name)
         if before is not None and before.public_key != public:
             raise ConfigurationError(f"party {name!r} is registered with another key: remove it from {file} first if that is meant")
-        parties[name] = after = msgspec.structs.replace(before or Entry(public), **given)
+        parties[name] = after = msgspec.structs.replace(before or RegisteredParty(public), **given)
         if after == before:
             return "unchanged"
         write(file, parties)
@@ -258,10 +258,10 @@ def is_utf8(text: str) -> bool:
     return True
 
 
-def write(file: Path, parties: Mapping[str, str | Entry]) -> None:
+def write(file: Path, parties: Mapping[str, str | RegisteredParty]) -> None:
     """Replace the file atomically and durably: a worker that reads it meanwhile reads all of the old parties or of the new ones."""
     short = {
-        name: entry.public_key if isinstance(entry, Entry) and entry == Entry(entry.public_key) else entry
+        name: entry.public_key if isinstance(entry, RegisteredParty) and entry == RegisteredParty(entry.public_key) else entry
         for name, entry in parties.items()
     }
     text = msgspec.json.format(msgspec.json.encode(short), indent=1) + b"\n"

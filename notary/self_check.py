@@ -64,19 +64,21 @@ class SelfCheck:
         self.scrubs = 0
         """Counts the readings of the whole index from its disk."""
 
-    def withheld(self) -> str | None:
+    def serving_suspended(self) -> str | None:
         """Why nothing may be told from this index now; None while it may."""
         agreement = self._index.agreement
         if self._index.broken:
             return "this worker's index could not be written"
-        if agreement.condemned:
-            return f"this worker's index is condemned: {agreement.condemned}"
+        if agreement.quarantined:
+            return f"this worker's index is condemned: {agreement.quarantined}"
         if (dispute := agreement.dispute) is not None:
-            return f"workers have different roots, and no root has most of their votes: {dispute.told()}. Nothing is answered until it has"
+            return (
+                f"workers have different roots, and no root has most of their votes: {dispute.rendered()}. Nothing is answered until it has"
+            )
         return None
 
     async def run(self) -> None:
-        """Compare and audit until cancelled. Raises `Condemned`."""
+        """Compare and audit until cancelled. Raises `Quarantined`."""
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._compare(), name="compare roots")
             tasks.create_task(self._audit(), name="audit")
@@ -85,7 +87,7 @@ class SelfCheck:
 
     async def _compare(self) -> None:
         while True:
-            self._tell()
+            self._report_dispute()
             if (record := self.due()) is not None:
                 self._written = (record[0], self._now_s())
                 await self._sender.append_checkpoint(*record)
@@ -98,14 +100,14 @@ class SelfCheck:
         decision of all would else never be compared. A checkpoint decides nothing, so a clock may have a say in it.
         """
         incarnation, agreement, tree = self._sender.incarnation, self._index.agreement, self._index.tree
-        if incarnation is None or agreement.condemned:
+        if incarnation is None or agreement.quarantined:
             return None
         if (dispute := agreement.dispute) is not None:
             # Said again from time to time: a vote may have been lost, and each carries who has a vote by now.
             size, again_s = dispute.size, self._settings.vote_again_s if self._worker_name in dispute.roots else 0.0
         else:
             size, again_s, log_time_ms = tree.size, 0.0, self._index.log_time_ms
-            senders = self._driver.joiner.lives.active_since(log_time_ms - self._settings.worker_timeout_ms)
+            senders = self._driver.joiner.incarnations.active_since(log_time_ms - self._settings.worker_timeout_ms)
             turn_ms = turn_comes_ms(agreement, incarnation, senders, self._settings.checkpoint_interval_ms)
             if size != self._grown[0]:
                 self._grown = (size, self._now_s())
@@ -124,10 +126,10 @@ class SelfCheck:
         turn = 1 + sorted(senders).index(incarnation)
         return self._now_s() - self._grown[1] >= self._settings.quiet_s * turn
 
-    def _tell(self) -> None:
+    def _report_dispute(self) -> None:
         disputed = self._index.agreement.disputed
         if disputed and not self._disputed:
-            logger.error("roots differ: %s", self.withheld())
+            logger.error("roots differ: %s", self.serving_suspended())
         elif self._disputed and not disputed:
             logger.warning("the dispute over roots is settled: this worker's root is the one that most have")
         self._disputed = disputed
@@ -151,12 +153,12 @@ class SelfCheck:
             await asyncio.sleep(self._settings.audit_s)
 
     async def _scrub(self) -> None:
-        """Have a process of its own read every row from the disk, again and again. Raises `Condemned` for a row that cannot be read."""
+        """Have a process of its own read every row from the disk, again and again. Raises `Quarantined` for a row that cannot be read."""
         while True:
             await asyncio.sleep(self._settings.scrub_s)
             code, found, complained = await output_of("notary.index.scrub", str(self._index.directory))
             if code == EXIT_ROTTEN:
-                raise self._index.condemn(found)
+                raise self._index.quarantine(found)
             if code:
                 logger.warning("the index could not be read through code=%s: %s", code, found or complained)
             else:

@@ -17,7 +17,7 @@ from notary.http import App
 from notary.worker import Worker
 from ordering.errors import Fatal, NotaryError, NotReady
 
-log = logging.getLogger("notary.serve")
+logger = logging.getLogger("notary.serve")
 
 LOG_RETRY_S = 1.0
 ANSWERS_LEAVE_S = 1.0
@@ -73,7 +73,7 @@ async def _until_started(apps: Sequence[App], start: Callable[[], Awaitable[Work
                 app.starting("the log cannot be reached yet")
             if str(problem) != reported and not stopping.done():
                 reported = str(problem)
-                log.warning("the log cannot be reached yet, trying every %g s: %s", LOG_RETRY_S, problem)
+                logger.warning("the log cannot be reached yet, trying every %g s: %s", LOG_RETRY_S, problem)
         await asyncio.wait([stopping], timeout=LOG_RETRY_S)
     return None
 
@@ -89,7 +89,7 @@ async def _until_stopped(
         for app in apps:
             app.stopping()
         if not running.done():
-            log.info("stopping: answering what was taken in, requests=%d", worker.sender.queue.pending_requests)
+            logger.info("stopping: answering what was taken in, requests=%d", worker.sender.queue.pending_requests)
             await asyncio.wait(
                 [running, asyncio.create_task(worker.sender.queue.drain())],
                 timeout=worker.config.worker.drain_ms_max / 1000,
@@ -111,15 +111,15 @@ async def _until_stopped(
             problems = tuple(leaves(group))
             for problem in problems:
                 if isinstance(problem, Fatal):
-                    log.error("stopped: %s code=%s", problem, problem.code)
+                    logger.error("stopped: %s code=%s", problem, problem.code)
                 elif isinstance(problem, NotaryError):
-                    log.error("stopped: %s", problem)
+                    logger.error("stopped: %s", problem)
                 else:
-                    log.error("stopped by an error that nobody foresaw: %r", problem, exc_info=problem)
-    if worker.index.agreement.condemned:
+                    logger.error("stopped by an error that nobody foresaw: %r", problem, exc_info=problem)
+    if worker.index.agreement.quarantined:
         # The process stays to report the reason until a signal ends it: a supervisor's restarts would only fail again.
         for app in apps:
-            app.detach(worker.withheld() or "")
+            app.detach(worker.serving_suspended() or "")
         await asyncio.wait([stopping])
     return Ending(problems)
 

@@ -20,7 +20,7 @@ from notary.access import read_secret, why_unreadable
 from notary.config import TlsFiles
 from ordering.errors import ConfigurationError
 
-log = logging.getLogger("notary.tls")
+logger = logging.getLogger("notary.tls")
 
 LOOK_S: Final = 1.0
 _NONE_MADE: Final = "Whoever issues the service's certificates makes it: see docs/configuration.md, `[http]`"
@@ -53,7 +53,7 @@ class Certificates:
     def handshake_failed(self, problem: BaseException) -> None:
         """Count a connection that failed before its first request. It is logged at level debug, so that strangers cannot fill the log."""
         self.handshakes_failed += 1
-        log.debug("a TLS handshake failed error=%s", problem)
+        logger.debug("a TLS handshake failed error=%s", problem)
         self.when_handshake_failed()
 
     async def follow(self) -> None:
@@ -63,7 +63,7 @@ class Certificates:
             try:
                 self.look()
             except Exception:  # a bug, or a certificate that a library cannot handle: later files must still be checked
-                log.exception("the certificate's files cannot be looked at")
+                logger.exception("the certificate's files cannot be looked at")
 
     def look(self) -> None:
         """Load the files if they have changed, but not since the last look. An expired certificate is reported."""
@@ -85,10 +85,10 @@ class Certificates:
             self.problem = str(problem)
             if state != self._reported:
                 self._reported = state
-                log.error("the certificate in use stays in use: %s", problem)
+                logger.error("the certificate in use stays in use: %s", problem)
             return
         if report_all or state != self._in_use or self.problem:
-            log.info("certificate read file=%s not_after=%s", self._files.cert_file, self._not_after.isoformat())
+            logger.info("certificate read file=%s not_after=%s", self._files.cert_file, self._not_after.isoformat())
         self.problem, self._in_use, self._reported = "", state, None
 
     def _state(self) -> _State:

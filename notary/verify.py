@@ -14,7 +14,7 @@ from typing import Any, TypeAlias
 import msgspec
 
 from notary.decision import Decision, leaf
-from notary.receipts.checkpoint import SIZE_MAX, Checkpoint, checkpoint_of
+from notary.receipts.checkpoint import SIZE_MAX, SignedCheckpoint, checkpoint_of
 from notary.receipts.key_history import HistoricKey, follow, history_of
 from notary.receipts.note import VerifierKey, parse_verifier_key
 from notary.receipts.proof import proof_of
@@ -26,11 +26,11 @@ from ordering.ids import STATE_REF_BYTES, TRANSACTION_ID_BYTES
 from payload import TIME_MAX_MS
 
 __all__ = [
-    "Checkpoint",
     "Decision",
     "HistoricKey",
     "NotVerified",
     "Reason",
+    "SignedCheckpoint",
     "VerifierKey",
     "decision_and_receipt",
     "decision_of",
@@ -50,7 +50,7 @@ ReadTile: TypeAlias = Callable[[int, int, int], bytes]
 """(level, index, width) -> a tile's bytes: `width` hashes or more; fewer if it does not have them. Its exceptions go to the caller."""
 
 
-def verify_receipt(receipt: str | bytes, decision: DecisionLike, keys: Keys) -> Checkpoint:
+def verify_receipt(receipt: str | bytes, decision: DecisionLike, keys: Keys) -> SignedCheckpoint:
     """Verify that the receipt proves the decision under a checkpoint signed by one of the keys. Returns that checkpoint."""
     trusted = _keys(keys)
     decided = decision_of(decision)
@@ -65,12 +65,12 @@ def verify_receipt(receipt: str | bytes, decision: DecisionLike, keys: Keys) -> 
     return checkpoint
 
 
-def verify_checkpoint(note: str | bytes, keys: Keys) -> Checkpoint:
+def verify_checkpoint(note: str | bytes, keys: Keys) -> SignedCheckpoint:
     """Verify the signature of a checkpoint. Returns the checkpoint."""
     return checkpoint_of(_text(note, "malformed-checkpoint"), _keys(keys))
 
 
-def verify_consistency(one: Checkpoint, other: Checkpoint, read: ReadTile) -> None:
+def verify_consistency(one: SignedCheckpoint, other: SignedCheckpoint, read: ReadTile) -> None:
     """Verify, with the tiles of the larger tree, that the smaller tree is a prefix of the larger. The tiles need not be trusted.
 
     The reason "inconsistent" means that the notary signed two different trees. "missing-tile" and "wrong-tile" mean only that these tiles
@@ -123,7 +123,7 @@ def decision_and_receipt(decision: DecisionJson | Mapping[str, Any] | bytes | st
         raise NotVerified("malformed-decision", str(problem)) from None
 
 
-def _root_within(size: int, newer: Checkpoint, read: ReadTile) -> bytes:
+def _root_within(size: int, newer: SignedCheckpoint, read: ReadTile) -> bytes:
     """Returns the root of the first `size` leaves of the newer tree."""
     if not size:
         return EMPTY_ROOT
@@ -148,7 +148,7 @@ def _root_within(size: int, newer: Checkpoint, read: ReadTile) -> bytes:
 
 
 @lru_cache(maxsize=4)
-def _signed(note: str, keys: tuple[VerifierKey, ...]) -> Checkpoint:
+def _signed(note: str, keys: tuple[VerifierKey, ...]) -> SignedCheckpoint:
     """Caches `checkpoint_of`: the receipts of one answer share a checkpoint, and its signature is most of the cost of verifying them."""
     return checkpoint_of(note, keys)
 

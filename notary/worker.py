@@ -23,7 +23,7 @@ from notary.parties import Parties
 from notary.quota import Quota
 from notary.receipts import Issuer
 from notary.self_check import SelfCheck
-from notary.snapshots.schedule import Schedule
+from notary.snapshots.schedule import SnapshotSchedule
 from notary.tickets import Tickets
 from notary.topic_watch import TopicWatch
 from notary.version import VERSION
@@ -93,7 +93,7 @@ def _tracing(config: Config) -> "Tracing | None":
     return Tracing(config.tracing, config.name, config.worker.name)
 
 
-class Surroundings(msgspec.Struct, frozen=True):
+class Environment(msgspec.Struct, frozen=True):
     """What a worker asks of its machine: clocks and randomness. None of it decides anything (R6)."""
 
     clock_ms: Callable[[], int] = clock_ms
@@ -109,8 +109,8 @@ class Surroundings(msgspec.Struct, frozen=True):
 class Worker:
     """The parts of one worker, wired. `run` lives until it is cancelled or a part says `Fatal`."""
 
-    def __init__(self, config: Config, log: Log, index: Index, surroundings: Surroundings | None = None) -> None:
-        around = surroundings or Surroundings()
+    def __init__(self, config: Config, log: Log, index: Index, environment: Environment | None = None) -> None:
+        around = environment or Environment()
         self.config = config
         self.clock_ms = around.clock_ms
         self.log = log
@@ -179,7 +179,7 @@ class Worker:
         )
         self.self_check = SelfCheck(config.worker.name, self.driver, self.sender, index, config.self_check_settings, around.now_s)
         self.topic_watch = TopicWatch(config)
-        self.snapshots = Schedule(config, lambda: self.not_ready() is None, around.clock_ms)
+        self.snapshots = SnapshotSchedule(config, lambda: self.not_ready() is None, around.clock_ms)
         self._decided: dict[TransactionId, list[Callable[[], None]]] = {}
         self._fatal: Fatal | None = None
         self._failed = asyncio.Event()
@@ -209,16 +209,16 @@ class Worker:
 
     def not_ready(self) -> str | None:
         """Why this worker takes no submission now; None when it does."""
-        return self.withheld() or self.driver.not_ready() or self.sender.not_ready(self.config.worker.append_wait_ms_max / 1000)
+        return self.serving_suspended() or self.driver.not_ready() or self.sender.not_ready(self.config.worker.append_wait_ms_max / 1000)
 
     def _closed(self) -> NotReady | None:
         return None if (why := self.not_ready()) is None else NotReady(why)
 
-    def withheld(self) -> str | None:
+    def serving_suspended(self) -> str | None:
         """Why nothing may be answered from this worker's index; None when it may."""
-        return self.self_check.withheld() or self.driver.doubt()
+        return self.self_check.serving_suspended() or self.driver.suspicion()
 
-    def told(self, decision: Decision, *, receipts: bool) -> Pieces[bytes]:
+    def rendered(self, decision: Decision, *, receipts: bool) -> Pieces[bytes]:
         """A decision as it is answered."""
         receipt = b""
         if receipts:

@@ -110,12 +110,12 @@ async def admin(bootstrap: str, client_id: str, security: KafkaSecurity | None, 
     except TimeoutError as problem:
         raise NotReady(f"Kafka at {bootstrap} did not answer within {timeout_ms} ms") from problem
     except KafkaError as problem:
-        raise NotReady(f"Kafka at {bootstrap} cannot be used now: {tell(problem)}") from problem
+        raise NotReady(f"Kafka at {bootstrap} cannot be used now: {error_text(problem)}") from problem
     finally:
         await client.close()
 
 
-def tell(problem: BaseException) -> str:
+def error_text(problem: BaseException) -> str:
     """Returns an error's name and text for a message, without repeating the name: aiokafka's errors begin with theirs."""
     name, text = type(problem).__name__, str(problem)
     return text if text.startswith(name) else f"{name}: {text}" if text else name
@@ -145,7 +145,7 @@ async def describe_cluster(client: AIOKafkaAdminClient, topics: list[str]) -> Cl
         if code in (3, 29):  # unknown topic; not authorized, which a broker returns for topics that this user may not describe
             continue
         if code != 0:
-            raise NotReady(f"Kafka topic {name} cannot be described now: {tell(for_code(code)())}")
+            raise NotReady(f"Kafka topic {name} cannot be described now: {error_text(for_code(code)())}")
         counts = {index: len(replicas) for _, index, _, _, replicas, *_ in partitions}
         found[name] = TopicFacts(str(topic_id), tuple(counts[index] for index in sorted(counts)))
     return ClusterFacts(answer.cluster_id or "", len(answer.brokers), found)

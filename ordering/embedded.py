@@ -37,7 +37,7 @@ from ordering.store import (
 )
 from ordering.stream import Arrivals, LocalReader, check_partitions, describe, size
 
-_logger = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 RECORD_BYTES_MAX: Final = 8 * 1024 * 1024
 """The longest record, as in a Kafka topic (`max.message.bytes`)."""
@@ -105,7 +105,7 @@ class EmbeddedLog:
             )
         store, torn = open_store(path)
         if torn is not None:
-            _logger.warning("a last write that a crash cut short is dropped, nobody was told of it log=%s found=%s", path, torn)
+            logger.warning("a last write that a crash cut short is dropped, nobody was told of it log=%s found=%s", path, torn)
         try:
             meta = read_meta(store, path)
             # Records that a crash left in the operating system's cache have just been recovered. They must be durable before any reader

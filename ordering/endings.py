@@ -13,10 +13,10 @@ from typing import Any
 
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
 
-from ordering.connection import tell
+from ordering.connection import error_text
 from ordering.leadership import Leadership
 
-_logger = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 
 class Producer(AIOKafkaProducer):  # type: ignore[misc]  # aiokafka ships no types
@@ -84,4 +84,4 @@ async def _within(work: Coroutine[Any, Any, Any], timeout_s: float) -> None:
     with contextlib.suppress(asyncio.CancelledError):
         await asyncio.wait([task], timeout=timeout_s)
     if task.done() and not task.cancelled() and (problem := task.exception()) is not None:
-        _logger.warning("closing a kafka client failed error=%s", tell(problem))
+        logger.warning("closing a kafka client failed error=%s", error_text(problem))

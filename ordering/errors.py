@@ -98,7 +98,7 @@ class Fatal(NotaryError):
         super().__init__(what)
 
 
-class Condemned(Fatal):
+class Quarantined(Fatal):
     """This worker's index is quarantined, known to be wrong (R9): it answers nothing more, and no restart repairs that."""
 
     def __init__(self, what: str) -> None:

@@ -24,7 +24,7 @@ import msgspec
 from aiokafka import AIOKafkaConsumer, TopicPartition
 from aiokafka.errors import ConsumerStoppedError, KafkaError, OffsetOutOfRangeError
 
-from ordering.connection import KafkaSecurity, admin, client_settings, describe_cluster, tell
+from ordering.connection import KafkaSecurity, admin, client_settings, describe_cluster, error_text
 from ordering.endings import Producer, stop_consumer
 from ordering.errors import ConfigurationError, NotReady, OutcomeUnknown, OutOfRange
 from ordering.interruptions import Interruptions
@@ -164,7 +164,7 @@ class KafkaLog:
                     await producer.partitions_for(topic)
         except (KafkaError, TimeoutError) as problem:
             await producer.abandon(self._timeouts.close_ms / 1000)
-            raise NotReady(f"no producer can be had from Kafka now: {tell(problem)}") from problem
+            raise NotReady(f"no producer can be had from Kafka now: {error_text(problem)}") from problem
         except BaseException:
             await producer.abandon(self._timeouts.close_ms / 1000)
             raise
@@ -182,7 +182,7 @@ class KafkaLog:
                 await consumer.start()
         except (KafkaError, TimeoutError) as problem:
             await stop_consumer(consumer, self._timeouts.close_ms / 1000)
-            raise NotReady(f"no consumer can be had from Kafka now: {tell(problem)}") from problem
+            raise NotReady(f"no consumer can be had from Kafka now: {error_text(problem)}") from problem
         except BaseException:
             await stop_consumer(consumer, self._timeouts.close_ms / 1000)
             raise
@@ -216,7 +216,7 @@ class KafkaLog:
                     ends = await self._watcher.end_offsets(partitions)
             except (KafkaError, TimeoutError, ConsumerStoppedError) as problem:
                 await self._drop_watcher()
-                raise NotReady(f"Kafka does not say where its partitions end: {tell(problem)}") from problem
+                raise NotReady(f"Kafka does not say where its partitions end: {error_text(problem)}") from problem
             except BaseException:
                 await self._drop_watcher()
                 raise
@@ -330,7 +330,7 @@ class KafkaWriter:
             self._break(f"{describe(stream)} did not acknowledge within {self._timeouts.append_ms} ms")
             raise OutcomeUnknown(str(self._broken)) from problem
         except KafkaError as problem:
-            self._break(f"{describe(stream)} answered {tell(problem)}")
+            self._break(f"{describe(stream)} answered {error_text(problem)}")
             raise OutcomeUnknown(str(self._broken)) from problem
         finally:
             self._limits.discard(limit)
@@ -388,12 +388,12 @@ class KafkaReader:
         try:
             fetched = await self._consumer.getmany(timeout_ms=timeout_ms)
         except OffsetOutOfRangeError as problem:
-            self._broken = tell(problem)
+            self._broken = error_text(problem)
             raise OutOfRange(self._out_of_range(problem)) from problem
         except ConsumerStoppedError:
             return []
         except KafkaError as problem:
-            self._broken = tell(problem)
+            self._broken = error_text(problem)
             raise NotReady(f"reading from Kafka failed: {self._broken}") from problem
         if not fetched and self._consumer._fetcher.error_future.done() and self._broken is None:
             self._broken = "its fetching task ended"

@@ -34,7 +34,7 @@ class Leadership:
         self._limit_s = connect_ms / 1000
         self._request_s = client._request_timeout_ms / 1000
         self._asked = 0
-        self._heard: dict[tuple[str, int], tuple[int, int, list[int]]] = {}  # (topic id, partition) -> epoch, leader, in sync
+        self._latest: dict[tuple[str, int], tuple[int, int, list[int]]] = {}  # (topic id, partition) -> epoch, leader, in sync
         # The timeout at construction applies to connecting; `_connect` gives each connection the timeout for its requests.
         client._request_timeout_ms = min(connect_ms, client._request_timeout_ms)
         self._connect_slowly = client._get_conn
@@ -71,10 +71,10 @@ class Leadership:
         for code, name, topic_id, internal, partitions, *_ in answer.topics:
             found: list[tuple[Any, ...]] = []
             for error, number, leader, epoch, replicas, in_sync, *_ in partitions:
-                heard = self._heard.get((str(topic_id), number))
-                if heard is None or epoch >= heard[0]:
-                    heard = self._heard[str(topic_id), number] = (epoch, leader, in_sync)
-                found.append((error, number, heard[1], replicas, heard[2], []))
+                latest = self._latest.get((str(topic_id), number))
+                if latest is None or epoch >= latest[0]:
+                    latest = self._latest[str(topic_id), number] = (epoch, leader, in_sync)
+                found.append((error, number, latest[1], replicas, latest[2], []))
             topics.append((code, name, internal, found))
         brokers = [(node, host, port, rack) for node, host, port, rack, *_ in answer.brokers]
         return SimpleNamespace(API_VERSION=5, brokers=brokers, controller_id=answer.controller_id, topics=topics)

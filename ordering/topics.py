@@ -29,7 +29,7 @@ from aiokafka.errors import (
     for_code,
 )
 
-from ordering.connection import ClusterFacts, KafkaSecurity, admin, describe_cluster, finalized_features, tell
+from ordering.connection import ClusterFacts, KafkaSecurity, admin, describe_cluster, error_text, finalized_features
 from ordering.errors import ConfigurationError, NotReady
 from ordering.log import check_payload_partitions
 
@@ -146,7 +146,7 @@ async def add_partitions(
         try:
             await client.create_partitions({payload: NewPartitions(payload_partitions)}, timeout_ms=timeout_ms)
         except (InvalidPartitionsError, PolicyViolationError, TopicAuthorizationFailedError, InvalidReplicationAssignmentError) as problem:
-            what = f"topic {payload} cannot be extended to {payload_partitions} partitions: {tell(problem)}"
+            what = f"topic {payload} cannot be extended to {payload_partitions} partitions: {error_text(problem)}"
             if isinstance(problem, TopicAuthorizationFailedError):
                 what += ". This user may not alter topics: have one who may do that first (docs/operations.md, More payload partitions)"
             raise ConfigurationError(what) from None
@@ -210,7 +210,7 @@ async def _create(
         if code == _ALREADY_EXISTS:
             existed.append(name)
         elif code != 0:
-            why = tell(for_code(code)()) + (f" ({text[0]})" if text and text[0] else "")
+            why = error_text(for_code(code)()) + (f" ({text[0]})" if text and text[0] else "")
             raise ConfigurationError(f"topic {name} with {counts[name]} partitions and {replication} replicas cannot be created: {why}")
     return tuple(name for name in names if name in existed)
 
@@ -269,7 +269,7 @@ async def _settings(client: AIOKafkaAdminClient, names: tuple[str, ...]) -> dict
             raise NotReady(f"the brokers do not all know topic {name} yet")
         if code != 0:
             raise ConfigurationError(
-                f"the settings of topic {name} cannot be read: {text or tell(for_code(code)())}; "
+                f"the settings of topic {name} cannot be read: {text or error_text(for_code(code)())}; "
                 "give this user the ACL operation DescribeConfigs on it"
             )
         found[name] = {setting: value for setting, value, *_ in entries}

@@ -5,7 +5,7 @@ not even this machine's own. Nothing is left behind: namespaces and devices have
 ends with its owner, even if that crashes.
 
     with Centres(3, delay_ms=20) as centres:               # 20 ms each way between any two
-        places = [Place(centres.host(n), centres.network(n)) for n in centres.numbers]
+        places = [BrokerNetwork(centres.host(n), centres.network(n)) for n in centres.numbers]
         with Cluster.create(directory, places=places) as cluster, inside(centres.network(1)):
             subprocess.Popen([...])                        # a process in centre 1
         centres.cut_off(2)                                 # drops all packets to and from centre 2

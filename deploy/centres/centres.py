@@ -65,7 +65,7 @@ class Centres:
         return address(number)
 
     def network(self, number: int) -> str:
-        """Returns the path of a centre's network namespace, for `deploy.namespace.inside` and `Place`."""
+        """Returns the path of a centre's network namespace, for `deploy.namespace.inside` and `BrokerNetwork`."""
         return self._networks[number - 1]
 
     def slow(self, delay_ms: float, jitter_ms: float = 0.0, loss: float = 0.0) -> None:

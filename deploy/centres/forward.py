@@ -19,7 +19,7 @@ import time
 from collections.abc import Sequence
 
 from deploy.centres.device import Device, make, number_of
-from deploy.centres.lines import Line, Lines
+from deploy.centres.lines import Lines, NetworkLine
 
 PACKET_BYTES_MAX = 65_535
 READ_AT_ONCE_MAX = 64
@@ -52,7 +52,7 @@ def main(arguments: Sequence[str]) -> int:
 
 def forward(devices: dict[int, Device], dice: random.Random) -> None:
     """Forward packets and execute the commands on stdin, until stdin ends."""
-    lines = Lines({pair: Line() for pair in itertools.permutations(devices, 2)})
+    lines = Lines({pair: NetworkLine() for pair in itertools.permutations(devices, 2)})
     numbers = {device.packets: number for number, device in devices.items()}
     commands, asked = sys.stdin.fileno(), b""
     watched = [commands, *numbers]

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 
 
 @dataclass
-class Line:
+class NetworkLine:
     """One direction between two centres: its settings and its counters."""
 
     delay_s: float = 0.0
@@ -26,7 +26,7 @@ class Line:
 class Lines:
     """All lines, by (from, to), and the packets in flight, in the order in which they are due."""
 
-    lines: dict[tuple[int, int], Line]
+    lines: dict[tuple[int, int], NetworkLine]
     _on_the_way: list[tuple[float, int, int, int, bytes]] = field(default_factory=list)
     _sent: int = 0
 

@@ -38,7 +38,7 @@ Kafka in `.cache/spark-kafka/<version>`, or in that of NOTARY_SPARK_KAFKA_HOME; 
 from deploy.local.cluster import Cluster
 from deploy.local.errors import CannotRun
 from deploy.local.health import BrokerStatus, ClusterStatus
-from deploy.local.settings import Settings
-from deploy.local.state import Place
+from deploy.local.settings import ClusterSettings
+from deploy.local.state import BrokerNetwork
 
-__all__ = ["BrokerStatus", "CannotRun", "Cluster", "ClusterStatus", "Place", "Settings"]
+__all__ = ["BrokerNetwork", "BrokerStatus", "CannotRun", "Cluster", "ClusterSettings", "ClusterStatus"]

@@ -16,7 +16,7 @@ from deploy.local.cluster import Cluster
 from deploy.local.errors import CannotRun
 from deploy.local.jars import SPARK, TOOLS, cache_folder, fetch_jars
 from deploy.local.runtime import prepare
-from deploy.local.settings import Settings
+from deploy.local.settings import ClusterSettings
 
 DONE, NO, COULD_NOT = 0, 1, 2
 
@@ -60,13 +60,13 @@ def _parser() -> argparse.ArgumentParser:
         "--brokers",
         type=int,
         metavar="N",
-        help=f"how many (default {Settings.brokers}; a cluster that is there keeps its number)",
+        help=f"how many (default {ClusterSettings.brokers}; a cluster that is there keeps its number)",
     )
     up.add_argument(
         "--session-timeout-ms",
         type=int,
         metavar="MS",
-        help=f"a silent broker is given up after this (default {Settings.session_timeout_ms})",
+        help=f"a silent broker is given up after this (default {ClusterSettings.session_timeout_ms})",
     )
     up.add_argument("--timeout", type=float, default=90.0, metavar="SECONDS", help="how long it may take to serve (default 90)")
     up.add_argument("--json", action="store_true", help="print all about the cluster as JSON")
@@ -108,8 +108,8 @@ def _up(chosen: argparse.Namespace) -> int:
 def _new(chosen: argparse.Namespace) -> Cluster:
     return Cluster.create(
         chosen.dir,
-        Settings.brokers if chosen.brokers is None else chosen.brokers,
-        session_timeout_ms=Settings.session_timeout_ms if chosen.session_timeout_ms is None else chosen.session_timeout_ms,
+        ClusterSettings.brokers if chosen.brokers is None else chosen.brokers,
+        session_timeout_ms=ClusterSettings.session_timeout_ms if chosen.session_timeout_ms is None else chosen.session_timeout_ms,
     )
 
 

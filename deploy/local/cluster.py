@@ -16,10 +16,10 @@ from deploy.local import tether
 from deploy.local.errors import CannotRun
 from deploy.local.health import ClusterStatus, look
 from deploy.local.ports import free_ports
-from deploy.local.process import Process, spawn
+from deploy.local.process import BrokerProcess, spawn
 from deploy.local.runtime import Runtime, prepare
-from deploy.local.settings import Settings, server_properties
-from deploy.local.state import Broker, Place, State, read_state, state_file, write_state
+from deploy.local.settings import ClusterSettings, server_properties
+from deploy.local.state import Broker, BrokerNetwork, ClusterState, read_state, state_file, write_state
 from deploy.namespace import inside
 from ordering.durable import locked_file
 
@@ -52,17 +52,17 @@ class Cluster:
         session_timeout_ms: int = 6_000,
         heap_mib: int = 400,
         overrides: Mapping[str, str] | None = None,
-        places: Sequence[Place] = (),
+        places: Sequence[BrokerNetwork] = (),
     ) -> Self:
         """Make a new cluster in a folder that is empty or missing; choose its ports. `up` starts it.
 
         `places` has an address and a network namespace for each broker; by default all are on this machine's loopback. The
         namespaces must exist whenever a broker is started.
         """
-        places = places or [Place()] * brokers
+        places = places or [BrokerNetwork()] * brokers
         if len(places) != brokers:
             raise CannotRun(f"{brokers} brokers cannot live in {len(places)} places: name one for each")
-        settings = Settings(brokers, session_timeout_ms, heap_mib, dict(overrides or {}))
+        settings = ClusterSettings(brokers, session_timeout_ms, heap_mib, dict(overrides or {}))
         folder = Path(directory).absolute()
         # `down` removes the folder, so it must never be one with something else in it.
         if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
@@ -76,7 +76,7 @@ class Cluster:
         # Kafka's own form of a cluster id: a UUID in 22 characters. The storage tool rejects one that starts with a
         # dash.
         cluster_id = "N" + base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")[1:]
-        write_state(folder, State(cluster_id, settings, rows))
+        write_state(folder, ClusterState(cluster_id, settings, rows))
         return cls(folder)
 
     @classmethod
@@ -92,7 +92,7 @@ class Cluster:
         return self.state.bootstrap
 
     @property
-    def state(self) -> State:
+    def state(self) -> ClusterState:
         """The current content of cluster.json."""
         return read_state(self.directory)
 
@@ -151,7 +151,7 @@ class Cluster:
         """Shut a broker down in order (SIGTERM): it first hands over the leadership of its partitions. It is killed after
         the grace period."""
 
-        def ask(process: Process) -> None:
+        def ask(process: BrokerProcess) -> None:
             process.send(signal.SIGCONT)
             process.send(signal.SIGTERM)
             if not process.wait(grace_seconds):
@@ -210,7 +210,7 @@ class Cluster:
     def _folder(self, broker_id: int) -> Path:
         return self.directory / f"broker-{broker_id}"
 
-    def _format_new(self, runtime: Runtime, state: State) -> None:
+    def _format_new(self, runtime: Runtime, state: ClusterState) -> None:
         """Write the properties of all brokers, and make the data folders of those that have none. The next run repairs
         what a crash here leaves."""
         new: dict[int, Path] = {}
@@ -240,7 +240,7 @@ class Cluster:
         # start fails and logs that. Only the user can find out whose process it is, and end it.
         write_state(self.directory, state.with_process(broker_id, process))
 
-    def _end(self, broker_id: int, how: Callable[[Process], None]) -> None:
+    def _end(self, broker_id: int, how: Callable[[BrokerProcess], None]) -> None:
         with self._locked():
             state = self.state
             process = state.broker(broker_id).process
@@ -260,7 +260,7 @@ class Cluster:
         return "\n".join(f"  {line}" for line in lines) + f"\n(all of it: {log})"
 
 
-def _kill(process: Process) -> None:
+def _kill(process: BrokerProcess) -> None:
     process.send(signal.SIGKILL)
     process.wait(10.0)
 

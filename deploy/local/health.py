@@ -11,7 +11,7 @@ from aiokafka.conn import create_conn
 from aiokafka.errors import KafkaError
 from aiokafka.protocol.metadata import MetadataRequest
 
-from deploy.local.state import Broker, State
+from deploy.local.state import Broker, ClusterState
 from deploy.namespace import inside
 
 ANSWER_TIMEOUT_MS = 2_000
@@ -58,7 +58,7 @@ class _View:
     partitions: tuple[tuple[int, frozenset[int], int], ...]
 
 
-def look(state: State) -> ClusterStatus:
+def look(state: ClusterState) -> ClusterStatus:
     """Return the state of the cluster, from every running broker. Takes milliseconds, or the timeout of 2 s if one hangs."""
     conditions = {broker.id: broker.condition for broker in state.brokers}
     running = {broker_id for broker_id, condition in conditions.items() if condition == "running"}

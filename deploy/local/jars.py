@@ -48,7 +48,7 @@ class Jars:
         return pinned.attrib["rev"]
 
     @property
-    def told(self) -> str:
+    def label(self) -> str:
         """Name and version, for messages."""
         return f"{self.name} {self.version}"
 
@@ -98,7 +98,7 @@ def fetch_jars(java: Java, jars: Jars) -> Path:
                 (Path(beside) / "libs").rename(home / "libs")
     except OSError as error:
         raise CannotRun(
-            f"the jars of {jars.told} cannot be stored in {home}: {error}. Set {jars.variable} to a folder that can be written"
+            f"the jars of {jars.label} cannot be stored in {home}: {error}. Set {jars.variable} to a folder that can be written"
         ) from error
     return home
 
@@ -114,13 +114,13 @@ def _run_ivy(java: Java, folder: Path, jars: Jars) -> None:
         *("-confs", jars.conf),
         *("-retrieve", str(folder / "libs" / "[artifact]-[revision](-[classifier]).[ext]")),
     ]
-    _tell(jars, f"fetching its jars ({jars.megabytes} MB, once) into {folder.parent}")
+    _report(jars, f"fetching its jars ({jars.megabytes} MB, once) into {folder.parent}")
     for attempt in range(1, ATTEMPTS_MAX + 1):
         # Ivy sometimes exits with 0 although a jar is missing: so the landmark must be there too.
         code, said = _follow(command, jars)
         if code == 0 and (folder / "libs" / jars.landmark).is_file():
             return
-        _tell(jars, f"attempt {attempt} of {ATTEMPTS_MAX} failed (exit code {code})")
+        _report(jars, f"attempt {attempt} of {ATTEMPTS_MAX} failed (exit code {code})")
     tail = "\n  ".join(line for line in said if line.strip())
     advice = "Is the network, or its proxy, there?"
     if "PKIX" in tail:
@@ -130,7 +130,7 @@ def _run_ivy(java: Java, folder: Path, jars: Jars) -> None:
             "name a trust store that has it: JAVA_TOOL_OPTIONS=-Djavax.net.ssl.trustStore=FILE."
         )
     raise CannotRun(
-        f"{jars.told} could not be fetched with Ivy (exit code {code}). {advice} "
+        f"{jars.label} could not be fetched with Ivy (exit code {code}). {advice} "
         f"Or point {jars.variable} at a folder whose libs/ has its jars. Ivy's last words:\n  {tail}"
     )
 
@@ -147,12 +147,12 @@ def _follow(command: list[str], jars: Jars) -> tuple[int, deque[str]]:
             modules += line.lstrip().startswith("found ")
             files += "[SUCCESSFUL ]" in line
             if line.strip().startswith(("found ", "[SUCCESSFUL ]")) and (modules + files) % 10 == 0:
-                _tell(jars, f"{modules} modules resolved, {files} files fetched")
+                _report(jars, f"{modules} modules resolved, {files} files fetched")
         return ivy.wait(), said
 
 
-def _tell(jars: Jars, what: str) -> None:
-    print(f"{jars.told}: {what}", file=sys.stderr, flush=True)
+def _report(jars: Jars, what: str) -> None:
+    print(f"{jars.label}: {what}", file=sys.stderr, flush=True)
 
 
 def _ivy_jar() -> Path:

@@ -16,7 +16,7 @@ _PROC = Path("/proc")
 
 
 @dataclass(frozen=True)
-class Process:
+class BrokerProcess:
     """One process. `born` is its start time in the system's format: boot id and clock ticks on Linux, the date of `ps`
     elsewhere."""
 
@@ -56,13 +56,13 @@ class Process:
         return True
 
 
-def spawn(command: list[str], log: Path) -> Process:
+def spawn(command: list[str], log: Path) -> BrokerProcess:
     """Start a process that outlives this one and does not get this terminal's Ctrl-C. Its output is appended to `log`."""
     _reap()
     with log.open("ab") as output:
         child = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT, start_new_session=True)
     _CHILDREN[child.pid] = child
-    return Process(child.pid, _look(child.pid)[0])
+    return BrokerProcess(child.pid, _look(child.pid)[0])
 
 
 def _reap() -> None:

@@ -20,7 +20,7 @@ from deploy.local.jars import BROKER, KAFKA, fetch_jars
 from deploy.local.java import Java, find_java
 from deploy.local.ports import free_ports, listens
 from deploy.local.process import spawn
-from deploy.local.settings import Addresses, Settings, jvm_flags, server_properties
+from deploy.local.settings import Addresses, ClusterSettings, jvm_flags, server_properties
 from ordering.durable import locked_file
 
 TRAINING_SECONDS_MAX = 60
@@ -102,7 +102,7 @@ def _train(bare: Runtime, archive: Path) -> None:
     )
     with tempfile.TemporaryDirectory(prefix="training-", dir=archive.parent) as beside:
         folder = Path(beside)
-        settings = Settings(brokers=1)
+        settings = ClusterSettings(brokers=1)
         port, controller_port = free_ports(2)
         properties = server_properties(settings, 1, {1: Addresses("127.0.0.1", port, controller_port)}, folder / "data")
         (folder / "server.properties").write_text(properties)

@@ -26,7 +26,7 @@ class Addresses(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Settings:
+class ClusterSettings:
     """The settings that a cluster is created with; they never change (cluster.json keeps them).
 
     `overrides` are server properties that replace ours, for experiments.
@@ -79,7 +79,7 @@ def jvm_flags(heap_mib: int) -> list[str]:
     ]
 
 
-def server_properties(settings: Settings, broker_id: int, addresses: Mapping[int, Addresses], data: Path) -> str:
+def server_properties(settings: ClusterSettings, broker_id: int, addresses: Mapping[int, Addresses], data: Path) -> str:
     """Return the server.properties of one broker. `addresses` has those of every broker by its id."""
     replicas, in_sync_min = settings.replicas, settings.in_sync_min
     is_controller = broker_id <= settings.controllers

@@ -6,15 +6,15 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from deploy.local.errors import CannotRun
-from deploy.local.process import Process
-from deploy.local.settings import Addresses, Settings
+from deploy.local.process import BrokerProcess
+from deploy.local.settings import Addresses, ClusterSettings
 from ordering.durable import replace_file
 
 FORMAT = 1
 
 
 @dataclass(frozen=True)
-class Place:
+class BrokerNetwork:
     """The network of a broker: the address on which it listens, and the path of the namespace with that address, for
     `deploy.namespace.inside` (empty: this process's own)."""
 
@@ -25,14 +25,14 @@ class Place:
 @dataclass(frozen=True)
 class Broker:
     """One broker: its id from 1 on, its ports, the process that runs it or ran it last (None: stopped on purpose), and
-    its network (see `Place`)."""
+    its network (see `BrokerNetwork`)."""
 
     id: int
     port: int
     controller_port: int
-    process: Process | None = None
-    host: str = Place.host
-    network: str = Place.network
+    process: BrokerProcess | None = None
+    host: str = BrokerNetwork.host
+    network: str = BrokerNetwork.network
 
     @property
     def condition(self) -> str:
@@ -45,11 +45,11 @@ class Broker:
 
 
 @dataclass(frozen=True)
-class State:
+class ClusterState:
     """The content of cluster.json."""
 
     cluster_id: str
-    settings: Settings
+    settings: ClusterSettings
     brokers: tuple[Broker, ...]
 
     @property
@@ -69,7 +69,7 @@ class State:
                 return broker
         raise CannotRun(f"this cluster has no broker {broker_id}: its brokers are 1 to {len(self.brokers)}")
 
-    def with_process(self, broker_id: int, process: Process | None) -> "State":
+    def with_process(self, broker_id: int, process: BrokerProcess | None) -> "ClusterState":
         """Return the state in which `process` runs this broker."""
         return replace(self, brokers=tuple(replace(b, process=process) if b.id == broker_id else b for b in self.brokers))
 
@@ -79,13 +79,13 @@ def state_file(directory: Path) -> Path:
     return directory / "cluster.json"
 
 
-def write_state(directory: Path, state: State) -> None:
+def write_state(directory: Path, state: ClusterState) -> None:
     """Replace the state atomically."""
     content = {"format": FORMAT, **asdict(state)}
     replace_file(state_file(directory), f"{json.dumps(content, indent=2, default=dict)}\n".encode())
 
 
-def read_state(directory: Path) -> State:
+def read_state(directory: Path) -> ClusterState:
     """Return the state. Raises CannotRun if there is none, or one that this program did not write."""
     path = state_file(directory)
     try:
@@ -94,7 +94,7 @@ def read_state(directory: Path) -> State:
             raise CannotRun(
                 f"{path} has format {content['format']}, this program knows {FORMAT}: end that cluster with the program that made it"
             )
-        return State(content["cluster_id"], Settings(**content["settings"]), tuple(map(_broker, content["brokers"])))
+        return ClusterState(content["cluster_id"], ClusterSettings(**content["settings"]), tuple(map(_broker, content["brokers"])))
     except FileNotFoundError:
         raise CannotRun(f"there is no cluster in {directory} (no cluster.json): start one with `up`, or name another folder") from None
     except (ValueError, KeyError, TypeError) as error:
@@ -104,4 +104,4 @@ def read_state(directory: Path) -> State:
 def _broker(row: dict[str, object]) -> Broker:
     make: Callable[..., Broker] = Broker  # the values come from JSON; a wrong one is a TypeError or KeyError, which read_state reports
     process = row.pop("process")
-    return make(**row, process=Process(**process) if isinstance(process, dict) else None)
+    return make(**row, process=BrokerProcess(**process) if isinstance(process, dict) else None)

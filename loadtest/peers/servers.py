@@ -23,9 +23,10 @@ from pathlib import Path
 import orjson
 
 from deploy.local import CannotRun
-from deploy.local.process import Process, spawn
+from deploy.local.process import BrokerProcess, spawn
 from loadtest.rig import python_path
 from loadtest.rig.machine import family
+from ordering.durable import replace_file
 
 START_S_MAX = 60.0
 END_S_MAX = 10.0
@@ -47,7 +48,7 @@ class Servers:
     def __init__(self, folder: Path) -> None:
         """Called by `Servers.opened` only."""
         self.folder = folder
-        self._running: dict[str, tuple[Process, signal.Signals]] = {}
+        self._running: dict[str, tuple[BrokerProcess, signal.Signals]] = {}
 
     @classmethod
     @contextlib.contextmanager
@@ -122,9 +123,7 @@ class Servers:
 
     def _write_down(self) -> None:
         rows = [[process.pid, process.born, int(number)] for process, number in self._running.values()]
-        beside = self.folder / "processes.new"
-        beside.write_bytes(orjson.dumps(rows))
-        beside.replace(self.folder / "processes.json")
+        replace_file(self.folder / "processes.json", orjson.dumps(rows))
 
 
 def end_all(folder: Path) -> None:
@@ -132,7 +131,7 @@ def end_all(folder: Path) -> None:
     file = folder / "processes.json"
     rows = orjson.loads(file.read_bytes()) if file.exists() else []
     for pid, born, number in reversed(rows):
-        process = Process(pid, born)
+        process = BrokerProcess(pid, born)
         process.send(signal.SIGCONT)
         process.send(signal.Signals(number))
         if not process.wait(END_S_MAX):

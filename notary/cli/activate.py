@@ -22,7 +22,7 @@ def run(arguments: argparse.Namespace) -> int:
     return owner.report(outcome, done, {"format_version": arguments.version}, as_json=arguments.json)
 
 
-async def _activate(config: Config, arguments: argparse.Namespace) -> owner.Outcome:
+async def _activate(config: Config, arguments: argparse.Namespace) -> owner.CommandOutcome:
     version = arguments.version
     if not 1 <= version <= FORMAT_VERSION:
         raise ConfigurationError(

@@ -22,7 +22,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from notary.cli import EXIT_DONE, EXIT_NO
 from notary.client import Answer, Client, Contradiction, Signer, TransactionRequest, Unproven, transaction_ids
-from notary.verify import Checkpoint, NotVerified, verify_receipt
+from notary.verify import NotVerified, SignedCheckpoint, verify_receipt
 from ordering.errors import NotaryError
 
 NOTARY = "O=Demo Notary,L=London,C=GB"
@@ -115,7 +115,7 @@ def _play(folder: Path, stage: "_Stage") -> None:
     stage.step("Done: no state was spent twice, and nothing that was said was taken back.")
 
 
-def _checked(answer: Answer, verifier_key: str) -> Checkpoint:
+def _checked(answer: Answer, verifier_key: str) -> SignedCheckpoint:
     _expect(answer.receipt is not None, "a decision comes with its receipt")
     return verify_receipt(answer.receipt or "", msgspec.to_builtins(answer), [verifier_key])
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from notary.cli import EXIT_DONE
 from notary.index import IndexView, viewing
-from ordering.durable import replace_file
+from ordering.durable import make_directory, replace_file
 from ordering.errors import ConfigurationError
 from ordering.log import ORDERING
 
@@ -40,14 +40,14 @@ def run(arguments: argparse.Namespace) -> int:
     out: Path = arguments.out
     with viewing(arguments.index) as view, _folder(out):
         said = _export(view, out)
-    told = {"out": str(out), "notary": said["notary"], "decisions": said["decisions"], "root": said["tree"]["root"]}
+    report = {"out": str(out), "notary": said["notary"], "decisions": said["decisions"], "root": said["tree"]["root"]}
     for what in ("decisions", "states"):
-        told[f"{what}_rows"] = sum(file["rows"] for file in said["files"] if file["path"].startswith(what))
-    told |= {"ordering_offset_next": said["offsets_next"]["ordering"], "files": len(said["files"])}
+        report[f"{what}_rows"] = sum(file["rows"] for file in said["files"] if file["path"].startswith(what))
+    report |= {"ordering_offset_next": said["offsets_next"]["ordering"], "files": len(said["files"])}
     if arguments.json:
-        print(json.dumps(told))
+        print(json.dumps(report))
     else:
-        print(f"{told['decisions_rows']} decisions and {told['states_rows']} consumed states of {said['notary']} are in {out}")
+        print(f"{report['decisions_rows']} decisions and {report['states_rows']} consumed states of {said['notary']} are in {out}")
     return EXIT_DONE
 
 
@@ -55,7 +55,7 @@ def _export(view: IndexView, out: Path) -> dict[str, Any]:
     """Write all files, and then the manifest, which completes the export. Returns the manifest's content."""
     from notary.cli.parquet import write_decisions, write_states  # imported late: `run` first checks that pyarrow is installed
 
-    progress = Progress()
+    progress = ExportProgress()
     files: list[ExportedFile] = []
     parts: dict[str, tuple[Iterable[ExportedFile | int], int | None]] = {
         "decisions": (write_decisions(view.decisions(), out), view.position_next),
@@ -90,7 +90,7 @@ def _export(view: IndexView, out: Path) -> dict[str, Any]:
 def _folder(out: Path) -> Iterator[None]:
     """Make an empty folder for the block to fill; remove the block's files when it fails. Raises `ConfigurationError`."""
     try:
-        out.mkdir(parents=True, exist_ok=True)
+        make_directory(out)
         if any(out.iterdir()):
             raise ConfigurationError(f"{out} is not empty: nothing is overwritten; name another folder with --out")
     except (FileExistsError, NotADirectoryError):
@@ -108,7 +108,7 @@ def _folder(out: Path) -> Iterator[None]:
         raise
 
 
-class Progress:
+class ExportProgress:
     """A progress line on stderr, rewritten in place; shown on terminals only."""
 
     def __init__(self) -> None:

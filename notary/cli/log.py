@@ -145,7 +145,7 @@ class _Shown:
             if notice.kind != "orphan-dropped" and (self._payload or notice.stream == ORDERING):
                 self._notices[notice.stream, notice.offset] = notice.text
         while self._waiting and self._waiting[0].offset < self._joiner.offset_head:
-            self._judged(self._waiting.popleft())
+            self._print_applied(self._waiting.popleft())
 
     def finish(self, stop: str) -> None:
         """Print the ordering records that were read and not applied, and the payload records."""
@@ -165,7 +165,7 @@ class _Shown:
     def _is_asked_for(self, offset: int) -> bool:
         return offset >= self._first and (self._end is None or offset < self._end)
 
-    def _judged(self, record: Record) -> None:
+    def _print_applied(self, record: Record) -> None:
         effect = self._effects.pop(record.offset, None)
         batch = self._batches.pop(record.offset, None)
         notice = self._notices.pop((ORDERING, record.offset), "")

@@ -32,7 +32,7 @@ from ordering.signatures import SigningKey, sign_record
 OWNER_KEY = "owner-key.pem"
 
 
-class Outcome(msgspec.Struct, frozen=True):
+class CommandOutcome(msgspec.Struct, frozen=True):
     """The result of an append: the record's offset in the ordering topic, and the reason why it took no effect (empty: it did)."""
 
     offset: int
@@ -74,7 +74,7 @@ class OwnedLog:
         self._replay = Replay(self.log, self.joiner, self._observe, ordering_only=state is None, name=name)
         await self._read_on()
 
-    async def append(self, record: OwnerRecord, owner: SigningKey) -> Outcome:
+    async def append(self, record: OwnerRecord, owner: SigningKey) -> CommandOutcome:
         """Append one record, signed by the owner, and read the log back past it. Raises `OutcomeUnknown`, `NotReady`.
 
         A crash here leaves the record in the log or not; the same command again is safe.
@@ -96,7 +96,7 @@ class OwnedLog:
             )
         if offset >= self.joiner.offset_head:
             raise OutcomeUnknown(f"the record is in the log, at offset {offset}, and waits there behind an entry without content")
-        return Outcome(offset, "" if offset in self._effects else self._notices.get(offset, "it did not take effect"))
+        return CommandOutcome(offset, "" if offset in self._effects else self._notices.get(offset, "it did not take effect"))
 
     async def close(self) -> None:
         """Stop reading. `opened` closes the log itself."""
@@ -158,7 +158,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true", help="say what became of it as JSON")
 
 
-def report(outcome: Outcome, done: str, facts: dict[str, Any], *, as_json: bool) -> int:
+def report(outcome: CommandOutcome, done: str, facts: dict[str, Any], *, as_json: bool) -> int:
     """Print the result of an append. Returns the exit code: 1 if the record took no effect.
 
     `done` describes the effect for people, `facts` for programs.

@@ -38,7 +38,7 @@ def run(arguments: argparse.Namespace) -> int:
     return owner.report(outcome, done, facts, as_json=arguments.json)
 
 
-async def _extend(config: Config, arguments: argparse.Namespace) -> tuple[owner.Outcome, int]:
+async def _extend(config: Config, arguments: argparse.Namespace) -> tuple[owner.CommandOutcome, int]:
     count = arguments.count
     if not 1 <= count <= PARTITIONS_MAX:
         raise ConfigurationError(f"{count} payload partitions: there should be 1 to {PARTITIONS_MAX}")

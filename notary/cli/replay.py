@@ -85,7 +85,7 @@ class Replay:
         self.stop = str(ready.stop or "")
         log_state = joiner.log_state
         if ready.read_again:
-            joiner.forget_unjudged()
+            joiner.forget_unapplied()
             await self.close()
         elif not self._ordering_only and log_state is not None and log_state.payload_partitions > self._partitions:
             await self._log.has_partitions(log_state.payload_partitions)

@@ -3,7 +3,7 @@
 import argparse
 import asyncio
 
-from joiner import Life
+from joiner import IncarnationState
 from notary.cli import owner
 from notary.config import Config, load
 from ordering.errors import ConfigurationError
@@ -20,18 +20,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Retire the worker. Returns 0 when the record took effect, 1 when it did not."""
-    outcome, life = asyncio.run(_retire(load(arguments.config), arguments))
-    done = f"worker {life.name} (incarnation {life.incarnation}) is retired: it has no vote until it registers again"
-    return owner.report(outcome, done, {"name": life.name, "incarnation": life.incarnation}, as_json=arguments.json)
+    outcome, state = asyncio.run(_retire(load(arguments.config), arguments))
+    done = f"worker {state.name} (incarnation {state.incarnation}) is retired: it has no vote until it registers again"
+    return owner.report(outcome, done, {"name": state.name, "incarnation": state.incarnation}, as_json=arguments.json)
 
 
-async def _retire(config: Config, arguments: argparse.Namespace) -> tuple[owner.Outcome, Life]:
+async def _retire(config: Config, arguments: argparse.Namespace) -> tuple[owner.CommandOutcome, IncarnationState]:
     async with owner.opened(config, "retire") as log:
         key = owner.load_owner_key(config, arguments.owner_key, log.genesis)
         await log.replay()
-        life = log.joiner.lives.named(arguments.name)
-        if life is None:
-            names = sorted(log.joiner.lives.names_since(0))
+        state = log.joiner.incarnations.named(arguments.name)
+        if state is None:
+            names = sorted(log.joiner.incarnations.names_since(0))
             shown = ", ".join(names[:NAMES_SHOWN]) + (" and more" if len(names) > NAMES_SHOWN else "")
             raise ConfigurationError(f"worker {arguments.name!r} has no incarnation that goes on. Those that have one: {shown or 'none'}")
-        return await log.append(Retire(life.incarnation), key), life
+        return await log.append(Retire(state.incarnation), key), state

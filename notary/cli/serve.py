@@ -25,7 +25,7 @@ from notary.tls import Certificates
 from notary.worker import Worker, identify, open_log
 from ordering.errors import ConfigurationError, Fatal, NotaryError, NotReady
 
-log = logging.getLogger("notary.serve")
+logger = logging.getLogger("notary.serve")
 
 GARBAGE_OBJECTS = 10_000
 """Python's garbage collector runs when the number of containers has grown by this many.
@@ -67,11 +67,11 @@ def run(arguments: argparse.Namespace) -> int:
         if not as_json:
             raise  # `notary.cli` prints it
         if isinstance(problem, Fatal):
-            log.error("%s code=%s", problem, problem.code)
+            logger.error("%s code=%s", problem, problem.code)
         elif isinstance(problem, NotaryError | OSError):
-            log.error("%s", problem)
+            logger.error("%s", problem)
         else:
-            log.error("ended by an error that nobody foresaw: %r", problem, exc_info=problem)
+            logger.error("ended by an error that nobody foresaw: %r", problem, exc_info=problem)
         return EXIT_COULD_NOT
 
 
@@ -119,15 +119,15 @@ async def _serve(config: Config, arguments: argparse.Namespace) -> int:
         read_again.worker.metrics.watch_loop(loop_watch)
         return read_again.worker
 
-    async def say_when_ready(worker: Worker) -> None:
+    async def print_when_ready(worker: Worker) -> None:
         while worker.not_ready() is not None:  # noqa: ASYNC110 - it depends on three parts; polled once in a process
             await asyncio.sleep(0.01)
         app.taking_changed()
         await asyncio.sleep(0)  # acceptor processes, if there are any, learn it before the ready line is printed
-        _say_ready(worker, service.url, as_json=arguments.json)
+        _print_ready(worker, service.url, as_json=arguments.json)
 
     try:
-        ending = await serve_until(apps, start, stop, say_when_ready)
+        ending = await serve_until(apps, start, stop, print_when_ready)
     finally:
         # Answers are sent before the port closes; meanwhile probes get `shutting down`.
         for server in servers:
@@ -163,16 +163,18 @@ class _ReadAgain:
 
     def __call__(self) -> None:
         """Read the files now. A file that cannot be used is logged, and the earlier content stays in use."""
-        log.info("SIGHUP: reading certificates, parties and the log level again")
+        logger.info("SIGHUP: reading certificates, parties and the log level again")
         try:
             config = _configured(self._arguments)
         except ConfigurationError as problem:
-            log.error("the log level stays as it was: %s", problem)
+            logger.error("the log level stays as it was: %s", problem)
         else:
             self._log_level = config.worker.log_level
             set_level(self._log_level)
             for setting in _differences(self._config, config):
-                log.warning("this setting has changed and is for a start: the worker goes on with what it started with setting=%s", setting)
+                logger.warning(
+                    "this setting has changed and is for a start: the worker goes on with what it started with setting=%s", setting
+                )
         if self.worker is not None:
             self.worker.parties.look_now()
         if self._certificates is not None:
@@ -240,10 +242,10 @@ def _server(config: Config, app: App, listen: str, certificates: Certificates | 
     )
 
 
-def _say_ready(worker: Worker, url: str, *, as_json: bool) -> None:
+def _print_ready(worker: Worker, url: str, *, as_json: bool) -> None:
     line = f"notary worker {worker.config.worker.name} ready at {url}"
     try:
         print(json.dumps({"worker": worker.config.worker.name, "url": url}) if as_json else line, flush=True)
     except OSError as problem:
-        log.warning("the ready line cannot be written: %s", problem)
+        logger.warning("the ready line cannot be written: %s", problem)
         drop_what_cannot_be_written()

@@ -32,7 +32,7 @@ def run(arguments: argparse.Namespace) -> int:
     return owner.report(outcome, done, {"seen": view.seen, "history": view.history.hex()}, as_json=arguments.json)
 
 
-async def _settle(config: Config, arguments: argparse.Namespace) -> tuple[owner.Outcome, View]:
+async def _settle(config: Config, arguments: argparse.Namespace) -> tuple[owner.CommandOutcome, View]:
     with viewing(arguments.index) as index:
         state, identity = index.joiner_state(), index.log_identity
     if not state.effects:

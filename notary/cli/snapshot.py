@@ -14,13 +14,13 @@ from typing import Any, Final
 
 from notary import keys
 from notary.cli import EXIT_DONE, EXIT_NO
-from notary.cli.export import Progress
+from notary.cli.export import ExportProgress
 from notary.config import Config, load
 from notary.keyring import Keyring
 from notary.snapshots.make import make
 from notary.snapshots.manifest import Manifest
-from notary.snapshots.place import Place, place_of
-from notary.snapshots.take import Found, find, problem_of, prune, restore_newest
+from notary.snapshots.place import SnapshotStore, place_of
+from notary.snapshots.take import FoundSnapshot, find, problem_of, prune, restore_newest
 from ordering.clock import clock_ms
 from ordering.errors import ConfigurationError
 
@@ -82,20 +82,20 @@ class _Job:
 
     def __init__(self, config: Config, arguments: argparse.Namespace) -> None:
         self.config, self.arguments = config, arguments
-        self.place: Place = place_of(config.snapshots.url, Path(config.directory))
-        self.progress = Progress()
+        self.place: SnapshotStore = place_of(config.snapshots.url, Path(config.directory))
+        self.progress = ExportProgress()
         self._trusted, self._all_keys = keys.verifier_keys(config.path(config.key_history_file), config.origin)
 
-    def found(self, *, former_keys: bool = False) -> Iterator[Found]:
+    def found(self, *, former_keys: bool = False) -> Iterator[FoundSnapshot]:
         """Yields the snapshots, newest first; those that a former key signed only on request, since its thief could have made them."""
         return find(self.place, self._all_keys if former_keys else self._trusted, self.config.name)
 
-    def named(self) -> Iterator[Found]:
+    def named(self) -> Iterator[FoundSnapshot]:
         """Yields the snapshot that `--snapshot` names, or all."""
         wanted = self.arguments.snapshot
         return (each for each in self.found() if wanted in (None, each.name))
 
-    def say(self, facts: dict[str, Any], text: str) -> None:
+    def print(self, facts: dict[str, Any], text: str) -> None:
         """Print the facts as JSON, or the text."""
         self.progress.end()
         print(json.dumps(facts) if self.arguments.json else text)
@@ -129,12 +129,12 @@ def _create(job: _Job) -> int:
         fresh = [each for each in made if abs(now_ms - each.made_at_ms) <= arguments.if_older_s * 1000]
         if fresh:
             newest = max(fresh, key=lambda each: each.made_at_ms)
-            job.say(_facts(newest.name, newest, "") | {"made": False}, f"{_line(newest)}: not older than {arguments.if_older_s:g} s")
+            job.print(_facts(newest.name, newest, "") | {"made": False}, f"{_line(newest)}: not older than {arguments.if_older_s:g} s")
             return EXIT_DONE
     keyring = Keyring(config.path(config.key_file), config.path(config.key_history_file), config.origin, time.monotonic)
     name = config.worker.name
     manifest = make(config.index_directory, name, config.origin, config.name, keyring, job.place, now_ms, job.progress)
-    job.say(_facts(manifest.name, manifest, "") | {"made": True}, _line(manifest))
+    job.print(_facts(manifest.name, manifest, "") | {"made": True}, _line(manifest))
     if arguments.keep:
         _removed(job, arguments.keep, MARGIN_S)
     return EXIT_DONE
@@ -154,7 +154,7 @@ def _verify(job: _Job) -> int:
     for each in job.named():
         seen += 1
         problem = each.problem if each.manifest is None else problem_of(job.place, each.manifest, job.progress)
-        job.say(_facts(each.name, each.manifest, problem), f"{each.name}: {problem or 'verified'}")
+        job.print(_facts(each.name, each.manifest, problem), f"{each.name}: {problem or 'verified'}")
         code = EXIT_NO if problem else code
         if not job.arguments.all:
             break
@@ -170,7 +170,7 @@ def _restore(job: _Job) -> int:
     if manifest is None:
         job.complain(f"there is no snapshot in {job.config.snapshots.url} that can be restored to {index}")
         return EXIT_NO
-    job.say(_facts(manifest.name, manifest, "") | {"index": str(index)}, f"{_line(manifest)}: restored to {index}")
+    job.print(_facts(manifest.name, manifest, "") | {"index": str(index)}, f"{_line(manifest)}: restored to {index}")
     return EXIT_DONE
 
 
@@ -179,7 +179,7 @@ def _prune(job: _Job) -> int:
     if keep < 1:
         raise ConfigurationError("--keep, or `[snapshots] keep`, says how many snapshots stay: 1 or more")
     removed = _removed(job, keep, job.arguments.margin_s)
-    job.say(removed, f"removed {len(removed['snapshots'])} snapshots and {removed['files']} files")
+    job.print(removed, f"removed {len(removed['snapshots'])} snapshots and {removed['files']} files")
     return EXIT_DONE
 
 

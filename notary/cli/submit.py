@@ -113,7 +113,7 @@ def run(arguments: argparse.Namespace) -> int:
         notary_name=arguments.notary_name,
         tls=tls,
         verifier_keys=arguments.verifier_key or (),
-        known_notaries=KnownNotaries(arguments.known_notaries, _say),
+        known_notaries=KnownNotaries(arguments.known_notaries, _print_error),
     )
     stream, name = _open(arguments.file)
     tally = _Tally()
@@ -123,7 +123,7 @@ def run(arguments: argparse.Namespace) -> int:
     except* (NotaryError, OSError) as group:
         failure = group.exceptions[0]
     if isinstance(failure, Unproven):
-        _say(str(failure))
+        _print_error(str(failure))
         return EXIT_NO
     if failure is not None:
         raise failure  # without its group, as `notary.cli` expects it
@@ -254,16 +254,16 @@ class _Tally:
         if self._progress_at:
             print(f"\r{'':<78}", end="\r", file=sys.stderr)
         for each in self._unknown:
-            _say(f"outcome unknown: {each.where}, transaction {each.transaction_id}")
+            _print_error(f"outcome unknown: {each.where}, transaction {each.transaction_id}")
         if self._refused:
-            _say(f"refused: {self._refused[0].where} to {self._refused[-1].where}, {len(self._refused)} requests")
+            _print_error(f"refused: {self._refused[0].where} to {self._refused[-1].where}, {len(self._refused)} requests")
         for text in dict.fromkeys(str(problem) for problem in self.problems):
-            _say(text)
+            _print_error(text)
         if self._unknown:
-            _say("the same command again is safe: what is decided stays decided, and is written again")
+            _print_error("the same command again is safe: what is decided stays decided, and is written again")
         elif self.problems:
-            _say("what was written is decided; correct the rest and run the command again")
-        _say(self._counts())
+            _print_error("what was written is decided; correct the rest and run the command again")
+        _print_error(self._counts())
 
     def _counts(self) -> str:
         counts = {"unknown": len(self._unknown), "refused": len(self._refused)}
@@ -348,7 +348,7 @@ async def _in_thread(function: Callable[[], T]) -> T:
     return await done
 
 
-def _say(text: str) -> None:
+def _print_error(text: str) -> None:
     print(f"notary submit: {text}", file=sys.stderr)
 
 

@@ -18,8 +18,8 @@ from notary.receipts import VerifierKey, parse_verifier_key, proof_of
 from notary.receipts.note import NOTE_BYTES_MAX
 from notary.tree import HASH_BYTES, TILE_BYTES, TILE_WIDTH, format_tile_path
 from notary.verify import (
-    Checkpoint,
     NotVerified,
+    SignedCheckpoint,
     decision_and_receipt,
     decision_of,
     trusted_keys,
@@ -72,7 +72,7 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.json:
         print(msgspec.json.encode(found).decode())
     elif found["verified"]:
-        print(_told(found))
+        print(_rendered(found))
     return EXIT_DONE if found["verified"] else EXIT_NO
 
 
@@ -91,7 +91,7 @@ def _trusted(text: str) -> VerifierKey:
         raise ConfigurationError(f"--verifier-key: {refusal.what}") from None
 
 
-def _verify(arguments: argparse.Namespace, keys: list[VerifierKey]) -> tuple[list[Checkpoint], dict[str, Any]]:
+def _verify(arguments: argparse.Namespace, keys: list[VerifierKey]) -> tuple[list[SignedCheckpoint], dict[str, Any]]:
     """Verify the receipt, decisions or checkpoint. Returns (the verified checkpoints, the result object)."""
     if arguments.decision is not None:
         receipt = _read(arguments.receipt, NOTE_BYTES_MAX)
@@ -109,9 +109,9 @@ def _verify(arguments: argparse.Namespace, keys: list[VerifierKey]) -> tuple[lis
     return [checkpoint], {"verified": True, **_as_object(checkpoint)}
 
 
-def _verify_lines(first: bytes, stream: IO[bytes], keys: list[VerifierKey]) -> tuple[list[Checkpoint], dict[str, Any]]:
+def _verify_lines(first: bytes, stream: IO[bytes], keys: list[VerifierKey]) -> tuple[list[SignedCheckpoint], dict[str, Any]]:
     """Verify a decision with its receipt on each line, and report the first `FAILURES_SHOWN` failures. Returns as `_verify` does."""
-    checkpoints: dict[tuple[str, int], Checkpoint] = {}
+    checkpoints: dict[tuple[str, int], SignedCheckpoint] = {}
     decisions = failed = 0
     failures: list[dict[str, Any]] = []
     for number, line in _lines(first, stream):
@@ -149,7 +149,7 @@ def _lines(first: bytes, stream: IO[bytes]) -> Iterator[tuple[int, bytes]]:
         number, line = number + 1, stream.readline(FILE_BYTES_MAX)
 
 
-def _consistent(arguments: argparse.Namespace, keys: list[VerifierKey], checkpoints: list[Checkpoint]) -> dict[str, Any]:
+def _consistent(arguments: argparse.Namespace, keys: list[VerifierKey], checkpoints: list[SignedCheckpoint]) -> dict[str, Any]:
     note = _read(arguments.consistent_with, NOTE_BYTES_MAX)
     if note.startswith(_RECEIPT_HEAD):
         try:
@@ -203,18 +203,18 @@ def _open(name: str) -> IO[bytes]:
         raise ConfigurationError(f"{name} cannot be read: {problem.strerror}") from None
 
 
-def _as_object(checkpoint: Checkpoint) -> dict[str, Any]:
+def _as_object(checkpoint: SignedCheckpoint) -> dict[str, Any]:
     return {"origin": checkpoint.origin, "tree_size": checkpoint.size, "root": checkpoint.root.hex()}
 
 
-def _told(found: dict[str, Any]) -> str:
+def _rendered(found: dict[str, Any]) -> str:
     tree = f"the tree of {found['origin']} with {found['tree_size']} decisions, root {found['root']}"
     if "position" in found:
-        told = f"verified: decision {found['position']} is in {tree}"
+        text = f"verified: decision {found['position']} is in {tree}"
     elif "decisions" in found:
-        told = f"verified: {found['decisions']} decisions, the last checkpoint of {tree}"
+        text = f"verified: {found['decisions']} decisions, the last checkpoint of {tree}"
     else:
-        told = f"verified: a checkpoint of {tree}"
+        text = f"verified: a checkpoint of {tree}"
     if "consistent_with" in found:
-        told += f"; consistent with that of {found['consistent_with']['tree_size']} decisions"
-    return told
+        text += f"; consistent with that of {found['consistent_with']['tree_size']} decisions"
+    return text

@@ -49,7 +49,7 @@ from notary.client.requests import (
     submissions,
     transaction_ids,
 )
-from notary.client.route import Patience
+from notary.client.route import RetryPolicy
 from notary.client.signer import Signer
 from notary.client.tls import tls_context
 from notary.client.trust import KnownNotaries
@@ -64,8 +64,8 @@ __all__ = [
     "Contradiction",
     "KnownNotaries",
     "NotaryDescription",
-    "Patience",
     "Refused",
+    "RetryPolicy",
     "Signer",
     "StateAnswer",
     "TimeWindow",

@@ -16,7 +16,7 @@ from typing import Any, Self, TypeAlias, TypeVar
 from notary.client.answers import Answer, NotaryDescription, StateAnswer
 from notary.client.client import DEADLINE_S, LOOKUP_DEADLINE_S, AsyncClient
 from notary.client.requests import RequestLike
-from notary.client.route import Patience
+from notary.client.route import RetryPolicy
 from notary.client.signer import Signer
 from notary.client.transport import current_traceparent
 from notary.client.trust import KnownNotaries
@@ -36,13 +36,13 @@ class Client:
         signer: Signer | None = None,
         *,
         notary_name: str | None = None,
-        patience: Patience | None = None,
+        retry_policy: RetryPolicy | None = None,
         tls: SSLContext | None = None,
         verifier_keys: Sequence[str] | str = (),
         known_notaries: KnownNotaries | None = None,
     ) -> None:
         trust: dict[str, Any] = {"verifier_keys": verifier_keys, "known_notaries": known_notaries}
-        self._client = AsyncClient(urls, party, signer, notary_name=notary_name, patience=patience, tls=tls, **trust)
+        self._client = AsyncClient(urls, party, signer, notary_name=notary_name, retry_policy=retry_policy, tls=tls, **trust)
         self._lock = threading.Lock()
         self._closed = False
         started: _Started = Future()

@@ -20,8 +20,8 @@ from notary.client.answers import (
     read_transaction,
 )
 from notary.client.errors import Contradiction, Refused, Unanswered, Unproven, Unreachable
-from notary.client.requests import Prepared, RequestLike, prepare
-from notary.client.route import Patience
+from notary.client.requests import PreparedRequest, RequestLike, prepare
+from notary.client.route import RetryPolicy
 from notary.client.signer import Signer
 from notary.client.transport import Exhausted, Reply, Transport, current_traceparent, refused, wall_clock_s
 from notary.client.trust import KnownNotaries, Trust
@@ -46,7 +46,7 @@ class AsyncClient:
     first use, which `known_notaries` reports and stores (`KnownNotaries`). An outcome without a valid receipt raises `Unproven`.
 
     The tasks of one event loop may share it. It must be closed: use it with `async with`. Raises `ConfigurationError` for URLs, names or
-    keys that are not valid. `patience` is the retry policy.
+    keys that are not valid. `retry_policy` is the retry policy.
     """
 
     def __init__(
@@ -56,7 +56,7 @@ class AsyncClient:
         signer: Signer | None = None,
         *,
         notary_name: str | None = None,
-        patience: Patience | None = None,
+        retry_policy: RetryPolicy | None = None,
         tls: SSLContext | None = None,
         verifier_keys: Sequence[str] | str = (),
         known_notaries: KnownNotaries | None = None,
@@ -64,7 +64,7 @@ class AsyncClient:
         self.party = _name(party, "party") if party or signer else ""
         self._signer = signer
         self._notary_name = None if notary_name is None else _name(notary_name, "notary")
-        self._transport = Transport(urls, patience or Patience(), tls)
+        self._transport = Transport(urls, retry_policy or RetryPolicy(), tls)
         self._trust = Trust(self._transport.urls, verifier_keys, known_notaries)
         self._has_met = False
 
@@ -225,7 +225,7 @@ class AsyncClient:
 class _Known:
     """The answers received so far for one submission, and the URL of each."""
 
-    def __init__(self, prepared: Prepared, trust: Trust | None) -> None:
+    def __init__(self, prepared: PreparedRequest, trust: Trust | None) -> None:
         """`trust` verifies the receipts; None means that the answers have none."""
         self.prepared = prepared
         self._trust = trust
@@ -236,8 +236,8 @@ class _Known:
         """Add a reply. Returns all answers once there are all, None while some are missing."""
         if reply.status not in (200, 202):
             raise refused(reply)
-        told = read_decisions(reply.body, self.prepared.requests, complete=reply.status == 200)
-        for at, answer in enumerate(told):
+        received = read_decisions(reply.body, self.prepared.requests, complete=reply.status == 200)
+        for at, answer in enumerate(received):
             if answer is None:
                 continue
             if self._trust is not None:

@@ -21,7 +21,7 @@ from notary.receipts.refusal import NotVerified
 from ordering.errors import NotaryError, NotReady, OutcomeUnknown
 
 
-def told(reasons: Mapping[str, str]) -> str:
+def reasons_text(reasons: Mapping[str, str]) -> str:
     """Renders the last failure of each URL as one line."""
     return "; ".join(f"{url}: {reason}" for url, reason in reasons.items()) or "no URL was asked"
 
@@ -31,7 +31,7 @@ class Unreachable(NotReady):
 
     def __init__(self, what: str, reasons: Mapping[str, str]) -> None:
         self.reasons = dict(reasons)
-        super().__init__(f"{what}: {told(reasons)}")
+        super().__init__(f"{what}: {reasons_text(reasons)}")
 
 
 class Unanswered(OutcomeUnknown):
@@ -45,7 +45,7 @@ class Unanswered(OutcomeUnknown):
         self.reasons = dict(reasons)
         unknown = self.answers.count(None)
         super().__init__(
-            f"{unknown} of {len(self.answers)} requests have no answer within {deadline_s:g} s ({told(reasons)}); "
+            f"{unknown} of {len(self.answers)} requests have no answer within {deadline_s:g} s ({reasons_text(reasons)}); "
             "send the same requests again: that is safe, they have the same transaction ids"
         )
 

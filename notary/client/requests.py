@@ -44,7 +44,7 @@ class TransactionRequest(msgspec.Struct, frozen=True, kw_only=True, omit_default
 RequestLike: TypeAlias = TransactionRequest | Mapping[str, Any]
 
 
-class Prepared(msgspec.Struct, frozen=True):
+class PreparedRequest(msgspec.Struct, frozen=True):
     """A signed submission, ready to send; every attempt sends the same `body`."""
 
     requests: tuple[Request, ...]
@@ -56,7 +56,7 @@ class Prepared(msgspec.Struct, frozen=True):
         return tuple(request.transaction_id.hex() for request in self.requests)
 
 
-def prepare(requests: Iterable[RequestLike], notary_name: str, party: str, signer: Signer) -> Prepared:
+def prepare(requests: Iterable[RequestLike], notary_name: str, party: str, signer: Signer) -> PreparedRequest:
     """Encode, check and sign a submission. Raises `Malformed`, which names the request and the field, such as `requests[3].inputs[0]`."""
     encoded = [encode_request(request, f"requests[{at}]") for at, request in enumerate(requests)]
     name = _encode(party, "party")
@@ -68,7 +68,7 @@ def prepare(requests: Iterable[RequestLike], notary_name: str, party: str, signe
         raise Malformed(
             f"the submission has {len(body)} bytes, at most {SUBMISSION_BYTES_MAX}; cut the requests with `submissions`", "requests"
         )
-    return Prepared(decoded, body)
+    return PreparedRequest(decoded, body)
 
 
 def transaction_ids(requests: Iterable[RequestLike], notary_name: str) -> tuple[str, ...]:

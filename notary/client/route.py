@@ -10,7 +10,7 @@ from collections.abc import Callable, Container, Sequence
 import msgspec
 
 
-class Patience(msgspec.Struct, frozen=True, kw_only=True):
+class RetryPolicy(msgspec.Struct, frozen=True, kw_only=True):
     """The retry policy, in seconds. The deadline of a call overrides every limit here."""
 
     wait_s_max: int = 10
@@ -37,9 +37,9 @@ class _Place(msgspec.Struct):
 class Route:
     """The URLs of one notary, with the failures and back-off of each. All times are seconds of one monotonic clock."""
 
-    def __init__(self, urls: Sequence[str], patience: Patience, chance: Callable[[], float]) -> None:
+    def __init__(self, urls: Sequence[str], retry_policy: RetryPolicy, chance: Callable[[], float]) -> None:
         self._places = [_Place(url) for url in urls]
-        self._patience = patience
+        self._retry_policy = retry_policy
         self._chance = chance
         self._preferred = 0
 
@@ -72,7 +72,7 @@ class Route:
         if started >= place.failed_at:
             place.failures += 1
             place.failed_at = now
-        pause_s = max(retry_after_s, self._patience.pause_s(place.failures, self._chance()))
+        pause_s = max(retry_after_s, self._retry_policy.pause_s(place.failures, self._chance()))
         place.not_before = max(place.not_before, now + pause_s)
 
     def _find(self, url: str) -> _Place:

@@ -4,6 +4,7 @@ It maps each reply to the next step:
 
 | reply | next step |
 |---|---|
+| none, on a connection that earlier calls opened | send the same to this URL again, on a new connection |
 | none (refused, reset, late), 1xx, 3xx, 408, 425, 429, 5xx, malformed | try the next URL; honour `Retry-After`, and send its `Ticket` |
 | 401, 403 | this worker does not know the party or its key, another may: try each other URL too |
 | any other 4xx | final: raise `Refused` |
@@ -25,7 +26,7 @@ import msgspec
 
 from notary.client.errors import Refused, Unproven
 from notary.client.refusals import Refusals
-from notary.client.route import Patience, Route
+from notary.client.route import RetryPolicy, Route
 from notary.version import VERSION
 from ordering.errors import ConfigurationError, Malformed
 from ordering.ids import excerpt
@@ -122,14 +123,14 @@ def wall_clock_s() -> int:
 class Transport:
     """The URLs of a notary and the connections to them. Any number of tasks of one event loop may use it."""
 
-    def __init__(self, urls: Sequence[str], patience: Patience, tls: SSLContext | None) -> None:
+    def __init__(self, urls: Sequence[str], retry_policy: RetryPolicy, tls: SSLContext | None) -> None:
         self.urls = [checked_url(url) for url in dict.fromkeys(url.rstrip("/") for url in urls)]
         if not self.urls:
             raise ConfigurationError("no URL of a notary is given; give at least one, such as http://127.0.0.1:8080")
-        self._patience = patience
+        self._retry_policy = retry_policy
         self._random = random.Random()  # noqa: S311 - it only spreads retries
-        self._route = Route(self.urls, patience, self._random.random)
-        self._http = http_client(tls, patience.connect_s_max)
+        self._route = Route(self.urls, retry_policy, self._random.random)
+        self._http = http_client(tls, retry_policy.connect_s_max)
 
     async def close(self) -> None:
         """Close the connections."""
@@ -206,34 +207,61 @@ class Transport:
             reasons[url] = "not all is decided yet"
             self._route.slow(url)
             # Always pause, even if the worker asks for no delay: an undecided submission that is sent again takes log space again.
-            resume_at = clock() + max(reply.retry_after_s, self._patience.pause_s(unfinished, self._random.random()))
+            resume_at = clock() + max(reply.retry_after_s, self._retry_policy.pause_s(unfinished, self._random.random()))
+
+    async def _exchange(
+        self, method: str, url: str, path: str, body: bytes | None, headers: Mapping[str, str], connection: "_Connection"
+    ) -> Reply:
+        """Send a request. Returns the complete reply; raises `_Unusable` or an httpx error."""
+        sent = self._http.stream(method, url + path, content=body, headers=headers, extensions={"trace": connection})
+        async with sent as response:
+            chunks = bytearray()
+            async for chunk in response.aiter_bytes():
+                chunks += chunk
+                if len(chunks) > REPLY_BYTES_MAX:
+                    raise _Unusable(f"a reply of more than {REPLY_BYTES_MAX} bytes")
+            return Reply(url, response.status_code, response.headers, bytes(chunks))
 
     async def _attempt(self, method: str, url: str, path: str, body: bytes | None, left_s: float, more: Mapping[str, str]) -> Reply:
         """Make one attempt. Returns the complete reply or raises `_Unusable`. A cancelled or late attempt closes its connection."""
         # If there are other URLs, one that hangs must not use up all the time that is left.
         share_s = left_s if len(self.urls) == 1 else max(left_s / 2, min(left_s, 1.0))
-        limit_s = min(share_s, self._patience.attempt_s_max)
+        limit_s = min(share_s, self._retry_policy.attempt_s_max)
         headers = dict(more)
         if body is not None:
-            wait_s = max(1, min(self._patience.wait_s_max, int(limit_s * 0.7)))
+            wait_s = max(1, min(self._retry_policy.wait_s_max, int(limit_s * 0.7)))
             headers |= {"Content-Type": "application/json", "Prefer": f"wait={wait_s}"}
         try:
-            async with (
-                asyncio.timeout(limit_s),
-                self._http.stream(method, url + path, content=body, headers=headers) as response,
-            ):
-                chunks = bytearray()
-                async for chunk in response.aiter_bytes():
-                    chunks += chunk
-                    if len(chunks) > REPLY_BYTES_MAX:
-                        raise _Unusable(f"a reply of more than {REPLY_BYTES_MAX} bytes")
-                return Reply(url, response.status_code, response.headers, bytes(chunks))
+            async with asyncio.timeout(limit_s):
+                while True:
+                    connection = _Connection()
+                    try:
+                        return await self._exchange(method, url, path, body, headers, connection)
+                    except (httpx.RemoteProtocolError, httpx.ReadError, httpx.WriteError):
+                        # A worker may close an idle connection at the moment when a request is sent on it: that says nothing about the
+                        # worker, and the same request again has the same outcome (R7; RFC 9112, 9.3.1). A new connection is believed.
+                        if connection.is_new or connection.answers:
+                            raise
         except TimeoutError:
             raise _Unusable(f"no whole answer within {limit_s:.1f} s") from None
         except httpx.ConnectTimeout:
-            raise _Unusable(f"no connection within {self._patience.connect_s_max:g} s") from None
+            raise _Unusable(f"no connection within {self._retry_policy.connect_s_max:g} s") from None
         except httpx.RequestError as problem:
             raise _Unusable(f"{type(problem).__name__}{': ' if str(problem) else ''}{explained(url, problem)}") from None
+
+
+class _Connection:
+    """The connection of one exchange, as httpx reports its events (its extension `trace`)."""
+
+    def __init__(self) -> None:
+        self.is_new = False
+        """True if it was opened for this exchange."""
+        self.answers = False
+        """True once the head of a reply has come."""
+
+    async def __call__(self, event: str, _: Mapping[str, object]) -> None:
+        self.is_new = self.is_new or event == "connection.connect_tcp.started"
+        self.answers = self.answers or event == "http11.receive_response_headers.complete"
 
 
 def explained(url: str, problem: httpx.RequestError) -> str:

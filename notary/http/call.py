@@ -12,7 +12,7 @@ TEXT: Final[Headers] = [(b"content-type", b"text/plain; charset=utf-8")]
 METRICS: Final[Headers] = [(b"content-type", b"text/plain; version=0.0.4; charset=utf-8")]
 
 
-class Reader(Protocol):
+class BodyReader(Protocol):
     """Takes the body of one call. After `late` or `left`, and once the call is answered, nothing of it is called any more."""
 
     def piece(self, data: bytes) -> None:
@@ -47,7 +47,7 @@ class Call:
         self.headers = headers
         """Names in lower case."""
         self.respond = respond
-        self.reader: Reader | None = None
+        self.reader: BodyReader | None = None
         """Set by the application that wants the body."""
         self.may_read = False
         """True if the call is known to be a party's: an intake process has checked it."""

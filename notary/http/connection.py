@@ -17,13 +17,13 @@ from math import inf
 from typing import Any, Final, Protocol, cast
 
 from notary.http.call import TEXT, Answer, Application, Call
-from notary.http.machine import TRANSITIONS, Event, State, Times
+from notary.http.machine import TRANSITIONS, ConnectionState, Event, Times
 from notary.http.parsing import Head, Parser
 from notary.http.problems import problem_of
-from notary.http.writing import Writer
+from notary.http.writing import ResponseWriter
 from ordering.errors import Malformed, NotaryError
 
-log = logging.getLogger("notary.http")
+logger = logging.getLogger("notary.http")
 
 SLICE_BYTES: Final = 4 << 10
 """The parser gets so much at a time, so what it finds behind a call that is being decided is no more."""
@@ -55,6 +55,11 @@ class Host(Protocol):
         """Whether no calls are to be read now; `Connection.go_on` is called when they are again."""
         ...
 
+    @property
+    def ends(self) -> bool:
+        """True once the server stops: each answer is the last one of its connection."""
+        ...
+
     def may_read(self) -> bool:
         """Returns False once connections have used up the time of this turn of the loop, or others wait for a turn to be read."""
         ...
@@ -78,10 +83,10 @@ class Connection(asyncio.Protocol):
     def __init__(self, host: Host) -> None:
         self._host = host
         self._loop = asyncio.get_running_loop()
-        self._state = State.HEAD
+        self._state = ConnectionState.HEAD
         self._deadline_s = inf
         self._transport: asyncio.Transport  # both from `connection_made` on
-        self._writer: Writer
+        self._writer: ResponseWriter
         self._parser = Parser(self)
         self._take = host.application.take
         self.address = ""
@@ -99,7 +104,7 @@ class Connection(asyncio.Protocol):
         self._proven = False  # a submission of its client was admitted
 
     @property
-    def state(self) -> State:
+    def state(self) -> ConnectionState:
         """Where it is."""
         return self._state
 
@@ -108,7 +113,7 @@ class Connection(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Begin with a head, or say that there are too many connections."""
         self._transport = cast(asyncio.Transport, transport)
-        self._writer = Writer(self._transport)
+        self._writer = ResponseWriter(self._transport)
         peer = transport.get_extra_info("peername")
         self.address = peer[0] if peer else ""
         self._deadline_s = self._loop.time() + self._host.times.head_s
@@ -123,7 +128,7 @@ class Connection(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         """Parse it, or keep it until it is its turn."""
-        if self._state >= State.CLOSING or (self._last and self._state is State.DECIDING):
+        if self._state >= ConnectionState.CLOSING or (self._last and self._state is ConnectionState.DECIDING):
             return
         if self._unread or self._is_held():
             self._keep(self._unread + data)
@@ -141,7 +146,7 @@ class Connection(asyncio.Protocol):
         self._eof = True
         if self._current is not None and self._current.left is not None:
             self._current.left()
-        if self._state is State.DECIDING and self._transport.get_extra_info("sslcontext") is None:
+        if self._state is ConnectionState.DECIDING and self._transport.get_extra_info("sslcontext") is None:
             self._go(Event.EOF)
             return True
         self._go(Event.EOF)
@@ -171,9 +176,9 @@ class Connection(asyncio.Protocol):
 
     def stop(self) -> None:
         """Take no other call; end when the one that is under way has its answer."""
-        idle = self._state <= State.HEAD
+        idle = self._state <= ConnectionState.HEAD
         self._last = True
-        if self._state is State.REFUSED:
+        if self._state is ConnectionState.REFUSED:
             self._write_refusal(keep_alive=False)
         self._go(Event.STOP)
         if idle:  # it has nothing to read but TLS's goodbye, and may not read that
@@ -185,10 +190,10 @@ class Connection(asyncio.Protocol):
 
     def go_on(self) -> None:
         """Take up what was kept, as far as it goes."""
-        if self._working or self._state >= State.CLOSING or self._is_held():
+        if self._working or self._state >= ConnectionState.CLOSING or self._is_held():
             return
         self._working = True
-        while self._behind and self._state <= State.HEAD and not self._is_held():
+        while self._behind and self._state <= ConnectionState.HEAD and not self._is_held():
             call = self._behind.popleft()
             self._start(call)
             for piece in call.pieces:
@@ -197,23 +202,23 @@ class Connection(asyncio.Protocol):
             if call.whole:
                 self.ended(call)
         self._working = False
-        if self._behind or self._state is State.DECIDING or self._is_held():
+        if self._behind or self._state is ConnectionState.DECIDING or self._is_held():
             return
         unread, self._unread = self._unread, b""
         if unread:
             self._feed(unread)
-        elif self._parser.in_head and self._state is State.IDLE:
+        elif self._parser.in_head and self._state is ConnectionState.IDLE:
             self._go(Event.BYTES)
-        if self._unread or self._state >= State.CLOSING:
+        if self._unread or self._state >= ConnectionState.CLOSING:
             return
-        if self._eof and self._state <= State.HEAD:
+        if self._eof and self._state <= ConnectionState.HEAD:
             self._go(Event.EOF)
         elif self._reading_paused:
             self._reading_paused = False
             self._transport.resume_reading()
 
     def _is_held(self) -> bool:
-        return self._state is State.DECIDING or self._writer.held or self._turn_bytes > TURN_BYTES_MAX or self._host.paused
+        return self._state is ConnectionState.DECIDING or self._writer.held or self._turn_bytes > TURN_BYTES_MAX or self._host.paused
 
     def _next_turn(self) -> None:
         self._turn_bytes = 0
@@ -228,25 +233,25 @@ class Connection(asyncio.Protocol):
         if state is before:
             if event is Event.BREAK or event is Event.STOP:
                 self._last = True
-        elif state is State.DECIDING:
+        elif state is ConnectionState.DECIDING:
             self._deadline_s = inf
         else:
             self._deadline_s = self._loop.time() + self._host.seconds[state]
-            if state is State.IDLE:
+            if state is ConnectionState.IDLE:
                 self._current = None
                 if self._last:
                     self._go(Event.STOP)
-            elif state >= State.CLOSING:
+            elif state >= ConnectionState.CLOSING:
                 self._end(before)
 
-    def _end(self, before: State) -> None:
+    def _end(self, before: ConnectionState) -> None:
         """No call is read any more."""
         call, self._current = self._current, None
         self._behind.clear()
         self._unread = b""
-        if call is not None and before in (State.BODY, State.DECIDING):
+        if call is not None and before in (ConnectionState.BODY, ConnectionState.DECIDING):
             call.gone = True
-            if before is State.BODY and call.reader is not None:
+            if before is ConnectionState.BODY and call.reader is not None:
                 call.reader.left()
             if call.left is not None:
                 call.left()
@@ -258,19 +263,19 @@ class Connection(asyncio.Protocol):
             self._last = True
         self._go(Event.CALL)
         self._guarded(self._take, call)
-        if self._state is State.BODY and call.expects and not call.whole and not call.pieces:
+        if self._state is ConnectionState.BODY and call.expects and not call.whole and not call.pieces:
             self._writer.go_ahead()
 
     def respond(self, call: Call, answer: Answer, after_body: bool) -> None:
         """The application answers the current call; nothing for one whose client has left."""
         current = self._current
-        if call is not current or current is None or self._state not in (State.BODY, State.DECIDING):
+        if call is not current or current is None or self._state not in (ConnectionState.BODY, ConnectionState.DECIDING):
             return
-        if after_body and self._state is State.BODY and not current.expects:
+        if after_body and self._state is ConnectionState.BODY and not current.expects:
             self._refusal = answer
             self._go(Event.REFUSE)
             return
-        last = self._last or (self._eof and not self._behind and not self._unread)
+        last = self._last or ((self._eof or self._host.ends) and not self._behind and not self._unread)
         size = self._writer.answer(answer, keep_alive=not last, without_body=call.method == "HEAD")
         self._proven = self._proven or (call.method == "POST" and answer[0] in (200, 202))
         if self._working:  # others may come in the same turn
@@ -284,29 +289,29 @@ class Connection(asyncio.Protocol):
 
     def _late(self) -> None:
         state = self._state
-        if state is State.HEAD:
+        if state is ConnectionState.HEAD:
             self._writer.answer(
                 problem_of(Malformed(f"the head of the request was not complete after {self._host.times.head_s:g} s")), keep_alive=False
             )
-        elif state is State.REFUSED:
+        elif state is ConnectionState.REFUSED:
             self._write_refusal(keep_alive=False)
-        elif state is State.BODY:
+        elif state is ConnectionState.BODY:
             call = self._current
             if call is not None and call.reader is not None:
                 self._guarded(call.reader.late)
                 return
             self._break(Malformed(f"the body was not complete after {self._host.times.body_s:g} s: send it without pauses"))
             return
-        elif state is State.CLOSING:
+        elif state is ConnectionState.CLOSING:
             self.abort()
         self._go(Event.LATE)
 
     def _break(self, problem: NotaryError) -> None:
         """What came ends the connection: with this problem, unless there is an answer to somebody's call to send instead."""
         state = self._state
-        if state is State.REFUSED:
+        if state is ConnectionState.REFUSED:
             self._write_refusal(keep_alive=False)
-        elif state <= State.BODY and not self._behind:
+        elif state <= ConnectionState.BODY and not self._behind:
             self._writer.answer(problem_of(problem), keep_alive=False)
         self._go(Event.BREAK)
 
@@ -315,26 +320,26 @@ class Connection(asyncio.Protocol):
         try:
             do(*arguments)
         except Exception:
-            log.exception("a call could not be answered")
-            if self._state in (State.BODY, State.DECIDING):
+            logger.exception("a call could not be answered")
+            if self._state in (ConnectionState.BODY, ConnectionState.DECIDING):
                 self._writer.answer((500, TEXT, b"Internal Server Error\n"), keep_alive=False)
                 self._last = True
-                self._go(Event.BREAK if self._state is State.BODY else Event.ANSWER)
+                self._go(Event.BREAK if self._state is ConnectionState.BODY else Event.ANSWER)
 
     # ---- the parser's ----
 
     def called(self, call: Head) -> None:
         """A head is complete: hand the call to the application, if it is its turn."""
-        if self._state <= State.HEAD and not self._behind and not self._is_held():
+        if self._state <= ConnectionState.HEAD and not self._behind and not self._is_held():
             self._start(call)
-        elif self._state < State.CLOSING:
+        elif self._state < ConnectionState.CLOSING:
             self._behind.append(call)
 
     def piece(self, call: Head, data: bytes) -> None:
         """A piece of a body."""
         if call is not self._current:
             call.pieces.append(data)
-        elif self._state is State.BODY and call.reader is not None:
+        elif self._state is ConnectionState.BODY and call.reader is not None:
             self._guarded(call.reader.piece, data)
 
     def ended(self, call: Head) -> None:
@@ -342,14 +347,14 @@ class Connection(asyncio.Protocol):
         if call is not self._current:
             call.whole = True
             return
-        if self._state is State.BODY:
+        if self._state is ConnectionState.BODY:
             self._go(Event.END)
             if call.reader is not None:
                 self._guarded(call.reader.whole)
             return
-        if self._state is State.REFUSED:
+        if self._state is ConnectionState.REFUSED:
             self._write_refusal(keep_alive=not self._last)
-        if self._state is not State.CLOSING:
+        if self._state is not ConnectionState.CLOSING:
             self._go(Event.END)
 
     def certificate(self) -> bytes | None:
@@ -368,7 +373,7 @@ class Connection(asyncio.Protocol):
 
     def _feed(self, data: bytes) -> None:
         """Give the parser what has come, as long as calls are taken."""
-        if self._state is State.IDLE:
+        if self._state is ConnectionState.IDLE:
             self._go(Event.BYTES)
         self._working = True
         try:
@@ -376,7 +381,7 @@ class Connection(asyncio.Protocol):
                 self._parse(data)
                 return
             for at in range(0, len(data), SLICE_BYTES):
-                if self._last and self._state >= State.DECIDING:
+                if self._last and self._state >= ConnectionState.DECIDING:
                     return
                 if self._behind or self._is_held():
                     self._keep(data[at:])
@@ -389,10 +394,10 @@ class Connection(asyncio.Protocol):
         try:
             self._parser.feed(data)
         except Malformed as problem:
-            if self._state < State.CLOSING:
+            if self._state < ConnectionState.CLOSING:
                 self._break(problem)
             return
-        if self._parser.in_head and self._state is State.IDLE:
+        if self._parser.in_head and self._state is ConnectionState.IDLE:
             self._go(Event.BYTES)
 
     def _write_refusal(self, *, keep_alive: bool) -> None:

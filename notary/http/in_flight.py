@@ -122,7 +122,7 @@ class InFlight:
                     decision = yield from worker.index.decision_in_pieces(request.transaction_id)
                 else:
                     decision = self._decisions[at]
-                decisions.append(None if decision is None else (yield from worker.told(decision, receipts=receipts)))
+                decisions.append(None if decision is None else (yield from worker.rendered(decision, receipts=receipts)))
             yield sum([len(one) for one in decisions if one is not None]) // COPIED_BYTES_US
         except Fatal as problem:
             self._app.give_up(problem)

@@ -42,7 +42,7 @@ class Lifecycle:
         self.readers: Readers | None = None
         self.waiting: set[Waiting] = set()
         self.long_polls = 0  # of those that wait
-        self.turns = Turns(lambda: self.worker is not None and self.worker.withheld() is None)
+        self.turns = Turns(lambda: self.worker is not None and self.worker.serving_suspended() is None)
         self.taking_changed: Callable[[], None] = lambda: None
         """Called when submissions are admitted no more, or again: `closed` says which."""
         self._under_way = 0

@@ -17,7 +17,7 @@ import msgspec
 from notary.config import HttpConfig
 
 
-class State(IntEnum):
+class ConnectionState(IntEnum):
     """States of a connection, relative to its current call."""
 
     IDLE = 0
@@ -63,11 +63,11 @@ class Event(IntEnum):
     """The transport was closed."""
 
 
-_S, _E = State, Event
+_S, _E = ConnectionState, Event
 _ENDS: Final = {_E.STOP: _S.CLOSING, _E.BREAK: _S.CLOSING, _E.EOF: _S.CLOSING, _E.LATE: _S.CLOSING, _E.LOST: _S.CLOSED}
 _STAYS: Final = {_E.BYTES, _E.ANSWER, _E.REFUSE, _E.END, _E.BREAK, _E.EOF, _E.STOP}
 
-TRANSITIONS: Final[dict[State, dict[Event, State]]] = {
+TRANSITIONS: Final[dict[ConnectionState, dict[Event, ConnectionState]]] = {
     _S.IDLE: {_E.BYTES: _S.HEAD, _E.CALL: _S.BODY} | _ENDS,
     _S.HEAD: {_E.BYTES: _S.HEAD, _E.CALL: _S.BODY} | _ENDS,
     # The application answers a call whose body is late. A call that the server has begun to read when it stops is answered.
@@ -89,12 +89,19 @@ class Times(msgspec.Struct, frozen=True):
     """Limit for a head, for the rest of a skipped body, and for the reading of an answer."""
     body_s: float = 20.0
     keep_alive_s: float = 75.0
+    last_call_s: float = 0.5
+    """Time in which calls are still answered on open connections when the server stops."""
     goodbye_s: float = 1.0
     """Limit for closing a connection when the server stops."""
 
-    def of(self, state: State) -> float:
+    def of(self, state: ConnectionState) -> float:
         """Returns the time limit of a state."""
-        return {State.IDLE: self.keep_alive_s, State.BODY: self.body_s, State.DECIDING: inf, State.CLOSED: inf}.get(state, self.head_s)
+        return {
+            ConnectionState.IDLE: self.keep_alive_s,
+            ConnectionState.BODY: self.body_s,
+            ConnectionState.DECIDING: inf,
+            ConnectionState.CLOSED: inf,
+        }.get(state, self.head_s)
 
 
 def times_of(config: HttpConfig) -> Times:

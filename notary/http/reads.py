@@ -50,7 +50,7 @@ class Read:
         """Begin a long poll if the call has `?wait=N`: it ends when the transaction is decided here, or after N seconds."""
         transaction_id, wait_s = asked_transaction(self._call.path[len(TRANSACTIONS) :]), asked_wait_s(self._call.query)
         app, worker = self._app, self._app.worker
-        if not wait_s or worker is None or worker.withheld() is not None or worker.index.has_decided([transaction_id]):
+        if not wait_s or worker is None or worker.serving_suspended() is not None or worker.index.has_decided([transaction_id]):
             return False
         if app.long_polls >= max(1, worker.config.http.connections_max // LONG_POLLS_SHARE):
             return False
@@ -95,7 +95,7 @@ class Read:
             return 200, JSON, document()
         if worker is None:
             raise NotReady(app.no_worker)
-        if route != NOTARY and (why := worker.withheld()) is not None:
+        if route != NOTARY and (why := worker.serving_suspended()) is not None:
             raise NotReady(why)
         return LOOK_UPS[route](worker, self._call.path[len(route) :])
 
@@ -104,7 +104,7 @@ class Read:
         try:
             while not self._call.gone:
                 if app.worker is None or app.worker is not worker or app.turns.silent:
-                    raise NotReady((app.worker and app.worker.withheld()) or app.no_worker)
+                    raise NotReady((app.worker and app.worker.serving_suspended()) or app.no_worker)
                 try:
                     yield next(pieces)
                 except StopIteration as done:

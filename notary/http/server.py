@@ -1,6 +1,7 @@
 """Connections on one port: taken in as they come, counted, watched, and ended in order."""
 
 import asyncio
+import contextlib
 import errno
 import logging
 import socket
@@ -11,11 +12,11 @@ from typing import Any, Final
 
 from notary.http.call import Application
 from notary.http.connection import Connection
-from notary.http.machine import State, Times
+from notary.http.machine import ConnectionState, Times
 from notary.tls import Certificates
 from ordering.errors import ConfigurationError, NotaryError, Overloaded
 
-log = logging.getLogger("notary.http")
+logger = logging.getLogger("notary.http")
 
 ACCEPTED_AT_ONCE = 128
 PAUSE_S = 0.5
@@ -46,8 +47,9 @@ class Server:
         """With `certificates` it speaks TLS, and follows their files while it serves. 0 connections per address: no bound of their own."""
         self.application = application
         self.times = times or Times()
-        self.seconds = tuple([self.times.of(state) for state in State])
+        self.seconds = tuple([self.times.of(state) for state in ConnectionState])
         self.paused = False
+        self.ends = False
         self._read_until_s: float | None = None  # None: this turn of the loop has read nothing yet
         self._to_read: dict[str, deque[Connection]] = {}
         """The connections with bytes that wait for a turn, by address, in the order of the addresses' turns."""
@@ -83,21 +85,29 @@ class Server:
             self._following = loop.create_task(self._certificates.follow())
 
     async def stop(self, seconds_max: float) -> None:
-        """Take no more connections, let the answers on their way leave, end."""
+        """Take no more connections, let the answers on their way leave, end.
+
+        A call may be on its way on a connection that is idle here. So for a moment each call is still answered, as the last one of its
+        connection; only then idle connections are closed. The client would otherwise see its call fail without an answer.
+        """
         if self._acceptor is not None:
             self._acceptor.close()
         if self._following is not None:
             self._following.cancel()
+        self.ends = True
+        self._empty.clear()
+        if self.connections:
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._empty.wait(), self.times.last_call_s)
         for connection in list(self.connections):
             connection.stop()
-        self._empty.clear()
         if self.connections:
             self._look_s = min(self._look_s, self.times.goodbye_s / LOOKS)
             self._look()
             try:
                 await asyncio.wait_for(self._empty.wait(), seconds_max)
             except TimeoutError:
-                log.warning("connections=%d had not ended after %g s", len(self.connections), seconds_max)
+                logger.warning("connections=%d had not ended after %g s", len(self.connections), seconds_max)
                 for connection in list(self.connections):
                     connection.abort()
         if self._looking is not None:
@@ -257,7 +267,7 @@ class _Acceptor:
             protocol.stop()  # as above; what came with the end of the handshake is answered first
 
     def _pause(self, problem: OSError) -> None:
-        log.error("no connection can be taken: %s", problem)
+        logger.error("no connection can be taken: %s", problem)
         self._loop.remove_reader(self._listening)
         self._loop.call_later(PAUSE_S, self._resume)
 

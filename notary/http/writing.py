@@ -14,7 +14,7 @@ READ_BYTES_MIN: Final = 64 << 10
 """The least number of bytes of its answers that a slow client must read within the deadline."""
 
 
-class Writer:
+class ResponseWriter:
     """Writes to one transport. The connection reports a client that reads too slowly with `hold`, and its recovery with `release`."""
 
     __slots__ = ("_transport", "_unread_bytes", "held", "until_s")

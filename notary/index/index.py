@@ -17,7 +17,7 @@ from notary.index.rocks import IndexSettings, RocksStore
 from notary.index.store import DECISIONS, INDEX_FORMAT_VERSION, META, POSITIONS, REMEDY, STATES, TILES, Family, Store, reading
 from notary.index.tiles import StoredTree
 from notary.tree import HASH_BYTES, TILE_WIDTH
-from ordering.errors import Condemned, ConfigurationError, CorruptRecord, Fatal, FatalCode
+from ordering.errors import ConfigurationError, CorruptRecord, Fatal, FatalCode, Quarantined
 from ordering.ids import StateRef, TransactionId
 from ordering.log import ORDERING
 from ordering.pieces import Pieces, completed
@@ -86,7 +86,7 @@ class Index:
     ) -> "Index":
         """Open the index in that directory; create it if it is missing.
 
-        Raises `ConfigurationError` for an index of another notary, log or format version, `Condemned` for a quarantined one, and `Fatal`
+        Raises `ConfigurationError` for an index of another notary, log or format version, `Quarantined` for a quarantined one, and `Fatal`
         for a damaged one. `worker_name` is the owner of the index: its own checkpoints do not confirm its root.
         """
         store = RocksStore.open(directory, settings or IndexSettings())
@@ -105,8 +105,8 @@ class Index:
             with reading(directory):
                 _check_owner(store, directory, notary_name, log_identity)
                 index = cls(store, directory, worker_name)
-            if index.agreement.condemned:
-                raise Condemned(_condemned(directory, index.agreement.condemned))
+            if index.agreement.quarantined:
+                raise Quarantined(_quarantined_text(directory, index.agreement.quarantined))
             index._check_end()
             return index
         except BaseException:
@@ -148,7 +148,7 @@ class Index:
         """Decide the step's batches, and write the decisions and the step's offsets in one write batch.
 
         Returns the decisions of each batch, in the order of its requests. Raises `Fatal` when the batch cannot be written or rows cannot be
-        read. Raises `Condemned` when a row or this step's checkpoints show that the index is wrong.
+        read. Raises `Quarantined` when a row or this step's checkpoints show that the index is wrong.
         """
         found = self._found(ready.batches)
         result = decide(ready.batches, self._position_next, found.decided, found.consumed)
@@ -174,12 +174,12 @@ class Index:
             put(rows.mark_key(stream), rows.mark_row(mark), meta)
         if ready.log_state is not None:
             put(rows.LOG_STATE_KEY, _encode(ready.log_state), meta)
-        put(rows.DOUBTS_KEY, _encode((ready.agreed, ready.doubts)), meta)
+        put(rows.SUSPICIONS_KEY, _encode((ready.agreed, ready.suspicions)), meta)
         for stream, offset in ready.offsets_next.items():
             if self._offsets_next.get(stream) != offset:
                 put(rows.offset_key(stream), rows.U64.pack(offset), meta)
-        for life in ready.lives:
-            put(rows.life_key(life.incarnation), rows.life_row(life), meta)
+        for changed in ready.incarnations:
+            put(rows.incarnation_key(changed.incarnation), rows.incarnation_row(changed), meta)
         agreement = self.agreement
         if ready.roots_seen or agreement.pending:
             with reading(self.directory):
@@ -196,9 +196,9 @@ class Index:
         self._position_next, self._log_time_ms = position_next, ready.log_time_ms
         self._offsets_next.update(ready.offsets_next)
         self.agreement = agreement
-        if agreement.condemned:
+        if agreement.quarantined:
             self._flush()
-            raise Condemned(_condemned(self.directory, agreement.condemned))
+            raise Quarantined(_quarantined_text(self.directory, agreement.quarantined))
         return result.outcomes
 
     def take_outcome_counts(self) -> list[int]:
@@ -206,9 +206,9 @@ class Index:
         counts, self._outcome_counts = self._outcome_counts, [0] * len(Outcome)
         return counts
 
-    def condemn(self, why: str) -> Condemned:
+    def quarantine(self, why: str) -> Quarantined:
         """Quarantine the index: mark it as wrong on the disk, for ever. Returns the error with which the worker must stop."""
-        self.agreement = msgspec.structs.replace(self.agreement, condemned=why)
+        self.agreement = msgspec.structs.replace(self.agreement, quarantined=why)
         batch = self._store.new_batch()
         batch.put(rows.AGREEMENT_KEY, _encode(self.agreement), self._store.handle(META))
         try:
@@ -216,14 +216,14 @@ class Index:
             self._flush()
         except Exception as problem:  # rocksdict raises bare Exception
             why += f" (and that cannot be written into it: {problem})"
-        return Condemned(_condemned(self.directory, why))
+        return Quarantined(_quarantined_text(self.directory, why))
 
     def _flush(self) -> None:
         """Sync the store. The quarantine mark must survive a crash of the machine, since the log does not hold it."""
         self._store.flush()
 
     def audit(self, tile: int) -> Pieces[list[bytes]]:
-        """Compare, in pieces, the rows of one tile's decisions with the tree, and the tile with the one above it. Raises `Condemned`.
+        """Compare, in pieces, the rows of one tile's decisions with the tree, and the tile with the one above it. Raises `Quarantined`.
 
         Without this audit, an old row that a program or a disk changed would be noticed only when a client asks for it.
         """
@@ -239,7 +239,7 @@ class Index:
 
     @contextmanager
     def _sound(self) -> Iterator[None]:
-        """Guard reads: a row that is malformed or contradicts the tree quarantines the index (`Condemned`).
+        """Guard reads: a row that is malformed or contradicts the tree quarantines the index (`Quarantined`).
 
         A row that cannot be read now raises `Fatal` only.
         """
@@ -250,7 +250,7 @@ class Index:
                 yield
         except Fatal as problem:
             if isinstance(problem.__cause__, CorruptRecord):
-                raise self.condemn(str(problem.__cause__)) from problem
+                raise self.quarantine(str(problem.__cause__)) from problem
             raise
 
     def _found(self, batches: Sequence[OrderedBatch]) -> Found:
@@ -297,7 +297,7 @@ class Index:
             return None if row is None else self._checked(transaction_id, row)
 
     def decision(self, transaction_id: TransactionId) -> Decision | None:
-        """Returns the decision of a transaction; None when this worker has none. Raises `Condemned` or `Fatal`."""
+        """Returns the decision of a transaction; None when this worker has none. Raises `Quarantined` or `Fatal`."""
         return completed(self.decision_in_pieces(transaction_id))
 
     def decision_in_pieces(self, transaction_id: TransactionId) -> Pieces[Decision | None]:
@@ -326,14 +326,17 @@ class Index:
         return completed(self.leaves_in_pieces(first, count))
 
     def leaves_in_pieces(self, first: int, count: int) -> Pieces[list[bytes]]:
-        """The work of `leaves_at` in pieces. A row may be long (10,000 conflicts are 690 kB), so rows are read one at a time."""
+        """The work of `leaves_at` in pieces. A row may be long (10,000 conflicts are 690 kB), so rows are read one at a time.
+
+        Audits and monitors read all of the tree, row by row at places far apart. In the cache these blocks would displace the filters.
+        """
         leaves: list[bytes] = []
         corrupt = f"the rows of the positions {first} to {first + count - 1} do not fit together"
         with self._sound():
-            ids = self._positions.get([rows.U64.pack(at) for at in range(first, first + count)])
+            ids = self._positions.get_in_passing([rows.U64.pack(at) for at in range(first, first + count)])
             yield count * ROW_US
             for id_ in ids:
-                row = None if id_ is None else self._decisions.get(id_)
+                row = None if id_ is None else self._decisions.get_in_passing(id_)
                 if id_ is None or row is None:
                     raise CorruptRecord(corrupt)
                 leaves.append(leaf_of_row(id_, row))
@@ -405,7 +408,7 @@ def _pieces_of(requests: Sequence[Request]) -> Iterator[list[Request]]:
 _encode = msgspec.msgpack.Encoder(order="deterministic").encode
 _agreement_decoder = msgspec.msgpack.Decoder(Agreement)
 _log_state_decoder = msgspec.msgpack.Decoder(LogState)
-_doubts_decoder = msgspec.msgpack.Decoder(tuple[int, dict[str, int]])
+_suspicions_decoder = msgspec.msgpack.Decoder(tuple[int, dict[str, int]])
 
 
 def _decode(decoder: msgspec.msgpack.Decoder[T], row: bytes) -> T:
@@ -427,22 +430,22 @@ def decode_log_state(row: bytes) -> LogState:
 
 def joiner_state_of(meta: Family, offsets_next: Mapping[int, int], log_time_ms: int) -> JoinerState:
     """Decodes the joiner's state from the rows of `META`. Raises `CorruptRecord` when they are inconsistent."""
-    lives = tuple([rows.life_of(key, value) for key, value in _rows_with(meta, rows.LIFE_PREFIX)])
+    incarnations = tuple([rows.incarnation_of(key, value) for key, value in _rows_with(meta, rows.INCARNATION_PREFIX)])
     effects = sorted([rows.effect_of(value) for _, value in _rows_with(meta, rows.EFFECT_PREFIX)], key=lambda effect: effect.seen)
     if effects and effects[-1].seen - effects[0].seen != len(effects) - 1:
         raise CorruptRecord("the rows of the last records that took effect have a gap")
     marks = dict([rows.mark_of(key, value) for key, value in _rows_with(meta, rows.MARK_PREFIX)])
-    log_state, doubts = meta.get(rows.LOG_STATE_KEY), meta.get(rows.DOUBTS_KEY)
-    agreed, open_doubts = (0, {}) if doubts is None else _decode(_doubts_decoder, doubts)
+    log_state, suspicions = meta.get(rows.LOG_STATE_KEY), meta.get(rows.SUSPICIONS_KEY)
+    agreed, open_suspicions = (0, {}) if suspicions is None else _decode(_suspicions_decoder, suspicions)
     return JoinerState(
         {ORDERING: 0, **offsets_next},
         log_time_ms,
-        lives,
+        incarnations,
         None if log_state is None else decode_log_state(log_state),
         effects,
         marks,
         agreed,
-        open_doubts,
+        open_suspicions,
     )
 
 
@@ -455,7 +458,7 @@ def _rows_with(meta: Family, prefix: bytes) -> list[tuple[bytes, bytes]]:
     return found
 
 
-def _condemned(directory: Path, why: str) -> str:
+def _quarantined_text(directory: Path, why: str) -> str:
     return (
         f"the index {directory} is condemned: {why}. It never answers again: keep it aside as evidence and let this worker replay the log"
         " (docs/runbook.md, 'The roots of two workers differ')"

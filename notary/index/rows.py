@@ -1,6 +1,6 @@
 """Row formats of the index, to the byte (big-endian). Pure.
 
-Some keys keep older words: `life` is an incarnation, a `stream` is a topic-partition, a `doubt` is an open suspicion.
+Some keys keep older words: `life` is an incarnation, `doubts` are open suspicions.
 
 | meta key | value |
 |---|---|
@@ -22,7 +22,7 @@ from typing import Final
 
 import msgspec
 
-from joiner import Effect, Life, Mark
+from joiner import Effect, IncarnationState, Mark
 from joiner.history import HISTORY_KEPT, NO_CONTENT, NONE_SKIPPED
 from ordering.errors import CorruptRecord
 from ordering.ids import TransactionId
@@ -32,10 +32,10 @@ NOTARY_KEY: Final = b"notary"
 LOG_KEY: Final = b"log"
 PROGRESS_KEY: Final = b"progress"
 LOG_STATE_KEY: Final = b"log state"
-DOUBTS_KEY: Final = b"doubts"
+SUSPICIONS_KEY: Final = b"doubts"
 AGREEMENT_KEY: Final = b"agreement"
 OFFSET_PREFIX: Final = b"offset"
-LIFE_PREFIX: Final = b"life"
+INCARNATION_PREFIX: Final = b"life"
 MARK_PREFIX: Final = b"mark"
 EFFECT_PREFIX: Final = b"effect"
 
@@ -43,7 +43,7 @@ U32 = Struct(">I")
 U64 = Struct(">Q")
 PROGRESS = Struct(">Qq")
 _STREAM = Struct(">i")
-_LIFE = Struct(">QqBH16s")
+_INCARNATION = Struct(">QqBH16s")
 _MARK = Struct(">Q32s")
 _EFFECT = Struct(">Q32sQq32siQ32sq32s")
 _STATE = Struct(">32sQ")
@@ -66,23 +66,25 @@ def stream_of(key: bytes) -> int:
     return int(stream)
 
 
-def life_key(incarnation: int) -> bytes:
+def incarnation_key(incarnation: int) -> bytes:
     """Returns the meta key of an incarnation."""
-    return LIFE_PREFIX + U64.pack(incarnation)
+    return INCARNATION_PREFIX + U64.pack(incarnation)
 
 
-def life_row(life: Life) -> bytes:
+def incarnation_row(state: IncarnationState) -> bytes:
     """Returns the meta value of an incarnation."""
-    row = _LIFE.pack(life.sequence_last, life.active_at_ms, life.fenced, life.format_version, life.nonce)
-    return row + life.name.encode()
+    row = _INCARNATION.pack(state.sequence_last, state.active_at_ms, state.fenced, state.format_version, state.nonce)
+    return row + state.name.encode()
 
 
-def life_of(key: bytes, row: bytes) -> Life:
+def incarnation_of(key: bytes, row: bytes) -> IncarnationState:
     """Decodes the incarnation of a meta row. Raises `CorruptRecord`."""
     try:
-        (incarnation,) = U64.unpack_from(key, len(LIFE_PREFIX))
-        sequence_last, active_at_ms, fenced, format_version, nonce = _LIFE.unpack_from(row)
-        return Life(incarnation, row[_LIFE.size :].decode(), nonce, sequence_last, bool(fenced), active_at_ms, format_version)
+        (incarnation,) = U64.unpack_from(key, len(INCARNATION_PREFIX))
+        sequence_last, active_at_ms, fenced, format_version, nonce = _INCARNATION.unpack_from(row)
+        return IncarnationState(
+            incarnation, row[_INCARNATION.size :].decode(), nonce, sequence_last, bool(fenced), active_at_ms, format_version
+        )
     except (error, UnicodeDecodeError) as problem:
         raise CorruptRecord(f"an index row of a life does not decode: {problem}") from problem
 

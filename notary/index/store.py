@@ -33,12 +33,20 @@ class Family(Protocol):
     @overload
     def get(self, key: Sequence[bytes]) -> list[bytes | None]: ...
 
+    @overload
+    def get_in_passing(self, key: bytes) -> bytes | None: ...
+
+    @overload
+    def get_in_passing(self, key: Sequence[bytes]) -> list[bytes | None]:
+        """As `get`, for rows that will not soon be read again: their blocks do not enter the cache."""
+        ...
+
     def items(self, *, from_key: bytes | None = None) -> Iterator[tuple[bytes, bytes]]:
         """Yields all rows from that key on, in the order of the keys."""
         ...
 
 
-class Batch(Protocol):
+class WriteBatch(Protocol):
     """Rows to be written together."""
 
     def put(self, key: bytes, value: bytes, handle: Any) -> None:
@@ -57,7 +65,7 @@ class Store(Protocol):
         """Returns the handle by which a batch names a family."""
         ...
 
-    def new_batch(self) -> Batch:
+    def new_batch(self) -> WriteBatch:
         """Returns an empty batch."""
         ...
 

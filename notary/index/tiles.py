@@ -15,7 +15,7 @@ from notary.tree import (
     TILE_WIDTH,
     Inside,
     Tree,
-    View,
+    TreeView,
     edge_widths,
     inside_of,
     leaf_hash,
@@ -29,7 +29,7 @@ INSIDES_KEPT: Final = 64
 
 
 class StoredTree:
-    """The tree of all decisions in the index. A `View` of it stays readable while the tree grows."""
+    """The tree of all decisions in the index. A `TreeView` of it stays readable while the tree grows."""
 
     def __init__(self, size: int, family: Any, directory: Path) -> None:
         """Raises `Fatal` when the tiles at the right edge are not those of a tree of that size."""
@@ -41,7 +41,7 @@ class StoredTree:
             if [len(tile) for tile in edge] != [width * HASH_BYTES for width in edge_widths(size)]:
                 raise CorruptRecord(f"its tiles do not end at position {size}, where its progress stands")
             self._tree = Tree(size, edge)
-        self._view: View | None = None
+        self._view: TreeView | None = None
         self.tiles_read = 0
         """Counts the full tiles that were not in memory: most of what an old decision and its receipt cost."""
         self._full = lru_cache(maxsize=INSIDES_KEPT)(self._read_full)
@@ -61,10 +61,10 @@ class StoredTree:
             put(rows.tile_key(level, index), tile)
         self._view = None
 
-    def view(self) -> View:
+    def view(self) -> TreeView:
         """Returns the tree at its present size; the same object until the tree grows."""
         if self._view is None:
-            self._view = View(self._tree.size, self._tree.edge, self._inside)
+            self._view = TreeView(self._tree.size, self._tree.edge, self._inside)
         return self._view
 
     def root_at(self, size: int) -> bytes:

@@ -90,9 +90,9 @@ class IndexView:
         """Returns why the index may be wrong: quarantined, in a root disagreement (R9) or suspected (R10); empty if it is none of these."""
         with reading(self._directory):
             agreement = decode_agreement(self._meta.get(rows.AGREEMENT_KEY))
-        suspected = ", ".join(sorted(self.joiner_state().doubts))
+        suspected = ", ".join(sorted(self.joiner_state().suspicions))
         return (
-            agreement.condemned
+            agreement.quarantined
             or ("its root differs from another worker's" if agreement.dispute else "")
             or (f"{suspected} knew another history" if suspected else "")
         )

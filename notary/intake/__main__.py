@@ -19,16 +19,16 @@ from notary.cli.serve import GARBAGE_OBJECTS
 from notary.http import Server, times_of
 from notary.intake.front import Front
 from notary.intake.link import Link
-from notary.intake.messages import Down, End, ReadAgain, Serving, Settings, Up
+from notary.intake.messages import AcceptorSettings, Down, End, ReadAgain, Serving, Up
 from notary.logs import set_level, set_up_logging
 from notary.parties import Parties
 from notary.tls import Certificates
 from ordering.errors import ConfigurationError
 
-log = logging.getLogger("notary.intake")
+logger = logging.getLogger("notary.intake")
 
 
-async def run(settings: Settings, listening: socket.socket, linked: socket.socket) -> None:
+async def run(settings: AcceptorSettings, listening: socket.socket, linked: socket.socket) -> None:
     """Serve until the worker says so; `linked` ends the process with it."""
     loop = asyncio.get_running_loop()
     parties = Parties(Path(settings.parties_file))
@@ -65,24 +65,24 @@ async def run(settings: Settings, listening: socket.socket, linked: socket.socke
     await server.start()
     link.send(Serving())
     following = loop.create_task(parties.follow())
-    told = await ending
+    end = await ending
     following.cancel()
-    await server.stop(told.seconds_max)
-    front.tell()
+    await server.stop(end.seconds_max)
+    front.report()
     link.close()
     await loop.create_future()
 
 
 def main(given: list[str]) -> int:
     """Run; an exit code only when it does not get as far as serving."""
-    settings = msgspec.json.decode(given[0], type=Settings)
+    settings = msgspec.json.decode(given[0], type=AcceptorSettings)
     set_up_logging(settings.log_level, as_json=settings.log_json)
     gc.freeze()
     gc.set_threshold(GARBAGE_OBJECTS)
     try:
         uvloop.run(run(settings, socket.socket(fileno=int(given[1])), socket.socket(fileno=int(given[2]))))
     except ConfigurationError as problem:
-        log.error("intake process %s cannot serve: %s", settings.process, problem)
+        logger.error("intake process %s cannot serve: %s", settings.process, problem)
     return 2
 
 

@@ -16,14 +16,14 @@ from notary.http.problems import problem_of
 from notary.http.readers import Readers
 from notary.http.submission import SUBMISSIONS, TICKET, Handed
 from notary.intake.link import Link
-from notary.intake.messages import Answered, Called, Counted, Down, HandshakesFailed, Settings, Submitted, Taking, Up
+from notary.intake.messages import AcceptorSettings, Answered, Called, Counted, Down, HandshakesFailed, Submitted, Taking, Up
 from notary.parties import Parties
 from notary.tickets import Tickets
 from ordering.clock import clock_ms
 from ordering.errors import NotaryError, Overloaded
 from payload import Submission
 
-log = logging.getLogger("notary.intake")
+logger = logging.getLogger("notary.intake")
 
 COUNTED_S: Final = 0.1
 """So often at most the worker is told what was answered here; sooner when it is told anything else."""
@@ -32,7 +32,7 @@ CHECKING_S: Final = 0.0005
 """Of a crowd that comes at once so much is checked before it goes to the worker, who works at it meanwhile, or says that it has no room."""
 
 
-class Refused(NotaryError):
+class NotAdmitting(NotaryError):
     """The worker takes nothing in; `answer` is its answer to all who ask."""
 
     def __init__(self, answer: Answer) -> None:
@@ -69,7 +69,7 @@ class WorkersRoom:
 class Front:
     """One intake process's."""
 
-    def __init__(self, settings: Settings, parties: Parties, link: Link[Down, Up]) -> None:
+    def __init__(self, settings: AcceptorSettings, parties: Parties, link: Link[Down, Up]) -> None:
         self._room = WorkersRoom()
         # Of one key with the worker, which says it before anything can be refused; the numbers of all who share it are far apart.
         self._tickets = Tickets(b"", time.monotonic, int.from_bytes(os.urandom(8)))
@@ -86,20 +86,20 @@ class Front:
         )
         self._readers = Readers.of(settings.http, settings.notary_name, parties, clock_ms)
         self._link = link
-        self._refusal: Refused | None = None
+        self._refusal: NotAdmitting | None = None
         self._called = 0
         self._calls: dict[int, Call] = {}
         self._refused: dict[tuple[str, int], int] = defaultdict(int)
         self._answered: dict[tuple[str, int], list[float]] = defaultdict(list)
         self._handshakes_failed = 0
-        self._telling: asyncio.TimerHandle | None = None
+        self._report_timer: asyncio.TimerHandle | None = None
 
     def hear(self, message: Answered | Taking) -> None:
         """Hear the worker."""
         if isinstance(message, Answered):
             self._calls.pop(message.number).answer(message.answer)
             return
-        self._refusal = None if message.refusal is None else Refused(message.refusal)
+        self._refusal = None if message.refusal is None else NotAdmitting(message.refusal)
         self._room.full, self._room.full_parties = message.full, message.full_parties
         self._tickets.key = message.ticket_key
         if message.ends:
@@ -108,13 +108,13 @@ class Front:
     def handshake_failed(self) -> None:
         """Count a connection that did not get as far as a request."""
         self._handshakes_failed += 1
-        self._tell_soon()
+        self._report_soon()
 
-    def tell(self) -> None:
+    def report(self) -> None:
         """Tell the worker what was answered here."""
-        if self._telling is not None:
-            self._telling.cancel()
-            self._telling = None
+        if self._report_timer is not None:
+            self._report_timer.cancel()
+            self._report_timer = None
         for call, status in {*self._refused, *self._answered}:
             seconds = tuple(self._answered.pop((call, status), ()))
             self._link.send(Counted(call, status, self._refused.pop((call, status), 0) + len(seconds), seconds))
@@ -127,7 +127,7 @@ class Front:
     def take(self, call: Call) -> None:
         """The head of a call has come."""
         if call.path != SUBMISSIONS:
-            self.tell()  # it may be the metrics that are asked for
+            self.report()  # it may be the metrics that are asked for
             may_read = False
             if self._readers is not None and shows_decisions(call.path) and call.method in ("GET", "HEAD"):
                 try:
@@ -145,7 +145,7 @@ class Front:
             if call.method == "POST" and not (self._refusal is None and self._gate.is_open):
                 problem = self._refusal or self._gate.closed(header(call.headers, TICKET) or b"", at_head=True)
                 if problem is not None:
-                    answer = problem.answer if isinstance(problem, Refused) else problem_of(problem)
+                    answer = problem.answer if isinstance(problem, NotAdmitting) else problem_of(problem)
                     self._count(answer[0])
                     call.answer(answer, after_body=True)
                     return
@@ -161,15 +161,15 @@ class Front:
 
     def refused(self, call: Call, problem: Exception, since_s: float) -> None:
         """Answer it here."""
-        if isinstance(problem, Refused):
+        if isinstance(problem, NotAdmitting):
             self._count(problem.answer[0])
             call.answer(problem.answer)
             return
         if not isinstance(problem, NotaryError):
-            log.error("a call could not be answered", exc_info=problem)
+            logger.error("a call could not be answered", exc_info=problem)
         answer = problem_of(problem) if isinstance(problem, NotaryError) else BUG
         self._answered[SUBMISSIONS, answer[0]].append(time.perf_counter() - since_s)
-        self._tell_soon()
+        self._report_soon()
         call.answer(answer)
 
     def left(self) -> None:
@@ -186,8 +186,8 @@ class Front:
     def _count(self, status: int, route: str = SUBMISSIONS) -> None:
         """One more that was refused without being read."""
         self._refused[route, status] += 1
-        self._tell_soon()
+        self._report_soon()
 
-    def _tell_soon(self) -> None:
-        if self._telling is None:
-            self._telling = asyncio.get_running_loop().call_later(COUNTED_S, self.tell)
+    def _report_soon(self) -> None:
+        if self._report_timer is None:
+            self._report_timer = asyncio.get_running_loop().call_later(COUNTED_S, self.report)

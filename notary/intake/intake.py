@@ -20,6 +20,7 @@ from notary.http.server import bind, url_of
 from notary.http.submission import SUBMISSIONS
 from notary.intake.link import BUFFER_BYTES, Link
 from notary.intake.messages import (
+    AcceptorSettings,
     Answered,
     Called,
     Counted,
@@ -28,7 +29,6 @@ from notary.intake.messages import (
     HandshakesFailed,
     ReadAgain,
     Serving,
-    Settings,
     Submitted,
     Taking,
     Up,
@@ -36,7 +36,7 @@ from notary.intake.messages import (
 from notary.tls import Certificates
 from ordering.errors import Fatal, FatalCode, Overloaded
 
-log = logging.getLogger("notary.intake")
+logger = logging.getLogger("notary.intake")
 
 TAKING_LOOK_S: Final = 0.05
 """While submissions are refused, anybody's or a party's, so often is looked whether they may be taken again. What was full opens when a
@@ -116,7 +116,7 @@ class Intake:
     async def _started(self, at: int) -> "_Process":
         """A process on that socket; OSError when there can be none."""
         config, of = self._config, len(self._listening)
-        settings = Settings(
+        settings = AcceptorSettings(
             process=f"{config.worker.name}/{at + 1}",
             notary_name=config.name,
             parties_file=str(config.path(config.parties_file)),
@@ -140,13 +140,13 @@ class Intake:
         while True:
             process = self._processes[at]
             await process.ended.wait()
-            log.warning("intake process %s ended with %d, starting it again", process.name, await process.exit_code())
+            logger.warning("intake process %s ended with %d, starting it again", process.name, await process.exit_code())
             await asyncio.sleep(started_s + AGAIN_S - loop.time())
             started_s = loop.time()
             try:
                 self._processes[at] = await self._started(at)
             except OSError as problem:
-                log.error("intake process %s cannot be started: %s", process.name, problem)
+                logger.error("intake process %s cannot be started: %s", process.name, problem)
 
     def _look_if_changed(self) -> None:
         # Of all that are refused in a moment the first is told of: each look is a message to every process.
@@ -178,7 +178,7 @@ class Intake:
 class _Process:
     """One intake process, from its start to its end."""
 
-    def __init__(self, settings: Settings, listening: socket.socket, app: App, certificates: Certificates | None) -> None:
+    def __init__(self, settings: AcceptorSettings, listening: socket.socket, app: App, certificates: Certificates | None) -> None:
         self.name = settings.process
         self.serves_or_ended = asyncio.Event()
         self.ended = asyncio.Event()

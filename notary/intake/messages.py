@@ -10,7 +10,7 @@ from notary.http.submission import Asked
 from payload import Submission
 
 
-class Settings(msgspec.Struct, frozen=True):
+class AcceptorSettings(msgspec.Struct, frozen=True):
     """What an intake process is started with, as JSON on its command line."""
 
     process: str

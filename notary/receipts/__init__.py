@@ -16,18 +16,18 @@ trees are not consistent.
 `notary.verify` uses every module but `issue`; they need no Kafka, no RocksDB and no asyncio.
 """
 
-from notary.receipts.checkpoint import Checkpoint, checkpoint_of
+from notary.receipts.checkpoint import SignedCheckpoint, checkpoint_of
 from notary.receipts.issue import Issuer
 from notary.receipts.note import VerifierKey, open_note, parse_verifier_key, sign_note
 from notary.receipts.proof import Proof, proof_of
 from notary.receipts.refusal import NotVerified, Reason
 
 __all__ = [
-    "Checkpoint",
     "Issuer",
     "NotVerified",
     "Proof",
     "Reason",
+    "SignedCheckpoint",
     "VerifierKey",
     "checkpoint_of",
     "open_note",

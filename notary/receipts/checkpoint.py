@@ -15,7 +15,7 @@ SIZE_MAX: Final = 2**63 - 1
 _decimal = re.compile("0|[1-9][0-9]{0,18}").fullmatch
 
 
-class Checkpoint(msgspec.Struct, frozen=True):
+class SignedCheckpoint(msgspec.Struct, frozen=True):
     """The root (32 bytes) of the tree of the first `size` decisions of the notary with that origin."""
 
     origin: str
@@ -27,7 +27,7 @@ class Checkpoint(msgspec.Struct, frozen=True):
         return f"{self.origin}\n{self.size}\n{to_base64(self.root)}\n"
 
 
-def checkpoint_of(note: str, keys: Sequence[VerifierKey]) -> Checkpoint:
+def checkpoint_of(note: str, keys: Sequence[VerifierKey]) -> SignedCheckpoint:
     """Opens a signed note and decodes its checkpoint. Raises `NotVerified` unless one of the keys, named like the origin, signed it."""
     text, signed_by = open_note(note, keys, "malformed-checkpoint")
     lines = text[:-1].split("\n")
@@ -44,7 +44,7 @@ def checkpoint_of(note: str, keys: Sequence[VerifierKey]) -> Checkpoint:
         raise NotVerified("malformed-checkpoint", f"the root has {len(root)} bytes, not {HASH_BYTES}")
     if not size and root != EMPTY_ROOT:
         raise NotVerified("malformed-checkpoint", "a tree of no leaves has the root SHA-256 of nothing")
-    return Checkpoint(origin, size, root)
+    return SignedCheckpoint(origin, size, root)
 
 
 def decimal(text: str) -> int | None:

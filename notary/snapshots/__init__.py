@@ -28,7 +28,7 @@ its manifest is written.
 | file | subject |
 |---|---|
 | `manifest` | `Manifest`, signed and opened |
-| `place` | `Place`: the folder or the bucket that keeps the files |
+| `place` | `SnapshotStore`: the folder or the bucket that keeps the files |
 | `make` | makes a snapshot of an index |
 | `take` | lists, verifies, restores and prunes |
 | `schedule` | when a worker makes one, and what it restores at its start |

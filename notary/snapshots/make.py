@@ -21,8 +21,8 @@ from notary.index import IndexView, link_files, viewing
 from notary.keyring import Keyring
 from notary.receipts.note import VerifierKey
 from notary.snapshots import manifest as manifests
-from notary.snapshots.manifest import History, Manifest, SnapshotFile
-from notary.snapshots.place import FILES, MANIFESTS, Place, chunks_of
+from notary.snapshots.manifest import Manifest, SnapshotFile, SnapshotHistory
+from notary.snapshots.place import FILES, MANIFESTS, SnapshotStore, chunks_of
 from ordering.errors import ConfigurationError, NotReady
 
 STAGE: Final = ".snapshot"
@@ -33,7 +33,9 @@ Progress = Callable[[str, int, int | None], None]
 """Receives what is being done, and the bytes done and to be done."""
 
 
-def make(index: Path, worker: str, origin: str, notary: str, keyring: Keyring, place: Place, now_ms: int, progress: Progress) -> Manifest:
+def make(
+    index: Path, worker: str, origin: str, notary: str, keyring: Keyring, place: SnapshotStore, now_ms: int, progress: Progress
+) -> Manifest:
     """Make a snapshot of the index in that folder. Returns its manifest.
 
     Raises `ConfigurationError` where there is no index of this notary, or another call is making one; `NotReady` for an index that is
@@ -110,10 +112,10 @@ def _facts(view: IndexView, worker: str, now_ms: int, files: tuple[SnapshotFile,
     )
 
 
-def history_of(view: IndexView) -> History:
+def history_of(view: IndexView) -> SnapshotHistory:
     """Returns the history of an index as a manifest has it."""
     effects = view.joiner_state().effects
-    return History(effects[-1].seen, effects[-1].history.hex()) if effects else History(0, "")
+    return SnapshotHistory(effects[-1].seen, effects[-1].history.hex()) if effects else SnapshotHistory(0, "")
 
 
 def hashed(
@@ -156,7 +158,7 @@ def _hashed(stage: Path, progress: Progress) -> tuple[SnapshotFile, ...]:
     return tuple(found)
 
 
-def _copy(stage: Path, files: tuple[SnapshotFile, ...], place: Place, progress: Progress) -> None:
+def _copy(stage: Path, files: tuple[SnapshotFile, ...], place: SnapshotStore, progress: Progress) -> None:
     there = place.sizes(FILES)
     missing = {file.sha256: file for file in files if there.get(file.sha256) != file.bytes}
     counter = Counter(progress, "bytes copied", sum(file.bytes for file in missing.values()))

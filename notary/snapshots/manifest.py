@@ -27,7 +27,7 @@ class SnapshotFile(msgspec.Struct, frozen=True):
     sha256: str
 
 
-class History(msgspec.Struct, frozen=True):
+class SnapshotHistory(msgspec.Struct, frozen=True):
     """The index's history (R10): how many records took effect, and the hash over them, in hex."""
 
     seen: int
@@ -48,7 +48,7 @@ class Manifest(msgspec.Struct, frozen=True):
     """The number of decisions, which is the size of the tree."""
     root: str
     log_time_ms: int
-    history: History
+    history: SnapshotHistory
     offsets_next: dict[str, int]
     """By topic-partition, `-1` the ordering topic: where reading goes on."""
     files: tuple[SnapshotFile, ...]

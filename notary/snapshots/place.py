@@ -1,4 +1,4 @@
-"""`Place`: where snapshots are kept: a folder of this machine, or anything that fsspec reaches by a URL, such as `s3://bucket/prefix`.
+"""`SnapshotStore`: where snapshots are kept: a folder of this machine, or anything that fsspec reaches by a URL, such as `s3://bucket/prefix`.
 
 The contract: `put` is durable when it returns, and a file appears under its name with its whole content, or not at all. Object stores keep
 that. For others (SFTP, SMB) a process that is killed may leave the beginning of a file: its length is another than the manifest's, and the
@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import IO, Any, Final, Protocol
 
 from ordering.clock import clock_ms
-from ordering.durable import sync, sync_directory
+from ordering.durable import make_directory, sync, sync_directory
 from ordering.errors import ConfigurationError, NotReady
 
 CHUNK_BYTES: Final = 1 << 20
@@ -26,7 +26,7 @@ _OBJECT_STORES: Final = ("s3", "s3a", "gs", "gcs", "az", "abfs", "abfss")
 """They have no folders to be made."""
 
 
-class Place(Protocol):
+class SnapshotStore(Protocol):
     """A store of files by name, in the folders `files` and `manifests`."""
 
     def sizes(self, folder: str) -> dict[str, int]:
@@ -50,7 +50,7 @@ class Place(Protocol):
         ...
 
 
-def place_of(url: str, relative_to: Path) -> Place:
+def place_of(url: str, relative_to: Path) -> SnapshotStore:
     """Returns the place of a URL, or of a folder. Raises `ConfigurationError` if what reaches such a URL is not installed."""
     if "://" not in url:
         return Folder(relative_to / url)
@@ -72,28 +72,28 @@ def chunks_of(opened: IO[bytes]) -> Iterator[bytes]:
 
 
 class Folder:
-    """A `Place` in a folder of this machine, or of a disk that it shares with others."""
+    """A `SnapshotStore` in a folder of this machine, or of a disk that it shares with others."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
 
     def sizes(self, folder: str) -> dict[str, int]:
-        """As `Place` describes it."""
+        """As `SnapshotStore` describes it."""
         try:
             return {entry.name: entry.stat().st_size for entry in os.scandir(self._directory / folder)}
         except FileNotFoundError:
             return {}
 
     def chunks(self, folder: str, name: str) -> Iterator[bytes]:
-        """As `Place` describes it."""
+        """As `SnapshotStore` describes it."""
         with (self._directory / folder / name).open("rb") as opened:
             yield from chunks_of(opened)
 
     def put(self, source: Path, folder: str, name: str) -> None:
-        """As `Place` describes it. A crash before the rename leaves a file in `files` that no manifest names: `prune` removes it."""
+        """As in `SnapshotStore`. A crash before the rename leaves a file in `files` that no manifest names; `prune` removes it."""
         target = self._directory / folder / name
         for needed in (FILES, folder):
-            (self._directory / needed).mkdir(parents=True, exist_ok=True)
+            make_directory(self._directory / needed)
         descriptor, made = tempfile.mkstemp(prefix=".new-", dir=self._directory / FILES)
         new = Path(made)
         try:
@@ -107,19 +107,19 @@ class Folder:
         sync_directory(target.parent)
 
     def age_s(self, folder: str, name: str) -> float:
-        """As `Place` describes it."""
+        """As `SnapshotStore` describes it."""
         try:
             return clock_ms() / 1000 - (self._directory / folder / name).stat().st_mtime
         except FileNotFoundError:
             return 0.0
 
     def remove(self, folder: str, name: str) -> None:
-        """As `Place` describes it."""
+        """As `SnapshotStore` describes it."""
         (self._directory / folder / name).unlink(missing_ok=True)
 
 
 class Remote:
-    """A `Place` behind an fsspec file system. Credentials and endpoints are that library's own settings (`AWS_*` for S3)."""
+    """A `SnapshotStore` behind an fsspec file system. Credentials and endpoints are that library's own settings (`AWS_*` for S3)."""
 
     def __init__(self, url: str, file_system: Any, root: str) -> None:
         self._url, self._fs, self._root = url, file_system, root.rstrip("/")
@@ -138,31 +138,31 @@ class Remote:
             raise NotReady(f"the place for snapshots {self._url} cannot be used: {type(problem).__name__}: {problem}") from problem
 
     def sizes(self, folder: str) -> dict[str, int]:
-        """As `Place` describes it."""
+        """As `SnapshotStore` describes it."""
         with self._mapped(), contextlib.suppress(FileNotFoundError):
             found = self._fs.find(self._path(folder), detail=True)
             return {path.rpartition("/")[2]: int(facts["size"]) for path, facts in found.items()}
         return {}
 
     def chunks(self, folder: str, name: str) -> Iterator[bytes]:
-        """As `Place` describes it."""
+        """As `SnapshotStore` describes it."""
         with self._mapped(), self._fs.open(self._path(folder, name), "rb") as opened:
             yield from chunks_of(opened)
 
     def put(self, source: Path, folder: str, name: str) -> None:
-        """As `Place` describes it."""
+        """As `SnapshotStore` describes it."""
         with self._mapped():
             if not self._is_object_store:  # s3fs would make the bucket
                 self._fs.makedirs(self._path(folder), exist_ok=True)
             self._fs.put_file(str(source), self._path(folder, name))
 
     def age_s(self, folder: str, name: str) -> float:
-        """As `Place` describes it."""
+        """As `SnapshotStore` describes it."""
         with self._mapped(), contextlib.suppress(FileNotFoundError):
             return clock_ms() / 1000 - float(self._fs.modified(self._path(folder, name)).timestamp())
         return 0.0
 
     def remove(self, folder: str, name: str) -> None:
-        """As `Place` describes it."""
+        """As `SnapshotStore` describes it."""
         with self._mapped(), contextlib.suppress(FileNotFoundError):
             self._fs.rm_file(self._path(folder, name))

@@ -36,7 +36,7 @@ class _Said(msgspec.Struct):
     snapshot: str
 
 
-class Schedule:
+class SnapshotSchedule:
     """One worker's part in making snapshots."""
 
     def __init__(self, config: Config, is_ready: Callable[[], bool], clock_ms: Callable[[], int] = clock_ms) -> None:

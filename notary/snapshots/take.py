@@ -19,14 +19,14 @@ from notary.receipts.note import VerifierKey
 from notary.receipts.refusal import NotVerified
 from notary.snapshots.make import TRANSFERS, Counter, Progress, hashed, history_of
 from notary.snapshots.manifest import Manifest, SnapshotFile, open_manifest
-from notary.snapshots.place import FILES, MANIFESTS, Place
-from ordering.durable import sync, sync_directory
+from notary.snapshots.place import FILES, MANIFESTS, SnapshotStore
+from ordering.durable import make_directory, sync, sync_directory
 from ordering.errors import ConfigurationError, Fatal
 
 MANIFEST_BYTES_MAX: Final = 1 << 20
 
 
-class Found(msgspec.Struct, frozen=True):
+class FoundSnapshot(msgspec.Struct, frozen=True):
     """A manifest in a place: opened, or the reason why it is not used."""
 
     name: str
@@ -34,7 +34,7 @@ class Found(msgspec.Struct, frozen=True):
     problem: str = ""
 
 
-def find(place: Place, trusted: Sequence[VerifierKey], notary: str) -> Iterator[Found]:
+def find(place: SnapshotStore, trusted: Sequence[VerifierKey], notary: str) -> Iterator[FoundSnapshot]:
     """Yields the manifests of a place, newest first: the one with most decisions, of those the one made last."""
     for name, size in sorted(place.sizes(MANIFESTS).items(), reverse=True):
         try:
@@ -46,14 +46,14 @@ def find(place: Place, trusted: Sequence[VerifierKey], notary: str) -> Iterator[
             manifest = open_manifest(note, name, trusted)
             if manifest.notary != notary:
                 raise NotVerified("malformed-snapshot", f"the manifest {name} is of notary {manifest.notary!r}, not {notary!r}")
-            yield Found(name, manifest)
+            yield FoundSnapshot(name, manifest)
         except FileNotFoundError:
             continue  # pruned meanwhile
         except NotVerified as problem:
-            yield Found(name, None, str(problem))
+            yield FoundSnapshot(name, None, str(problem))
 
 
-def problem_of(place: Place, manifest: Manifest, progress: Progress) -> str:
+def problem_of(place: SnapshotStore, manifest: Manifest, progress: Progress) -> str:
     """Reads every file of a snapshot. Returns the first that is missing or has another content; empty if all are sound."""
     counter = Counter(progress, "bytes read", manifest.total_bytes)
     for file in manifest.files:
@@ -77,7 +77,7 @@ def is_empty(index: Path) -> bool:
     return not index.exists() or (index.is_dir() and not any(index.iterdir()))
 
 
-def restore(place: Place, manifest: Manifest, index: Path, progress: Progress) -> None:
+def restore(place: SnapshotStore, manifest: Manifest, index: Path, progress: Progress) -> None:
     """Put the index of a snapshot into that folder, which is empty or not there.
 
     Raises `ConfigurationError` for a folder that holds anything; `NotVerified` unless all files are there and hold what the manifest says;
@@ -91,14 +91,13 @@ def restore(place: Place, manifest: Manifest, index: Path, progress: Progress) -
             f"{manifest.name} has index format version {manifest.index_format_version}, and this software reads {INDEX_FORMAT_VERSION}",
         )
     stage = index.with_name(f".{index.name}.restoring")
-    stage.mkdir(parents=True, exist_ok=True)
+    make_directory(stage)
     with alone_in(stage, f"another process is restoring {index}: wait for it"):
         try:
             for left in stage.iterdir():
                 shutil.rmtree(left) if left.is_dir() else left.unlink()
             _copy(place, manifest, stage, progress)
             _compare(stage, manifest)
-            index.parent.mkdir(parents=True, exist_ok=True)
             # A crash before this line leaves the folder beside the index, after it the complete index. It fails if the target has files.
             stage.rename(index)
             sync_directory(index.parent)
@@ -107,7 +106,7 @@ def restore(place: Place, manifest: Manifest, index: Path, progress: Progress) -
             raise
 
 
-def _copy(place: Place, manifest: Manifest, stage: Path, progress: Progress) -> None:
+def _copy(place: SnapshotStore, manifest: Manifest, stage: Path, progress: Progress) -> None:
     counter = Counter(progress, "bytes restored", manifest.total_bytes)
 
     def get(file: SnapshotFile) -> None:
@@ -140,7 +139,7 @@ def _compare(stage: Path, manifest: Manifest) -> None:
 
 
 def restore_newest(
-    place: Place, found: Iterator[Found], index: Path, log: str, progress: Progress, report: Callable[[str], None]
+    place: SnapshotStore, found: Iterator[FoundSnapshot], index: Path, log: str, progress: Progress, report: Callable[[str], None]
 ) -> Manifest | None:
     """Restore the newest snapshot that verifies and, unless `log` is empty, is of that log. Returns its manifest; None if there is none.
 
@@ -169,7 +168,7 @@ class Pruned(msgspec.Struct, frozen=True):
     not_ours: tuple[str, ...]
 
 
-def prune(place: Place, found: Sequence[Found], keep: int, margin_s: float) -> Pruned:
+def prune(place: SnapshotStore, found: Sequence[FoundSnapshot], keep: int, margin_s: float) -> Pruned:
     """Remove all manifests but the newest `keep`, and the files that none of `found` names.
 
     So the files of a manifest that is removed now go with the next call: a snapshot in the making may count on them. Files younger than

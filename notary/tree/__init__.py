@@ -11,7 +11,7 @@ right edge a tile is partial. A full tile never changes.
 |---|---|
 | `hashing` | leaves, nodes, the empty tree |
 | `tiles` | `Tree`: appends leaves, returns the tiles that changed |
-| `view` | `View`: the root and the proofs of a tree at one size, made from its tiles |
+| `view` | `TreeView`: the root and the proofs of a tree at one size, made from its tiles |
 | `proofs` | verification of inclusion and consistency proofs, without tiles |
 | `paths` | `tile/0/x001/234.p/5`: the path under which a tile is served and stored |
 """
@@ -31,7 +31,7 @@ from notary.tree.tiles import (
     read_edge,
     tile_widths,
 )
-from notary.tree.view import ReadInside, View, siblings, view_at
+from notary.tree.view import ReadInside, TreeView, siblings, view_at
 
 __all__ = [
     "EMPTY_ROOT",
@@ -45,7 +45,7 @@ __all__ = [
     "ReadTile",
     "TilePath",
     "Tree",
-    "View",
+    "TreeView",
     "check_consistency",
     "check_inclusion",
     "edge_widths",

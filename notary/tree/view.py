@@ -1,4 +1,4 @@
-"""`View`: a tree at one size, and the proofs made from it (RFC 6962, section 2.1).
+"""`TreeView`: a tree at one size, and the proofs made from it (RFC 6962, section 2.1).
 
 RFC 6962's tree can be built bottom-up: neighbours are hashed in pairs, and at each height a last node without a neighbour moves up
 unchanged. So at each height at most one node, the last, covers an incomplete subtree. A view adds that node to the rows of the tiles at the
@@ -14,7 +14,7 @@ ReadInside = Callable[[int, int], Inside]
 """(level, index) -> a full tile's hashes and the nodes over them."""
 
 
-class View:
+class TreeView:
     """The tree of the first `size` leaves; it does not change while the tree grows."""
 
     def __init__(self, size: int, edge: Sequence[Inside], read_full: ReadInside) -> None:
@@ -88,7 +88,7 @@ def siblings(rows: Sequence[Sequence[bytes]], at: int) -> list[bytes]:
     return found
 
 
-def view_at(size: int, read: ReadTile) -> View:
+def view_at(size: int, read: ReadTile) -> TreeView:
     """Returns the tree at `size`, read from its tiles; they must hold at least that many leaves."""
     edge = [inside_of(tile) for tile in read_edge(size, read)]
-    return View(size, edge, lambda level, index: inside_of(read(level, index)))
+    return TreeView(size, edge, lambda level, index: inside_of(read(level, index)))

@@ -51,7 +51,7 @@ class OffsetsNext(msgspec.Struct, frozen=True):
     payload: list[_Count]
 
 
-class Manifest(msgspec.Struct, frozen=True):
+class ExportManifest(msgspec.Struct, frozen=True):
     """The members of `manifest.json` that are compared; it has others."""
 
     notary: str
@@ -68,7 +68,7 @@ class _Version(msgspec.Struct, frozen=True):
 class Exports(msgspec.Struct, frozen=True):
     """Any number of exports, with all their rows in one frame; `source` is the absolute path of the export's folder."""
 
-    manifests: dict[str, Manifest]
+    manifests: dict[str, ExportManifest]
     """The manifest of each source."""
     decisions: DataFrame
     """Columns: source, position, id, log_time_ms, outcome, conflicts"""
@@ -126,20 +126,20 @@ def refuse_behind_hole(exports: Exports, offset_hole: int) -> None:
             )
 
 
-def _manifest(file: Path) -> Manifest:
+def _manifest(file: Path) -> ExportManifest:
     try:
         content = file.read_bytes()
         version = msgspec.json.decode(content, type=_Version).export_version
         if version != EXPORT_VERSION:
             raise CouldNotVerify(f"{file} has export version {version}, and this software reads {EXPORT_VERSION}: use a newer one")
-        return msgspec.json.decode(content, type=Manifest)
+        return msgspec.json.decode(content, type=ExportManifest)
     except FileNotFoundError:
         raise CouldNotVerify(f"{file.parent} is no export: there is no {MANIFEST}, which notary export writes last") from None
     except (OSError, msgspec.DecodeError, UnicodeDecodeError) as problem:
         raise CouldNotVerify(f"{file} cannot be read: {problem}") from None
 
 
-def _read(session: SparkSession, manifests: dict[str, Manifest], what: Literal["decisions", "states"]) -> DataFrame:
+def _read(session: SparkSession, manifests: dict[str, ExportManifest], what: Literal["decisions", "states"]) -> DataFrame:
     """Returns all rows of one kind, with `source`. Raises `CouldNotVerify` if their number is not the manifest's."""
     listed = {str(Path(source).resolve() / file.path): source for source, manifest in manifests.items() for file in _files(manifest, what)}
     if not listed:
@@ -157,5 +157,5 @@ def _read(session: SparkSession, manifests: dict[str, Manifest], what: Literal["
     return together
 
 
-def _files(manifest: Manifest, what: str) -> list[ManifestEntry]:
+def _files(manifest: ExportManifest, what: str) -> list[ManifestEntry]:
     return [file for file in manifest.files if file.path.startswith(what)]

@@ -12,7 +12,7 @@ import pytest
 from aiokafka.errors import KafkaError
 
 from deploy.centres import Centres
-from deploy.local import Cluster, Place
+from deploy.local import BrokerNetwork, Cluster
 from tests.asking.http import Http
 from tests.asking.load import Client, Load, until
 from tests.asking.party import spend, state
@@ -41,12 +41,12 @@ def centres(request: pytest.FixtureRequest) -> Iterator[Centres]:
 
 
 @pytest.fixture(scope="module")
-def places(centres: Centres) -> dict[int, Place]:
-    return {number: Place(centres.host(number), centres.network(number)) for number in centres.numbers}
+def places(centres: Centres) -> dict[int, BrokerNetwork]:
+    return {number: BrokerNetwork(centres.host(number), centres.network(number)) for number in centres.numbers}
 
 
 @pytest.fixture(scope="module")
-def far_brokers(places: dict[int, Place], tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+def far_brokers(places: dict[int, BrokerNetwork], tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     """A broker in each centre."""
     folder = tmp_path_factory.mktemp("centres") / "cluster"
     with Cluster.create(folder, brokers=3, session_timeout_ms=SESSION_TIMEOUT_MS, places=list(places.values())) as cluster:
@@ -57,7 +57,7 @@ def far_brokers(places: dict[int, Place], tmp_path_factory: pytest.TempPathFacto
 async def far(
     request: pytest.FixtureRequest,
     centres: Centres,
-    places: dict[int, Place],
+    places: dict[int, BrokerNetwork],
     far_brokers: Cluster,
     violence: Violence,
     timeline: Timeline,
@@ -77,13 +77,13 @@ async def far(
     request.config.stash.setdefault(SEEN, []).append(f"{request.node.name}: {made.seen()}")
 
 
-def client_in(scene: Scene, place: Place) -> Client:
+def client_in(scene: Scene, place: BrokerNetwork) -> Client:
     """Returns a client in a centre."""
     return Client(Http(partial(connect_from, place.network), CALL_S_MAX), scene.notary.history, ANSWER_S)
 
 
 @asynccontextmanager
-async def load_everywhere(scene: Scene, places: dict[int, Place]) -> AsyncIterator[dict[int, Load]]:
+async def load_everywhere(scene: Scene, places: dict[int, BrokerNetwork]) -> AsyncIterator[dict[int, Load]]:
     """Clients in each centre that submit to all workers."""
     async with AsyncExitStack() as stack:
         loads: dict[int, Load] = {}
@@ -95,7 +95,7 @@ async def load_everywhere(scene: Scene, places: dict[int, Place]) -> AsyncIterat
         yield loads
 
 
-async def test_a_centre_is_cut_off(far: Scene, places: dict[int, Place]) -> None:
+async def test_a_centre_is_cut_off(far: Scene, places: dict[int, BrokerNetwork]) -> None:
     """The leader's centre is cut off, both ways and then outgoing, and the active controller's, incoming: the others go on each time."""
     async with load_everywhere(far, places) as loads:
         await cut_off(far, places, loads, await far.ordering_leader())
@@ -105,7 +105,7 @@ async def test_a_centre_is_cut_off(far: Scene, places: dict[int, Place]) -> None
 
 
 async def cut_off(
-    far: Scene, places: dict[int, Place], loads: dict[int, Load], away: int, outgoing: bool = True, incoming: bool = True
+    far: Scene, places: dict[int, BrokerNetwork], loads: dict[int, Load], away: int, outgoing: bool = True, incoming: bool = True
 ) -> None:
     """Cut a centre off: its worker answers 202 without decisions, or 503, the others go on; after the healing all agree."""
     centres = far.centres
@@ -142,7 +142,7 @@ def only_these_lost(cut: Sequence[Line], before: Counts, after: Counts) -> None:
         assert (lost > 0, delivered > 0) == ((True, False) if line in cut else (False, True)), (line, lost, delivered)
 
 
-async def ask_the_lonely(scene: Scene, place: Place, url: str) -> set[int]:
+async def ask_the_lonely(scene: Scene, place: BrokerNetwork, url: str) -> set[int]:
     """Submit from a client in the isolated centre to its worker; returns the statuses of the answers."""
     client = client_in(scene, place)
     told: set[int] = set()
@@ -160,7 +160,9 @@ async def ask_the_lonely(scene: Scene, place: Place, url: str) -> set[int]:
     return told
 
 
-async def test_two_centres_do_not_hear_each_other(far: Scene, places: dict[int, Place], centres: Centres, violence: Violence) -> None:
+async def test_two_centres_do_not_hear_each_other(
+    far: Scene, places: dict[int, BrokerNetwork], centres: Centres, violence: Violence
+) -> None:
     """The centres of ordering leader and active controller are cut off from each other, a third reaches both: no worker stops."""
     controller = await far.active_controller()
     if await far.ordering_leader() == controller:
@@ -198,7 +200,7 @@ async def disagree(scene: Scene, former: int) -> bool:
     return told[former] == former and len(others) == 1 and not others & {former, -1}
 
 
-async def test_lines_fail_at_random(far: Scene, places: dict[int, Place], violence: Violence) -> None:
+async def test_lines_fail_at_random(far: Scene, places: dict[int, BrokerNetwork], violence: Violence) -> None:
     """Centres and single lines are cut (one or both ways), slowed or lossy while workers and brokers die: the notary goes on each time."""
     workers, brokers = tuple(far.workers), tuple(str(number) for number in places)
     victims = (

@@ -93,7 +93,7 @@ def _may_count(replayed: Replayed, incarnation: int, sequence: int) -> bool:
 
     It may if its incarnation has not registered, or has not ended and has a lower last sequence.
     """
-    if incarnation > len(replayed.lives):
+    if incarnation > len(replayed.incarnations):
         return True
     life = replayed.life(incarnation)
     return life is not None and sequence > life.sequence_last

@@ -159,7 +159,7 @@ class Replayed:
     """The consumed states by their text: (id of the transaction that consumed it, position of that transaction)."""
     batches: list[Batch] = field(default_factory=list)
     checkpoints: list[Checkpoint] = field(default_factory=list)
-    lives: list[Life] = field(default_factory=list)
+    incarnations: list[Life] = field(default_factory=list)
     """The incarnations, 1 first."""
     log_time: int = 0
     offset_end: int = 0
@@ -218,7 +218,7 @@ class Replayed:
 
     def life(self, incarnation: int) -> Life | None:
         """Returns the incarnation if it has registered and has not ended, else None."""
-        life = self.lives[incarnation - 1] if 1 <= incarnation <= len(self.lives) else None
+        life = self.incarnations[incarnation - 1] if 1 <= incarnation <= len(self.incarnations) else None
         return None if life is None or life.fenced else life
 
     def compare(self, view: View) -> Seen:
@@ -363,7 +363,7 @@ class _Replay:
             case Register():
                 self._register(said, record)
             case Fence():
-                replayed.lives[said.incarnation - 1].fenced = True
+                replayed.incarnations[said.incarnation - 1].fenced = True
             case Activate():
                 if said.version > FORMAT_VERSION:
                     replayed.ended_by = "activate"
@@ -380,7 +380,7 @@ class _Replay:
             case Partitions():
                 replayed.partitions = said.partitions
             case Retire():
-                life = replayed.lives[said.incarnation - 1]
+                life = replayed.incarnations[said.incarnation - 1]
                 life.fenced = life.retired = True
             case Settle():
                 replayed.settled = said.view.seen
@@ -389,17 +389,17 @@ class _Replay:
     def _electorate(self) -> Iterator[Life]:
         """Returns the voters: the incarnations that have not ended and have been active within a day of log time (R9)."""
         since = self.replayed.log_time - ELECTORATE_MS
-        return (life for life in self.replayed.lives if not life.fenced and life.active_at >= since)
+        return (life for life in self.replayed.incarnations if not life.fenced and life.active_at >= since)
 
     def _register(self, said: Register, record: LogRecord) -> None:
         replayed = self.replayed
         self._nonces.add(said.nonce)
-        incarnation = len(replayed.lives) + 1
-        for life in replayed.lives:
+        incarnation = len(replayed.incarnations) + 1
+        for life in replayed.incarnations:
             if life.name == said.name and not life.fenced:
                 life.fenced, life.fenced_by = True, incarnation
         active_at = max(replayed.log_time, record.append_time_ms)
-        replayed.lives.append(Life(incarnation, said.name, said.nonce, active_at=active_at, format_version=said.format_version))
+        replayed.incarnations.append(Life(incarnation, said.name, said.nonce, active_at=active_at, format_version=said.format_version))
 
     def _content(self, entry: Entry) -> LogRecord | None:
         """Returns the first record in the entry's partition under its key that is the named payload or a signed fill for it (R3)."""
@@ -417,7 +417,7 @@ class _Replay:
     def _join(self, entry: Entry, record: LogRecord, content: LogRecord) -> int:
         """Join the entry with its content; returns its mark, 1 for a payload, 0 for a fill."""
         replayed = self.replayed
-        life = replayed.lives[entry.incarnation - 1]
+        life = replayed.incarnations[entry.incarnation - 1]
         life.sequence_last = entry.sequence
         log_time = max(replayed.log_time, min(record.append_time_ms, entry.sent_at + SENT_AT_AHEAD_MAX_MS))
         replayed.log_time = life.active_at = log_time

@@ -69,7 +69,7 @@ class Writing:
     def _name(self) -> tuple[int, int]:
         """Draw the name of a batch: mostly the next one of an incarnation that has not ended."""
         replayed = self.log.replayed()
-        going_on = [life for life in replayed.lives if not life.fenced]
+        going_on = [life for life in replayed.incarnations if not life.fenced]
         if going_on and self.draw(st.integers(0, 3)):
             life = self.draw(st.sampled_from(going_on))
             return life.incarnation, life.sequence_last + 1
@@ -123,8 +123,8 @@ class Writing:
 
     def _worker_record(self) -> None:
         if self.draw(st.booleans()):
-            lives = self.log.replayed().lives
-            last = {life.incarnation: life.sequence_last for life in lives}
+            incarnations = self.log.replayed().incarnations
+            last = {life.incarnation: life.sequence_last for life in incarnations}
             incarnation = self.draw(small)
             self.log.fence(incarnation, self.draw(st.sampled_from([0, last.get(incarnation, 0)])), view=self._view())
         else:
@@ -206,12 +206,12 @@ def _compare(replayed: Replayed, reading: Reading) -> None:
     assert state is not None
     assert (state.log_id, state.notary_name, list(state.keys)) == (replayed.log_id, replayed.name, replayed.keys)
     assert (state.payload_partitions, list(state.formats), state.settled) == (replayed.partitions, replayed.versions, replayed.settled)
-    for life in replayed.lives:
-        other = joiner.lives.get(life.incarnation)
+    for life in replayed.incarnations:
+        other = joiner.incarnations.get(life.incarnation)
         assert other is not None
         assert (life.name, life.nonce, life.sequence_last, life.fenced) == (other.name, other.nonce, other.sequence_last, other.fenced)
         assert (life.active_at, life.format_version) == (other.active_at_ms, other.format_version)
-    assert joiner.lives.get(len(replayed.lives) + 1) is None
+    assert joiner.incarnations.get(len(replayed.incarnations) + 1) is None
 
 
 @SHARED

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from notary.receipts.checkpoint import Checkpoint
+from notary.receipts.checkpoint import SignedCheckpoint
 from notary.receipts.note import VerifierKey, sign_note
 from tests.checkers import receipts
 from tests.checkers.honest import Honest, busy
@@ -35,7 +35,7 @@ def replayed(notary: Honest) -> Replayed:
 
 
 def _signed(size: int, root: bytes, *keys: Ed25519PrivateKey, origin: str = ORIGIN) -> str:
-    return sign_note(Checkpoint(ORIGIN, size, root).text(), [(origin, key) for key in keys or (KEY,)])
+    return sign_note(SignedCheckpoint(ORIGIN, size, root).text(), [(origin, key) for key in keys or (KEY,)])
 
 
 def _heard(notary: Honest) -> list[dict[str, Any]]:

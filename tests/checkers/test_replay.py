@@ -89,7 +89,7 @@ def test_worked_example_of_contents() -> None:
     assert [decision["transaction_id"] for decision in replayed.decisions] == ids
     assert (replayed.name, replayed.partitions) == (VECTORS["notary"], 3)
     assert [key.hex() for key in replayed.keys] == EXAMPLE["notary_keys_hex"]
-    assert [(life.name, life.fenced, life.retired) for life in replayed.lives] == [("w1", True, True)]
+    assert [(life.name, life.fenced, life.retired) for life in replayed.incarnations] == [("w1", True, True)]
     assert [(checkpoint.size, checkpoint.counted) for checkpoint in replayed.checkpoints] == [(0, True)]
 
 
@@ -370,7 +370,11 @@ def test_register_names_an_incarnation() -> None:
     log.register("w1")
     replayed = log.replayed()
     assert why_not(replayed, again) == Why.CONDITION
-    assert [(life.name, life.fenced, life.fenced_by) for life in replayed.lives] == [("w1", True, 3), ("w2", False, 0), ("w1", False, 0)]
+    assert [(life.name, life.fenced, life.fenced_by) for life in replayed.incarnations] == [
+        ("w1", True, 3),
+        ("w2", False, 0),
+        ("w1", False, 0),
+    ]
 
 
 def test_fence_compares_the_last_sequence() -> None:
@@ -385,7 +389,7 @@ def test_fence_compares_the_last_sequence() -> None:
     log.batch(1, 2, "b")
     replayed = log.replayed()
     assert [why_not(replayed, record) for record in skipped] == [Why.CONDITION] * 3
-    assert [(life.fenced, life.fenced_by, life.retired) for life in replayed.lives] == [(True, 0, False), (False, 0, False)]
+    assert [(life.fenced, life.fenced_by, life.retired) for life in replayed.incarnations] == [(True, 0, False), (False, 0, False)]
     assert decided(replayed) == ["committed"]
 
 
@@ -401,7 +405,7 @@ def test_retire_ends_an_incarnation() -> None:
     log.batch(2, 1, "b")
     replayed = log.replayed()
     assert why_not(replayed, unborn) == Why.CONDITION
-    assert [(life.fenced, life.retired, life.fenced_by) for life in replayed.lives] == [(True, True, 0), (False, False, 0)]
+    assert [(life.fenced, life.retired, life.fenced_by) for life in replayed.incarnations] == [(True, True, 0), (False, False, 0)]
     assert len(replayed.decisions) == 1
 
 
@@ -556,7 +560,7 @@ def test_views_never_decide_what_counts() -> None:
         Seen.FOREIGN,
     ]
     assert (replayed.seen, len(replayed.decisions)) == (6, 2)
-    assert [life.fenced for life in replayed.lives] == [False, True]
+    assert [life.fenced for life in replayed.incarnations] == [False, True]
 
 
 def test_view_ahead_of_the_log_is_foreign() -> None:

@@ -3,11 +3,11 @@
 import itertools
 import random
 
-from deploy.centres.lines import Line, Lines
+from deploy.centres.lines import Lines, NetworkLine
 
 
 def lines_of(**settings: float) -> Lines:
-    return Lines({pair: Line(**settings) for pair in itertools.permutations((1, 2), 2)})
+    return Lines({pair: NetworkLine(**settings) for pair in itertools.permutations((1, 2), 2)})
 
 
 def test_a_packet_arrives_when_its_delay_is_over() -> None:

@@ -17,7 +17,7 @@ from aiokafka.admin import AIOKafkaAdminClient, NewTopic
 
 from deploy.local import CannotRun, Cluster
 from deploy.local.__main__ import COULD_NOT, DONE, NO, main
-from deploy.local.process import Process
+from deploy.local.process import BrokerProcess
 from deploy.local.state import write_state
 
 # The first test of a fresh checkout downloads Kafka.
@@ -158,7 +158,7 @@ def test_a_recycled_pid_is_never_killed(tmp_path: Path) -> None:
     """A process with an earlier broker's pid and another start time is left alone, and that broker counts as dead."""
     cluster = Cluster.create(tmp_path / "cluster", brokers=1)
     with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as bystander:
-        broker = replace(cluster.state.brokers[0], process=Process(bystander.pid, "another boot:1"))
+        broker = replace(cluster.state.brokers[0], process=BrokerProcess(bystander.pid, "another boot:1"))
         write_state(cluster.directory, replace(cluster.state, brokers=(broker,)))
         assert cluster.status().brokers[0].condition == "died"
         cluster.kill(1)

@@ -29,7 +29,7 @@ from deploy.centres import Centres
 from deploy.namespace import inside, run_inside
 from loadtest.rig import generate
 from notary import keys
-from notary.client import AsyncClient, Patience, Signer
+from notary.client import AsyncClient, RetryPolicy, Signer
 from notary.client.transport import Reply, Transport
 from notary.config import load as load_config
 from notary.version import VERSION
@@ -124,7 +124,7 @@ class Recorded(Transport):
     """The client's own transport, which records every attempt and changes none."""
 
     def __init__(self, urls: list[str], trust: ssl.SSLContext, history: History, attempts: list[Attempt]) -> None:
-        super().__init__(urls, Patience(), trust)
+        super().__init__(urls, RetryPolicy(), trust)
         self._history = history
         self._attempts = attempts
         self.asked = Submission(b"", (), ())

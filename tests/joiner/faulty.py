@@ -238,7 +238,7 @@ class Worker:
             assert not self.running.done(), self.running
             await asyncio.sleep(0.002)
 
-    async def lives(self, besides: int | None = None) -> int:
+    async def incarnations(self, besides: int | None = None) -> int:
         """Returns the worker's incarnation as soon as it has one other than `besides`."""
         await self.until(lambda: self.sender.incarnation not in (None, besides))
         assert self.sender.incarnation is not None

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from hashlib import sha256
 from typing import Any
 
-from joiner import AdmittedSubmission, Effect, Joiner, JoinerLimits, JoinerState, Life, Mark, OrderedBatch, Ready, Sender
+from joiner import AdmittedSubmission, Effect, IncarnationState, Joiner, JoinerLimits, JoinerState, Mark, OrderedBatch, Ready, Sender
 from ordering.errors import OutcomeUnknown
 from ordering.log import ORDERING, Record
 from ordering.records import (
@@ -186,7 +186,7 @@ class Reading:
     ) -> None:
         self._arguments = (limits, name, format_version)
         self.state = state or JoinerState()
-        self._lives: dict[int, Life] = {life.incarnation: life for life in self.state.lives}
+        self._incarnations: dict[int, IncarnationState] = {life.incarnation: life for life in self.state.incarnations}
         self._effects: list[Effect] = list(self.state.effects)
         self._marks: dict[int, Mark] = dict(self.state.marks)
         self.joiner = Joiner(self.state, limits, own, name, format_version)  # type: ignore[arg-type]
@@ -196,18 +196,18 @@ class Reading:
         ready = self.joiner.step(records, now)
         self.batches += ready.batches
         if ready.advanced:
-            self._lives |= {life.incarnation: life for life in ready.lives}
+            self._incarnations |= {life.incarnation: life for life in ready.incarnations}
             self._effects += ready.effects
             self._marks |= ready.marks
             self.state = JoinerState(
                 ready.offsets_next,
                 ready.log_time_ms,
-                tuple(self._lives.values()),
+                tuple(self._incarnations.values()),
                 ready.log_state or self.state.log_state,
                 tuple(self._effects),
                 dict(self._marks),
                 ready.agreed,
-                dict(ready.doubts),
+                dict(ready.suspicions),
             )
         return ready
 

@@ -116,7 +116,7 @@ def test_records_without_a_good_signature_change_nothing(kind: str, signed: str)
     ready = reading.step(history.put(ORDERING, None, body + signature), history.payload(1, 1, "a"))
     assert _kinds(ready) == ["unsigned"]
     assert (reading.view, _log(reading), reading.batches, ready.stop, ready.evidence) == (before, log, [], None, None)
-    assert (ready.registered, ready.fenced, ready.roots_seen, ready.lives) == ([], [], [], [])
+    assert (ready.registered, ready.fenced, ready.roots_seen, ready.incarnations) == ([], [], [], [])
 
 
 def test_what_the_caller_says_of_signatures_is_compared_with_the_key_in_force() -> None:
@@ -328,7 +328,7 @@ def test_retire() -> None:
     reading.step(history.payload(1, 1, "a"))
     ready = reading.step(history.retire(1))
     (ended,) = ready.fenced
-    assert (ended.life.incarnation, ended.life.fenced, ended.by, ended.retired) == (1, True, None, True)
+    assert (ended.state.incarnation, ended.state.fenced, ended.by, ended.retired) == (1, True, None, True)
     assert ready.roots_seen == [VoteVoid("w1", 0)]
     assert reading.joiner.buffered_records == 0
     (seen,) = reading.step(history.checkpoint(2, 0, view=reading.view)).roots_seen
@@ -442,4 +442,4 @@ def test_ordering_alone() -> None:
     assert (ready.stop, ready.evidence, ready.notices, ready.batches) == (None, None, [], [])
     assert joiner.log_state is not None
     assert (joiner.log_state.key, joiner.log_state.payload_partitions) == (SECOND.public_key, 4)
-    assert [(life.incarnation, life.sequence_last, life.fenced) for life in ready.lives] == [(1, 3, True), (2, 0, False)]
+    assert [(life.incarnation, life.sequence_last, life.fenced) for life in ready.incarnations] == [(1, 3, True), (2, 0, False)]

@@ -264,7 +264,7 @@ def test_orphans_of_a_fenced_life() -> None:
     history, reading = _registered()
     reading.step(history.payload(1, 1, "a"), history.payload(1, 9, "b", partition=1), history.fill(1, 4))
     ready = reading.step(history.fence(1, 0))
-    assert [fenced.life.incarnation for fenced in ready.fenced] == [1]
+    assert [fenced.state.incarnation for fenced in ready.fenced] == [1]
     assert ready.fenced[0].by is None
     assert reading.joiner.buffered_records == 0
     reading.step(history.payload(1, 2, "c"))
@@ -278,9 +278,9 @@ def test_register_fences_the_namesake() -> None:
     ready = reading.step(history.register("w1"))
     (new,) = ready.registered
     assert new.incarnation == 2
-    assert [(f.life.incarnation, f.life.fenced, f.by) for f in ready.fenced] == [(1, True, new)]
+    assert [(f.state.incarnation, f.state.fenced, f.by) for f in ready.fenced] == [(1, True, new)]
     assert isinstance(ready.fenced[0], Fenced)
-    assert {life.incarnation for life in ready.lives} == {1, 2}
+    assert {life.incarnation for life in ready.incarnations} == {1, 2}
     assert reading.joiner.buffered_records == 0
 
 
@@ -289,7 +289,7 @@ def test_register_twice() -> None:
     history, reading = _registered()
     reading.step(history.register("w2", nonce_of="same"))
     ready = reading.step(history.register("w2", nonce_of="same"))
-    assert (ready.registered, ready.fenced, ready.lives) == ([], [], [])
+    assert (ready.registered, ready.fenced, ready.incarnations) == ([], [], [])
     assert [notice.kind for notice in ready.notices] == ["skipped"]
     assert ready.advanced
 
@@ -489,7 +489,7 @@ def test_offsets_only_when_the_head_moved() -> None:
     """A step that did not move the head has nothing to persist, whatever payloads it read."""
     history, reading = _registered()
     ready = reading.step(history.payload(1, 1, "a"))
-    assert (ready.advanced, ready.offsets_next, ready.lives) == (False, {}, [])
+    assert (ready.advanced, ready.offsets_next, ready.incarnations) == (False, {}, [])
 
 
 def test_resume_at_the_earliest_buffered() -> None:
@@ -544,7 +544,7 @@ def test_restart_anywhere() -> None:
         again = reading.restarted()
         again.step(*rest(history, reading.state))
         assert reading.batches + again.batches == whole.batches
-        assert again.state.lives == whole.state.lives
+        assert again.state.incarnations == whole.state.incarnations
         assert again.state.effects == whole.state.effects
         assert again.state.marks == whole.state.marks
 
@@ -679,7 +679,7 @@ def test_a_hole_stays_one_while_its_large_content_waits() -> None:
     reading.step(skipped)
     assert reading.step(history.payload(1, 2, "a", "b")).more
     assert reading.joiner.hole is not None
-    assert reading.joiner.forget_unjudged()[0].offset_next <= skipped.offset
+    assert reading.joiner.forget_unapplied()[0].offset_next <= skipped.offset
 
 
 # ---- checkpoints ----
@@ -692,7 +692,7 @@ def test_roots_are_handed_on() -> None:
     assert reading.step(history.checkpoint(1, 5)).roots_seen == []
     (seen,) = reading.step(history.fill(1, 1)).roots_seen
     assert isinstance(seen, RootSeen)
-    assert (seen.incarnation, seen.size, seen.name) == (1, 5, reading.joiner.lives.get(1).name)  # type: ignore[union-attr]
+    assert (seen.incarnation, seen.size, seen.name) == (1, 5, reading.joiner.incarnations.get(1).name)  # type: ignore[union-attr]
     assert seen.electorate == {seen.name}
 
 

@@ -67,7 +67,7 @@ async def test_restart(start: Start, log: FaultyLog) -> None:
     again = start()
     assert again.driver.joiner.read_next()[ORDERING] > 0
     assert await again.decided("a") == decisions
-    assert await again.lives() == 2
+    assert await again.incarnations() == 2
 
 
 async def test_drain(start: Start) -> None:
@@ -168,7 +168,7 @@ async def test_no_entry_overtakes_one_that_waits_for_its_payload(start: Start, l
     _never_gathers(worker)
     assert len(await worker.decided("a")) == 1
     first = asyncio.ensure_future(worker.decided("b"))
-    await worker.until(lambda: 3 in worker.sender._life.appending_since)  # type: ignore[union-attr]
+    await worker.until(lambda: 3 in worker.sender._session.appending_since)  # type: ignore[union-attr]
     # Even where the time of slow payloads is over meanwhile.
     worker.sender._sequential_until_s = 0.0
     second = asyncio.ensure_future(worker.decided("c"))
@@ -226,7 +226,7 @@ async def test_restart_behind_the_own_hole(start: Start, log: FaultyLog) -> None
     log.register("w1", "before")
     log.entry(1, 1, "lost")
     worker = start()
-    assert await worker.lives() == 2
+    assert await worker.incarnations() == 2
     assert len(await worker.decided("lost")) == 1
 
 
@@ -285,7 +285,7 @@ async def test_failed_append(start: Start, log: FaultyLog, ordering: bool, appli
     worker = start()
     (decision,) = await worker.decided("a")
     assert failed
-    assert await worker.lives(besides=1) == 2
+    assert await worker.incarnations(besides=1) == 2
     assert decision.position == 0
     assert await worker.decided("a") == [decision]
     assert worker.index.position_next == 1
@@ -318,9 +318,9 @@ async def test_failed_registration(start: Start, log: FaultyLog) -> None:
 
     log.on_append = fail
     worker = start()
-    first = await worker.lives()
+    first = await worker.incarnations()
     log.put(ORDERING, None, late[0])
-    assert await worker.lives(besides=first) == 3
+    assert await worker.incarnations(besides=first) == 3
     assert len(await worker.decided("a")) == 1
 
 
@@ -336,7 +336,7 @@ async def test_fenced_in_the_step_that_registers(start: Start, log: FaultyLog) -
     log.on_append = fence_at_once
     worker = start()
     assert len(await worker.decided("a")) == 1
-    assert await worker.lives() == 3
+    assert await worker.incarnations() == 3
 
 
 async def test_fenced_by_a_peer(start: Start, log: FaultyLog) -> None:
@@ -344,14 +344,14 @@ async def test_fenced_by_a_peer(start: Start, log: FaultyLog) -> None:
     worker = start()
     await worker.decided("a")
     log.fence(1, 1)
-    assert await worker.lives(besides=1) == 2
+    assert await worker.incarnations(besides=1) == 2
     assert (await worker.decided("b"))[0].position == 1
 
 
 async def test_fenced_with_batches_on_their_way(start: Start, log: FaultyLog) -> None:
     """A batch of a fenced incarnation that was in flight is sent again by the next one."""
     worker = start()
-    first = await worker.lives()
+    first = await worker.incarnations()
 
     async def fence_before_the_entry(stream: int, key: bytes | None, value: bytes | None) -> None:
         if value is not None and stream == ORDERING and isinstance(decode(value), Entry) and decode(value).incarnation == first:  # type: ignore[union-attr]
@@ -360,7 +360,7 @@ async def test_fenced_with_batches_on_their_way(start: Start, log: FaultyLog) ->
     log.on_append = fence_before_the_entry
     assert len(await worker.decided("a")) == 1
     assert worker.sender.batches_sent_again == 1
-    assert await worker.lives() == 2
+    assert await worker.incarnations() == 2
 
 
 async def test_namesakes(start: Start, log: FaultyLog) -> None:
@@ -368,7 +368,7 @@ async def test_namesakes(start: Start, log: FaultyLog) -> None:
     worker = start()
     incarnation = None
     for n in range(3):
-        incarnation = await worker.lives(besides=incarnation)
+        incarnation = await worker.incarnations(besides=incarnation)
         log.register("w1", f"namesake {n}")
     fatal = await worker.dies()
     assert "two processes share a name" in str(fatal)
@@ -376,27 +376,27 @@ async def test_namesakes(start: Start, log: FaultyLog) -> None:
 
 async def test_lives_that_lasted_are_not_lost_to_a_namesake(start: Start, log: FaultyLog, monkeypatch: pytest.MonkeyPatch) -> None:
     """Late records of former processes never stop a worker whose incarnations last in between, however many come."""
-    monkeypatch.setattr("joiner.sender.NAMESAKE_LIFE_S", 0.0)
+    monkeypatch.setattr("joiner.sender.DUPLICATE_NAME_SESSION_S", 0.0)
     worker = start()
     incarnation = None
     for n in range(5):
-        incarnation = await worker.lives(besides=incarnation)
+        incarnation = await worker.incarnations(besides=incarnation)
         log.register("w1", f"late {n}")
-    await worker.lives(besides=incarnation)
+    await worker.incarnations(besides=incarnation)
     assert len(await worker.decided("a")) == 1
 
 
 async def test_a_life_that_lasted_is_none_of_the_three(start: Start, log: FaultyLog, monkeypatch: pytest.MonkeyPatch) -> None:
     """A worker stops after three lost incarnations of which none lasted: one that lasted and two that did not are not enough."""
-    monkeypatch.setattr("joiner.sender.NAMESAKE_LIFE_S", 0.0)
+    monkeypatch.setattr("joiner.sender.DUPLICATE_NAME_SESSION_S", 0.0)
     worker = start()
-    incarnation = await worker.lives()
+    incarnation = await worker.incarnations()
     log.register("w1", "late")
     for n in range(2):
-        incarnation = await worker.lives(besides=incarnation)
-        monkeypatch.setattr("joiner.sender.NAMESAKE_LIFE_S", 60.0)
+        incarnation = await worker.incarnations(besides=incarnation)
+        monkeypatch.setattr("joiner.sender.DUPLICATE_NAME_SESSION_S", 60.0)
         log.register("w1", f"namesake {n}")
-    incarnation = await worker.lives(besides=incarnation)
+    incarnation = await worker.incarnations(besides=incarnation)
     assert len(await worker.decided("a")) == 1
     log.register("w1", "namesake 2")
     assert (await worker.dies()).code is FatalCode.DUPLICATE_WORKER_NAME
@@ -405,10 +405,10 @@ async def test_a_life_that_lasted_is_none_of_the_three(start: Start, log: Faulty
 async def test_own_register_records_are_no_namesakes(start: Start, log: FaultyLog) -> None:
     """A worker that fences its own earlier incarnations, however often, does not count as a duplicate of itself."""
     worker = start()
-    incarnation = await worker.lives()
+    incarnation = await worker.incarnations()
     for n in range(5):
         log.fence(incarnation, 0)
-        incarnation = await worker.lives(besides=incarnation)
+        incarnation = await worker.incarnations(besides=incarnation)
         assert incarnation == n + 2
     assert len(await worker.decided("a")) == 1
 
@@ -480,7 +480,7 @@ async def test_stream_that_gives_nothing(start: Start, log: FaultyLog) -> None:
     log.on_poll = lambda records: [record for record in records if record.stream != 1 or not silent]
     log.put(1, batch_key(9, 9), None)
     await worker.until(reason(worker, "payload partition 1 has records that could not be read"))
-    assert list(worker.driver.streams_still_s) == [1]
+    assert list(worker.driver.streams_stalled_s) == [1]
     assert worker.driver.stream_still_s > 0.1
     silent = False
     worker.driver._remake_reader = "the test wants another"
@@ -657,7 +657,7 @@ async def test_what_was_read_of_a_log_that_was_cut_is_forgotten(start: Start, lo
 
     log.on_poll = lost
     await worker.until(lambda: worker.driver.joiner.offset_head == kept + 3)
-    names = [worker.driver.joiner.lives.get(incarnation) for incarnation in range(2, 6)]
+    names = [worker.driver.joiner.incarnations.get(incarnation) for incarnation in range(2, 6)]
     assert [life and life.name for life in names] == ["w9", "w5", "w6", "w7"]
 
 
@@ -705,16 +705,16 @@ async def test_reader_that_is_told_of_the_past(start: Start, log: FaultyLog) -> 
     """A reader whose offset is out of range stops no worker if the log itself has that offset."""
     worker = start(driver=DriverSettings(poll_ms=10, watch_s=0.02, contradiction_s=3600))
     decisions = await worker.decided("a")
-    doubts: list[str | None] = []
+    suspicions: list[str | None] = []
 
     def out_of_range(records: list[Record]) -> list[Record]:
-        if len(doubts) < 3:
-            doubts.append(worker.driver.not_ready())
+        if len(suspicions) < 3:
+            suspicions.append(worker.driver.not_ready())
             raise OutOfRange("nothing to read at this offset")
         return records
 
     log.on_poll = out_of_range
-    await worker.until(lambda: len(doubts) == 3)
+    await worker.until(lambda: len(suspicions) == 3)
     assert await worker.decided("a") == decisions
     await worker.until(lambda: worker.driver.not_ready() is None)
 
@@ -738,7 +738,7 @@ async def test_no_leader_is_told_once(start: Start, log: FaultyLog, caplog: pyte
     """The loss of the last partition leader is logged once, and so is the first new leader."""
     caplog.set_level(logging.INFO, "notary.sender")
     worker = start()
-    await worker.lives()
+    await worker.incarnations()
     for times in (1, 2):
         log.without_leader = set(range(PARTITIONS))
         answers = [ask(worker.sender, f"{times} {n}") for n in range(5)]

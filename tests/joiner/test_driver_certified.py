@@ -81,7 +81,7 @@ async def test_interruption_that_harmed_nothing(start: Start, log: FaultyLog) ->
     decisions = await worker.decided("a")
     for expected in (1, 2, 3):
         log.interruptions += 1
-        assert "reading was interrupted" in (worker.driver.doubt() or "")  # at once: no poll has returned yet
+        assert "reading was interrupted" in (worker.driver.suspicion() or "")  # at once: no poll has returned yet
         await worker.until(lambda expected=expected: worker.driver.interruptions == expected and worker.driver.not_ready() is None)  # type: ignore[misc]
         assert await worker.decided("a") == decisions
     assert worker.sender.incarnation == 1
@@ -96,8 +96,8 @@ async def test_what_was_polled_is_judged_before_a_worker_is_live(start: Start, l
     log.say(Register(nonce("w2"), View(seen, bytes(32)), 1, "w2", "0"))
     again = start()
     await again.until(lambda: again.joiner.offset_head == log.ends()[0])
-    assert again.joiner.doubts.open == {"w2": seen}
-    assert not again.joiner.doubts.live
+    assert again.joiner.suspicions.open == {"w2": seen}
+    assert not again.joiner.suspicions.live
     assert again.driver.caught_up_offset is None
 
 
@@ -140,7 +140,7 @@ async def test_what_was_kept_waits_for_its_partition(start: Start, log: FaultyLo
     while worker.joiner.marks[partition].offset <= log.ends()[partition + 1] - 2:
         await worker.decided(f"more {log.ends()}")
     log.register("other")
-    await worker.until(lambda: worker.joiner.lives.get(2) is not None)
+    await worker.until(lambda: worker.joiner.incarnations.get(2) is not None)
     log.on_poll = lambda records: [record for record in records if record.stream != partition]
     log.without_leader = {partition}
     log.interruptions += 1
@@ -169,7 +169,7 @@ async def test_a_process_that_stood_still(start: Start, log: FaultyLog) -> None:
     with _applied_nothing(worker):
         log.on_poll = stopped
         await worker.until(lambda: log.on_poll is None)
-        assert worker.driver.doubt() is not None
+        assert worker.driver.suspicion() is not None
         assert (await worker.dies()).code is FatalCode.INDEX_AHEAD_OF_LOG
     assert worker.driver.interruptions == 1
 
@@ -285,7 +285,7 @@ async def test_answers_stop_with_the_process(start: Start, log: FaultyLog) -> No
     await worker.decided("a")
     await worker.until(lambda: worker.driver.not_ready() is None)
     stopped_s = 2.5
-    assert "this process did not run for a while" in (worker.driver.doubt() or "")
+    assert "this process did not run for a while" in (worker.driver.suspicion() or "")
     await worker.until(lambda: worker.driver.not_ready() is None)
 
 
@@ -366,7 +366,7 @@ async def test_registers_only_after_catching_up(start: Start, log: FaultyLog) ->
     assert worker.driver.may_not_append() == "this worker has not read the log to its end yet"
     assert worker.driver.not_ready() is not None or worker.sender.not_ready(1) is not None
     log.put(0, batch_key(1, 1), value("late"))
-    assert await worker.lives() == 2
+    assert await worker.incarnations() == 2
 
 
 async def test_does_not_register_in_doubt(start: Start, log: FaultyLog) -> None:
@@ -378,7 +378,7 @@ async def test_does_not_register_in_doubt(start: Start, log: FaultyLog) -> None:
     await asyncio.sleep(5 * DRIVER.watch_s)
     assert (log.ends(), worker.sender.incarnation) == (ends, None)
     log.say(Register(nonce("w3"), worker.joiner.history.view, 1, "w3", "0"))
-    assert await worker.lives() == 3
+    assert await worker.incarnations() == 3
     assert len(await worker.decided("a")) == 1
 
 
@@ -412,7 +412,7 @@ async def test_a_live_worker_goes_on_after_a_foreign_view(start: Start, log: Fau
     log.say(Register(nonce("w2"), View(77, bytes(32)), 1, "w2", "0"))
     assert len(await worker.decided("b")) == 1
     assert await worker.decided("a") == decisions
-    assert worker.joiner.doubts.open == {}
+    assert worker.joiner.suspicions.open == {}
 
 
 async def test_a_foreign_view_of_a_log_that_lost_records(start: Start, log: FaultyLog) -> None:
@@ -471,7 +471,7 @@ async def test_an_append_that_was_acknowledged_and_is_not_there(start: Start, lo
     worker = start()
     (decision,) = await worker.decided("a")
     assert lost
-    assert await worker.lives() == 2
+    assert await worker.incarnations() == 2
     assert [(entry.incarnation, entry.sequence) for entry in log.entries()] == [(2, 1)]
     assert decision.position == 0
 
@@ -489,7 +489,7 @@ async def test_a_register_record_that_was_acknowledged_and_is_not_there(start: S
 
     log.put = lose  # type: ignore[method-assign]
     worker = start()
-    assert await worker.lives() == 1
+    assert await worker.incarnations() == 1
     assert lost
 
 
@@ -513,7 +513,7 @@ async def test_rotation_with_a_batch_in_flight(start: Start, log: FaultyLog) -> 
     log.on_append = rotate_first
     (decision,) = await worker.decided("b")
     assert decision.position == 1
-    assert await worker.lives() == 2
+    assert await worker.incarnations() == 2
     assert [(entry.incarnation, entry.sequence) for entry in log.entries() if entry.incarnation == 2] == [(2, 1)]
     assert worker.joiner.log_state is not None
     assert worker.joiner.log_state.key == SECOND.public_key
@@ -529,7 +529,7 @@ async def test_rotation_while_it_registers(start: Start, log: FaultyLog) -> None
 
     log.on_append = rotate_first
     worker = start(keys=Keys(KEY, SECOND))
-    assert await worker.lives() == 1
+    assert await worker.incarnations() == 1
     assert len(await worker.decided("a")) == 1
 
 
@@ -558,7 +558,7 @@ async def test_rotation_in_the_step_that_registers(start: Start, log: FaultyLog)
     log.on_poll = both
     worker = start(keys=Keys(KEY, SECOND))
     # Even without a batch: votes and checkpoints with the former key would be skipped for ever.
-    assert await worker.lives(besides=1) == 2
+    assert await worker.incarnations(besides=1) == 2
     assert len(await worker.decided("a")) == 1
 
 
@@ -594,7 +594,7 @@ async def test_a_worker_that_is_retired_stops(start: Start, log: FaultyLog) -> N
     await worker.stop()
     again = start()
     assert len(await again.decided("b")) == 1
-    assert await again.lives() == 2
+    assert await again.incarnations() == 2
 
 
 async def test_a_retire_record_of_an_earlier_incarnation(start: Start, log: FaultyLog) -> None:
@@ -602,7 +602,7 @@ async def test_a_retire_record_of_an_earlier_incarnation(start: Start, log: Faul
     worker = start()
     await worker.decided("a")
     log.fence(1, 1)
-    assert await worker.lives(besides=1) == 2
+    assert await worker.incarnations(besides=1) == 2
     log.say(Retire(1))
     assert len(await worker.decided("b")) == 1
 
@@ -726,7 +726,7 @@ async def test_replay_of_many_records(start: Start, log: FaultyLog) -> None:
         log.put(ORDERING, None, b"garbage")
         log.say(Retire(1), SECOND)
     again = start("w2")
-    await again.lives()
+    await again.incarnations()
     await worker.until(lambda: worker.joiner.history.seen == again.joiner.history.seen)
     assert again.index.contents() == worker.index.contents()
     assert again.joiner.history.view == worker.joiner.history.view
@@ -762,7 +762,7 @@ async def test_payloads_under_unknown_names_keep_nobody_out(start: Start, log: F
             log.put(partition, batch_key(1 << 60, n), b"forged" * 100)
     worker = start(limits=JoinerLimits(hole_timeout_ms=20, buffer_bytes_max=2_000))
     assert len(await worker.decided("a")) == 1
-    assert await worker.lives() == 1
+    assert await worker.incarnations() == 1
 
 
 async def test_what_is_paused_is_not_read(start: Start, log: FaultyLog) -> None:

@@ -1,9 +1,9 @@
-"""Tests of the core: foreign views, the suspicions (`doubts`) that follow, and the records that end them (R10)."""
+"""Tests of the core: foreign views, the suspicions (`suspicions`) that follow, and the records that end them (R10)."""
 
 import pytest
 
 from joiner import Ready, RootSeen
-from joiner.evidence import EXAMINED_MAX, Doubts, Evidence
+from joiner.evidence import EXAMINED_MAX, Evidence, Suspicions
 from ordering.errors import FatalCode
 from ordering.log import ORDERING, Record
 from ordering.records import Checkpoint, Entry, Fence, Register, View
@@ -16,7 +16,7 @@ AHEAD = View(99, b"more than there is".ljust(32))
 def _begun(*names: str, live: bool = False, reader: str = "reader") -> tuple[History, Reading]:
     history, reading = History(), Reading(name=reader)
     reading.step(history.genesis, *[history.register(name) for name in names or ("w1", "w2")])
-    reading.joiner.doubts.live = live
+    reading.joiner.suspicions.live = live
     return history, reading
 
 
@@ -33,7 +33,7 @@ def _examined(reading: Reading, *records: Record) -> Ready:
 
 
 def _open(reading: Reading) -> set[str]:
-    return set(reading.joiner.doubts.open)
+    return set(reading.joiner.suspicions.open)
 
 
 # ---- views ----
@@ -93,25 +93,25 @@ def test_own_views_agree() -> None:
     """A view of the reader's own history is remembered as the last point of agreement."""
     history, reading = _begun()
     ready = reading.step(history.register("w3", view=reading.view))
-    assert (ready.evidence, ready.agreed, reading.joiner.doubts.agreed) == (None, 3, 3)
+    assert (ready.evidence, ready.agreed, reading.joiner.suspicions.agreed) == (None, 3, 3)
     assert reading.step(history.register("w4", view=history.view)).agreed == 3
-    assert reading.restarted().joiner.doubts.agreed == 3
+    assert reading.restarted().joiner.suspicions.agreed == 3
 
 
 def test_a_view_of_the_readers_own_name_proves_nothing() -> None:
     """A record of the reader's own name was written from the reader's own index: it is not the last place where somebody agreed."""
     history, reading = _begun("w1", "reader")
-    agreed = reading.joiner.doubts.agreed
+    agreed = reading.joiner.suspicions.agreed
     reading.step(history.payload(2, 1, "a"), history.entry(2, 1, "a", view=reading.view))
     assert reading.joiner.history.seen == 4
-    assert reading.joiner.doubts.agreed == agreed
+    assert reading.joiner.suspicions.agreed == agreed
 
 
 def test_a_view_too_old_to_tell_says_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     """A view older than the history that the reader keeps raises no suspicion and confirms nothing."""
     monkeypatch.setattr("joiner.history.HISTORY_KEPT", 2)
     history, reading = _begun("w1", "w2", "w3")
-    agreed = reading.joiner.doubts.agreed
+    agreed = reading.joiner.suspicions.agreed
     ready = reading.step(history.register("w4", view=FOREIGN))
     assert (ready.evidence, ready.agreed) == (None, agreed)
     assert len(ready.registered) == 1
@@ -130,11 +130,11 @@ def test_a_view_is_looked_into_once() -> None:
 
 def test_views_that_were_looked_into_are_bounded() -> None:
     """The number of remembered views is bounded: a view that was dropped is examined again."""
-    doubts = Doubts()
+    suspicions = Suspicions()
     for seen in range(EXAMINED_MAX + 1):
-        doubts.examined(View(seen, bytes(32)))
-    assert doubts.is_examined(View(EXAMINED_MAX, bytes(32)))
-    assert not doubts.is_examined(View(0, bytes(32)))
+        suspicions.examined(View(seen, bytes(32)))
+    assert suspicions.is_examined(View(EXAMINED_MAX, bytes(32)))
+    assert not suspicions.is_examined(View(0, bytes(32)))
 
 
 def test_one_notice_for_a_foreign_view_that_waits() -> None:
@@ -162,14 +162,14 @@ def test_who_replays_is_in_doubt() -> None:
     history, reading = _begun()
     _examined(reading, history.register("w3", view=FOREIGN))
     assert _open(reading) == {"w3"}
-    assert "'w3' knew another history" in reading.joiner.doubts.describe()
+    assert "'w3' knew another history" in reading.joiner.suspicions.describe()
 
 
 def test_who_is_live_is_not() -> None:
     """A reader that was ready, and whose history the log confirms, suspects nothing."""
     history, reading = _begun(live=True)
     ready = _examined(reading, history.register("w3", view=FOREIGN))
-    assert (_open(reading), ready.doubts, reading.joiner.doubts.describe()) == (set(), {}, "")
+    assert (_open(reading), ready.suspicions, reading.joiner.suspicions.describe()) == (set(), {}, "")
     assert _kinds(ready) == ["foreign-view"]
 
 
@@ -225,7 +225,7 @@ def test_doubts_survive_a_restart() -> None:
     """A suspicion survives a restart, and the same records end it."""
     history, reading = _begun()
     ready = _examined(reading, history.register("w3", view=FOREIGN))
-    assert ready.doubts == {"w3": 3}
+    assert ready.suspicions == {"w3": 3}
     again = reading.restarted()
     again.step(*rest(history, again.state))
     assert _open(again) == {"w3"}
@@ -240,7 +240,7 @@ def test_a_doubt_ended_is_persisted_with_the_record_that_ended_it() -> None:
     _examined(reading, history.register("w3", view=FOREIGN))
     ready = reading.step(history.checkpoint(1, 0, view=reading.view))
     assert ready.advanced
-    assert ready.doubts == {}
+    assert ready.suspicions == {}
 
 
 # ---- settle ----
@@ -252,7 +252,7 @@ def test_settle_ends_doubts() -> None:
     _examined(reading, history.register("w3", view=FOREIGN))
     settled = reading.view
     ready = reading.step(history.settle(settled))
-    assert (_open(reading), ready.doubts) == (set(), {})
+    assert (_open(reading), ready.suspicions) == (set(), {})
     assert reading.view.seen == settled.seen + 1
     assert reading.joiner.log_state is not None
     assert reading.joiner.log_state.settled == settled.seen
@@ -276,7 +276,7 @@ def test_a_copy_of_a_settle_record_does_nothing() -> None:
     reading.step(history.register("w4"))
     settle = history.settle(reading.view)
     reading.step(settle)
-    reading.joiner.doubts.open = {"w3": 1}
+    reading.joiner.suspicions.open = {"w3": 1}
     before = reading.view
     ready = reading.step(history.put(ORDERING, None, settle.value), history.settle(early))
     assert _kinds(ready) == ["skipped", "skipped"]
@@ -305,7 +305,7 @@ def test_a_settle_record_of_another_history_that_was_settled_since() -> None:
 def test_settle_is_no_view_of_a_worker() -> None:
     """A settle record is no worker's view: it confirms nothing and raises no suspicion."""
     history, reading = _begun()
-    agreed = reading.joiner.doubts.agreed
+    agreed = reading.joiner.suspicions.agreed
     ready = reading.step(history.settle(reading.view))
     assert (ready.agreed, ready.evidence) == (agreed, None)
 

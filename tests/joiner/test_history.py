@@ -163,12 +163,12 @@ def test_reading_goes_on_behind_the_last_effect() -> None:
 
 
 def test_forgetting_is_a_restart() -> None:
-    """After `forget_unjudged` the joiner reads the same records as a restarted one, with the same result as before."""
+    """After `forget_unapplied` the joiner reads the same records as a restarted one, with the same result as before."""
     history, reading = History(), Reading()
     reading.step(history.genesis, history.register("w1"), history.payload(1, 1, "a"), history.entry(1, 1, "a"))
     reading.step(history.entry(1, 2, "b"), history.payload(1, 3, "c", partition=1), history.register("w2"))
     assert reading.joiner.hole is not None
-    reading.joiner.forget_unjudged()
+    reading.joiner.forget_unapplied()
     joiner = reading.joiner
     assert joiner.read_next() == {ORDERING: 3, 0: 1, 1: 0}
     assert (joiner.hole, joiner.queued_records, joiner.buffered_records, joiner.offset_head) == (None, 0, 0, 3)
@@ -179,13 +179,13 @@ def test_forgetting_is_a_restart() -> None:
 
 
 def test_a_step_after_forgetting_does_not_skip_what_was_not_read_again() -> None:
-    """The offset persisted after `forget_unjudged` stays before the mark until the records there were read again."""
+    """The offset persisted after `forget_unapplied` stays before the mark until the records there were read again."""
     history, reading = History(), Reading()
     reading.step(history.genesis, history.register("w1"), history.register("w2"))
     early, later = history.payload(2, 1, "b"), history.payload(1, 1, "a")
     reading.step(early, later, history.entry(1, 1, "a"))
     assert reading.state.offsets_next[0] == 0
-    reading.joiner.forget_unjudged()
+    reading.joiner.forget_unapplied()
     ready = reading.step(history.register("w3"))
     assert ready.offsets_next[0] == 0
     again = reading.restarted()
@@ -209,7 +209,7 @@ def test_what_the_head_did_not_ask_for_is_read_again(interruptions: int) -> None
     reading.step(*log.streams[0], *log.streams[ORDERING])
     assert reading.joiner.marks[0].offset == 1
     for interruption in range(interruptions):
-        kept = reading.joiner.forget_unjudged()[0]
+        kept = reading.joiner.forget_unapplied()[0]
         assert kept.offset_next == 0
         if interruption + 1 < interruptions:
             # The entry comes first this time, so the payload is skipped when it is read, and never enters the buffer.

@@ -271,7 +271,7 @@ async def test_what_was_skipped_is_found_again_after_a_restart() -> None:
     """The count and the hash of skipped records are those of one reading, whatever was dropped and read again on the way."""
     history, reading = History(), Reading()
     reading.step(history.genesis, history.register("w1"), *[history.put(ORDERING, None, b"garbage %d" % number) for number in range(3)])
-    reading.joiner.forget_unjudged()
+    reading.joiner.forget_unapplied()
     again = reading.restarted()
     rest = history.streams[ORDERING][2:]
     entry, payload = history.entry(1, 1, "a"), history.payload(1, 1, "a")

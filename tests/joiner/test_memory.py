@@ -31,7 +31,7 @@ def _flood(history: History, count: int = 20, partition: int = 0) -> list[Record
 
 def _read_again(history: History, reading: Reading) -> Ready:
     """Continue as the driver does after `read_again`: forget, and pass in all records from there, the ordering topic first."""
-    reading.joiner.forget_unjudged()
+    reading.joiner.forget_unapplied()
     state = reading.joiner.read_next()
     records = [record for stream, of_stream in history.streams.items() for record in of_stream[state.get(stream, 0) :]]
     return reading.step(*records)

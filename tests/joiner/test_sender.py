@@ -4,7 +4,7 @@ import pytest
 
 from joiner import FillWanted, Joiner, QueueLimits, Sender, SenderSettings
 from joiner.ready import FenceWanted, Ready
-from joiner.sender import _Life
+from joiner.sender import _Session
 from ordering.errors import Overloaded
 from ordering.log import ORDERING
 from ordering.memory import MemoryLog
@@ -94,7 +94,7 @@ async def test_a_fill_is_signed_with_the_key_in_force() -> None:
     sender: Sender[object] = Sender(log, joiner, Keys(KEY), {}, SenderSettings("w1", "0"), lambda: 0, lambda: bytes(16))
     sender.hold = lambda: "in doubt"
     sender._writer = await log.open_writer()
-    sender._life = _Life(1, sender._writer, KEY)
+    sender._session = _Session(1, sender._writer, KEY)
     await sender.append_fill(FillWanted(1, 7, 8, bytes(32)))
     await sender.append_fence(FenceWanted(7, 8))
     await sender.append_checkpoint(0, bytes(32))
@@ -190,7 +190,7 @@ async def test_what_is_in_flight_goes_back_when_another_key_is_in_force() -> Non
     """A key record invalidates everything that the former key signed: it is queued again at once, and the incarnation ends."""
     sender, second = _sender(), signing_key("second")
     writer = await MemoryLog(1).open_writer()
-    sender._life = life = _Life(1, writer, KEY)
+    sender._session = life = _Session(1, writer, KEY)
     for sequence, label in enumerate("ab", 1):
         ask(sender, label)
         sender.unresolved[1, sequence] = sender.queue.take_batch()

@@ -16,7 +16,7 @@ from notary.index.rocks import RocksStore
 from notary.index.store import DECISIONS, STATES
 from notary.receipts import proof_of
 from notary.tree.paths import format_tile_path
-from notary.verify import Checkpoint, verify_checkpoint, verify_consistency, verify_receipt
+from notary.verify import SignedCheckpoint, verify_checkpoint, verify_consistency, verify_receipt
 from ordering.ids import parse_state
 from tests.asking.load import Load, until
 from tests.asking.party import spend, state
@@ -35,7 +35,7 @@ class Auditor:
     def __init__(self, notary: Notary, verifier_key: str) -> None:
         self._notary = notary
         self._keys = [verifier_key]
-        self.checkpoints: dict[int, tuple[Checkpoint, str]] = {}
+        self.checkpoints: dict[int, tuple[SignedCheckpoint, str]] = {}
 
     @classmethod
     async def of(cls, notary: Notary, worker: Worker) -> "Auditor":
@@ -45,7 +45,7 @@ class Auditor:
         """Verify a receipt, and check that all checkpoints of one size have the same bytes."""
         self._keep(verify_receipt(receipt, decision, self._keys), proof_of(receipt).checkpoint)
 
-    async def latest(self, worker: Worker) -> Checkpoint:
+    async def latest(self, worker: Worker) -> SignedCheckpoint:
         note = (await self._notary.http.get(worker.url, "/checkpoint")).body.decode()
         checkpoint = verify_checkpoint(note, self._keys)
         self._keep(checkpoint, note)
@@ -99,7 +99,7 @@ class Auditor:
                     tiles[path] = answer.body
         return len(pairs)
 
-    def _keep(self, checkpoint: Checkpoint, note: str) -> None:
+    def _keep(self, checkpoint: SignedCheckpoint, note: str) -> None:
         assert self.checkpoints.setdefault(checkpoint.size, (checkpoint, note)) == (checkpoint, note)
 
 

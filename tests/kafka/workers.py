@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
-from deploy.local import Place
+from deploy.local import BrokerNetwork
 from deploy.local.ports import free_ports
 from deploy.namespace import inside, run_inside
 from notary import cli, keys, parties
@@ -78,7 +78,7 @@ class Notary:
         bootstrap: str = "",
         prefix: str = "",
         partitions: int = 4,
-        places: Mapping[str, Place] | None = None,
+        places: Mapping[str, BrokerNetwork] | None = None,
         call_s_max: float = CALL_S_MAX,
     ) -> None:
         """`places` are those of processes in networks of their own; `init` runs in the first one's network."""
@@ -95,7 +95,7 @@ class Notary:
         flags = ["--name", NAME, "--origin", "notary.example/tests", "--partitions", str(partitions)]
         if bootstrap:
             flags += ["--kafka", bootstrap, "--topic-prefix", prefix]
-        home = next(iter(self._places.values()), Place())
+        home = next(iter(self._places.values()), BrokerNetwork())
         assert run_inside(home.network, lambda: cli.main(["init", str(directory), *flags])) == 0
         assert parties.add(directory / "parties.json", self.party.name, self.party.public_pem, "the test's party") == "added"
 
@@ -106,7 +106,7 @@ class Notary:
         process = process or name
         if process not in self._ports:
             (self._ports[process],) = free_ports(1)
-        place = self._places.get(process, Place())
+        place = self._places.get(process, BrokerNetwork())
         listen = f"{place.host}:{self._ports[process]}"
         out, errors = (self.directory / f"{process}-{len(self.workers)}.{what}" for what in ("out", "err"))
         flags = ["serve", "--config", str(self.directory / "notary.toml"), "--name", name, "--listen", listen]
@@ -186,7 +186,7 @@ class Notary:
     async def remains(self, *workers: Worker) -> Remains:
         """Returns the data of this notary after these workers have ended."""
         config = load(self.directory / "notary.toml", {}, {})
-        network = next(iter(self._places.values()), Place()).network
+        network = next(iter(self._places.values()), BrokerNetwork()).network
         streams = await asyncio.to_thread(run_inside, network, lambda: asyncio.run(read_streams(config)))
         # Numbered, because a restarted worker may appear here twice under one name.
         rows = {f"{number} ({worker.name})": await self.rows(worker) for number, worker in enumerate(workers)}

@@ -43,7 +43,7 @@ class Mutant(msgspec.Struct, frozen=True):
         return sources
 
 
-CORE, LIVES, BUFFER, SENDER, DRIVER = (f"joiner/{name}.py" for name in ("core", "lives", "buffer", "sender", "driver"))
+CORE, INCARNATIONS, BUFFER, SENDER, DRIVER = (f"joiner/{name}.py" for name in ("core", "incarnations", "buffer", "sender", "driver"))
 IN_FLIGHT, LIFECYCLE, LOOKUPS, PROBLEMS, READS = (
     f"notary/http/{name}.py" for name in ("in_flight", "lifecycle", "lookups", "problems", "reads")
 )
@@ -74,14 +74,22 @@ LOSSES_AWAITED = Broken(SENDER, "        if not late:\n            return", "   
 
 MUTANTS: Final = (
     # R2: what counts
-    Mutant("sequence unchecked", "R2", LIVES, "not life.fenced and sequence > life.sequence_last\n", "not life.fenced\n"),
+    Mutant("sequence unchecked", "R2", INCARNATIONS, "not state.fenced and sequence > state.sequence_last\n", "not state.fenced\n"),
     Mutant(
-        "fenced lives still count", "R2", LIVES, "life is not None and not life.fenced and sequence >", "life is not None and sequence >"
+        "fenced lives still count",
+        "R2",
+        INCARNATIONS,
+        "state is not None and not state.fenced and sequence >",
+        "state is not None and sequence >",
     ),
-    Mutant("a repeated registration counts", "R5", LIVES, "if nonce in self._nonces:", "if False:"),
-    Mutant("namesakes are not fenced", "R5", LIVES, "self._fence(before) if before is not None else None", "None"),
-    Mutant("fences are not compared", "R5", LIVES, "life.fenced or life.sequence_last != sequence_last:", "life.fenced:", seeds=500),
-    Mutant("half of the lives' state is forgotten", "R8", INDEX, "for life in ready.lives:", "for life in ready.lives[1:]:"),
+    Mutant("a repeated registration counts", "R5", INCARNATIONS, "if nonce in self._nonces:", "if False:"),
+    Mutant("namesakes are not fenced", "R5", INCARNATIONS, "self._fence(before) if before is not None else None", "None"),
+    Mutant(
+        "fences are not compared", "R5", INCARNATIONS, "state.fenced or state.sequence_last != sequence_last:", "state.fenced:", seeds=500
+    ),
+    Mutant(
+        "half of the lives' state is forgotten", "R8", INDEX, "for changed in ready.incarnations:", "for changed in ready.incarnations[1:]:"
+    ),
     # R3: content
     Mutant(
         "the last record wins",
@@ -95,8 +103,8 @@ MUTANTS: Final = (
         "unknown incarnations are dropped",
         "R5",
         CORE,
-        "if record.value is None or self.lives.is_past(incarnation, sequence):",
-        "if record.value is None or not self.lives.counts(incarnation, sequence):",
+        "if record.value is None or self.incarnations.is_past(incarnation, sequence):",
+        "if record.value is None or not self.incarnations.counts(incarnation, sequence):",
     ),
     Mutant("ids are not held against the entry", "R3", CORE, "if not _same_ids(requests, entry.transaction_ids):", "if False:", seeds=200),
     Mutant(
@@ -135,7 +143,7 @@ MUTANTS: Final = (
         "a failed append does not end the life",
         "R5",
         SENDER,
-        "                life.broken = life.broken or str(problem)\n            elif isinstance(problem, BaseException):",
+        "                session.broken = session.broken or str(problem)\n            elif isinstance(problem, BaseException):",
         "                pass\n            elif isinstance(problem, BaseException):",
         seeds=1000,
     ),
@@ -161,11 +169,11 @@ MUTANTS: Final = (
         "silent lives are never fenced",
         "R5",
         CORE,
-        "if life is None or life.fenced or life.active_at_ms >= silent_since_ms:",
+        "if state is None or state.fenced or state.active_at_ms >= silent_since_ms:",
         "if True:",
         seeds=2000,
     ),
-    Mutant("namesakes are never noticed", "R5", SENDER, "self._namesake_fences += 1", "self._namesake_fences += 0"),
+    Mutant("namesakes are never noticed", "R5", SENDER, "self._duplicate_name_fences += 1", "self._duplicate_name_fences += 0"),
     Mutant(
         "a reader that stands still is kept",
         "driver",
@@ -316,7 +324,7 @@ MUTANTS: Final = (
         "look-ups are refused when submissions are",
         "contract",
         READS,
-        "if route != NOTARY and (why := worker.withheld()) is not None:",
+        "if route != NOTARY and (why := worker.serving_suspended()) is not None:",
         "if route != NOTARY and (why := worker.not_ready()) is not None:",
     ),
     Mutant(
@@ -419,7 +427,7 @@ MUTANTS: Final = (
         "a life that lasted is lost like others",
         "R5",
         SENDER,
-        "if now_s - self._registered_s[incarnation] > NAMESAKE_LIFE_S:",
+        "if now_s - self._registered_s[incarnation] > DUPLICATE_NAME_SESSION_S:",
         "if False:",
         seeds=1000,
     ),
@@ -440,8 +448,8 @@ MUTANTS: Final = (
         "it answers while roots are disputed",
         "R9",
         SELF_CHECK,
-        "        if (dispute := agreement.dispute) is not None:\n            return f",
-        "        if (dispute := None) is not None:\n            return f",
+        "        if (dispute := agreement.dispute) is not None:\n            return (\n",
+        "        if (dispute := None) is not None:\n            return (\n",
         seeds=500,
     ),
     Mutant("rows are never audited", "R9", SELF_CHECK, "self._index.audit(tile)", "()", seeds=100),
@@ -486,7 +494,7 @@ MUTANTS: Final = (
         "self._wanted = sought(run, {ORDERING: marks[ORDERING]} if marks else {}, contents=False)",
         seeds=2000,
     ),
-    Mutant("what was read ahead is kept", "R10", DRIVER, "self.joiner.forget_unjudged()", "self.joiner.read_next()", seeds=2000),
+    Mutant("what was read ahead is kept", "R10", DRIVER, "self.joiner.forget_unapplied()", "self.joiner.read_next()", seeds=2000),
     Mutant("a passed hole is filled", "R10", PROPOSALS, "if passing is not None:", "if False:", seeds=500),
     Mutant(
         "who passed a hole is believed under any key",
@@ -563,7 +571,7 @@ MUTANTS: Final = (
         "a worker registers before it has read the log",
         "R10",
         DRIVER,
-        "        if not self.joiner.doubts.live:\n            return",
+        "        if not self.joiner.suspicions.live:\n            return",
         "        if False:\n            return",
         seeds=30,
     ),
@@ -572,7 +580,7 @@ MUTANTS: Final = (
         "what a rotation or a loss skipped is not sent again",
         "R10",
         SENDER,
-        "if life is not None and life.key.public_key != key:",
+        "if session is not None and session.key.public_key != key:",
         "if False:",
         seeds=100,
         also=(LOSSES_AWAITED,),
@@ -672,8 +680,8 @@ MUTANTS: Final = (
         "a vote that was outvoted opens a dispute again",
         "R9",
         AGREEMENT,
-        "if agreement.condemned or seen.incarnation < incarnation or (seen.incarnation == incarnation and seen.size >= size):",
-        "if agreement.condemned:",
+        "if agreement.quarantined or seen.incarnation < incarnation or (seen.incarnation == incarnation and seen.size >= size):",
+        "if agreement.quarantined:",
         seeds=2000,
     ),
 )

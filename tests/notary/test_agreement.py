@@ -34,7 +34,7 @@ def play(roots: Mapping[str, bytes], first: str, electorate: str | None = None, 
     while True:
         states = {name: read(root, *log, name=name) for name, root in roots.items()}
         voter = next(
-            (name for name in order if states[name].disputed and not states[name].condemned and name not in states[name].votes.roots),
+            (name for name in order if states[name].disputed and not states[name].quarantined and name not in states[name].votes.roots),
             None,
         )
         if voter is None:
@@ -42,8 +42,8 @@ def play(roots: Mapping[str, bytes], first: str, electorate: str | None = None, 
         log.append(seen(voter, roots[voter], electorate=electorate or "".join(roots)))
 
 
-def condemned(states: Mapping[str, Agreement]) -> set[str]:
-    return {name for name, state in states.items() if state.condemned}
+def quarantined(states: Mapping[str, Agreement]) -> set[str]:
+    return {name for name, state in states.items() if state.quarantined}
 
 
 def silent(states: Mapping[str, Agreement]) -> set[str]:
@@ -53,7 +53,7 @@ def silent(states: Mapping[str, Agreement]) -> set[str]:
 def test_same_roots_are_agreed() -> None:
     """A checkpoint with our root records that both workers agree up to its size, and changes nothing else."""
     agreement = read(RIGHT, seen("a", RIGHT), seen("b", RIGHT, 9))
-    assert (agreement.agreed_size, agreement.dispute, agreement.condemned) == (10, None, "")
+    assert (agreement.agreed_size, agreement.dispute, agreement.quarantined) == (10, None, "")
     assert (agreement.incarnation_last, agreement.size_last) == (ord("b"), 10)
 
 
@@ -62,28 +62,28 @@ def test_the_wrong_one_is_condemned_whoever_writes_first() -> None:
     for first in "abc":
         for order in permutations("abc"):
             states = play({"a": RIGHT, "b": RIGHT, "c": WRONG}, first, order=order)
-            assert condemned(states) == {"c"}, (first, order)
+            assert quarantined(states) == {"c"}, (first, order)
             assert silent(states) == {"c"}
-            assert "at 10 decisions" in states["c"].condemned
+            assert "at 10 decisions" in states["c"].quarantined
 
 
 def test_one_against_one_is_silence() -> None:
     """With two workers and two roots neither side has a majority: neither answers, and neither is quarantined."""
     states = play({"a": RIGHT, "b": WRONG}, "b")
-    assert (silent(states), condemned(states)) == ({"a", "b"}, set())
+    assert (silent(states), quarantined(states)) == ({"a", "b"}, set())
 
 
 def test_a_third_that_replays_settles_it() -> None:
     """A third worker that replays the log votes when it reaches the disputed size, and the wrong worker is quarantined."""
     states = play({"a": RIGHT, "b": WRONG, "d": RIGHT}, "b", electorate="ab", order=("a", "b", "d"))
-    assert (silent(states), condemned(states)) == ({"b"}, {"b"})
+    assert (silent(states), quarantined(states)) == ({"b"}, {"b"})
 
 
 def test_one_voice_condemns_nobody() -> None:
     """If only the writer was active, its root alone is no majority: its own replay is not quarantined by its earlier wrong root."""
     agreement = read(RIGHT, seen("a", WRONG, electorate="a"))
     assert agreement.disputed
-    assert not agreement.condemned
+    assert not agreement.quarantined
 
 
 def test_absent_workers_count() -> None:
@@ -91,15 +91,15 @@ def test_absent_workers_count() -> None:
     roots = {"a": RIGHT, "b": RIGHT, "c": RIGHT, "d": WRONG, "e": WRONG}
     for order in permutations(roots):
         states = play(roots, "d", order=order)
-        assert condemned(states) == {"d", "e"}, order
+        assert quarantined(states) == {"d", "e"}, order
         assert silent(states) == {"d", "e"}
 
 
 def test_three_roots() -> None:
     """Two workers with one root are a majority of three; with three different roots no root wins."""
-    assert condemned(play({"a": RIGHT, "b": RIGHT, "c": WRONG}, "c")) == {"c"}
+    assert quarantined(play({"a": RIGHT, "b": RIGHT, "c": WRONG}, "c")) == {"c"}
     states = play({"a": RIGHT, "b": OTHER, "c": WRONG}, "c")
-    assert (silent(states), condemned(states)) == ({"a", "b", "c"}, set())
+    assert (silent(states), quarantined(states)) == ({"a", "b", "c"}, set())
 
 
 def test_first_vote_of_a_name_counts() -> None:
@@ -132,8 +132,10 @@ def test_checkpoints_far_ahead_are_bounded() -> None:
 def test_condemned_stays() -> None:
     """No later checkpoint ends a quarantine."""
     agreement = read(WRONG, seen("a", RIGHT), seen("b", RIGHT))
-    assert agreement.condemned
-    assert observe(agreement, [(seen("c", WRONG), 10), (seen("d", WRONG), 10)], "x", 10, lambda _: WRONG).condemned == agreement.condemned
+    assert agreement.quarantined
+    assert (
+        observe(agreement, [(seen("c", WRONG), 10), (seen("d", WRONG), 10)], "x", 10, lambda _: WRONG).quarantined == agreement.quarantined
+    )
 
 
 def test_the_first_differing_size_is_told_as_far_as_it_is_known() -> None:
@@ -141,20 +143,20 @@ def test_the_first_differing_size_is_told_as_far_as_it_is_known() -> None:
     agreement = observe(Agreement(), [(seen("a", RIGHT, 4), 10)], "x", 10, lambda _: RIGHT)
     for record in (seen("a", RIGHT, 9), seen("b", RIGHT, 9)):
         agreement = observe(agreement, [(record, 10)], "x", 10, lambda _: WRONG)
-    assert "from 4 to 8" in agreement.condemned
+    assert "from 4 to 8" in agreement.quarantined
 
 
 def test_a_worker_that_agrees_with_itself_has_agreed_with_nobody() -> None:
     """The message of a worker that only agreed with itself names all positions up to the difference."""
     states = play({"a": RIGHT, "b": RIGHT, "c": WRONG}, "c")
-    assert "from 0 to 9" in states["c"].condemned
+    assert "from 0 to 9" in states["c"].quarantined
     assert read(RIGHT, seen("a", RIGHT), name="a").agreed_size == 0
     assert read(RIGHT, seen("a", RIGHT), name="b").agreed_size == 10
 
 
 def test_a_dispute_names_who_has_said_what() -> None:
     """The report shows each root with its workers, and the workers that have not voted."""
-    told = read(RIGHT, seen("c", WRONG), seen("a", RIGHT)).votes.told()
+    told = read(RIGHT, seen("c", WRONG), seen("a", RIGHT)).votes.rendered()
     assert told == f"at 10 decisions 'a': {RIGHT.hex()}; 'c': {WRONG.hex()}; not heard yet: 'b'"
 
 
@@ -182,14 +184,14 @@ def test_splitting_the_steps_changes_nothing(names: list[str], records: list[tup
         agreement = msgspec.msgpack.decode(msgspec.msgpack.encode(agreement), type=Agreement)
     assert agreement == one_by_one
     if not {name for name, _, right in records if name not in "abc" and not right} - {"d"}:
-        assert not agreement.condemned
+        assert not agreement.quarantined
 
 
 def test_names_out_of_the_log_are_quoted() -> None:
     """A worker name from the log is escaped and shortened in messages, since anyone who may register chooses its text."""
     many = "".join(map(chr, range(200, 400)))
     names = ["\x1b[31m\nall is well", *[f"x{number}" for number in range(50)]]
-    told = read(RIGHT, *[seen(name, WRONG, electorate=many) for name in names]).votes.told()
+    told = read(RIGHT, *[seen(name, WRONG, electorate=many) for name in names]).votes.rendered()
     assert "\x1b" not in told
     assert "\n" not in told
     assert "more" in told
@@ -202,7 +204,7 @@ def test_what_is_settled_stays_settled() -> None:
     for late in (seen("a", RIGHT, electorate="abcdefgh"), seen("d", WRONG, electorate="abcdefgh")):
         agreement = observe(agreement, [(late, 10)], "b", 10, lambda _: RIGHT)
         assert not agreement.disputed
-        assert not agreement.condemned
+        assert not agreement.quarantined
 
 
 def test_a_vote_said_again_carries_the_newer_electorate() -> None:
@@ -221,7 +223,7 @@ def _settled(*more: RootSeen | VoteVoid) -> Agreement:
 def test_a_late_copy_opens_nothing_after_another_size_was_compared() -> None:
     """A settled size stays settled when the outvoted worker's checkpoint appears again, also after other sizes were compared."""
     agreement = _settled(seen("a", RIGHT, 12), seen("b", RIGHT, 15), seen("c", WRONG))
-    assert (agreement.disputed, agreement.condemned, agreement.votes.size) == (False, "", 15)
+    assert (agreement.disputed, agreement.quarantined, agreement.votes.size) == (False, "", 15)
     again = observe(agreement, [(seen("c", WRONG, 12), 20), (seen("c", WRONG, 10), 20)], "b", 20, lambda _: RIGHT)
     assert not again.disputed
 
@@ -252,7 +254,7 @@ def test_a_vote_of_who_is_retired_is_void() -> None:
     one_against_one = [seen("a", RIGHT, electorate="ab"), seen("b", WRONG, electorate="ab")]
     assert read(RIGHT, *one_against_one, name="a").disputed
     agreement = read(RIGHT, *one_against_one, VoteVoid("b"), name="a")
-    assert (agreement.disputed, agreement.condemned) == (False, "")
+    assert (agreement.disputed, agreement.quarantined) == (False, "")
     assert agreement.votes.roots == {"a": RIGHT}
 
 
@@ -261,7 +263,7 @@ def test_who_is_retired_blocks_no_majority() -> None:
     votes = [seen(name, root, electorate="abcd") for name, root in (("c", WRONG), ("a", RIGHT), ("b", RIGHT))]
     assert read(RIGHT, *votes, name="a").disputed
     assert not read(RIGHT, *votes, VoteVoid("d"), name="a").disputed
-    assert read(WRONG, *votes, VoteVoid("d"), name="c").condemned
+    assert read(WRONG, *votes, VoteVoid("d"), name="c").quarantined
 
 
 def test_a_vote_ahead_of_our_tree_is_void_too() -> None:
@@ -277,7 +279,7 @@ def test_a_void_without_a_dispute_changes_nothing() -> None:
     for name in ("a", "nobody"):
         assert observe(agreement, [(VoteVoid(name), 10)], "x", 10, lambda _: RIGHT) == agreement
     wrong = read(WRONG, seen("a", RIGHT), seen("b", RIGHT))
-    assert observe(wrong, [(VoteVoid("a"), 10), (VoteVoid("b"), 10)], "x", 10, lambda _: WRONG).condemned == wrong.condemned
+    assert observe(wrong, [(VoteVoid("a"), 10), (VoteVoid("b"), 10)], "x", 10, lambda _: WRONG).quarantined == wrong.quarantined
 
 
 class Simulated:
@@ -310,7 +312,7 @@ class Simulated:
 
     def vote(self, electorate: frozenset[str]) -> RootSeen | None:
         votes = self.agreement.votes
-        if not self.agreement.disputed or self.agreement.condemned or self.name in votes.roots:
+        if not self.agreement.disputed or self.agreement.quarantined or self.name in votes.roots:
             return None
         return RootSeen(self.name, ord(self.name), votes.size, self.root_at(votes.size), 0, electorate)
 
@@ -349,5 +351,5 @@ def test_one_wrong_worker_is_always_condemned_and_no_other(names: str, histories
                     log.append(vote)
                 elif not worker.agreement.disputed:
                     log += [1, RootSeen(worker.name, ord(worker.name), worker.size(), worker.root_at(worker.size()), 0, electorate)]
-        assert {worker.name for worker in workers if worker.agreement.condemned} == {wrong_one}, seed
+        assert {worker.name for worker in workers if worker.agreement.quarantined} == {wrong_one}, seed
         assert {worker.name for worker in workers if worker.agreement.disputed} == {wrong_one}, seed

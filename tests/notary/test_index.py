@@ -14,14 +14,14 @@ import msgspec
 import pytest
 from rocksdict import Options, Rdict
 
-from joiner import Effect, Joiner, Life, LogState, Mark, OrderedBatch, Ready
+from joiner import Effect, IncarnationState, Joiner, LogState, Mark, OrderedBatch, Ready
 from joiner.history import HISTORY_KEPT, NO_CONTENT
 from notary.decision import Outcome
 from notary.index import INDEX_FORMAT_VERSION, Index, IndexSettings, rows
 from notary.index.index import Found
 from notary.index.rocks import RocksFamily, RocksStore, check_settings, open_store
-from notary.index.store import FAMILIES, META
-from notary.tree import tile_widths
+from notary.index.store import DECISIONS, FAMILIES, META
+from notary.tree import TILE_WIDTH, tile_widths
 from ordering.errors import ConfigurationError, Fatal
 from ordering.log import ORDERING
 from ordering.pieces import completed
@@ -43,7 +43,7 @@ def _request(step: int, number: int) -> Request:
 def _step(step: int, requests: int = 3) -> Ready:
     """Step 0, 1, ...: each reads one entry and decides that many requests; its rows follow from its number alone."""
     batch = OrderedBatch(step, 1, step + 1, 1000 + step, False, tuple([_request(step, number) for number in range(requests)]))
-    life = Life(1, "w1", bytes(16), step + 1, False, 1000 + step)
+    life = IncarnationState(1, "w1", bytes(16), step + 1, False, 1000 + step)
     return Ready(
         {ORDERING: step + 1, 0: step + 1, 1: 0},
         1000 + step,
@@ -54,7 +54,7 @@ def _step(step: int, requests: int = 3) -> Ready:
         {ORDERING: Mark(step, _hash(step + 1)), 0: Mark(2 * step, _hash(step + 1))},
         _log_state(step),
         agreed=step,
-        doubts={"w9": step},
+        suspicions={"w9": step},
     )
 
 
@@ -144,9 +144,9 @@ def test_a_step_that_comes_between_two_pieces_undoes_the_preparation(index: Inde
 def test_new_index(index: Index) -> None:
     """A new index has no decisions and reads each topic-partition from its start."""
     state = index.joiner_state()
-    assert (index.position_next, state.log_time_ms, state.lives) == (0, 0, ())
+    assert (index.position_next, state.log_time_ms, state.incarnations) == (0, 0, ())
     assert state.offsets_next == {ORDERING: 0}
-    assert (state.log_state, list(state.effects), state.marks, state.agreed, state.doubts) == (None, [], {}, 0, {})
+    assert (state.log_state, list(state.effects), state.marks, state.agreed, state.suspicions) == (None, [], {}, 0, {})
     assert index.decision(bytes(32)) is None
     assert index.consumed(bytes(36)) is None
     assert index.transaction_at(0) is None
@@ -163,10 +163,10 @@ def test_reopened(directory: Path) -> None:
         assert [again.decision(decision.transaction_id) for decision in answers[0]] == answers[0]
         state = again.joiner_state()
         assert state.offsets_next == {ORDERING: 1, 0: 1, 1: 0}
-        assert (state.log_time_ms, state.lives) == (1000, (Life(1, "w1", bytes(16), 1, False, 1000),))
+        assert (state.log_time_ms, state.incarnations) == (1000, (IncarnationState(1, "w1", bytes(16), 1, False, 1000),))
         assert (state.log_state, list(state.effects)) == (_log_state(0), [_effect(1)])
         assert state.marks == {ORDERING: Mark(0, _hash(1)), 0: Mark(0, _hash(1))}
-        assert (state.agreed, state.doubts) == (0, {"w9": 0})
+        assert (state.agreed, state.suspicions) == (0, {"w9": 0})
         assert Joiner(state).history.view.history == _hash(1)
     finally:
         again.close()
@@ -183,11 +183,13 @@ def test_step_without_batches(index: Index) -> None:
 def test_large_incarnations_and_names(directory: Path) -> None:
     """Incarnations beyond one byte keep their order, and names may hold any text."""
     index = _open(directory)
-    lives = [Life(n, f"Wörker {n} " + "x" * 200, bytes([n % 256]) * 16, 2**64 - 1, n % 2 == 0, -1) for n in range(1, 301)]
-    index.apply(Ready({ORDERING: 1, 0: 0, 1: 0}, 0, True, [], lives))
+    incarnations = [
+        IncarnationState(n, f"Wörker {n} " + "x" * 200, bytes([n % 256]) * 16, 2**64 - 1, n % 2 == 0, -1) for n in range(1, 301)
+    ]
+    index.apply(Ready({ORDERING: 1, 0: 0, 1: 0}, 0, True, [], incarnations))
     index.close()
     again = _open(directory)
-    assert again.joiner_state().lives == tuple(lives)
+    assert again.joiner_state().incarnations == tuple(incarnations)
     again.close()
 
 
@@ -491,12 +493,12 @@ def test_damaged_block_of_lives(directory: Path) -> None:
     index = _open(directory)
     for step in range(300):
         ready = _step(step)
-        ready.lives = [Life(step + 1, f"worker {step}", step.to_bytes(16, "big"), 1, False, 1)]
+        ready.incarnations = [IncarnationState(step + 1, f"worker {step}", step.to_bytes(16, "big"), 1, False, 1)]
         index.apply(ready)
     into_tables(index, [META])
     index.close()
     store = open_store(directory, SMALL, read_only=True)  # a writable store may still compact its tables
-    names = [file["name"].strip("/") for file in store.live_files() if file["start_key"] == rows.DOUBTS_KEY]
+    names = [file["name"].strip("/") for file in store.live_files() if file["start_key"] == rows.SUSPICIONS_KEY]
     store.close()
     assert names
     for table in [directory / name for name in names]:
@@ -530,8 +532,8 @@ def test_rows_that_do_not_reach_the_progress(whole: Path, directory: Path) -> No
 
 def test_rows_that_are_none(directory: Path) -> None:
     """A metadata row that does not decode raises `Fatal`."""
-    keys = (rows.FORMAT_KEY, rows.PROGRESS_KEY, rows.LOG_STATE_KEY, rows.DOUBTS_KEY, rows.AGREEMENT_KEY)
-    for key in (*keys, rows.offset_key(0), rows.life_key(1), rows.mark_key(0), rows.effect_key(1)):
+    keys = (rows.FORMAT_KEY, rows.PROGRESS_KEY, rows.LOG_STATE_KEY, rows.SUSPICIONS_KEY, rows.AGREEMENT_KEY)
+    for key in (*keys, rows.offset_key(0), rows.incarnation_key(1), rows.mark_key(0), rows.effect_key(1)):
         shutil.rmtree(directory, ignore_errors=True)
         _open(directory).close()
         store = RocksStore.open(directory, SMALL)
@@ -576,9 +578,9 @@ def _steps_of(index: Index) -> int:
     assert list(state.effects) == [_effect(step + 1) for step in range(steps)]
     assert state.marks == ({ORDERING: Mark(steps - 1, _hash(steps)), 0: Mark(2 * steps - 2, _hash(steps))} if steps else {})
     assert state.log_state == (_log_state(steps - 1) if steps else None)
-    assert (state.agreed, state.doubts) == ((steps - 1, {"w9": steps - 1}) if steps else (0, {}))
+    assert (state.agreed, state.suspicions) == ((steps - 1, {"w9": steps - 1}) if steps else (0, {}))
     assert state.log_time_ms == (999 + steps if steps else 0)
-    assert [life.sequence_last for life in state.lives] == ([steps] if steps else [])
+    assert [life.sequence_last for life in state.incarnations] == ([steps] if steps else [])
     asked = [_request(step, number) for step in range(steps) for number in range(3)]
     assert [index.transaction_at(position) for position in range(3 * steps)] == [request.transaction_id for request in asked]
     assert all(index.decision(request.transaction_id) is not None for request in asked)
@@ -628,3 +630,34 @@ def _apply_for_ever(directory: Path, step: int) -> None:
 
 if __name__ == "__main__":
     _apply_for_ever(Path(sys.argv[1]), int(sys.argv[2]))
+
+
+def test_an_audit_leaves_the_cache_to_what_is_looked_up(tmp_path: Path) -> None:
+    """The rows that audits and monitors read do not enter the block cache: at 256 rows a second they would fill it within minutes."""
+    settings = IndexSettings(cache_bytes=64 << 20, write_buffer_bytes=256 << 10)
+
+    def cached() -> int:
+        return int(store._families[DECISIONS].property_int_value("rocksdb.block-cache-usage"))
+
+    def opened() -> Index:
+        return Index.open(tmp_path, notary_name="N", log_identity="L", settings=settings)
+
+    index = opened()
+    for step in range(20):
+        index.apply(_step(step, 512))
+    index.close()
+    growth = []
+    for looked_up in (False, True):
+        index = opened()
+        store = index._store
+        assert isinstance(store, RocksStore)
+        filters = cached()
+        for tile in range(index.position_next // TILE_WIDTH):
+            completed(index.audit(tile))
+            for position in range(tile * TILE_WIDTH, (tile + 1) * TILE_WIDTH if looked_up else 0):
+                assert index.decision(index.transaction_at(position) or b"") is not None
+        growth.append(cached() - filters)
+        index.close()
+    audited, looked_up_too = growth
+    rows_bytes = index.position_next * 100  # of both families, with RocksDB's own
+    assert looked_up_too - audited > rows_bytes / 2

@@ -16,7 +16,7 @@ from notary.index import rows as index_rows
 from notary.index.rocks import RocksStore
 from notary.index.store import DECISIONS, POSITIONS, TILES
 from notary.tree import leaf_hash, view_at
-from ordering.errors import Condemned, CorruptRecord, Fatal
+from ordering.errors import CorruptRecord, Fatal, Quarantined
 from ordering.log import ORDERING
 from ordering.pieces import completed
 from payload import Request
@@ -122,10 +122,10 @@ def test_a_tile_that_was_changed_is_not_told(copied: Path, level: int, number: i
     key = index_rows.tile_key(level, number)
     alter(copied, TILES, key, flipped(row_of(copied, TILES, key), at))
     index = opened(copied)
-    with pytest.raises(Condemned, match="one of them was changed"):
+    with pytest.raises(Quarantined, match="one of them was changed"):
         index.tile(level, number, 5)
     index.close()
-    with pytest.raises(Condemned, match="never answers again"):
+    with pytest.raises(Quarantined, match="never answers again"):
         opened(copied)
 
 
@@ -134,7 +134,7 @@ def test_a_tile_that_was_cut_is_not_told(copied: Path) -> None:
     key = index_rows.tile_key(0, 3)
     alter(copied, TILES, key, row_of(copied, TILES, key)[:320])
     index = opened(copied)
-    with pytest.raises(Condemned, match="should be full"):
+    with pytest.raises(Quarantined, match="should be full"):
         index.tile(0, 3, 256)
     index.close()
 
@@ -151,10 +151,10 @@ def test_a_row_that_was_changed_is_found_by_the_audit(copied: Path, which: str) 
         alter(copied, DECISIONS, id_, changed)
     index = opened(copied)
     completed(index.audit(0))
-    with pytest.raises(Condemned):
+    with pytest.raises(Quarantined):
         completed(index.audit(777 // 256))
     if which != "id":
-        with pytest.raises(Condemned):
+        with pytest.raises(Quarantined):
             index.decision(id_)
     index.close()
 
@@ -180,7 +180,7 @@ def test_after_a_write_that_failed_nothing_is_told_and_nobody_is_condemned(copie
     ):
         with pytest.raises(Fatal, match="cannot be written") as caught:
             ask()
-        assert not isinstance(caught.value, Condemned)
+        assert not isinstance(caught.value, Quarantined)
     index.close()
     again = opened(copied)
     assert again.position_next == WHOLE
@@ -205,10 +205,10 @@ def test_a_condemned_index_stays_so(copied: Path) -> None:
     """Two other workers have another root: the step is written together with the quarantine mark, and the index no longer opens."""
     index = opened(copied)
     roots = [RootSeen(name, number, WHOLE, bytes(32), 0, frozenset("abc"), 0) for number, name in enumerate("bc", 2)]
-    with pytest.raises(Condemned, match=f"at {WHOLE} decisions its root is"):
+    with pytest.raises(Quarantined, match=f"at {WHOLE} decisions its root is"):
         index.apply(step(WHOLE, 1, roots))
     index.close()
-    with pytest.raises(Condemned, match="never answers again"):
+    with pytest.raises(Quarantined, match="never answers again"):
         opened(copied)
 
 

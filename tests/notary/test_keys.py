@@ -123,13 +123,13 @@ class Files:
             files.rotate()
         return files
 
-    def rotate(self) -> keys.Prepared:
+    def rotate(self) -> keys.PreparedKey:
         """Run both halves of a rotation."""
         prepared = self.prepare()
         self.put_in_place()
         return prepared
 
-    def prepare(self) -> keys.Prepared:
+    def prepare(self) -> keys.PreparedKey:
         """Run the first half of a rotation."""
         return keys.prepare(self.key, self.history, ORIGIN)
 
@@ -137,7 +137,7 @@ class Files:
         """Run the second half of a rotation."""
         keys.put_in_place(self.key, self.history, ORIGIN)
 
-    def prepared(self) -> keys.Prepared | None:
+    def prepared(self) -> keys.PreparedKey | None:
         """The rotation that the first half left."""
         return keys.prepared(self.key, self.history, ORIGIN)
 

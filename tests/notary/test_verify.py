@@ -17,7 +17,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from notary.decision import Conflict, Decision, Kind, Outcome
-from notary.receipts import Checkpoint, NotVerified, sign_note
+from notary.receipts import NotVerified, SignedCheckpoint, sign_note
 from notary.tree import EMPTY_ROOT, HASH_BYTES
 from notary.verify import decision_and_receipt, decision_of, verify_checkpoint, verify_consistency, verify_receipt
 from notary.wire import DecisionJson, decode_decision
@@ -48,7 +48,7 @@ def test_the_worked_examples() -> None:
     notary = Grown([decision_of(one) for one in objects])
     for one in objects:
         checkpoint = verify_receipt(notary.receipt(one["position"]), one, [KEY])
-        assert checkpoint == Checkpoint(ORIGIN, 3, bytes.fromhex(VECTORS["root_of_the_three_leaves"]))
+        assert checkpoint == SignedCheckpoint(ORIGIN, 3, bytes.fromhex(VECTORS["root_of_the_three_leaves"]))
 
 
 def test_ten_thousand_random_decisions() -> None:
@@ -437,11 +437,11 @@ def test_anything_at_all(receipt: Any, decision: Any) -> None:
 # Consistency
 
 
-def checkpoint_of(notary: Grown, size: int) -> Checkpoint:
+def checkpoint_of(notary: Grown, size: int) -> SignedCheckpoint:
     return verify_checkpoint(notary.checkpoint(size), notary.key)
 
 
-def reason_of(one: Checkpoint, other: Checkpoint, read: Any = NOTARY.read) -> str | None:
+def reason_of(one: SignedCheckpoint, other: SignedCheckpoint, read: Any = NOTARY.read) -> str | None:
     try:
         verify_consistency(one, other, read)
     except NotVerified as refusal:
@@ -478,9 +478,9 @@ def test_what_the_tiles_cannot_show() -> None:
 
 def test_the_empty_tree_is_the_beginning_of_all() -> None:
     """The empty tree is consistent with every tree without tiles; so are two checkpoints of one size."""
-    verify_consistency(Checkpoint(ORIGIN, 0, EMPTY_ROOT), checkpoint_of(NOTARY, 300), lambda *_: b"")
+    verify_consistency(SignedCheckpoint(ORIGIN, 0, EMPTY_ROOT), checkpoint_of(NOTARY, 300), lambda *_: b"")
     verify_consistency(checkpoint_of(NOTARY, 300), checkpoint_of(NOTARY, 300), lambda *_: b"")
-    assert reason_of(Checkpoint(ORIGIN, 0, bytes(32)), checkpoint_of(NOTARY, 300)) == "inconsistent"
+    assert reason_of(SignedCheckpoint(ORIGIN, 0, bytes(32)), checkpoint_of(NOTARY, 300)) == "inconsistent"
     assert reason_of(checkpoint_of(FORK, 300), checkpoint_of(NOTARY, 300), lambda *_: b"") == "inconsistent"
 
 
@@ -511,7 +511,7 @@ def test_enormous_trees() -> None:
 
     for size in (1, 2**62, 2**62 + 1, 2**63 - 2, 0x1234567890ABCDEF):
         asked.clear()
-        assert reason_of(Checkpoint(ORIGIN, size, bytes(32)), Checkpoint(ORIGIN, 2**63 - 1, bytes(32)), read) == "wrong-tile"
+        assert reason_of(SignedCheckpoint(ORIGIN, size, bytes(32)), SignedCheckpoint(ORIGIN, 2**63 - 1, bytes(32)), read) == "wrong-tile"
         assert len(asked) == len(set(asked)) <= 24
 
 

@@ -11,7 +11,7 @@ from typing import Any
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from joiner import Life, OrderedBatch, Ready
+from joiner import IncarnationState, OrderedBatch, Ready
 from notary.decision import Decision, Kind, Outcome, leaf
 from notary.index import Index, IndexSettings
 from notary.tree import leaf_hash, tile_widths
@@ -79,7 +79,7 @@ def _open(directory: Path) -> Index:
 @given(universes(), steps)
 def test_index_equals_the_model(universe: list[Request], plan: list[Any]) -> None:
     """Every answer, every row and the offsets to resume from are the model's, for any split into steps and any reopening."""
-    model, lives = Model(), {}
+    model, incarnations = Model(), {}
     log_time = offset = 0
     with TemporaryDirectory() as directory:
         index = _open(Path(directory) / "index")
@@ -92,8 +92,8 @@ def test_index_equals_the_model(universe: list[Request], plan: list[Any]) -> Non
                     ordered.append(OrderedBatch(offset, 1, offset + 1, log_time, False, requests))
                     expected.append([model.decide(request, log_time) for request in requests])
                     offset += 1
-                lives[1] = Life(1, "w1", bytes(16), offset, False, log_time)
-                ready = Ready({ORDERING: offset, 0: 2 * offset, 1: 0}, log_time, True, ordered, list(lives.values()))
+                incarnations[1] = IncarnationState(1, "w1", bytes(16), offset, False, log_time)
+                ready = Ready({ORDERING: offset, 0: 2 * offset, 1: 0}, log_time, True, ordered, list(incarnations.values()))
                 outcomes = index.apply(ready)
                 assert [[_plain(decision) for decision in answers] for answers in outcomes] == expected
                 if reopen:
@@ -102,7 +102,7 @@ def test_index_equals_the_model(universe: list[Request], plan: list[Any]) -> Non
                 _compare(index, model, universe)
                 state = index.joiner_state()
                 assert state.offsets_next == {ORDERING: offset, 0: 2 * offset, 1: 0}
-                assert (state.log_time_ms, state.lives) == (log_time, tuple(lives.values()))
+                assert (state.log_time_ms, state.incarnations) == (log_time, tuple(incarnations.values()))
         finally:
             index.close()
 

@@ -209,19 +209,21 @@ class Worker:
         self.batches: list[OrderedBatch] = []
         self._offsets: dict[int, int] = {}
         self._log_time = 0
-        self.lives: dict[bytes, bytes] = {}
+        self.incarnations: dict[bytes, bytes] = {}
         self.effects: list[Effect] = []
         self._marks: dict[int, Mark] = {}
         self._log_state: LogState | None = None
-        self._doubts: tuple[int, dict[str, int]] = (0, {})
+        self._suspicions: tuple[int, dict[str, int]] = (0, {})
         self.start()
 
     def start(self) -> None:
         """Start a new process from the persisted state, through the rows of the index."""
-        lives = tuple([rows.life_of(key, row) for key, row in sorted(self.lives.items())])
+        incarnations = tuple([rows.incarnation_of(key, row) for key, row in sorted(self.incarnations.items())])
         effects = [rows.effect_of(rows.effect_row(effect)) for effect in self.effects[-HISTORY_KEPT:]]
         marks = dict([rows.mark_of(rows.mark_key(stream), rows.mark_row(mark)) for stream, mark in self._marks.items()])
-        state = JoinerState({ORDERING: 0, **self._offsets}, self._log_time, lives, self._log_state, effects, marks, *self._doubts)
+        state = JoinerState(
+            {ORDERING: 0, **self._offsets}, self._log_time, incarnations, self._log_state, effects, marks, *self._suspicions
+        )
         self.joiner = Joiner(state, self.limits)
         self._seek()
 
@@ -253,24 +255,24 @@ class Worker:
         assert ready.stop is None
         self.paused = ready.paused
         if ready.read_again:
-            self.joiner.forget_unjudged()
+            self.joiner.forget_unapplied()
             self._seek()
         return ready
 
     def _persist(self, ready: Ready) -> None:
         if not ready.advanced:
             assert not ready.batches
-            assert not ready.lives
+            assert not ready.incarnations
             assert not ready.effects
             return
         self.batches += ready.batches
         self._offsets |= ready.offsets_next
         self._log_time = ready.log_time_ms
-        self.lives |= {rows.life_key(life.incarnation): rows.life_row(life) for life in ready.lives}
+        self.incarnations |= {rows.incarnation_key(life.incarnation): rows.incarnation_row(life) for life in ready.incarnations}
         self.effects += ready.effects
         self._marks |= ready.marks
         self._log_state = ready.log_state or self._log_state
-        self._doubts = (ready.agreed, dict(ready.doubts))
+        self._suspicions = (ready.agreed, dict(ready.suspicions))
 
     def read_all(self, now_ms: int) -> Ready:
         """Read all topic-partitions until nothing is left in those that are not paused."""
@@ -316,7 +318,7 @@ def _follow(worker: Worker, schedule: list[Any]) -> int:
         if ending == "restart":
             worker.start()
         elif ending == "forget":
-            worker.joiner.forget_unjudged()
+            worker.joiner.forget_unapplied()
             worker._seek()
     return now_ms
 
@@ -369,7 +371,7 @@ def test_holes_are_filled(history: tuple[list[Any], list[list[Any]]], limits_: J
     again = Worker(streams, JoinerLimits())
     again.read_all(0)
     again.check()
-    assert again.lives == worker.lives
+    assert again.incarnations == worker.incarnations
     assert again.joiner.marks == worker.joiner.marks
 
 
@@ -379,10 +381,10 @@ def test_what_is_buffered_may_still_count(history: tuple[list[Any], list[list[An
     """Payloads of an ended incarnation or a passed sequence do not stay buffered; the partition that the head needs is never paused."""
     worker = Worker(MemoryStreams(*history), JoinerLimits(buffer_bytes_max=500, queue_ids_max=2))
     worker.read_all(_follow(worker, schedule))
-    lives = worker.joiner.lives
+    incarnations = worker.joiner.incarnations
     for incarnation in worker.joiner._buffer.incarnations():
-        for sequence, _ in worker.joiner._buffer._by_life[incarnation]:
-            assert not lives.is_past(incarnation, sequence)
+        for sequence, _ in worker.joiner._buffer._by_incarnation[incarnation]:
+            assert not incarnations.is_past(incarnation, sequence)
     hole = worker.joiner.hole
     if hole is not None:
         assert hole.partition not in worker.paused

@@ -93,7 +93,7 @@ class Player:
                 self.reading.joiner.examined(self.evidence)
                 return self.step([])
             case "live":
-                self.reading.joiner.doubts.live = True
+                self.reading.joiner.suspicions.live = True
             case "fence":
                 self.history.fence(int(words[0]), int(words[1]))
             case "garbage":
@@ -132,7 +132,7 @@ class Player:
             content = "filled" if batch.filled else f"{len(batch.requests)} requests"
             said.append(f"batch {batch.incarnation}/{batch.sequence} {content}, log time {batch.log_time_ms - T0}")
         said += [
-            f"fenced {f.life.incarnation} {f.life.name} by {f.by.incarnation if f.by else 'the owner' if f.retired else 'a peer'}"
+            f"fenced {f.state.incarnation} {f.state.name} by {f.by.incarnation if f.by else 'the owner' if f.retired else 'a peer'}"
             for f in ready.fenced
         ]
         said += [
@@ -144,21 +144,21 @@ class Player:
         if ready.evidence is not None:
             said.append(f"evidence in record {ready.evidence.offset}: {ready.evidence.writer} has seen {ready.evidence.view.seen}")
         said += [f"stops: {ready.stop}"] * (ready.stop is not None)
-        said += [f"in doubt for {name} since {seen} records" for name, seen in self.reading.joiner.doubts.open.items()]
+        said += [f"in doubt for {name} since {seen} records" for name, seen in self.reading.joiner.suspicions.open.items()]
         hole = self.reading.joiner.hole
         return said + ([f"hole {hole.incarnation}/{hole.sequence} in {hole.partition}"] if hole else [])
 
     def state(self) -> list[str]:
         offsets = ", ".join(f"{'ordering' if s == ORDERING else s} {offset}" for s, offset in self.reading.state.offsets_next.items())
-        lives = [
+        incarnations = [
             f"incarnation {life.incarnation} {life.name} last {life.sequence_last}{' fenced' * life.fenced}"
-            for life in self.reading.state.lives
+            for life in self.reading.state.incarnations
         ]
         log = self.reading.joiner.log_state
         assert log is not None
         rules = f"{len(log.keys)} keys, {log.payload_partitions} partitions, formats {', '.join(map(str, log.formats))}"
         seen = f"seen {self.reading.view.seen}, {rules}"
-        return [f"reads from {offsets}", *lives, seen, f"buffered {self.reading.joiner.buffered_records}"]
+        return [f"reads from {offsets}", *incarnations, seen, f"buffered {self.reading.joiner.buffered_records}"]
 
 
 def _played(text: str) -> str:

@@ -3,21 +3,21 @@
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from joiner import Buffer, Joiner, Life, Lives, Ready
+from joiner import Buffer, Incarnations, IncarnationState, Joiner, Ready
 from joiner.buffer import Buffered
 from ordering.log import ORDERING, Record
 from ordering.records import Entry, decode_batch_key
 from ordering.signatures import FILL_BYTES
 
 
-def _with(buffer: type[Buffer] = Buffer, lives: type[Lives] = Lives) -> Callable[..., Joiner]:
+def _with(buffer: type[Buffer] = Buffer, incarnations: type[Incarnations] = Incarnations) -> Callable[..., Joiner]:
     """Returns a joiner class whose buffer or incarnations are of that class."""
 
     class Broken(Joiner):
         def __init__(self, *args: Any) -> None:
             super().__init__(*args)
             self._buffer = buffer()
-            self.lives = lives(self.lives._lives.values())
+            self.incarnations = incarnations(self.incarnations._incarnations.values())
 
     return Broken
 
@@ -38,17 +38,17 @@ class _PassedKept(Buffer):
         return super().drop_through(incarnation, sequence) if sequence is not None else 0
 
 
-class _SequenceUnchecked(Lives):
+class _SequenceUnchecked(Incarnations):
     def counts(self, incarnation: int, sequence: int) -> bool:
         life = self.get(incarnation)
         return life is not None and not life.fenced
 
     def count(self, incarnation: int, sequence: int, log_time_ms: int) -> None:
-        life = self._lives[incarnation]
-        self._put(Life(incarnation, life.name, life.nonce, sequence, False, log_time_ms))
+        life = self._incarnations[incarnation]
+        self._put(IncarnationState(incarnation, life.name, life.nonce, sequence, False, log_time_ms))
 
 
-class _FencedCounts(Lives):
+class _FencedCounts(Incarnations):
     def counts(self, incarnation: int, sequence: int) -> bool:
         life = self.get(incarnation)
         return life is not None and sequence > life.sequence_last
@@ -58,19 +58,19 @@ class _FencedCounts(Lives):
         return life is not None and sequence <= life.sequence_last
 
     def count(self, incarnation: int, sequence: int, log_time_ms: int) -> None:
-        life = self._lives[incarnation]
-        self._put(Life(incarnation, life.name, life.nonce, sequence, life.fenced, log_time_ms))
+        life = self._incarnations[incarnation]
+        self._put(IncarnationState(incarnation, life.name, life.nonce, sequence, life.fenced, log_time_ms))
 
 
-class _FenceUncompared(Lives):
-    def fence(self, incarnation: int, sequence_last: int) -> Life | None:
+class _FenceUncompared(Incarnations):
+    def fence(self, incarnation: int, sequence_last: int) -> IncarnationState | None:
         life = self.get(incarnation)
         return super().fence(incarnation, life.sequence_last) if life is not None else None
 
 
 class _UnknownDropped(Joiner):
     def _take_payload(self, record: Record, ready: Ready) -> None:
-        if self.lives.get(decode_batch_key(record.key)[0]) is not None:
+        if self.incarnations.get(decode_batch_key(record.key)[0]) is not None:
             super()._take_payload(record, ready)
 
 
@@ -135,9 +135,9 @@ BROKEN: tuple[tuple[str, Callable[..., Joiner], str, str], ...] = (
     ("a payload of a life not yet registered is dropped (R5)", _UnknownDropped, "lost-send", "has not emitted"),
     ("a restart goes on behind what was buffered (R8)", _ResumesPastBuffer, "lost-send", "has not emitted"),
     ("a restart goes on behind what waits in the order (R8)", _ResumesPastQueue, "lost-send", ""),
-    ("an entry counts whatever its sequence (R2)", _with(lives=_SequenceUnchecked), "repeat", ""),
-    ("an entry of a fenced life counts (R5)", _with(lives=_FencedCounts), "namesake", ""),
-    ("a fence counts whatever was counted since (R5)", _with(lives=_FenceUncompared), "fence-race", "holds lives"),
+    ("an entry counts whatever its sequence (R2)", _with(incarnations=_SequenceUnchecked), "repeat", ""),
+    ("an entry of a fenced life counts (R5)", _with(incarnations=_FencedCounts), "namesake", ""),
+    ("a fence counts whatever was counted since (R5)", _with(incarnations=_FenceUncompared), "fence-race", "holds lives"),
     ("a hole is never proposed for a fill (R4)", _NeverFills, "lost-send", "not proposed for a fill"),
     ("a fill that is lost is not proposed again (R4)", _FillsOnce, "lost-fill", "not proposed for a fill"),
     ("a fill is not content (R3)", _with(buffer=_FillsIgnored), "lost-send", "has not emitted"),

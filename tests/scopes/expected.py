@@ -50,38 +50,38 @@ class Expectations:
 
     def _advanced(self, before: State, number: int) -> tuple[State, tuple[Batch, ...]]:
         """Returns the state after that label; the offsets of the batches are relative to the end of the ordering topic, and negative."""
-        lives, log_time, waiting, contents = [*before[0]], before[1], [*before[2]], [[*first] for first in before[3]]
+        incarnations, log_time, waiting, contents = [*before[0]], before[1], [*before[2]], [[*first] for first in before[3]]
         label = self._scope.labels[number]
         if label.stream < 0:
             waiting.append(number)
         else:
             name = (label.life, label.number)
-            if not _past(lives, *name) and all(content[:2] != name for content in contents[label.stream]):
+            if not _past(incarnations, *name) and all(content[:2] != name for content in contents[label.stream]):
                 contents[label.stream].append((*name, label.kind == "fill"))
         batches: list[Batch] = []
         while waiting:
             number = waiting[0]
             label = self._scope.labels[number]
             if label.kind == "entry":
-                if not _past(lives, label.life, label.number) and label.life <= len(lives):
+                if not _past(incarnations, label.life, label.number) and label.life <= len(incarnations):
                     found = [content for content in contents[label.partition] if content[:2] == (label.life, label.number)]
                     if not found:
                         break
                     log_time = max(log_time, min(self._scope.append_time_ms(number), self._scope.sent_at_ms(number) + 60_000))
-                    lives[label.life - 1] = (label.number, False, log_time)
+                    incarnations[label.life - 1] = (label.number, False, log_time)
                     batches.append((-len(waiting), label.life, label.number, log_time, found[0][2]))
             elif label.kind == "fence":
-                last, fenced, active = lives[label.life - 1]
-                lives[label.life - 1] = (last, fenced or last == label.number, active)
-            elif label.life > len(lives):  # otherwise the register record is a repeat
-                name_ = self._scope.lives[label.life - 1].name
-                for at, (last, _, active) in enumerate(lives):
-                    if self._scope.lives[at].name == name_:
-                        lives[at] = (last, True, active)
-                lives.append((0, False, max(log_time, self._scope.append_time_ms(number))))
+                last, fenced, active = incarnations[label.life - 1]
+                incarnations[label.life - 1] = (last, fenced or last == label.number, active)
+            elif label.life > len(incarnations):  # otherwise the register record is a repeat
+                name_ = self._scope.incarnations[label.life - 1].name
+                for at, (last, _, active) in enumerate(incarnations):
+                    if self._scope.incarnations[at].name == name_:
+                        incarnations[at] = (last, True, active)
+                incarnations.append((0, False, max(log_time, self._scope.append_time_ms(number))))
             del waiting[0]
-        kept = tuple([tuple(sorted([content for content in first if not _past(lives, *content[:2])])) for first in contents])
-        return (tuple(lives), log_time, tuple(waiting), kept), tuple(batches)
+        kept = tuple([tuple(sorted([content for content in first if not _past(incarnations, *content[:2])])) for first in contents])
+        return (tuple(incarnations), log_time, tuple(waiting), kept), tuple(batches)
 
     def _compare(self, log: Log, number: int, batches: tuple[Batch, ...]) -> None:
         place = self._scope.labels[number].stream + 1
@@ -100,7 +100,7 @@ class Expectations:
         name, labels = (label.life, label.number), (f"{label.life}.{label.number}",)
         match label.kind:
             case "register":
-                return "register", label.life, self._scope.lives[label.life - 1].name, 0
+                return "register", label.life, self._scope.incarnations[label.life - 1].name, 0
             case "fence":
                 return "fence", *name, 0
             case "entry":
@@ -111,6 +111,6 @@ class Expectations:
         return *name, "fill", labels, 0
 
 
-def _past(lives: list[LifeSeen], life: int, sequence: int) -> bool:
+def _past(incarnations: list[LifeSeen], life: int, sequence: int) -> bool:
     """Returns whether a batch of that name can no longer count."""
-    return life <= len(lives) and (lives[life - 1][1] or sequence <= lives[life - 1][0])
+    return life <= len(incarnations) and (incarnations[life - 1][1] or sequence <= incarnations[life - 1][0])

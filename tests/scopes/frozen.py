@@ -20,10 +20,10 @@ from collections import OrderedDict, deque
 from heapq import heapify
 from typing import Any, TypeAlias
 
-from joiner import Buffer, Effect, Joiner, Lives, Mark
+from joiner import Buffer, Effect, Incarnations, Joiner, Mark
 from joiner import core as joiner_core
 from joiner.buffer import Buffered
-from joiner.evidence import Doubts
+from joiner.evidence import Suspicions
 from joiner.history import History
 from ordering.log import ORDERING, Record
 
@@ -36,13 +36,13 @@ _Queued = joiner_core._Queued
 
 _CONSTANT = {"log_state", "_worker_name", "_ordering_only", "_format_version", "_limits", "_own", "_prepared"}
 _VARYING = {
-    "lives", "history", "doubts", "marks", "_dropped", "_log_time_ms", "_offset_head", "_read_next", "_queue", "_queue_ids", "_buffer",
-    "_since_effect", "_hole", "_skipped", "_fills_due_ms", "_fill_proposed_ms", "_silent", "_buffer_full", "_queue_full",
+    "incarnations", "history", "suspicions", "marks", "_dropped", "_log_time_ms", "_offset_head", "_read_next", "_queue", "_queue_ids",
+    "_buffer", "_since_effect", "_hole", "_skipped", "_fills_due_ms", "_fill_proposed_ms", "_silent", "_buffer_full", "_queue_full",
 }  # fmt: skip
-_LIVES = {"_lives", "_nonces", "_unfenced_by_name", "changed"}
-_BUFFER = {"_partitions", "_by_life", "_bytes_by_life", "_records_by_life", "size_bytes", "records"}
+_INCARNATIONS = {"_incarnations", "_nonces", "_unfenced_by_name", "changed"}
+_BUFFER = {"_partitions", "_by_incarnation", "_bytes_by_incarnation", "_records_by_incarnation", "size_bytes", "records"}
 _HISTORY = {"_effects"}
-_DOUBTS = {"agreed", "open", "live", "_examined"}
+_SUSPICIONS = {"agreed", "open", "live", "_examined"}
 _QUEUED = ("source", "arrived_ms", "record", "signed_by", "compared", "own_view")
 _BUFFERED = ("offset", "append_time_ms", "value")
 
@@ -59,19 +59,19 @@ def _unknown(what: str, fields: set[str]) -> str:
 
 def frozen(joiner: Joiner, now_ms: int, model: Joiner, keep: bool) -> Frozen:
     """Returns a value of everything that the joiner's next steps can depend on."""
-    lives, buffer = joiner.lives, joiner._buffer
-    history, doubts = joiner.history, joiner.doubts
+    incarnations, buffer = joiner.incarnations, joiner._buffer
+    history, suspicions = joiner.history, joiner.suspicions
     for what, held, fields in (
         ("Joiner", joiner, _CONSTANT | _VARYING),
-        ("Lives", lives, _LIVES),
+        ("Incarnations", incarnations, _INCARNATIONS),
         ("Buffer", buffer, _BUFFER),
         ("History", history, _HISTORY),
-        ("Doubts", doubts, _DOUBTS),
+        ("Suspicions", suspicions, _SUSPICIONS),
     ):
         assert vars(held).keys() == fields, _unknown(what, vars(held).keys() ^ fields)
     for name in _CONSTANT:
         assert vars(joiner)[name] is vars(model)[name], f"{name} is taken for a constant"
-    assert (doubts.open, doubts.live, doubts._examined) == ({}, False, set()), "nobody is in doubt in a scope"
+    assert (suspicions.open, suspicions.live, suspicions._examined) == ({}, False, set()), "nobody is in doubt in a scope"
     last = history.last
     assert last is not None
     timeout_ms = joiner._limits.hole_timeout_ms
@@ -90,10 +90,10 @@ def frozen(joiner: Joiner, now_ms: int, model: Joiner, keep: bool) -> Frozen:
     ]
     marks = {partition: -1 if mark is None else mark.offset for partition in read_next for mark in [joiner.marks.get(partition)]}
     return (
-        tuple(sorted(lives._lives.items())),
-        tuple(sorted(lives._nonces)),
-        tuple(sorted(lives._unfenced_by_name.items())),
-        tuple(sorted(lives.changed.items())),
+        tuple(sorted(incarnations._incarnations.items())),
+        tuple(sorted(incarnations._nonces)),
+        tuple(sorted(incarnations._unfenced_by_name.items())),
+        tuple(sorted(incarnations.changed.items())),
         joiner._log_time_ms,
         joiner._offset_head - end,
         tuple(sorted(read_next)),
@@ -101,9 +101,9 @@ def frozen(joiner: Joiner, now_ms: int, model: Joiner, keep: bool) -> Frozen:
         joiner._queue_ids,
         tuple(sorted(buffer._partitions)),
         tuple([tuple(records if keep else sorted(records)) for records in partitions]),
-        tuple(sorted([(life, tuple(sorted(waiting))) for life, waiting in buffer._by_life.items()])),
-        tuple(sorted(buffer._bytes_by_life.items())),
-        tuple(sorted(buffer._records_by_life.items())),
+        tuple(sorted([(life, tuple(sorted(waiting))) for life, waiting in buffer._by_incarnation.items()])),
+        tuple(sorted(buffer._bytes_by_incarnation.items())),
+        tuple(sorted(buffer._records_by_incarnation.items())),
         buffer.size_bytes,
         buffer.records,
         joiner._hole,
@@ -113,7 +113,7 @@ def frozen(joiner: Joiner, now_ms: int, model: Joiner, keep: bool) -> Frozen:
         tuple(sorted([(life, last, age_ms(at_ms)) for life, (last, at_ms) in joiner._silent.items()])),
         joiner._buffer_full,
         joiner._queue_full,
-        doubts.agreed,
+        suspicions.agreed,
         last.offset - end if keep else -1,
         tuple([(partition, mark - read_next[partition] if keep else -1) for partition, mark in sorted(marks.items()) if partition >= 0]),
         tuple(
@@ -126,16 +126,21 @@ def frozen(joiner: Joiner, now_ms: int, model: Joiner, keep: bool) -> Frozen:
 def thawed(value: Frozen, model: Joiner) -> Joiner:
     """Returns a joiner of the model's class in that state, at `NOW_MS`."""
     (
-        lives, nonces, unfenced, changed, log_time_ms, head, streams, queue, queue_ids, numbers, partitions, by_life, bytes_by_life,
-        records_by_life, size_bytes, records, hole, _, due_ms, proposed, silent, buffer_full, queue_full, agreed, last, marks, dropped,
-        skipped,
+        incarnations, nonces, unfenced, changed, log_time_ms, head, streams, queue, queue_ids, numbers, partitions, by_incarnation,
+        bytes_by_incarnation, records_by_incarnation, size_bytes, records, hole, _, due_ms, proposed, silent, buffer_full, queue_full,
+        agreed, last, marks, dropped, skipped,
     ) = value  # fmt: skip
     joiner: Joiner = object.__new__(type(model))
     joiner.__dict__.update({name: vars(model)[name] for name in _CONSTANT})
-    joiner.lives = _with(
-        Lives, model.lives, _lives=dict(lives), _nonces=set(nonces), _unfenced_by_name=dict(unfenced), changed=dict(changed)
+    joiner.incarnations = _with(
+        Incarnations,
+        model.incarnations,
+        _incarnations=dict(incarnations),
+        _nonces=set(nonces),
+        _unfenced_by_name=dict(unfenced),
+        changed=dict(changed),
     )
-    heaps = {life: list(waiting) for life, waiting in by_life}
+    heaps = {life: list(waiting) for life, waiting in by_incarnation}
     for heap in heaps.values():
         heapify(heap)
     joiner._buffer = _with(
@@ -145,9 +150,9 @@ def thawed(value: Frozen, model: Joiner) -> Joiner:
             number: OrderedDict([((i, s), [Buffered(OFFSET + at, 0, content) for at, content in of_key]) for i, s, of_key in of_partition])
             for number, of_partition in zip(numbers, partitions, strict=True)
         },
-        _by_life=heaps,
-        _bytes_by_life=dict(bytes_by_life),
-        _records_by_life=dict(records_by_life),
+        _by_incarnation=heaps,
+        _bytes_by_incarnation=dict(bytes_by_incarnation),
+        _records_by_incarnation=dict(records_by_incarnation),
         size_bytes=size_bytes,
         records=records,
     )
@@ -156,7 +161,7 @@ def thawed(value: Frozen, model: Joiner) -> Joiner:
     joiner._read_next = dict.fromkeys(streams, OFFSET)
     joiner._queue = deque([_Queued(_moved(source, OFFSET), NOW_MS - age_ms, record, *judged) for age_ms, record, source, *judged in queue])
     joiner.history = History([effect_at(OFFSET + last, model)])
-    joiner.doubts = Doubts(agreed)
+    joiner.suspicions = Suspicions(agreed)
     joiner.marks = {partition: Mark(OFFSET + at, b"") for partition, at in marks}
     joiner._dropped = {partition: (OFFSET + at, hole if waits else _GONE) for partition, at, waits in dropped}
     joiner._queue_ids = queue_ids

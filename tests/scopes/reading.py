@@ -24,7 +24,7 @@ class Kept(msgspec.Struct, frozen=True):
     """The joiner's part of a reader's index (R8), without the offsets."""
 
     log_time_ms: int = 0
-    lives: tuple[Any, ...] = ()
+    incarnations: tuple[Any, ...] = ()
     marks: tuple[int, ...] = (-1,) * len(STREAMS)  # their distances from the offsets at which a restart reads on
 
 
@@ -44,7 +44,7 @@ class Seen(msgspec.Struct, frozen=True):
     paused: tuple[bool, ...]
     more: bool
     hole: tuple[int, int] | None
-    lives: tuple[LifeSeen, ...]
+    incarnations: tuple[LifeSeen, ...]
     log_time_ms: int
     buffered: tuple[frozenset[tuple[int, int]], ...]  # (incarnation, sequence), by partition
     back: tuple[int, ...]
@@ -129,8 +129,8 @@ class Readings:
             assert reading.kept is not None
             kept, back = reading.kept, tuple([reading.back[stream + 1] + read_next[stream] - OFFSET for stream in STREAMS])
             if ready.advanced:
-                lives = {life.incarnation: life for life in (*kept.lives, *ready.lives)}
-                kept = Kept(ready.log_time_ms, tuple([life for _, life in sorted(lives.items())]))
+                incarnations = {life.incarnation: life for life in (*kept.incarnations, *ready.incarnations)}
+                kept = Kept(ready.log_time_ms, tuple([life for _, life in sorted(incarnations.items())]))
                 back = tuple([read_next[stream] - ready.offsets_next[stream] for stream in STREAMS])
                 if min(back) < 0:
                     return Step(-1, wrong=f"what is persisted goes on at {ready.offsets_next}, and was read up to {read_next}")
@@ -138,7 +138,7 @@ class Readings:
                 kept = msgspec.structs.replace(kept, marks=marks)
         again = NOTHING_BACK
         if ready.read_again:
-            joiner.forget_unjudged()
+            joiner.forget_unapplied()
             again = tuple([read_next[stream] - joiner.read_next()[stream] for stream in STREAMS])
             back = tuple([more - less for more, less in zip(back, again, strict=True)]) if keep else NOTHING_BACK
             ready.paused = frozenset()
@@ -173,7 +173,7 @@ class Readings:
     def _made(self, kept: Kept, model: Joiner) -> Joiner:
         marks = {stream: Mark(OFFSET + at, b"") for stream, at in zip(STREAMS, kept.marks, strict=True)}
         last = effect_at(OFFSET + kept.marks[0], model)
-        state = JoinerState(dict.fromkeys(STREAMS, OFFSET), kept.log_time_ms, kept.lives, self._log_state, (last,), marks)
+        state = JoinerState(dict.fromkeys(STREAMS, OFFSET), kept.log_time_ms, kept.incarnations, self._log_state, (last,), marks)
         return self._make(state, self._scope.limits, self._own, self._own_name)
 
     def _number(self, reading: Reading, joiner: Joiner) -> int:
@@ -198,18 +198,18 @@ def _wrong(joiner: Joiner, ready: Ready) -> str:
         return f"partition {hole.partition} is paused, and the hole ({hole.incarnation}, {hole.sequence}) is to be filled from it"
     if hole is None and not ready.more and ORDERING in ready.paused:
         return "the ordering stream is paused, and the head waits for nothing"
-    if not ready.advanced and (ready.batches or ready.lives):
+    if not ready.advanced and (ready.batches or ready.incarnations):
         return "the head has not moved, so nothing is persisted, and there are batches or lives"
     return ""
 
 
 def _seen(reading: Reading, joiner: Joiner) -> Seen:
-    lives = [life for _, life in sorted(joiner.lives._lives.items())]
+    incarnations = [life for _, life in sorted(joiner.incarnations._incarnations.items())]
     return Seen(
         tuple([stream in reading.paused for stream in STREAMS]),
         reading.more,
         (joiner.hole.incarnation, joiner.hole.sequence) if joiner.hole is not None else None,
-        tuple([(life.sequence_last, life.fenced, life.active_at_ms) for life in lives]),
+        tuple([(life.sequence_last, life.fenced, life.active_at_ms) for life in incarnations]),
         joiner._log_time_ms,
         tuple([frozenset(joiner._buffer._partitions.get(stream, ())) for stream in STREAMS if stream != ORDERING]),
         reading.back,

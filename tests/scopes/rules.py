@@ -36,7 +36,7 @@ class Rules:
         """Returns the state before the first move."""
         scope = self.scope
         left = Left(scope.crashes, scope.restarts, scope.lost, scope.repeats, scope.fills, scope.ticks, scope.fences)
-        arrived = ((0,) * len(STREAMS),) * len(scope.lives)
+        arrived = ((0,) * len(STREAMS),) * len(scope.incarnations)
         reader = Reader(self.readings.start, (0,) * len(STREAMS), (), ())
         return World(arrived, (), left, (), ((),) * len(STREAMS), 0, 0, (reader,) * scope.readers)
 
@@ -188,11 +188,13 @@ class Rules:
         seen = self.readings.seen[reader.reading]
         if seen.more or _is_behind(world, reader):
             return
-        lives, log_time_ms, _, contents = self.expectations.states[world.expected]
+        incarnations, log_time_ms, _, contents = self.expectations.states[world.expected]
         if reader.owed:
             raise Broken(f"reader {at + 1} has read all of the log and has not emitted {_told(reader.owed)}")
-        if (seen.lives, seen.log_time_ms) != (lives, log_time_ms):
-            raise Broken(f"reader {at + 1} holds lives {seen.lives} at {seen.log_time_ms}, and the log says {lives} at {log_time_ms}")
+        if (seen.incarnations, seen.log_time_ms) != (incarnations, log_time_ms):
+            raise Broken(
+                f"reader {at + 1} holds lives {seen.incarnations} at {seen.log_time_ms}, and the log says {incarnations} at {log_time_ms}"
+            )
         for held, may_count in zip(seen.buffered, contents, strict=True):
             if held:
                 never = sorted(held - {content[:2] for content in may_count})
@@ -204,11 +206,11 @@ class Rules:
         seen, numbers = self.readings.seen[reader.reading], self.scope.numbers
         if seen.hole is not None and numbers["fill", *seen.hole] not in step.proposed:
             raise Broken(f"the hole {seen.hole} is a hole_timeout old and not proposed for a fill")
-        lives, log_time_ms, _, _ = self.expectations.states[world.expected]
+        incarnations, log_time_ms, _, _ = self.expectations.states[world.expected]
         for life in sorted({content[0] for held in seen.buffered for content in held}):
-            if life > len(lives):
+            if life > len(incarnations):
                 continue
-            last, fenced, active_at_ms = lives[life - 1]
+            last, fenced, active_at_ms = incarnations[life - 1]
             silent = active_at_ms < log_time_ms - self.scope.limits.worker_timeout_ms
             if silent and not fenced and numbers["fence", life, last] not in step.proposed:
                 raise Broken(f"life {life} is silent, an orphan of its is buffered, and it is not proposed for a fence")

@@ -91,7 +91,7 @@ class Scope(msgspec.Struct, frozen=True, dict=True):
     """A small model: the incarnations and their batches, and the number of each fault that may happen, at any moment and to any of them."""
 
     name: str
-    lives: tuple[Life, ...]
+    incarnations: tuple[Life, ...]
     crashes: int = 0  # incarnations that end with sends in flight: each of these still arrives, or never does
     stragglers: bool = True  # whether these sends may still arrive after a reader has seen that they are missing
     restarts: int = 0  # of readers, which resume from their persisted state
@@ -114,7 +114,7 @@ class Scope(msgspec.Struct, frozen=True, dict=True):
     def labels(self) -> tuple[Label, ...]:
         """All records that may be written."""
         found = []
-        for life, sends in enumerate(self.lives, 1):
+        for life, sends in enumerate(self.incarnations, 1):
             found.append(Label("register", life, 0, ORDERING))
             found.append(Label("fence", life, 0, ORDERING))
             for sequence, partition in enumerate(sends.partitions, 1):
@@ -138,7 +138,7 @@ class Scope(msgspec.Struct, frozen=True, dict=True):
                 tuple(
                     [tuple([n for n, x in enumerate(self.labels) if x.life == life and x.stream == s and x.kind in kinds]) for s in STREAMS]
                 )
-                for life in range(1, len(self.lives) + 1)
+                for life in range(1, len(self.incarnations) + 1)
             ]
         )
 
@@ -166,7 +166,7 @@ class Scope(msgspec.Struct, frozen=True, dict=True):
         label, at_ms = self.labels[number], self.append_time_ms(number)
         match label.kind:
             case "register":
-                data = _signed(Register(nonce(str(label.life)), _GENESIS.view, 1, self.lives[label.life - 1].name, "0"))
+                data = _signed(Register(nonce(str(label.life)), _GENESIS.view, 1, self.incarnations[label.life - 1].name, "0"))
             case "fence":
                 data = _signed(Fence(1, _GENESIS.view, label.life, label.number))
             case "entry":

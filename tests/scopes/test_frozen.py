@@ -18,7 +18,7 @@ class _Remembers(Joiner):
 def _model(kind: type[Joiner] = Joiner) -> Joiner:
     joiner = kind(JoinerState(dict.fromkeys(STREAMS, 0)))
     joiner.step([genesis()], 0)
-    joiner.lives.changed.clear()
+    joiner.incarnations.changed.clear()
     return joiner
 
 

@@ -39,8 +39,8 @@ def test_every_interleaving(name: str, record_property: Callable[[str, object], 
 def test_combined_is_what_was_asked_for() -> None:
     """The combined scope has two workers with three batches each, and a crash, a lost send, a repeat and a fill race."""
     scope = SCOPES["combined"]
-    assert [len(life.partitions) for life in scope.lives] == [3, 3]
-    assert len({life.name for life in scope.lives}) == 2
+    assert [len(life.partitions) for life in scope.incarnations] == [3, 3]
+    assert len({life.name for life in scope.incarnations}) == 2
     assert min(scope.crashes, scope.lost, scope.repeats, scope.fills) == 1
     assert not scope.large
 
@@ -48,8 +48,8 @@ def test_combined_is_what_was_asked_for() -> None:
 def test_combined_pairs_have_the_same_faults() -> None:
     """The scope `combined-pairs` is the combined scope with one batch fewer per worker."""
     pairs, combined = (SCOPES[name] for name in ("combined-pairs", "combined"))
-    assert [len(life.partitions) for life in pairs.lives] == [2, 2]
-    assert msgspec.structs.replace(pairs, name=combined.name, lives=combined.lives) == combined
+    assert [len(life.partitions) for life in pairs.incarnations] == [2, 2]
+    assert msgspec.structs.replace(pairs, name=combined.name, incarnations=combined.incarnations) == combined
 
 
 def test_a_search_is_repeatable() -> None:

@@ -175,8 +175,8 @@ class Moves:
             return False
         sends = {(move.life, move.stream) for move in must if move.cause == "send"}
         fills = len({move.label for move in must if move.cause == "on-way"})
-        lives = sorted({life for life, _ in sends})
-        for crashed in combinations(lives, min(world.left.crashes, len(lives))):
+        incarnations = sorted({life for life, _ in sends})
+        for crashed in combinations(incarnations, min(world.left.crashes, len(incarnations))):
             lost = [send for send in sends if send[0] not in crashed]
             if len(lost) + fills <= world.left.lost and all(self._is_last(world, *send) for send in lost):
                 return True

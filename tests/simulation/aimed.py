@@ -101,9 +101,9 @@ class Aimed:
             return False
         self._cut(ORDERING, draw.choice(effects[-6:]).offset)
         cluster.wake()
-        lives, length = worker.driver.joiner.lives, len(cluster.streams[ORDERING])
+        incarnations, length = worker.driver.joiner.incarnations, len(cluster.streams[ORDERING])
         wrote = await self._until(
-            lambda: any(name_of(ordering_record(record.value), lives) == slot.name for record in cluster.streams[ORDERING][length:])
+            lambda: any(name_of(ordering_record(record.value), incarnations) == slot.name for record in cluster.streams[ORDERING][length:])
         )
         for other in others:
             if other in down:

@@ -22,9 +22,9 @@ def kept(world: "World") -> list[Violation]:
     to_heads: dict[int, Replayed] = {}
     for process in world.processes():
         worker = process.worker
-        if worker is None or worker.index.broken or worker.index.agreement.condemned:
+        if worker is None or worker.index.broken or worker.index.agreement.quarantined:
             continue
-        if everything and (process.met != everything or worker.driver.doubt() or process.was_paused_since(world.loop.time())):
+        if everything and (process.met != everything or worker.driver.suspicion() or process.was_paused_since(world.loop.time())):
             continue  # it has not noticed the loss of what it read, or could not yet
         if everything and process.interrupted:
             continue  # it is about to notice
@@ -65,7 +65,7 @@ def silent_lives(world: "World") -> list[int]:
             }
     return [
         life.incarnation
-        for life in replayed.lives
+        for life in replayed.incarnations
         if not life.fenced
         and life.active_at < silent_since_ms
         and any(

@@ -37,7 +37,7 @@ class Broken:
         replayed = replay(world.cluster.streams)
         if replayed.ended_by != "end" or not all(world.cluster.takes(stream) for stream in world.cluster.streams):
             return
-        view, incarnation = View(replayed.seen, replayed.history), len(replayed.lives) + 1
+        view, incarnation = View(replayed.seen, replayed.history), len(replayed.incarnations) + 1
         self._order(Register(self._draw.randbytes(16), view, FORMAT_VERSION, "broken", "0"))
         for sequence in range(1, BATCHES + 1):
             kind = self._draw.choice(KINDS)

@@ -34,7 +34,7 @@ def violations(world: World) -> list[str]:
     world.counts.update(_load(world))
     world.counts.update(world.cluster.fates_met)
     world.counts["holes filled"] = len([batch for batch in replayed.batches if batch.filled])
-    world.counts["lives fenced by peers"] = len([life for life in replayed.lives if life.fenced and not life.fenced_by])
+    world.counts["lives fenced by peers"] = len([life for life in replayed.incarnations if life.fenced and not life.fenced_by])
     looked_up = [decision for decision in told.looked_up if decision not in replayed.decisions[decision["position"] :][:1]]
     problems = world.problems + world.clients.problems + excused.wrong_roots(world, replayed) + namesakes_unnoticed(world)
     problems += [*readings.violations(replayed), *world.clients.hostile.found_in(chain(*world.cluster.streams.values()))]
@@ -120,7 +120,9 @@ def _forged(world: World, replayed: Replayed) -> list[str]:
     forged = {id(record) for record in world.cluster.forged}
     streams = {stream: [record for record in records if id(record) not in forged] for stream, records in world.cluster.streams.items()}
     honest = replay(streams)
-    same = honest.decisions == replayed.decisions and honest.histories == replayed.histories and honest.lives == replayed.lives
+    same = (
+        honest.decisions == replayed.decisions and honest.histories == replayed.histories and honest.incarnations == replayed.incarnations
+    )
     return [] if same else ["records without a good signature have changed something"]
 
 

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from joiner.history import Comparison, History
-from joiner.lives import Lives
+from joiner.incarnations import Incarnations
 from joiner.look import sought
 from notary.index import rows
 from notary.index.store import META
@@ -194,7 +194,9 @@ class Losses:
             if by is process or by.dead or by.worker is None or not self.unmet(given.met):
                 continue
             theirs = by.worker.driver.joiner.history
-            views = foreign_views(judged, (by.worker_name, by.worker.driver.joiner.lives), (process.worker_name, joiner.lives))
+            views = foreign_views(
+                judged, (by.worker_name, by.worker.driver.joiner.incarnations), (process.worker_name, joiner.incarnations)
+            )
             if theirs.compare(given.view) is not Comparison.OWN:
                 continue
             shown = [
@@ -246,13 +248,15 @@ class Losses:
             reasons = [process.worker.not_ready() or "" for process in world.processes() if process.worker is not None]
             if any("it cannot write there" in why for why in reasons) and world.owner.repair():
                 world.count("keys put in force again")
-            in_doubt = [process for process in world.processes() if process.worker is not None and process.worker.driver.joiner.doubts.open]
+            in_doubt = [
+                process for process in world.processes() if process.worker is not None and process.worker.driver.joiner.suspicions.open
+            ]
             if not in_doubt or world.loop.time() - began_s < SETTLED_AFTER_S:
                 continue
             # Settle on an index that the log confirms: it has been compared, and its worker reads on.
             for process in in_doubt:
                 driver = process.worker.driver if process.worker is not None else None
-                if driver is not None and not driver._doubt and driver.joiner.history.seen:
+                if driver is not None and not driver._suspicion and driver.joiner.history.seen:
                     world.say("owner", f"settles the history of {process.name}")
                     world.count("doubts settled")
                     world.owner.settle(driver.joiner.history.view)
@@ -268,7 +272,7 @@ def _since(unmet: frozenset[int]) -> Iterator[frozenset[int]]:
     return (frozenset(number for number in unmet if number >= first) for first in sorted(unmet))
 
 
-def foreign_views(records: Sequence[Applied], writer: tuple[str, Lives], reader: tuple[str, Lives]) -> list[View]:
+def foreign_views(records: Sequence[Applied], writer: tuple[str, Incarnations], reader: tuple[str, Incarnations]) -> list[View]:
     """Returns the writer's views that are foreign to the reader, unless a later record overrules them.
 
     A record of a third worker overrules a view if it has the reader's history and covers more records than the reader had before the
@@ -288,12 +292,12 @@ def foreign_views(records: Sequence[Applied], writer: tuple[str, Lives], reader:
     return found
 
 
-def name_of(record: Ordering | None, lives: Lives) -> str:
+def name_of(record: Ordering | None, incarnations: Incarnations) -> str:
     """Returns the name of the worker that wrote an ordering record, by these incarnations; empty if unknown."""
     if isinstance(record, Register):
         return record.name
     if isinstance(record, Entry | Fence | Root):
-        life = lives.get(record.writer if isinstance(record, Fence) else record.incarnation)
+        life = incarnations.get(record.writer if isinstance(record, Fence) else record.incarnation)
         return "" if life is None else life.name
     return ""
 

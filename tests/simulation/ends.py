@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from notary.index.store import DECISIONS, STATES
-from ordering.errors import Condemned, ConfigurationError, Fatal, FatalCode
+from ordering.errors import ConfigurationError, Fatal, FatalCode, Quarantined
 from ordering.log import ORDERING
 from ordering.records import View
 from tests.checkers.records import Entry, Ordering, ordering_record
@@ -32,7 +32,7 @@ ARCHIVED = 0.8
 def judge(world: "World", slot: Slot, process: Process, problem: Exception) -> str:
     """Returns the name under which this end is counted, empty if nothing caused it. The operator follows the runbook."""
     text = str(problem)
-    if isinstance(problem, Condemned):
+    if isinstance(problem, Quarantined):
         # Roots reveal a changed consumed state; the audit, or a read, reveals a changed decision.
         family, counted = (STATES, "diverged indexes condemned") if "its root is" in text else (DECISIONS, "altered indexes noticed")
         if family not in slot.disk.altered:
@@ -100,7 +100,7 @@ def namesakes_unnoticed(world: "World") -> list[str]:
         f"{process.name}: others of its name fenced {count} of its lives, and it goes on"
         for slot in world.slots
         if (process := slot.running()) is not None
-        if (count := _lost(world, slot, process, lasted_s=LASTED_S - READ_LATE_S, known=process.lives)) >= LIVES_LOST_MAX
+        if (count := _lost(world, slot, process, lasted_s=LASTED_S - READ_LATE_S, known=process.incarnations)) >= LIVES_LOST_MAX
     ]
 
 

@@ -99,7 +99,7 @@ def wrong_roots(world: "World", replayed: Replayed) -> list[str]:
     roots = [root for root in replayed.checkpoints if root.counted]
     world.counts["checkpoints"] = len(roots)
     wrong = [root for root in roots if root.size > len(replayed.decisions) or root.root != replayed.root(root.size)]
-    excused = [root for root in wrong if any(one.wrote(replayed.lives[root.incarnation - 1].nonce) for one in world.divergences)]
+    excused = [root for root in wrong if any(one.wrote(replayed.incarnations[root.incarnation - 1].nonce) for one in world.divergences)]
     world.counts["wrong roots"] = len(excused)
     return [
         f"checkpoint of life {root.incarnation} at {root.size} decisions has another root than the log"

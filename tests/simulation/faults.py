@@ -245,10 +245,10 @@ class Faults:
             self._tell("owner", f"declares {count} payload partitions", "partitions added")
 
     async def _retire(self) -> None:
-        lives = [process.worker.sender.incarnation for process in self.world.processes() if process.worker is not None]
-        incarnation = self.draw.choice([self.draw.randint(1, 9), *lives])
+        incarnations = [process.worker.sender.incarnation for process in self.world.processes() if process.worker is not None]
+        incarnation = self.draw.choice([self.draw.randint(1, 9), *incarnations])
         # `notary retire` looks the incarnation up in the log, so it never retires one that has not started.
-        begun = len(replay(self.world.cluster.streams).lives)
+        begun = len(replay(self.world.cluster.streams).incarnations)
         if incarnation is not None and incarnation <= begun:
             self.world.owner.retire(incarnation)
             self._tell("owner", f"retires incarnation {incarnation}", "retired incarnations")

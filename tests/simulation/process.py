@@ -22,7 +22,7 @@ from notary.http.call import Call
 from notary.index import Index
 from notary.self_check import SelfCheckSettings
 from notary.service import Ending, leaves, serve_until
-from notary.worker import Surroundings, Worker, check_genesis
+from notary.worker import Environment, Worker, check_genesis
 from ordering.genesis import read_genesis
 from ordering.log import Record
 from ordering.records import View
@@ -124,7 +124,7 @@ class Process:
         config: SimulatedConfig,
         cluster: Cluster,
         disk: SimulatedDisk,
-        surroundings: Surroundings,
+        environment: Environment,
         dies: Callable[[str], bool],
     ) -> None:
         self.name = name
@@ -132,7 +132,7 @@ class Process:
         self.identity = identity
         """The prefix of the nonces of its incarnations."""
         self.began_s = cluster.loop.time()
-        self.lives: set[int] = set()
+        self.incarnations: set[int] = set()
         """The incarnations under which it was seen to run."""
         self.problems: list[str] = []
         """The violations that this process has committed."""
@@ -156,7 +156,7 @@ class Process:
         self._buffered = BufferBound(config.joiner_limits.buffer_bytes_max)
         self._looked = Looked(cluster, self.paused_s)
         self._disk = disk
-        self._surroundings = surroundings
+        self._environment = environment
         self._dies = dies
         self._app = App()
         self._main: asyncio.Task[Any] | None = None
@@ -200,7 +200,7 @@ class Process:
         if self.dead:
             raise Died(where)
         if self.worker is not None and self.worker.sender.incarnation is not None:
-            self.lives.add(self.worker.sender.incarnation)
+            self.incarnations.add(self.worker.sender.incarnation)
 
     def polled(self, reader: SimulatedReader, records: Sequence[Record]) -> None:
         """Check the records that its reader is about to return."""
@@ -289,7 +289,7 @@ class Process:
             log_identity=f"{self.log.identity} {log_id.hex()}",
             worker_name=config.worker.name,
         )
-        self.worker = Worker(config, self.log, index, self._surroundings)
+        self.worker = Worker(config, self.log, index, self._environment)
         self.worker.driver._applier = _Watched(self, index)
         return self.worker
 
@@ -344,8 +344,8 @@ class Process:
         if path == "/v1/submissions" and self.wrong_clock():
             self.problems.append("it takes in a submission while its clock is wrong by years")
         agreement = None if self.worker is None else self.worker.index.agreement
-        if agreement is not None and (agreement.disputed or agreement.condemned) and path.startswith(TOLD):
-            self.problems.append(f"it answers {path}, and should not: {agreement.condemned or agreement.votes.told()}")
+        if agreement is not None and (agreement.disputed or agreement.quarantined) and path.startswith(TOLD):
+            self.problems.append(f"it answers {path}, and should not: {agreement.quarantined or agreement.votes.rendered()}")
 
     def _answer(
         self, method: str, path: str, body: bytes, headers: Mapping[bytes, bytes | None], answered: "asyncio.Future[Answer | None]"

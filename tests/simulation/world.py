@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 import msgspec
 
-from notary.worker import Surroundings
+from notary.worker import Environment
 from ordering.log import ORDERING
 from tests.checkers.history import History
 from tests.simulation import bounds, divergence, ends
@@ -236,7 +236,7 @@ class World:
                 slot.disk.judged_live = process.worker.driver.joiner.offset_head
             self._blame(process)
             for problem in problems:
-                self._judge_end(slot, process, problem)
+                self._apply_end(slot, process, problem)
             if slot.needs_disk:
                 slot.disk.wipe()
                 slot.needs_disk = False
@@ -250,7 +250,7 @@ class World:
         running = asyncio.create_task(process.run())
         while not running.done():
             await asyncio.wait([running], timeout=OPERATOR_LOOKS_S)
-            if process.worker is not None and process.worker.index.agreement.condemned:
+            if process.worker is not None and process.worker.index.agreement.quarantined:
                 process.stop.set()
         return running.result()
 
@@ -272,7 +272,7 @@ class World:
         if slot.misnamed:
             config = msgspec.structs.replace(config, **{slot.misnamed: OTHER_NOTARY})
         clock = lambda: self.wall_ms() + slot.skew_ms + slot.wrong_clock_ms  # noqa: E731
-        around = Surroundings(clock, self.loop.time, self._nonces_of(slot))
+        around = Environment(clock, self.loop.time, self._nonces_of(slot))
         process = Process(slot.label, slot.identity(), config, self.cluster, slot.disk, around, lambda where: self._dies(slot, where))
         began_wrong = bool(slot.wrong_clock_ms)
         process.misnamed = slot.misnamed
@@ -295,7 +295,7 @@ class World:
         self.count("deaths at a step")
         return True
 
-    def _judge_end(self, slot: Slot, process: Process, problem: Exception) -> None:
+    def _apply_end(self, slot: Slot, process: Process, problem: Exception) -> None:
         """Check that a fault explains why this process ended by itself."""
         self.say(slot.label, f"ended: {problem!r}")
         if counted := ends.judge(self, slot, process, problem):
@@ -335,10 +335,10 @@ class World:
 
     def _look_for_doubts(self, process: Process) -> None:
         """Check that no worker suspects a log that has lost nothing, and that none becomes ready against what the log shows (`damage`)."""
-        doubts = None if process.worker is None else process.worker.driver.joiner.doubts
-        if doubts is not None and doubts.open and not self.losses.damages:
-            self.problem(process.name, f"it is in doubt, and nothing was lost: {doubts.describe()}")
-        if doubts is not None and doubts.live and not process.became_live:
+        suspicions = None if process.worker is None else process.worker.driver.joiner.suspicions
+        if suspicions is not None and suspicions.open and not self.losses.damages:
+            self.problem(process.name, f"it is in doubt, and nothing was lost: {suspicions.describe()}")
+        if suspicions is not None and suspicions.live and not process.became_live:
             process.became_live = True
             if self.losses.damages and (wrong := self.losses.look(process)):
                 self.problem(process.name, wrong)

@@ -82,8 +82,8 @@ def written(moves: list[Move]) -> tuple[Writer, list[Ends]]:
     log.register("w0", "nonce 0")
     ends = [writer.ends]
     for what, one, other in moves:
-        lives = len(writer.replayed.lives)
-        incarnation, partition = 1 + one % lives, other % PARTITIONS
+        incarnations = len(writer.replayed.incarnations)
+        incarnation, partition = 1 + one % incarnations, other % PARTITIONS
         # Few states and few contents, for conflicts and repeated requests.
         inputs, references = [state(f"{one % 5}"), state(f"{other % 5}", 1)], [state(f"{other % 4}")]
         entry, payload, fill = writer.send(
@@ -105,11 +105,11 @@ def written(moves: list[Move]) -> tuple[Writer, list[Ends]]:
         elif what == 7:
             log.register(f"w{one}", f"nonce {other}")
         elif what == 8:
-            log.fence(incarnation, writer.replayed.lives[incarnation - 1].sequence_last + other // 2)
+            log.fence(incarnation, writer.replayed.incarnations[incarnation - 1].sequence_last + other // 2)
         elif what == 9:
             writer.checkpoint(incarnation, other % (len(writer.replayed.decisions) + 1))
         elif what == 10:
-            writer.fill(lives + 1, 1 + one, b"", partition)  # a fill that comes before its incarnation registers
+            writer.fill(incarnations + 1, 1 + one, b"", partition)  # a fill that comes before its incarnation registers
         while later and (what == 11 or len(later) > one):
             later.pop(0)()
         ends.append(writer.ends)

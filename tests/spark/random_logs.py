@@ -23,7 +23,7 @@ def random_log(seed: int, moves: int) -> SignedLog:
 
 def _move(log: SignedLog, draw: Random, number: int) -> None:
     replayed = log.replayed()
-    incarnation = draw.randrange(0 if number % 9 == 0 else 1, len(replayed.lives) + 2)
+    incarnation = draw.randrange(0 if number % 9 == 0 else 1, len(replayed.incarnations) + 2)
     life = replayed.life(incarnation)
     reached = life.sequence_last if life else 0
     sequence = reached + draw.choice([1, 1, 1, 1, 2, 0])

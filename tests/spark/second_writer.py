@@ -24,7 +24,7 @@ class SecondWriter:
         self._ordering, self._payload = topic_names(prefix)
         self._key = key
         self._found = found
-        self._incarnation = len(found.lives) + 1
+        self._incarnation = len(found.incarnations) + 1
         self.view = View(found.seen, found.history)
 
     async def append(self, record: WorkerRecord, key: SigningKey | None = None) -> int:

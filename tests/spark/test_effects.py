@@ -102,15 +102,15 @@ def _found(verdict: AppliedRecord) -> tuple[object, ...]:
 
 def _carried(effects: Effects) -> tuple[object, ...]:
     carry = effects.carry
-    lives = [
+    incarnations = [
         (each.nonce, each.name.decode(), int.from_bytes(each.reached, "big"), each.over, each.active_at_ms) for each in carry.incarnations
     ]
-    return (carry.seen, effects.history, carry.partitions, carry.log_time_ms, carry.settled, lives)
+    return (carry.seen, effects.history, carry.partitions, carry.log_time_ms, carry.settled, incarnations)
 
 
 def _expected(replayed: Replayed) -> tuple[object, ...]:
-    lives = [(each.nonce, each.name, each.sequence_last, each.fenced, each.active_at) for each in replayed.lives]
-    return (replayed.seen, replayed.history, replayed.partitions, replayed.log_time, replayed.settled, lives)
+    incarnations = [(each.nonce, each.name, each.sequence_last, each.fenced, each.active_at) for each in replayed.incarnations]
+    return (replayed.seen, replayed.history, replayed.partitions, replayed.log_time, replayed.settled, incarnations)
 
 
 @pytest.mark.parametrize("seed", range(100))

@@ -79,7 +79,7 @@ def _hold(rows: dict[str, list[Any]], streams: Streams) -> Replayed:
     assert (carry.partitions, carry.settled) == (replayed.partitions, replayed.settled)
     assert ([key for _, key in identity.notary_keys], identity.log_id) == (replayed.keys, replayed.log_id)
     assert [(each.nonce, each.name.decode(), each.over, _number(each.reached)) for each in carry.incarnations] == [
-        (life.nonce, life.name, life.fenced, life.sequence_last) for life in replayed.lives
+        (life.nonce, life.name, life.fenced, life.sequence_last) for life in replayed.incarnations
     ]
     assert rows["orphans"] == _in_order(_orphans(streams, replayed))
     return replayed
@@ -94,7 +94,7 @@ def _orphans(streams: Streams, replayed: Replayed) -> list[tuple[Any, ...]]:
                 first.setdefault((record.key, record.value), record)
         for (key, _), record in first.items():
             incarnation, sequence = _number(key[:8]), _number(key[8:])
-            life = replayed.lives[incarnation - 1] if 1 <= incarnation <= len(replayed.lives) else None
+            life = replayed.incarnations[incarnation - 1] if 1 <= incarnation <= len(replayed.incarnations) else None
             if life is None or (not life.fenced and sequence > life.sequence_last):
                 found.append((record.offset, record.append_time_ms, key, record.value, partition))
     return found

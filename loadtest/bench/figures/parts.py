@@ -18,7 +18,7 @@ from notary.decision import Decision, Outcome, leaf
 from notary.index import Index
 from notary.index.tiles import INSIDES_KEPT
 from notary.receipts import Issuer
-from notary.tree import Tree, View, inside_of, leaf_hash
+from notary.tree import Tree, TreeView, inside_of, leaf_hash
 from notary.verify import VerifierKey, verify_receipt
 from payload import decode_requests
 
@@ -105,7 +105,7 @@ def _stages(seconds: float, seed: int, decisions: int) -> dict[str, float]:
     """Returns the microseconds a decision of each stage; signing is done once a step."""
     tree, tiles = Tree(), dict[tuple[int, int], bytes]()
     key = Ed25519PrivateKey.from_private_bytes(sha256(b"%d" % seed).digest())
-    view = View(0, [], _never)
+    view = TreeView(0, [], _never)
     issuer = Issuer(ORIGIN, key, lambda: view)
     spent = dict.fromkeys(("hash_us", "tree_us", "sign_us", "text_us"), 0.0)
     read_full = lru_cache(maxsize=INSIDES_KEPT)(lambda level, index: inside_of(tiles[level, index]))  # as the index does
@@ -117,7 +117,7 @@ def _stages(seconds: float, seed: int, decisions: int) -> dict[str, float]:
         hashes = [leaf_hash(leaf(decision)) for decision in step]
         hashed = time.perf_counter()
         changed = tree.append(hashes)
-        view = View(tree.size, tree.edge, read_full)
+        view = TreeView(tree.size, tree.edge, read_full)
         grown = time.perf_counter()
         tiles.update(changed)
         issuer.checkpoint()

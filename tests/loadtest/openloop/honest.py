@@ -15,7 +15,7 @@ from loadtest.rig.signing import NOTARY, PARTY, SubmissionSigner
 from notary.decision import leaf
 from notary.receipts import Issuer
 from notary.receipts.note import VerifierKey
-from notary.tree import Tree, View, leaf_hash
+from notary.tree import Tree, TreeView, leaf_hash
 from notary.verify import NotVerified, decision_of, verify_receipt
 from tests.checkers.judge import hashed, judge
 
@@ -38,7 +38,7 @@ class Honest:
         self._decided: dict[str, dict[str, Any]] = {}
         self._consumer: dict[str, str] = {}
         self._tree = Tree()
-        self._view = View(0, [], _never)
+        self._view = TreeView(0, [], _never)
         self._key = Ed25519PrivateKey.from_private_bytes(bytes(32))
         self._issuer = Issuer(ORIGIN, self._key, lambda: self._view)
 
@@ -78,7 +78,7 @@ class Honest:
                 self._consumer.update(dict.fromkeys(request.get("inputs", ()), hashed(id_)))
             if self.position_next <= 250:
                 self._tree.append([leaf_hash(leaf(decision_of(self._decided[id_])))])
-                self._view = View(self._tree.size, self._tree.edge, _never)
+                self._view = TreeView(self._tree.size, self._tree.edge, _never)
         return self._decided[id_]
 
 

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from deploy.local import Cluster
-from deploy.local.process import Process
+from deploy.local.process import BrokerProcess
 from loadtest.bench.figures.peers import measure_limits
 from loadtest.bench.report import Report
 from loadtest.peers.__main__ import main
@@ -228,7 +228,7 @@ def test_processes_end_whatever_happens() -> None:
     born = json.loads((Path(folder) / "processes.json").read_text())[0][1]
     block.kill()
     block.communicate()
-    assert Process(int(pid), born).wait(30)
+    assert BrokerProcess(int(pid), born).wait(30)
     for _ in range(100):
         if not Path(folder).exists():
             break

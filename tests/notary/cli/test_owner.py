@@ -153,7 +153,7 @@ def test_a_record_that_takes_no_effect(
     assert run(directory, "retire", "w1") == 0
     capsys.readouterr()
     # As when another operator retired the worker meanwhile: the command still assumes that its incarnation is not fenced.
-    monkeypatch.setattr("joiner.lives.Lives.named", lambda lives, name: lives.get(1))
+    monkeypatch.setattr("joiner.incarnations.Incarnations.named", lambda incarnations, name: incarnations.get(1))
     code, printed = run_json(capsys, directory, "retire", "w1")
     assert (code, printed["took_effect"], printed["offset"]) == (1, False, 3)
     assert printed["why_not"] == "retire of incarnation 1 does not count"

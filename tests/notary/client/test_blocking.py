@@ -6,7 +6,7 @@ from concurrent.futures import CancelledError, ThreadPoolExecutor
 
 import pytest
 
-from notary.client import Client, Patience, Signer, Unanswered
+from notary.client import Client, RetryPolicy, Signer, Unanswered
 from ordering.errors import ConfigurationError
 from tests.notary.client.scripted import PARTY, PEM, Notary, Worker, nobody, request, staged
 
@@ -55,7 +55,7 @@ def test_closing_ends_what_is_still_asked() -> None:
     """Closing the client cancels a pending call in another thread with CancelledError; later calls raise an error."""
     worker = Worker(Notary(), [], then="hang")
     with staged(worker) as urls, ThreadPoolExecutor(1) as pool:
-        client = Client(urls, PARTY, SIGNER, patience=Patience(attempt_s_max=3600))
+        client = Client(urls, PARTY, SIGNER, retry_policy=RetryPolicy(attempt_s_max=3600))
         waiting = pool.submit(lambda: client.submit([request(1)], deadline_s=3600))
         while not worker.bodies:
             time.sleep(0.01)

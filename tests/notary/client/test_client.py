@@ -14,8 +14,8 @@ from notary.client import (
     AsyncClient,
     Contradiction,
     NotaryDescription,
-    Patience,
     Refused,
+    RetryPolicy,
     Signer,
     TransactionRequest,
     Unanswered,
@@ -25,16 +25,17 @@ from notary.verify import verify_receipt
 from ordering.errors import ConfigurationError, Malformed, NotReady, OutcomeUnknown
 from tests.notary.client.scripted import NAME, PARTY, PEM, VERIFIER_KEY, Notary, Worker, nobody, request, staged
 
-QUICK = Patience(attempt_s_max=2.5, connect_s_max=2.5, backoff_s_first=0.01, backoff_s_max=0.05)
+QUICK = RetryPolicy(attempt_s_max=2.5, connect_s_max=2.5, backoff_s_first=0.01, backoff_s_max=0.05)
 LONG_S = 60.0
 
 
 def client_of(urls: Sequence[str], **more: Any) -> AsyncClient:
-    return AsyncClient(urls, PARTY, Signer.from_pem(PEM), **{"patience": QUICK, "verifier_keys": VERIFIER_KEY, **more})
+    return AsyncClient(urls, PARTY, Signer.from_pem(PEM), **{"retry_policy": QUICK, "verifier_keys": VERIFIER_KEY, **more})
 
 
+# The name is given, so the first connection to each worker has the submission as its first call.
 async def submit(urls: Sequence[str], count: int = 3, deadline_s: float = LONG_S, **more: Any) -> list[Answer]:
-    async with client_of(urls, **more) as client:
+    async with client_of(urls, **{"notary_name": NAME, **more}) as client:
         return await client.submit([request(number) for number in range(count)], deadline_s=deadline_s)
 
 
@@ -110,6 +111,18 @@ async def test_a_lone_worker_is_asked_again(failure: str) -> None:
         await submit(urls)
     assert len(worker.bodies) == 4
     assert len(set(worker.bodies)) == 1
+
+
+async def test_a_connection_that_was_closed_while_idle_is_opened_again() -> None:
+    """If a worker closes a connection as the next call arrives on it, the call goes to the same worker, and no other is tried."""
+    notary = Notary()
+    restarted, other = Worker(notary, ["answer", "reset"]), Worker(notary, [])
+    with staged(restarted, other) as urls:
+        async with client_of(urls, notary_name=NAME) as client:
+            for number in range(2):
+                await client.submit([request(number)])
+    assert (len(restarted.bodies), len(other.bodies)) == (3, 0)
+    assert restarted.bodies[1] == restarted.bodies[2]
 
 
 async def test_a_refused_connection_leads_to_the_next_url() -> None:
@@ -311,7 +324,7 @@ async def test_what_is_sent_is_what_the_contract_says() -> None:
     """The client sends a JSON POST with a bounded wait (`Prefer`), and can leave receipts out."""
     worker = Worker(Notary(), [])
     with staged(worker) as urls:
-        async with client_of(urls, patience=Patience(wait_s_max=4)) as client:
+        async with client_of(urls, retry_policy=RetryPolicy(wait_s_max=4)) as client:
             await client.submit([request(1)], deadline_s=3600)
             await client.submit([request(1)], deadline_s=0.9, receipts=False)
     assert [headers["prefer"] for headers in worker.headers] == ["wait=4", "wait=1"]
@@ -333,7 +346,14 @@ async def test_lookups() -> None:
             assert await client.transaction("ab" * 32) is None
             assert (await client.state(spent)).position == 0
             assert (await client.state(free)).consumed_by is None
-            assert await client.notary() == NotaryDescription(NAME, "notary.example/london", VERIFIER_KEY, "1", {"requests": 1000})
+            assert await client.notary() == NotaryDescription(
+                name=NAME,
+                origin="notary.example/london",
+                verifier_key=VERIFIER_KEY,
+                software_version="1",
+                worker="w",
+                limits={"requests": 1000},
+            )
             with pytest.raises(Malformed, match="state: expected"):
                 await client.state("nonsense")
             with pytest.raises(Malformed, match="transaction id: expected"):
@@ -343,7 +363,7 @@ async def test_lookups() -> None:
 async def test_lookups_without_an_answer_are_unreachable() -> None:
     """A lookup without an answer raises an error that means: surely nothing was applied."""
     with nobody() as url:
-        async with AsyncClient([url], patience=QUICK) as client:
+        async with AsyncClient([url], retry_policy=QUICK) as client:
             with pytest.raises(Unreachable, match="ConnectError"):
                 await client.notary(deadline_s=0.2)
             with pytest.raises(NotReady):

@@ -6,18 +6,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from notary.client import Client, Patience, Signer, Unanswered
+from notary.client import Client, RetryPolicy, Signer, Unanswered
 from tests.notary.client.scripted import NAME, PARTY, PEM, VERIFIER_KEY, Notary, Worker, request, staged
 from tests.notary.client.test_client import FAILURES
 
 pytestmark = pytest.mark.seconds
 
 
-QUICK = Patience(attempt_s_max=0.3, backoff_s_first=0.005, backoff_s_max=0.02)
+QUICK = RetryPolicy(attempt_s_max=0.3, backoff_s_first=0.005, backoff_s_max=0.02)
 
 
 def client_of(urls: Sequence[str]) -> Client:
-    return Client(urls, PARTY, Signer.from_pem(PEM), notary_name=NAME, patience=QUICK, verifier_keys=VERIFIER_KEY)
+    return Client(urls, PARTY, Signer.from_pem(PEM), notary_name=NAME, retry_policy=QUICK, verifier_keys=VERIFIER_KEY)
 
 
 STEPS = st.lists(st.sampled_from([*FAILURES, "answer"]), max_size=4)

@@ -1,9 +1,9 @@
 """`Route`: the next URL, and its time."""
 
-from notary.client import Patience
+from notary.client import RetryPolicy
 from notary.client.route import Route
 
-PATIENCE = Patience(backoff_s_first=1.0, backoff_s_max=8.0)
+PATIENCE = RetryPolicy(backoff_s_first=1.0, backoff_s_max=8.0)
 
 
 def route(*urls: str) -> Route:

@@ -19,7 +19,7 @@ from notary.intake import Intake
 from notary.service import leaves
 from notary.worker import Worker
 from ordering.embedded import EmbeddedLog, EmbeddedWriter
-from ordering.errors import Condemned
+from ordering.errors import Quarantined
 from tests.notary.http.asking import JSON, check_answer, post_head
 from tests.notary.party import Bank, fresh_hash, spend, transaction_id
 from tests.notary.process import NotaryDirectory
@@ -285,7 +285,7 @@ async def stopped_by_its_index(service: Service) -> None:
     with pytest.raises(ExceptionGroup) as caught:
         await asyncio.wait_for(asyncio.shield(service.running), 30)
     # The driver may find it too, if it applies a step at the same moment.
-    assert {type(problem) for problem in leaves(caught.value)} == {Condemned}
+    assert {type(problem) for problem in leaves(caught.value)} == {Quarantined}
 
 
 @pytest.mark.parametrize("row", [b"", b"garbage", bytes(1000)], ids=["empty", "short", "long"])

@@ -12,7 +12,7 @@ import pytest
 from notary.http import Server, bind
 from notary.http.call import TEXT, Call
 from notary.http.connection import SLICE_BYTES, TURN_BYTES_MAX
-from notary.http.machine import TRANSITIONS, Event, State, Times
+from notary.http.machine import TRANSITIONS, ConnectionState, Event, Times
 from notary.http.parsing import HEAD_BYTES_MAX
 
 LARGE = b"x" * (16 << 20)
@@ -74,7 +74,7 @@ class Talk:
         """Returns the bytes that have arrived; empty at the end."""
         return await asyncio.wait_for(asyncio.get_running_loop().sock_recv(self.client, 1 << 16), 30)
 
-    async def until(self, *states: State) -> None:
+    async def until(self, *states: ConnectionState) -> None:
         """Wait until the connection is in one of these states."""
         while self.connection.state not in states:  # noqa: ASYNC110 - polled from outside
             await asyncio.sleep(0.001)
@@ -125,15 +125,15 @@ def head(path: str, *lines: str, method: str = "POST") -> bytes:
 GET = b"GET /now HTTP/1.1\r\nHost: n\r\n\r\n"
 CHUNK, CHUNKS_END, NO_CHUNK = b"1\r\nx\r\n", b"0\r\n\r\n", b"zz\r\n"
 
-INTO: dict[State, bytes] = {
-    State.HEAD: b"",
-    State.IDLE: GET,
-    State.BODY: head("/read") + CHUNK,
-    State.REFUSED: head("/refuse") + CHUNK,
-    State.ANSWERED: head("/now") + CHUNK,
-    State.DECIDING: head("/read") + CHUNK + CHUNKS_END,
-    State.CLOSING: GET.replace(b"/now", b"/large").replace(b"\r\n\r\n", b"\r\nConnection: close\r\n\r\n"),
-    State.CLOSED: b"",
+INTO: dict[ConnectionState, bytes] = {
+    ConnectionState.HEAD: b"",
+    ConnectionState.IDLE: GET,
+    ConnectionState.BODY: head("/read") + CHUNK,
+    ConnectionState.REFUSED: head("/refuse") + CHUNK,
+    ConnectionState.ANSWERED: head("/now") + CHUNK,
+    ConnectionState.DECIDING: head("/read") + CHUNK + CHUNKS_END,
+    ConnectionState.CLOSING: GET.replace(b"/now", b"/large").replace(b"\r\n\r\n", b"\r\nConnection: close\r\n\r\n"),
+    ConnectionState.CLOSED: b"",
 }
 """The bytes that bring a new connection into each state."""
 
@@ -195,18 +195,18 @@ EVENTS: dict[Event, Callable[[Talk], Awaitable[None]]] = {
 }
 
 H, I, B, R, A, D, C, X = (  # noqa: E741 - a table
-    State.HEAD,
-    State.IDLE,
-    State.BODY,
-    State.REFUSED,
-    State.ANSWERED,
-    State.DECIDING,
-    State.CLOSING,
-    State.CLOSED,
+    ConnectionState.HEAD,
+    ConnectionState.IDLE,
+    ConnectionState.BODY,
+    ConnectionState.REFUSED,
+    ConnectionState.ANSWERED,
+    ConnectionState.DECIDING,
+    ConnectionState.CLOSING,
+    ConnectionState.CLOSED,
 )
 E = Event
 # A closing state with nothing left to send is closed a moment later. C stands for both, unless the client does not read.
-EXPECTED: dict[State, dict[Event, State]] = {
+EXPECTED: dict[ConnectionState, dict[Event, ConnectionState]] = {
     H: {E.BYTES: H, E.CALL: B, E.ANSWER: H, E.REFUSE: H, E.END: C, E.LATE: C, E.BREAK: C, E.EOF: C, E.STOP: C, E.LOST: X},
     I: {E.BYTES: H, E.CALL: B, E.ANSWER: I, E.REFUSE: I, E.END: C, E.LATE: C, E.BREAK: C, E.EOF: C, E.STOP: C, E.LOST: X},
     B: {E.BYTES: C, E.CALL: C, E.ANSWER: A, E.REFUSE: R, E.END: D, E.LATE: A, E.BREAK: C, E.EOF: C, E.STOP: B, E.LOST: X},
@@ -218,15 +218,15 @@ EXPECTED: dict[State, dict[Event, State]] = {
 }
 """The state after each event, as docs/http.md lists it. Bytes in the middle of chunks are not a valid chunk."""
 
-CASES = [(state, event) for state in State for event in Event]
+CASES = [(state, event) for state in ConnectionState for event in Event]
 
 
 @pytest.mark.parametrize(("state", "event"), CASES, ids=[f"{state.name}-{event.name}" for state, event in CASES])
-async def test_every_event_in_every_state(state: State, event: Event) -> None:
+async def test_every_event_in_every_state(state: ConnectionState, event: Event) -> None:
     """The connection goes to the listed state, reports its client's end once, and is forgotten when it is closed."""
     async with talking() as talk:
         await talk.send(INTO[state])
-        if state is State.CLOSED:
+        if state is ConnectionState.CLOSED:
             await lost(talk)
         await talk.until(state)
         await EVENTS[event](talk)
@@ -234,16 +234,16 @@ async def test_every_event_in_every_state(state: State, event: Event) -> None:
         await talk.until(*((expected, X) if expected is C and state is not C else (expected,)))
         await turns()
         assert talk.connection.state in ((expected, X) if expected is C and state is not C else (expected,))
-        if state is State.BODY:
+        if state is ConnectionState.BODY:
             assert talk.app.heard.count("left") == (expected in (C, X))
         assert (talk.connection in talk.server.connections) is (talk.connection.state is not X)
 
 
 def test_the_table_is_whole() -> None:
     """Every state but the last can be left, at least by a lost transport, and a closed connection stays closed."""
-    assert set(TRANSITIONS) == set(State)
-    assert all(TRANSITIONS[state][Event.LOST] is State.CLOSED for state in State)
-    assert set(TRANSITIONS[State.CLOSED].values()) == {State.CLOSED}
+    assert set(TRANSITIONS) == set(ConnectionState)
+    assert all(TRANSITIONS[state][Event.LOST] is ConnectionState.CLOSED for state in ConnectionState)
+    assert set(TRANSITIONS[ConnectionState.CLOSED].values()) == {ConnectionState.CLOSED}
 
 
 # ---- order, and the end ----
@@ -269,6 +269,29 @@ async def test_behind_a_call_that_is_decided_nothing_is_read() -> None:
             answered += data
         assert answered.count(b"HTTP/1.1 200") == 1 + 3 + 1 + 5_000
         assert answered.index(b"first") < answered.index(b"now") < answered.index(b"later") < answered.rindex(b"now")
+
+
+@pytest.mark.parametrize("before", [b"", GET])
+async def test_a_call_on_its_way_when_the_server_stops_is_answered(before: bytes) -> None:
+    """A server that stops answers a call that it has not read yet, as the last one of its connection."""
+    server = Server(Scripted(), bind("127.0.0.1", 0))
+    await server.start()
+    loop = asyncio.get_running_loop()
+    with await connected(server) as client:
+        if before:
+            await loop.sock_sendall(client, before)
+            assert b"connection: close" not in await loop.sock_recv(client, 1 << 16)
+        while not server.connections:
+            await turns(1)
+        stopping = asyncio.create_task(server.stop(30))
+        await asyncio.sleep(0)
+        await loop.sock_sendall(client, GET)
+        answered = b""
+        while data := await loop.sock_recv(client, 1 << 16):
+            answered += data
+        assert answered.startswith(b"HTTP/1.1 200")
+        assert (answered.count(b"HTTP/1.1"), b"connection: close" in answered) == (1, True)
+        await stopping
 
 
 async def test_small_pieces_behind_a_call_are_not_gathered() -> None:
@@ -318,7 +341,7 @@ async def test_trailers_are_bounded(path: str, line: bytes) -> None:
     async with talking() as talk:
         await talk.send(head(path) + CHUNK + b"0\r\nX: ")
         sent = 0
-        while talk.connection.state < State.CLOSING:
+        while talk.connection.state < ConnectionState.CLOSING:
             with contextlib.suppress(OSError):
                 await talk.send(line * (4096 // len(line)))
             sent += 4096
@@ -339,7 +362,7 @@ async def test_who_never_reads_is_closed() -> None:
     async with talking(times=Times(head_s=0.2)) as talk:
         await talk.send(GET.replace(b"/now", b"/large") * 100)
         assert len(talk.app.calls) == 1
-        await talk.until(State.CLOSED)
+        await talk.until(ConnectionState.CLOSED)
         assert len(talk.app.calls) == 1
         assert not talk.server.connections
 
@@ -381,9 +404,9 @@ async def test_who_reads_slowly_has_more_time() -> None:
             size += len(await talk.read())
         await turns()
         await late(talk)
-        assert talk.connection.state is State.IDLE
+        assert talk.connection.state is ConnectionState.IDLE
         await late(talk)
-        await talk.until(State.CLOSED)
+        await talk.until(ConnectionState.CLOSED)
 
 
 async def test_connections_of_one_address_are_bounded() -> None:

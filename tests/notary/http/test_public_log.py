@@ -7,14 +7,14 @@ import httpx
 import pytest
 
 from notary.receipts import proof_of
-from notary.tree import View, view_at
+from notary.tree import TreeView, view_at
 from notary.tree.paths import format_tile_path
-from notary.verify import Checkpoint, verify_checkpoint, verify_receipt
+from notary.verify import SignedCheckpoint, verify_checkpoint, verify_receipt
 from tests.notary.http.asking import Asking
 from tests.notary.party import Bank, fresh_hash, fresh_state, spend, transaction_id
 
 
-def latest(asking: Asking) -> Checkpoint:
+def latest(asking: Asking) -> SignedCheckpoint:
     """Returns the checkpoint, verified by the key of /v1/notary."""
     return verify_checkpoint(asking.get("/checkpoint").content, [asking.verifier_key])
 
@@ -94,7 +94,7 @@ def test_a_monitor_rebuilds_the_root_from_entries_and_from_tiles(asking: Asking,
         assert len(answer.content) == 32 * width
         return answer.content
 
-    view: View = view_at(checkpoint.size, read)
+    view: TreeView = view_at(checkpoint.size, read)
     assert view.root == checkpoint.root
     for index in range((size + 255) // 256):
         width = min(256, checkpoint.size - 256 * index)

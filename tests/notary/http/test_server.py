@@ -8,10 +8,15 @@ import socket
 import threading
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
+from pathlib import Path
 
 import pytest
 
+from notary.client import tls_context
+from notary.config import TlsFiles
 from notary.http import App, Server, bind
+from notary.tls import Certificates
+from tests.notary.certificates import Authority
 
 CROWD = 100
 TURNS = 8
@@ -80,3 +85,35 @@ def test_a_port_that_is_about_to_be_free_is_waited_for() -> None:
     with bind("127.0.0.1", port) as listening:
         assert listening.getsockname()[1] == port
     letting_go.join()
+
+
+@pytest.mark.parametrize("greeted", [False, True])
+async def test_a_connection_that_is_being_made_when_the_server_stops_is_answered(tmp_path: Path, *, greeted: bool) -> None:
+    """A server that stops accepts the connections in its backlog, finishes TLS handshakes, and answers a call on each of them."""
+    authority = Authority()
+    pair = authority.server()
+    pair.put(tmp_path, "server")
+    context = tls_context(authority.put(tmp_path / "ca.pem"))
+    files = TlsFiles(str(tmp_path / "server.pem"), str(tmp_path / "server-key.pem"), "", client_cert_required=False)
+    server = Server(App(), bind("127.0.0.1", 0), certificates=Certificates(files))
+    await server.start()
+    loop, port = asyncio.get_running_loop(), int(server.url.rpartition(":")[2])
+    client = socket.create_connection(("127.0.0.1", port))
+    client.setblocking(False)
+    if greeted:
+        while server._acceptor is not None and not server._acceptor.connecting:  # noqa: ASYNC110 - polled from outside
+            await asyncio.sleep(0)
+    stopping = asyncio.create_task(server.stop(30))
+    await asyncio.sleep(0)
+    with pytest.raises(ConnectionRefusedError):
+        socket.create_connection(("127.0.0.1", port))
+    reader = asyncio.StreamReader()
+    transport, _ = await loop.create_connection(
+        lambda: asyncio.StreamReaderProtocol(reader), sock=client, ssl=context, server_hostname="localhost"
+    )
+    transport.write(b"GET /livez HTTP/1.1\r\nHost: notary\r\n\r\n")
+    answer = await reader.read()
+    transport.close()
+    await stopping
+    assert answer.startswith(b"HTTP/1.1 200")
+    assert b"connection: close" in answer

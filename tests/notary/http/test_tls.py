@@ -16,7 +16,7 @@ import pytest
 
 from deploy.local.ports import free_ports
 from notary import cli
-from notary.client import Client, Patience, Signer, TransactionRequest, Unreachable, tls_context
+from notary.client import Client, RetryPolicy, Signer, TransactionRequest, Unreachable, tls_context
 from tests.notary.certificates import DAY, Authority, Pair, serial_of
 from tests.notary.http.asking import JSON, SOCKET_S_MAX
 from tests.notary.party import Bank, fresh_hash, fresh_state, spend
@@ -201,7 +201,7 @@ def test_the_notarys_client(own_directory: NotaryDirectory, bank: Bank, serve_tl
     shown = ["--tls-cert", str(service.folder / "client.pem"), "--tls-key", str(service.folder / "client-key.pem")]
     assert cli.main([*command, "--url", service.process.url, "--tls-ca", str(service.ca_file), *shown]) == 0
     for tls in (service.context(), None):
-        with Client([service.process.url], patience=Patience(attempt_s_max=1.0), tls=tls) as client, pytest.raises(Unreachable):
+        with Client([service.process.url], retry_policy=RetryPolicy(attempt_s_max=1.0), tls=tls) as client, pytest.raises(Unreachable):
             client.notary(deadline_s=1.5)
 
 
@@ -213,7 +213,7 @@ def test_what_the_client_is_told_to_do(serve_tls: Callable[..., Service]) -> Non
     plain = secured.replace("https:", "http:")
 
     def said(url: str) -> str:
-        with Client([url], patience=Patience(attempt_s_max=5.0)) as client, pytest.raises(Unreachable) as failed:
+        with Client([url], retry_policy=RetryPolicy(attempt_s_max=5.0)) as client, pytest.raises(Unreachable) as failed:
             client.notary(deadline_s=5.0)
         return str(failed.value)
 

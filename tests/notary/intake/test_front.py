@@ -12,10 +12,10 @@ import pytest
 from notary.config import HttpConfig
 from notary.http import Server, bind
 from notary.http.call import TEXT
-from notary.http.machine import State
+from notary.http.machine import ConnectionState
 from notary.intake.front import Front
 from notary.intake.link import Link
-from notary.intake.messages import Down, Settings, Submitted, Taking, Up
+from notary.intake.messages import AcceptorSettings, Down, Submitted, Taking, Up
 from notary.parties import Parties
 from tests.notary.http.asking import post_head
 from tests.notary.intake.test_link import linked
@@ -37,7 +37,7 @@ class Fronted:
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
         """Link it to the test, and serve."""
-        settings = Settings("w/1", NOTARY, "", HttpConfig(), 1000, 0, 64 << 20, "warning", log_json=False)
+        settings = AcceptorSettings("w/1", NOTARY, "", HttpConfig(), 1000, 0, 64 << 20, "warning", log_json=False)
         async with linked(Down, lambda message: self._front.hear(message)) as (self.link, self.worker):
             self._front = Front(settings, self._parties, self.link)
             self.server = Server(self._front, bind("127.0.0.1", 0))
@@ -81,7 +81,7 @@ async def test_it_reads_no_bodies_while_its_worker_takes_no_calls(fronted: Front
             calls.append(loop.create_task(fronted.post()))
             await asyncio.sleep(0.005)
         calls += [loop.create_task(fronted.post()) for _ in range(5)]
-        while sum(connection.state is State.HEAD for connection in fronted.server.connections) < 5:  # noqa: ASYNC110 - polled from outside
+        while sum(connection.state is ConnectionState.HEAD for connection in fronted.server.connections) < 5:  # noqa: ASYNC110 - polled from outside
             await asyncio.sleep(0.005)
         assert fronted.server.paused
         handed = b""

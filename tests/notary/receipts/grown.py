@@ -11,7 +11,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from notary.decision import Conflict, Decision, Kind, Outcome, leaf
 from notary.receipts import Issuer, VerifierKey
-from notary.tree import HASH_BYTES, TILE_WIDTH, Tree, View, format_tile_path, leaf_hash, tile_widths, view_at
+from notary.tree import HASH_BYTES, TILE_WIDTH, Tree, TreeView, format_tile_path, leaf_hash, tile_widths, view_at
 from notary.wire import encode_decision
 
 ORIGIN = "notary.example/test"
@@ -67,7 +67,7 @@ class Grown:
         self.tiles = Tree().append([leaf_hash(leaf(decision)) for decision in decisions])
         self._issuers: dict[int, Issuer] = {}
 
-    def view(self, size: int | None = None) -> View:
+    def view(self, size: int | None = None) -> TreeView:
         """Returns the tree at that size; by default the present one."""
         return view_at(len(self.decisions) if size is None else size, lambda level, index: self.tiles[level, index])
 

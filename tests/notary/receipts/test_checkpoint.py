@@ -2,7 +2,7 @@
 
 import pytest
 
-from notary.receipts import Checkpoint, NotVerified, VerifierKey, checkpoint_of, sign_note
+from notary.receipts import NotVerified, SignedCheckpoint, VerifierKey, checkpoint_of, sign_note
 from notary.tree import EMPTY_ROOT
 from tests.notary.receipts.grown import ORIGIN, base64_of, private_key, verifier_key
 
@@ -24,7 +24,7 @@ def refused(note: str, *keys: VerifierKey) -> str:
 
 def test_there_and_back() -> None:
     """Decoding a signed checkpoint returns the same checkpoint."""
-    checkpoint = Checkpoint(ORIGIN, 20852163, ROOT)
+    checkpoint = SignedCheckpoint(ORIGIN, 20852163, ROOT)
     assert checkpoint.text() == GOOD
     assert checkpoint_of(signed(GOOD), [KEY]) == checkpoint
 
@@ -37,8 +37,8 @@ def test_cosignatures_of_witnesses_do_no_harm() -> None:
 
 def test_the_ends_of_the_range() -> None:
     """Sizes from 0, with the root of the empty tree, to 2^63 - 1 are accepted."""
-    assert checkpoint_of(signed(Checkpoint(ORIGIN, 0, EMPTY_ROOT).text()), [KEY]).size == 0
-    assert checkpoint_of(signed(Checkpoint(ORIGIN, 2**63 - 1, ROOT).text()), [KEY]).size == 2**63 - 1
+    assert checkpoint_of(signed(SignedCheckpoint(ORIGIN, 0, EMPTY_ROOT).text()), [KEY]).size == 0
+    assert checkpoint_of(signed(SignedCheckpoint(ORIGIN, 2**63 - 1, ROOT).text()), [KEY]).size == 2**63 - 1
 
 
 @pytest.mark.parametrize(
@@ -90,7 +90,7 @@ def test_other_lines(text: str) -> None:
 
 def test_the_origin_is_the_signers() -> None:
     """The key of one notary is not accepted for another origin, and a witness's for none."""
-    other = Checkpoint("notary.example/other", 1, ROOT).text()
+    other = SignedCheckpoint("notary.example/other", 1, ROOT).text()
     assert refused(signed(other)) == "wrong-origin"
     assert refused(sign_note(other, [("notary.example/other", private_key("other"))])) == "wrong-origin"
     witnessed = sign_note(GOOD, [("witness.example", private_key("witness"))])

@@ -11,7 +11,7 @@ import pytest
 from notary.decision import leaf
 from notary.receipts import Issuer
 from notary.receipts.issue import GROUP_WIDTH, GROUPS_KEPT
-from notary.tree import TILE_WIDTH, Tree, View, inside_of, leaf_hash
+from notary.tree import TILE_WIDTH, Tree, TreeView, inside_of, leaf_hash
 from notary.verify import verify_receipt
 from tests.notary.receipts.grown import ORIGIN, Grown, private_key, random_decisions
 
@@ -61,14 +61,14 @@ def test_one_signature_a_size() -> None:
     tree, full = Tree(), {}
     chance = random.Random(7)
 
-    def view() -> View:
+    def view() -> TreeView:
         return views[-1]
 
-    views = [View(0, tree.edge, lambda level, index: inside_of(full[level, index]))]
+    views = [TreeView(0, tree.edge, lambda level, index: inside_of(full[level, index]))]
     issuer = Issuer(ORIGIN, private_key("notary"), view)
     for step in range(1, 6):
         full.update(tree.append([leaf_hash(leaf(decision)) for decision in DECISIONS[tree.size : tree.size + 100]]))
-        views.append(View(tree.size, tree.edge, lambda level, index: inside_of(full[level, index])))
+        views.append(TreeView(tree.size, tree.edge, lambda level, index: inside_of(full[level, index])))
         as_it_is = Grown(DECISIONS[: tree.size])
         for position in [chance.randrange(tree.size) for _ in range(20)]:
             assert issuer.receipt(position).decode() == as_it_is.receipt(position)
@@ -82,7 +82,7 @@ def test_what_is_kept_is_bounded() -> None:
     size = GROUPS_KEPT * 3 * GROUP_WIDTH
     tree = Tree()
     tree.append([bytes(32)] * size)
-    view = View(size, tree.edge, lambda level, index: rows)
+    view = TreeView(size, tree.edge, lambda level, index: rows)
     issuer = Issuer(ORIGIN, private_key("notary"), lambda: view)
     for position in range(0, size, GROUP_WIDTH):
         issuer.receipt(position)

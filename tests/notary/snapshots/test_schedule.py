@@ -14,7 +14,7 @@ import httpx
 import pytest
 
 from notary.config import load
-from notary.snapshots.schedule import SPREAD_SHARE, Schedule
+from notary.snapshots.schedule import SPREAD_SHARE, SnapshotSchedule
 from tests.notary.http.asking import Asking
 from tests.notary.party import Bank
 from tests.notary.process import NotaryProcess, is_running, serve
@@ -99,7 +99,7 @@ async def test_one_worker_at_a_time(desk: Desk) -> None:
     flags = {"snapshots.url": str(desk.place), "snapshots.every_s": every_s}
     # The processes read the file, so it says the same.
     desk.config.write_text(desk.config.read_text() + f'\n[snapshots]\nurl = "{desk.place}"\n')
-    both = [Schedule(load(desk.config, {"worker.name": name, **flags}), lambda: True) for name in ("worker-1", "worker-2")]
+    both = [SnapshotSchedule(load(desk.config, {"worker.name": name, **flags}), lambda: True) for name in ("worker-1", "worker-2")]
     waits = [await one.look() for one in both]
     assert [one.made for one in both] == [1, 0]
     assert all(wait <= every_s * (1 + SPREAD_SHARE) for wait in waits)
@@ -117,8 +117,8 @@ async def test_not_ready_and_failures(desk: Desk, caplog: pytest.LogCaptureFixtu
     flags = {"worker.name": "worker-1", "snapshots.url": "nothing://at/all", "snapshots.every_s": 3600}
     desk.config.write_text(desk.config.read_text() + '\n[snapshots]\nurl = "nothing://at/all"\n')
     config = load(desk.config, flags)
-    assert await Schedule(config, lambda: False).look() < 3600 / 4
-    schedule = Schedule(config, lambda: True)
+    assert await SnapshotSchedule(config, lambda: False).look() < 3600 / 4
+    schedule = SnapshotSchedule(config, lambda: True)
     with caplog.at_level(logging.WARNING):
         assert await schedule.look() < 3600 / 4
     assert (schedule.made, schedule.failures) == (0, 1)
@@ -130,7 +130,7 @@ async def test_it_ends_its_process(desk: Desk) -> None:
     desk.place.mkdir()
     os.mkfifo(desk.place / "manifests")  # not a folder: the command fails, or is ended before that
     desk.config.write_text(desk.config.read_text() + f'\n[snapshots]\nurl = "{desk.place}"\n')
-    schedule = Schedule(load(desk.config, {"worker.name": "worker-1", "snapshots.every_s": 1}), lambda: True)
+    schedule = SnapshotSchedule(load(desk.config, {"worker.name": "worker-1", "snapshots.every_s": 1}), lambda: True)
     running = asyncio.create_task(schedule.run())
     children = Path(f"/proc/{os.getpid()}/task/{os.getpid()}/children")
     before = set(children.read_text().split())

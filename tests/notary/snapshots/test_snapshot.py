@@ -136,10 +136,21 @@ class _Endless(Folder):
     """A place whose files go on for ever, after their own content."""
 
     def chunks(self, folder: str, name: str) -> Iterator[bytes]:
-        """As `Place` describes it, but a file never ends, whatever length the place reports."""
+        """As `SnapshotStore` describes it, but a file never ends, whatever length the place reports."""
         yield from super().chunks(folder, name)
         yield bytes(1 << 20)
         raise AssertionError("read on after more than the signed length, or the longest manifest")
+
+
+def test_new_folders_of_a_place_are_durable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first `put` syncs the name of each folder that it makes: a power loss after it loses no snapshot."""
+    source = tmp_path / "source"
+    source.write_bytes(b"content")
+    synced: list[str] = []
+    monkeypatch.setattr(os, "fsync", lambda descriptor: synced.append(os.readlink(f"/proc/self/fd/{descriptor}")))
+    Folder(tmp_path / "a" / "b").put(source, "manifests", "name")
+    folders = {str(tmp_path / each) for each in ("", "a", "a/b", "a/b/manifests")}
+    assert folders <= set(synced)
 
 
 def test_a_place_that_sends_without_end(desk: Desk) -> None:
@@ -205,9 +216,9 @@ def _doubted(state: JoinerState) -> bytes:
 @pytest.mark.parametrize(
     ("key", "row", "named"),
     [
-        (rows.AGREEMENT_KEY, lambda _: _encode(Agreement(condemned="its root is wrong")), "its root is wrong"),
+        (rows.AGREEMENT_KEY, lambda _: _encode(Agreement(quarantined="its root is wrong")), "its root is wrong"),
         (rows.AGREEMENT_KEY, lambda _: _encode(Agreement(disputed=True)), "its root differs"),
-        (rows.DOUBTS_KEY, _doubted, "w9 knew another history"),
+        (rows.SUSPICIONS_KEY, _doubted, "w9 knew another history"),
     ],
     ids=["quarantined", "disagreement", "suspected"],
 )

@@ -12,7 +12,7 @@ from notary.tree import (
     HASH_BYTES,
     ProofError,
     Tree,
-    View,
+    TreeView,
     check_consistency,
     check_inclusion,
     inside_of,
@@ -61,7 +61,7 @@ def grown(size: int) -> tuple[Tree, Tiles]:
 def test_root_and_tiles_at_the_edges(size: int) -> None:
     """Around full tiles of every level the root matches the naive one, and the tiles are exactly those that tlog-tiles names."""
     tree, tiles = grown(size)
-    assert View(size, tree.edge, tiles.inside).root == naive_root(LEAVES[:size]) == view_at(size, tiles.read).root
+    assert TreeView(size, tree.edge, tiles.inside).root == naive_root(LEAVES[:size]) == view_at(size, tiles.read).root
     assert {place: len(tile) // HASH_BYTES for place, tile in tiles.items()} == {
         (level, index): width for level, index, width in tile_widths(size)
     }
@@ -75,7 +75,7 @@ def test_growth_in_any_steps(steps: list[int]) -> None:
     for step in steps:
         tiles.grow(tree, LEAVES[tree.size : tree.size + step])
         tree = Tree(tree.size, read_edge(tree.size, tiles.read))
-        assert View(tree.size, tree.edge, tiles.inside).root == naive_root(LEAVES[: tree.size])
+        assert TreeView(tree.size, tree.edge, tiles.inside).root == naive_root(LEAVES[: tree.size])
     assert tiles == grown(tree.size)[1]
 
 
@@ -146,7 +146,7 @@ def test_a_tree_of_a_million_leaves() -> None:
     tree, tiles = Tree(), Tiles()
     for step in (2**20 - 1, 1, 1, 4):
         tiles.grow(tree, leaves[tree.size : tree.size + step])
-        assert View(tree.size, tree.edge, tiles.inside).root == mth(0, tree.size)
+        assert TreeView(tree.size, tree.edge, tiles.inside).root == mth(0, tree.size)
     assert {place: len(tile) // HASH_BYTES for place, tile in tiles.items()} == {
         (level, index): width for level, index, width in tile_widths(size_max)
     }

@@ -7,7 +7,7 @@ client, distinguishes them: a reader is stalled if it is below that end and its 
 from collections.abc import Mapping
 
 
-class Standstill:
+class StallDetector:
     """The offsets at which each name was last seen below its end, and the times since when."""
 
     def __init__(self) -> None:

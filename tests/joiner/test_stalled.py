@@ -1,18 +1,18 @@
 """Tests the detection of stalled positions: only one with more to come can stall, from the look that saw it there first."""
 
-from joiner.standstill import Standstill
+from joiner.stalled import StallDetector
 
 
 def test_behind_and_not_moved() -> None:
     """A position behind its end that does not move is stalled since the look that saw it there first."""
-    still = Standstill()
+    still = StallDetector()
     assert still.look({0: 5}, {0: 6}, 100) == {0: 0}
     assert still.look({0: 5}, {0: 9}, 103) == {0: 3}
 
 
 def test_at_the_end() -> None:
     """A position at its end is not stalled, and its time starts anew when more comes."""
-    still = Standstill()
+    still = StallDetector()
     still.look({0: 5}, {0: 6}, 100)
     assert still.look({0: 5}, {0: 5}, 101) == {}
     assert still.look({0: 5}, {0: 6}, 102) == {0: 0}
@@ -20,14 +20,14 @@ def test_at_the_end() -> None:
 
 def test_moved() -> None:
     """A position that moves is not stalled, however far behind it is."""
-    still = Standstill()
+    still = StallDetector()
     still.look({0: 5, 1: 5}, {0: 99, 1: 99}, 100)
     assert still.look({0: 6, 1: 5}, {0: 99, 1: 99}, 104) == {0: 0, 1: 4}
 
 
 def test_not_looked_at() -> None:
     """The time of a position that was left out of a look starts anew."""
-    still = Standstill()
+    still = StallDetector()
     still.look({0: 5}, {0: 6}, 100)
     assert still.look({0: 5}, {}, 101) == {}
     assert still.look({0: 5}, {0: 6}, 102) == {0: 0}

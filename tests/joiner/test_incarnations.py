@@ -1,0 +1,144 @@
+"""Tests of `Incarnations`, the table of incarnations: registered, fenced, and the last sequence counted of each."""
+
+from joiner import Incarnations
+
+
+def _incarnations() -> Incarnations:
+    incarnations = Incarnations()
+    incarnations.register(b"n1".ljust(16), "w1", 10)
+    return incarnations
+
+
+def test_ordinals() -> None:
+    """An incarnation is the ordinal of its register record among those that took effect."""
+    incarnations = _incarnations()
+    incarnations.register(b"n1".ljust(16), "w2", 11)
+    second, _ = incarnations.register(b"n2".ljust(16), "w2", 12) or (None, None)
+    assert second is not None
+    assert second.incarnation == 2
+    assert [(life.incarnation, life.name) for life in incarnations.changed.values()] == [(1, "w1"), (2, "w2")]
+
+
+def test_nonce_twice() -> None:
+    """A register record whose nonce is known begins no incarnation and fences none."""
+    incarnations = _incarnations()
+    incarnations.changed.clear()
+    assert incarnations.register(b"n1".ljust(16), "w1", 20) is None
+    assert incarnations.counts(1, 1)
+    assert not incarnations.changed
+
+
+def test_namesake() -> None:
+    """A register record fences the earlier incarnation of its worker name, and of no other name."""
+    incarnations = _incarnations()
+    incarnations.register(b"n2".ljust(16), "w2", 11)
+    new, fenced = incarnations.register(b"n3".ljust(16), "w1", 12) or (None, None)
+    assert new is not None
+    assert fenced is not None
+    assert (new.incarnation, fenced.incarnation, fenced.fenced) == (3, 1, True)
+    assert not incarnations.counts(1, 1)
+    assert incarnations.counts(2, 1)
+    assert incarnations.counts(3, 1)
+
+
+def test_namesake_of_a_fenced_life() -> None:
+    """An incarnation that a peer has fenced already is not fenced again when its name registers."""
+    incarnations = _incarnations()
+    assert incarnations.fence(1, 0) is not None
+    _, fenced = incarnations.register(b"n2".ljust(16), "w1", 12) or (None, None)
+    assert fenced is None
+
+
+def test_counts() -> None:
+    """A sequence counts if it is higher than the last one counted; gaps are allowed."""
+    incarnations = _incarnations()
+    assert not incarnations.counts(1, 0)
+    incarnations.count(1, 3, 11)
+    assert [incarnations.counts(1, sequence) for sequence in (1, 2, 3, 4, 2**64 - 1)] == [False, False, False, True, True]
+
+
+def test_unknown_life_is_neither() -> None:
+    """A batch of an unregistered incarnation neither counts nor is past."""
+    incarnations = _incarnations()
+    assert not incarnations.counts(2, 1)
+    assert not incarnations.is_past(2, 1)
+
+
+def test_is_past() -> None:
+    """A sequence is past if its incarnation has counted it or a later one, or is fenced."""
+    incarnations = _incarnations()
+    incarnations.count(1, 3, 11)
+    assert [incarnations.is_past(1, sequence) for sequence in (2, 3, 4)] == [True, True, False]
+    incarnations.fence(1, 3)
+    assert incarnations.is_past(1, 4)
+
+
+def test_fence_compares() -> None:
+    """A fence takes effect only while the last sequence that it names is still the last one counted."""
+    incarnations = _incarnations()
+    incarnations.count(1, 3, 11)
+    assert incarnations.fence(1, 2) is None
+    assert incarnations.fence(1, 4) is None
+    assert incarnations.fence(9, 0) is None
+    assert incarnations.fence(1, 3) is not None
+    assert incarnations.fence(1, 3) is None
+
+
+def test_made_again_from_its_lives() -> None:
+    """A table made from persisted incarnations continues like the first: nonces, names, ordinals and sequences are kept."""
+    incarnations = _incarnations()
+    incarnations.register(b"n2".ljust(16), "w2", 11)
+    incarnations.register(b"n3".ljust(16), "w1", 12)
+    incarnations.count(3, 7, 13)
+    again = Incarnations(incarnations.changed.values())
+    assert again.register(b"n2".ljust(16), "w1", 14) is None
+    assert not again.counts(3, 7)
+    new, fenced = again.register(b"n4".ljust(16), "w1", 14) or (None, None)
+    assert new is not None
+    assert fenced is not None
+    assert (new.incarnation, fenced.incarnation) == (4, 3)
+
+
+def test_changed_collects_what_to_persist() -> None:
+    """`changed` holds the latest state of each incarnation that changed since it was cleared."""
+    incarnations = _incarnations()
+    incarnations.changed.clear()
+    incarnations.count(1, 1, 11)
+    incarnations.count(1, 2, 12)
+    assert [(life.sequence_last, life.active_at_ms) for life in incarnations.changed.values()] == [(2, 12)]
+
+
+def test_retire() -> None:
+    """A retire record ends an incarnation whatever its last sequence, once; it cannot end one that has not begun."""
+    incarnations = _incarnations()
+    incarnations.count(1, 3, 11)
+    ended = incarnations.retire(1)
+    assert ended is not None
+    assert (ended.incarnation, ended.fenced, ended.sequence_last) == (1, True, 3)
+    assert not incarnations.counts(1, 4)
+    assert incarnations.named("w1") is None
+    assert incarnations.retire(1) is None
+    assert incarnations.retire(2) is None
+
+
+def test_a_retired_name_may_register_again() -> None:
+    """After a retire record the worker name has no incarnation and no vote; a new registration gives it both."""
+    incarnations = _incarnations()
+    incarnations.retire(1)
+    assert incarnations.names_since(0) == frozenset()
+    new, fenced = incarnations.register(b"n2".ljust(16), "w1", 12) or (None, None)
+    assert new is not None
+    assert fenced is None
+    assert incarnations.named("w1") == new
+    assert incarnations.names_since(0) == {"w1"}
+
+
+def test_format_version_is_kept() -> None:
+    """The format version of an incarnation's registration stays with it through entries, fences and restarts."""
+    incarnations = Incarnations()
+    incarnations.register(b"n1".ljust(16), "w1", 10, 7)
+    incarnations.count(1, 1, 11)
+    incarnations.fence(1, 1)
+    life = Incarnations(incarnations.changed.values()).get(1)
+    assert life is not None
+    assert life.format_version == 7
