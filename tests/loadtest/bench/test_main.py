@@ -12,10 +12,12 @@ import pytest
 from rich.console import Console
 
 from deploy.local import CannotRun
+from loadtest.bench import figures
 from loadtest.bench.__main__ import main, measurable, parts_of, run
 from loadtest.bench.figure import Part, RunOptions, Step
 from loadtest.bench.figures import all_figures
-from loadtest.bench.report import Report
+from loadtest.bench.page import put_into, tables
+from loadtest.bench.report import Report, read
 from loadtest.rig.progress import Bar
 
 pytestmark = pytest.mark.seconds
@@ -46,10 +48,10 @@ def test_receipts_have_the_cost_of_each_stage(tmp_path: Path) -> None:
     assert main(["--only", "receipts", "--quick", "--out", str(out)]) == 0
     results = [json.loads(line)["figures"] for line in out.read_text().splitlines()]
     assert len(results) == 3
-    for figures in results:
+    for measured in results:
         stages = ("hash_us_per_decision", "tree_us_per_decision", "sign_us_per_decision", "text_us_per_decision")
-        assert all(figures[stage] > 0 for stage in stages)
-        assert 0 < figures["tree_share_of_apply"] < 1
+        assert all(measured[stage] > 0 for stage in stages)
+        assert 0 < measured["tree_share_of_apply"] < 1
 
 
 def test_an_unknown_figure_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
@@ -60,13 +62,42 @@ def test_an_unknown_figure_is_refused(capsys: pytest.CaptureFixture[str]) -> Non
     assert "end-to-end" in capsys.readouterr().err
 
 
-def test_a_new_figure_needs_no_other_place(capsys: pytest.CaptureFixture[str]) -> None:
-    """The command line lists every figure of the registry that it can measure, with its question."""
+def test_the_command_lists_every_figure(capsys: pytest.CaptureFixture[str]) -> None:
+    """The help has every figure of the registry that the command can measure, with its question."""
     with pytest.raises(SystemExit):
         main(["--help"])
     help_text = " ".join(capsys.readouterr().out.split())
     assert set(measurable()) < set(all_figures())
     assert all(f"{name} {all_figures()[name].question}" in help_text for name in measurable())
+
+
+NEW_FIGURE = """
+from loadtest.bench.figure import Figure, part_alone
+
+
+def measure(report, seconds, seed):
+    report.add("answer", "of everything", {"value": 42}, {"seed": seed})
+
+
+def rows(lines):
+    return [("case", "value"), *[(line.case, str(line.figures["value"])) for line in lines]]
+
+
+FIGURES = (Figure("answer", "what is the answer?", part_alone("answer", measure, 1.0), {"answer": rows}),)
+"""
+
+
+def test_a_new_figure_is_one_new_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A file in the registry's folder is enough: the command measures its figure, and the page has its table."""
+    (tmp_path / "answer.py").write_text(NEW_FIGURE)
+    monkeypatch.setattr(figures, "__path__", [*figures.__path__, str(tmp_path)])
+    all_figures.cache_clear()
+    try:
+        assert main(["--only", "answer", "--quick", "--seconds", "0.1", "--out", str(tmp_path / "bench.jsonl")]) == 0
+        assert "| of everything | 42 |" in tables(read(tmp_path / "bench.jsonl"))["answer"]
+        assert "answer" in put_into("<!-- figures: answer -->\n<!-- end -->\n", {})
+    finally:
+        all_figures.cache_clear()
 
 
 def test_the_program_has_every_figure_and_a_share_of_the_time_for_each() -> None:
