@@ -12,15 +12,19 @@ COMPILE := $(BIN)/python -m piptools compile --quiet --strip-extras --generate-h
 # What installs packages of Debian (`peers`, `image`) or needs hours (`nightly`) is left to `make nightly`.
 APART := peers or image or nightly
 ALONE := (kafka or chaos) and not (spark or $(APART))
-COMPUTES := (spark or exhaustive) and not ($(APART))
+COMPUTES := (spark or exhaustive or (go and not kafka)) and not ($(APART))
 OTHERS := not (kafka or chaos or spark or exhaustive or $(APART))
+CHECKED := $(OTHERS) and not (go or seconds)
 TWO := --numprocesses 2 --dist loadfile --no-loadscope-reorder
 # The folders of tests, first those that take longest. The first of the two processes has those of FAULT_FOLDERS.
 LONG := tests/deploy tests/spark
 ROOMS := $(LONG) $(filter-out $(LONG) tests/__pycache__,$(patsubst %/,%,$(wildcard tests/*/)))
 FAULT_FOLDERS := tests/chaos tests/deploy
 
-.PHONY: help demo test test-faults test-brokers test-computes check nightly test-peers test-image test-spark lint kafka manifests manifests-live manifests-tools image image-tools simulate scopes mutants chaos hostile operations sites bench bench-spark bench-plot load peers compare clean lock
+# Runs a command, and prints how long it took.
+timed = began=$$(date +%s); $(2); code=$$?; echo "$(1): $$(( $$(date +%s) - began )) s"; exit $$code
+
+.PHONY: help demo test test-setup test-others test-faults test-sites test-brokers test-computes check check-lint check-tests nightly test-properties test-wheel test-lowest test-latest coverage test-peers test-image test-spark lint kafka manifests manifests-live manifests-tools image image-tools simulate scopes mutants chaos hostile operations sites bench bench-spark bench-plot load peers compare clean lock
 
 help:  ## what can be made
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 12
@@ -28,30 +32,80 @@ help:  ## what can be made
 demo: $(VENV)/.runtime  ## a notary on an embedded log, a double spend and a crash
 	$(BIN)/notary demo
 
-test: $(VENV)/.dev kafka manifests-tools lint  ## lint, types, all tests on real brokers; it installs nothing outside of this folder
-	$(PYTEST) $(TWO) -m "$(OTHERS)" --durations 10
-	$(MAKE) --jobs 3 test-faults test-brokers test-computes
+test: $(VENV)/.dev  ## lint, types, all tests on real brokers; it installs nothing outside of this folder
+	@$(call timed,make test,$(MAKE) --no-print-directory --jobs 2 test-setup test-others \
+		&& $(MAKE) --no-print-directory --jobs 4 test-faults test-sites test-brokers test-computes)
+
+# Kafka and the tools are fetched and built beside the tests that need neither.
+test-setup: $(VENV)/.dev
+	@$(call timed,kafka and tools,$(MAKE) --no-print-directory kafka && $(MAKE) --no-print-directory manifests-tools)
+	@$(call timed,lint and types,$(MAKE) --no-print-directory lint)
+
+test-others:
+	@$(call timed,tests without brokers,$(PYTEST) -q $(TWO) -m "$(OTHERS) and not go" --durations 10)
 
 test-faults:
-	$(PYTEST) $(FAULT_FOLDERS) -q -m "$(ALONE)" --durations 10
+	@$(call timed,faults,$(PYTEST) tests/chaos -q -m "$(ALONE)" --durations 10)
+
+test-sites:
+	@$(call timed,sites,$(PYTEST) tests/deploy -q -m "$(ALONE)" --durations 10)
 
 test-brokers:
-	$(PYTEST) $(filter-out $(FAULT_FOLDERS),$(ROOMS)) -q -m "$(ALONE)" --durations 10
+	@$(call timed,brokers,$(PYTEST) $(filter-out $(FAULT_FOLDERS),$(ROOMS)) -q -m "$(ALONE)" --durations 10)
 
 test-computes:
-	nice -n 10 $(PYTEST) $(ROOMS) -q $(TWO) -m "$(COMPUTES)" --durations 10
+	@$(call timed,what computes,nice -n 10 $(PYTEST) $(ROOMS) -q $(TWO) -m "$(COMPUTES)" --durations 10)
 
-check: $(VENV)/.dev  ## fast, the inner loop: lint, types, the tests that need no broker, no Go, no root and not seconds
-	@began=$$(date +%s); $(MAKE) --no-print-directory lint && $(PYTEST) -q $(TWO) -m "$(OTHERS) and not (go or seconds)"; code=$$?; \
-		echo "make check took $$(( $$(date +%s) - began )) s"; exit $$code
+check: $(VENV)/.dev  ## fast, the inner loop: lint, types, the tests that start no process, and how long each took
+	@$(call timed,make check,$(MAKE) --no-print-directory --jobs 2 check-lint check-tests)
+
+check-lint:
+	@$(call timed,  lint and types,$(MAKE) --no-print-directory lint)
+
+check-tests:
+	@$(call timed,  tests,NO_PROCESSES=1 EXAMPLES=0.2 $(PYTEST) -q $(TWO) --no-header -m "$(CHECKED)")
 
 nightly: $(VENV)/.dev kafka manifests-tools test-peers test-image  ## hours, as root: what `make test` leaves to the night; 20,000 new seeds, all mutants, long chaos
-	$(PYTEST) -m nightly -rP --durations 10
+	EXAMPLES=10 $(PYTEST) -m nightly -rP --durations 10
+	$(MAKE) test-properties
 	$(MAKE) mutants
 	$(MAKE) simulate SEEDS=20000 FIRST=$(shell date +%s)
 	$(MAKE) chaos
 	$(MAKE) hostile
 	$(MAKE) sites
+	$(MAKE) test-wheel
+	$(MAKE) test-lowest
+	$(MAKE) test-latest
+	$(MAKE) coverage
+
+test-properties: $(VENV)/.dev  ## nightly: the property tests with ten times the examples (EXAMPLES=10)
+	EXAMPLES=$(or $(EXAMPLES),10) $(PYTEST) -q $(TWO) -m "$(OTHERS) and hypothesis" --timeout 1800 --durations 10
+
+# The tests that start no process, with the packages of another environment. They run in a folder without the checkout's packages.
+define elsewhere
+	rm -rf build/lib build/$@ && mkdir -p build/$@/alone && $(PYTHON) -m venv build/$@/venv
+	$(1)
+	cp -r tests docs requirements *.md Makefile pyproject.toml build/$@/alone
+	cd build/$@/alone && ../venv/bin/python -P -c 'import notary; print(notary.__file__)' | grep site-packages
+	cd build/$@/alone && ../venv/bin/python -P -m pytest -q $(TWO) -m "$(CHECKED)" $(addprefix --ignore tests/,deploy docs imports mutants)
+endef
+ELSEWHERE_PIP = build/$@/venv/bin/python -m pip --disable-pip-version-check install --quiet
+
+test-wheel: $(VENV)/.dev  ## nightly: the tests that start no process, on the built wheel and the locked packages
+	$(call elsewhere,$(PIP) wheel --quiet --no-deps --wheel-dir build/$@ . && $(ELSEWHERE_PIP) --require-hashes -r requirements/dev.txt \
+		&& $(ELSEWHERE_PIP) --no-deps build/$@/*.whl)
+
+test-lowest: $(VENV)/.dev  ## nightly: the same on the lowest releases that pyproject.toml allows
+	$(call elsewhere,$(BIN)/python -m tests.lowest >build/$@/lowest.txt && $(ELSEWHERE_PIP) -c build/$@/lowest.txt '.[dev]')
+
+test-latest: $(VENV)/.dev  ## nightly: the same on the latest releases
+	$(call elsewhere,$(ELSEWHERE_PIP) --upgrade '.[dev]')
+
+coverage: $(VENV)/.dev kafka  ## nightly: lines that the tests run, by package, each with a floor (pyproject.toml)
+	rm -f build/coverage/.coverage*
+	$(BIN)/coverage run -m pytest -q -m "not (chaos or exhaustive or go or $(APART))" $(or $(TESTS),tests)
+	$(BIN)/coverage combine --quiet && $(BIN)/coverage json --quiet -o build/coverage/coverage.json
+	$(BIN)/python -m tests.floors build/coverage/coverage.json
 
 test-peers: $(VENV)/.dev kafka peers  ## as root: the others at the same work do what the comparison takes for granted
 	$(PYTEST) tests/loadtest -m peers --durations 10
@@ -83,10 +137,10 @@ image: kafka  ## build the container images `notary` and `notary-spark` (BASE=an
 
 manifests: manifests-tools kafka  ## render the Kubernetes manifests, compare them with all schemas, and test alerts, dashboard and users
 	$(BIN)/python -P -m deploy.manifests check
-	$(PYTEST) tests/deploy/test_manifests.py tests/deploy/test_alerts.py tests/deploy/test_dashboard.py tests/deploy/test_users.py -k "not jobs"
+	$(PYTEST) tests/deploy/test_manifests.py tests/deploy/manifests/test_alerts.py tests/deploy/manifests/test_dashboard.py tests/deploy/manifests/test_users.py -k "not jobs"
 
 manifests-live: manifests-tools  ## nightly: the manifests on a real API server, applied, upgraded, and broken (builds Kubernetes once, by Go)
-	$(PYTEST) tests/deploy/test_live.py -m nightly -rP --durations 10
+	$(PYTEST) tests/deploy/manifests/test_live.py -m nightly -rP --durations 10
 
 simulate: $(VENV)/.dev  ## whole systems on one seed each (SEEDS=2000; SEED=k shows one; FIRST=k)
 	$(BIN)/python -m tests.simulation $(if $(SEED),--seed $(SEED),--seeds $(or $(SEEDS),2000) --first $(or $(FIRST),1))

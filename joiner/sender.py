@@ -60,7 +60,7 @@ class SenderSettings(msgspec.Struct, frozen=True):
     software_version: str
     data_centre: str | None = None
     in_flight_max: int = 4
-    batch_bytes_early: int = 128 << 10  # with another batch in flight, wait until this much is gathered
+    batch_bytes_early: int = 256 << 10  # with another batch in flight, wait until this much is gathered
     reopen_wait_s: float = 0.5
     queue: QueueLimits = QueueLimits()
 

@@ -64,7 +64,7 @@ def _wire(environment: Environment, runner: Any, **_: Any) -> None:
     if environment.parsed_options is not None and environment.parsed_options.class_picker:
         sys.exit("--class-picker can pick another shape, or none: then nothing would end the run. There is one user and one shape here")
     if isinstance(runner, WorkerRunner):
-        member = Member(environment, lambda words: runner.send_message(MESSAGE, words))
+        member = Member(environment, lambda words: runner.send_message(MESSAGE, dict(words)))
         runner.register_message(MESSAGE, _member_hears)
         environment.events.test_stop.add_listener(_end)
         return

@@ -1,6 +1,8 @@
 """Fixtures for all tests: one small Kafka cluster, started when the first test needs it, and a fresh topic prefix per test."""
 
+import os
 import signal
+import sys
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
@@ -9,14 +11,28 @@ import pytest
 from hypothesis import settings
 
 from deploy.local import Cluster
+from tests.examples import some
 
 # No deadline: machines here are shared, so the duration of an example means nothing.
-settings.register_profile("shared", deadline=None)
+settings.register_profile("shared", deadline=None, max_examples=some(100))
 settings.load_profile("shared")
 
 # A shell makes its background processes ignore Ctrl-C, and their children inherit that. Some tests interrupt their children.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+STARTED = {"notary_process", "template", "worker"}
+"""The fixtures whose tests have processes of their own: workers, and what starts them."""
+
+
+def _refuse_processes(event: str, _: object) -> None:
+    if event in {"subprocess.Popen", "os.posix_spawn", "os.fork"} and "PYTEST_CURRENT_TEST" in os.environ:
+        raise AssertionError("this test starts a process, and `make check` runs only tests that start none: mark it with `seconds`")
+
+
+if os.environ.get("NO_PROCESSES"):
+    sys.addaudithook(_refuse_processes)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -45,16 +61,16 @@ def known_notaries(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark tests that start workers, which take a second each: `make check` leaves them out."""
+    """Mark tests with a fixture that starts processes: `make check` leaves them out."""
     for item in items:
-        if isinstance(item, pytest.Function) and "notary_process" in item.fixturenames:
+        if isinstance(item, pytest.Function) and not STARTED.isdisjoint(item.fixturenames):
             item.add_marker(pytest.mark.seconds)
 
 
 @pytest.fixture(scope="session")
 def kafka_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    """Three real brokers for the whole session; a test that harms one restores it before it ends."""
-    with Cluster.create(tmp_path_factory.mktemp("kafka") / "cluster", brokers=3) as cluster:
+    """Three real brokers for the whole session; a dead one is noticed after two seconds. A test that harms one restores it."""
+    with Cluster.create(tmp_path_factory.mktemp("kafka") / "cluster", brokers=3, session_timeout_ms=2_000) as cluster:
         yield cluster
 
 

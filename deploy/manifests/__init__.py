@@ -11,7 +11,7 @@ schemas are those of the projects themselves:
 | Prometheus Operator's, cert-manager's | the definitions in their Go modules |
 
 `check` does not evaluate CEL rules (`x-kubernetes-validations`) and admission: `make manifests-live` does, on a real API server
-(`tests/deploy/test_live.py`). Promtool checks the Prometheus rules.
+(`tests/deploy/manifests/test_live.py`). Promtool checks the Prometheus rules.
 
     python -P -m deploy.manifests fetch        # once: kustomize, promtool, the definitions of custom resources
     python -P -m deploy.manifests check        # render and check all overlays

@@ -63,6 +63,8 @@ Group=notary
 # Nothing is imported from the working directory, whatever is started here.
 Environment=PYTHONSAFEPATH=1
 ExecStart={sites.folders.notary}/bin/notary serve --config {sites.folders.config}/notary.toml
+# It reads certificates, parties and the log level again.
+ExecReload=/bin/kill -HUP $MAINPID
 # A worker that stops with 2 says that going on could contradict what was answered: a person looks first (docs/runbook.md).
 Restart=on-failure
 RestartSec=2

@@ -8,7 +8,7 @@ The answers are decoded from the contract alone, without position, log time and 
 """
 
 import asyncio
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from hashlib import sha256
 from itertools import islice
 from random import Random
@@ -130,7 +130,7 @@ async def ask(url: str, asked: Iterable[Made]) -> tuple[list[ContestDecision], l
     return decisions, loop.failures.first
 
 
-def double_spends(inputs: dict[str, Sequence[str]], decisions: Sequence[ContestDecision]) -> list[str]:
+def double_spends(inputs: Mapping[str, Sequence[str]], decisions: Sequence[ContestDecision]) -> list[str]:
     """Returns the states with which two transactions committed, and rejections without a reason."""
     consumer: dict[str, str] = {}
     committed = [each.transaction_id for each in decisions if each.outcome == "committed"]

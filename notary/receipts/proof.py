@@ -30,8 +30,8 @@ HASHES_MAX: Final = 63
 NEW_LINE: Final = b"\n"
 NEW_LINE_JSON: Final = b"\\n"
 """A new line within a JSON string."""
-_HEAD: Final = HEAD.encode()
-_HEAD_JSON: Final = b'"' + _HEAD.replace(NEW_LINE, NEW_LINE_JSON)
+_FIRST: Final = HEAD.encode() + b"%d"
+_FIRST_JSON: Final = b'"' + _FIRST.replace(NEW_LINE, NEW_LINE_JSON)
 
 
 class Proof(msgspec.Struct, frozen=True):
@@ -49,12 +49,12 @@ def lines_of(hashes: Sequence[bytes]) -> list[bytes]:
 
 def receipt_text(index: int, lines: Sequence[bytes], above: bytes, checkpoint: str) -> bytes:
     """Returns a receipt in UTF-8. `above` is the last of its lines, with a `NEW_LINE` after each."""
-    return b"%b\n%b" % (NEW_LINE.join([b"%b%d" % (_HEAD, index), *lines, above]), checkpoint.encode())
+    return NEW_LINE.join([_FIRST % index, *lines, above + NEW_LINE + checkpoint.encode()])
 
 
 def receipt_json(index: int, lines: Sequence[bytes], above: bytes, checkpoint: bytes) -> bytes:
     """Returns a receipt as a JSON string. `above` has a `NEW_LINE_JSON` after each line; `checkpoint` is from `checkpoint_json`."""
-    return NEW_LINE_JSON.join([b"%b%d" % (_HEAD_JSON, index), *lines, above]) + checkpoint
+    return NEW_LINE_JSON.join([_FIRST_JSON % index, *lines, above + checkpoint])
 
 
 def checkpoint_json(checkpoint: str) -> bytes:

@@ -95,12 +95,13 @@ async def load_everywhere(scene: Scene, places: dict[int, BrokerNetwork]) -> Asy
         yield loads
 
 
-async def test_a_centre_is_cut_off(far: Scene, places: dict[int, BrokerNetwork]) -> None:
-    """The leader's centre is cut off, both ways and then outgoing, and the active controller's, incoming: the others go on each time."""
+async def test_a_centre_is_cut_off(far: Scene, places: dict[int, BrokerNetwork], violence: Violence) -> None:
+    """The leader's centre is cut off, and the others go on. In a long run also outgoing, and the active controller's, incoming."""
     async with load_everywhere(far, places) as loads:
         await cut_off(far, places, loads, await far.ordering_leader())
-        await cut_off(far, places, loads, await far.ordering_leader(), incoming=False)
-        await cut_off(far, places, loads, await far.active_controller(), outgoing=False)
+        if violence.long:
+            await cut_off(far, places, loads, await far.ordering_leader(), incoming=False)
+            await cut_off(far, places, loads, await far.active_controller(), outgoing=False)
     await far.check()
 
 
@@ -160,6 +161,7 @@ async def ask_the_lonely(scene: Scene, place: BrokerNetwork, url: str) -> set[in
     return told
 
 
+@pytest.mark.nightly
 async def test_two_centres_do_not_hear_each_other(
     far: Scene, places: dict[int, BrokerNetwork], centres: Centres, violence: Violence
 ) -> None:

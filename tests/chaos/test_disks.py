@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.asking.load import until
-from tests.chaos.flags import LONG_S, Violence
+from tests.chaos.flags import Violence
 from tests.chaos.scene import Scene
 from tests.checkers import indexes
 from tests.kafka.reading_back import read_rows
@@ -54,10 +54,9 @@ async def test_broker_loses_its_disk(scene: Scene, violence: Violence) -> None:
 
 
 @needs_root
-async def test_broker_disk_full(scene: Scene, violence: Violence, tmp_path: Path) -> None:
+@pytest.mark.nightly
+async def test_broker_disk_full(scene: Scene, tmp_path: Path) -> None:
     """The ordering leader's disk is full, and it ends; the others go on. With free space again it starts, and copies what it lacks."""
-    if not violence.long:
-        pytest.skip(f"in long runs only: --chaos-seconds {LONG_S}")
     await scene.start("a", "b")
     broker = await scene.ordering_leader()
     async with scene.load() as load:
@@ -87,7 +86,7 @@ async def test_broker_disk_full(scene: Scene, violence: Violence, tmp_path: Path
     await scene.check()
 
 
-async def test_index_damaged(scene: Scene, violence: Violence) -> None:
+async def test_a_worker_stops_on_a_damaged_index(scene: Scene, violence: Violence) -> None:
     """A worker whose index has flipped bits stops with an error and answers nothing from them; without that index it builds a new one."""
     _, b = await scene.start("a", "b", **SMALL_BUFFERS)
     async with scene.load() as load:

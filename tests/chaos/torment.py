@@ -123,7 +123,7 @@ async def _cut_off(scene: Scene, fault: Fault, outgoing: bool = True, incoming: 
 
 async def _cut_line(scene: Scene, fault: Fault) -> None:
     assert scene.centres is not None
-    one, way, other = fault.victim
+    one, way, other = list(fault.victim)
     both = [(">", (int(one), int(other))), ("<", (int(other), int(one)))]
     lines = [line for arrow, line in both if way in ("-", arrow)]
     for line in lines:

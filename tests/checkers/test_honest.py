@@ -14,8 +14,9 @@ from tests.checkers.history import Submission
 from tests.checkers.honest import PARTITIONS, Honest, busy
 from tests.checkers.replay import Seen, replay
 from tests.checkers.violation import describe
+from tests.examples import some
 
-FEW = settings(deadline=None, max_examples=40, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
+FEW = settings(deadline=None, max_examples=some(40), suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
 
 few_states = st.lists(st.integers(0, 4).map(lambda n: state("few", n)), max_size=3, unique=True)
 windows = st.sampled_from([None, None, None, {"from": None, "until": 1_000_010}, {"from": 1_000_010, "until": None}])

@@ -12,12 +12,13 @@ from ordering.log import ORDERING, Record
 from tests.checkers.records import View, key_of
 from tests.checkers.replay import Replayed
 from tests.checkers.signed_log import SignedLog, payload_of, private_key, public
+from tests.examples import some
 
 pytestmark = pytest.mark.seconds
 
 
 PARTITIONS = 2
-SHARED = settings(deadline=None, max_examples=300, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
+SHARED = settings(deadline=None, max_examples=some(300), suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
 
 small = st.integers(0, 3)
 keys = st.sampled_from(["notary", "second", "third"])

@@ -11,8 +11,9 @@ from payload import decode_requests
 from tests.asking.party import digest, spend, state
 from tests.checkers.requests import requests_of
 from tests.checkers.signed_log import NOTARY
+from tests.examples import some
 
-SHARED = settings(deadline=None, max_examples=300, suppress_health_check=[HealthCheck.too_slow])
+SHARED = settings(deadline=None, max_examples=some(300), suppress_health_check=[HealthCheck.too_slow])
 WINDOW = {"from": -5, "until": 1760000000000}
 GOOD = [
     {"party": "O=A", "signature": "AAAA", "requests": [spend(state("x"), state("x", 4294967295), references=[state("x")])]},

@@ -122,7 +122,7 @@ class IncrementalAlterConfigsRequest(Request[IncrementalAlterConfigsRequest1]):
     API_KEY: ClassVar[int] = 44
 
     def __init__(self, resource_type: int, name: str, setting: str, value: str) -> None:
-        self._resource = (resource_type, name, [(setting, 0, value, {})], {})
+        self._resource: tuple[Any, ...] = (resource_type, name, [(setting, 0, value, {})], {})
 
     def build(self, request_struct_class: type[IncrementalAlterConfigsRequest1]) -> IncrementalAlterConfigsRequest1:
         return request_struct_class([self._resource], True, {})
@@ -201,7 +201,7 @@ async def delete_topic(who: Who, topic: str) -> set[int]:
 
 
 async def move_replicas(who: Who, topic: str) -> set[int]:
-    moves = [(topic, [(0, [1, 2, 3], {})], {})]
+    moves: list[Any] = [(topic, [(0, [1, 2, 3], {})], {})]
     return await who.admin(lambda client: client._send_request(AlterPartitionReassignmentsRequest(TIMEOUT_MS, moves, {})))
 
 

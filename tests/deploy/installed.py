@@ -13,7 +13,9 @@ import subprocess
 import sys
 import time
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from itertools import product
 from pathlib import Path
 
 import msgspec
@@ -21,6 +23,7 @@ import msgspec
 from deploy.centres import Centres
 from deploy.local.jars import BROKER, TOOLS, fetch_jars
 from deploy.local.java import find_java
+from deploy.local.runtime import prepare
 from deploy.namespace import inside
 from deploy.pki import Authority
 from deploy.pki.__main__ import issue_all
@@ -128,10 +131,13 @@ class Installed:
         """Start everything as in deploy/sites/README.md: format, start, grant rights, create a notary with one party."""
         config = self.directory / "config"
         hosts = [node.host for node in self.sites.brokers]
+        with ThreadPoolExecutor() as threads:  # each script starts a Java
+            for host in hosts:
+                self.make_folders(host)
+            scripts = ("format-controller.sh", "format-broker.sh")
+            for formatted in threads.map(self.run, *zip(*product(hosts, scripts), strict=True)):
+                done(formatted)
         for host in hosts:
-            self.make_folders(host)
-            for script in ("format-controller.sh", "format-broker.sh"):
-                done(self.run(host, script))
             self.start(host, "kafka-controller.service")
             self.start(host, "kafka-broker.service")
         if self.sites.tls:
@@ -139,7 +145,7 @@ class Installed:
         while (made := self.run(OPERATOR, "init.sh", str(config / "keys"))).returncode:
             # It resumes where it stopped. Some brokers may not be up yet, and without TLS nothing has waited for them.
             assert "broker(s) are registered" in made.stderr or "cannot be used now" in made.stderr, made.stderr
-            time.sleep(1)
+            time.sleep(0.2)
         keys = self.host(OPERATOR) / "config" / "keys"
         assert parties.add(keys / "parties.json", party.name, party.public_pem, "the test's party") == "added"
         for host in hosts:
@@ -164,6 +170,16 @@ class Installed:
             for service in services:
                 assert service.process.wait() == _STOPPED[unit], service.said
                 self.services.remove(service)
+
+    def kill(self, host: str) -> list[Service]:
+        """Kill all services of a host, as a loss of power would; returns them."""
+        died = [service for service in self.services if service.host == host]
+        for service in died:
+            service.process.kill()
+        for service in died:
+            service.process.wait()
+            self.services.remove(service)
+        return died
 
     def host(self, host: str) -> Path:
         """Returns the directory with a host's folders."""
@@ -251,12 +267,15 @@ def read_unit(file: Path) -> Mapping[str, list[str]]:
 def make_kafka(folder: Path) -> None:
     """Create a folder like Kafka's distribution, with the used parts: `libs`, and the launchers in `bin`."""
     (folder / "libs").mkdir(parents=True)
-    java = find_java()
+    runtime = prepare()
     for jars in (BROKER, TOOLS):
-        for jar in (fetch_jars(java, jars) / "libs").glob("*.jar"):
+        for jar in sorted((fetch_jars(runtime.java, jars) / "libs").glob("*.jar")):
             (folder / "libs" / jar.name).symlink_to(jar)
+    # A class archive fits only a class path that begins with the jars for which it was made.
+    archive = f"-XX:SharedArchiveFile={runtime.archive}" if runtime.archive else ""
+    start = f"exec {runtime.java.path} {archive} -XX:TieredStopAtLevel=1 -XX:+UseSerialGC -cp '{runtime.classpath}:{folder}/libs/*'"
     for name, main in _TOOLS.items():
-        make_program(folder / "bin" / name, f"exec {java.path} -XX:TieredStopAtLevel=1 -XX:+UseSerialGC -cp '{folder}/libs/*' {main}")
+        make_program(folder / "bin" / name, f"{start} {main}")
 
 
 def make_program(file: Path, command: str) -> None:

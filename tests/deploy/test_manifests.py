@@ -43,7 +43,7 @@ def containers(pod: dict[str, Any]) -> Iterator[dict[str, Any]]:
 
 def worker_container(manifests: list[Manifest]) -> dict[str, Any]:
     (container,) = of_kind(manifests, "StatefulSet")["worker"]["spec"]["template"]["spec"]["containers"]
-    return container
+    return dict(container)
 
 
 def worker_config(manifests: list[Manifest], folder: Path) -> Config:
@@ -394,7 +394,7 @@ def test_nothing_is_open_that_is_not_named(rendered: Rendered, overlay: str) -> 
 
 
 @overlays
-def test_commands_exist(rendered: Rendered, overlay: str) -> None:
+def test_pods_run_valid_commands(rendered: Rendered, overlay: str) -> None:
     """Each command that a pod runs is one of the notary's, with valid flags."""
     seen = set()
     for pod in pods(rendered[overlay]).values():

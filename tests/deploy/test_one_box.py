@@ -59,7 +59,7 @@ def model(compose: Path) -> dict[str, Any]:
     return made
 
 
-def test_compose_file(model: dict[str, Any]) -> None:
+def test_compose_file_conforms_and_isolates_the_log(model: dict[str, Any]) -> None:
     """The file conforms to the specification; the log's network has no way out, and ports are open to this machine only."""
     assert model["services"].keys() == {"kafka", "worker", "format", "init"}
     assert model["networks"]["log"]["internal"] is True
@@ -93,7 +93,7 @@ def test_a_wrong_compose_file_is_noticed(compose: Path, tmp_path: Path, before: 
     assert read(compose, tmp_path / "compose.yaml").returncode != 0
 
 
-def test_worker_settings(model: dict[str, Any], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_worker_environment_has_valid_settings_only(model: dict[str, Any], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """The worker's environment has valid settings only."""
     (tmp_path / "notary.toml").write_text('name = "n"\norigin = "o"\n')
     config = load(tmp_path / "notary.toml", {}, model["services"]["worker"]["environment"])
@@ -133,7 +133,7 @@ def test_the_broker_starts(model: dict[str, Any], tmp_path: Path) -> None:
         while (ran := subprocess.run(command, capture_output=True, text=True, check=False)).returncode != 0:
             assert broker.poll() is None, (tmp_path / "server.log").read_text()
             assert "Kafka at 127.0.0.1" in ran.stderr, ran.stderr
-            time.sleep(1)
+            time.sleep(0.2)
         assert "the loss of a disk loses the log" in ran.stderr
     finally:
         broker.send_signal(signal.SIGTERM)
@@ -148,7 +148,7 @@ def storage(runtime: Runtime, words: list[str]) -> subprocess.CompletedProcess[b
 @pytest.mark.kafka
 @pytest.mark.timeout(300)
 async def test_the_units_of_one_machine(tmp_path: Path) -> None:
-    """With the units' own commands, rendered and formatted, a worker with an acceptor process decides, and all services end in order."""
+    """With the units' own commands, rendered and formatted, a worker decides, reads its files again on reload, and all end in order."""
     ports = dict(zip(("broker", "controller", "worker", "health"), free_ports(4), strict=True))
     config = tmp_path / "rendered" / "here" / "127.0.0.1"
     folders = {"config": config, "data": tmp_path / "data", "kafka": tmp_path / "kafka", "notary": tmp_path / "notary"}
@@ -181,7 +181,7 @@ async def test_the_units_of_one_machine(tmp_path: Path) -> None:
         while (ran := await asyncio.to_thread(subprocess.run, init, capture_output=True, text=True, check=False)).returncode != 0:
             assert "Kafka at 127.0.0.1" in ran.stderr, ran.stderr
             assert [process.poll() for process in started] == [None, None]
-            await asyncio.sleep(1)
+            await asyncio.sleep(0.2)
         party = Party("O=Notary Service,L=London,C=GB")
         assert parties.add(config / "keys" / "parties.json", party.name, party.public_pem, "the test's party") == "added"
         start("notary-worker.service")
@@ -189,6 +189,11 @@ async def test_the_units_of_one_machine(tmp_path: Path) -> None:
             client, url = Client(http, History(), 10), f"http://127.0.0.1:{ports['worker']}"
             (decision,) = await client.decide([url], party.submission(spend(state("coin"))))
         assert decision["outcome"] == "committed"
+        (reload,) = read_unit(config / "notary-worker.service")["ExecReload"]
+        await asyncio.to_thread(subprocess.run, shlex.split(reload.replace("$MAINPID", str(started[-1].pid))), check=True)
+        while "SIGHUP: reading certificates" not in (tmp_path / "notary-worker.service.log").read_text():
+            assert started[-1].poll() is None
+            await asyncio.sleep(0.1)
         for process, code in zip(reversed(started), (0, JAVA_STOPPED, JAVA_STOPPED), strict=True):
             process.send_signal(signal.SIGTERM)
             assert process.wait() == code

@@ -39,7 +39,8 @@ def verify(authority: Authority, name: str, purpose: str, *flags: str) -> str:
     return "" if ran.returncode == 0 else ran.stdout + ran.stderr
 
 
-def test_a_server(authority: Authority) -> None:
+@pytest.mark.seconds
+def test_a_server_certificate_is_valid_for_its_own_names_only(authority: Authority) -> None:
     """OpenSSL accepts the certificate for a server and a client, at its own name and address, and at no other."""
     authority.issue("broker-1", hosts=["kafka.london.example", "10.77.1.1"], server=True)
     assert verify(authority, "broker-1", "sslserver", "-verify_hostname", "kafka.london.example") == ""
@@ -49,7 +50,8 @@ def test_a_server(authority: Authority) -> None:
     assert "IP address mismatch" in verify(authority, "broker-1", "sslserver", "-verify_ip", "10.77.2.1")
 
 
-def test_a_client(authority: Authority) -> None:
+@pytest.mark.seconds
+def test_a_client_certificate_is_not_valid_for_a_server(authority: Authority) -> None:
     """OpenSSL accepts the certificate for a client and not for a server."""
     authority.issue("spark")
     assert verify(authority, "spark", "sslclient") == ""
@@ -75,7 +77,8 @@ def test_the_key_store_is_key_and_certificate(authority: Authority) -> None:
     assert text.startswith("-----BEGIN PRIVATE KEY-----\n")
 
 
-def test_renewal(authority: Authority) -> None:
+@pytest.mark.seconds
+def test_a_renewal_changes_the_key_alone(authority: Authority) -> None:
     """A renewed certificate has a new key and the same names, purposes and list; both are valid until the former is revoked."""
     former = authority.issue("broker-1", hosts=["localhost", "10.77.1.1"], server=True, crl_url=CRL_URL)
     renewed = authority.renew("broker-1")
@@ -99,7 +102,8 @@ def test_a_clients_renewal_is_no_servers(authority: Authority) -> None:
     assert list(purposes) == [ExtendedKeyUsageOID.CLIENT_AUTH]
 
 
-def test_revocation(authority: Authority) -> None:
+@pytest.mark.seconds
+def test_a_revocation_lists_all_certificates_of_the_name(authority: Authority) -> None:
     """All certificates of a revoked name are on the list, and no others; they stay revoked, and a second revocation changes nothing."""
     for name in ("spark", "archive"):
         authority.issue(name)
@@ -130,6 +134,7 @@ def test_nothing_outlives_its_authority(tmp_path: Path) -> None:
         short.issue("spark", valid_from=ca.not_valid_after_utc + datetime.timedelta(days=1))
 
 
+@pytest.mark.seconds
 def test_everything_of_a_sites_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """All principals get a certificate for their hosts; a second run creates nothing; a changed host is rejected, with advice."""
     assert main([str(tmp_path / "pki"), "sites", str(EXAMPLE)]) == 0
@@ -170,7 +175,7 @@ def test_what_is_refused(authority: Authority, capsys: pytest.CaptureFixture[str
     assert message in capsys.readouterr().err
 
 
-def test_another_key(authority: Authority, tmp_path: Path) -> None:
+def test_a_key_of_another_certificate_is_rejected(authority: Authority, tmp_path: Path) -> None:
     """A folder whose key does not match its certificate, or without a key, is rejected."""
     Authority.create(tmp_path / "other")
     (tmp_path / "other" / "ca-key.pem").replace(authority.directory / "ca-key.pem")
@@ -180,7 +185,7 @@ def test_another_key(authority: Authority, tmp_path: Path) -> None:
         Authority.open(tmp_path / "other")
 
 
-def test_list(authority: Authority, capsys: pytest.CaptureFixture[str]) -> None:
+def test_list_shows_expiry_and_revocation(authority: Authority, capsys: pytest.CaptureFixture[str]) -> None:
     """The list has each name with the expiry date of its certificate, or its revocation."""
     authority.issue("spark", days=100)
     authority.issue("archive")

@@ -127,7 +127,7 @@ def test_the_proposed_cluster_id_is_taken(tmp_path: Path) -> None:
     assert read_sites(changed(tmp_path, "Qk1vZHJsS2VhX2VtcGxlMQ", proposed[1])).kafka.cluster_id == proposed[1]
 
 
-def test_safety(files: dict[str, str]) -> None:
+def test_rendered_servers_have_the_safety_settings(files: dict[str, str]) -> None:
     """Every broker and controller has the settings that prevent the loss of acknowledged records and access without a right."""
     found = [text for path, text in files.items() if path.endswith(("broker.properties", "controller.properties"))]
     assert len(found) == 6
@@ -166,6 +166,7 @@ def test_no_unit_formats(files: dict[str, str]) -> None:
         assert "/meta.properties\n" in text
 
 
+@pytest.mark.seconds
 def test_a_formatted_disk_stays(tmp_path: Path) -> None:
     """On a formatted disk the script changes nothing, and exits with 1."""
     text = EXAMPLE.read_text() + f'[folders]\ndata = "{tmp_path}/data"\nkafka = "{tmp_path}/kafka"\n'
@@ -254,14 +255,16 @@ def enclosed(unit: Path) -> bool:
     return subprocess.run(command, capture_output=True, check=False).returncode == 0
 
 
+@pytest.mark.seconds
 @needs_systemd
-def test_units(units: list[Path]) -> None:
+def test_systemd_reads_every_unit(units: list[Path]) -> None:
     """systemd reads every unit without a complaint, and rates its sandbox as sufficient."""
     assert {unit.name for unit in units} == {"kafka-broker.service", "kafka-controller.service", "notary-worker.service"}
     assert [said for unit in units if (said := complaints(unit))] == []
     assert all(map(enclosed, units))
 
 
+@pytest.mark.seconds
 @needs_systemd
 @pytest.mark.parametrize(
     ("before", "after"),
@@ -282,6 +285,7 @@ def test_a_wrong_unit_is_noticed(units: list[Path], before: str, after: str) -> 
         assert complaints(unit)
 
 
+@pytest.mark.seconds
 @needs_systemd
 def test_a_unit_without_its_sandbox_is_noticed(units: list[Path]) -> None:
     """With three lines less a unit's sandbox is not sufficient."""

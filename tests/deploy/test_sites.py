@@ -115,7 +115,7 @@ HARMLESS = {"create this topic": {EXISTS}}
 
 # aiokafka leaves a connection open if it is closed while it connects.
 @pytest.mark.filterwarnings("ignore:unclosed:ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning")
-async def test_rights(installed: Installed) -> None:
+async def test_each_principal_has_the_rights_of_the_table(installed: Installed) -> None:
     """Each principal tries each operation on both topics: those in the table succeed, all others are denied."""
     crl_url = installed.sites.certificates[0].crl_url
     installed.authority.issue("stranger", crl_url=crl_url)
@@ -308,8 +308,20 @@ def test_a_revoked_certificate_stays_out(installed: Installed, revoked: ssl.SSLC
     good = context(installed, "spark")
     for host, port in doors(installed):
         while enters(installed, host, port, revoked):
-            time.sleep(1)
+            time.sleep(0.1)
         assert enters(installed, host, port, good)
+
+
+async def test_a_site_dies_and_returns(installed: Installed, client: Client) -> None:
+    """When all services of a site are killed the others decide; started again, its worker repeats what they decided."""
+    first, *others = urls(installed)
+    submission = PARTY.submission(spend(state("while a site is away")))
+    died = installed.kill(installed.centres.host(1))
+    assert len(died) == 3
+    decided = await client.decide(others, submission)
+    for service in died:
+        installed.start(service.host, service.name)
+    assert await client.decide([first], submission) == decided
 
 
 async def test_a_controllers_disk_is_lost(installed: Installed, client: Client) -> None:

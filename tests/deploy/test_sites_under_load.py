@@ -32,7 +32,7 @@ from tests.deploy.installed import Installed
 from tests.deploy.sites import CLIENTS, installed_sites, urls
 from tests.rights import needs_root
 
-pytestmark = [pytest.mark.kafka, pytest.mark.chaos, needs_root, pytest.mark.timeout(3_600)]
+pytestmark = [pytest.mark.kafka, pytest.mark.chaos, pytest.mark.nightly, needs_root, pytest.mark.timeout(3_600)]
 
 ROOT = Path(__file__).parents[2]
 SESSION_TIMEOUT_S = 9.0
@@ -168,12 +168,7 @@ def bring(sites: Installed, number: int, fault: str, load: "subprocess.Popen[byt
     seen = Seen(sites.sites.site[number - 1].name, fault, leader(sites) == number, time.time())
     if fault == DIES:
         host = sites.centres.host(number)
-        died = [service for service in sites.services if service.host == host]
-        for service in died:
-            service.process.kill()
-        for service in died:
-            service.process.wait()
-            sites.services.remove(service)
+        died = sites.kill(host)
         time.sleep(HOLD_S)
         ended_s = time.time()
         for service in died:

@@ -35,20 +35,20 @@ def defined(file: Path) -> set[str]:
     return names
 
 
-def test_files() -> None:
+def test_every_file_on_the_page_exists() -> None:
     """Every file and folder on the page exists."""
     named = set(_FILE.findall(PAGE.read_text()))
     assert len(named) > 40
     assert not [name for name in sorted(named) if not (ROOT / name).exists()]
 
 
-def test_changes() -> None:
+def test_the_page_has_the_frequent_changes() -> None:
     """The page has the changes that developers make most often."""
     assert [*changes()] == ["A rejection reason", "A log backend", "A metric", "A setting", "An HTTP call", "A Spark check"]
 
 
 @pytest.mark.parametrize("change", changes())
-def test_symbols(change: str) -> None:
+def test_each_file_defines_the_symbols_of_its_row(change: str) -> None:
     """Each file in a table defines the symbols of its row."""
     _, rows = changes()[change]
     assert not [(file, symbol) for file, symbols in rows.items() for symbol in symbols if symbol not in defined(ROOT / file)]

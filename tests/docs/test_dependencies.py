@@ -33,25 +33,25 @@ def pins() -> set[tuple[str, str]]:
     return {pin for file in (ROOT / "requirements").glob("*.txt") for pin in _PIN.findall(file.read_text())}
 
 
-def test_direct_dependencies() -> None:
+def test_each_direct_dependency_has_a_row() -> None:
     """The page has a complete row for each direct dependency, and for no other package."""
     assert sorted(listed()) == sorted({each.name for each in wanted()})
 
 
-def test_releases() -> None:
+def test_releases_are_those_of_the_lock() -> None:
     """Each release on the page is the one in every lock file that has the package."""
     found = listed()
     assert sorted((name, release) for name, release in pins() if name in found) == sorted(found.items())
 
 
-def test_lock() -> None:
+def test_the_lock_satisfies_pyproject() -> None:
     """The lock satisfies `pyproject.toml`: otherwise `make lock` is due."""
     releases = dict(pins())
     assert len(releases) > 50
     assert [each for each in wanted() if each.name not in releases or not each.specifier.contains(releases[each.name])] == []
 
 
-def test_hooks() -> None:
+def test_hooks_run_programs_of_the_lock() -> None:
     """Every hook before a commit runs a program of `.venv` that the lock provides, and none is fetched."""
     hooks = [hook for repo in yaml.safe_load((ROOT / ".pre-commit-config.yaml").read_text())["repos"] for hook in repo["hooks"]]
     assert {hook["language"] for hook in hooks} == {"system"}

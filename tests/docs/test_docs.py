@@ -60,7 +60,7 @@ def shown(default: object) -> str:
 
 
 @pytest.mark.parametrize(("name", "variable", "default"), settings(), ids=[variable for _, variable, _ in settings()])
-def test_setting(name: str, variable: str, default: str) -> None:
+def test_every_setting_has_a_row(name: str, variable: str, default: str) -> None:
     """Every setting has its row in configuration.md, with its variable and its default."""
     rows = [line for line in text("docs/configuration.md").splitlines() if line.startswith(f"| `{name}` | `{variable}` |")]
     assert len(rows) == 1
@@ -78,7 +78,7 @@ def test_no_setting_that_is_none() -> None:
     }
 
 
-def test_metrics() -> None:
+def test_every_metric_has_a_row() -> None:
     """metrics.md has a row for every metric, and for nothing else."""
     source = text("notary/metrics.py")
     names = {family.name for family in Metrics().registry.collect()} | set(re.findall(r'"(notary_[a-z_]+)"', source))
@@ -98,7 +98,7 @@ def arguments_of(command: str) -> argparse.ArgumentParser:
     return parser
 
 
-def test_commands() -> None:
+def test_every_command_and_flag_is_named() -> None:
     """command-line.md names every command, and every flag of it in its section."""
     page = text("docs/command-line.md")
     for name in COMMANDS:
@@ -120,14 +120,14 @@ def test_defaults_of_flags(command: str) -> None:
             assert told == (f"{action.default:g}" if isinstance(action.default, float) else str(action.default)), rows[0]
 
 
-def test_problems() -> None:
+def test_every_problem_has_a_row() -> None:
     """http.md has a row for every problem."""
     rows = re.findall(r"^\| \d{3} \| `([a-z-]+)` \|", text("docs/http.md"), re.MULTILINE)
     assert sorted(rows) == sorted(NAMES)
 
 
 @pytest.mark.parametrize("page", DOCS, ids=lambda file: str(file.relative_to(ROOT)))
-def test_links(page: Path) -> None:
+def test_every_link_has_a_target(page: Path) -> None:
     """Every link inside the project leads to an existing file and heading."""
     for link in _LINK.findall(_CODE_BLOCK.sub("", page.read_text())):
         if "://" in link:
@@ -158,7 +158,7 @@ def test_tests_that_a_page_names(page: Path) -> None:
         assert not name or f"def {name}(" in text(path), f"{path}::{name}"
 
 
-def test_worked_example() -> None:
+def test_the_worked_example_hashes_to_its_id() -> None:
     """The bytes of the worked example in formats.md hash to its transaction id, which is the first of vectors.json."""
     first = msgspec.json.decode((ROOT / "tests/vectors.json").read_bytes())["requests"][0]["transaction_id"]
     example = text("docs/formats.md").split("## A worked example")[1]

@@ -100,7 +100,7 @@ def shell(tmp_path: Path) -> Iterator[Shell]:
 
 @pytest.mark.seconds
 @pytest.mark.timeout(400)
-def test_embedded_log(shell: Shell) -> None:
+def test_the_embedded_walk_prints_the_page(shell: Shell) -> None:
     """The demo and the walk on an embedded log print the lines of the page."""
     for title in ("The demo", "One worker on an embedded log"):
         for commands, expected in sections()[title]:
@@ -109,7 +109,7 @@ def test_embedded_log(shell: Shell) -> None:
 
 @pytest.mark.kafka
 @pytest.mark.timeout(900)
-def test_three_workers(shell: Shell, tmp_path: Path) -> None:
+def test_the_walk_on_brokers_prints_the_page(shell: Shell, tmp_path: Path) -> None:
     """The walk on three brokers, which follows the one on an embedded log, prints the lines of the page and leaves no file."""
     _, first, second = sections().values()
     for commands, expected in [*first, *second]:

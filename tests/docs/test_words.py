@@ -12,7 +12,7 @@ LOWER = "run `.venv/bin/python -m tests.docs.words`, which lowers the ceilings"
 
 @pytest.mark.parametrize("kind", Counts._fields)
 @pytest.mark.parametrize("package", PACKAGES)
-def test_ceiling(package: str, kind: str) -> None:
+def test_counts_stay_below_the_ceiling(package: str, kind: str) -> None:
     """The count of a package is at most its ceiling, and a ceiling follows a count that falls."""
     counted = count_all(package)
     now, ceiling = getattr(total(counted), kind), getattr(read_list()[2][package], kind)
@@ -32,7 +32,7 @@ def test_ceiling(package: str, kind: str) -> None:
         ("a.md", "Whatever is foretold, a teller of the office.\n", (0, 0)),
     ],
 )
-def test_counts(tmp_path: Path, name: str, text: str, expected: tuple[int, int]) -> None:
+def test_openings_and_words_are_counted(tmp_path: Path, name: str, text: str, expected: tuple[int, int]) -> None:
     """Openings count at the start of a text or sentence, words anywhere; longer words and blocks of code do not count."""
     openings, words, _ = read_list()
     (tmp_path / name).write_text(text)

@@ -14,6 +14,7 @@ import tokenize
 import tomllib
 from collections import Counter
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
@@ -75,6 +76,7 @@ def count(file: Path, openings: list[str], words: list[str]) -> Counts:
     return Counts(sum(len(begins.findall(text)) for text in texts(file)), len(listed.findall(prose)))
 
 
+@cache
 def count_all(package: str) -> dict[Path, Counts]:
     """Returns the counts of each file of a package."""
     openings, words, _ = read_list()

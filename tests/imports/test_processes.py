@@ -54,6 +54,7 @@ def ran(*command: str) -> "subprocess.CompletedProcess[str]":
     return subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
 
 
+@pytest.mark.seconds
 def test_what_is_planted_would_be_imported(planted: Planted) -> None:
     """Without -P Python imports the planted modules of the same folder, and that is recorded: the tests below can fail."""
     done = ran(sys.executable, "-c", "import uvloop")
@@ -61,6 +62,7 @@ def test_what_is_planted_would_be_imported(planted: Planted) -> None:
     assert "uvloop" in planted.imported
 
 
+@pytest.mark.seconds
 @pytest.mark.parametrize("entry", [SCRIPT, SAFE], ids=["script", "module"])
 def test_the_command_line_and_the_demos_own_processes(planted: Planted, entry: Sequence[str]) -> None:
     """`notary demo`, with `init`, `party add` and a worker, imports none, by the script and by `python -P -m notary`."""
@@ -68,6 +70,7 @@ def test_the_command_line_and_the_demos_own_processes(planted: Planted, entry: S
     assert (done.returncode, planted.imported) == (0, []), done.stderr
 
 
+@pytest.mark.seconds
 def test_a_forgotten_option(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """`python -m notary` drops the working directory before it imports anything. The earlier imports of Python itself are not covered."""
     planted = Planted(tmp_path / "planted", OURS)
@@ -76,6 +79,7 @@ def test_a_forgotten_option(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     assert (done.returncode, planted.imported) == (0, []), done.stderr
 
 
+@pytest.mark.seconds
 def test_a_worker_and_its_children(planted: Planted, tmp_path: Path) -> None:
     """The worker, its acceptor process, and the process that scrubs its index import none."""
     config = make(tmp_path / "notary", None, "")
@@ -89,14 +93,16 @@ def test_a_worker_and_its_children(planted: Planted, tmp_path: Path) -> None:
     assert planted.imported == []
 
 
-def test_verify_log(planted: Planted, tmp_path: Path) -> None:
+@pytest.mark.seconds
+def test_verify_log_imports_no_planted_module(planted: Planted, tmp_path: Path) -> None:
     """`notary verify-log` calls `spark_join` and imports none. With Spark's own processes: `tests/spark/test_commands.py`."""
     done = ran(*SCRIPT, "verify-log", "--archive", str(tmp_path / "none"), "--out", str(tmp_path / "out"))
     assert (done.returncode, planted.imported) == (2, []), done.stderr
     assert "spark_join verify" in done.stderr
 
 
-def test_loads(planted: Planted, tmp_path: Path) -> None:
+@pytest.mark.seconds
+def test_loads_import_no_planted_module(planted: Planted, tmp_path: Path) -> None:
     """`make load` with Locust, which by itself would import from the working directory, and the benchmark's processes import none."""
     figure = tmp_path / "figure.json"
     flags = ["--rate", "20", "--run-time", "2", "--users", "2", "--figure", str(figure)]
@@ -112,6 +118,7 @@ def test_loads(planted: Planted, tmp_path: Path) -> None:
     assert planted.imported == []
 
 
+@pytest.mark.seconds
 def test_watchers_and_fronts(planted: Planted, tmp_path: Path) -> None:
     """The processes that end brokers and peers import none, nor does a peer's front end, which finds no peer and ends after its imports."""
     release(tie(tmp_path / "no-cluster"))

@@ -251,10 +251,11 @@ class Worker:
         fatal, others = caught.value.split(Fatal)
         assert others is None
         assert fatal is not None
-        while isinstance(fatal, BaseExceptionGroup):
-            fatal = fatal.exceptions[0]  # type: ignore[assignment]
-        assert isinstance(fatal, Fatal)
-        return fatal
+        first: BaseException = fatal
+        while isinstance(first, BaseExceptionGroup):
+            first = first.exceptions[0]
+        assert isinstance(first, Fatal)
+        return first
 
     async def stop(self) -> None:
         if self.stopped:

@@ -59,7 +59,7 @@ def test_partitions_are_apart() -> None:
     assert buffer.drop_through(1, 1) == 2
 
 
-def test_drop_through() -> None:
+def test_drop_through_removes_one_incarnation_up_to_a_sequence() -> None:
     """Dropping an incarnation up to a sequence removes its records in every partition; later ones and other incarnations stay."""
     buffer = Buffer()
     for offset, (partition, incarnation, sequence) in enumerate([(0, 1, 3), (1, 1, 1), (0, 1, 2), (0, 2, 1), (1, 1, 4)]):
@@ -72,7 +72,7 @@ def test_drop_through() -> None:
     assert buffer.incarnations() == [2]
 
 
-def test_offset_earliest() -> None:
+def test_offset_earliest_is_that_of_the_first_buffered_record() -> None:
     """The offset to read again from is that of the earliest buffered record."""
     buffer = Buffer()
     assert buffer.offset_earliest(0) is None
@@ -84,7 +84,7 @@ def test_offset_earliest() -> None:
     assert buffer.offset_earliest(1) is None
 
 
-def test_size() -> None:
+def test_size_counts_values_and_records() -> None:
     """The size counts values and a fixed cost per record, so that a flood of fills is bounded too; removals subtract."""
     buffer = Buffer()
     _add(buffer, 0, 1, 1, 0, b"12345")

@@ -232,7 +232,7 @@ def test_a_fill_is_judged_by_the_key_at_its_entrys_place() -> None:
 # ---- key ----
 
 
-def test_key() -> None:
+def test_after_a_key_record_only_the_new_key_signs() -> None:
     """After a key record only the new key signs: entries with the former one are skipped, entries with the new one count."""
     history, reading = _begun()
     ready = reading.step(history.rotate(SECOND))
@@ -298,7 +298,7 @@ def test_holes_behind_a_rotation_are_not_filled() -> None:
 # ---- partitions ----
 
 
-def test_partitions() -> None:
+def test_a_partitions_record_only_adds() -> None:
     """Entries may name new partitions from a partitions record on; a record with fewer or as many partitions has no effect."""
     history, reading = _begun()
     ready = reading.step(history.entry(1, 1, "a", partition=2), history.partitions(3), history.entry(1, 2, "b", partition=2))
@@ -322,7 +322,7 @@ def test_payloads_of_a_partition_not_declared_yet() -> None:
 # ---- retire ----
 
 
-def test_retire() -> None:
+def test_a_retire_record_ends_the_incarnation() -> None:
     """A retire record ends the incarnation, drops its buffered payloads, voids its vote and is reported as the owner's."""
     history, reading = _begun("w1", "w2")
     reading.step(history.payload(1, 1, "a"))
@@ -424,7 +424,7 @@ def test_activate_of_what_is_active() -> None:
     assert named(ready.batches) == [(1, 1, "1")]
 
 
-def test_ordering_alone() -> None:
+def test_a_command_reads_the_ordering_topic_alone() -> None:
     """A command that reads the ordering topic alone learns incarnations, keys and partitions, needs no content and compares no view."""
     history = History()
     joiner = Joiner(ordering_only=True)

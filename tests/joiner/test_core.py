@@ -60,7 +60,7 @@ def test_payload_then_entry() -> None:
     assert reading.joiner.buffered_records == 0
 
 
-def test_unregistered() -> None:
+def test_an_unregistered_incarnation_is_skipped() -> None:
     """An entry of an incarnation that has not registered is skipped with an anomaly, and does not block the head."""
     history, reading = _registered()
     ready = reading.step(history.entry(2, 1, "a"))
@@ -69,7 +69,7 @@ def test_unregistered() -> None:
     assert reading.joiner.hole is None
 
 
-def test_fenced() -> None:
+def test_a_fenced_incarnation_is_skipped() -> None:
     """An entry of a fenced incarnation is skipped, even if its payload is there."""
     history, reading = _registered()
     ready = reading.step(history.payload(1, 1, "a"), history.fence(1, 0), history.entry(1, 1, "a"))
@@ -77,7 +77,7 @@ def test_fenced() -> None:
     assert [notice.kind for notice in ready.notices] == ["orphan-dropped", "skipped"]
 
 
-def test_repeated_entry() -> None:
+def test_a_repeated_entry_is_skipped() -> None:
     """A second copy of an entry, as a retry or a mirror appends it, is skipped."""
     history, reading = _registered()
     reading.step(history.entry(1, 1, "a"), history.payload(1, 1, "a"))
@@ -87,7 +87,7 @@ def test_repeated_entry() -> None:
     assert reading.joiner.buffered_records == 0
 
 
-def test_lower_sequence() -> None:
+def test_a_lower_sequence_is_skipped() -> None:
     """An entry below the last counted sequence of its incarnation is skipped, and its payload is dropped as an orphan."""
     history, reading = _registered()
     reading.step(history.payload(1, 1, "a"), history.payload(1, 2, "b"))
@@ -108,7 +108,7 @@ def test_partition_that_is_none() -> None:
     assert named(reading.batches) == [(1, 1, "1")]
 
 
-def test_empty_batch() -> None:
+def test_an_empty_batch_is_no_fill() -> None:
     """A batch without requests is a batch, not a fill."""
     history, reading = _registered()
     reading.step(history.entry(1, 1), history.payload(1, 1))
@@ -284,7 +284,7 @@ def test_register_fences_the_namesake() -> None:
     assert reading.joiner.buffered_records == 0
 
 
-def test_register_twice() -> None:
+def test_a_copied_register_record_has_no_effect() -> None:
     """A copy of a register record begins no incarnation and fences none."""
     history, reading = _registered()
     reading.step(history.register("w2", nonce_of="same"))
@@ -294,7 +294,7 @@ def test_register_twice() -> None:
     assert ready.advanced
 
 
-def test_fence_compares() -> None:
+def test_a_fence_of_an_older_sequence_has_no_effect() -> None:
     """A fence for a sequence that is no longer the last one counted has no effect."""
     history, reading = _registered()
     reading.step(history.entry(1, 1, "a"), history.payload(1, 1, "a"))
@@ -313,7 +313,7 @@ def test_fence_waits_behind_a_hole() -> None:
     assert not ready.fenced
 
 
-def test_fence_proposed() -> None:
+def test_a_fence_is_proposed_after_silent_log_time() -> None:
     """An incarnation with an orphan here is proposed for a fence after worker_timeout of silent log time, and again only after a while."""
     limits = JoinerLimits(worker_timeout_ms=1000)
     history, reading = _registered("w1", "w2", limits=limits)
@@ -512,7 +512,7 @@ def test_resume_keeps_the_first() -> None:
     assert named(again.batches) == [(1, 1, "filled")]
 
 
-def test_restart_anywhere() -> None:
+def test_a_restart_after_any_step_emits_the_same_batches() -> None:
     """A joiner that starts from the state after any step emits the same batches from there on as the first joiner."""
     history = History()
     records = [
@@ -594,7 +594,7 @@ def test_full_queue_counts_records_without_ids() -> None:
     assert reading.step(history.fill(1, 1), history.fill(1, 2), history.fill(1, 3)).paused == frozenset()
 
 
-def test_step_bound() -> None:
+def test_a_step_ends_at_its_limit() -> None:
     """A step ends after the batch that reaches its limit and reports that there is more; a step without records goes on."""
     history, reading = _registered(limits=JoinerLimits(step_requests_max=2))
     records = [history.entry(1, sequence, f"{sequence}") for sequence in (1, 2, 3)]

@@ -59,7 +59,7 @@ async def test_two_workers_are_equal(start: Start) -> None:
         assert [workers[0].index.decision(decision.transaction_id) for decision in answer] == answer
 
 
-async def test_restart(start: Start, log: FaultyLog) -> None:
+async def test_a_restart_continues_behind_the_last_record(start: Start, log: FaultyLog) -> None:
     """A worker that restarts on its index continues behind the last applied record, and repeats its earlier decisions."""
     worker = start()
     decisions = await worker.decided("a")
@@ -70,7 +70,7 @@ async def test_restart(start: Start, log: FaultyLog) -> None:
     assert await again.incarnations() == 2
 
 
-async def test_drain(start: Start) -> None:
+async def test_drain_answers_every_admitted_submission(start: Start) -> None:
     """After `drain` every admitted submission has its answer, and nothing is pending."""
     worker = start()
     answers = [ask(worker.sender, f"{n}") for n in range(40)]
@@ -212,7 +212,7 @@ async def test_a_payload_that_fails_leaves_no_gap(start: Start, log: FaultyLog) 
     late.set()
 
 
-async def test_peer_fills(start: Start, log: FaultyLog) -> None:
+async def test_a_peer_fills_the_entry_of_a_dead_worker(start: Start, log: FaultyLog) -> None:
     """A peer fills an entry that a dead worker left without its payload."""
     log.register("dead")
     log.entry(1, 1, "lost", partition=2)
@@ -246,7 +246,7 @@ async def test_fill_fails_while_registering(start: Start, log: FaultyLog) -> Non
     assert not failures
 
 
-async def test_never_decided(start: Start, log: FaultyLog) -> None:
+async def test_a_submission_that_never_counts_is_reported_as_unknown(start: Start, log: FaultyLog) -> None:
     """A submission whose batches never count, first for a fill and then for fences, is reported as unknown after a limited number."""
     tries = itertools.count()
 
@@ -269,7 +269,7 @@ async def test_never_decided(start: Start, log: FaultyLog) -> None:
 
 @pytest.mark.parametrize("applied", [False, True], ids=["lost", "applied"])
 @pytest.mark.parametrize("ordering", [False, True], ids=["payload", "entry"])
-async def test_failed_append(start: Start, log: FaultyLog, ordering: bool, applied: bool) -> None:
+async def test_a_failed_append_ends_the_incarnation(start: Start, log: FaultyLog, ordering: bool, applied: bool) -> None:
     """A failed append, lost or applied, ends the incarnation; the submission is decided once, in this incarnation or the next."""
     failed: list[int] = []
 
@@ -307,7 +307,7 @@ async def test_lives_that_end_at_once(start: Start, log: FaultyLog) -> None:
     assert worker.index.decision(id_of("a")) is None
 
 
-async def test_failed_registration(start: Start, log: FaultyLog) -> None:
+async def test_a_failed_registration_is_sent_again(start: Start, log: FaultyLog) -> None:
     """A register record whose append failed is sent again with a new nonce; if it arrives late it fences that incarnation."""
     late: list[bytes] = []
 
@@ -363,7 +363,7 @@ async def test_fenced_with_batches_on_their_way(start: Start, log: FaultyLog) ->
     assert await worker.incarnations() == 2
 
 
-async def test_namesakes(start: Start, log: FaultyLog) -> None:
+async def test_a_worker_with_a_duplicate_name_stops(start: Start, log: FaultyLog) -> None:
     """A worker that another process of its name fences three times stops and reports that two processes share the name."""
     worker = start()
     incarnation = None
@@ -455,7 +455,7 @@ async def test_record_that_cannot_be_read(start: Start, log: FaultyLog) -> None:
     assert len(await worker.decided("a")) == 1
 
 
-async def test_newer_version(start: Start, log: FaultyLog) -> None:
+async def test_a_worker_stops_before_a_newer_version(start: Start, log: FaultyLog) -> None:
     """A worker stops before a record that activates a version that it cannot read; a restart stops there again."""
     log.register("w2", version=2)
     log.say(Activate(2))

@@ -703,7 +703,7 @@ async def test_forged_records_silence_nobody(start: Start, log: FaultyLog) -> No
     worker = start(driver=DriverSettings(poll_ms=10, watch_s=0.02))
     decisions = await worker.decided("a")
     await worker.until(lambda: worker.driver.not_ready() is None)
-    for n in range(300):
+    for n in range(100):
         log.say(Register(nonce(f"{n}"), View(99, bytes(32)), 9, "w1", "0"), SECOND)
         log.say(Activate(9), SECOND)
         log.say(Retire(1), KEY)

@@ -80,7 +80,7 @@ def test_content_that_decides_nothing_is_content() -> None:
     assert [view.seen for view in histories] == [3, 3]
 
 
-def test_views() -> None:
+def test_a_view_is_own_foreign_or_older() -> None:
     """A view is the reader's own, foreign (a longer history, or another hash), or older than the kept history, which shows nothing."""
     effects = Effects(_effects(3, first=5))
     assert (effects.seen, effects.seen_first) == (7, 5)

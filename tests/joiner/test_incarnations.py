@@ -9,7 +9,7 @@ def _incarnations() -> Incarnations:
     return incarnations
 
 
-def test_ordinals() -> None:
+def test_an_incarnation_is_an_ordinal() -> None:
     """An incarnation is the ordinal of its register record among those that took effect."""
     incarnations = _incarnations()
     incarnations.register(b"n1".ljust(16), "w2", 11)
@@ -19,7 +19,7 @@ def test_ordinals() -> None:
     assert [(life.incarnation, life.name) for life in incarnations.changed.values()] == [(1, "w1"), (2, "w2")]
 
 
-def test_nonce_twice() -> None:
+def test_a_known_nonce_begins_no_incarnation() -> None:
     """A register record whose nonce is known begins no incarnation and fences none."""
     incarnations = _incarnations()
     incarnations.changed.clear()
@@ -28,7 +28,7 @@ def test_nonce_twice() -> None:
     assert not incarnations.changed
 
 
-def test_namesake() -> None:
+def test_a_registration_fences_its_own_name_only() -> None:
     """A register record fences the earlier incarnation of its worker name, and of no other name."""
     incarnations = _incarnations()
     incarnations.register(b"n2".ljust(16), "w2", 11)
@@ -49,7 +49,7 @@ def test_namesake_of_a_fenced_life() -> None:
     assert fenced is None
 
 
-def test_counts() -> None:
+def test_a_higher_sequence_counts() -> None:
     """A sequence counts if it is higher than the last one counted; gaps are allowed."""
     incarnations = _incarnations()
     assert not incarnations.counts(1, 0)
@@ -64,7 +64,7 @@ def test_unknown_life_is_neither() -> None:
     assert not incarnations.is_past(2, 1)
 
 
-def test_is_past() -> None:
+def test_a_counted_or_fenced_sequence_is_past() -> None:
     """A sequence is past if its incarnation has counted it or a later one, or is fenced."""
     incarnations = _incarnations()
     incarnations.count(1, 3, 11)
@@ -73,7 +73,7 @@ def test_is_past() -> None:
     assert incarnations.is_past(1, 4)
 
 
-def test_fence_compares() -> None:
+def test_a_fence_of_an_older_sequence_has_no_effect() -> None:
     """A fence takes effect only while the last sequence that it names is still the last one counted."""
     incarnations = _incarnations()
     incarnations.count(1, 3, 11)
@@ -108,7 +108,7 @@ def test_changed_collects_what_to_persist() -> None:
     assert [(life.sequence_last, life.active_at_ms) for life in incarnations.changed.values()] == [(2, 12)]
 
 
-def test_retire() -> None:
+def test_a_retire_record_ends_an_incarnation_once() -> None:
     """A retire record ends an incarnation whatever its last sequence, once; it cannot end one that has not begun."""
     incarnations = _incarnations()
     incarnations.count(1, 3, 11)

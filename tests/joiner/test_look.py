@@ -138,7 +138,7 @@ BOUNDS = {ORDERING: Bounds(0, 10), 0: Bounds(0, 5), 1: Bounds(2, 5)}
     ],
     ids=["agrees", "read-beyond-the-end", "mark-beyond-the-end", "start-is-gone", "never-read-and-gone"],
 )
-def test_contradiction(read_next: Mapping[int, int], marks: Mapping[int, Mark], says: str) -> None:
+def test_offsets_contradict_a_reader_past_the_end(read_next: Mapping[int, int], marks: Mapping[int, Mark], says: str) -> None:
     """Log offsets contradict a reader that was past the end, or needs records before the start; missing partitions contradict nothing."""
     found = contradiction(read_next, marks, BOUNDS)
     assert (says in found) if says else not found

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from joiner import AdmittedSubmission, Batch, QueueLimits, SubmissionQueue
 from joiner.queue import QUANTUM
 from payload import Request
+from tests.examples import some
 from tests.joiner.history import submission
 
 Queue = SubmissionQueue[None]
@@ -108,7 +109,7 @@ def test_all_that_was_taken_in_is_counted_and_let_go(steps: Sequence[tuple[str, 
     st.lists(st.tuples(st.integers(1, 5), st.lists(st.integers(1, 1000), min_size=1, max_size=5)), min_size=2, max_size=6),
     st.integers(5_000, 8_000),
 )
-@settings(max_examples=50)
+@settings(max_examples=some(50))
 def test_each_gets_its_weighted_share_while_it_waits(parties: Sequence[tuple[int, Sequence[int]]], requests: int) -> None:
     """While all wait none has had less than its share, by more than a round's part and a submission: none starves."""
 

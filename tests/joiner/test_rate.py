@@ -17,7 +17,7 @@ def test_nothing_is_known_at_first() -> None:
     assert Rate().seconds_for(10**6) == 2
 
 
-def test_seconds_for() -> None:
+def test_retry_after_is_whole_seconds_up_to_sixty() -> None:
     """Retry-After is in whole seconds, rounded up, from 1 to 60."""
     rate = Rate()
     _answer(rate, 100, 3, 1_000, ran_dry=False)
@@ -70,7 +70,7 @@ def test_a_log_that_is_away_is_not_slow() -> None:
     assert rate.per_s == known_per_s
 
 
-def test_it_follows() -> None:
+def test_the_rate_follows_a_change() -> None:
     """The rate follows a change within a few windows, in both directions."""
     rate = Rate()
     for per_s in (100, 10_000, 100):

@@ -18,7 +18,7 @@ def test_at_the_end() -> None:
     assert still.look({0: 5}, {0: 6}, 102) == {0: 0}
 
 
-def test_moved() -> None:
+def test_a_position_that_moves_is_not_stalled() -> None:
     """A position that moves is not stalled, however far behind it is."""
     still = StallDetector()
     still.look({0: 5, 1: 5}, {0: 99, 1: 99}, 100)

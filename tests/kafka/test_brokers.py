@@ -1,10 +1,8 @@
 """Tests broker failures (killed, frozen, restarted) under a load that two workers share."""
 
 import asyncio
-import uuid
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import Iterator
 from functools import partial
-from pathlib import Path
 
 import pytest
 from aiokafka.admin import AIOKafkaAdminClient
@@ -21,22 +19,11 @@ pytestmark = pytest.mark.kafka
 BROKERS = (1, 2, 3)
 
 
-@pytest.fixture(scope="module")
-def brokers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    """Brokers that the tests of this file may harm; a dead one is noticed after two seconds."""
-    with Cluster.create(tmp_path_factory.mktemp("brokers") / "cluster", brokers=3, session_timeout_ms=2_000) as cluster:
-        yield cluster
-
-
 @pytest.fixture
-async def notary(brokers: Cluster, tmp_path: Path) -> AsyncIterator[Notary]:
-    """A notary on those brokers, which are restored at the end of the test."""
-    made = await asyncio.to_thread(Notary, tmp_path / "notary", brokers.bootstrap, f"test-{uuid.uuid4().hex[:12]}")
-    try:
-        yield made
-    finally:
-        await made.end()
-        await asyncio.to_thread(heal, brokers)
+def brokers(kafka_cluster: Cluster) -> Iterator[Cluster]:
+    """The brokers, which are restored at the end of the test."""
+    yield kafka_cluster
+    heal(kafka_cluster)
 
 
 def heal(brokers: Cluster) -> None:
@@ -124,7 +111,7 @@ async def test_too_few_brokers(notary: Notary, brokers: Cluster, how: str, away:
     await notary.check(*workers)
 
 
-async def test_everything_killed(notary: Notary, brokers: Cluster) -> None:
+async def test_no_answered_decision_is_lost_when_everything_is_killed(notary: Notary, brokers: Cluster) -> None:
     """All brokers and all workers are killed under load and restarted: no answered decision is lost."""
     names = ("a", "b")
     workers = await notary.start_all(*names)

@@ -67,7 +67,7 @@ async def test_partitions_added_under_load(notary: Notary) -> None:
     await notary.check(*workers, late)
 
 
-async def test_worker_retired(notary: Notary) -> None:
+async def test_a_retired_worker_stops_and_returns(notary: Notary) -> None:
     """A retired worker stops and reports why; after a restart it takes part again."""
     a, b = await notary.start_all("a", "b")
     await _command(notary, "retire", "a")

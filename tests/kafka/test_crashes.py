@@ -15,7 +15,7 @@ NTH = 3
 
 
 @pytest.mark.parametrize("point", POINTS)
-async def test_worker_dies(notary: Notary, point: str) -> None:
+async def test_a_retry_elsewhere_is_decided_when_a_worker_dies(notary: Notary, point: str) -> None:
     """The retry at another worker is decided, whatever part of a batch the dying worker has sent, and it catches up after its restart."""
     entry = ("-m", "tests.kafka.crashing_worker", point, str(NTH))
     dying, other = notary.start("a", entry=entry), notary.start("b")

@@ -26,7 +26,7 @@ from tests.kafka.workers import Notary, Worker
 pytestmark = pytest.mark.kafka
 
 DECISIONS_MADE = 10_000
-OFTEN = {"worker_checkpoint_interval_ms": 200, "worker_audit_interval_ms": 20}
+OFTEN: dict[str, Any] = {"worker_checkpoint_interval_ms": 200, "worker_audit_interval_ms": 20}
 
 
 class Auditor:

@@ -8,6 +8,7 @@ import signal
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from typing import Any
 
 import pytest
 from aiokafka import AIOKafkaProducer, TopicPartition
@@ -38,7 +39,7 @@ async def producer(notary: Notary) -> AsyncIterator[AIOKafkaProducer]:
         await made.stop()
 
 
-async def test_disk_lost(notary: Notary) -> None:
+async def test_a_worker_without_its_index_replays_to_the_same_rows(notary: Notary) -> None:
     """A worker whose index is gone replays the log from its start, to the same rows."""
     a, b = await notary.start_all("a", "b")
     async with Load(notary.client, notary.party, [a.url, b.url], seed=3) as load:
@@ -66,9 +67,9 @@ async def test_crash_under_load(notary: Notary) -> None:
     await notary.check(*workers.values())
 
 
-async def test_worker_frozen(notary: Notary) -> None:
+async def test_a_worker_contradicts_nothing_after_a_freeze(notary: Notary) -> None:
     """A worker that freezes with batches in flight contradicts nothing after the thaw, whatever its peer did meanwhile."""
-    settings = {"worker_hole_timeout_ms": 300, "worker_worker_timeout_ms": 500, "log_append_timeout_ms": 1_500}
+    settings: dict[str, Any] = {"worker_hole_timeout_ms": 300, "worker_worker_timeout_ms": 500, "log_append_timeout_ms": 1_500}
     frozen, peer = notary.start("a", **settings), notary.start("b", **settings)
     await asyncio.gather(frozen.ready(), peer.ready())
     submissions = [notary.party.submission(spend(state(str(number // 2)), content=str(number))) for number in range(300)]
@@ -87,7 +88,7 @@ async def test_worker_frozen(notary: Notary) -> None:
     await notary.check(frozen, peer)
 
 
-async def test_namesakes(notary: Notary) -> None:
+async def test_one_of_two_workers_with_one_name_stops(notary: Notary) -> None:
     """One of two processes that share a name stops and reports why; the other continues, and no answer is contradicted."""
     first, peer = await notary.start_all("a", "b")
     second = notary.start("a", process="namesake", index="elsewhere")
@@ -121,7 +122,7 @@ async def test_second_process_on_one_index(notary: Notary) -> None:
     await notary.check(first)
 
 
-async def test_forged_records(notary: Notary) -> None:
+async def test_forged_records_are_skipped_by_all_workers(notary: Notary) -> None:
     """Records without a valid signature are skipped by all workers alike and counted; they stop no worker and change no decision."""
     workers = await notary.start_all("a", "b")
     urls = [worker.url for worker in workers]
@@ -232,7 +233,7 @@ async def test_checkpoint_of_nobody(notary: Notary) -> None:
     await notary.check(*workers)
 
 
-async def test_records_deleted(notary: Notary) -> None:
+async def test_no_worker_starts_on_a_log_without_its_start(notary: Notary) -> None:
     """If the log has lost its start, no worker starts on the rest; a running worker continues."""
     (worker,) = await notary.start_all("a")
     await notary.client.decide([worker.url], notary.party.submission(spend(state("x"))))

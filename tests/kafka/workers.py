@@ -1,12 +1,10 @@
 """The `notary serve` processes of one notary, started and ended by a test, and their indexes after they stopped."""
 
 import asyncio
-import os
 import signal
 import socket
 import ssl
 import subprocess
-import sys
 from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -25,15 +23,15 @@ from tests.checkers.indexes import Rows
 from tests.checkers.remains import Remains
 from tests.checkers.violation import describe
 from tests.kafka.reading_back import read_rows, read_streams
+from tests.notary.process import serve
 
-ROOT = Path(__file__).parents[2]
 NAME = "O=Notary Service,L=London,C=GB"
 
 
 class Worker:
     """One process; its replacement has the same `url`."""
 
-    def __init__(self, process: subprocess.Popen[bytes], name: str, url: str, index: str, out: Path, errors: Path) -> None:
+    def __init__(self, process: "subprocess.Popen[str]", name: str, url: str, index: str, out: Path, errors: Path) -> None:
         self.process = process
         self.name = name
         self.url = url
@@ -109,17 +107,9 @@ class Notary:
         place = self._places.get(process, BrokerNetwork())
         listen = f"{place.host}:{self._ports[process]}"
         out, errors = (self.directory / f"{process}-{len(self.workers)}.{what}" for what in ("out", "err"))
-        flags = ["serve", "--config", str(self.directory / "notary.toml"), "--name", name, "--listen", listen]
-        own = {key: value for key, value in os.environ.items() if not key.startswith("NOTARY_")}
+        config, own = self.directory / "notary.toml", {"index_directory": index, **settings}
         with out.open("wb") as stdout, errors.open("wb") as stderr, inside(place.network):
-            started = subprocess.Popen(
-                [sys.executable, *entry, *flags],
-                cwd=ROOT,
-                env=own | {"NOTARY_INDEX_DIRECTORY": index} | {f"NOTARY_{key.upper()}": str(value) for key, value in settings.items()},
-                stdin=subprocess.DEVNULL,
-                stdout=stdout,
-                stderr=stderr,
-            )
+            started = serve(config, name, listen, settings=own, entry=entry, stdout=stdout, stderr=stderr)
         self.http.forget(f"http://{listen}")
         self.workers.append(Worker(started, name, f"http://{listen}", index, out, errors))
         return self.workers[-1]

@@ -5,9 +5,11 @@ import pytest
 from tests.model.__main__ import noticed, one
 from tests.model.faults import FAULTS
 
+pytestmark = pytest.mark.seconds
+
 
 @pytest.mark.parametrize("first", range(1, 301, 50))
-def test_histories(first: int) -> None:
+def test_random_histories_keep_every_property(first: int) -> None:
     """Fifty random histories of disasters and salvages keep every property."""
     assert [(seed, why) for seed in range(first, first + 50) if (why := one(seed)[0])] == []
 
@@ -17,6 +19,6 @@ NOT_NOTICED = ("a key closes nothing", "any view", "items count at once")
 
 
 @pytest.mark.parametrize("fault", [fault for fault in FAULTS if fault not in NOT_NOTICED])
-def test_faults(fault: str) -> None:
+def test_a_broken_rule_is_noticed(fault: str) -> None:
     """A rule that is broken is noticed within the seeds that are kept with it."""
     assert noticed(fault, FAULTS[fault][1])[0]

@@ -11,7 +11,8 @@ from tests.mutants.__main__ import ROOT, main, run
 from tests.mutants.mutants import MUTANTS, Mutant
 from tests.simulation.test_simulation import SEEDS, SEEDS_A_NIGHT, SEEDS_BESIDES
 
-RUN_EVERY_TIME = ("sequence unchecked", "the last record wins", "a retry is decided again", "resume past the buffer")
+RUN_EVERY_TIME = ("fenced lives still count", "any content will do", "a retry is decided again", "resume past the buffer")
+"""A mutant of each of four rules, which few seeds notice."""
 
 
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name)
@@ -41,7 +42,7 @@ def test_there_are_enough() -> None:
 @pytest.mark.exhaustive
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("name", RUN_EVERY_TIME)
-def test_is_noticed(name: str) -> None:
+def test_the_simulator_notices_the_mutant(name: str) -> None:
     """The simulator notices the mutant within its stated number of seeds."""
     (mutant,) = [mutant for mutant in MUTANTS if mutant.name == name]
     caught = run(mutant)
@@ -53,6 +54,7 @@ def test_states_within_how_many_seeds() -> None:
     assert all(0 < mutant.seeds <= SEEDS_A_NIGHT for mutant in MUTANTS)
 
 
+@pytest.mark.seconds
 def test_what_hangs_lives(monkeypatch: pytest.MonkeyPatch) -> None:
     """A run that does not end does not count as noticed."""
     harmless = Mutant("harmless", "none", "notary/version.py", 'VERSION = "0+checkout"', 'VERSION = "0+checkout"')
@@ -62,7 +64,7 @@ def test_what_hangs_lives(monkeypatch: pytest.MonkeyPatch) -> None:
     assert caught.how.startswith("it hangs")
 
 
-def test_unknown_name(capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_unknown_name_is_a_usage_error(capsys: pytest.CaptureFixture[str]) -> None:
     """An unknown mutant name is a usage error."""
     with pytest.raises(SystemExit) as end:
         main(["--only", "nonsense"])

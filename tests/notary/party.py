@@ -9,7 +9,7 @@ import hashlib
 import itertools
 import json
 import uuid
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from cryptography import x509
@@ -45,10 +45,12 @@ def spend(*inputs: str, **members: Any) -> RequestObject:
 class Bank:
     """A party with its key."""
 
-    def __init__(self, name: str = "O=Bank A,L=London,C=GB", *, p256: bool = False, notary: str = NOTARY) -> None:
+    def __init__(
+        self, name: str = "O=Bank A,L=London,C=GB", *, p256: bool = False, notary: str = NOTARY, key: PrivateKey | None = None
+    ) -> None:
         self.name = name
         self.notary = notary
-        self.key: PrivateKey = ec.generate_private_key(ec.SECP256R1()) if p256 else ed25519.Ed25519PrivateKey.generate()
+        self.key = key or (ec.generate_private_key(ec.SECP256R1()) if p256 else ed25519.Ed25519PrivateKey.generate())
 
     @property
     def public_pem(self) -> bytes:
@@ -76,22 +78,22 @@ class Bank:
             return self.key.sign(message)
         return self.key.sign(message, ec.ECDSA(hashes.SHA256()))
 
-    def message(self, requests: Sequence[RequestObject]) -> bytes:
+    def message(self, requests: Sequence[Mapping[str, Any]]) -> bytes:
         """Returns the message to sign for these requests."""
         ids = [bytes.fromhex(transaction_id(request, self.notary)) for request in requests]
         return b"notary/submission/v1\n" + _text(self.notary) + _text(self.name) + len(ids).to_bytes(4, "big") + b"".join(ids)
 
-    def submission(self, *requests: RequestObject, **members: Any) -> dict[str, Any]:
+    def submission(self, *requests: Mapping[str, Any], **members: Any) -> dict[str, Any]:
         """Returns a signed submission; `members` replace its own."""
         signature = base64.b64encode(self.sign(self.message(requests))).decode()
         return {"party": self.name, "signature": signature, "requests": list(requests), **members}
 
-    def body(self, *requests: RequestObject, **members: Any) -> bytes:
+    def body(self, *requests: Mapping[str, Any], **members: Any) -> bytes:
         """Returns a signed submission as JSON."""
         return json.dumps(self.submission(*requests, **members)).encode()
 
 
-def transaction_id(request: RequestObject, notary: str = NOTARY) -> str:
+def transaction_id(request: Mapping[str, Any], notary: str = NOTARY) -> str:
     """Returns the transaction id of a well-formed request."""
     hashed = b"notary/transaction/v1\n" + _text(notary)
     for member in ("inputs", "references"):

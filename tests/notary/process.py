@@ -150,14 +150,16 @@ def serve(
     *,
     settings: Mapping[str, object] | None = None,
     flags: Sequence[str] = (),
-    stderr: IO[str] | int = subprocess.PIPE,
+    stdout: IO[bytes] | int = subprocess.PIPE,
+    stderr: IO[bytes] | IO[str] | int = subprocess.PIPE,
+    entry: Sequence[str] = ("-m", "notary"),
 ) -> "subprocess.Popen[str]":
-    """Start `notary serve` without waiting for it."""
+    """Start `notary serve`, or the program `entry` with the same words, without waiting for it."""
     environment = {variable: text for variable, text in os.environ.items() if not variable.startswith("NOTARY_")}
     environment |= {"PYTHONPATH": str(ROOT), "PYTHONWARNINGS": "default::ResourceWarning"}
-    environment |= {f"NOTARY_{variable}": str(value) for variable, value in (settings or {}).items()}
-    command = [sys.executable, "-m", "notary", "serve", "--config", str(config), "--name", name, "--listen", listen, *flags]
-    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=stderr, text=True, env=environment)
+    environment |= {f"NOTARY_{variable.upper()}": str(value) for variable, value in (settings or {}).items()}
+    command = [sys.executable, *entry, "serve", "--config", str(config), "--name", name, "--listen", listen, *flags]
+    return subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=stdout, stderr=stderr, text=True, env=environment)
 
 
 def serve_in_vain(config: Path, name: str = "worker-1", listen: str = "127.0.0.1:0", **settings: object) -> tuple[int, str]:

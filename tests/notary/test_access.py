@@ -58,6 +58,7 @@ def as_user(user: int, groups: list[int], call: Callable[[], object]) -> str:
     return told
 
 
+@pytest.mark.seconds
 @needs_root
 def test_a_mounted_secret_is_taken(folder: Path) -> None:
     """A file of root with mode 440 and the pod's group is accepted as a key by a process in that group."""
@@ -70,6 +71,7 @@ def test_a_mounted_secret_is_taken(folder: Path) -> None:
     assert told.startswith(f"ConfigurationError: cannot read the notary's key {file}: Permission denied")
 
 
+@pytest.mark.seconds
 @needs_root
 @pytest.mark.parametrize(
     ("mode", "owner"), [(0o444, 0), (0o640, 0), (0o460, 0), (0o450, 0), (0o440, NOBODY)], ids=["others", "640", "write", "execute", "owner"]
@@ -140,6 +142,7 @@ def test_every_secret_is_looked_at(folder: Path, kind: str) -> None:
         use(folder)
 
 
+@pytest.mark.seconds
 @needs_root
 @pytest.mark.parametrize("what", ["key", "parties", "configuration", "history"])
 def test_a_file_that_is_roots_alone(folder: Path, what: str) -> None:
@@ -161,6 +164,7 @@ def test_a_file_that_is_roots_alone(folder: Path, what: str) -> None:
     assert "notary init" not in told
 
 
+@pytest.mark.seconds
 @needs_root
 def test_a_folder_on_the_way_that_is_closed(folder: Path) -> None:
     """If a folder on the path is closed, the error does not name the file's own mode, which cannot be read."""
@@ -185,6 +189,7 @@ except NotaryError as problem:
 READ_ONLY = 'mount --bind "$0" "$0" && mount -o remount,ro,bind "$0" && exec "$@"'
 
 
+@pytest.mark.seconds
 @needs_root
 def test_an_index_in_a_folder_that_is_not_ours(folder: Path) -> None:
     """An index folder that this user may not write raises an error that names the setting, and not a damaged index."""
@@ -193,6 +198,7 @@ def test_an_index_in_a_folder_that_is_not_ours(folder: Path) -> None:
     assert "NOTARY_INDEX_DIRECTORY" in told
 
 
+@pytest.mark.seconds
 @needs_root
 def test_an_embedded_log_in_a_folder_that_is_not_ours(folder: Path) -> None:
     """The same error for a log names neither damage nor another process."""
@@ -204,6 +210,7 @@ def test_an_embedded_log_in_a_folder_that_is_not_ours(folder: Path) -> None:
     assert "NOTARY_LOG_DIRECTORY" in told
 
 
+@pytest.mark.seconds
 @needs_root
 @pytest.mark.parametrize("exists", [False, True], ids=["new", "there"])
 def test_an_index_on_a_file_system_that_is_read_only(folder: Path, exists: bool) -> None:

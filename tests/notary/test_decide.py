@@ -67,7 +67,7 @@ def test_every_conflict_in_order() -> None:
     )
 
 
-def test_precedence() -> None:
+def test_inputs_come_before_references_and_window() -> None:
     """Input conflicts come before reference conflicts, and these before the time window."""
     late = NOW + 1
     consumed = {A: T1}
@@ -81,7 +81,7 @@ def test_input_and_reference_of_one_transaction() -> None:
     assert _outcomes(_decide(_ask(T1, A, references=(A,)))) == [Outcome.COMMITTED]
 
 
-def test_window_ends() -> None:
+def test_the_window_includes_its_start_only() -> None:
     """`from <= log time < until`: the start is inside the window, the end is not."""
     asked = [
         _ask(T1, from_ms=NOW),
@@ -93,7 +93,7 @@ def test_window_ends() -> None:
     assert _outcomes(_decide(*asked)) == [Outcome.COMMITTED, outside, outside, Outcome.COMMITTED]
 
 
-def test_decided_once() -> None:
+def test_an_id_gets_its_first_decision_again() -> None:
     """The same id again, in the step or before it, gets its first decision, even if the rules would now give another one (R7)."""
     first = _ask(T1, A)
     window = _ask(T2, B, until_ms=NOW)

@@ -58,7 +58,7 @@ def test_row_both_ways(outcome: Outcome, conflicts: tuple[Conflict, ...]) -> Non
 
 
 @pytest.mark.parametrize("outcome", Outcome)
-def test_reasons(outcome: Outcome) -> None:
+def test_every_rejection_has_a_reason(outcome: Outcome) -> None:
     """Committed has no reason; every other outcome is a rejection with one."""
     written = to_json(Decision(0, ID, outcome, 0))
     assert (written.outcome, written.reason is None) == (("committed", True) if outcome is Outcome.COMMITTED else ("rejected", False))
@@ -79,7 +79,7 @@ _ROW = to_row(Decision(1, ID, Outcome.INPUT_CONFLICT, 5, MANY[:1]))
     [b"", _ROW[:16], _ROW[:-1], _ROW + b"\0", _ROW[:16] + b"\x04" + _ROW[17:], _ROW[:53] + b"\x02" + _ROW[54:]],
     ids=["empty", "short", "torn", "long", "outcome-4", "kind-2"],
 )
-def test_corrupt_row(row: bytes) -> None:
+def test_a_corrupt_row_raises_one_error(row: bytes) -> None:
     """A malformed row raises `CorruptRecord`, and no other exception."""
     with pytest.raises(CorruptRecord):
         from_row(ID, row)

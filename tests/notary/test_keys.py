@@ -402,6 +402,7 @@ def test_a_key_open_to_others_is_not_rotated(tmp_path: Path) -> None:
         files.rotate()
 
 
+@pytest.mark.seconds
 @pytest.mark.parametrize("problem", [Killed, OSError])
 @pytest.mark.parametrize("history_folder", ["", "history"], ids=["one-folder", "two-folders"])
 def test_whatever_interrupts_a_rotation_the_next_one_goes_on(tmp_path: Path, history_folder: str, problem: type[BaseException]) -> None:

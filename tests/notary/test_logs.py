@@ -122,6 +122,7 @@ def test_a_life_that_ends_fatally(own_directory: NotaryDirectory, bank: Bank, no
     assert Counter((line["logger"], line["message"]) for line in told if line["message"] != "parties read").most_common(1)[0][1] == 1
 
 
+@pytest.mark.seconds
 @pytest.mark.parametrize("how", ["flag", "variable", "file"])
 def test_the_reason_for_not_starting(own_directory: NotaryDirectory, how: str) -> None:
     """An error that ends a worker before it serves is logged once, in JSON, for each way to select JSON."""
@@ -137,6 +138,7 @@ def test_the_reason_for_not_starting(own_directory: NotaryDirectory, how: str) -
     assert "should be a JSON object of party name" in line["message"]
 
 
+@pytest.mark.seconds
 @pytest.mark.parametrize("how", ["flag", "variable"])
 def test_a_configuration_that_cannot_be_read(own_directory: NotaryDirectory, how: str) -> None:
     """An error in the configuration itself is logged the same way."""
@@ -172,6 +174,7 @@ sys.exit(main(sys.argv[1:]))
 """
 
 
+@pytest.mark.seconds
 def test_what_python_would_print_is_in_the_lines(own_directory: NotaryDirectory) -> None:
     """Warnings, and errors of threads, callbacks and finalizers, are each logged in one line with their traceback."""
     command = [sys.executable, "-W", "default", "-c", FAILING, "serve", "--config", str(own_directory.config), "--listen", "127.0.0.1:0"]

@@ -224,6 +224,7 @@ def test_a_collector_that_is_away(
     assert process.stop() == 0
 
 
+@pytest.mark.seconds
 def test_off_it_is_not_even_imported(own_directory: NotaryDirectory) -> None:
     """Neither a worker nor a client imports OpenTelemetry, unless the worker is configured to trace."""
     program = (
@@ -268,7 +269,7 @@ def test_settings_that_cannot_be(own_directory: NotaryDirectory, setting: tuple[
         (SAMPLED[:-1], None),
     ],
 )
-def test_traceparent(traceparent: str, expected: tuple[int, int, bool] | None) -> None:
+def test_a_malformed_traceparent_counts_as_none(traceparent: str, expected: tuple[int, int, bool] | None) -> None:
     """A malformed traceparent (W3C Trace Context) counts as no parent."""
     parent = _parent_of(traceparent)
     assert (None if parent is None else (parent.trace_id, parent.span_id, parent.trace_flags.sampled)) == expected

@@ -21,6 +21,7 @@ from notary.receipts import NotVerified, SignedCheckpoint, sign_note
 from notary.tree import EMPTY_ROOT, HASH_BYTES
 from notary.verify import decision_and_receipt, decision_of, verify_checkpoint, verify_consistency, verify_receipt
 from notary.wire import DecisionJson, decode_decision
+from tests.examples import some
 from tests.notary.receipts.grown import ORIGIN, Grown, as_object, base64_of, private_key, random_decisions
 
 ROOT = Path(__file__).parents[2]
@@ -97,7 +98,7 @@ def test_the_receipt_of_another_decision() -> None:
     assert refused(FORK.receipt(5), NOTARY.decisions[6]) == "wrong-position"
 
 
-def test_another_leaf() -> None:
+def test_the_receipt_of_another_leaf_proves_nothing() -> None:
     """A decision that differs in any member is not proven by the receipt."""
     conflicted = next(one for one in NOTARY.decisions if one.outcome == Outcome.INPUT_CONFLICT and len(one.conflicts) > 1)
     receipt = NOTARY.receipt(conflicted.position)
@@ -174,7 +175,7 @@ def test_a_proof_cut_lengthened_or_in_another_order() -> None:
     assert refused(put(lines[::-1]), decision) == "wrong-root"
 
 
-def test_trailing_bytes() -> None:
+def test_only_signatures_may_follow_the_last_signature() -> None:
     """Only further signatures may follow the last signature."""
     for tail in ("\n", "x", " ", "\x00", "\n\n", "index 5\n"):
         assert refused(NOTARY.receipt(5) + tail, NOTARY.decisions[5]) == "malformed-checkpoint"
@@ -308,8 +309,8 @@ places = st.builds(lambda size, part: (size, int(part * size)), st.sampled_from(
 
 
 @given(places, st.lists(st.tuples(st.floats(0, 1, exclude_max=True), st.integers(0, 255)), min_size=1, max_size=3))
-@settings(max_examples=500, deadline=None)
-def test_changed_bytes(place: tuple[int, int], changes: list[tuple[float, int]]) -> None:
+@settings(max_examples=some(500), deadline=None)
+def test_changed_bytes_never_verify(place: tuple[int, int], changes: list[tuple[float, int]]) -> None:
     """A receipt with changed bytes never verifies, and raises only `NotVerified`."""
     size, position = place
     mutated = bytearray(NOTARY.receipt(position, size).encode())
@@ -319,7 +320,7 @@ def test_changed_bytes(place: tuple[int, int], changes: list[tuple[float, int]])
 
 
 @given(places, st.data())
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=some(500), deadline=None)
 def test_lines_cut_swapped_repeated_and_spliced(place: tuple[int, int], data: st.DataObject) -> None:
     """A receipt with lines moved, or mixed with those of other decisions, sizes, trees and notaries, never verifies."""
     size, position = place
@@ -351,7 +352,7 @@ def test_lines_cut_swapped_repeated_and_spliced(place: tuple[int, int], data: st
 
 
 @given(st.sampled_from(SIZES), st.data())
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=some(300), deadline=None)
 def test_whole_parts_spliced(size: int, data: st.DataObject) -> None:
     """Index, proof and checkpoint of different receipts verify only if they belong together."""
     position = data.draw(st.integers(0, size - 1))
@@ -367,8 +368,8 @@ def test_whole_parts_spliced(size: int, data: st.DataObject) -> None:
 
 
 @given(st.integers(0, 299), st.data())
-@settings(max_examples=500, deadline=None)
-def test_changed_decisions(position: int, data: st.DataObject) -> None:
+@settings(max_examples=some(500), deadline=None)
+def test_a_changed_decision_verifies_only_with_equal_values(position: int, data: st.DataObject) -> None:
     """A decision with changed text verifies only if it still has the same values, and raises only `NotVerified`."""
     decision = NOTARY.decisions[position]
     text = json.dumps(as_object(decision))
@@ -401,8 +402,8 @@ def test_an_answer_that_no_decoder_made(member: str) -> None:
 
 
 @given(st.integers(0, 299), st.data())
-@settings(max_examples=300, deadline=None)
-def test_changed_members(position: int, data: st.DataObject) -> None:
+@settings(max_examples=some(300), deadline=None)
+def test_no_changed_member_verifies(position: int, data: st.DataObject) -> None:
     """No member of a decision verifies with any other value."""
     decision = as_object(NOTARY.decisions[position])
     other = as_object(NOTARY.decisions[data.draw(st.integers(0, 299))])
@@ -423,7 +424,7 @@ def test_changed_members(position: int, data: st.DataObject) -> None:
     st.binary(max_size=300) | st.text(st.characters(), max_size=300),
     st.binary(max_size=300) | st.text(st.characters(), max_size=300) | st.dictionaries(st.text(st.characters()), st.none() | st.integers()),
 )
-@settings(max_examples=300)
+@settings(max_examples=some(300))
 def test_anything_at_all(receipt: Any, decision: Any) -> None:
     """For any receipt, checkpoint and decision, the only exception is `NotVerified`."""
     with pytest.raises(NotVerified):
@@ -450,7 +451,7 @@ def reason_of(one: SignedCheckpoint, other: SignedCheckpoint, read: Any = NOTARY
 
 
 @given(st.integers(0, 300), st.integers(0, 300))
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=some(150), deadline=None)
 def test_any_two_checkpoints_of_one_notary(one: int, other: int) -> None:
     """Any two checkpoints of one notary are consistent, in either order, and with the tiles of a tree that has grown since."""
     verify_consistency(checkpoint_of(NOTARY, one), checkpoint_of(NOTARY, other), NOTARY.read)
@@ -458,7 +459,7 @@ def test_any_two_checkpoints_of_one_notary(one: int, other: int) -> None:
 
 
 @given(st.integers(101, 300), st.integers(101, 300))
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=some(100), deadline=None)
 def test_a_notary_that_signed_two_trees(one: int, other: int) -> None:
     """A fork is exposed with the tiles of the larger tree, at any sizes."""
     whose = NOTARY if one > other else FORK
@@ -485,7 +486,7 @@ def test_the_empty_tree_is_the_beginning_of_all() -> None:
 
 
 @given(st.integers(1, 300), st.integers(1, 300), st.data())
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=some(200), deadline=None)
 def test_no_tile_blames_an_honest_notary(one: int, other: int, data: st.DataObject) -> None:
     """With any tiles, honest checkpoints are never reported as inconsistent, and forked ones never as consistent."""
     chance = random.Random(data.draw(st.integers(0, 2**32)))
@@ -501,7 +502,7 @@ def test_no_tile_blames_an_honest_notary(one: int, other: int, data: st.DataObje
         assert reason_of(checkpoint_of(NOTARY, one), checkpoint_of(FORK, other), read) is not None
 
 
-def test_enormous_trees() -> None:
+def test_enormous_trees_cost_a_few_tiles() -> None:
     """Sizes up to 2^63 - 1 are checked with a few tiles, so a large number costs no time."""
     asked: list[tuple[int, int]] = []
 
@@ -518,6 +519,7 @@ def test_enormous_trees() -> None:
 # The verifier's imports
 
 
+@pytest.mark.seconds
 def test_nothing_heavy_is_imported() -> None:
     """The verifier imports no Kafka, no RocksDB and no asyncio, so that any program can include it."""
     heavy = ["asyncio", "aiokafka", "rocksdict", "kafka", "pyspark", "httpx", "httptools", "prometheus_client", "logging", "threading"]

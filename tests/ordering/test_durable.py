@@ -104,6 +104,7 @@ def test_directory_whose_name_cannot_be_synced_is_not_left(tmp_path: Path) -> No
     assert make_directory(tmp_path / "a" / "b") == [tmp_path / "a" / "b", tmp_path / "a"]
 
 
+@pytest.mark.seconds
 def test_locked_directory_admits_one_process(tmp_path: Path) -> None:
     """Another process is turned away while the lock is held, and gets it afterwards."""
     code = (

@@ -53,6 +53,7 @@ async def read_all(log: EmbeddedLog) -> list[Record]:
     return records
 
 
+@pytest.mark.seconds
 async def test_kill_loses_nothing_acknowledged(directory: Path) -> None:
     """A process killed with -9 during appends leaves every acknowledged record, at dense offsets, in order."""
     acknowledged: set[int] = set()
@@ -105,6 +106,7 @@ def test_every_log_has_its_own_identity(tmp_path: Path) -> None:
     assert EmbeddedLog.create(tmp_path / "a") != EmbeddedLog.create(tmp_path / "b")
 
 
+@pytest.mark.seconds
 async def test_second_process_is_refused(directory: Path) -> None:
     """While one process has the log open, another one gets an error that says so."""
     process = child(directory, "print('open'); sys.stdin.read(); await log.close()", stdin=subprocess.PIPE)
@@ -119,7 +121,7 @@ async def test_second_process_is_refused(directory: Path) -> None:
     await log.close()
 
 
-def test_missing_store(tmp_path: Path) -> None:
+def test_a_missing_store_is_not_created(tmp_path: Path) -> None:
     """Opening a missing store is an error, and creates nothing."""
     with pytest.raises(ConfigurationError, match=r"no log in .*notary init"):
         EmbeddedLog.open(tmp_path / "nothing")
@@ -138,6 +140,7 @@ def test_create_refuses_what_is_there(directory: Path, tmp_path: Path) -> None:
         EmbeddedLog.create(tmp_path / "other", 0)
 
 
+@pytest.mark.seconds
 def test_a_log_that_cannot_be_made_is_a_clear_error(tmp_path: Path) -> None:
     """A file in the way, too long a name, a full disk: the error of the operating system or of RocksDB is reported with the path."""
     (tmp_path / "file").touch()
@@ -212,6 +215,7 @@ def crashed_with(directory: Path, count: int, length: int) -> Path:
     return max(directory.glob("*.log"))
 
 
+@pytest.mark.seconds
 async def test_torn_tail_is_dropped(directory: Path) -> None:
     """A torn last write was never acknowledged: the log opens without it."""
     file = crashed_with(directory, count=3, length=500)
@@ -231,6 +235,7 @@ def overwrite(file: Path, at: int, what: bytes) -> None:
         damaged.write(what)
 
 
+@pytest.mark.seconds
 @pytest.mark.parametrize(
     ("length", "at", "what"),
     [(500, -100, bytes(100)), (500, -510, bytes(510)), (10_000, -6_000, bytes(4_096)), (200_000, -100_000, bytes(4_096)), (500, -5, b"x")],
@@ -258,6 +263,7 @@ async def test_torn_write_of_full_length_is_dropped(
     await log.close()
 
 
+@pytest.mark.seconds
 @pytest.mark.parametrize(
     ("count", "length", "at", "what"),
     [
@@ -280,6 +286,7 @@ def test_damage_in_the_middle_is_fatal(directory: Path, count: int, length: int,
     assert file.read_bytes() == before
 
 
+@pytest.mark.seconds
 def test_damage_before_another_file_is_fatal(directory: Path) -> None:
     """A torn write counts as damage if a later file has records."""
     file = crashed_with(directory, count=3, length=500)
@@ -290,6 +297,7 @@ def test_damage_before_another_file_is_fatal(directory: Path) -> None:
         EmbeddedLog.open(directory)
 
 
+@pytest.mark.seconds
 def test_damage_elsewhere_is_fatal(directory: Path) -> None:
     """A store whose write-ahead log is complete but whose other files are damaged does not open."""
     crashed_with(directory, count=3, length=500)
@@ -298,6 +306,7 @@ def test_damage_elsewhere_is_fatal(directory: Path) -> None:
         EmbeddedLog.open(directory)
 
 
+@pytest.mark.seconds
 async def test_full_disk_breaks_the_log(directory: Path) -> None:
     """After a failed write its appends have an unknown outcome, the log is unusable, and every acknowledged record is there."""
     process = child(

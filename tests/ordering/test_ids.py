@@ -41,14 +41,14 @@ def test_hash_by_hand() -> None:
         ID.hex()[:-1] + "g",
     ],
 )
-def test_malformed_hashes(text: str) -> None:
+def test_one_text_per_hash_is_accepted(text: str) -> None:
     """Only one text per value is accepted: to some readers a second text would be a second transaction."""
     with pytest.raises(Malformed, match=r"^where: expected 64"):
         parse_hash(text, "where")
 
 
 @pytest.mark.parametrize("index", ["", "00", "01", "-1", "+1", "1 ", "1\n", "4294967296", "99999999999", "٣", "0x1", "1_0"])
-def test_malformed_states(index: str) -> None:
+def test_one_text_per_state_is_accepted(index: str) -> None:
     """An index has no sign, no leading zeros, ASCII digits only, and fits 32 bits."""
     with pytest.raises(Malformed, match=r"^inputs\[0\]: expected a state reference"):
         parse_state(f"{ID.hex()}:{index}", "inputs[0]")

@@ -62,7 +62,7 @@ class Consumer:
         return self.interruptions.count - before
 
 
-def test_batches() -> None:
+def test_incomplete_batches_are_ignored() -> None:
     """A record set has epochs and a next offset; an incomplete last batch, and bytes that are no batch, are ignored."""
     both = batch(5, 3, 1) + batch(8, 2, 4)
     assert batches(both) == ([1, 4], 10)
@@ -71,7 +71,7 @@ def test_batches() -> None:
     assert batches(bytes(100)) == ([], 0)
 
 
-async def test_undisturbed() -> None:
+async def test_one_connection_and_epoch_is_no_interruption() -> None:
     """Fetches over one connection and of one epoch are no interruption, with or without records."""
     consumer = Consumer()
     assert [await consumer.fetch(batch(0, 2, 7)), await consumer.fetch(), await consumer.fetch(batch(2, 1, 7))] == [0, 0, 0]
@@ -85,7 +85,7 @@ async def test_other_requests_are_left_alone() -> None:
 
 
 @pytest.mark.parametrize("records", [b"", batch(2, 1, 7)], ids=["empty", "records"])
-async def test_another_connection(records: bytes) -> None:
+async def test_another_connection_is_one_interruption(records: bytes) -> None:
     """The first fetch over another connection is one interruption, with or without records."""
     consumer = Consumer()
     await consumer.fetch(batch(0, 2, 7))

@@ -176,7 +176,7 @@ async def test_wrong_settings_are_named(kafka_cluster: Cluster, kafka_prefix: st
         await KafkaLog.open(kafka_cluster.bootstrap, kafka_prefix)
 
 
-async def test_impossible_topics(kafka_cluster: Cluster, kafka_prefix: str) -> None:
+async def test_more_replicas_than_brokers_are_rejected(kafka_cluster: Cluster, kafka_prefix: str) -> None:
     """A request for more replicas than brokers fails, and the message has the requested number."""
     with pytest.raises(ConfigurationError, match="4 replicas cannot be created"):
         await create_topics(kafka_cluster.bootstrap, kafka_prefix, replication=4)
@@ -189,7 +189,7 @@ async def test_few_replicas_are_warned_of(lone_broker: Cluster, kafka_prefix: st
     assert await problems_of(lone_broker, kafka_prefix) == []
 
 
-async def test_identity(kafka_cluster: Cluster, kafka_prefix: str) -> None:
+async def test_recreated_topics_are_another_log(kafka_cluster: Cluster, kafka_prefix: str) -> None:
     """A log keeps its identity, and topics that were deleted and created again are another log."""
     await create_topics(kafka_cluster.bootstrap, kafka_prefix, 1)
     identities = []
@@ -386,7 +386,7 @@ async def appending(log: Log, acknowledged: list[int], enough: asyncio.Event) ->
             await writer.close()
 
 
-async def test_leader_killed(kafka_cluster: Cluster, kafka_prefix: str) -> None:
+async def test_appends_recover_after_the_leader_dies(kafka_cluster: Cluster, kafka_prefix: str) -> None:
     """Appends and reads recover by themselves after the ordering leader dies; no acknowledged record is lost or out of order."""
     await create_topics(kafka_cluster.bootstrap, kafka_prefix, 2)
     log = await KafkaLog.open(kafka_cluster.bootstrap, kafka_prefix)
@@ -457,13 +457,13 @@ async def test_former_leader_is_not_waited_for(kafka_cluster: Cluster, kafka_pre
         (KafkaSecurity(protocol="SASL_SSL", sasl_mechanism="GSSAPI"), "'GSSAPI': use PLAIN"),
     ],
 )
-def test_unusable_security(security: KafkaSecurity, why: str) -> None:
+def test_unusable_security_is_rejected_before_connecting(security: KafkaSecurity, why: str) -> None:
     """Unusable settings are rejected before any connection."""
     with pytest.raises(ConfigurationError, match=why):
         security.settings()
 
 
-def test_security_settings() -> None:
+def test_security_settings_reach_the_client_library() -> None:
     """SASL credentials, and TLS with the system's authorities, are passed to aiokafka under its own names."""
     settings = KafkaSecurity(protocol="SASL_SSL", sasl_user="notary", sasl_password="secret").settings()
     assert settings.pop("ssl_context").check_hostname

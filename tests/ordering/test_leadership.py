@@ -22,10 +22,10 @@ Said = tuple[int, int] | None
 
 def answer(leader: int, epoch: int, topic_id: uuid.UUID = TOPIC) -> Any:
     """Returns a broker's answer about one partition, in its wire form."""
-    brokers = [(node, "host", 9_092, None, {}) for node in BROKERS]
-    partitions = [(0, 0, leader, epoch, list(BROKERS), [leader], [], {})]
-    topics = [(0, "order", topic_id, False, partitions, 0, {})]
-    response = TopicsRequest([]).build(TopicsRequest._CLASSES[0]).RESPONSE_TYPE  # type: ignore[attr-defined]
+    brokers: list[Any] = [(node, "host", 9_092, None, {}) for node in BROKERS]
+    partitions: list[Any] = [(0, 0, leader, epoch, list(BROKERS), [leader], [], {})]
+    topics: list[Any] = [(0, "order", topic_id, False, partitions, 0, {})]
+    response = TopicsRequest([]).build(TopicsRequest._CLASSES[0]).RESPONSE_TYPE
     return response(0, brokers, "cluster", 1, topics, {})
 
 

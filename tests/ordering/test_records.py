@@ -88,7 +88,7 @@ signatures = st.binary(min_size=SIGNATURE_BYTES, max_size=SIGNATURE_BYTES)
 
 
 @pytest.mark.parametrize(("record", "data"), GOLDEN, ids=lambda value: type(value).__name__)
-def test_golden_bytes(record: OrderingRecord, data: bytes) -> None:
+def test_every_kind_has_its_layout(record: OrderingRecord, data: bytes) -> None:
     """Every kind has the layout that the table in `ordering.records` gives."""
     assert encode(record) == data
     assert decode(data + SIGNATURE) == record
@@ -100,7 +100,7 @@ def test_golden_bytes_have_every_kind() -> None:
 
 
 @pytest.mark.parametrize("value", EXAMPLE_VALUES, ids=[example["what"] for example in EXAMPLES])
-def test_worked_examples(value: bytes) -> None:
+def test_the_worked_example_decodes_and_encodes(value: bytes) -> None:
     """Each ordering record of the worked example decodes, and encodes to its own bytes."""
     assert encode(decode(value)) == value[:-SIGNATURE_BYTES]
 
@@ -122,7 +122,7 @@ def test_worked_examples_decode_to_what_they_say() -> None:
 
 @pytest.mark.parametrize("kind", BY_KIND)
 @given(data=st.data())
-def test_round_trip(kind: int, data: st.DataObject) -> None:
+def test_any_record_decodes_from_its_bytes(kind: int, data: st.DataObject) -> None:
     """A record of any kind, with any fields, decodes from its own bytes."""
     record, signature = data.draw(BY_KIND[kind]), data.draw(signatures)
     encoded = encode(record)
@@ -202,7 +202,7 @@ GENESIS = b"\x01\x06" + NONCE
         (GENESIS + b"\0\0\0\x01" + KEY_1 + KEY_2 + b"\x01\0" + b"N" * 256 + b"\0\x01o" + SIGNATURE, "this one has 256"),
     ],
 )
-def test_corrupt_records(data: bytes | None, why: str) -> None:
+def test_the_error_names_the_problem(data: bytes | None, why: str) -> None:
     """The error names the problem."""
     with pytest.raises(CorruptRecord, match=why):
         decode(data)
@@ -217,7 +217,7 @@ def test_only_active_versions_decode(record: OrderingRecord, version: int) -> No
 
 
 @given(u64, u64)
-def test_batch_keys(incarnation: int, sequence: int) -> None:
+def test_batch_keys_sort_as_batches(incarnation: int, sequence: int) -> None:
     """A batch key is the incarnation and the sequence, big-endian, so that keys sort as batches do."""
     key = batch_key(incarnation, sequence)
     assert key == struct.pack(">QQ", incarnation, sequence)

@@ -26,7 +26,7 @@ async def write_ahead_log(directory: Path, lengths: list[int]) -> tuple[bytes, i
 @pytest.mark.parametrize(
     ("lengths", "step"), [([10, 10, 10], 1), ([100], 1), ([40_000, 10, 70_000], 977), ([10, 40_000, 10], 977)], ids=lambda each: str(each)
 )
-async def test_every_byte(tmp_path: Path, lengths: list[int], step: int) -> None:
+async def test_a_changed_byte_is_torn_or_damaged(tmp_path: Path, lengths: list[int], step: int) -> None:
     """A changed byte in the last write is a torn write, one in any earlier write is damage; an unchanged file is neither."""
     data, begins = await write_ahead_log(tmp_path / "log", lengths)
     (tmp_path / "copy").mkdir()
@@ -47,7 +47,7 @@ async def test_every_byte(tmp_path: Path, lengths: list[int], step: int) -> None
 
 
 @pytest.mark.parametrize(("lengths", "step"), [([10, 10, 10], 1), ([40_000, 10, 70_000], 977)], ids=str)
-async def test_every_length(tmp_path: Path, lengths: list[int], step: int) -> None:
+async def test_a_file_of_any_length_is_torn_there(tmp_path: Path, lengths: list[int], step: int) -> None:
     """A file that ends within a write, with or without zeros up to its old length, is torn there, for any length."""
     data, begins = await write_ahead_log(tmp_path / "log", lengths)
     (tmp_path / "copy").mkdir()

@@ -17,8 +17,9 @@ from notary.index import Index, IndexSettings
 from notary.tree import leaf_hash, tile_widths
 from ordering.log import ORDERING
 from payload import OPEN_FROM_MS, OPEN_UNTIL_MS, Request
+from tests.examples import some
 
-SHARED = settings(deadline=None, max_examples=50, suppress_health_check=[HealthCheck.too_slow])
+SHARED = settings(deadline=None, max_examples=some(50), suppress_health_check=[HealthCheck.too_slow])
 SMALL = IndexSettings(cache_bytes=1 << 20, write_buffer_bytes=64 << 10)
 
 states = st.integers(0, 6).map(lambda n: bytes([n % 3]) * 32 + n.to_bytes(4, "big"))
@@ -140,6 +141,6 @@ def _naive_root(hashes: list[bytes]) -> bytes:
     return sha256(b"\x01" + _naive_root(hashes[:split]) + _naive_root(hashes[split:])).digest()
 
 
-def test_outcome_numbers() -> None:
+def test_outcomes_have_the_numbers_of_the_contract() -> None:
     """The model above and the leaf of the contract use the same numbers for outcomes."""
     assert [outcome.name for outcome in Outcome] == ["COMMITTED", "INPUT_CONFLICT", "REFERENCE_CONFLICT", "OUTSIDE_TIME_WINDOW"]

@@ -31,11 +31,12 @@ from ordering.records import (
     encode,
 )
 from ordering.signatures import NO_LOG_ID, endorse_key, log_id_of, sign_fill, sign_record
+from tests.examples import some
 from tests.joiner.history import NOTARY, requests, signing_key, value
 from tests.properties.reference import joined
 
 # No deadline: machines here are shared, so the duration of an example means nothing.
-SHARED = settings(deadline=None, max_examples=250, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
+SHARED = settings(deadline=None, max_examples=some(250), suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
 
 PARTITIONS, PARTITIONS_MAX = 2, 3
 NAMES = ("w1", "w2", "w3")
@@ -66,7 +67,7 @@ owners = st.one_of(
 contents = st.one_of(labels, labels, st.just(("?",)))
 
 # One event: a few ordering records and a few payload records, in that order within each topic-partition.
-control = st.one_of(registers, registers, fences, owners, st.just(("other",))).map(lambda record: ([record], []))
+control: Any = st.one_of(registers, registers, fences, owners, st.just(("other",))).map(lambda record: ([record], []))
 
 
 @st.composite

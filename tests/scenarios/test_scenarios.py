@@ -175,7 +175,7 @@ def _played(text: str) -> str:
 
 
 @pytest.mark.parametrize("file", FILES, ids=[file.stem for file in FILES])
-def test_scenario(file: Path) -> None:
+def test_the_joiner_prints_the_scenario(file: Path) -> None:
     """The joiner's output is that in the scenario's file."""
     text = file.read_text()
     played = _played(text)

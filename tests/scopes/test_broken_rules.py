@@ -12,7 +12,9 @@ from tests.scopes.named import SCOPES
 
 
 @pytest.mark.parametrize(("what", "make", "scope", "says"), BROKEN, ids=[broken[0] for broken in BROKEN])
-def test_is_found(what: str, make: Callable[..., Joiner], scope: str, says: str, record_property: Callable[[str, object], None]) -> None:
+def test_a_broken_rule_is_found(
+    what: str, make: Callable[..., Joiner], scope: str, says: str, record_property: Callable[[str, object], None]
+) -> None:
     """A joiner that breaks the rule is found, with the moves that lead there."""
     found = Search(SCOPES[scope], make).run()
     record_property("states", found.states)

@@ -24,7 +24,7 @@ PAGE = Path(__file__).parents[2] / "docs" / "testing.md"
         if not scope.large
     ],
 )
-def test_every_interleaving(name: str, record_property: Callable[[str, object], None]) -> None:
+def test_all_conditions_hold_in_every_interleaving(name: str, record_property: Callable[[str, object], None]) -> None:
     """In every state of the scope all conditions hold, and every path ends where nothing waits."""
     found = Search(SCOPES[name]).run()
     record_property("states", found.states)

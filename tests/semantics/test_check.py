@@ -26,6 +26,8 @@ from tests.checkers.violation import Kind
 from tests.kafka.reading_back import read_rows
 from tests.kafka.workers import Notary, Worker
 
+pytestmark = pytest.mark.seconds
+
 KEYS: list[SigningKey] = []
 """The keys of the notary whose data is changed."""
 
@@ -73,7 +75,7 @@ def test_what_an_honest_worker_left(left: Left) -> None:
     assert any(checkpoint.counted for checkpoint in remains.replayed.checkpoints)
 
 
-async def test_check_raises(tmp_path: Path) -> None:
+async def test_a_wrong_answer_fails_the_check(tmp_path: Path) -> None:
     """A test whose notary answered one decision differently from the log fails, and its message says so."""
 
     def alter(notary: Notary) -> None:

@@ -13,6 +13,8 @@ from tests.asking.party import spend, state
 from tests.checkers.history import Decided
 from tests.kafka.workers import Notary, Worker
 
+pytestmark = pytest.mark.seconds
+
 
 async def decide(notary: Notary, worker: Worker, *requests: dict[str, Any]) -> list[Decided]:
     """Submit requests together; returns their decisions."""
@@ -38,7 +40,7 @@ def now_ms() -> int:
     return time.time_ns() // 1_000_000
 
 
-async def test_commit(notary: Notary, worker: Worker) -> None:
+async def test_new_states_are_committed(notary: Notary, worker: Worker) -> None:
     """A transaction that consumes new states is committed, and the look-ups agree from then on."""
     submission = notary.party.submission(spend(state("x"), state("y", 7)))
     (id_,) = submission.ids
@@ -56,7 +58,7 @@ async def test_commit(notary: Notary, worker: Worker) -> None:
     await notary.check(worker)
 
 
-async def test_double_spend(notary: Notary, worker: Worker) -> None:
+async def test_a_double_spend_is_rejected(notary: Notary, worker: Worker) -> None:
     """A double spend is rejected, names every consumed input and its consumer, and consumes nothing."""
     (x,) = await decide(notary, worker, spend(state("x")))
     (y,) = await decide(notary, worker, spend(state("y")))
@@ -68,7 +70,7 @@ async def test_double_spend(notary: Notary, worker: Worker) -> None:
     await notary.check(worker)
 
 
-async def test_retry(notary: Notary, worker: Worker) -> None:
+async def test_a_retry_gets_the_same_bytes(notary: Notary, worker: Worker) -> None:
     """A retry of a submission gets the same answer, byte for byte, whatever was decided meanwhile."""
     kept = notary.party.submission(spend(state("x")), spend(state("x"), content="double"))
     first = await notary.client.ask(worker.url, kept)
@@ -106,7 +108,7 @@ async def test_conflicts_inside_a_submission(notary: Notary, worker: Worker) -> 
     await notary.check(worker)
 
 
-async def test_references(notary: Notary, worker: Worker) -> None:
+async def test_a_consumed_reference_is_rejected(notary: Notary, worker: Worker) -> None:
     """A reference to a consumed state is rejected; a reference consumes nothing, and a state may be both in one transaction."""
     (read,) = await decide(notary, worker, spend(references=[state("x")]))
     (spent,) = await decide(notary, worker, spend(state("x"), references=[state("x")]))
@@ -118,7 +120,7 @@ async def test_references(notary: Notary, worker: Worker) -> None:
     await notary.check(worker)
 
 
-async def test_time_window(notary: Notary, worker: Worker) -> None:
+async def test_a_missed_window_is_rejected_for_ever(notary: Notary, worker: Worker) -> None:
     """A transaction is rejected outside its window, for ever: also when it is submitted again inside it."""
     hour = 3_600_000
     now = now_ms()
@@ -136,7 +138,7 @@ async def test_time_window(notary: Notary, worker: Worker) -> None:
     await notary.check(worker)
 
 
-async def test_precedence(notary: Notary, worker: Worker) -> None:
+async def test_inputs_come_before_references_and_window(notary: Notary, worker: Worker) -> None:
     """Consumed inputs take precedence over consumed references, and these over a missed window."""
     past = {"from": None, "until": now_ms() - 3_600_000}
     x, y = await decide(notary, worker, spend(state("x")), spend(state("y")))
@@ -153,7 +155,7 @@ async def test_precedence(notary: Notary, worker: Worker) -> None:
     await notary.check(worker)
 
 
-async def test_positions(notary: Notary, worker: Worker) -> None:
+async def test_positions_count_every_decision(notary: Notary, worker: Worker) -> None:
     """Positions count every decision, also rejections, without a gap, in the order of consecutive submissions."""
     positions: list[int] = []
     for number in range(12):
@@ -189,7 +191,7 @@ async def test_concurrent_double_spends(notary: Notary, worker: Worker) -> None:
 
 
 @pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGKILL], ids=["stopped", "killed"])
-async def test_restart(notary: Notary, worker: Worker, how: signal.Signals) -> None:
+async def test_a_restart_keeps_every_given_decision(notary: Notary, worker: Worker, how: signal.Signals) -> None:
     """A worker that was stopped, or killed, with requests in flight has every decision that it gave after a restart, and continues."""
     submissions = [notary.party.submission(spend(state(str(number % 40)), content=str(number))) for number in range(120)]
     asked = [asyncio.create_task(notary.client.decide([worker.url], submission)) for submission in submissions]
@@ -204,7 +206,7 @@ async def test_restart(notary: Notary, worker: Worker, how: signal.Signals) -> N
     assert len([decision for decision in decisions if decision["outcome"] == "committed"]) == 40
 
 
-async def test_stopping_answers(notary: Notary, worker: Worker) -> None:
+async def test_admitted_requests_are_answered_after_sigterm(notary: Notary, worker: Worker) -> None:
     """After SIGTERM admitted requests are answered; later ones are rejected as surely not applied."""
     submissions = [notary.party.submission(spend(state(str(number)))) for number in range(100)]
     asked = [asyncio.create_task(notary.client.ask(worker.url, submission)) for submission in submissions]

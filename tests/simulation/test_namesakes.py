@@ -35,6 +35,6 @@ def _other(number: int) -> Register:
     ],
     ids=["nothing", "own", "three", "one that lasted", "only the first was its own", "another name", "fenced before", "retired before"],
 )
-def test_lives_lost(effects: Sequence[tuple[float, Ordering]], lost: int) -> None:
+def test_only_incarnations_ended_by_another_count(effects: Sequence[tuple[float, Ordering]], lost: int) -> None:
     """Only incarnations of this process that another's registration ended count, since the last that lasted; a fence ends one first."""
     assert lost_quickly(effects, "w1", b"o") == lost

@@ -17,15 +17,15 @@ from tests.simulation.simulate import simulate
 
 ROOT = Path(__file__).parents[2]
 SEEDS_A_NIGHT = 2_000
-SEEDS = 300
+SEEDS = 100
 """The first seeds, which `make test` also runs."""
-SEEDS_BESIDES = (461, 648, 667, 770, 1328)
-"""The later seeds that a mutant's row in docs/testing.md names; some meet a kind of fault that none of the first seeds meets."""
+SEEDS_BESIDES = (116, 135, 140, 150, 154, 168, 225, 229, 252, 254, 279, 461, 648, 667, 770, 1328)
+"""The later seeds that a mutant's row in docs/testing.md names, or that meet a kind of fault that none of the first seeds meets."""
 
 
-def test_some_seeds() -> None:
-    """The first twenty seeds hold."""
-    for seed in range(1, 21):
+def test_the_first_seeds_hold() -> None:
+    """The first five seeds hold."""
+    for seed in range(1, 6):
         outcome = simulate(seed)
         assert not outcome.problems, f"{outcome.problems}; to repeat it: make simulate SEED={seed}"
 
@@ -68,7 +68,7 @@ def _hold(counts: Counter[str], seeds: int) -> None:
 
 @pytest.mark.exhaustive
 @pytest.mark.timeout(1_800)
-def test_seeds(capsys: pytest.CaptureFixture[str]) -> None:
+def test_many_seeds_meet_every_fault(capsys: pytest.CaptureFixture[str]) -> None:
     """Hundreds of systems, each with faults of its own, keep every promise; together they meet every kind of fault."""
     counts = _run(capsys, SEEDS)
     for seed in SEEDS_BESIDES:
@@ -78,7 +78,7 @@ def test_seeds(capsys: pytest.CaptureFixture[str]) -> None:
 
 @pytest.mark.nightly
 @pytest.mark.timeout(7_200)
-def test_all_seeds(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_seeds_of_a_night_hold(capsys: pytest.CaptureFixture[str]) -> None:
     """The nightly seeds hold, and together they meet every kind of fault."""
     _hold(_run(capsys, SEEDS_A_NIGHT), SEEDS_A_NIGHT)
 
@@ -112,7 +112,7 @@ def test_a_failure_says_how_to_repeat_it(capsys: pytest.CaptureFixture[str], mon
 
 
 @pytest.mark.parametrize("arguments", [["--seeds", "0"], ["--seeds", "many"], ["--nonsense"]])
-def test_usage(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+def test_invalid_arguments_are_usage_errors(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     """Invalid arguments end with status 2 and the usage."""
     with pytest.raises(SystemExit) as end:
         main(arguments)

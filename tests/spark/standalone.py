@@ -38,7 +38,7 @@ def cluster(folder: Path, workers: int = 2) -> Iterator[str]:
         def start(name: str, *arguments: str) -> Path:
             log = folder / f"{name}.log"
             with log.open("w") as out:
-                command = [HOME / "bin/spark-class", *arguments]
+                command = [str(HOME / "bin/spark-class"), *arguments]
                 process = subprocess.Popen(command, env=environment, stdout=out, stderr=subprocess.STDOUT, cwd=folder)
             stack.callback(_stop, process)
             return log

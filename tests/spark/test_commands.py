@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from copy import deepcopy
 from hashlib import sha256
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pyarrow.parquet as pq
@@ -74,7 +75,7 @@ def clean(tmp_path_factory: pytest.TempPathFactory) -> Clean:
     return Clean(writer, archived, export, parties, out, planted, done)
 
 
-def test_clean_log(clean: Clean, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_clean_log_has_a_complete_report(clean: Clean, capsys: pytest.CaptureFixture[str]) -> None:
     """A clean log gives exit code 0, a report without violations, a line per stage, and one about a crash's leftover files.
 
     The report includes a worker's index that agrees with the log.
@@ -128,7 +129,7 @@ def test_on_a_cluster(clean: Clean, tmp_path: Path) -> None:
         assert done.returncode == 0, done.stderr
         assert all(list((tmp_path / "executors").glob("app-*/" + number)) for number in "01")
     here, there = (json.loads((out / "report.json").read_text()) for out in (clean.out, tmp_path / "out"))
-    differ = {"stages_s": {}, "state_sha256": None, "verified_at": None}
+    differ: dict[str, Any] = {"stages_s": {}, "state_sha256": None, "verified_at": None}
     assert {**there, **differ} == {**here, **differ}
 
 

@@ -148,7 +148,7 @@ def test_each_way_to_conflict(spark: SparkSession) -> None:
     requests = _requests([world])
     found = _decided(spark, requests, 6)
     assert found == _by_the_notary(requests)
-    codes = [REASONS.index(each["reason"]) for each in found]  # type: ignore[arg-type]
+    codes = [REASONS.index(each["reason"]) for each in found]
     assert codes == [0, 1, 0, 2, 0, 3, 1, 0, 0, 0, 2, 3, 0, 1, 0, 0, 1]
 
 
@@ -170,7 +170,7 @@ def test_goes_on_from_what_was_consumed(spark: SparkSession) -> None:
     rows = [(state, sha256(before.transaction_id).digest()) for state in before.inputs]
     found = _decided(spark, requests, 6, 1, spark.createDataFrame(rows, "state binary, consumed_by binary"))
     assert found == _by_the_notary(requests)[1:]
-    assert [REASONS.index(each["reason"]) for each in found] == [0, 1, 2, 0, 1, 2, 2, 0]  # type: ignore[arg-type]
+    assert [REASONS.index(each["reason"]) for each in found] == [0, 1, 2, 0, 1, 2, 2, 0]
 
 
 CHAIN = 100_000

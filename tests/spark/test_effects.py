@@ -62,7 +62,7 @@ def _mark(streams: Streams, identity: Identity, row: Fields) -> int | None:
     return None
 
 
-def test_vectors() -> None:
+def test_every_vector_has_its_effect() -> None:
     """Every record of the vectors has the effect and the history that they list."""
     identity, rows = _rows(worked_log())
     assert (identity.log_id.hex(), identity.owner_key.hex()) == (VECTORS["log_id"], VECTORS["owner_key_hex"])
@@ -114,7 +114,7 @@ def _expected(replayed: Replayed) -> tuple[object, ...]:
 
 
 @pytest.mark.parametrize("seed", range(100))
-def test_random_logs(seed: int) -> None:
+def test_random_logs_have_the_effects_of_the_replay(seed: int) -> None:
     """For any log, each record's effect, skip reason, comparison and view are the replay's, up to the first hole."""
     log = random_log(seed, 25)
     replayed = log.replayed()

@@ -48,14 +48,14 @@ def hold(found: Joined, replayed: Replayed) -> None:
     assert (carry.seen, carry.histories[-32:], carry.partitions) == (replayed.seen, replayed.history, replayed.partitions)
 
 
-def test_worked_example(spark: SparkSession, tmp_path: Path) -> None:
+def test_the_vectors_give_their_history(spark: SparkSession, tmp_path: Path) -> None:
     """The log of the contract's vectors gives its history to the byte, its requests and its contents."""
     log = worked_log()
     hold(joined(spark, log, tmp_path), replay(log))
 
 
 @pytest.mark.parametrize("seed", [14, 23])
-def test_random_logs(spark: SparkSession, tmp_path: Path, seed: int) -> None:
+def test_random_logs_join_as_the_replay_does(spark: SparkSession, tmp_path: Path, seed: int) -> None:
     """For any log the same records take effect, with the same contents, up to the same hole; `test_effects` has more such logs."""
     log = random_log(seed, 120)
     hold(joined(spark, log.streams, tmp_path), log.replayed())

@@ -43,7 +43,7 @@ from tests.spark.second_writer import Planted, plant
 pytestmark = [pytest.mark.spark, pytest.mark.kafka, pytest.mark.timeout(900)]
 
 ROOT = Path(__file__).parents[2]
-OFTEN = {"worker_checkpoint_interval_ms": 200}
+OFTEN: dict[str, Any] = {"worker_checkpoint_interval_ms": 200}
 
 SOON = {"default.api.timeout.ms": "1500", "request.timeout.ms": "1000"}
 

@@ -107,7 +107,7 @@ def _expected(value: bytes | None) -> object:
     return (record.view, numbers, record.payload_hash, sha256(bytes.fromhex("".join(record.ids))).digest())
 
 
-def test_read_alike() -> None:
+def test_altered_records_are_read_alike() -> None:
     """Good records, and thousands of altered ones, give the same numbers, names and ids, and the same ones are malformed."""
     draw = random.Random(1)
     register = encode(Register(bytes(16), VIEW, 1, "", ""))

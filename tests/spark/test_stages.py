@@ -91,7 +91,7 @@ def test_bar_on_a_terminal(spark: SparkSession, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("quiet", "told"), [(False, "spark_join verify: one\nspark_join verify: two\n"), (True, "")])
-def test_lines_elsewhere(spark: SparkSession, quiet: bool, told: str) -> None:
+def test_stages_print_lines_without_a_terminal(spark: SparkSession, quiet: bool, told: str) -> None:
     """Without a terminal each stage prints a line, none when quiet; the times are measured in any case."""
     out = StringIO()
     progress = Progress(spark, "verify", quiet=quiet, out=out)

@@ -22,7 +22,7 @@ def _id(number: int) -> bytes:
     return sha256(b"%d" % number).digest()
 
 
-def test_leaves(spark: SparkSession) -> None:
+def test_leaves_are_right_for_every_outcome(spark: SparkSession) -> None:
     """Leaves are right for every outcome, positions and times of all lengths, no conflict, one and many."""
     rows, expected = [], []
     for number, position in enumerate((0, 1, 255, 2**32, 2**63 - 1)):

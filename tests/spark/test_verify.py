@@ -333,7 +333,7 @@ def test_other_append_time_is_found(spark: SparkSession, tmp_path: Path, writer:
     assert {type_ for type_, *_ in found} == {"foreign-view"}
 
 
-def test_lost_payload(spark: SparkSession, tmp_path: Path, writer: Writer) -> None:
+def test_a_passed_hole_is_a_loss(spark: SparkSession, tmp_path: Path, writer: Writer) -> None:
     """A hole that a view has passed is a loss. An index that has passed it too is compared up to there: it may have more, never less."""
     entry = writer.batch(3, 1, spend(state("lost")))
     writer.checkpoint(3)

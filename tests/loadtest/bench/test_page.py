@@ -13,6 +13,8 @@ from loadtest.bench.page import main, put_into, tables
 from loadtest.bench.report import Report, last_of_each, read
 from loadtest.bench.stage_map import STAGES
 
+pytestmark = pytest.mark.seconds
+
 MOMENTS = [{"seconds": at, "requests_per_s": 10.0 * at, "refused_requests_per_s": 5.0, "worker_mib": 100.0} for at in range(1, 5)]
 TENTH = {"requests_per_s": 1e4, "latency_ms_p50": 1.0, "latency_ms_p99": 2.0, "worker_mib": 1.0, "index_mib": 1.0, "log_mib": 1.0}
 ANY: dict[str, dict[str, Any]] = {

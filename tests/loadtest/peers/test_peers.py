@@ -213,6 +213,7 @@ async def test_a_payload_that_is_not_wanted_now() -> None:
 # ---- processes ----
 
 
+@pytest.mark.seconds
 def test_processes_end_whatever_happens() -> None:
     """A with block whose process is killed leaves neither the processes that it started nor their folder."""
     program = (
@@ -236,6 +237,7 @@ def test_processes_end_whatever_happens() -> None:
     assert not Path(folder).exists()
 
 
+@pytest.mark.seconds
 def test_a_server_that_does_not_start_says_why() -> None:
     """If a server does not start, the end of its log is in the error, and no folder is left."""
     with Servers.opened("test") as servers:
@@ -245,6 +247,7 @@ def test_a_server_that_does_not_start_says_why() -> None:
     assert not folder.exists()
 
 
+@pytest.mark.seconds
 def test_children_are_counted() -> None:
     """The pids of a process include its children, so that a server's whole cost is counted."""
     with Servers.opened("test") as servers:

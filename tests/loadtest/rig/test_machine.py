@@ -4,7 +4,11 @@ import subprocess
 import sys
 import time
 
+import pytest
+
 from loadtest.rig.machine import OthersMeter, machine, own_cpu_seconds
+
+pytestmark = pytest.mark.seconds
 
 BURNT_S = 0.4
 BURN = [sys.executable, "-c", f"import time\nwhile time.process_time() < {BURNT_S}: pass"]

@@ -23,9 +23,9 @@ from ordering.errors import ConfigurationError
 from tests.checkers.honest import busy
 from tests.checkers.tree import Tree, leaf_of
 from tests.notary.http.asking import JSON, Asking
+from tests.notary.index.test_index import SMALL
 from tests.notary.party import Bank, RequestObject, fresh_state, spend, transaction_id
 from tests.notary.process import ROOT, NotaryDirectory, NotaryProcess
-from tests.notary.test_index import SMALL
 
 KINDS = ("input", "reference")
 REASONS = (None, "input-conflict", "reference-conflict", "outside-time-window")
@@ -161,7 +161,7 @@ def index(tmp_path: Path) -> Path:
     return tmp_path / "index"
 
 
-def test_no_index(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_without_an_index_nothing_is_created(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Without an index the command reports that, and creates neither an index nor a folder of files."""
     assert export(tmp_path / "nothing", tmp_path / "out") == 2
     assert f"there is no index in {tmp_path / 'nothing'}" in capsys.readouterr().err
@@ -180,7 +180,7 @@ def test_nothing_is_overwritten(index: Path, tmp_path: Path, capsys: pytest.Capt
     assert [file.name for file in out.iterdir()] == ["notes.txt"]
 
 
-def test_newer_index(index: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_index_of_a_newer_format_is_not_exported(index: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """An index of a newer format is not exported, since its rows may mean something else."""
     store = RocksStore.open(index, SMALL)
     batch = store.new_batch()
@@ -191,7 +191,7 @@ def test_newer_index(index: Path, tmp_path: Path, capsys: pytest.CaptureFixture[
     assert f"has format version 9 and this software reads {INDEX_FORMAT_VERSION}" in capsys.readouterr().err
 
 
-def test_damaged_index(index: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_cut_file_leaves_no_export(index: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """A cut file is reported, and nothing is left that looks like an export."""
     (log,) = index.glob("*.log")
     whole = tmp_path / "whole"
@@ -212,7 +212,8 @@ def test_damaged_index(index: Path, tmp_path: Path, capsys: pytest.CaptureFixtur
     assert log.exists()
 
 
-def test_without_pyarrow(index: Path, tmp_path: Path) -> None:
+@pytest.mark.seconds
+def test_a_missing_pyarrow_is_named(index: Path, tmp_path: Path) -> None:
     """The error names the missing package, and the command that installs it."""
     arguments = ["export", "--index", str(index), "--out", str(tmp_path / "out")]
     command = f"import sys; sys.modules['pyarrow'] = None; from notary import cli; sys.exit(cli.main({arguments!r}))"

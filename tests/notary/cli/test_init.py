@@ -228,6 +228,7 @@ def in_a_process(code: str, directory: Path) -> "subprocess.CompletedProcess[str
     )
 
 
+@pytest.mark.seconds
 @pytest.mark.parametrize("bytes_max", [0, 50, 200, 3_000])
 def test_a_full_disk_leaves_nothing(tmp_path: Path, bytes_max: int) -> None:
     """If any file cannot be written completely, an error line says so, nothing is left, and the next attempt works."""

@@ -311,6 +311,7 @@ def test_a_worker_starts_in_the_middle(
     assert not list(own_directory.path.glob("*.next"))
 
 
+@pytest.mark.seconds
 @pytest.mark.parametrize("copied", ["notary-key.pem", "notary-keys.json"])
 def test_a_worker_with_half_a_copy_does_not_start(own_directory: NotaryDirectory, tmp_path: Path, copied: str) -> None:
     """With one of the two files of a rotation, `serve` exits with 2 and says to copy both."""

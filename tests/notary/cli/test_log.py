@@ -319,6 +319,7 @@ def test_files_that_no_range_lists_are_named(directory: NotaryDirectory, tmp_pat
     assert f"no range lists 1 of the files in {folder}, {folder}/ordering/partition=0/00000003.parquet first" in said.err
 
 
+@pytest.mark.seconds
 def test_archive_without_pyarrow(tmp_path: Path) -> None:
     """The error names the missing package, and the command that installs it."""
     arguments = ["log", "show", "--archive", str(tmp_path)]

@@ -60,6 +60,7 @@ def check_no_trace(done: "subprocess.CompletedProcess[str]") -> None:
         assert word not in done.stderr, done.stderr
 
 
+@pytest.mark.seconds
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="no device that is always full here")
 def test_output_that_cannot_be_written(command: list[str]) -> None:
     """With a full disk under stdout the command exits with 2, and a line says so."""
@@ -69,6 +70,7 @@ def test_output_that_cannot_be_written(command: list[str]) -> None:
     check_no_trace(done)
 
 
+@pytest.mark.seconds
 def test_a_reader_that_has_left(command: list[str]) -> None:
     """With a closed pipe at stdout the command exits with 2, without a message."""
     reading, writing = os.pipe()
@@ -80,6 +82,7 @@ def test_a_reader_that_has_left(command: list[str]) -> None:
     check_no_trace(done)
 
 
+@pytest.mark.seconds
 @pytest.mark.parametrize("streams", ["2>&-", "2> /dev/full"], ids=["closed", "full"])
 def test_messages_that_cannot_be_written(party_add: list[str], submit: list[str], streams: str) -> None:
     """Without a usable stderr, stdout gets data only, and a failure is still exit 2."""
@@ -91,6 +94,7 @@ def test_messages_that_cannot_be_written(party_add: list[str], submit: list[str]
     assert (done.returncode, done.stdout) == (2, "")
 
 
+@pytest.mark.seconds
 def test_decisions_are_not_asked_for_without_a_place_for_them(submit: list[str]) -> None:
     """With stdout closed `submit` sends nothing and exits with 2."""
     done = in_shell(submit, ">&-")

@@ -58,6 +58,7 @@ def records_in(directory: NotaryDirectory) -> int:
 # ---- all commands ----
 
 
+@pytest.mark.seconds
 @pytest.mark.parametrize("command", COMMANDS)
 @pytest.mark.parametrize(("setting", "right"), [("NAME", "O=Notary Service,L=London,C=GB"), ("ORIGIN", "notary.example/test")])
 def test_a_misnamed_configuration_is_refused(
@@ -79,6 +80,7 @@ def test_a_misnamed_configuration_is_refused(
     assert records_in(directory) == 1
 
 
+@pytest.mark.seconds
 @pytest.mark.parametrize("command", COMMANDS)
 def test_another_owners_key_is_refused(
     directory: NotaryDirectory,
@@ -278,6 +280,7 @@ def test_a_history_is_settled(settled: NotaryDirectory, notary_process: Start, c
     assert run(settled, "settle", "--index", settled.path) == 2
 
 
+@pytest.mark.seconds
 def test_a_history_that_is_settled_is_not_settled_again(settled: NotaryDirectory, capsys: pytest.CaptureFixture[str]) -> None:
     """A second record for the same history takes no effect, so that a copy of it ends no later suspicion."""
     index = settled.path / "index" / "worker-1"
@@ -286,6 +289,7 @@ def test_a_history_that_is_settled_is_not_settled_again(settled: NotaryDirectory
     assert (code, printed["why_not"]) == (1, "a settle record does not count")
 
 
+@pytest.mark.seconds
 def test_a_history_that_the_log_does_not_hold_is_refused(settled: NotaryDirectory, capsys: pytest.CaptureFixture[str]) -> None:
     """An index whose records are no longer in the log cannot be settled, since every worker would stop. Nothing is appended."""
     index = settled.path / "index" / "worker-1"
@@ -297,6 +301,7 @@ def test_a_history_that_the_log_does_not_hold_is_refused(settled: NotaryDirector
     assert "does not hold the history of this index" in capsys.readouterr().err
 
 
+@pytest.mark.seconds
 def test_an_index_of_another_log_is_refused(
     settled: NotaryDirectory, directory: NotaryDirectory, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -306,6 +311,7 @@ def test_an_index_of_another_log_is_refused(
     assert records_in(directory) == 1
 
 
+@pytest.mark.seconds
 def test_a_record_behind_a_hole_waits(settled: NotaryDirectory, capsys: pytest.CaptureFixture[str]) -> None:
     """Behind a hole the effect of a settle record is unknown: exit 2, and its offset."""
     write(settled.path, [register("w9", 9), entry(2, 1, b"lost")])

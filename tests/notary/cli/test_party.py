@@ -4,6 +4,7 @@ import json
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 from cryptography.hazmat.primitives.asymmetric import ec, ed448, rsa
@@ -55,6 +56,14 @@ def test_the_same_again_is_done_already(directory: NotaryDirectory, capsys: pyte
     assert told == [{"party": bank.name, "added": added, "changed": False} for added in (True, False)]
 
 
+def test_the_output_names_the_file_and_the_delay(directory: NotaryDirectory, capsys: pytest.CaptureFixture[str]) -> None:
+    """A worker looks at the file now and then, so a submission right after the command may be refused: the output says both."""
+    bank = Bank()
+    assert add(directory, bank.name, bank.public_pem) == 0
+    known = f"a worker with the file {directory.path / 'parties.json'} takes it in within 2 s"
+    assert capsys.readouterr().out.splitlines()[-1] == f"registered {bank.name}; {known}"
+
+
 def test_weight_and_quota_are_written_and_changed(directory: NotaryDirectory, capsys: pytest.CaptureFixture[str]) -> None:
     """They stand beside the key; given again they change, left out they stay; what cannot be is refused and changes nothing."""
     bank = Bank()
@@ -63,7 +72,7 @@ def test_weight_and_quota_are_written_and_changed(directory: NotaryDirectory, ca
     assert add(directory, bank.name, bank.public_pem, "--json") == 0
     told = [json.loads(line) for line in capsys.readouterr().out.splitlines() if line.startswith("{")]
     assert [(each["added"], each["changed"]) for each in told] == [(True, False), (False, True), (False, False)]
-    expected = {bank.name: {"public_key": bank.public_pem.decode(), "weight": 2, "requests_per_s": 500}}
+    expected: dict[str, Any] = {bank.name: {"public_key": bank.public_pem.decode(), "weight": 2, "requests_per_s": 500}}
     assert registered(directory) == expected
     for wrong in (("--weight", "0"), ("--weight", "101"), ("--quota", "-1")):
         assert add(directory, bank.name, bank.public_pem, *wrong) == 2
@@ -125,6 +134,7 @@ def test_missing_files_are_named(directory: NotaryDirectory, capsys: pytest.Capt
     assert "parties.json" in capsys.readouterr().err
 
 
+@pytest.mark.seconds
 def test_parties_added_at_once_are_all_there(directory: NotaryDirectory) -> None:
     """Processes that register at the same time do not undo each other's changes."""
     (directory.path / "k.pem").write_bytes(Bank().public_pem)

@@ -190,6 +190,7 @@ def own_decided(decided: Path, tmp_path: Path) -> Path:
     return Path(shutil.copytree(decided, tmp_path / "decided"))
 
 
+@pytest.mark.seconds
 @pytest.mark.parametrize(
     ("right", "wrong"),
     [("O=Notary Service,L=London,C=GB", "O=Notary Service,L=London,C=GB "), ("notary.example/test", "notary.example/tset")],
@@ -209,6 +210,7 @@ def test_a_misnamed_configuration_is_refused(own_decided: Path, right: str, wron
     assert "Traceback" not in told
 
 
+@pytest.mark.seconds
 def test_a_worker_without_a_key_of_the_log_is_refused(own_decided: Path, tmp_path: Path) -> None:
     """A worker with a key that was never in force in the log exits with 2, shows both keys, and appends nothing."""
     folder = own_decided / "notary"
@@ -269,6 +271,7 @@ def test_how_far_a_clock_may_be_is_a_setting(own_directory: NotaryDirectory, not
     assert process.stop() == 0
 
 
+@pytest.mark.seconds
 def test_an_index_of_a_newer_format_is_refused(own_decided: Path) -> None:
     """An index of a newer format is rejected: exit 2, and both versions."""
     index = own_decided / "notary" / "index" / "worker-1"
@@ -280,6 +283,7 @@ def test_an_index_of_a_newer_format_is_refused(own_decided: Path) -> None:
     assert "Traceback" not in told
 
 
+@pytest.mark.seconds
 def test_an_index_of_another_log_is_refused(own_decided: Path, tmp_path: Path) -> None:
     """A deleted log that the same notary created again is another log: exit 2, and the remedy."""
     folder = own_decided / "notary"
@@ -293,6 +297,7 @@ def test_an_index_of_another_log_is_refused(own_decided: Path, tmp_path: Path) -
     assert "Traceback" not in told
 
 
+@pytest.mark.seconds
 def test_nobodys_log_is_refused(own_decided: Path) -> None:
     """A log without a genesis record is rejected: exit 2, and the command that makes one."""
     log = own_decided / "notary" / "log"
@@ -305,6 +310,7 @@ def test_nobodys_log_is_refused(own_decided: Path) -> None:
     assert "Traceback" not in told
 
 
+@pytest.mark.seconds
 def test_an_index_ahead_of_its_log_is_refused(own_decided: Path) -> None:
     """A log restored from before the end of this index is rejected: exit 2, and the section of the runbook."""
     log = own_decided / "notary" / "log"
@@ -338,6 +344,7 @@ def test_a_second_notary_on_the_same_port_is_refused(
     assert process.stop() == 0
 
 
+@pytest.mark.seconds
 @pytest.mark.parametrize("setting", ["HTTP_LISTEN", "HTTP_HEALTH_LISTEN"])
 def test_a_port_in_use_is_a_clear_error(own_directory: NotaryDirectory, setting: str) -> None:
     """A port in use gives exit 2 and the port, before any log is touched."""
@@ -350,6 +357,7 @@ def test_a_port_in_use_is_a_clear_error(own_directory: NotaryDirectory, setting:
     assert "Traceback" not in told
 
 
+@pytest.mark.seconds
 @pytest.mark.parametrize("listen", ["256.256.256.256:80", "a" * 300 + ":80"])
 def test_an_address_that_is_none_is_a_clear_error(own_directory: NotaryDirectory, listen: str) -> None:
     """An address that cannot be listened on is named in the error: exit 2."""
@@ -366,6 +374,7 @@ BROKEN: dict[str, tuple[str, str, str]] = {
 }
 
 
+@pytest.mark.seconds
 @pytest.mark.parametrize(("name", "content", "why"), BROKEN.values(), ids=BROKEN)
 def test_a_missing_or_broken_file_is_a_clear_error(own_directory: NotaryDirectory, name: str, content: str, why: str) -> None:
     """A missing or malformed file gives exit 2, the file's name and the remedy."""
@@ -382,6 +391,7 @@ def test_a_missing_or_broken_file_is_a_clear_error(own_directory: NotaryDirector
     assert str(file) in told
 
 
+@pytest.mark.seconds
 def test_a_corrupt_index_is_a_clear_error(own_decided: Path) -> None:
     """An index with damaged files is not used: exit 2, and the remedy."""
     (own_decided / "notary" / "index" / "worker-1" / "CURRENT").write_bytes(b"garbage")
@@ -438,6 +448,7 @@ sys.exit(main(sys.argv[1:]))
 """
 
 
+@pytest.mark.seconds
 @pytest.mark.parametrize(
     ("problem", "line", "code", "is_bug"),
     [
@@ -460,6 +471,7 @@ def test_whatever_stops_a_worker_is_told_in_a_line(
     assert any("exception" in each for each in told) == is_bug
 
 
+@pytest.mark.seconds
 def test_a_reader_of_the_ready_line_that_left_does_no_harm(own_directory: NotaryDirectory) -> None:
     """A worker whose ready line cannot be written serves normally, and exits with 0."""
     process = serve(own_directory.config, flags=["--json"])

@@ -69,7 +69,7 @@ def test_more_than_any_number_of_workers_can() -> None:
         size_of(Load(100_000, 4, 1))
 
 
-def test_the_command(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command_prints_lines_or_json(capsys: pytest.CaptureFixture[str]) -> None:
     """The output is lines, or JSON with --json; disks are computed from the mean rate."""
     assert main(["size", "--tps", "10000", "--inputs", "4", "--per-submission", "10"]) == 0
     assert "three centres" in capsys.readouterr().out
@@ -88,7 +88,7 @@ def test_the_command(capsys: pytest.CaptureFixture[str]) -> None:
         ["--tps", "1", "--mean-tps", "2"],
     ],
 )
-def test_bad_numbers(flags: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_bad_number_is_named_with_its_flag(flags: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     """The error names the flag and the value."""
     assert main(["size", *flags]) == 2
     assert flags[-2] in capsys.readouterr().err

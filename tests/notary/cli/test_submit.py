@@ -192,7 +192,9 @@ def test_where_nobody_answers(key: str, lines: str, capfd: pytest.CaptureFixture
         ({"--deadline": "nan"}, "'nan' is not a number of seconds above 0"),
     ],
 )
-def test_usage_errors(change: dict[str, str], message: str, key: str, lines: str, capfd: pytest.CaptureFixture[str]) -> None:
+def test_bad_arguments_are_named_with_their_value(
+    change: dict[str, str], message: str, key: str, lines: str, capfd: pytest.CaptureFixture[str]
+) -> None:
     """Bad arguments are named, with their value; exit 2."""
     given = {"--key": key, "--party": PARTY, "--url": "http://127.0.0.1:9", "file": lines, **change}
     argv = ["submit", given.pop("file"), *(word for pair in given.items() for word in pair)]
@@ -209,6 +211,7 @@ def process(*argv: str, **more: Any) -> "subprocess.Popen[bytes]":
     return subprocess.Popen([sys.executable, "-m", "notary", *argv], env=environment, stdout=subprocess.PIPE, **more)
 
 
+@pytest.mark.seconds
 def test_a_pipe_is_answered_before_it_ends(key: str) -> None:
     """With --batch 1 each line of a pipe is answered while the pipe stays open."""
     with (
@@ -227,6 +230,7 @@ def test_a_pipe_is_answered_before_it_ends(key: str) -> None:
         assert running.wait() == 0
 
 
+@pytest.mark.seconds
 @pytest.mark.parametrize("how", ["refusal", "interrupt"])
 def test_a_silent_pipe_does_not_keep_the_command_from_ending(how: str, key: str) -> None:
     """While the command waits for a pipe, an error or Ctrl-C ends it cleanly, with exit 2."""
@@ -250,6 +254,7 @@ def test_a_silent_pipe_does_not_keep_the_command_from_ending(how: str, key: str)
         assert "Fatal" not in told
 
 
+@pytest.mark.seconds
 def test_a_reader_that_leaves_ends_the_command(key: str, tmp_path: Path) -> None:
     """If the reader of the output leaves, as `head` does, the command ends without a traceback."""
     file = write(tmp_path, [request(number) for number in range(200)])
@@ -265,6 +270,7 @@ def test_a_reader_that_leaves_ends_the_command(key: str, tmp_path: Path) -> None
         assert running.wait() == 2
 
 
+@pytest.mark.seconds
 def test_progress_is_for_terminals(key: str, lines: str) -> None:
     """On a terminal a line of counts is rewritten in place, without colours, and cleared before the summary."""
     ours, theirs = pty.openpty()

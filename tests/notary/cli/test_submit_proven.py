@@ -152,6 +152,7 @@ def test_a_receipt_of_another_notary(
     assert f"{elsewhere.url} gave a verifier key that is not proven" in capfd.readouterr().err
 
 
+@pytest.mark.seconds
 def test_what_was_proven_is_written(
     liar: Liar, notary_directory: NotaryDirectory, party: Sequence[str], tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -216,6 +217,7 @@ def test_trust_on_first_use(
     assert known.read_text() == before
 
 
+@pytest.mark.seconds
 def test_a_rotated_key_is_followed(
     own_directory: NotaryDirectory, party: Sequence[str], tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:

@@ -114,6 +114,7 @@ def test_a_wrong_url(url: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert "http://127.0.0.1:8080" in told
 
 
+@pytest.mark.seconds
 def test_why_a_worker_is_not_ready(own_directory: NotaryDirectory, capsys: pytest.CaptureFixture[str]) -> None:
     """A worker that waits for its brokers answers, has no counters yet, and gives the reason."""
     (port,) = free_ports(1)
@@ -150,7 +151,7 @@ def test_an_address_that_workers_share() -> None:
 
 
 @pytest.mark.parametrize(("share", "expected"), [(0.5, 0.1), (0.25, 0.05), (0.9, 0.9), (1.0, 1.0)])
-def test_quantiles(share: float, expected: float) -> None:
+def test_quantiles_are_interpolated_between_bounds(share: float, expected: float) -> None:
     """Quantiles are interpolated between the bounds; above the last bound that bound is shown; an empty histogram has none."""
     assert quantile({0.1: 10, 1.0: 19, float("inf"): 20}, share) == pytest.approx(expected)
     assert quantile({0.1: 0, float("inf"): 0}, share) is None

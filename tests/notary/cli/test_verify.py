@@ -114,14 +114,15 @@ def test_files_that_are_something_else(folder: Folder, receipt: Any, decision: A
     assert folder.found("receipt", "--decision", "decision")["reason"] == reason
 
 
-def test_several_keys(folder: Folder) -> None:
+def test_one_matching_key_is_enough(folder: Folder) -> None:
     """--verifier-key may be repeated: one matching key is enough."""
     assert folder.verify("receipt", "--decision", "decision", "--verifier-key", str(verifier_key("new"))) == 0
     assert folder.found("receipt", "--decision", "decision", key=str(verifier_key("new")))["reason"] == "unknown-key"
     assert folder.found("receipt", "--decision", "decision", key=str(verifier_key("x", "x.example")))["reason"] == "wrong-origin"
 
 
-def test_standard_input(folder: Folder) -> None:
+@pytest.mark.seconds
+def test_a_dash_reads_standard_input(folder: Folder) -> None:
     """- reads the receipt or the decision from standard input."""
     words = [sys.executable, "-m", "notary", "verify", "--verifier-key", KEY]
     for given, more in (("receipt", ["-", "--decision", "decision"]), ("decision", ["receipt", "--decision", "-"])):
@@ -129,6 +130,7 @@ def test_standard_input(folder: Folder) -> None:
         assert done.returncode == 0
 
 
+@pytest.mark.seconds
 def test_it_needs_no_kafka_no_rocksdb_and_no_asyncio(folder: Folder) -> None:
     """The command runs where the notary's server libraries are not installed."""
     code = (
@@ -166,7 +168,7 @@ def test_what_it_cannot_do(folder: Folder, words: list[str]) -> None:
     assert "Traceback" not in folder.err
 
 
-def test_usage() -> None:
+def test_a_missing_receipt_or_key_is_a_usage_error() -> None:
     """Without a receipt or a key the command exits with 2."""
     for words in (["verify"], ["verify", "receipt"], ["verify", "--verifier-key", KEY]):
         with pytest.raises(SystemExit) as ended:
@@ -238,7 +240,7 @@ def test_an_endless_line(folder: Folder, monkeypatch: pytest.MonkeyPatch) -> Non
 # Checkpoints
 
 
-def test_a_checkpoint(folder: Folder) -> None:
+def test_a_checkpoint_alone_is_verified(folder: Folder) -> None:
     """The signature of a checkpoint alone is verified."""
     file = folder.put("checkpoint", NOTARY.checkpoint())
     assert folder.verify(file) == 0
@@ -249,7 +251,7 @@ def test_a_checkpoint(folder: Folder) -> None:
 
 
 @pytest.mark.parametrize("older", [0, 1, 100, 255, 256, 257, 300])
-def test_consistent_checkpoints(folder: Folder, older: int) -> None:
+def test_a_checkpoint_is_consistent_with_older_and_newer_ones(folder: Folder, older: int) -> None:
     """A checkpoint, bare or from a receipt, is consistent with an older and a newer one."""
     tiles = folder.put_tiles(NOTARY)
     checkpoint, newest = folder.put("older", NOTARY.checkpoint(older)), folder.put("newest", NOTARY.checkpoint())
@@ -267,7 +269,7 @@ def test_consistent_checkpoints(folder: Folder, older: int) -> None:
     assert folder.verify(folder.put("decisions", as_lines(lines())), "--consistent-with", checkpoint, *more) == 0
 
 
-def test_inconsistent_checkpoints(folder: Folder) -> None:
+def test_two_signed_trees_are_exposed(folder: Folder) -> None:
     """A notary that signed two trees is exposed with the tiles of the larger; tiles of another tree show nothing."""
     fork, tiles = folder.put("fork", FORK.checkpoint(200)), folder.put_tiles(NOTARY)
     same_size = folder.put("same", FORK.checkpoint(300))

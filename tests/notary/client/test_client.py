@@ -25,7 +25,7 @@ from notary.verify import verify_receipt
 from ordering.errors import ConfigurationError, Malformed, NotReady, OutcomeUnknown
 from tests.notary.client.scripted import NAME, PARTY, PEM, VERIFIER_KEY, Notary, Worker, nobody, request, staged
 
-QUICK = RetryPolicy(attempt_s_max=2.5, connect_s_max=2.5, backoff_s_first=0.01, backoff_s_max=0.05)
+QUICK = RetryPolicy(attempt_s_max=1.5, connect_s_max=1.5, backoff_s_first=0.01, backoff_s_max=0.05)
 LONG_S = 60.0
 
 
@@ -166,7 +166,7 @@ async def test_the_deadline_ends_a_call_that_nobody_answers() -> None:
     """Hanging, dripping and dead workers do not delay the call beyond the deadline, and each one's failure is reported."""
     hanging, dripping = Worker(Notary(), [], then="hang"), Worker(Notary(), [], then="drip")
     with nobody() as url, staged(hanging, dripping) as urls, pytest.raises(Unanswered) as caught:
-        await submit([url, *urls], deadline_s=3.0, notary_name=NAME)
+        await submit([url, *urls], deadline_s=2.0, notary_name=NAME)
     assert set(caught.value.reasons) == {url, *urls}
     assert caught.value.answers == (None, None, None)
 
@@ -332,7 +332,7 @@ async def test_what_is_sent_is_what_the_contract_says() -> None:
     assert worker.paths == ["/v1/submissions", "/v1/submissions?receipts=false"]
 
 
-async def test_lookups() -> None:
+async def test_lookups_return_transactions_states_and_the_notary() -> None:
     """Lookups return transactions, states and the notary; an undecided transaction is None."""
     with nobody() as url, staged(Worker(Notary(), [])) as urls:
         async with client_of([url, *urls]) as client:
@@ -394,6 +394,7 @@ def test_an_environment_that_cannot_work_is_said(monkeypatch: pytest.MonkeyPatch
         AsyncClient(["https://notary.example"])
 
 
+@pytest.mark.seconds
 def test_the_client_needs_neither_kafka_nor_rocksdb() -> None:
     """Importing the client and the submit command loads no Kafka client and no RocksDB."""
     code = (

@@ -13,6 +13,9 @@ from tests.notary.http.asking import Asking
 from tests.notary.party import Bank, fresh_hash, fresh_state, spend
 from tests.notary.process import NotaryProcess
 
+# Once: an acceptor process passes bodies on as they are. `test_parsing_hostile.py` has random ones with and without.
+pytestmark = pytest.mark.parametrize("intake", [0], ids=["alone"], indirect=True, scope="session")
+
 MARKER = "a-mark-of-these-tests"
 STATE = f"{'ab' * 32}:0"
 PARTY = "O=Bank A,L=London,C=GB"

@@ -241,6 +241,7 @@ def free_port() -> int:
         return port
 
 
+@pytest.mark.seconds
 @pytest.mark.parametrize("path", ["/livez", "/readyz", "/metrics"])
 def test_health_may_be_on_another_port(split: tuple[NotaryProcess, str], path: str) -> None:
     """With a health port, health is there, and not on the service's port."""
@@ -249,6 +250,7 @@ def test_health_may_be_on_another_port(split: tuple[NotaryProcess, str], path: s
     assert httpx.get(process.url + path, trust_env=False).status_code == 404
 
 
+@pytest.mark.seconds
 def test_the_health_port_serves_nothing_else(split: tuple[NotaryProcess, str], bank: Bank) -> None:
     """The health port accepts no submissions."""
     process, health = split
@@ -275,6 +277,7 @@ def test_the_health_port_is_open_when_the_other_is_full(
     assert process.stop() == 0
 
 
+@pytest.mark.seconds
 def test_a_worker_without_a_log_is_alive_and_not_ready(own_directory: NotaryDirectory) -> None:
     """Without Kafka the process lives, reports why it is not ready, and ends at once on a signal."""
     port, nobody = free_port(), free_port()

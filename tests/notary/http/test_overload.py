@@ -162,6 +162,7 @@ async def test_the_same_again_is_refused_like_any_other(own_directory: NotaryDir
         assert (await service.post(body)).status_code == 200
 
 
+@pytest.mark.seconds
 @pytest.mark.parametrize("intake_processes", [0, 1], ids=["worker", "intake"])
 async def test_a_party_without_room_leaves_it_to_others_and_comes_back_with_its_ticket(
     own_directory: NotaryDirectory, bank: Bank, intake_processes: int

@@ -113,6 +113,7 @@ def path(request: pytest.FixtureRequest, kept: Kept) -> str:
     return template.format(**kept.names)
 
 
+@pytest.mark.seconds
 def test_what_shows_no_decision_is_open(kept: Kept) -> None:
     """Hashes, checkpoints and the notary's own facts need no key; the notary states that the rest is for parties."""
     for template in OPEN:
@@ -146,12 +147,14 @@ REFUSED: dict[str, Callable[[str, Bank], Any]] = {
 }
 
 
+@pytest.mark.seconds
 @pytest.mark.parametrize("why", REFUSED)
 def test_who_shows_no_key_of_a_party_is_refused(kept: Kept, path: str, why: str) -> None:
     """401, which says what to do; nothing of what was asked for is in it."""
     assert kept.get(path, REFUSED[why](path, kept.bank)) == 401
 
 
+@pytest.mark.seconds
 @pytest.mark.parametrize("more", ["", ';nonce="abc"', f";expires={2**40}"])
 def test_a_party_that_signs_may_read(kept: Kept, path: str, more: str) -> None:
     """With either kind of key, an old and a new clock, any parameter that RFC 9421 has; and a proxy may not keep the answer."""
@@ -162,6 +165,7 @@ def test_a_party_that_signs_may_read(kept: Kept, path: str, more: str) -> None:
     assert answer.headers["cache-control"] == "no-store"
 
 
+@pytest.mark.seconds
 def test_a_signature_counts_for_what_it_signs(kept: Kept, path: str) -> None:
     """Twice for the same call, which changes nothing; for HEAD by a signature of HEAD; with a query by one of that query."""
     headers = signed(path, kept.bank)
@@ -176,6 +180,7 @@ def test_a_signature_counts_for_what_it_signs(kept: Kept, path: str) -> None:
     assert kept.get(encoded, signed(encoded, kept.bank)) == 200
 
 
+@pytest.mark.seconds
 def test_a_certificate_with_a_partys_key_may_read(kept: Kept, path: str) -> None:
     """A certificate counts by its key, under any name; one of a trusted authority for another key is refused, as is a wrong signature."""
     folder = kept.directory.path
@@ -187,6 +192,7 @@ def test_a_certificate_with_a_partys_key_may_read(kept: Kept, path: str) -> None
             assert kept.get(path, signed(path, kept.bank, at_s=-400), http=http) == 401
 
 
+@pytest.mark.seconds
 def test_a_certificate_of_nobody_trusted_gets_no_connection(kept: Kept, path: str) -> None:
     """A certificate of an unknown authority gets no connection, even with a party's key in it."""
     files = Authority("Nobody").client(kept.bank.name, key=kept.bank.key).put(kept.directory.path, "nobody")
@@ -194,6 +200,7 @@ def test_a_certificate_of_nobody_trusted_gets_no_connection(kept: Kept, path: st
         http.get(path)
 
 
+@pytest.mark.seconds
 def test_unknown_addresses_and_methods_are_answered_as_ever(kept: Kept) -> None:
     """An unknown address is a 404 to everybody, and a wrong method a 405."""
     assert kept.get("/v1/nothing") == 404
@@ -201,6 +208,7 @@ def test_unknown_addresses_and_methods_are_answered_as_ever(kept: Kept) -> None:
     assert kept.http.delete(f"/v1/transactions/{kept.names['id']}").status_code == 405
 
 
+@pytest.mark.seconds
 def test_our_client_signs(kept: Kept) -> None:
     """With a party's key our client reads decisions, receipts and states; without one its error says what to do."""
     tls, urls = tls_context(kept.ca_file), [kept.process.url]

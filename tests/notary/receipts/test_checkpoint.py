@@ -83,7 +83,7 @@ def test_what_is_no_root(root: str) -> None:
     ],
     ids=["extension", "blank-after", "blank-before", "blank-inside", "no-root", "no-size", "nothing", "size-0-with-a-root"],
 )
-def test_other_lines(text: str) -> None:
+def test_extension_and_missing_lines_are_rejected(text: str) -> None:
     """A signed text with extension lines, missing lines, or size 0 with another root is rejected."""
     assert refused(signed(text)) == "malformed-checkpoint"
 
@@ -97,7 +97,7 @@ def test_the_origin_is_the_signers() -> None:
     assert refused(witnessed, KEY, verifier_key("witness", "witness.example")) == "wrong-origin"
 
 
-def test_signatures() -> None:
+def test_each_bad_signature_has_its_reason() -> None:
     """A bad signature, a signature by another key of the same name, and a note without a known signer have different reasons."""
     assert refused(signed(GOOD).replace("20852163", "20852164")) == "bad-signature"
     assert refused(signed(GOOD), verifier_key("another")) == "unknown-key"

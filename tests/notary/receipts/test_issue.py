@@ -4,6 +4,7 @@ import base64
 import json
 import random
 from hashlib import sha256
+from typing import Any
 
 import msgspec
 import pytest
@@ -58,7 +59,8 @@ def test_an_empty_tree_has_a_checkpoint() -> None:
 
 def test_one_signature_a_size() -> None:
     """For any number of receipts and checkpoints, each size of the tree is signed once."""
-    tree, full = Tree(), {}
+    tree = Tree()
+    full: dict[Any, Any] = {}
     chance = random.Random(7)
 
     def view() -> TreeView:

@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 
 from notary.receipts import NotVerified, VerifierKey, open_note, parse_verifier_key, sign_note
 from notary.receipts.note import NOTE_BYTES_MAX, SIGNATURES_MAX, is_key_name
+from tests.examples import some
 from tests.notary.receipts.grown import base64_of, private_key, verifier_key
 
 TEXT = "notary.example/a\n1\n\nblank lines are text\n"
@@ -215,7 +216,7 @@ def test_any_signing_key_of_a_name() -> None:
 
 
 @given(st.text(st.characters(), max_size=200), st.booleans())
-@settings(max_examples=300)
+@settings(max_examples=some(300))
 def test_any_text_is_a_note_or_refused(text: str, signed: bool) -> None:
     """For any text the only exception is `NotVerified`; a note without a known signature never opens."""
     note = text + "\n\n" + LINE if signed else text

@@ -58,7 +58,7 @@ class Desk:
     def rows(self, index: Path) -> dict[str, list[tuple[bytes, bytes]]]:
         """Opens an index as a worker does. Returns all its rows but those of the metadata."""
         with viewing(index) as view:
-            whose = {"notary_name": view.notary_name, "log_identity": view.log_identity}
+            whose: dict[str, Any] = {"notary_name": view.notary_name, "log_identity": view.log_identity}
         opened = Index.open(index, **whose)
         try:
             return dict(opened.contents())

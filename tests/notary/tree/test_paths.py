@@ -24,7 +24,7 @@ tiles = st.builds(TilePath, st.none() | st.integers(0, LEVEL_MAX), st.integers(0
         ("tile/0/x036/x028/x797/x018/x963/967", TilePath(0, INDEX_MAX)),
     ],
 )
-def test_worked_examples(path: str, tile: TilePath) -> None:
+def test_the_examples_of_tlog_tiles_are_parsed(path: str, tile: TilePath) -> None:
     """The examples of tlog-tiles, and the ends of each range, are parsed."""
     assert parse_tile_path(path) == tile
     assert format_tile_path(tile.level, tile.index, tile.width) == path
@@ -94,7 +94,7 @@ def test_there_and_back(tile: TilePath) -> None:
 
 
 @given(st.text(max_size=80) | st.from_regex(r"tile/(entries|[0-9]{1,3})(/x?[0-9]{2,4}){1,8}(\.p/[0-9]{1,4})?\n?"))
-def test_any_text(path: str) -> None:
+def test_any_text_is_a_canonical_path_or_none(path: str) -> None:
     """Any text parses to a tile with that canonical path, or to None."""
     tile = parse_tile_path(path)
     assert tile is None or format_tile_path(tile.level, tile.index, tile.width) == path

@@ -21,6 +21,7 @@ from notary.tree import (
     tile_widths,
     view_at,
 )
+from tests.examples import some
 
 LEAVES = [leaf_hash(b"%d" % n) for n in range(70_000)]
 
@@ -68,7 +69,7 @@ def test_root_and_tiles_at_the_edges(size: int) -> None:
 
 
 @given(st.lists(st.integers(0, 700), max_size=8))
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=some(100), deadline=None)
 def test_growth_in_any_steps(steps: list[int]) -> None:
     """Any split of leaves into steps, with a restart from the tiles at each, gives the same root and tiles."""
     tree, tiles = Tree(), Tiles()
@@ -104,7 +105,7 @@ def test_every_proof_of_small_trees() -> None:
 
 
 @given(st.integers(1, 66_000), st.data())
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=some(60), deadline=None)
 def test_proofs_of_large_trees(size: int, data: st.DataObject) -> None:
     """Proofs at any older size can be made from the tiles of a larger tree, with at most one hash a level."""
     tiles, index = _large(), data.draw(st.integers(0, size - 1))
@@ -116,6 +117,7 @@ def test_proofs_of_large_trees(size: int, data: st.DataObject) -> None:
     check_consistency(old, size, view_at(old, tiles.read).root, view.root, view.consistency(old))
 
 
+@pytest.mark.seconds
 def test_a_tree_of_a_million_leaves() -> None:
     """Around 2^20 leaves, with three full levels of tiles, roots and proofs match RFC 6962's recursive definitions."""
     size_max = 2**20 + 5

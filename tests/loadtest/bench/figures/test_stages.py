@@ -3,6 +3,7 @@
 import io
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -23,7 +24,8 @@ LOOKS_MIN = 30
 
 def test_the_stages_of_a_real_worker_add_up() -> None:
     """Under a load every stage of a request has some time, and their sum is the kernel's figure for the process."""
-    figures, seconds = {"looks": 0}, 0.5
+    figures: dict[str, Any] = {"looks": 0}
+    seconds = 0.5
     with sampled(None) as notary:
         while figures["looks"] < LOOKS_MIN:
             lines, seconds = io.StringIO(), 2 * seconds

@@ -239,6 +239,7 @@ def test_nothing_else_is_allowed(broker: Guarded, user: str, reads: tuple[str, .
     assert asyncio.run(denied(broker, user)) == nobody | {f"write {topic}" for topic in reads}
 
 
+@pytest.mark.nightly
 def test_the_jobs_do_their_work(broker: Guarded, rendered: dict[str, list[Manifest]], tmp_path: Path) -> None:
     """The CronJobs' scripts archive the log, as the user `archive`, and verify it: 20 decisions, no violation."""
     manifests = rendered["one-zone"]

@@ -121,7 +121,7 @@ DAMAGE: dict[str, tuple[Callable[[Desk], Any], str]] = {
 
 
 @pytest.mark.parametrize("name", DAMAGE)
-def test_damaged_place(desk: Desk, name: str) -> None:
+def test_verify_finds_a_damaged_place(desk: Desk, name: str) -> None:
     """A changed file, manifest or key is found by `verify`, with exit code 1, and nothing of it is restored."""
     change, named = DAMAGE[name]
     desk.snapshot("create")
@@ -225,7 +225,7 @@ def _doubted(state: JoinerState) -> bytes:
 def test_no_copy_of_a_bad_index(desk: Desk, key: bytes, row: Callable[[JoinerState], bytes], named: str) -> None:
     """No snapshot is made of an index that is quarantined, in a root disagreement or suspected."""
     with viewing(desk.index) as view:
-        whose = {"notary_name": view.notary_name, "log_identity": view.log_identity}
+        whose: dict[str, Any] = {"notary_name": view.notary_name, "log_identity": view.log_identity}
     index = Index.open(desk.index, **whose)
     put_row(index, META, key, row(index.joiner_state()))
     index.close()
@@ -247,7 +247,7 @@ def test_what_a_former_key_signed(desk: Desk) -> None:
     assert desk.snapshot("prune", "--keep", "1", "--margin-s", "0") == {"snapshots": [], "files": 0, "not_ours": [], "stderr": ""}
 
 
-def test_prune(desk: Desk) -> None:
+def test_prune_keeps_the_newest_and_young_files(desk: Desk) -> None:
     """The newest stay. Files go one run after the last manifest that names them, and not while they are young."""
     made = [desk.snapshot("create")["snapshot"] for _ in range(3)]
     (desk.place / "files" / ("0" * 64)).write_bytes(b"left by a killed process")

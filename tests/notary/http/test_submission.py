@@ -53,6 +53,7 @@ def vectors_worker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Asking]
         process.check_quiet()
 
 
+@pytest.mark.seconds
 def test_the_submissions_of_the_vectors_are_admitted(vectors_worker: Asking) -> None:
     """Submissions signed by the independent program are admitted, and decided under the ids that it computed."""
     for vector in VECTORS["submissions"]:

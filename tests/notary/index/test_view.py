@@ -15,8 +15,8 @@ from notary.index.store import FAMILIES
 from ordering.errors import Fatal
 from ordering.log import ORDERING
 from tests.checkers.tree import Tree
+from tests.notary.index.test_index import SMALL, _open, _request, _step, damage_block, into_tables
 from tests.notary.process import ROOT
-from tests.notary.test_index import SMALL, _open, _request, _step, damage_block, into_tables
 
 REQUESTS = 50
 VIEWS = 6
@@ -24,7 +24,7 @@ VIEWS = 6
 _WRITE = f"""
 import sys
 from pathlib import Path
-from tests.notary.test_index import _open, _step
+from tests.notary.index.test_index import _open, _step
 index = _open(Path(sys.argv[1]))
 print("open", flush=True)
 step = 0
@@ -52,6 +52,7 @@ def _hold(view: IndexView) -> int:
     return steps
 
 
+@pytest.mark.seconds
 def test_beside_a_process_that_writes(tmp_path: Path) -> None:
     """While a writer flushes and compacts 64 KiB buffers many times a second, each view is a consistent snapshot, and the views advance."""
     directory = tmp_path / "index"
@@ -59,7 +60,7 @@ def test_beside_a_process_that_writes(tmp_path: Path) -> None:
         assert writer.stdout is not None
         assert writer.stdout.readline() == "open\n"
         tables: set[str] = set()
-        steps = []
+        steps: list[int] = []
         for _ in range(VIEWS):
             tables |= {file.name for file in directory.glob("*.sst")}
             with viewing(directory) as view:
@@ -92,7 +93,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return directory
 
 
-def test_new_index(tmp_path: Path) -> None:
+def test_a_new_index_has_the_empty_root(tmp_path: Path) -> None:
     """A new index has no decisions, and the root of the empty tree."""
     Index.open(tmp_path / "index", notary_name="N", log_identity="L", settings=SMALL).close()
     with viewing(tmp_path / "index") as view:
@@ -102,7 +103,7 @@ def test_new_index(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["states", "decisions"])
-def test_damaged_block(whole: Path, tmp_path: Path, name: str) -> None:
+def test_a_damaged_block_names_index_and_remedy(whole: Path, tmp_path: Path, name: str) -> None:
     """A block with a wrong checksum raises `Fatal`, which names the index and the remedy; its rows are not left out."""
     directory = tmp_path / "index"
     shutil.copytree(whole, directory)
@@ -113,7 +114,7 @@ def test_damaged_block(whole: Path, tmp_path: Path, name: str) -> None:
 
 
 @pytest.mark.parametrize("pattern", ["*.sst", "MANIFEST-*"])
-def test_missing_file(whole: Path, tmp_path: Path, pattern: str) -> None:
+def test_a_missing_file_names_the_index(whole: Path, tmp_path: Path, pattern: str) -> None:
     """A missing file raises an error that names the index."""
     directory = tmp_path / "index"
     shutil.copytree(whole, directory)

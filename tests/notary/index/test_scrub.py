@@ -14,9 +14,9 @@ from notary.index.store import FAMILIES
 from notary.index.view import SETTINGS
 from ordering.errors import Fatal
 from ordering.ids import STATE_REF_BYTES
+from tests.notary.index.test_index import _open, _step, damage_block, into_tables
 from tests.notary.party import Bank, spend
 from tests.notary.process import NotaryDirectory, NotaryProcess, serve_in_vain
-from tests.notary.test_index import _open, _step, damage_block, into_tables
 
 JSON = {"content-type": "application/json"}
 
@@ -44,14 +44,16 @@ def test_every_row_is_read(directory: Path) -> None:
 
 
 @pytest.mark.parametrize("family", ["states", "decisions"])
-def test_rotten_block(directory: Path, family: str) -> None:
+def test_scrub_finds_a_flipped_bit(directory: Path, family: str) -> None:
     """One flipped bit in a table file is found without a query for the row."""
     damage_block(directory, family)
     with pytest.raises(Fatal, match=r"cannot be read: .*checksum"):
         scrub(directory, lambda seconds: None, lambda: 0.0)
 
 
-def test_exit_codes(directory: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_exit_code_separates_corrupt_from_unreadable(
+    directory: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The exit code distinguishes a corrupt index from one that cannot be read."""
     monkeypatch.setattr("os.nice", lambda increment: 0)
     assert main(directory) == EXIT_SOUND
@@ -61,6 +63,7 @@ def test_exit_codes(directory: Path, capsys: pytest.CaptureFixture[str], monkeyp
     assert "checksum" in capsys.readouterr().out
 
 
+@pytest.mark.seconds
 def test_a_worker_condemns_its_rotten_index(tmp_path: Path) -> None:
     """With 64 bytes of consumed states flipped on disk, a running worker quarantines the index, stops, and does not start with it again."""
     notary = NotaryDirectory.create(tmp_path / "notary")

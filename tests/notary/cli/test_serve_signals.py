@@ -108,6 +108,7 @@ sys.exit(main(sys.argv[1:]))
 """A worker on a disk that hangs as soon as there is a file `hang` beside the configuration."""
 
 
+@pytest.mark.seconds
 @pytest.mark.parametrize("second", [signal.SIGTERM, signal.SIGINT])
 def test_a_second_signal_ends_at_once(
     own_directory: NotaryDirectory, bank: Bank, tmp_path: Path, intake: int, second: signal.Signals

@@ -5,11 +5,12 @@ from collections.abc import Callable
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from tests.examples import some
 from tests.notary.http.asking import JSON, Asking, Wire, post_head
 from tests.notary.party import Bank, spend
 from tests.notary.process import NotaryProcess
 
-SOME = settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+SOME = settings(max_examples=some(150), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 PIECES = st.sampled_from(
     [

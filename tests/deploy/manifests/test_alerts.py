@@ -29,7 +29,7 @@ OF_KAFKA = {
 }
 """Metrics of brokers and controllers; the last test here asks a real one for them."""
 WITH_TLS = {"notary_tls_problem", "notary_tls_certificate_expiry_seconds"}
-"""Metrics of a worker with TLS (`tests/notary/http/test_tls.py`); the worker that is scraped here has none."""
+"""Metrics of a worker with TLS (`tests/notary/http/test_server_tls.py`); the worker that is scraped here has none."""
 
 
 @dataclass(frozen=True)

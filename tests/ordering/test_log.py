@@ -171,7 +171,7 @@ async def test_keeps_the_order_of_a_writer(log: Log) -> None:
     await writer.close()
 
 
-async def test_two_writers(log: Log) -> None:
+async def test_two_writers_share_a_partition(log: Log) -> None:
     """Two writers share a topic-partition: each one's order is kept, and no offset is given twice."""
     writers = [await log.open_writer(), await log.open_writer()]
     await asyncio.gather(*[writers[number % 2].append(ORDERING, b"%d" % (number % 2), b"%d" % (number // 2)) for number in range(60)])
@@ -196,7 +196,7 @@ async def test_tells_null_from_empty(log: Log, key: bytes | None, value: bytes |
     await writer.close()
 
 
-async def test_large_record(log: Log) -> None:
+async def test_a_large_record_is_complete(log: Log) -> None:
     """A record of several MiB is read back complete, and small ones around it keep their places."""
     writer, reader = await log.open_writer(), await log.open_reader({})
     large = bytes(range(256)) * 12 * 1024
@@ -221,7 +221,7 @@ async def test_replays_more_than_one_poll_holds(log: Log) -> None:
     await writer.close()
 
 
-async def test_pause(log: Log) -> None:
+async def test_a_paused_partition_is_read_later(log: Log) -> None:
     """A paused topic-partition returns nothing while others continue; afterwards it returns everything that was missed."""
     writer, reader = await log.open_writer(), await log.open_reader({})
     reader.pause([1, 2])
@@ -257,7 +257,7 @@ async def test_pause_drops_nothing_that_was_fetched(log: Log) -> None:
     await writer.close()
 
 
-async def test_bounds(log: Log) -> None:
+async def test_bounds_include_an_acknowledged_record(log: Log) -> None:
     """`bounds` has every topic-partition, and includes an acknowledged record at once."""
     assert await log.bounds() == {stream: Bounds(0, 0) for stream in range(ORDERING, PARTITIONS)}
     writer = await log.open_writer()
@@ -269,13 +269,13 @@ async def test_bounds(log: Log) -> None:
     await writer.close()
 
 
-async def test_leaders(log: Log) -> None:
+async def test_every_partition_accepts_appends(log: Log) -> None:
     """In a healthy log every payload partition accepts appends."""
     assert log.leaders().keys() == set(range(PARTITIONS))
     assert log.payload_partitions == PARTITIONS
 
 
-async def test_unknown_partition(log: Log) -> None:
+async def test_an_unknown_partition_is_a_configuration_error(log: Log) -> None:
     """An append to a partition that the log does not have is a configuration error, not a lost record."""
     writer = await log.open_writer()
     with pytest.raises(ConfigurationError, match="payload partition 4"):
@@ -286,7 +286,7 @@ async def test_unknown_partition(log: Log) -> None:
     await writer.close()
 
 
-async def test_cancelled_append(log: Log) -> None:
+async def test_a_cancelled_append_leaves_its_writer_usable(log: Log) -> None:
     """A cancelled append leaves its writer usable; its record may be there, but not twice and not out of order."""
     writer, reader = await log.open_writer(), await log.open_reader({})
     appends = [asyncio.create_task(writer.append(ORDERING, None, b"%d" % number)) for number in range(20)]
@@ -304,7 +304,7 @@ async def test_cancelled_append(log: Log) -> None:
     await writer.close()
 
 
-async def test_closed_writer(log: Log) -> None:
+async def test_a_closed_writer_accepts_nothing(log: Log) -> None:
     """A closed writer accepts no appends, and closing twice does no harm."""
     writer = await log.open_writer()
     await writer.append(ORDERING, None, b"kept")
@@ -315,7 +315,7 @@ async def test_closed_writer(log: Log) -> None:
     assert (await log.bounds())[ORDERING].offset_end == 1
 
 
-async def test_closed_reader(log: Log) -> None:
+async def test_closing_a_reader_ends_its_poll(log: Log) -> None:
     """Closing a reader ends a waiting poll, and later polls report that it is closed."""
     reader = await log.open_reader({})
     waiting = asyncio.create_task(reader.poll(LONG_MS))
@@ -327,7 +327,7 @@ async def test_closed_reader(log: Log) -> None:
         await reader.poll(0)
 
 
-async def test_closed_log(log: Log) -> None:
+async def test_a_closed_log_opens_nothing(log: Log) -> None:
     """A closed log opens nothing and reports that it is closed."""
     await log.close()
     await log.close()

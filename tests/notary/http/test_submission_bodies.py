@@ -33,6 +33,7 @@ def tight(tmp_path_factory: pytest.TempPathFactory, bank: Bank) -> Iterator[Nota
         assert process.stop() == 0
 
 
+@pytest.mark.seconds
 def test_bodies_are_bounded_in_sum(tight: NotaryProcess) -> None:
     """Many large bodies arrive at once: those that fit the byte budget are read, the others get 503 before they are sent completely."""
     answers: queue.Queue[tuple[Wire, int, dict[str, str], bytes]] = queue.Queue()
@@ -59,6 +60,7 @@ def test_bodies_are_bounded_in_sum(tight: NotaryProcess) -> None:
             thread.join()
 
 
+@pytest.mark.seconds
 def test_a_body_larger_than_the_limit_is_read_alone(tight: NotaryProcess, bank: Bank) -> None:
     """A body larger than the byte budget is read when no other is: then the limit is that of one submission."""
     body = bank.body(spend()).ljust(BYTES_MAX + 100_000)
@@ -84,6 +86,7 @@ def _too_large(wire: Wire) -> None:
     assert wire.problem()["type"] == "/problems/too-large"
 
 
+@pytest.mark.seconds
 @pytest.mark.parametrize("done", [_left, _malformed, _too_large])
 def test_what_a_body_took_is_given_back(tight: NotaryProcess, done: Callable[[Wire], None]) -> None:
     """A body releases its part of the byte budget however it ends: the next one of that size is read, again and again."""
@@ -99,6 +102,7 @@ def test_what_a_body_took_is_given_back(tight: NotaryProcess, done: Callable[[Wi
     assert status == 400
 
 
+@pytest.mark.seconds
 def test_a_decided_submission_gives_its_bytes_back(tight: NotaryProcess, bank: Bank) -> None:
     """The bytes of a decided submission are released."""
     for _ in range(4):
@@ -110,6 +114,7 @@ def test_a_decided_submission_gives_its_bytes_back(tight: NotaryProcess, bank: B
             assert other.answer()[0] == 400
 
 
+@pytest.mark.seconds
 def test_after_a_refusal_the_rest_of_the_body_may_come_or_not(tight: NotaryProcess) -> None:
     """After an early error the rest of the body is skipped, and the connection serves other calls; without the rest it ends soon."""
     with contextlib.ExitStack() as open_ones:

@@ -130,7 +130,9 @@ def test_a_server_of_another_authority_is_not_believed(serve_tls: Callable[..., 
 
 
 @pytest.mark.parametrize("required", [True, False], ids=["required", "optional"])
-def test_client_certificates(own_directory: NotaryDirectory, serve_tls: Callable[..., Service], required: bool) -> None:
+def test_only_a_valid_client_certificate_is_accepted(
+    own_directory: NotaryDirectory, serve_tls: Callable[..., Service], required: bool
+) -> None:
     """A foreign, an expired and a server's certificate are rejected, a valid one is not; a setting decides on clients without one."""
     clients = Authority("Clients")
     clients.put(own_directory.path / "client-ca.pem")
@@ -223,7 +225,7 @@ def test_what_the_client_is_told_to_do(serve_tls: Callable[..., Service]) -> Non
 
 
 @pytest.mark.parametrize("ends", [False, True], ids=["keep-alive", "close"])
-def test_large_calls(bank: Bank, serve_tls: Callable[..., Service], ends: bool) -> None:
+def test_the_largest_call_and_its_answer_are_complete(bank: Bank, serve_tls: Callable[..., Service], ends: bool) -> None:
     """The largest submission and its answer, with all receipts, are complete, also when the connection ends after them."""
     service = serve_tls()
     body = bank.body(*(spend(*(fresh_state() for _ in range(20))) for _ in range(1000)))
@@ -358,6 +360,7 @@ BROKEN: dict[str, tuple[str, Callable[[Path], object], str]] = {
 }
 
 
+@pytest.mark.seconds
 @pytest.mark.parametrize(("name", "harm", "why"), BROKEN.values(), ids=BROKEN)
 def test_files_that_are_wrong_at_the_start(own_directory: NotaryDirectory, name: str, harm: Callable[[Path], object], why: str) -> None:
     """Bad files at the start give exit 2, the file's name and the remedy."""

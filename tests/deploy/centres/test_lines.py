@@ -2,11 +2,12 @@
 
 import itertools
 import random
+from typing import Any
 
 from deploy.centres.lines import Lines, NetworkLine
 
 
-def lines_of(**settings: float) -> Lines:
+def lines_of(**settings: Any) -> Lines:
     return Lines({pair: NetworkLine(**settings) for pair in itertools.permutations((1, 2), 2)})
 
 

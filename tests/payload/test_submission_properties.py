@@ -28,6 +28,7 @@ from payload import (
 )
 from payload import request as request_module
 from payload import submission as submission_module
+from tests.examples import some
 
 # No deadline: machines here are shared, so the duration of an example means nothing.
 SHARED = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -199,7 +200,7 @@ def test_decoding_arbitrary_bytes_is_total(body: bytes) -> None:
 
 
 @given(anything)
-@settings(SHARED, max_examples=300)
+@settings(SHARED, max_examples=some(300))
 def test_decoding_arbitrary_json_is_total(value: Any) -> None:
     """Any JSON decodes or is rejected, with the contract's names in wrong places, and with the extensions of Python's json."""
     outcome(json.dumps(value).encode())
@@ -208,7 +209,7 @@ def test_decoding_arbitrary_json_is_total(value: Any) -> None:
 
 
 @given(submissions, st.data())
-@settings(SHARED, max_examples=300)
+@settings(SHARED, max_examples=some(300))
 def test_decoding_mutated_submissions_is_total(submission: dict[str, Any], data: st.DataObject) -> None:
     """A valid body with a few bytes changed, cut or doubled is rejected, or decodes to a submission that encodes to itself."""
     body = bytearray(json.dumps(submission, ensure_ascii=False).encode())
@@ -234,7 +235,7 @@ near_hashes = hashes | st.sampled_from(["", "00" * 31, "00" * 33, "0A" * 32, "00
 
 @given(st.lists(states | near_states, max_size=4), st.lists(states | near_states, max_size=3), near_hashes)
 @example(["00" * 32 + ":4294967296", "ff" * 32 + ":4294967296"], [], "00" * 31)
-@settings(SHARED, max_examples=500)
+@settings(SHARED, max_examples=some(500))
 def test_the_short_cut_is_right_for_whatever_it_accepts(inputs: list[str], references: list[str], content_hash: str) -> None:
     """One `fromhex` for a whole request gives the same as decoding value by value, and accepts no other value."""
     wire = request_module.RequestJson(inputs=tuple(inputs), references=tuple(references), content_hash=content_hash)
@@ -252,7 +253,7 @@ def test_the_short_cut_is_right_for_whatever_it_accepts(inputs: list[str], refer
 
 
 @given(st.lists(st.lists(states | near_states, max_size=9), min_size=1, max_size=3), near_hashes)
-@settings(SHARED, max_examples=200)
+@settings(SHARED, max_examples=some(200))
 def test_pieces_come_to_the_whole(inputs: list[list[str]], content_hash: str) -> None:
     """Decoding in pieces, however small, accepts and refuses what decoding at once does, with the same place and words."""
     requests = [{"inputs": each, "references": each[::2], "content_hash": content_hash} for each in inputs]

@@ -141,7 +141,7 @@ def test_a_step_that_comes_between_two_pieces_undoes_the_preparation(index: Inde
 # ---- new and reopened indexes ----
 
 
-def test_new_index(index: Index) -> None:
+def test_a_new_index_reads_from_the_start(index: Index) -> None:
     """A new index has no decisions and reads each topic-partition from its start."""
     state = index.joiner_state()
     assert (index.position_next, state.log_time_ms, state.incarnations) == (0, 0, ())
@@ -152,7 +152,7 @@ def test_new_index(index: Index) -> None:
     assert index.transaction_at(0) is None
 
 
-def test_reopened(directory: Path) -> None:
+def test_everything_is_there_after_reopening(directory: Path) -> None:
     """After closing and opening, everything is there: rows, offsets, log time, incarnations, and the data that R10 compares."""
     index = _open(directory)
     answers = index.apply(_step(0))
@@ -228,7 +228,7 @@ def test_effects_with_a_gap(directory: Path) -> None:
     index.close()
 
 
-def test_outcome_counts(index: Index) -> None:
+def test_new_decisions_are_counted_once(index: Index) -> None:
     """New decisions are counted by outcome once; earlier decisions are not counted again."""
     index.apply(_step(0))
     index.apply(_step(0))
@@ -246,7 +246,7 @@ def test_outcome_counts(index: Index) -> None:
         ({"log_identity": "K"}, "its log is 'L', wanted 'K'"),
     ],
 )
-def test_not_ours(directory: Path, change: dict[str, str], named: str) -> None:
+def test_an_index_of_another_notary_is_rejected(directory: Path, change: dict[str, str], named: str) -> None:
     """An index of another notary or log is rejected with the difference, and stays unchanged."""
     _open(directory).close()
     with pytest.raises(ConfigurationError, match=named):
@@ -254,7 +254,7 @@ def test_not_ours(directory: Path, change: dict[str, str], named: str) -> None:
     _open(directory).close()
 
 
-def test_other_format(directory: Path) -> None:
+def test_an_index_of_a_newer_format_is_rejected(directory: Path) -> None:
     """An index of a newer format is rejected."""
     _open(directory).close()
     store = RocksStore.open(directory, SMALL)
@@ -266,7 +266,7 @@ def test_other_format(directory: Path) -> None:
         _open(directory)
 
 
-def test_locked_here(index: Index, directory: Path) -> None:
+def test_a_second_opening_is_rejected(index: Index, directory: Path) -> None:
     """A second opening in the same process is rejected as in use, and does not disturb the first."""
     with pytest.raises(ConfigurationError, match="in use"):
         _open(directory)
@@ -282,6 +282,7 @@ sys.stdin.read()
 """
 
 
+@pytest.mark.seconds
 def test_locked_by_another_process(directory: Path) -> None:
     """An index that another process holds is rejected as in use, and opens once that process is gone."""
     with subprocess.Popen(
@@ -393,7 +394,11 @@ def _each(pattern: str, change: Callable[[bytes], bytes]) -> Callable[[Path], No
 
 
 def _remove(pattern: str) -> Callable[[Path], None]:
-    return lambda directory: [file.unlink() for file in directory.glob(pattern)] and None
+    def damage(directory: Path) -> None:
+        for file in directory.glob(pattern):
+            file.unlink()
+
+    return damage
 
 
 def _flip(data: bytes) -> bytes:
@@ -431,7 +436,7 @@ def _flip(data: bytes) -> bytes:
         "tables-one-bit",
     ],
 )
-def test_damaged_store(whole: Path, directory: Path, damage: Callable[[Path], None]) -> None:
+def test_a_damaged_index_never_loses_a_part(whole: Path, directory: Path, damage: Callable[[Path], None]) -> None:
     """A damaged index raises `Fatal` with a remedy, at opening or at a query, or starts empty. It never loses only a part."""
     shutil.copytree(whole, directory)
     damage(directory)
@@ -464,7 +469,7 @@ def damage_block(directory: Path, name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["states", "decisions"])
-def test_damaged_block(whole: Path, directory: Path, name: str) -> None:
+def test_a_damaged_block_is_fatal(whole: Path, directory: Path, name: str) -> None:
     """A block with a wrong checksum raises `Fatal` in a step and in a query, and nothing is decided without its rows."""
     shutil.copytree(whole, directory)
     damage_block(directory, name)
@@ -549,6 +554,7 @@ def test_rows_that_are_none(directory: Path) -> None:
             index.close()
 
 
+@pytest.mark.seconds
 def test_torn_write_ahead_log(directory: Path) -> None:
     """A machine's crash takes complete steps off the write-ahead log's end: rows and offsets are lost together."""
     index = _open(directory)
@@ -594,6 +600,7 @@ def _steps_of(index: Index) -> int:
 # ---- kill -9 ----
 
 
+@pytest.mark.seconds
 def test_killed_while_applying(directory: Path) -> None:
     """After a kill at any moment the index has complete steps, and every step that had returned; applying continues from there."""
     step = 0

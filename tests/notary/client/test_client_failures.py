@@ -7,6 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from notary.client import Client, RetryPolicy, Signer, Unanswered
+from tests.examples import some
 from tests.notary.client.scripted import NAME, PARTY, PEM, VERIFIER_KEY, Notary, Worker, request, staged
 from tests.notary.client.test_client import FAILURES
 
@@ -23,7 +24,7 @@ def client_of(urls: Sequence[str]) -> Client:
 STEPS = st.lists(st.sampled_from([*FAILURES, "answer"]), max_size=4)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=some(40), deadline=None)
 @given(scripts=st.lists(STEPS, min_size=1, max_size=3), count=st.integers(1, 4))
 def test_failures_that_end_end_in_the_decisions(scripts: list[list[str]], count: int) -> None:
     """If the failures end before the deadline, the client returns the notary's decisions, each once."""
@@ -40,7 +41,7 @@ def test_failures_that_end_end_in_the_decisions(scripts: list[list[str]], count:
     assert len({body for worker in workers for body in worker.bodies}) == 1
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=some(15), deadline=None)
 @given(scripts=st.lists(STEPS, min_size=1, max_size=2), then=st.sampled_from(FAILURES), count=st.integers(1, 4))
 def test_failures_that_do_not_end_end_in_the_truth_or_unknown(scripts: list[list[str]], then: str, count: int) -> None:
     """If the failures do not end, the call ends with the decisions, or with OutcomeUnknown and only true answers in it."""

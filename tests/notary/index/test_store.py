@@ -102,7 +102,7 @@ class TestTheSimulatedDisk:
             assert sorted(disk.families[STATES]) == left
             assert len(left) >= 4
 
-    def test_full(self) -> None:
+    def test_a_full_disk_writes_nothing_of_the_batch(self) -> None:
         """A write to a full disk raises, and leaves nothing of the batch."""
         disk = SimulatedDisk("disk")
         disk.full = True
@@ -110,7 +110,7 @@ class TestTheSimulatedDisk:
             disk.write([(META, b"a", b"1")])
         assert not disk.families[META]
 
-    def test_going_back(self) -> None:
+    def test_a_snapshot_restores_the_rows_of_its_batch(self) -> None:
         """Restoring a snapshot gives the rows as they were after that many batches."""
         disk = SimulatedDisk("disk")
         disk.write([(META, b"a", b"1")])
