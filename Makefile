@@ -171,16 +171,15 @@ bench: $(VENV)/.dev kafka  ## how fast it is (QUICK=1: five minutes; DURATION=20
 bench-spark: $(VENV)/.dev kafka  ## how long Spark takes to verify a log, twice and four times as long (REQUESTS=250000); JSON lines in bench-spark.jsonl
 	$(BIN)/python -P -m loadtest.bench.spark --out bench-spark.jsonl $(if $(REQUESTS),--requests $(REQUESTS))
 
-bench-plot: $(VENV)/.dev  ## draw what was measured, and put its tables into docs/performance.md (FILES=every bench*.jsonl)
-	$(BIN)/python -P -m loadtest.bench.plot $(or $(FILES),$(wildcard bench*.jsonl)) --to docs/performance
-	$(BIN)/python -P -m loadtest.bench.markdown $(or $(FILES),$(wildcard bench*.jsonl)) --into docs/performance.md
+bench-plot: $(VENV)/.dev  ## write tables and pictures of a quiet machine into docs/performance.md (FILES=every bench*.jsonl; LOOK=1 prints all, writes nothing)
+	$(BIN)/python -P -m loadtest.bench.page $(or $(FILES),$(wildcard bench*.jsonl)) $(if $(LOOK),--print)
 
 load: $(VENV)/.dev kafka  ## an open loop of signed requests, by Locust, on brokers and workers of its own (RATE=1000 DURATION=60; WEB=1: its UI; OPTIONS=)
 	$(BIN)/python -P -m loadtest.openloop --brokers $(or $(BROKERS),3) --workers $(or $(WORKERS),2) $(if $(WEB),--web) \
 		--rate $(or $(RATE),1000) --run-time $(or $(DURATION),60) --warm-up 10 --html load.html --figure load.json $(OPTIONS)
 
 peers: $(VENV)/.dev  ## fetch what the peers need: Debian's PostgreSQL, as root; etcd, built by Go
-	$(BIN)/python -P -m loadtest.peers.fetch
+	$(BIN)/python -P -m loadtest.peers --fetch
 
 compare: peers kafka  ## others at the same work, in one run (ONLY=notary,postgresql DURATION=10 ROUNDS=2); JSON lines in bench-peers.jsonl
 	$(BIN)/python -P -m loadtest.peers --json bench-peers.jsonl --seconds $(or $(DURATION),10) --rounds $(or $(ROUNDS),2) $(if $(ONLY),--only $(ONLY))
@@ -188,7 +187,7 @@ compare: peers kafka  ## others at the same work, in one run (ONLY=notary,postgr
 lock: $(VENV)/bin/python  ## pin the dependencies again, with hashes
 	$(PIP) install --quiet 'pip-tools==7.6.2'
 	$(COMPILE) -o requirements/runtime.txt pyproject.toml
-	$(COMPILE) --extra dev -c requirements/runtime.txt -o requirements/dev.txt pyproject.toml
+	$(COMPILE) --extra dev --allow-unsafe -c requirements/runtime.txt -c requirements/build.txt -o requirements/dev.txt pyproject.toml
 	$(COMPILE) -o requirements/java.txt requirements/java.in
 	$(COMPILE) --extra traces --extra s3 -c requirements/dev.txt -o requirements/worker.txt pyproject.toml
 	$(COMPILE) --extra spark --extra java -c requirements/dev.txt -c requirements/java.txt -o requirements/spark.txt pyproject.toml

@@ -7,20 +7,21 @@ decoded or decided. A figure alone says more about the machine than about this s
 The conditions of every figure:
 
 - Clients, brokers and the worker share the machine. The CPU time of the load itself is measured and reported, not subtracted.
-- Loads of `bench/` are closed loops, except `curve` and `overload`: a connection sends its next submission after the last answer. Latency
-  is from the first byte out to the last byte in; in an open loop, from the intended start of a submission.
+- There is one closed loop and one schedule of open loops (`rig/`). In a closed loop a connection sends its next submission after the
+  last answer, and latency is from the first byte out to the last byte in. In an open loop (`curve`, `overload`, `make load`) submissions
+  are sent at their intended times, and latency counts from those.
 - Every answer is checked: status 200, every decision committed, the ids requested, in their order. A wrong answer fails the run, whatever
   its speed.
 - The first fifth of a run is warm-up and does not count.
 - Load is generated from a seed: the same seed, the same bytes, signatures included (Ed25519 has no randomness).
 
-| file | subject |
+| package | subject |
 |---|---|
+| `rig/` | below all others: brokers, workers and loads as processes; requests, the two loops, latencies, the machine |
 | `bench/` | the figures: from decoding alone to ten million requests end to end, and the CPU time of each stage |
 | `openloop/`, `locustfile.py` | `make load`, for Locust users: requests are sent at their intended times, whatever the answers |
-| `rig` | starts brokers, workers and loads, each a process of its own, for all of them |
-| `signing` | requests and submissions to the byte, for all of them |
 | `peers/` | PostgreSQL, etcd and the single-topic design at the same work, in the same run |
 
-Nothing here asserts a time: machines differ, and only ratios within one run are comparable.
+Nothing here asserts a time: machines differ, and only ratios within one run are comparable. Figures are published only from runs in which
+other processes took less than 2 % of the machine.
 """

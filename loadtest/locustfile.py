@@ -15,9 +15,8 @@ from locust import LoadTestShape, User, constant, events, task
 from locust.env import Environment
 from locust.runners import STATE_MISSING, MasterRunner, WorkerRunner
 
-from loadtest.openloop.coordinator import Coordinator
-from loadtest.openloop.member import MESSAGE, Member
-from loadtest.openloop.options import add_arguments
+from loadtest.openloop.plan import add_arguments
+from loadtest.openloop.run import MESSAGE, Coordinator, Member
 
 coordinator: Coordinator | None = None
 member: Member | None = None
@@ -37,7 +36,7 @@ class NotaryUser(User):
             member.work()
 
 
-class Schedule(LoadTestShape):
+class ScheduleShape(LoadTestShape):
     """Keeps the number of users constant, since the schedule sets the rate. Ends the run when every submission is accounted for."""
 
     use_common_options = True
@@ -65,7 +64,7 @@ def _wire(environment: Environment, runner: Any, **_: Any) -> None:
     if environment.parsed_options is not None and environment.parsed_options.class_picker:
         sys.exit("--class-picker can pick another shape, or none: then nothing would end the run. There is one user and one shape here")
     if isinstance(runner, WorkerRunner):
-        member = Member(environment, lambda words: runner.send_message(MESSAGE, words))
+        member = Member(environment, lambda words: runner.send_message(MESSAGE, dict(words)))
         runner.register_message(MESSAGE, _member_hears)
         environment.events.test_stop.add_listener(_end)
         return
@@ -73,7 +72,7 @@ def _wire(environment: Environment, runner: Any, **_: Any) -> None:
     if isinstance(runner, MasterRunner):
         runner.register_message(MESSAGE, _coordinator_hears)
     else:
-        member = Member(environment, _tell_coordinator)
+        member = Member(environment, _send_to_coordinator)
     environment.events.test_start.add_listener(_begin)
     environment.events.spawning_complete.add_listener(_spawned)
     environment.events.test_stop.add_listener(_end)
@@ -91,7 +90,7 @@ def _coordinator_hears(msg: Any, **_: Any) -> None:
         coordinator.hear(msg.data)
 
 
-def _tell_coordinator(words: Any) -> None:
+def _send_to_coordinator(words: Any) -> None:
     # Not within the call: the coordinator may answer with "go" to the same member.
     if coordinator is not None:
         gevent.spawn(coordinator.hear, words)
@@ -129,11 +128,11 @@ def _exit_code(environment: Environment, **_: Any) -> None:
     """Set the exit code: a run without a figure, or without a start, is no success."""
     options = environment.parsed_options
     nothing = 1 if options is not None and options.headless else 0
-    told = None if coordinator is None else coordinator.exit_code
-    environment.process_exit_code = nothing if told is None else told
+    found = None if coordinator is None else coordinator.exit_code
+    environment.process_exit_code = nothing if found is None else found
 
 
 def _repeat_figure(**_: Any) -> None:
     """Print the figure after Locust's own tables: their rates include the warm-up, and the last lines are those that people quote."""
     if coordinator is not None and coordinator.lines:
-        print("\n".join(coordinator.lines), flush=True)
+        print("\n".join(["The rates in Locust's tables include the warm-up. These do not:", *coordinator.lines]), flush=True)

@@ -1,29 +1,16 @@
 """bench: the figures, `make bench`, or `python -P -m loadtest.bench [--only NAME] [--quick | --seconds S] [--out FILE] [--brokers 3]`.
 
-| figure | question | module |
-|---|---|---|
-| `decode` | how fast is a payload record decoded? | `decode` |
-| `apply` | how fast are ordered batches decided and persisted? | `apply` |
-| `receipts` | how much do receipts cost? | `receipts` |
-| `stages` | which stages use a worker's CPU time under load? | `stages/` |
-| `raw` | how fast is the log itself, with nothing decoded or decided? | `raw` |
-| `rebuild` | how fast does a worker replay a log into an empty index? | `rebuild` |
-| `end-to-end` | how fast are signed submissions answered over HTTP, and how long does one take on an idle system? | `end_to_end` |
-| `curve` | how long do answers take, from nearly idle to past the capacity? | `curve` |
-| `overload` | how does it behave at several times the capacity? also alone: `python -P -m loadtest.bench.overload` | `overload` |
-| `long` | is the ten millionth request as fast as the first? only alone: `python -P -m loadtest.bench.long` | `long` |
-
 | file | subject |
 |---|---|
-| `program` | the measurements and their order: one parameter varied at a time, and the corners |
-| `alone` | a command that measures one figure |
-| `facts` | the machine and the versions; CPU seconds and memory of a process |
-| `generate`, `ahead` | submissions, payload records and batches from a seed; generated concurrently by another process |
-| `load`, `wire` | a closed loop over keep-alive connections; its HTTP |
-| `offer`, `offered` | an open loop, whatever the answers; a check of Retry-After |
-| `../rig` | starts brokers, workers and loads |
-| `report` | JSON lines for programs, read again; a table and a progress bar for people |
-| `markdown`, `plot` | tables and diagrams for docs/performance.md (`make bench-plot`) |
+| `figures/` | the figures, each with its measurement, its tables and its picture (`python -P -m loadtest.bench --help`) |
+| `figures/long`, `figures/overload` | also commands of their own: `python -P -m loadtest.bench.figures.long` |
+| `figure` | the parts of a figure, and the helpers that figures share |
+| `loads` | the closed loop and the open loop of one case, as processes of their own |
+| `report` | results as JSON lines, and a table for people |
+| `page` | the tables and pictures of docs/performance.md (`make bench-plot`), from a quiet machine only |
+| `stage_map`, `sampler` | CPU time by stage, inside a worker |
+| `spark` | a command of its own: the time that Spark needs to verify a log |
 
-Every result is one JSON line: `figure`, `case`, `goal` (our target for it, if there is one), `figures`, `parameters`, `machine`, `time`.
+Every result is one JSON line: `figure`, `case`, `goal` (our target for it, if there is one), `figures`, `parameters`, `machine`, `time` and
+`others_share`, the share of the machine that other processes took while it was measured.
 """

@@ -2,34 +2,55 @@
 
     [--requests N …] [--signatures with|without|both] [--out bench-spark.jsonl]
 
-Each log is generated first, as an archive, and replayed from memory by the parts of a real worker: the fastest possible replay. Then
-`spark_join verify` runs on it as a process of its own, on two cores; unless it finds the worker's root and no violation, there is no
-figure. The figure is the sum of its stages, from `report.json`, and separately the rest of the process's time: Spark's start.
+Each log is generated first, as an archive without a notary: one incarnation of one worker, batches spread over the partitions, all
+committed. The same seed gives the same archive, written a batch at a time. It is replayed from memory by the parts of a real worker: the
+fastest possible replay. Then `spark_join verify` runs on it as a process of its own, on two cores; unless it finds the worker's root and no
+violation, there is no figure. The figure is the sum of its stages, from `report.json`, and separately the rest of the process's time:
+Spark's start.
 
 Exit codes: 0 measured; 1 a log was not verified; 2 a measurement was impossible, or it was interrupted.
 """
 
 import argparse
-import json
 import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Iterator
+from contextlib import ExitStack
+from hashlib import file_digest, sha256
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import msgspec
+import orjson
+import pyarrow as pa
+import pyarrow.parquet as pq
 import uvloop
 
-from loadtest.bench.alone import exit_code
-from loadtest.bench.archive import PARTITIONS, read_archive, records, write_archive
-from loadtest.bench.generate import PARTY, party_key_pem
-from loadtest.bench.rebuild import Replayed, replay
-from loadtest.bench.report import Bar, Report, lines_to, progress
+from joiner.history import extended
+from loadtest.bench.figure import exit_code
+from loadtest.bench.figures.rebuild import Replayed, replay
+from loadtest.bench.report import Report, report_to
 from loadtest.rig import interrupt_once
-from ordering.log import ORDERING
+from loadtest.rig.generate import party_key_pem, payload_values
+from loadtest.rig.progress import Bar, progress
+from loadtest.rig.signing import NOTARY, PARTY
+from ordering.log import ORDERING, Record
 from ordering.memory import MemoryLog
-from ordering.records import Entry, decode
+from ordering.records import FORMAT_VERSION, Entry, Genesis, Register, View, batch_key, decode
+from ordering.signatures import NO_LOG_ID, SigningKey, log_id_of, sign_record
+from spark_join.log.archive import ARCHIVE_VERSION, ArchivedFile, Range
+
+PARTITIONS: Final = 16
+BATCH_BYTES_MAX = 512 << 10
+"""The size of a payload record, as a worker gathers it under load."""
+ROW_GROUP_RECORDS = 32
+"""The number of such records in the archive's own 16 MiB."""
+T0_MS = 1_760_000_000_000
+"""The time at which the worker begins; a batch follows each millisecond."""
+_FILE = "{topic}/partition={partition}/00000001.parquet"
+_SCHEMA = pa.schema([("offset", pa.int64()), ("append_time_ms", pa.int64()), ("key", pa.binary()), ("value", pa.binary())])
 
 REQUESTS = (250_000, 500_000, 1_000_000)
 CORES = 2
@@ -41,9 +62,9 @@ DOUBLE_MAX, REPLAYS_MAX = 2.2, 3
 
 def main(arguments: list[str] | None = None) -> int:
     """Measure; returns the exit code."""
-    parser = argparse.ArgumentParser(prog="python -P -m loadtest.bench.spark", description="How long Spark takes to verify a log.")
-    told = ", ".join([f"{each:,}" for each in REQUESTS])
-    parser.add_argument("--requests", type=int, action="append", metavar="N", help=f"of the log; may be repeated (default: {told})")
+    parser = argparse.ArgumentParser(prog="python -P -m loadtest.bench.spark", description="The time that Spark needs to verify a log.")
+    default = ", ".join([f"{each:,}" for each in REQUESTS])
+    parser.add_argument("--requests", type=int, action="append", metavar="N", help=f"of the log; may be repeated (default: {default})")
     parser.add_argument("--signatures", choices=("with", "without", "both"), default="both", help="whether they are verified")
     parser.add_argument("--submission-requests", type=int, default=100, metavar="N", help="requests of a submission (default: 100)")
     parser.add_argument("--inputs", type=int, default=4, metavar="N", help="inputs of a request (default: 4)")
@@ -55,10 +76,8 @@ def main(arguments: list[str] | None = None) -> int:
     chosen = parser.parse_args(arguments)
 
     def measured() -> Report:
-        with lines_to(chosen.out) as lines:
-            report = Report(lines, sys.stderr if chosen.out == "-" else sys.stdout)
+        with report_to(chosen.out) as report:
             _measure(report, chosen)
-            report.print_table()
         return report
 
     interrupt_once()
@@ -89,9 +108,9 @@ def _measure(report: Report, chosen: argparse.Namespace) -> None:
             for signatures in ways:
                 name = f"{size:,} requests, {'with' if signatures else 'without'} signatures"
                 with bar.during(done / all_of_it, size / all_of_it, size / RATE, name):
-                    said, process_s = _verified(log, Path(directory) / name, signatures=signatures)
+                    verified, process_s = _verified(log, Path(directory) / name, signatures=signatures)
                 done += size
-                stages_s: dict[str, float] = said["stages_s"]
+                stages_s: dict[str, float] = verified["stages_s"]
                 took_s[size, signatures] = sum(stages_s.values())
                 figures: dict[str, Any] = {
                     "requests_per_s": log.requests / took_s[size, signatures],
@@ -111,7 +130,7 @@ def _measure(report: Report, chosen: argparse.Namespace) -> None:
                     "cores": CORES,
                 }
                 goal = f"half the log at most {DOUBLE_MAX} times" + ("" if signatures else f"; at most {REPLAYS_MAX} replays")
-                right = said["root"] == log.replayed.root.hex() and not said["violations"]
+                right = verified["root"] == log.replayed.root.hex() and not verified["violations"]
                 report.add("verify", name, figures, parameters, goal, failed=not right)
     bar.end()
 
@@ -125,7 +144,7 @@ def _made(directory: Path, requests_min: int, chosen: argparse.Namespace) -> _Lo
         unfinished = archive.with_suffix(".unfinished")
         write_archive(unfinished, made)
         unfinished.rename(archive)
-    parties.write_text(json.dumps({PARTY: party_key_pem().decode()}))
+    parties.write_bytes(orjson.dumps({PARTY: party_key_pem().decode()}))
     return _Log(archive, parties, *uvloop.run(_replayed(archive, directory / "index")))
 
 
@@ -136,8 +155,8 @@ async def _replayed(archive: Path, index: Path) -> tuple[int, Replayed]:
     for record in read_archive(archive):
         now_ms[0] = record.append_time_ms
         log.put(record.stream, record.key, record.value)
-        if record.stream == ORDERING and isinstance(said := decode(record.value or b""), Entry):
-            requests += len(said.transaction_ids)
+        if record.stream == ORDERING and isinstance(entry := decode(record.value or b""), Entry):
+            requests += len(entry.transaction_ids)
     return requests, await replay(log, index, requests)
 
 
@@ -149,7 +168,88 @@ def _verified(log: _Log, out: Path, *, signatures: bool) -> tuple[dict[str, Any]
     done = subprocess.run([*command, *(["--parties", str(log.parties)] if signatures else [])], capture_output=True, text=True, check=False)
     if done.returncode == 2:
         raise RuntimeError(f"it could not be verified: {done.stderr}")
-    return json.loads((out / "report.json").read_text()), time.perf_counter() - started
+    return orjson.loads((out / "report.json").read_bytes()), time.perf_counter() - started
+
+
+# ---- the log as an archive ----
+
+
+def records(seed: int, requests_min: int, submission_requests: int, inputs: int, *, signed: bool) -> Iterator[Record]:
+    """Yields a genesis record, a registration, then the payload and entry of each batch, until there are enough requests.
+
+    All ordering records are signed. Unsigned submissions have random bytes for signatures.
+    """
+    offsets = dict.fromkeys(range(ORDERING, PARTITIONS), 0)
+    owner, key = (SigningKey(sha256(f"loadtest.bench {name}".encode()).digest()) for name in ("owner", "notary"))
+
+    def record(stream: int, at_ms: int, batch: bytes | None, value: bytes) -> Record:
+        offsets[stream] += 1
+        return Record(stream, offsets[stream] - 1, at_ms, batch, value)
+
+    genesis = Genesis(bytes(16), PARTITIONS, key.public_key, owner.public_key, NOTARY, "notary.example/bench")
+    yield record(ORDERING, T0_MS, None, value := sign_record(genesis, NO_LOG_ID, owner))
+    log_id = history = log_id_of(value)
+    register = Register(bytes(16), View(1, history), FORMAT_VERSION, "filler", "bench")
+    yield record(ORDERING, T0_MS, None, value := sign_record(register, log_id, key))
+    history = extended(history, T0_MS, sha256(value).digest(), mark=False)
+    requests = 0
+    for sequence, made in enumerate(payload_values(seed, submission_requests, inputs, BATCH_BYTES_MAX, signed=signed), 1):
+        partition, at_ms = sequence % PARTITIONS, T0_MS + sequence
+        yield record(partition, at_ms, batch_key(1, sequence), made.value)
+        entry = Entry(1, sequence, View(sequence + 1, history), at_ms, partition, sha256(made.value).digest(), made.ids)
+        yield record(ORDERING, at_ms, None, value := sign_record(entry, log_id, key))
+        history = extended(history, at_ms, sha256(value).digest(), mark=True)
+        requests += len(made.ids)
+        if requests >= requests_min:
+            return
+
+
+def write_archive(folder: Path, log: Iterator[Record]) -> None:
+    """Write the log into `folder`, as one range (`spark_join.log.archive`)."""
+    counts = dict.fromkeys(range(ORDERING, PARTITIONS), 0)
+    paths = {stream: _FILE.format(topic=_topic(stream), partition=max(stream, 0)) for stream in counts}
+    with ExitStack() as stack:
+        writers: dict[int, pq.ParquetWriter] = {}
+        waiting: dict[int, list[Record]] = {stream: [] for stream in paths}
+        for stream, path in paths.items():
+            (folder / path).parent.mkdir(parents=True)
+            writers[stream] = stack.enter_context(
+                pq.ParquetWriter(folder / path, _SCHEMA, compression="zstd", use_dictionary=False, write_statistics=["offset"])
+            )
+        for record in log:
+            waiting[record.stream].append(record)
+            counts[record.stream] += 1
+            if len(waiting[record.stream]) == ROW_GROUP_RECORDS:
+                _write(writers[record.stream], waiting[record.stream])
+        for stream, left in waiting.items():
+            _write(writers[stream], left)
+    files = []
+    for stream, path in paths.items():
+        with open(folder / path, "rb") as file:
+            digest = file_digest(file, "sha256").hexdigest()
+        files.append(ArchivedFile(path, _topic(stream), max(stream, 0), 0, counts[stream], counts[stream], digest))  # type: ignore[arg-type]
+    (folder / "ranges").mkdir()
+    (folder / "ranges/00000001.json").write_bytes(msgspec.json.encode(Range(ARCHIVE_VERSION, PARTITIONS, files)))
+
+
+def read_archive(folder: Path) -> Iterator[Record]:
+    """Yields the records of such an archive, one topic-partition after another."""
+    for stream in range(ORDERING, PARTITIONS):
+        with pq.ParquetFile(folder / _FILE.format(topic=_topic(stream), partition=max(stream, 0))) as file:
+            for batch in file.iter_batches(columns=_SCHEMA.names):
+                for row in zip(*[column.to_pylist() for column in batch.columns], strict=True):
+                    yield Record(stream, *row)
+
+
+def _write(writer: pq.ParquetWriter, waiting: list[Record]) -> None:
+    """Write the waiting records as a row group, and clear the list."""
+    columns = [[getattr(record, name) for record in waiting] for name in _SCHEMA.names]
+    writer.write_table(pa.table(columns, schema=_SCHEMA))
+    waiting.clear()
+
+
+def _topic(stream: int) -> str:
+    return "ordering" if stream == ORDERING else "payload"
 
 
 if __name__ == "__main__":

@@ -14,7 +14,7 @@ Here requests are sent at their intended times, as in the real world, whatever h
   run.
 - A 202, a 429, a 503 or a broken connection is no answer: the same bytes are sent again, after `Retry-After`, to the next URL of `--host`.
   Retries are counted, and their time is latency.
-- Every answer is checked (`checker`, `ledger`). A violation fails the run, at any speed.
+- Every answer is checked (`checker`). A violation fails the run, at any speed.
 - A figure is reported only for a complete run: every submission of the schedule answered, without a violation. Otherwise the exit code is
   1, and a line that begins with NO FIGURE gives the reason; the tables that Locust prints then show its own measurements, not the notary's
   performance.
@@ -23,18 +23,16 @@ Here requests are sent at their intended times, as in the real world, whatever h
 
 | file | subject | pure |
 |---|---|---|
-| `plan` | the schedule, and the parameters of one process | yes |
-| `generate` | its requests, from a seed, with the possible outcomes of each | yes |
-| `pool` | the generated submissions, in a file | no |
-| `checker` | a notary's answers, decoded strictly and checked | yes |
-| `ledger` | the positions seen by all processes: dense, one transaction each, log time never falls | yes |
+| `plan` | the parameters of a run and of one process in it; the options in addition to Locust's | yes |
+| `generate` | the requests of a process, from a seed, with the possible outcomes of each | yes |
+| `checker` | the answers of a notary, decoded strictly and checked; the positions seen by all processes | yes |
 | `tally` | counts and times; the figure, or the reasons why there is none | yes |
-| `options` | the options in addition to Locust's | yes |
 | `connection` | keep-alive HTTP on geventhttpclient | gevent |
 | `process` | one process's part: generating, pacing, retrying | gevent |
-| `member`, `coordinator` | the processes and their coordinator, over Locust's messages | Locust |
+| `run` | the processes and their coordinator, over Locust's messages | Locust |
 | `../locustfile.py` | the wiring: user, shape, events | Locust |
 | `__main__` | `make load`: brokers, workers, Locust, in one command | no |
 
-Locust patches the standard library of its process; so nothing but `locust` itself imports `member`, `coordinator` and the wiring.
+The schedule and the histograms are those of every open loop (`rig/schedule`, `rig/latencies`). The connections are not: Locust patches the
+standard library of its process. So nothing but `locust` itself imports `run` and the wiring.
 """

@@ -9,15 +9,13 @@ import os
 import signal
 import subprocess
 import sys
-import tempfile
-import uuid
 from collections.abc import Sequence
 from pathlib import Path
 
-from deploy.local import CannotRun, Cluster
-from loadtest.bench.report import progress
-from loadtest.openloop.options import add_arguments
-from loadtest.rig import make, verifier_key, worker
+from deploy.local import CannotRun
+from loadtest.openloop.plan import add_arguments
+from loadtest.rig import interrupt_once, notary_on, python_path, verifier_key
+from loadtest.rig.progress import progress
 
 STOP_S_MAX = 60.0
 _ROOT = Path(__file__).parents[2]
@@ -39,27 +37,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "--brokers", type=int, choices=(0, 1, 3), default=3, help="Kafka brokers; 0: the embedded log, of one worker (default: 3)"
     )
     parser.add_argument("--workers", type=int, default=2, help="workers on these brokers (default: 2)")
-    parser.add_argument("--web", action="store_true", help="open Locust's web UI instead of running at once")
+    parser.add_argument("--web", action="store_true", help="open Locust's web UI on loopback instead of running at once")
     parser.add_argument("--web-host", default="127.0.0.1", metavar="HOST", help="address of the web UI (default: 127.0.0.1)")
     parser.add_argument("--web-port", type=int, default=8089, metavar="PORT", help="port of the web UI (default: 8089)")
     chosen, others = parser.parse_known_args(arguments)
     if chosen.workers < 1 or (chosen.workers > 1 and not chosen.brokers):
         parser.error("an embedded log has one worker; with brokers there is one at least")
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    interrupt_once()
     try:
-        with contextlib.ExitStack() as stack:
-            directory = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="load-")))
-            bootstrap = None
-            if chosen.brokers:
-                progress(f"starting {chosen.brokers} brokers")
-                bootstrap = stack.enter_context(Cluster.create(directory / "cluster", chosen.brokers)).bootstrap
-            config = make(directory / "notary", bootstrap, f"load-{uuid.uuid4().hex[:8]}")
-            urls = [stack.enter_context(worker(config, f"w{number + 1}")).url for number in range(chosen.workers)]
+        with notary_on(chosen.brokers, chosen.workers) as running:
             mode = ["--headless"]
             if chosen.web:
                 mode = ["--web-host", chosen.web_host, "--web-port", str(chosen.web_port)]
                 progress(f"web UI: http://{chosen.web_host}:{chosen.web_port} (Ctrl-C here ends it, with its workers and brokers)")
-            return _locust(["--host", ",".join(urls), "--verifier-key", verifier_key(config), *mode, *others])
+            return _locust(["--host", ",".join(running.urls), "--verifier-key", verifier_key(running.config), *mode, *others])
     except (CannotRun, RuntimeError, OSError) as problem:
         progress(f"cannot go on: {problem}")
         return 2
@@ -70,10 +61,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _locust(arguments: Sequence[str]) -> int:
     """Run Locust as its users do; after an interrupt it gets time to report that there is no figure."""
-    paths = os.pathsep.join(filter(None, [str(_ROOT), os.environ.get("PYTHONPATH")]))
     locust = subprocess.Popen(
         [sys.executable, "-P", "-m", "locust", "-f", str(_ROOT / "loadtest" / "locustfile.py"), *arguments],
-        env=os.environ | {"PYTHONPATH": paths},
+        env=os.environ | {"PYTHONPATH": python_path()},
     )
     try:
         return locust.wait()

@@ -1,7 +1,7 @@
 """The submissions of one process, from a seed: the same seed gives the same bytes (with an Ed25519 key). Pure.
 
 Each request spends fresh states, except as the mix defines. Any reuse of a state is decided when the state is generated. So the `Marks` of
-a request tell from the start which outcomes other than a commit are possible. Processes have different states and share nothing, so each
+a request show from the start which outcomes other than a commit are possible. Processes have different states and share nothing, so each
 can check the outcomes of its own requests.
 """
 
@@ -14,7 +14,7 @@ from typing import Final
 import msgspec
 
 from loadtest.openloop.plan import Distribution, Mix
-from loadtest.signing import SubmissionSigner, Window, reference
+from loadtest.rig.signing import SubmissionSigner, Window, reference
 
 INPUTS_MAX: Final = 9_990
 SOON: Final = 8

@@ -1,104 +1,18 @@
-"""The schedule of a run, and the parameters of one process in it. Pure.
+"""The parameters of a run: the mix of requests, the plan of one process, and the options that this load adds to Locust's own. Pure.
 
-Rates count requests (transactions) a second, whatever the requests of a submission. Submissions are spread evenly over a stage; the n-th of
-the run belongs to process n mod the number of processes, so that each has its share of every moment. The parameters travel in one message,
-so that no process reads the command line.
+The plan travels in one message, so that no process reads the command line. `--host` of Locust takes several URLs here, `--users` is the
+number of connections and `--run-time` the length of the whole schedule. Every default has its option's type: Locust's web form keeps the
+type that it finds.
 """
 
-from collections.abc import Iterator, Sequence
-from typing import Final, Literal, NamedTuple, TypeAlias, get_args
+from argparse import ArgumentParser, Namespace
+from typing import Any, Final, Literal, TypeAlias, get_args
+from urllib.parse import urlsplit
 
 import msgspec
 
-Shape: TypeAlias = Literal["steady", "steps", "soak", "spike"]
-SHAPES: Final[tuple[str, ...]] = get_args(Shape)
-
-STEPS: Final = tuple(range(1_000, 10_001, 1_000))
-"""The default rates of the steps, in requests a second."""
-SECONDS: Final[dict[str, float]] = {"steady": 60.0, "steps": 600.0, "soak": 3_600.0, "spike": 60.0}
-"""The default length of a run."""
-SPIKE_SHARE: Final = 0.2
-"""The spike's share of the run, in its middle."""
-SPIKE_TIMES: Final = 5.0
-"""The default rate of the spike, as a multiple of the rate around it."""
-WARM_UP: Final = "warm-up"
-
-
-class Stage(msgspec.Struct, frozen=True):
-    """A period of constant rate."""
-
-    name: str
-    requests_per_s: float
-    seconds: float
-
-    @property
-    def counts(self) -> bool:
-        """True if its times go into a figure. Its answers are always checked."""
-        return self.name != WARM_UP
-
-
-class Slot(NamedTuple):
-    """One submission of the schedule."""
-
-    stage: int
-    due_s: float
-    """Its intended start, in seconds from the start of the run."""
-
-
-def stages_of(
-    shape: Shape,
-    rate: float,
-    seconds: float | None = None,
-    steps: Sequence[float] = STEPS,
-    spike_rate: float | None = None,
-    warm_up_seconds: float = 0.0,
-) -> tuple[Stage, ...]:
-    """Returns the stages of a shape; a warm-up before them has the rate of the first. Raises `ValueError` for an impossible schedule."""
-    seconds = SECONDS[shape] if seconds is None else seconds
-    if shape == "steps":
-        rates = [("", step) for step in steps]
-        lengths = [seconds / max(1, len(rates))] * len(rates)
-    elif shape == "spike":
-        peak = SPIKE_TIMES * rate if spike_rate is None else spike_rate
-        rates = [("before, ", rate), ("spike, ", peak), ("after, ", rate)]
-        around = seconds * (1 - SPIKE_SHARE) / 2
-        lengths = [around, seconds * SPIKE_SHARE, around]
-    else:
-        rates, lengths = [("", rate)], [seconds]
-    if not rates or any(each <= 0 for _, each in rates) or seconds <= 0 or warm_up_seconds < 0:
-        raise ValueError("rates and times must be more than nothing")
-    stages = [Stage(f"{name}{each:,g}/s", each, length) for (name, each), length in zip(rates, lengths, strict=True)]
-    if warm_up_seconds:
-        stages.insert(0, Stage(WARM_UP, rates[0][1], warm_up_seconds))
-    return tuple(stages)
-
-
-def submissions_of(stage: Stage, submission_requests: int) -> int:
-    """Returns the number of submissions in a stage, at least one."""
-    return max(1, round(stage.requests_per_s * stage.seconds / submission_requests))
-
-
-def slots(stages: Sequence[Stage], submission_requests: int, process: int = 0, processes: int = 1) -> Iterator[Slot]:
-    """Yields the slots of one process, in order."""
-    begins_s, number = 0.0, 0
-    for at, stage in enumerate(stages):
-        count = submissions_of(stage, submission_requests)
-        for own in range((process - number) % processes, count, processes):
-            yield Slot(at, begins_s + own * stage.seconds / count)
-        begins_s += stage.seconds
-        number += count
-
-
-def slots_count(stages: Sequence[Stage], submission_requests: int, process: int = 0, processes: int = 1) -> int:
-    """Returns the number of slots of one process."""
-    total = sum([submissions_of(stage, submission_requests) for stage in stages])
-    return len(range(process, total, processes))
-
-
-def begin_of(stages: Sequence[Stage], at: int) -> float:
-    """Returns the begin of a stage, in seconds from the start of the run."""
-    return sum([stage.seconds for stage in stages[:at]])
-
+from loadtest.rig.schedule import SHAPES, STEPS, Stage, slots_count, stages_of
+from loadtest.rig.signing import PARTY
 
 Distribution: TypeAlias = Literal["fixed", "poisson", "uniform", "geometric"]
 DISTRIBUTIONS: Final[tuple[str, ...]] = get_args(Distribution)
@@ -136,7 +50,7 @@ class Mix(msgspec.Struct, frozen=True, kw_only=True):
         return None
 
 
-class Plan(msgspec.Struct, frozen=True, kw_only=True):
+class LoadPlan(msgspec.Struct, frozen=True, kw_only=True):
     """One process's part of a run."""
 
     run: str
@@ -169,3 +83,124 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     def seconds(self) -> float:
         """The time from the first intended start to the end of the last stage."""
         return sum([stage.seconds for stage in self.stages])
+
+
+# ---- the options ----
+
+USERS = 200
+"""The default number of connections: as many submissions may be unanswered at a time before others are sent late."""
+DEADLINE_S = 30.0
+RECEIPT_SAMPLE = 0.01
+
+
+class Unusable(Exception):
+    """Options that cannot make a load; the message says which and why."""
+
+
+def add_arguments(parser: ArgumentParser) -> None:
+    """Add the options, in three groups.
+
+    Locust shows them in its web form, but not in `--help`, which it answers before it reads its file.
+    """
+    parser.set_defaults(num_users=USERS, spawn_rate=100)
+    group = parser.add_argument_group("notary: the schedule (open loop; rates count requests, whatever the requests of a submission)")
+    _add(group, "--shape", choices=SHAPES, default="steady", help="the course of the rate (default: steady)")
+    _add(group, "--rate", type=float, default=1_000.0, metavar="N", help="requests a second, but for steps (default: 1000)")
+    _add(group, "--steps", default=",".join(map(str, STEPS)), metavar="N,N,...", help="requests a second, one after the other")
+    _add(group, "--spike-rate", type=float, default=0.0, metavar="N", help="in the middle fifth of a spike (default: 5 times --rate)")
+    _add(group, "--warm-up", type=float, default=0.0, metavar="S", help="seconds before the schedule that are checked but not timed")
+    _add(
+        group,
+        "--attempt",
+        type=float,
+        default=0.0,
+        metavar="S",
+        help="seconds until the next worker is tried (default: half of the time left)",
+    )
+    _add(group, "--deadline", type=float, default=DEADLINE_S, metavar="S", help="a submission fails this long after its intended start")
+    requests = parser.add_argument_group("notary: the requests, generated and signed before the start")
+    mix = Mix()
+    _add(requests, "--requests-per-submission", type=int, default=mix.submission_requests, metavar="N", help="1 to 1000 (default: 1)")
+    _add(requests, "--inputs", type=float, default=mix.inputs, metavar="MEAN", help="inputs of a request (default: 4)")
+    _add(requests, "--inputs-distribution", choices=DISTRIBUTIONS, default=mix.inputs_distribution, help="around that mean, 1 at least")
+    for name, described in (
+        ("double-spends", "requests that spend an input of an earlier one again"),
+        ("references", "requests with a reference, half of them to an input of an earlier one"),
+        ("windows", "requests with a time window, a quarter of them shut for ever"),
+        ("retries", "submissions that are sent twice, to the byte"),
+    ):
+        default = getattr(mix, name.replace("-", "_"))
+        _add(requests, f"--{name}", type=float, default=default, metavar="SHARE", help=f"{described} (default: {default})")
+    _add(requests, "--seed", default="", metavar="TEXT", help="of everything that is generated (default: a new one, which the log shows)")
+    _add(requests, "--notary-name", default="", metavar="NAME", help="default: the name that the notary reports")
+    _add(requests, "--party", default=PARTY, metavar="NAME", help="the client, which must be registered at the notary")
+    _add(requests, "--key", default="", metavar="FILE", help="the party's PEM private key (default: the one of the benchmarks)")
+    checks = parser.add_argument_group("notary: the checks")
+    _add(checks, "--verifier-key", default="", metavar="KEY", help="verifies receipts (default: the key that the notary reports)")
+    _add(checks, "--receipt-sample", type=float, default=RECEIPT_SAMPLE, metavar="SHARE", help="of the receipts, to verify (0.01)")
+    _add(checks, "--no-receipts", action="store_true", default=False, help="ask for answers without receipts")
+    _add(
+        checks,
+        "--not-alone",
+        action="store_true",
+        default=False,
+        help="other clients send requests too: positions that no process saw are theirs",
+    )
+    _add(checks, "--figure", default="", metavar="FILE", help="the file for the figure, as JSON, if there is one")
+
+
+def _add(group: Any, *names: str, **options: Any) -> None:
+    # Locust's form shows options with this attribute; its own parser sets it, an argument group does not.
+    group.add_argument(*names, **options).include_in_web_ui = True
+
+
+def urls_of(host: str | None) -> tuple[str, ...]:
+    """Returns the URLs of `--host`. Raises `Unusable`."""
+    urls = tuple([url.strip().rstrip("/") for url in (host or "").split(",") if url.strip()])
+    if not urls:
+        raise Unusable("no --host is given; give the URLs of the workers, such as http://127.0.0.1:8080,http://127.0.0.1:8081")
+    for url in urls:
+        parts = urlsplit(url)
+        if parts.scheme not in ("http", "https") or not parts.hostname or parts.path:
+            raise Unusable(f"--host: {url} is not a worker's URL, such as http://127.0.0.1:8080")
+    return urls
+
+
+def plan_of(options: Namespace, urls: tuple[str, ...], *, run: str, seed: str, notary_name: str, verifier_key: str) -> LoadPlan:
+    """Returns the plan that the options describe; names that are not given come from the notary. Raises `Unusable`."""
+    mix = Mix(
+        submission_requests=options.requests_per_submission,
+        inputs=options.inputs,
+        inputs_distribution=options.inputs_distribution,
+        double_spends=options.double_spends,
+        references=options.references,
+        windows=options.windows,
+        retries=options.retries,
+    )
+    if problem := mix.problem():
+        raise Unusable(problem)
+    if not 0 <= options.receipt_sample <= 1:
+        raise Unusable("--receipt-sample is a share, 0 to 1")
+    if options.deadline <= 0:
+        raise Unusable("--deadline is more than nothing")
+    if options.attempt < 0:
+        raise Unusable("--attempt is a number of seconds, or 0 for half of the time left")
+    try:
+        steps = [float(step) for step in options.steps.split(",")]
+        stages = stages_of(options.shape, options.rate, options.run_time or None, steps, options.spike_rate or None, options.warm_up)
+    except ValueError as problem:
+        raise Unusable(f"the schedule: {problem}") from None
+    return LoadPlan(
+        run=run,
+        seed=seed,
+        stages=stages,
+        mix=mix,
+        urls=urls,
+        notary_name=options.notary_name or notary_name,
+        party=options.party,
+        key_file=options.key or None,
+        verifier_key=None if options.no_receipts else options.verifier_key or verifier_key,
+        receipt_sample=options.receipt_sample,
+        deadline_s=options.deadline,
+        attempt_s=options.attempt,
+    )

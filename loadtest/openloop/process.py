@@ -1,28 +1,31 @@
 """One process's part of a run: generates its submissions, then sends them by the schedule, whatever the answers.
 
-An open loop: any free user takes the next slot, and sends it at its intended start, or at once if that has passed. Latency counts from the
-intended start. So a server that is slow for a while is charged with everything that had to wait for it. A submission that could not be sent
-before its deadline is a failure.
+Any free user takes the next slot, and sends it at its intended start, or at once if that has passed. Latency counts from the intended
+start. So a server that is slow for a while is charged with everything that had to wait for it. A submission that could not be sent before
+its deadline is a failure.
 """
 
+import struct
+import tempfile
 import time
 from collections.abc import Callable, Sequence
 from itertools import count
 from random import Random
-from typing import Any
+from types import TracebackType
+from typing import IO, Any, Self
 
 import gevent
 import msgspec
 from gevent.event import Event
 
-from loadtest.bench.generate import party_key
 from loadtest.openloop.checker import Checker, ReceivedDecision, WrongAnswer, read, same_so_far
 from loadtest.openloop.connection import Connections, NoReply
 from loadtest.openloop.generate import PlannedSubmission, generate
-from loadtest.openloop.plan import Plan, Slot, slots
-from loadtest.openloop.pool import Pool
+from loadtest.openloop.plan import LoadPlan
 from loadtest.openloop.tally import StageTally, Tally
-from loadtest.signing import SubmissionSigner
+from loadtest.rig.generate import party_key
+from loadtest.rig.schedule import Slot, slots
+from loadtest.rig.signing import SubmissionSigner
 from notary.client import Signer
 from notary.receipts.note import parse_verifier_key
 from notary.verify import NotVerified, VerifierKey, verify_receipt
@@ -45,10 +48,10 @@ class Failed(Exception):
         super().__init__(text)
 
 
-class Process:
+class LoadProcess:
     """Generates with `make`, starts with `go`, and sends while users `work`."""
 
-    def __init__(self, plan: Plan, record: Record) -> None:
+    def __init__(self, plan: LoadPlan, record: Record) -> None:
         self.plan = plan
         self.tally = Tally([StageTally() for _ in plan.stages])
         sample = Random(f"{plan.seed}/sample/{plan.process}").random
@@ -67,16 +70,16 @@ class Process:
         plan = self.plan
         sign = party_key().sign if plan.key_file is None else Signer.from_file(plan.key_file).sign
         writer = SubmissionSigner(plan.notary_name, plan.party, sign)
-        turn_s = told_s = time.perf_counter()
+        turn_s = reported_s = time.perf_counter()
         for made, asked in enumerate(generate(plan.mix, f"{plan.seed}/{plan.process}/{plan.processes}", plan.submissions, writer)):
             self._pool.add(asked)
             now_s = time.perf_counter()
             if now_s - turn_s > MAKE_S_MAX:
                 gevent.sleep(0)
                 turn_s = time.perf_counter()
-            if now_s - told_s > PROGRESS_S:
+            if now_s - reported_s > PROGRESS_S:
                 progress(made, plan.submissions)
-                told_s = now_s
+                reported_s = now_s
         progress(plan.submissions, plan.submissions)
         self._pool.rewind()
 
@@ -172,7 +175,7 @@ class Process:
                     now = read(reply.body, asked.ids, complete=reply.status == 200)
                     known = now if known is None else same_so_far(known, now)
                     if reply.status == 200:
-                        return reply.body, [told for told in now if told is not None]
+                        return reply.body, [decision for decision in now if decision is not None]
                 last, pause_s = f"status {reply.status}", max(reply.retry_after_s, PAUSE_S_FIRST)
             self.tally.retry(last)
             gevent.sleep(min(pause_s, max(0.0, ends_s - time.perf_counter())))
@@ -187,9 +190,51 @@ class Process:
             self.tally.finished = True
 
 
+_LENGTH = struct.Struct(">I")
+
+
+class Pool:
+    """Submissions generated ahead, in an unnamed file: a soak of hours does not fit in memory, and sequential reads are cheap.
+
+    The queue is first filled, then emptied, in order. The file disappears when it is closed, or with the process.
+    """
+
+    def __init__(self) -> None:
+        self._file: IO[bytes] = tempfile.TemporaryFile(buffering=1 << 20)  # noqa: SIM115 - `close` closes it
+        self._encode = msgspec.msgpack.Encoder().encode
+        self._decode = msgspec.msgpack.Decoder(PlannedSubmission).decode
+        self.bytes = 0
+
+    def add(self, asked: PlannedSubmission) -> None:
+        """Append a submission."""
+        record = self._encode(asked)
+        self._file.write(_LENGTH.pack(len(record)))
+        self._file.write(record)
+        self.bytes += len(record)
+
+    def rewind(self) -> None:
+        """Switch from filling to taking."""
+        self._file.seek(0)
+
+    def take(self) -> PlannedSubmission:
+        """Returns the next submission; there must be one."""
+        (length,) = _LENGTH.unpack(self._file.read(_LENGTH.size))
+        return self._decode(self._file.read(length))
+
+    def close(self) -> None:
+        """Delete the file."""
+        self._file.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.close()
+
+
 def _verifying(key: VerifierKey) -> Callable[[ReceivedDecision], str | None]:
-    def verify(told: ReceivedDecision) -> str | None:
-        decision: dict[str, Any] = msgspec.to_builtins(told)
+    def verify(received: ReceivedDecision) -> str | None:
+        decision: dict[str, Any] = msgspec.to_builtins(received)
         try:
             verify_receipt(decision.pop("receipt"), decision, key)
         except NotVerified as problem:

@@ -1,59 +1,30 @@
 """The results of a run: counts and times of each process, their sum, and the figure or the reasons why there is none. Pure.
 
-Times are histograms whose buckets grow by one percent, which is the error of a percentile. Any number of processes and any length of run
-fit in a message. A run that was interrupted, had a failure or showed a violation has no figure, only reasons.
+Times are HdrHistograms, so that any number of processes and any length of run fit in a message. A run that was interrupted, had a failure
+or showed a violation has no figure, only reasons.
 """
 
-import math
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, TypeVar
 
 import msgspec
 
-from loadtest.openloop.ledger import Ledger
-from loadtest.openloop.plan import Plan, begin_of
+from loadtest.openloop.checker import Ledger
+from loadtest.openloop.plan import LoadPlan
+from loadtest.rig.latencies import Latencies
+from loadtest.rig.schedule import begin_of
 
 _Key = TypeVar("_Key")
-_STEP: Final = math.log(1.01)
-FAILURES_TOLD: Final = 10
-
-
-class Histogram(msgspec.Struct):
-    """A histogram of durations, in milliseconds."""
-
-    counts: dict[int, int] = {}
-    """By bucket: bucket n stands for 1.01 ** n milliseconds."""
-    ms_max: float = 0.0
-
-    def add(self, ms: float) -> None:
-        """Add one duration."""
-        size = math.ceil(math.log(max(ms, 0.01)) / _STEP)
-        self.counts[size] = self.counts.get(size, 0) + 1
-        self.ms_max = max(self.ms_max, ms)
-
-    def add_all(self, other: "Histogram") -> None:
-        """Add all durations of another histogram."""
-        for size, count in other.counts.items():
-            self.counts[size] = self.counts.get(size, 0) + count
-        self.ms_max = max(self.ms_max, other.ms_max)
-
-    def percentile_ms(self, percent: float) -> float:
-        """Returns the duration that `percent` percent did not exceed; 0 when there are none."""
-        wanted, seen = sum(self.counts.values()) * percent / 100, 0
-        for size in sorted(self.counts):
-            seen += self.counts[size]
-            if seen >= wanted:
-                return min(1.01**size, self.ms_max)
-        return 0.0
+FAILURES_LISTED: Final = 10
 
 
 class StageTally(msgspec.Struct):
     """The answered submissions of one stage."""
 
     submissions: int = 0
-    latency: Histogram = msgspec.field(default_factory=Histogram)
+    latency: Latencies = msgspec.field(default_factory=Latencies)
     """From the intended start to the complete answer."""
-    late: Histogram = msgspec.field(default_factory=Histogram)
+    late: Latencies = msgspec.field(default_factory=Latencies)
     """From the intended start to the first byte sent: the load's own share of the latency."""
     answered_last_s: float = 0.0
     """The time of the last answer, in seconds from the start of the run."""
@@ -90,7 +61,7 @@ class Tally(msgspec.Struct):
     def fail(self, text: str) -> None:
         """Count a failed submission."""
         self.failed += 1
-        if len(self.failures) < FAILURES_TOLD:
+        if len(self.failures) < FAILURES_LISTED:
             self.failures.append(text)
 
     def retry(self, why: str) -> None:
@@ -112,14 +83,24 @@ def total(tallies: Sequence[Tally], stages: int) -> Tally:
         _add(whole.retried, each.retried)
         _add(whole.counts, each.counts)
         _add(whole.answered_by_tenth, each.answered_by_tenth)
-        whole.failures += each.failures[: FAILURES_TOLD - len(whole.failures)]
+        whole.failures += each.failures[: FAILURES_LISTED - len(whole.failures)]
         whole.violations += each.violations
     return whole
 
 
 def _add(into: dict[_Key, int], more: Mapping[_Key, int]) -> None:
-    for what, count in more.items():
-        into[what] = into.get(what, 0) + count
+    for key, count in more.items():
+        into[key] = into.get(key, 0) + count
+
+
+def encode(tally: Tally) -> Any:
+    """Returns a tally as a message for Locust's connection."""
+    return msgspec.to_builtins(tally, str_keys=False, enc_hook=lambda histogram: histogram.encode())
+
+
+def decode(message: Any) -> Tally:
+    """Returns the tally that `encode` wrote."""
+    return msgspec.convert(message, Tally, dec_hook=lambda _, text: Latencies.decode(text))
 
 
 PERCENTS = (50, 90, 99, 99.9)
@@ -130,20 +111,20 @@ def reasons_against(whole: Tally, ledger: Ledger, *, submissions: int, problems:
     reasons = list(problems)
     violations = whole.violations + ledger.violations
     if violations:
-        reasons.append(f"the notary broke its word: {len(violations)} violations")
+        reasons.append(f"the notary broke its promises: {len(violations)} violations")
         reasons += violations
     if whole.failed:
         reasons.append(f"{whole.failed:,} of {submissions:,} submissions failed")
         reasons += whole.failures
     accounted = whole.answered + whole.failed
     if accounted < submissions or not whole.finished:
-        reasons.append(f"cut short: {submissions - accounted:,} of {submissions:,} submissions were neither answered nor given up")
+        reasons.append(f"interrupted: {submissions - accounted:,} of {submissions:,} submissions were neither answered nor given up")
     if not reasons and whole.decided != ledger.heard:
         reasons.append(f"{whole.decided:,} transactions were decided, at {ledger.heard:,} positions")
     return reasons
 
 
-def figure(plan: Plan, whole: Tally) -> dict[str, Any]:
+def figure(plan: LoadPlan, whole: Tally) -> dict[str, Any]:
     """Returns the figure of a complete run. Requests are transactions; a submission carries `submission_requests` of them."""
     counted = [at for at, stage in enumerate(plan.stages) if stage.counts]
     return {
@@ -151,9 +132,10 @@ def figure(plan: Plan, whole: Tally) -> dict[str, Any]:
         "submissions": sum([whole.stages[at].submissions for at in counted]),
         "transactions_decided": whole.decided,
         "outcomes": {
-            what: whole.counts.get(what, 0) for what in ("committed", "input-conflict", "reference-conflict", "outside-time-window")
+            outcome: whole.counts.get(outcome, 0)
+            for outcome in ("committed", "input-conflict", "reference-conflict", "outside-time-window")
         },
-        "asked_again_and_told_the_same": whole.counts.get("repeated", 0),
+        "repeated_with_the_same_answer": whole.counts.get("repeated", 0),
         "receipts_verified": whole.counts.get("receipts_verified", 0),
         "attempts_retried": dict(sorted(whole.retried.items())),
         "load_cpu_seconds": round(whole.cpu_seconds, 1),
@@ -162,7 +144,7 @@ def figure(plan: Plan, whole: Tally) -> dict[str, Any]:
     }
 
 
-def _stage(plan: Plan, at: int, tally: StageTally) -> dict[str, Any]:
+def _stage(plan: LoadPlan, at: int, tally: StageTally) -> dict[str, Any]:
     stage = plan.stages[at]
     requests = tally.submissions * plan.mix.submission_requests
     # Until the last answer: requests answered after the stage's end were not answered at its rate.
@@ -175,24 +157,24 @@ def _stage(plan: Plan, at: int, tally: StageTally) -> dict[str, Any]:
         "requests_per_s": round(requests / seconds, 1),
         "submissions_per_s": round(tally.submissions / seconds, 1),
         **{f"latency_ms_p{percent:g}": round(tally.latency.percentile_ms(percent), 1) for percent in PERCENTS},
-        "latency_ms_max": round(tally.latency.ms_max, 1),
+        "latency_ms_max": round(tally.latency.percentile_ms(100), 1),
         "late_ms_p99": round(tally.late.percentile_ms(99), 1),
     }
 
 
-def lines_of(told: dict[str, Any]) -> list[str]:
+def lines_of(figures: dict[str, Any]) -> list[str]:
     """Returns a figure as text lines."""
     lines = [
-        f"{told['requests']:,} requests in {told['submissions']:,} submissions; "
-        f"{told['transactions_decided']:,} transactions decided, those of a warm-up included: "
-        + ", ".join([f"{count:,} {what}" for what, count in told["outcomes"].items() if count]),
-        f"asked again and told the same: {told['asked_again_and_told_the_same']:,}; receipts verified: {told['receipts_verified']:,}; "
-        f"attempts retried: {told['attempts_retried'] or 'none'}",
+        f"{figures['requests']:,} requests in {figures['submissions']:,} submissions; "
+        f"{figures['transactions_decided']:,} transactions decided, those of a warm-up included: "
+        + ", ".join([f"{count:,} {outcome}" for outcome, count in figures["outcomes"].items() if count]),
+        f"repeated, with the same answer: {figures['repeated_with_the_same_answer']:,}; "
+        f"receipts verified: {figures['receipts_verified']:,}; attempts retried: {figures['attempts_retried'] or 'none'}",
         f"{'stage':<24}{'requests/s':>12}{'submissions/s':>15}{'p50 ms':>9}{'p90 ms':>9}{'p99 ms':>9}{'max ms':>9}{'late p99':>10}",
     ]
     lines += [
         f"{stage['stage']:<24}{stage['requests_per_s']:>12,.1f}{stage['submissions_per_s']:>15,.1f}{stage['latency_ms_p50']:>9,.1f}"
         f"{stage['latency_ms_p90']:>9,.1f}{stage['latency_ms_p99']:>9,.1f}{stage['latency_ms_max']:>9,.1f}{stage['late_ms_p99']:>10,.1f}"
-        for stage in told["stages"]
+        for stage in figures["stages"]
     ]
     return lines

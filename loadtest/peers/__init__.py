@@ -38,13 +38,14 @@ stable.
 
 | file | subject |
 |---|---|
-| `ours`, `single_topic` | the notary; the same worker on a log of one partition |
+| `turns` | the peers, their turns; the notary itself as one of them |
 | `postgresql` | one server or three, two ways to use them |
 | `etcd`, `etcd_client/` | one member or three; the Go program with etcd's client |
-| `front`, `serve` | HTTP and signatures for a peer without them; its process |
+| `single_topic` | the notary's own worker on a log of one partition |
+| `front` | HTTP and signatures for a peer without them, in a process of its own |
 | `contest` | checks that a peer is correct |
-| `turns` | the peers, their turns, the results |
-| `limits` | upper bounds for everything here: append and read, apply, verify |
 | `servers` | processes that are stopped in every case |
-| `fetch` | PostgreSQL from Debian, etcd from its Go modules |
+
+The results and the upper bounds (append and read, apply, verify) are in `bench/figures/peers`. `--fetch` fetches PostgreSQL from Debian and
+etcd from its Go modules.
 """

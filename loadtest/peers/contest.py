@@ -8,26 +8,27 @@ The answers are decoded from the contract alone, without position, log time and 
 """
 
 import asyncio
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from hashlib import sha256
 from itertools import islice
 from random import Random
 from typing import Final
 
-import httpx
 import msgspec
 
-from loadtest.bench.generate import NOTARY, PARTY, party_key, submissions
-from loadtest.signing import Made, SubmissionSigner
+from loadtest.rig.closed_loop import ClosedLoop, GeneratedSubmissions
+from loadtest.rig.connections import body_of, status_of
+from loadtest.rig.generate import party_key, submissions
+from loadtest.rig.signing import NOTARY, PARTY, Made, SubmissionSigner
 
-PATH: Final = "/v1/submissions?receipts=false"
 CLIENTS: Final = 16
+SECONDS_MAX: Final = 120.0
 STATES: Final = 40
 SUBMISSIONS: Final = 80
 RECHECKED: Final = 20
 
 
-class ReceivedConflict(msgspec.Struct, frozen=True):
+class ContestConflict(msgspec.Struct, frozen=True):
     """A state that was consumed before."""
 
     state: str
@@ -35,16 +36,16 @@ class ReceivedConflict(msgspec.Struct, frozen=True):
     consumed_by: str
 
 
-class ReceivedDecision(msgspec.Struct, frozen=True):
+class ContestDecision(msgspec.Struct, frozen=True):
     """A decision, with the members that all peers return."""
 
     transaction_id: str
     outcome: str
-    conflicts: tuple[ReceivedConflict, ...]
+    conflicts: tuple[ContestConflict, ...]
 
 
 class _Decisions(msgspec.Struct):
-    decisions: list[ReceivedDecision]
+    decisions: list[ContestDecision]
 
 
 class _Input(msgspec.Struct):
@@ -105,66 +106,58 @@ async def _recheck(url: str, seed: int, requests: int, inputs: int) -> list[str]
     stolen, problems = await ask(url, thieves)
     again, more = await ask(url, made)
     problems += more
-    problems += [f"{told.transaction_id} was committed, and is now {told.outcome}" for told in again if told.outcome != "committed"]
-    problems += [f"{told.transaction_id} spends what was spent before" for told in stolen if told.outcome != "rejected"]
+    problems += [f"{each.transaction_id} was committed, and is now {each.outcome}" for each in again if each.outcome != "committed"]
+    problems += [f"{each.transaction_id} spends what was spent before" for each in stolen if each.outcome != "rejected"]
     return problems + double_spends(_inputs_of([*made, *thieves]), [*again, *stolen])
 
 
-async def ask(url: str, asked: Iterable[Made]) -> tuple[list[ReceivedDecision], list[str]]:
+async def ask(url: str, asked: Iterable[Made]) -> tuple[list[ContestDecision], list[str]]:
     """Send all submissions, several at once; returns (all decisions, the errors)."""
-    told: list[ReceivedDecision] = []
-    problems: list[str] = []
-    left = iter(list(asked))
+    decisions: list[ContestDecision] = []
 
-    async def client(http: httpx.AsyncClient) -> None:
-        for each in left:
-            try:
-                answer = await http.post(PATH, content=each.body, headers={"content-type": "application/json"})
-            except httpx.TransportError as problem:
-                problems.append(f"no answer: {problem!r}")
-                continue
-            if answer.status_code != 200:
-                problems.append(f"{answer.status_code}: {answer.text[:300]}")
-                continue
-            decisions = _decode_answer(answer.content).decisions
-            if "".join([one.transaction_id for one in decisions]) != each.ids.hex():
-                problems.append("the answer's transaction ids are not those of the submission, in its order")
-            told.extend(decisions)
+    def check(answer: bytes, ids: bytes) -> str | None:
+        if status_of(answer) != 200:
+            return answer[:300].decode(errors="replace")
+        answered = _decode_answer(body_of(answer)).decisions
+        decisions.extend(answered)
+        if "".join([one.transaction_id for one in answered]) != ids.hex():
+            return "the answer's transaction ids are not those of the submission, in its order"
+        return None
 
-    async with httpx.AsyncClient(base_url=url, timeout=30.0) as http, asyncio.TaskGroup() as clients:
-        for _ in range(CLIENTS):
-            clients.create_task(client(http))
-    return told, problems
+    loop = ClosedLoop(GeneratedSubmissions(asked), check)
+    await loop.connect([url], CLIENTS, receipts=False)
+    await loop.run(SECONDS_MAX)
+    return decisions, loop.failures.first
 
 
-def double_spends(inputs: dict[str, Sequence[str]], decisions: Sequence[ReceivedDecision]) -> list[str]:
+def double_spends(inputs: Mapping[str, Sequence[str]], decisions: Sequence[ContestDecision]) -> list[str]:
     """Returns the states with which two transactions committed, and rejections without a reason."""
     consumer: dict[str, str] = {}
-    committed = [told.transaction_id for told in decisions if told.outcome == "committed"]
+    committed = [each.transaction_id for each in decisions if each.outcome == "committed"]
     problems = [
         f"{state} was spent twice: by {consumer[state]} and by {id_}"
         for id_ in committed
         for state in inputs[id_]
         if consumer.setdefault(state, id_) != id_
     ]
-    for told in decisions:
-        if (told.outcome == "committed") != (not told.conflicts):
-            problems.append(f"{told.transaction_id} is {told.outcome} with {len(told.conflicts)} conflicts")
-        for conflict in told.conflicts:
+    for each in decisions:
+        if (each.outcome == "committed") != (not each.conflicts):
+            problems.append(f"{each.transaction_id} is {each.outcome} with {len(each.conflicts)} conflicts")
+        for conflict in each.conflicts:
             by = consumer.get(conflict.state)
-            if conflict.state not in inputs[told.transaction_id] or by is None or conflict.consumed_by != _hash_of(by):
-                problems.append(f"{told.transaction_id} was rejected for {conflict.state}, which was consumed by {by}")
+            if conflict.state not in inputs[each.transaction_id] or by is None or conflict.consumed_by != _hash_of(by):
+                problems.append(f"{each.transaction_id} was rejected for {conflict.state}, which was consumed by {by}")
     return problems
 
 
-def changed(first: Sequence[ReceivedDecision], again: Sequence[ReceivedDecision]) -> list[str]:
+def changed(first: Sequence[ContestDecision], again: Sequence[ContestDecision]) -> list[str]:
     """Returns the transactions whose outcome changed. A peer that does not record rejections may report more conflicts the second time."""
     problems: list[str] = []
-    heard = {told.transaction_id: told for told in again}
-    for told in first:
-        now = heard[told.transaction_id]
-        if now.outcome != told.outcome or not set(told.conflicts) <= set(now.conflicts):
-            problems.append(f"{told.transaction_id} was {told.outcome}, and is now {now.outcome}, or for other reasons")
+    last = {each.transaction_id: each for each in again}
+    for each in first:
+        now = last[each.transaction_id]
+        if now.outcome != each.outcome or not set(each.conflicts) <= set(now.conflicts):
+            problems.append(f"{each.transaction_id} was {each.outcome}, and is now {now.outcome}, or for other reasons")
     return problems
 
 

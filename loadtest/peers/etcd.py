@@ -15,7 +15,6 @@ over the members. `load_alone` lets that program generate transactions itself, w
 
 import asyncio
 import contextlib
-import json
 import subprocess
 from collections.abc import AsyncIterator, Iterator, Sequence
 from pathlib import Path
@@ -24,6 +23,7 @@ from typing import Final
 
 import httpx
 import msgspec
+import orjson
 
 from deploy.local import CannotRun, golang
 from deploy.local.ports import free_ports
@@ -90,7 +90,7 @@ class Etcd:
             ]
             last = at == len(self._ports) - 1
             self._servers.start(f"etcd-{at}", command, self._serves if last else lambda: True)
-        self.url = front.start(self._servers, "etcd", f"{self._binaries.client} {self.endpoints}")
+        self.url = front.start(self._servers, "loadtest.peers.etcd", f"{self._binaries.client} {self.endpoints}")
 
     def crash(self) -> None:
         """Kill all processes at once: the members replay their logs when they start again."""
@@ -112,7 +112,7 @@ class Etcd:
         done = subprocess.run([str(self._binaries.client), *flags, self.endpoints], capture_output=True, check=False, timeout=seconds + 60)
         if done.returncode:
             raise CannotRun(f"etcd-client ended with {done.returncode}: {done.stderr.decode(errors='replace')}")
-        return float(json.loads(done.stdout)["requests_per_s"])
+        return float(orjson.loads(done.stdout)["requests_per_s"])
 
     def _serves(self) -> bool:
         # A member answers so once it has a leader; a read through the log would need one too.
@@ -223,3 +223,7 @@ def _verdicts(submission: Submission, body: bytes) -> list[PeerDecision] | None:
             return None
         verdicts.append(PeerDecision(request.transaction_id, tuple(conflicts)))
     return verdicts
+
+
+if __name__ == "__main__":
+    front.main(open_decider)

@@ -8,7 +8,6 @@ Peers decide requests of inputs only. The load has no references and time window
 """
 
 import asyncio
-import json
 import signal
 import sys
 import time
@@ -20,11 +19,14 @@ from typing import Final, Protocol
 
 import httpx
 import msgspec
+import orjson
+import uvloop
 
 from deploy.local.ports import free_ports
 from joiner import AdmittedSubmission
-from loadtest.bench.generate import NOTARY, PARTY, party_key_pem
 from loadtest.peers.servers import Servers
+from loadtest.rig.generate import party_key_pem
+from loadtest.rig.signing import NOTARY, PARTY
 from notary.gate import Gate
 from notary.http import Server, bind
 from notary.http.call import JSON, TEXT, Answer, Call
@@ -125,10 +127,10 @@ class PeerServer:
         for request in submission.requests:
             if request.references or not request.inputs or (request.from_ms, request.until_ms) != (OPEN_FROM_MS, OPEN_UNTIL_MS):
                 raise Malformed("the peers decide requests of inputs only: no references, no time window")
-        return 200, JSON, _encode(_Decisions([_told(verdict) for verdict in await self._decider.decide(submission)]))
+        return 200, JSON, _encode(_Decisions([_decision_json(verdict) for verdict in await self._decider.decide(submission)]))
 
 
-def _told(verdict: PeerDecision) -> _DecisionJson:
+def _decision_json(verdict: PeerDecision) -> _DecisionJson:
     conflicts = [_ConflictJson(format_state(state), "input", sha256(consumer).hexdigest()) for state, consumer in verdict.conflicts]
     if conflicts:
         return _DecisionJson(verdict.transaction_id.hex(), "rejected", "input-conflict", conflicts)
@@ -148,13 +150,19 @@ async def serve(open_decider: Open, address: str, port: int, parties: Path) -> N
         await server.stop(5.0)
 
 
-def start(servers: Servers, kind: str, address: str) -> str:
-    """Start the front of a peer whose servers run; returns its URL."""
+def main(open_decider: Open) -> None:
+    """Run the process that `start` starts: the module of a peer calls this with its own `open_decider`."""
+    address, port, parties = sys.argv[1:]
+    uvloop.run(serve(open_decider, address, int(port), Path(parties)))
+
+
+def start(servers: Servers, module: str, address: str) -> str:
+    """Start the front of a peer whose servers run, by the peer's module; returns its URL."""
     parties = servers.folder / "parties.json"
-    parties.write_text(json.dumps({PARTY: party_key_pem().decode()}))
+    parties.write_bytes(orjson.dumps({PARTY: party_key_pem().decode()}))
     (port,) = free_ports(1)
     url = f"http://127.0.0.1:{port}"
-    command = [sys.executable, "-P", "-m", "loadtest.peers.serve", kind, address, str(port), str(parties)]
+    command = [sys.executable, "-P", "-m", module, address, str(port), str(parties)]
     servers.start("front", command, lambda: is_ready(url))
     return url
 

@@ -115,7 +115,7 @@ class Postgresql:
                 self._servers.run("pg_basebackup", copy, user=USER)
             self._start_server(at)
         address = f"postgresql://{USER}@127.0.0.1:{self._ports[0]}/postgres"
-        self.url = front.start(self._servers, "postgresql", f"{self._way} {address}")
+        self.url = front.start(self._servers, "loadtest.peers.postgresql", f"{self._way} {address}")
 
     def crash(self) -> None:
         """End all at once: the servers replay their logs when they start again."""
@@ -203,9 +203,9 @@ class PostgresqlDecider:
                         waiting.answer.set_exception(OutcomeUnknown(f"the database did not answer: {problem}"))
                 await asyncio.sleep(0.1)  # without its database a front cannot do anything else
                 continue
-            for waiting, told in zip(batch, verdicts, strict=True):
+            for waiting, decisions in zip(batch, verdicts, strict=True):
                 if not waiting.answer.done():
-                    waiting.answer.set_result(told)
+                    waiting.answer.set_result(decisions)
 
     def _take(self) -> list[_Waiting]:
         batch = [self._queue.popleft()]
@@ -221,7 +221,7 @@ class PostgresqlDecider:
         for _ in range(TRIES_MAX):
             consumed: dict[StateRef, TransactionId] = {row[0]: row[1] for row in await connection.fetch(_LOOK_UP, states)}
             known, new = len(consumed), list[TransactionId]()
-            verdicts = [[_judge(request.transaction_id, request.inputs, consumed, new) for request in each.requests] for each in batch]
+            verdicts = [[_decision(request.transaction_id, request.inputs, consumed, new) for request in each.requests] for each in batch]
             try:
                 await (_insert if self._way == "insert" else _insert_rows)(connection, batch, dict(list(consumed.items())[known:]), new)
             except asyncpg.UniqueViolationError:
@@ -252,7 +252,7 @@ async def open_decider(address: str) -> AsyncIterator[PostgresqlDecider]:
             await asyncio.wait(working)
 
 
-def _judge(
+def _decision(
     transaction_id: TransactionId, inputs: Sequence[StateRef], consumed: dict[StateRef, TransactionId], new: list[TransactionId]
 ) -> PeerDecision:
     conflicts = tuple([(state, consumed[state]) for state in inputs if state in consumed])
@@ -308,3 +308,7 @@ async def _insert_rows(
 
 def _logged(submission: Submission) -> tuple[str, bytes, bytes]:
     return submission.party, submission.signature, b"".join([request.transaction_id for request in submission.requests])
+
+
+if __name__ == "__main__":
+    front.main(open_decider)

@@ -9,7 +9,6 @@ A watcher stops them when the block's own process dies without leaving the block
 """
 
 import contextlib
-import json
 import os
 import pwd
 import shutil
@@ -21,15 +20,17 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import orjson
+
 from deploy.local import CannotRun
 from deploy.local.process import BrokerProcess, spawn
-from loadtest.bench.facts import family
+from loadtest.rig import python_path
+from loadtest.rig.machine import family
 from ordering.durable import replace_file
 
 START_S_MAX = 60.0
 END_S_MAX = 10.0
 LOG_TAIL_LINES = 12
-_ROOT = Path(__file__).parents[2]
 
 # No separate module, which would import the whole package before it is needed.
 _WATCH = """
@@ -57,7 +58,7 @@ class Servers:
         folder.chmod(0o711)  # a server that runs as another user finds its own folder in here
         watcher = subprocess.Popen(
             [sys.executable, "-P", "-c", _WATCH, str(folder)],
-            env=os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, [str(_ROOT), os.environ.get("PYTHONPATH")]))},
+            env=os.environ | {"PYTHONPATH": python_path()},
             stdin=subprocess.PIPE,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
@@ -122,13 +123,13 @@ class Servers:
 
     def _write_down(self) -> None:
         rows = [[process.pid, process.born, int(number)] for process, number in self._running.values()]
-        replace_file(self.folder / "processes.json", json.dumps(rows).encode())
+        replace_file(self.folder / "processes.json", orjson.dumps(rows))
 
 
 def end_all(folder: Path) -> None:
     """End all processes that were started in that folder, the last one first, and remove it."""
     file = folder / "processes.json"
-    rows = json.loads(file.read_text()) if file.exists() else []
+    rows = orjson.loads(file.read_bytes()) if file.exists() else []
     for pid, born, number in reversed(rows):
         process = BrokerProcess(pid, born)
         process.send(signal.SIGCONT)

@@ -21,21 +21,15 @@ The genesis record, which `notary init` writes, is stored unchanged: its first b
 
 import argparse
 import asyncio
-import contextlib
 import signal
 import sys
-import uuid
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from struct import Struct
 from typing import Final
 
 import uvloop
 
-from deploy.local import Cluster
-from loadtest.peers.ours import OurWorker
-from loadtest.peers.servers import Servers
-from loadtest.rig import make
 from notary.config import Config, load, parse_listen
 from notary.http import App, Server, bind
 from notary.logs import set_up_logging
@@ -219,17 +213,6 @@ def cut(value: bytes) -> tuple[bytes, bytes | None, bytes | None]:
 # ---- the worker's process ----
 
 
-@contextlib.contextmanager
-def started(cluster: Cluster) -> Iterator[OurWorker]:
-    """Yields a worker on a log of its own in these brokers, for the length of a block."""
-    with Servers.opened("single-topic") as servers:
-        # It creates two topics, of which only the ordering topic is used.
-        config = make(servers.folder / "notary", cluster.bootstrap, f"peer-{uuid.uuid4().hex[:8]}", "--partitions", "1")
-        worker = OurWorker(servers, config, ["loadtest.peers.single_topic"], cluster)
-        worker.start()
-        yield worker
-
-
 async def _serve(config: Config, listen: str) -> int:
     """Run a short version of `notary serve`, on a log of another shape."""
     stop = asyncio.Event()
@@ -256,7 +239,7 @@ async def _serve(config: Config, listen: str) -> int:
 
 
 def main() -> int:
-    """Run the worker that `started` starts."""
+    """Run the worker that `turns` starts."""
     parser = argparse.ArgumentParser(prog="python -P -m loadtest.peers.single_topic")
     for flag in ("--config", "--name", "--listen"):
         parser.add_argument(flag, required=True)

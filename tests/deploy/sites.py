@@ -6,17 +6,17 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from deploy.centres import Centres
-from loadtest.bench import generate
+from loadtest.rig import generate, signing
 from tests.asking.party import Party
 from tests.deploy.installed import Installed
 
-NAME = generate.NOTARY
+NAME = signing.NOTARY
 SITES = ("london", "paris", "zurich")
 CLIENTS = 4
 """The number of the centre without a site: the clients run there, so that they see every site fail."""
 COMPILES_LESS = ("-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
 """Options of a Java that starts sooner, and is slower later."""
-PARTY = Party(NAME, generate.PARTY, generate.party_key())
+PARTY = Party(NAME, signing.PARTY, generate.party_key())
 
 
 def sites_text(java_options: Sequence[str] = COMPILES_LESS, partitions: int = 3) -> str:

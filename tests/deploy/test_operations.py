@@ -27,7 +27,7 @@ from cryptography import x509
 
 from deploy.centres import Centres
 from deploy.namespace import inside, run_inside
-from loadtest.bench import generate
+from loadtest.rig import generate
 from notary import keys
 from notary.client import AsyncClient, RetryPolicy, Signer
 from notary.client.transport import Reply, Transport

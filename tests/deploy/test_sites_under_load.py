@@ -25,9 +25,9 @@ from aiokafka.errors import KafkaError
 from aiokafka.helpers import create_ssl_context
 
 from deploy.namespace import inside, run_inside
-from loadtest.bench.end_to_end import Case, failed, plan_of, run_load
-from loadtest.bench.facts import cpu_seconds, family
-from loadtest.rig import Place
+from loadtest.bench.loads import Case, closed_load, failed, run_load
+from loadtest.rig import RunningNotary
+from loadtest.rig.machine import cpu_seconds, family
 from tests.deploy.installed import Installed
 from tests.deploy.sites import CLIENTS, installed_sites, urls
 from tests.rights import needs_root
@@ -147,9 +147,9 @@ def said(folder: Path) -> str:
 
 def closed_loop(sites: Installed) -> dict[str, float]:
     """Measure the maximum rate of clients that submit again at once, ten requests a submission."""
-    place = Place(urls(sites), {}, Path(), Path(), None, 3)
+    place = RunningNotary(urls(sites), {}, Path(), Path(), None, 3)
     warm, outcome = from_clients(
-        sites, lambda: [run_load(plan_of(place, Case(10, 4), seconds, seed)) for seed, seconds in ((1, 8), (2, 10))]
+        sites, lambda: [run_load(closed_load(place, Case(10, 4), seconds, seed)) for seed, seconds in ((1, 8), (2, 10))]
     )
     assert not failed(warm)
     assert not failed(outcome)

@@ -8,8 +8,7 @@ from pathlib import Path
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from loadtest.bench.generate import NOTARY
-from loadtest.signing import SubmissionSigner
+from loadtest.rig.signing import NOTARY, SubmissionSigner
 from tests.hostile.wire import Wire, body_of, kind
 from tests.notary.http.asking import post_head
 

@@ -18,11 +18,10 @@ import msgspec
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
 from loadtest import rig
-from loadtest.bench.facts import resident_bytes
-from loadtest.bench.generate import NOTARY
-from loadtest.bench.offer import Offer, Offered
 from loadtest.rig import run_module
-from loadtest.signing import Made, SubmissionSigner
+from loadtest.rig.machine import resident_bytes
+from loadtest.rig.open_loop import Offer, Offered
+from loadtest.rig.signing import NOTARY, Made, SubmissionSigner
 from tests.hostile.contents import PARTY, party_key
 from tests.hostile.process import Attack
 from tests.hostile.wire import ADDRESS_MAX, Tally, Target
@@ -86,7 +85,7 @@ class Site:
             pids={"worker": [pid]},
         )
         with Attackers(Attack(self.target, kinds, ended_s_max)) as attackers, Watch(pid) as watch:
-            load = run_module("loadtest.bench.offered", offer, Offered, seconds * 10 + 180)
+            load = run_module("loadtest.rig.open_loop", offer, Offered, seconds * 10 + 180)
         return Seen(
             kinds=list(kinds),
             share=load.decided / load.due if load.due else 0.0,

@@ -14,12 +14,12 @@ import pytest
 
 from deploy.local import CannotRun
 from deploy.local.tether import release, tie
-from loadtest.bench.ahead import Ahead
-from loadtest.bench.load import LoadResult, Plan
 from loadtest.openloop.__main__ import main as openloop
 from loadtest.peers import front
 from loadtest.peers.servers import Servers
 from loadtest.rig import make, run_module, worker
+from loadtest.rig.closed_loop import ClosedLoad, LoadResult
+from loadtest.rig.generate import Ahead
 from tests.planted import Planted
 
 SCRIPT = [str(Path(sys.executable).with_name("notary"))]
@@ -85,8 +85,8 @@ def test_a_worker_and_its_children(planted: Planted, tmp_path: Path) -> None:
     config = make(tmp_path / "notary", None, "")
     settings = {"NOTARY_HTTP_INTAKE_PROCESSES": "1", "NOTARY_WORKER_SCRUB_INTERVAL_MS": "100"}
     with worker(config, "w", settings) as service:
-        plan = Plan(urls=[service.url], seed=1, requests=1, inputs=1, connections=1, seconds=0.5, submissions_max=2_000, pids={})
-        assert run_module("loadtest.bench.load", plan, LoadResult, 60).submissions  # an acceptor process has read them
+        load = ClosedLoad(urls=[service.url], seed=1, requests=1, inputs=1, connections=1, seconds=0.5, submissions_max=2_000, pids={})
+        assert run_module("loadtest.rig.closed_loop", load, LoadResult, 60).submissions  # an acceptor process has read them
         while "\nnotary_index_scrubs 0" in (metrics := httpx.get(f"{service.url}/metrics", trust_env=False).text):
             time.sleep(0.05)
         assert "\nnotary_index_scrubs " in metrics
@@ -122,6 +122,6 @@ def test_loads_import_no_planted_module(planted: Planted, tmp_path: Path) -> Non
 def test_watchers_and_fronts(planted: Planted, tmp_path: Path) -> None:
     """The processes that end brokers and peers import none, nor does a peer's front end, which finds no peer and ends after its imports."""
     release(tie(tmp_path / "no-cluster"))
-    with Servers.opened("none") as servers, pytest.raises(CannotRun, match="KeyError"):
-        front.start(servers, "none", "nowhere")
+    with Servers.opened("none") as servers, pytest.raises(CannotRun, match="No module named"):
+        front.start(servers, "loadtest.peers.none", "nowhere")
     assert planted.imported == []

@@ -7,11 +7,11 @@ from typing import Any
 import msgspec
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from loadtest.bench.generate import NOTARY, PARTY, party_key
 from loadtest.openloop.checker import Checker, ReceivedDecision
 from loadtest.openloop.generate import PlannedSubmission, generate
 from loadtest.openloop.plan import Mix
-from loadtest.signing import SubmissionSigner
+from loadtest.rig.generate import party_key
+from loadtest.rig.signing import NOTARY, PARTY, SubmissionSigner
 from notary.decision import leaf
 from notary.receipts import Issuer
 from notary.receipts.note import VerifierKey

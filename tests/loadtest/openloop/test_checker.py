@@ -85,7 +85,7 @@ def test_conflicts_are_held_to_the_letter() -> None:
     told = run[number][1][at]
     conflicts = tuple([replace(conflict, consumed_by="00" * 32) for conflict in told.conflicts])
     run[number][1][at] = replace(told, conflicts=conflicts)
-    assert any("what stands before it makes it" in text for text in checked(run))
+    assert any("the decisions before it make it" in text for text in checked(run))
 
 
 @pytest.mark.parametrize("member", ["position", "log_time"])
@@ -105,7 +105,7 @@ def test_a_decision_from_before_it_was_asked() -> None:
     checker = Checker(receipts=False)
     checker.answered(one, early, checker.position_highest)
     checker.answered(other, late, checker.position_highest)
-    assert any("was told before it was sent" in text for text in checker.violations)
+    assert any("was answered before it was sent" in text for text in checker.violations)
 
 
 def test_receipts_of_the_sample_are_verified() -> None:

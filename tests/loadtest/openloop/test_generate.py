@@ -6,10 +6,11 @@ from random import Random
 
 import pytest
 
-from loadtest.bench.generate import NOTARY, PARTY, party_key
 from loadtest.openloop.generate import drawing
 from loadtest.openloop.plan import Distribution, Mix
-from loadtest.openloop.pool import Pool
+from loadtest.openloop.process import Pool
+from loadtest.rig.generate import party_key
+from loadtest.rig.signing import NOTARY, PARTY
 from notary.parties import verifier
 from payload import decode_submission, signed_message
 from tests.asking.party import Party

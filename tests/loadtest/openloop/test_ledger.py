@@ -2,8 +2,7 @@
 
 import pytest
 
-from loadtest.openloop.checker import HEARD, Checker
-from loadtest.openloop.ledger import PAGE, Ledger
+from loadtest.openloop.checker import HEARD, PAGE, Checker, Ledger
 from tests.loadtest.openloop.honest import Honest, asked
 
 
@@ -42,9 +41,8 @@ def test_a_gap(at: int) -> None:
 
 def test_one_position_of_two_transactions() -> None:
     """Two processes that receive one position for different transactions are found."""
-    assert any(
-        "position 3 was told of" in text for text in _violations(HEARD.pack(3, b"one     ", 1) + HEARD.pack(3, b"other   ", 1), first=3)
-    )
+    heard = HEARD.pack(3, b"one     ", 1) + HEARD.pack(3, b"other   ", 1)
+    assert any("position 3 was reported for" in text for text in _violations(heard, first=3))
 
 
 def test_a_position_from_before_the_run() -> None:

@@ -18,9 +18,9 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from loadtest.bench.generate import NOTARY
 from loadtest.openloop.generate import PlannedSubmission
 from loadtest.rig import Service, make, worker
+from loadtest.rig.signing import NOTARY
 from payload import decode_submission
 from tests.loadtest.openloop.honest import Honest
 
@@ -86,12 +86,12 @@ def test_a_short_run_has_a_figure(tmp_path: Path, service: Service) -> None:
     locust = _locust(tmp_path, service.url, "--receipt-sample", "1", *options, *reports)
     output, errors = locust.communicate()
     assert locust.returncode == 0, output + errors
-    told = json.loads((tmp_path / "figure.json").read_text())["figure"]
-    assert (told["submissions"], told["requests"]) == (120, 240)
-    assert [stage["intended_requests_per_s"] for stage in told["stages"]] == [20, 60]
-    assert all(told["outcomes"].values()), told["outcomes"]
-    assert told["transactions_decided"] == sum(told["outcomes"].values()) == _decisions(service.url)
-    assert told["receipts_verified"] == told["transactions_decided"] + told["asked_again_and_told_the_same"] == 280
+    figure = json.loads((tmp_path / "figure.json").read_text())["figure"]
+    assert (figure["submissions"], figure["requests"]) == (120, 240)
+    assert [stage["intended_requests_per_s"] for stage in figure["stages"]] == [20, 60]
+    assert all(figure["outcomes"].values()), figure["outcomes"]
+    assert figure["transactions_decided"] == sum(figure["outcomes"].values()) == _decisions(service.url)
+    assert figure["receipts_verified"] == figure["transactions_decided"] + figure["repeated_with_the_same_answer"] == 280
     assert "submissions, 60/s" in (tmp_path / "report.html").read_text()
     assert "transactions, 60/s" in (tmp_path / "run_stats.csv").read_text()
     assert "60/s" in output
@@ -121,7 +121,7 @@ def test_a_run_that_is_cut_short_has_no_figure(tmp_path: Path, service: Service)
     locust.send_signal(signal.SIGINT)
     output, errors = locust.communicate()
     assert locust.returncode == 1, output + errors
-    assert "NO FIGURE: cut short" in errors
+    assert "NO FIGURE: interrupted" in errors
     assert not (tmp_path / "figure.json").exists()
 
 
@@ -162,7 +162,7 @@ async def test_a_notary_that_commits_everything_has_no_figure(tmp_path: Path) ->
         locust = _locust(tmp_path, url, "--rate", "50", "--run-time", "3", "--no-receipts", "--deadline", "60")
         output, errors = await asyncio.to_thread(locust.communicate)
     assert locust.returncode == 1, output + errors
-    assert "NO FIGURE: the notary broke its word" in errors
+    assert "NO FIGURE: the notary broke its promises" in errors
     assert "DOUBLE SPEND" in errors
     assert not (tmp_path / "figure.json").exists()
 
@@ -185,9 +185,9 @@ async def test_what_is_no_answer_is_asked_again(tmp_path: Path) -> None:
         locust = _locust(tmp_path, f"{url},{other}", *options)
         output, errors = await asyncio.to_thread(locust.communicate)
     assert locust.returncode == 0, output + errors
-    told = json.loads((tmp_path / "figure.json").read_text())["figure"]
-    assert told["attempts_retried"].keys() == {"status 202", "status 503", "broken: HTTPConnectionClosed"}
-    assert sum(told["attempts_retried"].values()) == len(bodies)
+    figure = json.loads((tmp_path / "figure.json").read_text())["figure"]
+    assert figure["attempts_retried"].keys() == {"status 202", "status 503", "broken: HTTPConnectionClosed"}
+    assert sum(figure["attempts_retried"].values()) == len(bodies)
 
 
 def test_what_cannot_be_loaded_says_so(tmp_path: Path) -> None:

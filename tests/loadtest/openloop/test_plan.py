@@ -1,66 +1,76 @@
-"""Tests stages and intended start times."""
+"""Tests that options become a plan, or a line with the reason why not."""
 
-from itertools import pairwise
+from argparse import ArgumentParser, Namespace
 
 import pytest
 
-from loadtest.openloop.plan import WARM_UP, Shape, Stage, begin_of, slots, slots_count, stages_of, submissions_of
+from loadtest.openloop.plan import LoadPlan, Unusable, add_arguments, plan_of, urls_of
 
 
-def test_the_rate_counts_requests() -> None:
-    """With a hundred requests a submission there are a hundredth of the submissions."""
-    stage = Stage("s", 10_000, 3)
-    assert submissions_of(stage, 1) == 30_000
-    assert submissions_of(stage, 100) == 300
+def _parsed(*arguments: str) -> Namespace:
+    parser = ArgumentParser()
+    parser.add_argument("--run-time", type=float)
+    add_arguments(parser)
+    return parser.parse_args(arguments)
 
 
-@pytest.mark.parametrize("processes", [1, 2, 3, 7])
-def test_processes_share_every_slot_once(processes: int) -> None:
-    """All processes together have the slots of a single process, each once and in order."""
-    stages = (Stage("a", 10, 3), Stage("b", 101, 1), Stage("c", 1, 5))
-    shares = [list(slots(stages, 1, process, processes)) for process in range(processes)]
-    assert sorted([slot for share in shares for slot in share]) == sorted(slots(stages, 1))
-    for process, share in enumerate(shares):
-        assert share == sorted(share, key=lambda slot: slot.due_s)
-        assert len(share) == slots_count(stages, 1, process, processes)
+def _plan(*arguments: str) -> LoadPlan:
+    return plan_of(_parsed(*arguments), ("http://a:1",), run="r", seed="s", notary_name="N", verifier_key="K")
 
 
-def test_starts_are_even_within_a_stage() -> None:
-    """Each stage's submissions are spread evenly over its time, from its start on."""
-    stages = (Stage("a", 20, 2), Stage("b", 80, 1))
-    for at, stage in enumerate(stages):
-        due = [slot.due_s for slot in slots(stages, 2) if slot.stage == at]
-        assert due[0] == begin_of(stages, at)
-        assert [later - earlier for earlier, later in pairwise(due)] == pytest.approx([2 / stage.requests_per_s] * (len(due) - 1))
+def test_defaults() -> None:
+    """The defaults are four inputs a request, one request a submission, a thousand a second; names and key are the notary's."""
+    plan = _plan()
+    assert (plan.mix.inputs, plan.mix.inputs_distribution, plan.mix.submission_requests) == (4.0, "fixed", 1)
+    assert [stage.requests_per_s for stage in plan.stages] == [1_000.0]
+    assert (plan.notary_name, plan.verifier_key, plan.key_file) == ("N", "K", None)
+
+
+def test_every_option_arrives() -> None:
+    """The plan has the value of every option."""
+    text = """--shape steps --steps 10,20 --run-time 8 --warm-up 1 --deadline 3 --requests-per-submission 7
+        --inputs 5 --inputs-distribution poisson --double-spends .1 --references .2 --windows .3 --retries .4
+        --notary-name M --party P --key F --verifier-key V --receipt-sample 1"""
+    plan = _plan(*text.split())
+    assert [(stage.requests_per_s, stage.seconds) for stage in plan.stages] == [(10, 1), (10, 4), (20, 4)]
+    mix = plan.mix
+    assert (mix.submission_requests, mix.inputs, mix.inputs_distribution) == (7, 5, "poisson")
+    assert (mix.double_spends, mix.references, mix.windows, mix.retries) == (0.1, 0.2, 0.3, 0.4)
+    assert (plan.notary_name, plan.party, plan.key_file, plan.verifier_key) == ("M", "P", "F", "V")
+    assert (plan.receipt_sample, plan.deadline_s) == (1, 3)
+
+
+def test_defaults_keep_their_types() -> None:
+    """No option that the web form shows has the default None: Locust's form would turn it into text."""
+    own = vars(_parsed())
+    assert [name for name, value in own.items() if value is None] == ["run_time"]
 
 
 @pytest.mark.parametrize(
-    ("shape", "rates"),
+    "wrong",
     [
-        ("steady", [100.0]),
-        ("soak", [100.0]),
-        ("steps", [float(step) for step in range(1_000, 10_001, 1_000)]),
-        ("spike", [100.0, 500.0, 100.0]),
+        "--rate 0",
+        "--shape steps --steps 1,two",
+        "--inputs 0",
+        "--requests-per-submission 1001",
+        "--retries 0.9",
+        "--receipt-sample 2",
+        "--deadline 0",
     ],
 )
-def test_shapes(shape: Shape, rates: list[float]) -> None:
-    """Each shape has its rates, and takes the given time, whatever its stages."""
-    stages = stages_of(shape, 100.0, 30.0)
-    assert [stage.requests_per_s for stage in stages] == rates
-    assert sum([stage.seconds for stage in stages]) == pytest.approx(30.0)
+def test_what_makes_no_load(wrong: str) -> None:
+    """Values out of range are rejected before anything is created."""
+    with pytest.raises(Unusable):
+        _plan(*wrong.split())
 
 
-def test_a_warm_up_comes_first_and_does_not_count() -> None:
-    """The warm-up comes first, at the first stage's rate, and is the only stage that does not count."""
-    stages = stages_of("steps", 1.0, 10.0, [5.0, 9.0], warm_up_seconds=3.0)
-    assert stages[0] == Stage(WARM_UP, 5.0, 3.0)
-    assert [stage.counts for stage in stages] == [False, True, True]
+@pytest.mark.parametrize("host", [None, "", "localhost:80", "ftp://a", "http://a/path"])
+def test_hosts_that_are_none(host: str | None) -> None:
+    """Without a usable URL the options are rejected."""
+    with pytest.raises(Unusable):
+        urls_of(host)
 
 
-@pytest.mark.parametrize(
-    ("rate", "seconds", "steps", "warm_up"), [(0.0, 1.0, [1.0], 0.0), (1.0, -1.0, [1.0], 0.0), (1.0, 1.0, [], 0.0), (1.0, 1.0, [1.0], -1.0)]
-)
-def test_what_is_no_schedule_is_refused(rate: float, seconds: float, steps: list[float], warm_up: float) -> None:
-    """A schedule without a rate, time or steps, or with a negative warm-up, is rejected."""
-    with pytest.raises(ValueError, match="more than nothing"):
-        stages_of("steady" if steps else "steps", rate, seconds, steps, warm_up_seconds=warm_up)
+def test_several_hosts() -> None:
+    """`--host` takes several URLs, separated by commas."""
+    assert urls_of("http://a:1, http://b:2/") == ("http://a:1", "http://b:2")

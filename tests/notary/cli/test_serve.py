@@ -16,7 +16,7 @@ from typing import Any
 import httpx
 import pytest
 
-from loadtest.bench.facts import family
+from loadtest.rig.machine import family
 from notary.index import Index
 from notary.index.store import META, STATES
 from notary.verify import verify_receipt

@@ -13,7 +13,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from loadtest.bench.facts import family
+from loadtest.rig.machine import family
 from tests.notary.http.asking import Asking, Wire, post_head
 from tests.notary.party import Bank, spend
 from tests.notary.process import EXIT_S_MAX, NotaryDirectory, NotaryProcess, is_running

@@ -11,7 +11,7 @@ from typing import Any
 import httpx
 import pytest
 
-from loadtest.bench.facts import family
+from loadtest.rig.machine import family
 from notary.config import load
 from notary.http import App
 from notary.intake import Intake

@@ -1,0 +1,196 @@
+"""A figure: the complete description of one kind of result. Each file of `figures/` describes its own, and no other file names them.
+
+A figure is measured by parts, each on one system under test and with one or more steps; or by a command of its own. Its results are JSON
+lines (`report`). Its tables and its picture on docs/performance.md are made from them (`page`).
+"""
+
+import argparse
+import contextlib
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
+
+import msgspec
+
+from deploy.local import CannotRun
+from loadtest.bench.report import Report, ResultLine, report_to
+from loadtest.rig import RunningNotary, brokers_of, interrupt_once, log_name, notary_on
+from loadtest.rig.progress import progress
+from ordering.errors import NotaryError
+
+if TYPE_CHECKING:  # `make bench` needs no plots
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure as Picture
+
+Row: TypeAlias = Sequence[str]
+Lines: TypeAlias = Sequence[ResultLine]
+START_S: Final = {0: 2.0, 1: 6.0, 3: 10.0}
+"""The approximate seconds until brokers and workers serve, by the number of brokers."""
+
+
+class RunOptions(msgspec.Struct, frozen=True):
+    """The options of a run of the bench."""
+
+    seconds: float
+    """The length of an `end-to-end` load; the others are in proportion."""
+    seed: int = 1
+    quick: bool = False
+    brokers: int | None = None
+    """Measure only with this number of brokers; None: with all that the figure has."""
+
+
+class Step(msgspec.Struct, frozen=True):
+    """One measurement of a part; `run` gets the object that the part opened."""
+
+    text: str
+    seconds: float
+    run: Callable[[Any], None]
+
+
+class Part(msgspec.Struct, frozen=True):
+    """Measurements on one system under test."""
+
+    text: str
+    seconds: float
+    """The approximate time that `open` takes."""
+    open: Callable[[], AbstractContextManager[Any]]
+    steps: Sequence[Step]
+
+
+class Figure(msgspec.Struct, frozen=True):
+    """One kind of result: the way to measure it, and its tables and picture on the page."""
+
+    name: str
+    question: str
+    parts: Callable[[Report, RunOptions], Sequence[Part]] | None = None
+    """None: it is measured by a command of its own, not by `make bench`."""
+    tables: Mapping[str, Callable[[Lines], Sequence[Row]]] = {}
+    """By the name of its marker in the page: makes the rows of the last result of each case, head first."""
+    draw: "Callable[[Picture, Lines], None] | None" = None
+
+
+# ---- parts ----
+
+
+def part_alone(name: str, measure: Callable[[Report, float, int], None], times: float) -> Callable[[Report, RunOptions], Sequence[Part]]:
+    """Returns the parts of a figure that needs no notary: `times` is its length, as a multiple of a quarter of a load."""
+
+    def parts(report: Report, options: RunOptions) -> Sequence[Part]:
+        seconds = options.seconds / 4
+        step = Step(name, seconds * times, lambda opened: measure(report, seconds, options.seed))
+        return [Part(name, 0.0, contextlib.nullcontext, [step])]
+
+    return parts
+
+
+def part_on_brokers(
+    name: str, measure: Callable[[Report, str, int, float, int], None], share: float, times: float
+) -> Callable[[Report, RunOptions], Sequence[Part]]:
+    """Returns the parts of a figure that needs brokers alone, three of them: `share` is its seconds' share of a load."""
+
+    def parts(report: Report, options: RunOptions) -> Sequence[Part]:
+        brokers, seconds = 3 if options.brokers is None else options.brokers, options.seconds * share
+        if not brokers:
+            return []
+        step = Step(name, seconds * times, lambda cluster: measure(report, cluster.bootstrap, brokers, seconds, options.seed))
+        return [Part(f"{name}, {log_name(brokers)}", START_S[brokers], lambda: brokers_of(brokers), [step])]
+
+    return parts
+
+
+def load_s(seconds: float) -> float:
+    """Returns the approximate time of a load of this length, including the generation of its bodies."""
+    return seconds * 1.5 + 1.5
+
+
+# ---- a command that measures one figure, on a notary of its own ----
+
+
+def add_arguments(parser: argparse.ArgumentParser, out: str) -> None:
+    """Add the options that all such commands share; `out` is the default file for the line."""
+    parser.add_argument("--submission-requests", type=int, default=100, metavar="N", help="requests of a submission (default: 100)")
+    parser.add_argument("--inputs", type=int, default=1, metavar="N", help="inputs of a request (default: 1)")
+    parser.add_argument("--brokers", type=int, choices=(0, 1, 3), default=1, help="0: the embedded log (default: 1)")
+    parser.add_argument("--intake-processes", type=int, default=0, metavar="N", help="of the worker (default: none)")
+    parser.add_argument("--seed", type=int, default=1, help="of everything that is made (default: 1)")
+    parser.add_argument("--out", default=out, metavar="FILE", help=f"where the JSON line is added; - is stdout (default: {out})")
+
+
+def run_alone(chosen: argparse.Namespace, measure: Callable[[Report, RunningNotary], None]) -> int:
+    """Start a notary, measure it, stop it; returns the exit code."""
+
+    def measured() -> Report:
+        with report_to(chosen.out, append=True) as report, notary_on(chosen.brokers, intake=chosen.intake_processes) as running:
+            report.begin()
+            measure(report, running)
+        return report
+
+    interrupt_once()
+    return exit_code(measured)
+
+
+def exit_code(measure: Callable[[], Report]) -> int:
+    """Measure; returns the exit code, after printing any error.
+
+    0: measured. 1: a load saw errors. 2: the measurement was impossible, or it was interrupted before its line was written.
+    """
+    try:
+        report = measure()
+    except (CannotRun, NotaryError, RuntimeError, OSError) as problem:
+        progress(f"cannot go on: {problem}")
+        return 2
+    except KeyboardInterrupt:
+        progress("interrupted")
+        return 2
+    return 1 if report.failed else 0
+
+
+# ---- tables ----
+
+
+def number(line: ResultLine, name: str) -> str:
+    """Returns a value as a cell; empty if the line does not have it."""
+    value: Any = line.figures.get(name)
+    if value is None:
+        return ""
+    return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"
+
+
+def milliseconds(line: ResultLine, *names: str) -> list[str]:
+    """Returns values in milliseconds as cells; empty if the line does not have them."""
+    return [f"{cell} ms" if (cell := number(line, name)) else "" for name in names]
+
+
+def rate_rows(lines: Lines) -> Sequence[Row]:
+    """Returns the rows of a figure without a load: its rate and its CPU time."""
+    head = ("case", "requests/s", "inputs/s", "CPU microseconds a request")
+    return [head] + [
+        (line.case, *[number(line, name) for name in ("requests_per_s", "inputs_per_s", "cpu_us_per_request")]) for line in lines
+    ]
+
+
+# ---- pictures ----
+
+COLOURS: Final = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#F0E442")
+"""The palette of Okabe and Ito, distinguishable with any colour vision; shapes and dashes differ too."""
+MARKS: Final = ("o", "s", "^", "D", "v", "P", "X", "*")
+
+
+def series(lines: Iterable[ResultLine], name_of: Callable[[ResultLine], str]) -> dict[str, list[ResultLine]]:
+    """Returns the lines by name."""
+    found: dict[str, list[ResultLine]] = {}
+    for line in lines:
+        found.setdefault(name_of(line), []).append(line)
+    return found
+
+
+def values(moments: Sequence[Mapping[str, Any]], name: str) -> list[float]:
+    """Returns one value of each moment."""
+    return [moment[name] for moment in moments]
+
+
+def thousands(axes: "Axes") -> None:
+    """Write the numbers of both axes with commas."""
+    axes.xaxis.set_major_formatter(lambda value, _: f"{value:,.0f}")
+    if axes.get_yscale() == "linear":
+        axes.yaxis.set_major_formatter(lambda value, _: f"{value:,.0f}")

@@ -1,0 +1,293 @@
+"""Many requests in one run, which shows whether the last are as fast as the first.
+
+    python -P -m loadtest.bench.figures.long [--requests 10000000] [--inputs 1] [--brokers 1] [--out bench-long.jsonl] [--ready]
+
+One worker, a closed loop, all answers checked; another process generates the submissions concurrently (`Ahead`). The figures of each tenth
+of the requests: the rate, latencies, CPU seconds for a thousand requests of worker, brokers and load, the worker's memory, and the disk
+space of index and log; also memory and rate by time. Ctrl-C ends it and reports the figures measured so far.
+
+`--ready` measures at the end how soon a worker with an empty disk is ready: by a snapshot and by a replay of the log that was just filled.
+Two new workers start in turn beside the one that was loaded.
+"""
+
+import argparse
+import asyncio
+import signal
+import sys
+import time
+from collections.abc import Sequence
+from itertools import pairwise
+from pathlib import Path
+from statistics import median
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import uvloop
+
+from loadtest.bench.figure import COLOURS, Figure, Lines, Row, add_arguments, run_alone, thousands, values
+from loadtest.bench.loads import Case, closed_load, name_of, run_load
+from loadtest.bench.report import Report
+from loadtest.rig import RunningNotary, interrupt_once, notary, worker
+from loadtest.rig.closed_loop import ClosedLoop, wrong
+from loadtest.rig.generate import Ahead
+from loadtest.rig.latencies import Latencies
+from loadtest.rig.machine import costs, cpu_seconds, disk_bytes, resident_bytes
+from loadtest.rig.progress import Bar, progress
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure as Picture
+
+TENTHS = 10
+LOOK_S = 1.0
+LOOKS_LISTED_MAX = 240
+WARM_UP_S = 4.0
+MIB = 1 << 20
+READY_S_MAX = 3_600.0
+LOADED = "w1"
+"""The name of the worker that the rig starts first."""
+
+
+class Look(msgspec.Struct, frozen=True):
+    """The counters at one moment; seconds from the start, CPU time since the processes began."""
+
+    seconds: float
+    requests: int
+    worker_bytes: int
+    brokers_bytes: int
+    cpu_s: dict[str, float]
+
+
+class Tenth(msgspec.Struct, frozen=True):
+    """The state at the end of a tenth of the requests."""
+
+    look: Look
+    latencies: Latencies
+    index_bytes: int
+    log_bytes: int
+
+
+class LongLoad:
+    """A closed loop over the submissions of another process, with a look at everything now and then."""
+
+    def __init__(self, running: RunningNotary, ahead: Ahead, requests_of_each: int) -> None:
+        self._running = running
+        self._ahead = ahead
+        self._each = requests_of_each
+        self._requests_max = ahead.left * requests_of_each
+        self._started_s = 0.0
+        self.loop = ClosedLoop(ahead, lambda answer, ids: wrong(answer, ids, receipts=True), stops_at_failure=True)
+        self.loop.on_answer = self._answered
+        self.requests = 0
+        self.looks: list[Look] = []
+        self.tenths: list[Tenth] = []
+
+    async def run(self, connections: int) -> None:
+        """Run until all is answered, an error occurs, or it is cancelled."""
+        await self._ahead.filled()
+        await self.loop.connect(self._running.urls[:1], connections)
+        self._started_s = time.perf_counter()
+        self.looks.append(self._look())
+        looking = asyncio.create_task(self._keep_looking())
+        try:
+            await self.loop.run()
+        finally:
+            looking.cancel()
+
+    def _answered(self) -> None:
+        self.requests += self._each
+        if self.requests * TENTHS >= self._requests_max * (len(self.tenths) + 1):
+            sizes = [disk_bytes(folder) for folder in (self._running.index, self._running.log)]
+            self.tenths.append(Tenth(self._look(), self.loop.latencies, *sizes))
+            self.loop.begin()
+
+    async def _keep_looking(self) -> None:
+        bar = Bar()
+        try:
+            while True:
+                await asyncio.sleep(LOOK_S)
+                before, look = self.looks[-1], self._look()
+                self.looks.append(look)
+                rate, memory = _rate(before, look), look.worker_bytes // MIB
+                details = f"{look.requests:,} of {self._requests_max:,} requests, now {rate:,.0f}/s, worker {memory} MiB"
+                bar.show(look.requests / self._requests_max, f"tenth {min(len(self.tenths) + 1, TENTHS)}", details)
+        finally:
+            bar.end()
+
+    def _look(self) -> Look:
+        pids, spent = self._running.pids, costs(self._running.pids)
+        return Look(
+            seconds=time.perf_counter() - self._started_s,
+            requests=self.requests,
+            worker_bytes=resident_bytes(pids["worker"]),
+            brokers_bytes=resident_bytes(pids.get("brokers", [])),
+            cpu_s=spent | {"load": spent["load"] + cpu_seconds([self._ahead.pid])},
+        )
+
+
+def figures_of(load: LongLoad) -> dict[str, Any]:
+    """Returns the figures of a long load, complete or not."""
+    ends = [load.looks[0], *[tenth.look for tenth in load.tenths]]
+    tenths = [
+        {
+            "requests_per_s": _rate(before, tenth.look),
+            "latency_ms_p50": tenth.latencies.percentile_ms(50),
+            "latency_ms_p99": tenth.latencies.percentile_ms(99),
+            **{
+                f"{name}_cpu_s_per_1000": (cpu_s - before.cpu_s[name]) / (tenth.look.requests - before.requests) * 1000
+                for name, cpu_s in tenth.look.cpu_s.items()
+            },
+            "worker_mib": tenth.look.worker_bytes / MIB,
+            "brokers_mib": tenth.look.brokers_bytes / MIB,
+            "index_mib": tenth.index_bytes / MIB,
+            "log_mib": tenth.log_bytes / MIB,
+        }
+        for before, tenth in zip(ends, load.tenths, strict=False)
+    ]
+    last = max(load.looks[-1], ends[-1], key=lambda look: look.seconds)
+    looks = load.looks[:: len(load.looks) // LOOKS_LISTED_MAX + 1]
+    figures: dict[str, Any] = {
+        "requests": load.requests,
+        "seconds": last.seconds,
+        "requests_per_s": load.requests / last.seconds if last.seconds else 0.0,
+        "tenths": tenths,
+        "by_time": [
+            {"seconds": after.seconds, "requests_per_s": _rate(before, after), "worker_mib": after.worker_bytes / MIB}
+            for before, after in pairwise(looks)
+        ],
+        "load_cores": (last.cpu_s["load"] - load.looks[0].cpu_s["load"]) / last.seconds if last.seconds else 0.0,
+        "load_waited_s": load.loop.starved_s,
+        "errors": load.loop.failures.count,
+    }
+    if len(tenths) == TENTHS:
+        figures["last_to_first_tenth"] = tenths[-1]["requests_per_s"] / tenths[0]["requests_per_s"]
+        rates = [tenth["requests_per_s"] for tenth in tenths]
+        figures["slowest_to_median_tenth"] = min(rates) / median(rates)
+    return figures
+
+
+def _rate(before: Look, after: Look) -> float:
+    return (after.requests - before.requests) / max(after.seconds - before.seconds, 1e-9)
+
+
+async def _drive(running: RunningNotary, chosen: argparse.Namespace) -> tuple[LongLoad, bool]:
+    """Returns the load, and True if it was completed."""
+    submissions = chosen.requests // chosen.submission_requests
+    async with Ahead.of(chosen.seed, chosen.submission_requests, chosen.inputs, submissions) as ahead:
+        load = LongLoad(running, ahead, chosen.submission_requests)
+        progress("making the first submissions")
+        driving = asyncio.create_task(load.run(chosen.connections))
+        for number in (signal.SIGINT, signal.SIGTERM):
+            asyncio.get_running_loop().add_signal_handler(number, driving.cancel)
+        await asyncio.wait([driving])
+        if driving.cancelled():
+            return load, False
+        driving.result()
+        return load, not load.loop.failures.count
+
+
+def measure(report: Report, running: RunningNotary, chosen: argparse.Namespace) -> None:
+    """Measure the figure `long`, on a running notary."""
+    case = Case(chosen.submission_requests, chosen.inputs)
+    if chosen.warm_up:
+        run_load(closed_load(running, case, chosen.warm_up, chosen.seed + 1))
+    report.begin()
+    load, complete = uvloop.run(_drive(running, chosen))
+    interrupt_once()  # the loop had replaced these signal handlers
+    for failure in load.loop.failures.first:
+        progress(f"load: {failure}")
+    names = ("requests", "submission_requests", "inputs", "connections", "brokers", "seed", "warm_up")
+    parameters = {name: getattr(chosen, name) for name in names} | {"log": running.log_name}
+    figures = figures_of(load) if load.looks else {"requests": 0}
+    if not complete and not load.loop.failures.count:
+        figures["interrupted"] = True
+    report.add("long", f"{chosen.requests:,} requests, {name_of(case, running)}", figures, parameters, failed=not complete)
+    if chosen.ready and complete:
+        measure_ready(report, running, chosen.requests)
+
+
+def measure_ready(report: Report, running: RunningNotary, requests: int) -> None:
+    """Measure the figure `ready` on a notary that has decided this number of requests."""
+    config, folder = running.config, running.index.parent / "snapshots"
+    began = time.monotonic()
+    notary("snapshot", "create", "--config", str(config), "--name", LOADED, "--url", str(folder))
+    took_s = time.monotonic() - began
+    restored, replayed = _start(config, "restores", str(folder)), _start(config, "replays", "")
+    figures = {
+        "requests": requests,
+        "snapshot_s": took_s,
+        "snapshot_mib": disk_bytes(folder) / (1 << 20),
+        "restored": restored,
+        "replayed": replayed,
+        "share_of_replay": restored["seconds"] / replayed["seconds"],
+    }
+    report.add("ready", f"ready after {requests:,} requests, {running.log_name}", figures, {"log": running.log_name})
+
+
+def _start(config: Path, name: str, url: str) -> dict[str, float]:
+    """Start a worker without an index, with this URL for snapshots; returns the seconds until it was ready, and its CPU seconds."""
+    progress(f"ready: {name}")
+    began = time.monotonic()
+    with worker(config, name, {"NOTARY_SNAPSHOTS_URL": url, "NOTARY_SNAPSHOTS_EVERY_S": "0"}, ready_s_max=READY_S_MAX) as service:
+        return {"seconds": time.monotonic() - began, "cpu_s": cpu_seconds([service.pid])}
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Measure; returns the exit code."""
+    parser = argparse.ArgumentParser(prog="python -P -m loadtest.bench.figures.long", description="Many requests in one run.")
+    parser.add_argument("--requests", type=int, default=10_000_000, metavar="N", help="of them all (default: 10,000,000)")
+    parser.add_argument("--connections", type=int, default=24, metavar="N", help="of the load (default: 24)")
+    parser.add_argument("--warm-up", type=float, default=WARM_UP_S, metavar="S", help=f"seconds before it (default: {WARM_UP_S:g})")
+    parser.add_argument(
+        "--ready", action="store_true", help="then: how soon a worker without an index is ready, by a snapshot and by a replay"
+    )
+    add_arguments(parser, "bench-long.jsonl")
+    chosen = parser.parse_args(arguments)
+    if chosen.requests < chosen.submission_requests * TENTHS:
+        parser.error(f"--requests: at least {TENTHS} submissions")
+    return run_alone(chosen, lambda report, running: measure(report, running, chosen))
+
+
+# ---- a table and a picture ----
+
+
+def _rows(lines: Lines) -> Sequence[Row]:
+    line = lines[-1]
+    head = ("tenth", "requests/s", "p50", "p99", "worker, CPU s for 1,000", "brokers", "worker's memory", "index", "log")
+    rows: list[Row] = [head]
+    for number, tenth in enumerate(line.figures["tenths"], 1):
+        latencies = [f"{tenth[name]:,.0f} ms" for name in ("latency_ms_p50", "latency_ms_p99")]
+        costs = [f"{tenth[name]:.3f}" if name in tenth else "" for name in ("worker_cpu_s_per_1000", "brokers_cpu_s_per_1000")]
+        sizes = [f"{tenth[name]:,.0f} MiB" for name in ("worker_mib", "index_mib", "log_mib")]
+        rows.append((str(number), f"{tenth['requests_per_s']:,.0f}", *latencies, *costs, *sizes))
+    ratio, cores = line.figures.get("last_to_first_tenth"), line.figures["load_cores"]
+    everything = (
+        f"all: {line.case}"
+        + ("" if ratio is None else f"; the last tenth to the first: {ratio:.2f}")
+        + f"; the load took {cores:.2f} cores"
+    )
+    rows.append((everything, f"{line.figures['requests_per_s']:,.0f}", *[""] * 7))
+    return rows
+
+
+def _draw(picture: "Picture", lines: Lines) -> None:
+    rates, memory = picture.subplots(2, 1, sharex=True, height_ratios=[2, 1])
+    for at, line in enumerate(lines):
+        moments = line.figures["by_time"]
+        seconds = values(moments, "seconds")
+        style: dict[str, Any] = {"color": COLOURS[at], "linewidth": 1.2, "linestyle": ("-", "--", ":", "-.")[at % 4]}
+        rates.plot(seconds, values(moments, "requests_per_s"), label=line.case, **style)
+        memory.plot(seconds, values(moments, "worker_mib"), **style)
+    rates.set(ylabel="decided requests a second", ylim=(0, None))
+    rates.set_title("Rate and memory over a long run")
+    memory.set(xlabel="seconds", ylabel="worker, MiB", ylim=(0, None))
+    thousands(rates)
+    rates.legend(fontsize=7)
+
+
+FIGURES = (
+    Figure("long", "is the ten millionth request as fast as the first?", tables={"long": _rows}, draw=_draw),
+    Figure("ready", "how soon is a worker with an empty disk ready?"),
+)
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,180 @@
+"""The performance of the log itself: the same bytes appended to both topics at once and read back, nothing decoded or decided.
+
+It uses plain aiokafka without any code of `ordering`, and so gives the limit that everything else is compared with.
+"""
+
+import asyncio
+import contextlib
+import time
+from collections.abc import AsyncIterator, Sequence
+from itertools import islice
+from typing import Any
+
+import msgspec
+from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
+
+from loadtest.bench.figure import Figure, part_on_brokers
+from loadtest.bench.report import Report
+from loadtest.rig.generate import payload_values
+from loadtest.rig.latencies import Latencies
+from ordering.topics import create_topics, topic_names
+
+PARTITIONS = 16
+IN_FLIGHT = 4
+BATCH_BYTES_MAX = 1 << 20
+KEY = bytes(16)
+WARM_UP_SHARE = 0.25
+"""The warm-up's share of the time: brokers that were just started are slow."""
+
+WARM_UP_PAIRS = 50
+
+ENTRY_BYTES = 170
+"""An entry without its transaction ids, signature included."""
+
+
+class Idle(msgspec.Struct, frozen=True):
+    """The latency of two concurrent appends on an idle system, one pair after another."""
+
+    ms_p50: float
+    ms_p99: float
+    pairs: int
+
+
+def measure(report: Report, bootstrap: str, brokers: int, seconds: float, seed: int) -> None:
+    """Measure the figure `raw`: appending and reading at two sizes of batch, and the idle latency."""
+    for name, submission_requests, batch_bytes in (("small batches", 1, 32 << 10), ("large batches", 100, 512 << 10)):
+        prefix = f"raw-{name.split()[0]}"
+        figures = asyncio.run(_throughput(bootstrap, prefix, submission_requests, batch_bytes, seconds / 2, seed))
+        case = f"append to both topics and read back, {name}, {brokers} brokers"
+        parameters = {"brokers": brokers, "batch_bytes": batch_bytes, "inputs": 4, "in_flight": IN_FLIGHT, "seed": seed}
+        report.add("raw", case, figures, parameters)
+    idle = asyncio.run(idle_latency(bootstrap, "raw-idle", 200, seed))
+    report.add("raw", f"two appends at once, idle, {brokers} brokers", msgspec.structs.asdict(idle), {"brokers": brokers})
+
+
+async def idle_latency(bootstrap: str, prefix: str, pairs: int, seed: int) -> Idle:
+    """Measure one round trip of R1: a submission of one request and its entry, both acknowledged."""
+    await create_topics(bootstrap, prefix, payload_partitions=PARTITIONS)
+    ordering, payload = topic_names(prefix)
+    value = next(payload_values(seed, 1, 4, 1)).value
+    took = Latencies()
+    async with producer(bootstrap) as send:
+        for at in range(pairs + WARM_UP_PAIRS):
+            started = time.perf_counter()
+            both = await asyncio.gather(
+                send.send(payload, value, KEY, at % PARTITIONS), send.send(ordering, bytes(ENTRY_BYTES + 32), None, 0)
+            )
+            await asyncio.gather(*both)
+            if at >= WARM_UP_PAIRS:  # the first pairs meet cold connections and metadata
+                took.add((time.perf_counter() - started) * 1000)
+    return Idle(took.percentile_ms(50), took.percentile_ms(99), pairs)
+
+
+async def _throughput(
+    bootstrap: str, prefix: str, submission_requests: int, batch_bytes: int, seconds: float, seed: int
+) -> dict[str, float]:
+    await create_topics(bootstrap, prefix, payload_partitions=PARTITIONS)
+    ordering, payload = topic_names(prefix)
+    values = list(islice(payload_values(seed, submission_requests, 4, batch_bytes), 32))
+    batches = requests = octets = counted = requests_counted = octets_counted = 0
+    started = time.perf_counter()
+    counts_from, ends_at = started + seconds * WARM_UP_SHARE, started + seconds * (1 + WARM_UP_SHARE)
+    async with producer(bootstrap) as send:
+
+        async def append() -> None:
+            nonlocal batches, requests, octets, counted, requests_counted, octets_counted
+            while time.perf_counter() < ends_at:
+                batches += 1
+                made = values[batches % len(values)]
+                entry = bytes(ENTRY_BYTES) + b"".join(made.ids)
+                both = await asyncio.gather(send.send(payload, made.value, KEY, batches % PARTITIONS), send.send(ordering, entry, None, 0))
+                await asyncio.gather(*both)
+                requests += len(made.ids)
+                octets += len(made.value) + len(entry)
+                if time.perf_counter() >= counts_from:
+                    counted += 1
+                    requests_counted += len(made.ids)
+                    octets_counted += len(made.value) + len(entry)
+
+        await asyncio.gather(*[append() for _ in range(IN_FLIGHT)])
+        appended_s = time.perf_counter() - counts_from
+    read_s, read = await read_back(bootstrap, prefix)
+    assert read == 2 * batches, f"{read} records were read and {2 * batches} appended"
+    return {
+        "append_requests_per_s": requests_counted / appended_s,
+        "append_mb_per_s": octets_counted / appended_s / 1e6,
+        "append_records_per_s": 2 * counted / appended_s,
+        "read_requests_per_s": requests / read_s,
+        "read_mb_per_s": octets / read_s / 1e6,
+        "requests_per_batch": requests / batches,
+    }
+
+
+async def read_back(bootstrap: str, prefix: str) -> tuple[float, int]:
+    """Returns (seconds, records) for reading everything in both topics, with the fetch settings of `ordering.kafka`."""
+    partitions = streams(prefix)
+    async with consumer(bootstrap) as client:
+        ends = await client.end_offsets(partitions)
+        started = time.perf_counter()
+        read_all(client, partitions)
+        left, read = sum(ends.values()), 0
+        while left > read:
+            fetched = await client.getmany(timeout_ms=10_000)
+            if not fetched:
+                raise RuntimeError(f"{left - read} records of {prefix} do not come")
+            read += sum(map(len, fetched.values()))
+        return time.perf_counter() - started, read
+
+
+def streams(prefix: str) -> list[TopicPartition]:
+    """Returns the ordering partition and all payload partitions."""
+    ordering, payload = topic_names(prefix)
+    return [TopicPartition(ordering, 0), *[TopicPartition(payload, number) for number in range(PARTITIONS)]]
+
+
+def read_all(client: Any, partitions: Sequence[TopicPartition]) -> None:
+    """Assign these partitions to a consumer, from offset 0."""
+    client.assign(partitions)
+    for partition in partitions:
+        client.seek(partition, 0)
+
+
+@contextlib.asynccontextmanager
+async def consumer(bootstrap: str) -> AsyncIterator[Any]:
+    """Yields a consumer without partitions, with the fetch settings of `ordering.kafka`."""
+    client = AIOKafkaConsumer(
+        bootstrap_servers=bootstrap,
+        group_id=None,
+        enable_auto_commit=False,
+        auto_offset_reset="none",
+        fetch_max_wait_ms=100,
+        fetch_max_bytes=16 << 20,
+        max_partition_fetch_bytes=4 << 20,
+        max_poll_records=4096,
+    )
+    await client.start()
+    try:
+        yield client
+    finally:
+        await client.stop()
+
+
+@contextlib.asynccontextmanager
+async def producer(bootstrap: str) -> AsyncIterator[Any]:
+    """Yields an idempotent producer, with the settings of `ordering.kafka`."""
+    client = AIOKafkaProducer(
+        bootstrap_servers=bootstrap,
+        enable_idempotence=True,
+        acks="all",
+        linger_ms=0,
+        max_batch_size=BATCH_BYTES_MAX,
+        max_request_size=8 << 20,
+    )
+    await client.start()
+    try:
+        yield client
+    finally:
+        await client.stop()
+
+
+FIGURES = (Figure("raw", "how fast is the log itself, with nothing decoded or decided?", part_on_brokers("raw", measure, 0.5, 4.0)),)

@@ -1,0 +1,191 @@
+"""The loads of the bench: the parameters, the process and the figures of a closed loop and of an open loop for one case."""
+
+from typing import Any, Final
+
+import msgspec
+
+from loadtest.rig import RunningNotary, run_module
+from loadtest.rig.closed_loop import ClosedLoad, LoadResult
+from loadtest.rig.latencies import Percentiles
+from loadtest.rig.open_loop import Offer, Offered
+from loadtest.rig.progress import progress
+
+INPUTS: Final = 4
+
+
+class Case(msgspec.Struct, frozen=True):
+    """One kind of load."""
+
+    requests: int
+    """Requests of a submission."""
+    inputs: int
+    connections: int = 0
+    """The connections to each worker; 0 for as many as keep it busy."""
+
+
+def name_of(case: Case, running: RunningNotary) -> str:
+    """Returns the name of a case on that notary."""
+    workers = "" if len(running.urls) == 1 else f", {len(running.urls)} workers"
+    if running.intake:
+        workers += f", {running.intake} intake {'process' if running.intake == 1 else 'processes'}"
+    inputs = "1 input" if case.inputs == 1 else f"{case.inputs:,} inputs"
+    connections = f", {case.connections} connections" if case.connections else ""
+    return f"{case.requests} a submission, {inputs}, {running.log_name}{workers}{connections}"
+
+
+def connections_of(requests: int, inputs: int = INPUTS) -> int:
+    """Returns the number of connections that keep one worker busy with such submissions."""
+    return 16 if inputs > 100 else {1: 64, 10: 32}.get(requests, 24)
+
+
+def ahead_of(requests: int, inputs: int, seconds: float) -> int:
+    """Returns the number of submissions to generate for a closed loop of this length: more than any known machine decides."""
+    per_s = 250 if inputs > 100 else {1: 7_000, 10: 2_000}.get(requests, (60_000 if inputs == 1 else 40_000) / requests)
+    return max(1, int(per_s * seconds))
+
+
+def closed_load(running: RunningNotary, case: Case, seconds: float, seed: int, *, receipts: bool = True) -> ClosedLoad:
+    """Returns the parameters of a closed loop for that case."""
+    return ClosedLoad(
+        urls=running.urls,
+        # Each load has its own states: they can be consumed only once.
+        seed=seed,
+        requests=case.requests,
+        inputs=case.inputs,
+        connections=(case.connections or connections_of(case.requests, case.inputs)) * len(running.urls),
+        seconds=seconds,
+        submissions_max=ahead_of(case.requests, case.inputs, seconds),
+        pids=dict(running.pids),
+        receipts=receipts,
+    )
+
+
+def parameters_of(load: ClosedLoad, log: str) -> dict[str, Any]:
+    """Returns the parameters of a load for its line; `log` is the name of the log under test."""
+    kept = {key: value for key, value in msgspec.structs.asdict(load).items() if key not in ("urls", "pids", "marked", "submissions_max")}
+    return {"log": log, "workers": len(load.urls), **kept}
+
+
+def run_load(load: ClosedLoad) -> LoadResult:
+    """Run one closed loop in its own process; returns its result."""
+    progress(f"load: {load.requests} requests a submission, {load.inputs} inputs, {load.connections} connections, {load.seconds:g} s")
+    # Generating the bodies takes as long as sending them, on a busy machine several times as long.
+    return run_module("loadtest.rig.closed_loop", load, LoadResult, load.seconds * 10 + 120)
+
+
+def load_figures(result: LoadResult) -> dict[str, Any]:
+    """Returns the figures of a closed loop."""
+    thousands = max(result.requests, 1) / 1000
+    figures: dict[str, Any] = {
+        "requests_per_s": result.requests_per_s,
+        "latency_ms_p50": result.latency_ms_p50,
+        "latency_ms_p99": result.latency_ms_p99,
+        "errors": result.errors,
+        "others_cores": result.others_cores,
+    }
+    for name, spent_s in sorted(result.cpu_seconds.items()):
+        if name != "machine":
+            figures[f"{name}_cpu_s_per_1000"] = spent_s / thousands
+    if result.ran_out:
+        figures["ran_out"] = True
+    return figures
+
+
+def failed(result: LoadResult | Offered) -> bool:
+    """Returns True if a load had an error, or no request was decided; prints its failures."""
+    for failure in result.failures:
+        progress(f"load: {failure}")
+    return bool(result.errors) or (isinstance(result, LoadResult) and not result.requests)
+
+
+def capacity_of(running: RunningNotary, case: Case, seconds: float, seed: int) -> float:
+    """Returns the requests a second of a closed loop, after a warm-up. Raises `RuntimeError` when it saw errors."""
+    run_load(closed_load(running, case, min(4.0, seconds / 2), seed))
+    result = run_load(closed_load(running, case, seconds, seed + 1))
+    if failed(result) or not result.requests_per_s:
+        raise RuntimeError("the capacity could not be measured: the closed loop saw errors")
+    return result.requests_per_s
+
+
+def offer_for(running: RunningNotary, case: Case, seconds: float, seed: int, *, rate: float, capacity: float, **options: Any) -> Offer:
+    """Returns the parameters of an open loop for that case: `rate` requests a second are due, and about `capacity` are decided."""
+    return Offer(
+        urls=running.urls,
+        seed=seed,
+        requests=case.requests,
+        inputs=case.inputs,
+        requests_per_s=rate,
+        seconds=seconds,
+        decided_per_s_max=1.5 * capacity,
+        pids=dict(running.pids),
+        **options,
+    )
+
+
+def offer_parameters(offer: Offer, running: RunningNotary, *names: str) -> dict[str, Any]:
+    """Returns the parameters of an open loop for its line; `names` are those besides the usual ones."""
+    names = ("requests", "inputs", "seconds", "connections_max", "seed", "receipts", *names)
+    return {"log": running.log_name, "workers": len(running.urls)} | {name: getattr(offer, name) for name in names}
+
+
+def run_offer(offer: Offer) -> Offered:
+    """Run one open loop in its own process; returns its results."""
+    progress(f"load: {offer.requests_per_s:,.0f} requests/s are due, {offer.requests} a submission, {offer.seconds:g} s")
+    return run_module("loadtest.rig.open_loop", offer, Offered, offer.seconds * 10 + 180)
+
+
+def offer_figures(offer: Offer, offered: Offered) -> dict[str, Any]:
+    """Returns the figures of an open loop. `wait`: the time until a rejected client that keeps retrying is admitted."""
+    seconds = offered.seconds or 1e-9
+    answers = offered.decided + offered.undecided + offered.refused + offered.dropped
+    returns = offered.probes.obedient_returns
+    memory = [second.worker_mib for second in offered.by_time]
+    figures: dict[str, Any] = {
+        "due_requests_per_s": offered.due * offer.requests / seconds,
+        "sent_requests_per_s": offered.sent * offer.requests / seconds,
+        "goodput_requests_per_s": offered.decided * offer.requests / seconds,
+        "refused_share": offered.refused / answers if answers else 0.0,
+        "undecided_share": offered.undecided / answers if answers else 0.0,
+        "dropped_share": offered.dropped / answers if answers else 0.0,
+        "unsent_share": offered.unsent * offer.requests / (offer.requests_per_s * offer.seconds),
+        "latency_ms_p50": _of(offered.decided_ms, "p50"),
+        "latency_ms_p99": _of(offered.decided_ms, "p99"),
+        "from_sending_ms_p50": _of(offered.answered_ms, "p50"),
+        "from_sending_ms_p99": _of(offered.answered_ms, "p99"),
+        "late_ms_p99": _of(offered.late_ms, "p99"),
+        "refusal_ms_p50": _of(offered.refused_ms, "p50"),
+        "refusal_ms_p99": _of(offered.refused_ms, "p99"),
+        "retry_after_s_p50": _of(offered.retry_after_s, "p50"),
+        "retry_after_s_max": _of(offered.retry_after_s, "max"),
+        "probe_retry_after_s_p50": _of(offered.probes.retry_after_s, "p50"),
+        "wait_s_p50": _of(offered.probes.waited_s, "p50"),
+        "wait_s_p99": _of(offered.probes.waited_s, "p99"),
+        "wait_to_retry_after_p50": _of(offered.probes.waited_to_retry_after, "p50"),
+        "wait_to_retry_after_p99": _of(offered.probes.waited_to_retry_after, "p99"),
+        "waits": offered.probes.waited_s.count,
+        "still_waiting": offered.probes.waiting,
+        "obedient_returns": returns,
+        "obedient_admitted_share": offered.probes.obedient_admitted / returns if returns else None,
+        "drained_s": offered.drained_s,
+        "worker_mib_first": memory[0] if memory else 0.0,
+        "worker_mib_max": max(memory, default=0.0),
+        **{f"{who}_cores": cpu_s / seconds for who, cpu_s in sorted(offered.cpu_seconds.items())},
+        "errors": offered.errors,
+        "by_time": [
+            {
+                "seconds": second.seconds,
+                "requests_per_s": second.decided * offer.requests / (second.seconds - before),
+                "refused_requests_per_s": second.refused * offer.requests / (second.seconds - before),
+                "worker_mib": second.worker_mib,
+            }
+            for before, second in zip([0.0, *[each.seconds for each in offered.by_time]], offered.by_time, strict=False)
+        ],
+    }
+    if offered.ran_out:
+        figures["ran_out"] = True
+    return figures
+
+
+def _of(percentiles: Percentiles, which: str) -> float | None:
+    """Returns None if there are no values: 0 would look like the best."""
+    return float(getattr(percentiles, which)) if percentiles.count else None

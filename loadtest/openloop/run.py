@@ -1,0 +1,298 @@
+"""The coordinator of a run, in the master or in the only process, and the members: all processes that send.
+
+The coordinator plans, and waits until all submissions are generated and every user has started. Then it sends the start time, collects the
+reports of the members, and prints the result. In a plain `locust` with one process they call each other; under `--processes` and
+`--worker`, Locust's own connection between master and workers carries the same messages:
+
+| from | message | fields |
+|---|---|---|
+| coordinator | generate your share | `say`: make, `plan` |
+| coordinator | start at this time | `say`: go, `run`, `at_unix_s` |
+| member | the share is generated | `run`, `process`, `made` |
+| member | the run is impossible | `run`, `process`, `problem` |
+| member | results so far | `run`, `process`, `tally`, `heard` |
+"""
+
+import logging
+import sys
+import time
+import uuid
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import gevent
+import msgspec
+import orjson
+from gevent.event import Event
+from locust.env import Environment
+
+from loadtest.openloop.checker import Ledger
+from loadtest.openloop.connection import connect
+from loadtest.openloop.plan import LoadPlan, Unusable, plan_of, urls_of
+from loadtest.openloop.process import LoadProcess
+from loadtest.openloop.tally import Tally, decode, encode, figure, lines_of, reasons_against, total
+from loadtest.rig.machine import load_average, machine
+from loadtest.rig.schedule import slots_count
+
+MESSAGE = "openloop"
+REPORT_S = 1.0
+GRACE_S = 15.0
+"""The time after the last deadline by which every process has reported its share, or never will."""
+START_IN_S = 0.5
+"""The time between the message and the start, so that the message arrives before it."""
+
+logger = logging.getLogger("openloop")
+
+Send = Callable[[Mapping[str, Any]], None]
+
+
+class Member:
+    """The state of this process in a run, if there is one."""
+
+    def __init__(self, environment: Environment, send: Send) -> None:
+        self._environment = environment
+        self._send = send
+        self._process: LoadProcess | None = None
+        self._ready = Event()
+        self._busy: gevent.Greenlet[..., Any] | None = None
+
+    def hear(self, words: Mapping[str, Any]) -> None:
+        """Handle a message of the coordinator."""
+        if words["say"] == "make":
+            self.drop()
+            plan = msgspec.convert(words["plan"], LoadPlan)
+            self._process = LoadProcess(plan, self._record)
+            self._busy = gevent.spawn(self._make, self._process)
+        elif words["say"] == "go" and self._process is not None and self._process.plan.run == words["run"]:
+            # Locust's own rates start here too, not with the generation.
+            self._environment.stats.clear_all()
+            self._process.go(words["at_unix_s"])
+            self._busy = gevent.spawn(self._keep_reporting, self._process)
+
+    def work(self) -> None:
+        """Send submissions as one user. Returns when the schedule is finished; waits while there is none."""
+        self._ready.wait()
+        if self._process is not None:
+            self._process.work()
+
+    def drop(self) -> None:
+        """Stop and forget the run."""
+        if self._busy is not None:
+            self._busy.kill()
+        if self._process is not None:
+            self._process.close()
+        self._ready.clear()
+        self._process = self._busy = None
+
+    def _make(self, process: LoadProcess) -> None:
+        plan = process.plan
+        began_s = time.perf_counter()
+
+        def progress(made: int, of: int) -> None:
+            took_s = time.perf_counter() - began_s
+            logger.info("process %d: %s of %s submissions made and signed after %.0f s", plan.process, f"{made:,}", f"{of:,}", took_s)
+
+        try:
+            process.make(progress)
+        except Exception as problem:
+            self._send({"run": plan.run, "process": plan.process, "problem": f"making the requests: {type(problem).__name__}: {problem}"})
+            return
+        self._ready.set()
+        self._send({"run": plan.run, "process": plan.process, "made": True})
+
+    def _keep_reporting(self, process: LoadProcess) -> None:
+        finished = False
+        while not finished:
+            gevent.sleep(REPORT_S)
+            finished = process.tally.finished
+            tally, heard = process.report()
+            self._send({"run": process.plan.run, "process": process.plan.process, "tally": encode(tally), "heard": heard})
+
+    def _record(self, stage: str, ms: float, octets: int, requests: int, why: str | None) -> None:
+        """Add two rows to Locust's table: submissions are its requests; transactions are next to them, and not in the total."""
+        environment = self._environment
+        environment.events.request.fire(
+            request_type="POST", name=f"submissions, {stage}", response_time=ms, response_length=octets, exception=why, context={}
+        )
+        transactions = environment.stats.get(f"transactions, {stage}", "in them")
+        for _ in range(requests):
+            transactions.log(ms, 0)  # type: ignore[arg-type]  # Locust itself passes a float here
+            if why is not None:
+                transactions.log_error(why)
+
+
+class Coordinator:
+    """Runs one load: `begin`; then `hear` and `spawned` as messages arrive, and `tick` until it is over; then `end`."""
+
+    def __init__(self, environment: Environment) -> None:
+        self._environment = environment
+        self._runs = 0
+        self._seed = ""
+        self.exit_code: int | None = None
+        """The exit code of the last run: 0 with a figure, 1 without."""
+        self.lines: list[str] = []
+        """The figure of the last run as text; empty without one."""
+        self._forget()
+
+    def _forget(self) -> None:
+        self._plan: LoadPlan | None = None
+        self._sends: list[Send] = []
+        self._tallies: dict[int, Tally] = {}
+        self._made: set[int] = set()
+        self._problems: list[str] = []
+        self._spawned = False
+        self._over_at_s = float("inf")
+        self._began_unix_s = 0.0
+        self._ledger = Ledger(0)
+        self._begun = False
+
+    def begin(self, sends: list[Send]) -> None:
+        """Begin a run with these processes. `end` reports any problem with it."""
+        self._forget()
+        self._begun, self.exit_code, self.lines = True, 1, []
+        self._sends = sends
+        options = self._environment.parsed_options
+        assert options is not None
+        if options.figure:
+            # A file of an earlier run must not be taken for this one's.
+            Path(options.figure).unlink(missing_ok=True)
+        try:
+            urls = urls_of(self._environment.host)
+            about, position_first = _ask(urls)
+            plan = plan_of(
+                options, urls, run=uuid.uuid4().hex, seed=self._next_seed(options.seed), notary_name=about["name"],
+                verifier_key=about["verifier_key"],
+            )  # fmt: skip
+        except (Unusable, OSError, LookupError, ValueError) as problem:
+            self._problems.append(str(problem))
+            return
+        self._plan, self._ledger = plan, Ledger(position_first)
+        logger.info(
+            "seed %s, %d processes, %s",
+            plan.seed,
+            len(sends),
+            ", ".join([f"{stage.name} for {stage.seconds:g} s" for stage in plan.stages]),
+        )
+        for process, send in enumerate(sends):
+            own = msgspec.structs.replace(plan, process=process, processes=len(sends))
+            send({"say": "make", "plan": msgspec.to_builtins(own)})
+
+    def hear(self, words: Mapping[str, Any]) -> None:
+        """Handle a message of a process."""
+        plan = self._plan
+        if plan is None or words["run"] != plan.run:
+            return
+        if "problem" in words:
+            self._problems.append(words["problem"])
+        elif "made" in words:
+            self._made.add(words["process"])
+            self._go_if_ready()
+        else:
+            self._tallies[words["process"]] = decode(words["tally"])
+            self._ledger.hear(words["heard"])
+
+    def spawned(self) -> None:
+        """Note that every user has started."""
+        self._spawned = True
+        self._go_if_ready()
+
+    def lost(self, process: str) -> None:
+        """Note that a process of the run is gone: its share will never be accounted for."""
+        if self._plan is not None and not self._finished():
+            self._problems.append(f"a process of the load is gone: {process}")
+
+    def tick(self) -> tuple[int, float] | None:
+        """Returns (users, users a second to start) for Locust's shape, or None when the run is over."""
+        options = self._environment.parsed_options
+        if self._begun and (self._problems or self._finished() or time.monotonic() > self._over_at_s):
+            return None
+        assert options is not None
+        return max(1, options.num_users or 1), max(1.0, options.spawn_rate or 1.0)
+
+    def end(self) -> None:
+        """End the run: print a figure, or the reasons why there is none."""
+        if not self._begun:
+            return
+        self._begun = False
+        options, plan, problems = self._environment.parsed_options, self._plan, self._problems
+        assert options is not None
+        if plan is None:
+            reasons = problems
+        else:
+            whole = total(list(self._tallies.values()), len(plan.stages))
+            missing = set(range(len(self._sends))) - {number for number, tally in self._tallies.items() if tally.finished}
+            whole.finished = not missing
+            self._ledger.close(alone=not options.not_alone and not missing and not whole.failed)
+            reasons = reasons_against(
+                whole, self._ledger, submissions=slots_count(plan.stages, plan.mix.submission_requests), problems=problems
+            )
+        if reasons:
+            self._refuse(reasons)
+            return
+        assert plan is not None
+        self.exit_code = 0
+        found = figure(plan, whole) | {"began_unix_s": round(self._began_unix_s, 3)}
+        written = {"figure": found, "parameters": self._parameters(plan), "machine": machine(), "load_average": load_average()}
+        self.lines = ["", *lines_of(found), ""]
+        print("\n".join(self.lines), flush=True)
+        if options.figure:
+            Path(options.figure).write_bytes(orjson.dumps(written, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE))
+
+    def _refuse(self, reasons: list[str]) -> None:
+        self.exit_code = 1
+        print("\n".join(["", f"NO FIGURE: {reasons[0]}", *[f"  {reason}" for reason in reasons[1:]], ""]), file=sys.stderr, flush=True)
+        # So that Locust's own reports of this run do not look like those of a good run.
+        self._environment.stats.log_error("RUN", "no figure", reasons[0])
+
+    def _go_if_ready(self) -> None:
+        plan = self._plan
+        if plan is None or not self._spawned or len(self._made) < len(self._sends):
+            return
+        self._environment.stats.clear_all()
+        self._over_at_s = time.monotonic() + START_IN_S + plan.seconds + plan.deadline_s + GRACE_S
+        self._began_unix_s = time.time() + START_IN_S
+        logger.info("the schedule begins at %.3f", self._began_unix_s)
+        for send in self._sends:
+            send({"say": "go", "run": plan.run, "at_unix_s": self._began_unix_s})
+
+    def _finished(self) -> bool:
+        return bool(self._sends) and len([tally for tally in self._tallies.values() if tally.finished]) == len(self._sends)
+
+    def _next_seed(self, given: str) -> str:
+        """Returns a new seed for each further run of one web session: the same requests again would only be retries."""
+        self._runs = self._runs + 1 if given == self._seed else 1
+        self._seed = given
+        if not given:
+            return uuid.uuid4().hex
+        return given if self._runs == 1 else f"{given}.{self._runs}"
+
+    def _parameters(self, plan: LoadPlan) -> dict[str, Any]:
+        options = self._environment.parsed_options
+        assert options is not None
+        shown = ("seed", "mix", "stages", "deadline_s", "receipt_sample", "urls")
+        found: dict[str, Any] = {name: msgspec.to_builtins(getattr(plan, name)) for name in shown}
+        return found | {"users": options.num_users, "processes": len(self._sends), "receipts": plan.verifier_key is not None}
+
+
+def _ask(urls: tuple[str, ...]) -> tuple[dict[str, Any], int]:
+    """Returns the notary's description of itself, and the number of decisions: the highest that any worker reports."""
+    about: dict[str, Any] = {}
+    sizes = []
+    for url in urls:
+        client = connect(url)
+        try:
+            about = about or orjson.loads(_get(client, "/v1/notary"))
+            # A checkpoint's second line is the size of the tree.
+            sizes.append(int(_get(client, "/v1/checkpoint").split(b"\n")[1]))
+        finally:
+            client.close()
+    return about, max(sizes)
+
+
+def _get(client: Any, path: str) -> bytes:
+    response = client.get(path)
+    body = bytes(response.read())
+    if response.status_code != 200:
+        raise OSError(f"{client.host}:{client.port}{path}: status {response.status_code}: {body[:300].decode(errors='replace')}")
+    return body

@@ -1,0 +1,53 @@
+"""rig: the ground of all loads and benchmarks. It starts the systems under test and the loads, and stops them; nothing is left behind.
+
+The command lines above it (`bench`, `openloop`, `peers`) share these parts, and none of them has a second version of its own:
+
+| file | subject | pure |
+|---|---|---|
+| `notaries` | a notary as its users start it, on brokers or on an embedded log; a load as a process of its own | no |
+| `signing` | requests and submissions to the byte, from the contract alone | yes |
+| `generate` | submissions from a seed, also ahead by another process | no |
+| `schedule` | the intended start of each submission of an open loop | yes |
+| `connections` | keep-alive HTTP on asyncio, as small as this service permits | no |
+| `closed_loop` | the closed loop: a connection sends its next submission after the last answer | no |
+| `open_loop`, `probes` | the open loop: submissions are sent when they are due; clients that check Retry-After | no |
+| `latencies` | latencies in HdrHistograms; errors, counted | yes |
+| `machine` | the machine of a figure; environment, CPU time and memory of processes, those of others included | no |
+| `progress` | lines of progress, and a bar | no |
+
+`openloop` sends by the same schedule and counts by the same histograms, but on gevent: Locust patches the standard library of its process,
+and asyncio does not work there.
+"""
+
+from loadtest.rig.machine import environment, python_path
+from loadtest.rig.notaries import (
+    RunningNotary,
+    Service,
+    brokers_of,
+    interrupt_once,
+    log_name,
+    make,
+    notary,
+    notary_on,
+    run_module,
+    verifier_key,
+    worker,
+    workers_on,
+)
+
+__all__ = [
+    "RunningNotary",
+    "Service",
+    "brokers_of",
+    "environment",
+    "interrupt_once",
+    "log_name",
+    "make",
+    "notary",
+    "notary_on",
+    "python_path",
+    "run_module",
+    "verifier_key",
+    "worker",
+    "workers_on",
+]

@@ -1,0 +1,299 @@
+"""The closed loop: each connection sends a submission, waits for the complete answer, checks it, and sends the next.
+
+    python -P -m loadtest.rig.closed_loop '{"urls": ["http://127.0.0.1:8080"], ...}'     the fields of `ClosedLoad`; prints one `LoadResult`
+
+`ClosedLoop` takes submissions from any source: a list, or the buffer of another process (`Ahead`). As a command, it generates the bodies
+before the clock starts, and is one load in a process of its own.
+"""
+
+import asyncio
+import gc
+import os
+import re
+import signal
+import sys
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+from itertools import islice
+from typing import Protocol
+
+import msgspec
+import uvloop
+
+from loadtest.rig.connections import ClientConnection, connect, head_of
+from loadtest.rig.generate import submissions
+from loadtest.rig.latencies import Failures, Latencies
+from loadtest.rig.machine import costs
+from loadtest.rig.signing import Made
+
+WARM_UP_SHARE = 0.2
+ANSWER_S_MAX = 30.0
+"""The time after the end of a load by which every answer has arrived, or never will."""
+
+_IDS = re.compile(rb'"transaction_id":"([0-9a-f]{64})"').findall
+_COMMITTED = b'"outcome":"committed"'
+_RECEIPT = b'"receipt":"c2sp.org/tlog-proof@v1'
+
+
+class SubmissionSource(Protocol):
+    """The submissions of a load, in order."""
+
+    problem: str
+    """The reason why no more will come although some are left; empty otherwise."""
+
+    @property
+    def left(self) -> int:
+        """The number of submissions not taken yet."""
+        ...
+
+    def take(self) -> Made | None:
+        """Returns the next submission, or None if none is there now."""
+        ...
+
+    async def more(self) -> None:
+        """Return when there is a submission, or none will come."""
+        ...
+
+
+class GeneratedSubmissions:
+    """A source of submissions that were generated before."""
+
+    problem = ""
+
+    def __init__(self, made: Iterable[Made]) -> None:
+        self._made = deque(made)
+
+    @property
+    def left(self) -> int:
+        """The number of submissions not taken yet."""
+        return len(self._made)
+
+    def take(self) -> Made | None:
+        """Returns the next submission, or None when none is left."""
+        return self._made.popleft() if self._made else None
+
+    async def more(self) -> None:
+        """Return at once: all submissions are there from the start."""
+
+
+Check = Callable[[bytes, bytes], str | None]
+"""Checks an answer to the submission with these transaction ids: returns None, or the error."""
+
+
+def wrong(answer: bytes, ids: bytes, *, receipts: bool) -> str | None:
+    """Returns the error in the answer to a submission of new requests with these transaction ids; None if all are committed."""
+    requests = len(ids) // 32
+    if not answer.startswith(b"HTTP/1.1 200 "):
+        return answer[:300].decode(errors="replace")
+    if (committed := answer.count(_COMMITTED)) != requests:
+        return f"{committed} of {requests} committed"
+    if b"".join(_IDS(answer)) != ids.hex().encode():
+        return "the answer's transaction ids are not those of the submission, in its order"
+    if (found := answer.count(_RECEIPT)) != requests * receipts:
+        return f"{found} receipts for {requests} requests"
+    return None
+
+
+class ClosedLoop:
+    """One run over the submissions of a source. `stops_at_failure`: after an error the later answers prove nothing."""
+
+    def __init__(self, source: SubmissionSource, check: Check, *, stops_at_failure: bool = False) -> None:
+        self._source = source
+        self._check = check
+        self._stops_at_failure = stops_at_failure
+        self._head = b""
+        self._open: set[ClientConnection] = set()
+        self._free: list[ClientConnection] = []
+        self._asked: dict[ClientConnection, tuple[float, bytes]] = {}  # in flight: (time of sending, ids)
+        self._starved = asyncio.Event()
+        self._over = asyncio.Event()
+        self.ends_s = float("inf")
+        """The time after which no submission is sent."""
+        self.failures = Failures()
+        self.submissions = 0
+        """The number of answers since the start, or since `begin`."""
+        self.latencies = Latencies()
+        """Their latencies, from the first byte sent to the last byte received."""
+        self.answered_last_s = 0.0
+        self.starved_s = 0.0
+        """The time for which connections were free without a submission to send: then the load was the limit."""
+        self.on_answer: Callable[[], None] = lambda: None
+        """Called after each answer, before the next submission is sent."""
+
+    async def connect(self, urls: Sequence[str], connections: int, *, receipts: bool = True) -> None:
+        """Open the connections, distributed over the URLs."""
+        self._head = head_of(urls[0], receipts=receipts)
+        # At once: one after another over a long line they would take so long that the service ends the first, on which nothing came.
+        opening = [connect(urls[at % len(urls)], lambda: ClientConnection(self)) for at in range(connections)]
+        self._open.update(await asyncio.gather(*opening))
+
+    async def run(self, seconds_max: float | None = None) -> None:
+        """Return when all submissions are answered, after an error if it stops there, or after `seconds_max`. Closes the connections."""
+        feeding = asyncio.create_task(self._feed())
+        try:
+            for connection in list(self._open):
+                self._send(connection)
+            async with asyncio.timeout(seconds_max):
+                await self._over.wait()
+        except TimeoutError:
+            self.failures.add(f"{len(self._asked)} connections without an answer at the end")
+        finally:
+            self._over.set()
+            feeding.cancel()
+            for connection in self._open:
+                connection.close()
+
+    def begin(self) -> None:
+        """Begin to count anew, after a warm-up."""
+        self.submissions, self.latencies = 0, Latencies()
+
+    def answered(self, connection: ClientConnection, answer: bytes) -> None:
+        """Read the clock, check the answer, send the next submission."""
+        self.answered_last_s = now_s = time.perf_counter()
+        sent_s, ids = self._asked.pop(connection)
+        self.latencies.add((now_s - sent_s) * 1_000)
+        self.submissions += 1
+        if (why := self._check(answer, ids)) is not None:
+            self._fail(why)
+        self.on_answer()
+        self._send(connection)
+
+    def lost(self, connection: ClientConnection, why: str) -> None:
+        """Count a connection that the service closed; it is not opened again."""
+        if self._over.is_set():
+            return
+        self._open.discard(connection)
+        self._asked.pop(connection, None)
+        self._free = [each for each in self._free if each is not connection]
+        self._fail(why or "the service closed a connection")
+        if not self._open or (not self._asked and self._ended()):
+            self._over.set()
+
+    def _fail(self, why: str) -> None:
+        self.failures.add(why)
+        if self._stops_at_failure:
+            self._over.set()
+
+    def _ended(self) -> bool:
+        return not self._source.left or time.perf_counter() >= self.ends_s
+
+    def _send(self, connection: ClientConnection) -> None:
+        """Send the next submission. Without one the connection is free, and the last free one ends the run."""
+        now_s = time.perf_counter()
+        made = self._source.take() if now_s < self.ends_s and not self._over.is_set() else None
+        if made is not None:
+            self._asked[connection] = (now_s, made.ids)
+            connection.call(self._head % len(made.body) + made.body)
+            return
+        self._free.append(connection)
+        if not self._ended():
+            self._starved.set()
+        elif not self._asked:
+            self._over.set()
+
+    async def _feed(self) -> None:
+        """Resume connections that had nothing to send once there is a submission."""
+        while self._source.left:
+            await self._starved.wait()
+            self._starved.clear()
+            since_s = time.perf_counter()
+            await self._source.more()
+            self.starved_s += time.perf_counter() - since_s
+            if self._source.problem:
+                self.failures.add(self._source.problem)
+                self._over.set()
+            free, self._free = self._free, []
+            for connection in free:
+                self._send(connection)
+
+
+# ---- one load, in a process of its own ----
+
+
+class ClosedLoad(msgspec.Struct, frozen=True):
+    """The parameters of one load."""
+
+    urls: Sequence[str]
+    """The URLs of the workers; connections are distributed over them."""
+    seed: int
+    requests: int
+    """Requests of one submission."""
+    inputs: int
+    connections: int
+    seconds: float
+    submissions_max: int
+    """The number of submissions generated ahead; the load ends with them, if not by the clock."""
+    pids: dict[str, list[int]]
+    """The processes whose CPU seconds to report, by name."""
+    receipts: bool = True
+    marked: Sequence[int] = ()
+    """Processes that get SIGUSR2 when the steady part begins and when it ends (`stages`)."""
+
+
+class LoadResult(msgspec.Struct):
+    """The results of a load in its steady part, and its CPU time."""
+
+    requests: int = 0
+    submissions: int = 0
+    seconds: float = 0.0
+    latency_ms_p50: float = 0.0
+    latency_ms_p99: float = 0.0
+    latency_ms_max: float = 0.0
+    cpu_seconds: dict[str, float] = msgspec.field(default_factory=dict)
+    """By the names of the load's `pids`, with `load` (this process) and `machine` (all processes on it)."""
+    errors: int = 0
+    failures: list[str] = msgspec.field(default_factory=list)
+    ran_out: bool = False
+    """True if the bodies ran out before the time: the figures are those of a shorter run."""
+
+    @property
+    def requests_per_s(self) -> float:
+        """The rate; 0 for a load without an answer."""
+        return self.requests / self.seconds if self.seconds else 0.0
+
+    @property
+    def others_cores(self) -> float:
+        """The cores used by all processes that are not among the load's `pids`. If it is high, requests a second mean little."""
+        spent = dict(self.cpu_seconds)
+        return max(0.0, spent.pop("machine") - sum(spent.values())) / self.seconds if self.seconds else 0.0
+
+
+async def drive(load: ClosedLoad) -> LoadResult:
+    """Generate the bodies, connect, run the load; returns the result."""
+    source = GeneratedSubmissions(islice(submissions(load.seed, load.requests, load.inputs), load.submissions_max))
+    # Hundreds of thousands of bodies that live to the end: the garbage collector need not scan them repeatedly.
+    gc.collect()
+    gc.freeze()
+    loop = ClosedLoop(source, lambda answer, ids: wrong(answer, ids, receipts=load.receipts))
+    await loop.connect(load.urls, load.connections, receipts=load.receipts)
+    loop.ends_s = time.perf_counter() + load.seconds
+    running = asyncio.create_task(loop.run(load.seconds + ANSWER_S_MAX))
+    await asyncio.wait([running], timeout=load.seconds * WARM_UP_SHARE)
+    steady_from_s, before = time.perf_counter(), _costs(load)
+    loop.begin()
+    await running
+    after = _costs(load)
+    percentiles = loop.latencies.percentiles()
+    return LoadResult(
+        requests=loop.submissions * load.requests,
+        submissions=loop.submissions,
+        seconds=loop.answered_last_s - steady_from_s if loop.submissions else 0.0,
+        latency_ms_p50=percentiles.p50,
+        latency_ms_p99=percentiles.p99,
+        latency_ms_max=percentiles.max,
+        cpu_seconds={name: after[name] - before[name] for name in after},
+        errors=loop.failures.count,
+        failures=loop.failures.first,
+        ran_out=not source.left,
+    )
+
+
+def _costs(load: ClosedLoad) -> dict[str, float]:
+    for pid in load.marked:
+        os.kill(pid, signal.SIGUSR2)
+    return costs(load.pids)
+
+
+if __name__ == "__main__":
+    sys.stdout.buffer.write(msgspec.json.encode(uvloop.run(drive(msgspec.json.decode(sys.argv[1], type=ClosedLoad)))) + b"\n")

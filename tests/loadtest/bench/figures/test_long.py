@@ -1,0 +1,64 @@
+"""Tests a shortened long run: its output is complete, finished or interrupted, and no process is left."""
+
+import json
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from loadtest.bench.figures.long import main
+from loadtest.rig.machine import family
+
+pytestmark = pytest.mark.seconds
+
+
+ROOT = Path(__file__).parents[4]
+
+
+def test_a_run_reports_each_tenth(tmp_path: Path) -> None:
+    """A run reports ten tenths with rates, costs, memory and disk, their last-to-first ratio, and the cost of the load itself."""
+    out = tmp_path / "long.jsonl"
+    arguments = ["--requests", "5000", "--submission-requests", "50", "--brokers", "0", "--warm-up", "0", "--out", str(out)]
+    assert main(arguments) == 0
+    (result,) = map(json.loads, out.read_text().splitlines())
+    figures = result["figures"]
+    assert figures["requests"] == 5_000
+    assert len(figures["tenths"]) == 10
+    for tenth in figures["tenths"]:
+        assert tenth["requests_per_s"] > 0
+        assert min(tenth["worker_mib"], tenth["index_mib"], tenth["log_mib"]) > 0
+    first, last = figures["tenths"][0], figures["tenths"][-1]
+    assert abs(figures["last_to_first_tenth"] - last["requests_per_s"] / first["requests_per_s"]) < 0.01
+    assert figures["load_cores"] > 0
+
+
+def test_after_an_interrupt_it_reports_and_leaves_nothing(tmp_path: Path) -> None:
+    """After Ctrl-C a line reports it, with the requests until then, and no process is left."""
+    out = tmp_path / "long.jsonl"
+    command = [
+        sys.executable,
+        "-m",
+        "loadtest.bench.figures.long",
+        "--requests",
+        "50000000",
+        "--brokers",
+        "0",
+        "--warm-up",
+        "0",
+        "--out",
+        str(out),
+    ]
+    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as running:
+        assert running.stderr is not None
+        # The progress bar has started, and so has the load.
+        assert next((line for line in running.stderr if "tenth 1" in line), None), "it ended before it began"
+        started = family([running.pid])
+        assert len(started) > 2, "a worker, and the process that generates submissions"
+        running.send_signal(signal.SIGINT)
+        assert running.wait(60) == 1
+    (result,) = map(json.loads, out.read_text().splitlines())
+    assert result["figures"]["interrupted"]
+    assert result["figures"]["requests"] > 0
+    assert not [pid for pid in started if Path(f"/proc/{pid}").exists()]

@@ -1,0 +1,36 @@
+"""Tests the loads of the bench on a real worker: a closed loop, the curve and the overload."""
+
+import io
+import json
+
+import pytest
+
+from loadtest.bench.figures import end_to_end
+from loadtest.bench.figures.overload import measure_curve, measure_overload
+from loadtest.bench.loads import Case
+from loadtest.bench.report import Report
+from loadtest.rig import workers_on
+
+pytestmark = pytest.mark.seconds
+
+
+def test_loads_of_a_real_worker() -> None:
+    """A closed loop, an open one at half of its rate, and one at three times: each result line has all its measures."""
+    lines, case = io.StringIO(), Case(20, 1)
+    report = Report(lines, io.StringIO())
+    with workers_on(None) as running:
+        end_to_end.measure(report, running, case, 0.4, 1)
+        measure_curve(report, running, case, 0.4, 1_000, shares=(0.5,))
+        measure_overload(report, running, 1.0, 2_000, case=case, times=3.0, connections_max=64)
+    closed, half, overload = map(json.loads, lines.getvalue().splitlines())
+    assert not any(result["failed"] for result in (closed, half, overload))
+    assert closed["case"] == "20 a submission, 1 input, embedded log"
+    assert closed["figures"]["requests_per_s"] > 0
+    assert half["case"] == "20 a submission, 1 input, embedded log, at 50%"
+    assert 0 < half["figures"]["due_requests_per_s"] < half["figures"]["capacity_requests_per_s"]
+    figures = overload["figures"]
+    assert figures["goodput_requests_per_s"] > 0
+    assert figures["due_requests_per_s"] > figures["capacity_requests_per_s"]
+    assert {"refused_share", "wait_to_retry_after_p50", "latency_ms_p99", "retry_after_s_p50", "worker_cores", "load_cores"} <= set(figures)
+    assert figures["by_time"]
+    assert all(moment["worker_mib"] > 0 for moment in figures["by_time"])

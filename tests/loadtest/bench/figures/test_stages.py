@@ -1,0 +1,74 @@
+"""Tests the report about a worker's CPU time: all of it is attributed, and to the right stages."""
+
+import io
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from loadtest.bench.figures.stages import measure, sampled
+from loadtest.bench.loads import Case
+from loadtest.bench.report import Report
+from loadtest.bench.sampler import StageMap
+from loadtest.bench.stage_map import CALLED_FROM, CODE, INTAKE, SERIAL, STAGES, stage_map
+from notary import gate
+from notary.http.in_flight import InFlight
+
+pytestmark = pytest.mark.seconds
+
+ROOT = Path(__file__).parents[4]
+LOOKS_MIN = 30
+"""Samples of a worker's CPU time. On a busy machine a second of load has fewer."""
+
+
+def test_the_stages_of_a_real_worker_add_up() -> None:
+    """Under a load every stage of a request has some time, and their sum is the kernel's figure for the process."""
+    figures: dict[str, Any] = {"looks": 0}
+    seconds = 0.5
+    with sampled(None) as notary:
+        while figures["looks"] < LOOKS_MIN:
+            lines, seconds = io.StringIO(), 2 * seconds
+            measure(Report(lines, io.StringIO()), notary, Case(20, 2), seconds, 1)
+            result = json.loads(lines.getvalue())
+            assert not result["failed"]
+            figures = result["figures"]
+    spent = figures["cpu_s_per_1000"]
+    assert list(spent) == list(STAGES)
+    # With so many samples the longest stages are certain to be seen.
+    assert spent["index"] > 0
+    assert spent["verify"] > 0
+    assert len([stage for stage, cpu_s in spent.items() if cpu_s > 0]) > 5
+    assert spent["other"] < sum(spent.values()) / 10
+    # The kernel counts in hundredths of a second, of less than one second.
+    assert sum(spent.values()) == pytest.approx(figures["worker_cpu_s_per_1000"], rel=0.25)
+
+
+@pytest.mark.parametrize(
+    ("file", "function", "stage"),
+    [
+        ("notary/http/app.py", "App.take", "http"),
+        ("notary/index/index.py", "Index.apply", "index"),
+        ("notary/index/tiles.py", "Tiles.append", "tree"),
+        ("notary/something/new.py", "f", "other"),
+        ("joiner/core.py", "Joiner.step", "join"),
+        ("ordering/records.py", "decode", None),
+        ("asyncio/tasks.py", "wait", None),
+    ],
+)
+def test_the_most_exact_line_counts(file: str, function: str, stage: str | None) -> None:
+    """A module's own line takes precedence over its package's; a library without one counts for its caller."""
+    assert StageMap(**stage_map()).of_function(file, function) == stage
+
+
+def test_a_function_takes_precedence_over_its_module() -> None:
+    """A frame of a function that has a line counts for that line, as the sampler finds it: by file and qualified name."""
+    stages = StageMap(**stage_map())
+    for code, stage in ((InFlight._answer.__code__, "answer"), (gate.Gate.admit.__code__, "verify")):
+        assert stages.of_function(str(Path(code.co_filename).relative_to(ROOT)), code.co_qualname) == stage
+
+
+def test_every_stage_exists() -> None:
+    """All lines of the map name stages that the table of results has."""
+    assert {stage for stage in CODE.values() if stage is not None} <= set(STAGES)
+    assert {*INTAKE, *SERIAL, *[stage for _, _, stage in CALLED_FROM]} <= set(STAGES)

@@ -1,0 +1,171 @@
+"""Tests the page of results: the tables at their markers, the pictures, and that only a quiet machine is published."""
+
+import io
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from loadtest.bench.figures import all_figures
+from loadtest.bench.figures.stages import workers_full_at
+from loadtest.bench.page import main, put_into, tables
+from loadtest.bench.report import Report, last_of_each, read
+from loadtest.bench.stage_map import STAGES
+
+pytestmark = pytest.mark.seconds
+
+MOMENTS = [{"seconds": at, "requests_per_s": 10.0 * at, "refused_requests_per_s": 5.0, "worker_mib": 100.0} for at in range(1, 5)]
+TENTH = {"requests_per_s": 1e4, "latency_ms_p50": 1.0, "latency_ms_p99": 2.0, "worker_mib": 1.0, "index_mib": 1.0, "log_mib": 1.0}
+ANY: dict[str, dict[str, Any]] = {
+    "end-to-end": {"requests_per_s": 1_234.0, "latency_ms_p50": 1.0, "latency_ms_p99": 2.0, "others_cores": 0.1},
+    "apply": {"requests_per_s": 5_678.0, "inputs_per_s": 9.0},
+    "stages": {
+        "cpu_s_per_1000": dict.fromkeys(STAGES, 0.01),
+        "beside_cpu_s_per_1000": {"verify": 0.01},
+        "looks": 100,
+        **{f"{name}_cpu_s_per_1000": 0.2 for name in ("all_stages", "process", "worker", "intake", "serial", "main_thread")},
+    },
+    "curve": {
+        **dict.fromkeys(("due_requests_per_s", "goodput_requests_per_s", "latency_ms_p50", "latency_ms_p99", "worker_cores"), 10.0),
+        **{"refused_share": 0.0, "unsent_share": 0.0},
+    },
+    "overload": {"capacity_requests_per_s": 10.0, "goodput_requests_per_s": 9.0, "by_time": MOMENTS},
+    "long": {"requests_per_s": 9_999.0, "tenths": [TENTH] * 10, "by_time": MOMENTS, "load_cores": 0.1, "last_to_first_tenth": 1.0},
+}
+
+
+def _lines(file: Path, *, failed: bool = False, others_share: float | None = 0.0, **replaced: dict[str, Any]) -> None:
+    """Write results as the bench does, and then the share of the machine that others took."""
+    written = io.StringIO()
+    report = Report(written, io.StringIO())
+    for figure, figures in (ANY | replaced).items():
+        report.add(figure, f"case of {figure}, at 50%", figures, {"processes": 1}, failed=failed)
+    with file.open("a") as lines:
+        for text in written.getvalue().splitlines():
+            lines.write(json.dumps(json.loads(text) | {"others_share": others_share}) + "\n")
+
+
+def test_the_last_line_of_a_case_counts_and_failed_ones_do_not(tmp_path: Path) -> None:
+    """The last line counts if a case was measured several times; one of a load with errors does not count."""
+    file = tmp_path / "bench.jsonl"
+    _lines(file)
+    _lines(file, apply={"requests_per_s": 2.0, "inputs_per_s": 2.0})
+    _lines(file, apply={"requests_per_s": 3.0, "inputs_per_s": 3.0}, failed=True)
+    (line,) = last_of_each(read(file), "apply")
+    assert line.figures["requests_per_s"] == 2.0
+
+
+def test_an_invalid_line_is_named(tmp_path: Path) -> None:
+    """The message about an invalid line has the file and the line's number."""
+    file = tmp_path / "bench.jsonl"
+    _lines(file)
+    with file.open("a") as lines:
+        lines.write('{"figure": 1}\n')
+    with pytest.raises(ValueError, match=f"line {len(ANY) + 1} is not a result"):
+        read(file)
+
+
+def test_tables_go_to_their_markers_and_the_others_stay(tmp_path: Path) -> None:
+    """Measured tables replace the old ones, the others and the rest of the page stay; a second time changes nothing."""
+    file, page = tmp_path / "bench.jsonl", tmp_path / "page.md"
+    _lines(file)
+    page.write_text(
+        "before\n<!-- figures: apply -->\nold\n<!-- end -->\nbetween\n<!-- figures: decode -->\nkept\n<!-- end -->\n"
+        "<!-- figures: long -->\n<!-- end -->\nafter\n"
+    )
+    assert main([str(file), "--into", str(page)]) == 0
+    text = page.read_text()
+    assert text.startswith("before\n<!-- figures: apply -->\n\n| case |")
+    assert "5,678" in text
+    assert "9,999" in text
+    assert "old" not in text
+    assert "kept" in text
+    assert "between" in text
+    assert text.endswith("<!-- end -->\nafter\n")
+    main([str(file), "--into", str(page)])
+    assert page.read_text() == text
+
+
+def test_every_table_can_be_made(tmp_path: Path) -> None:
+    """Each table has a head, and as many cells in each row; tables without figures are left out."""
+    file = tmp_path / "bench.jsonl"
+    _lines(file)
+    made = tables(read(file))
+    assert set(made) == {"end-to-end", "stages", "cores", "workers", "apply", "curve", "overload", "long"}
+    for table in made.values():
+        rows = [row for row in table.splitlines() if row.startswith("|")]
+        assert len({row.count("|") for row in rows}) == 1
+    # 0.2 s of CPU time for a thousand requests: two cores for ten thousand a second, and one is fully used at five thousand.
+    assert "| 2.00 |" in made["cores"]
+    assert "5,000/s | 5,000/s |" in made["cores"]
+
+
+def test_workers_share_their_own_requests_and_all_do_what_is_in_order(tmp_path: Path) -> None:
+    """One worker is limited by its main thread; many approach the cost that each has for every request in the order, and never reach it."""
+    file = tmp_path / "bench.jsonl"
+    spent = {"http": 0.2, "decode": 0.1, "verify": 0.3, "index": 0.4, "sampler": 5.0, "native threads": 0.5}
+    _lines(file, stages=ANY["stages"] | {"cpu_s_per_1000": spent, "beside_cpu_s_per_1000": {"verify": 0.3}})
+    (line,) = last_of_each(read(file), "stages")
+    alone, two, many = [workers_full_at(line, workers)[0] for workers in (1, 2, 1_000_000)]
+    assert alone == pytest.approx(1_000 / 0.7)
+    assert two == pytest.approx(1_000 / (0.4 + (0.2 + 0.1) / 2 + 0.1 / 2))
+    assert many == pytest.approx(1_000 / (0.4 + 0.1), rel=1e-4)
+    # Threads besides the main one use cores too, and RocksDB's do in every worker.
+    assert workers_full_at(line, 1)[1] == pytest.approx(alone * (0.7 + 0.3 + 0.5) / 1_000)
+
+
+def test_a_marker_without_a_table_is_an_error() -> None:
+    """A misspelt table name in the page is an error: otherwise its place would stay empty for ever."""
+    with pytest.raises(ValueError, match="no table applied"):
+        put_into("<!-- figures: applied -->\n<!-- end -->\n", {})
+
+
+def test_pictures_are_drawn_and_are_the_same_again(tmp_path: Path) -> None:
+    """Each figure has its PNG; the same lines give the same bytes, so a picture changes in git only when a figure did."""
+    file = tmp_path / "bench.jsonl"
+    _lines(file)
+    for name in ("first", "second"):
+        (tmp_path / f"{name}.md").write_text("")
+        assert main([str(file), "--into", str(tmp_path / f"{name}.md")]) == 0
+    first, second = [{png.name: png.read_bytes() for png in (tmp_path / folder).iterdir()} for folder in ("first", "second")]
+    assert set(first) == {f"{figure.name}.png" for figure in all_figures().values() if figure.draw is not None}
+    assert all(content.startswith(b"\x89PNG") for content in first.values())
+    assert first == second
+
+
+def test_without_results_nothing_is_drawn(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Without results there is no picture, and the exit code reports it."""
+    (tmp_path / "bench.jsonl").touch()
+    (tmp_path / "page.md").touch()
+    assert main([str(tmp_path / "bench.jsonl"), "--into", str(tmp_path / "page.md")]) == 1
+    assert "curve.png stays as it is" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("others_share", [0.02, 0.5, None])
+def test_a_busy_machine_is_not_published(tmp_path: Path, capsys: pytest.CaptureFixture[str], others_share: float | None) -> None:
+    """If others took 2 % of the machine, or an unknown share, the figure's tables and picture stay; the quiet figures are written."""
+    quiet, busy, page = tmp_path / "quiet.jsonl", tmp_path / "busy.jsonl", tmp_path / "page.md"
+    _lines(quiet)
+    _lines(busy, others_share=others_share)
+    busy.write_text("".join([line for line in busy.read_text().splitlines(keepends=True) if '"figure": "curve"' in line]))
+    page.write_text("<!-- figures: curve -->\nold\n<!-- end -->\n<!-- figures: apply -->\nold\n<!-- end -->\n")
+    assert main([str(quiet), str(busy), "--into", str(page)]) == 1
+    assert page.read_text().startswith("<!-- figures: curve -->\nold\n<!-- end -->\n<!-- figures: apply -->\n\n| case |")
+    assert not (tmp_path / "page" / "curve.png").exists()
+    assert (tmp_path / "page" / "overload.png").exists()
+    message = capsys.readouterr().err
+    assert "curve: not written" in message
+    assert f"case of curve, at 50%: {'an unknown share' if others_share is None else f'{others_share:.1%}'}" in message
+    assert "--print" in message
+
+
+def test_a_busy_machine_can_be_looked_at(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """`--print` shows all tables and writes nothing."""
+    file, page = tmp_path / "bench.jsonl", tmp_path / "page.md"
+    _lines(file, others_share=0.5)
+    page.write_text("<!-- figures: apply -->\nold\n<!-- end -->\n")
+    assert main([str(file), "--into", str(page), "--print"]) == 0
+    assert "5,678" in capsys.readouterr().out
+    assert "old" in page.read_text()
+    assert not (tmp_path / "page").exists()

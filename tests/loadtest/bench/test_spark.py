@@ -1,0 +1,36 @@
+"""Tests that the generated logs on which Spark's time is measured are valid: a replay by the rules decides every request."""
+
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from loadtest.bench.spark import PARTITIONS, ROW_GROUP_RECORDS, read_archive, records, write_archive
+from ordering.log import ORDERING, Record
+from spark_join.log.archive import Range
+from tests.checkers.replay import replay
+
+pytestmark = pytest.mark.spark
+
+
+def _streams(log: list[Record]) -> dict[int, list[Record]]:
+    return {stream: [record for record in log if record.stream == stream] for stream in range(ORDERING, PARTITIONS)}
+
+
+def test_archive_gives_back_the_log(tmp_path: Path) -> None:
+    """The archive returns the written log, row group by row group, and its range has the counts."""
+    made = list(records(1, 50_000, 100, 4, signed=False))
+    written = _streams(made)
+    assert len(written[ORDERING]) > ROW_GROUP_RECORDS
+    write_archive(tmp_path / "archive", iter(made))
+    assert _streams(list(read_archive(tmp_path / "archive"))) == written
+    listed = msgspec.json.decode((tmp_path / "archive/ranges/00000001.json").read_bytes(), type=Range)
+    assert [file.records for file in listed.files] == [len(each) for each in written.values()]
+
+
+def test_made_log_is_decided() -> None:
+    """A replay of a generated log decides each request once, and commits it."""
+    replayed = replay(_streams(list(records(1, 2_000, 100, 4, signed=True))))
+    assert replayed.ended_by == "end"
+    assert len(replayed.decisions) >= 2_000
+    assert {each["outcome"] for each in replayed.decisions} == {"committed"}

@@ -1,0 +1,79 @@
+"""Tests the load against a minimal service: it measures right answers, and counts wrong ones as errors."""
+
+import asyncio
+import json
+from collections.abc import Callable
+
+import pytest
+
+from loadtest.rig.closed_loop import ClosedLoad, LoadResult, drive
+from loadtest.rig.signing import NOTARY
+from payload import decode_submission
+
+
+def _decisions(body: bytes) -> bytes:
+    ids = [request.transaction_id.hex() for request in decode_submission(body, NOTARY).requests]
+    receipt = {"receipt": "c2sp.org/tlog-proof@v1\nindex 0\n"}
+    made = [{"transaction_id": id_, "position": at, "outcome": "committed", "conflicts": [], **receipt} for at, id_ in enumerate(ids)]
+    return json.dumps({"decisions": made}, separators=(",", ":")).encode()
+
+
+async def _outcome_of(answer: Callable[[bytes], bytes], *, receipts: bool = True) -> LoadResult:
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            while head := await reader.readuntil(b"\r\n\r\n"):
+                length = int(head.lower().partition(b"content-length: ")[2].split(b"\r\n")[0])
+                reply = answer(await reader.readexactly(length))
+                # In two pieces, so that head and body arrive separately.
+                writer.write(reply[:100])
+                await asyncio.sleep(0)
+                writer.write(reply[100:])
+        except asyncio.IncompleteReadError:
+            pass
+        finally:
+            writer.close()
+
+    server = await asyncio.start_server(serve, "127.0.0.1", 0)
+    async with server:
+        port = server.sockets[0].getsockname()[1]
+        return await drive(ClosedLoad([f"http://127.0.0.1:{port}"], 1, 3, 2, 2, 0.5, 10, {}, receipts))
+
+
+def _http(status: bytes, body: bytes) -> bytes:
+    return b"HTTP/1.1 %s\r\nContent-Length: %d\r\n\r\n%s" % (status, len(body), body)
+
+
+async def test_right_answers_are_counted() -> None:
+    """All ten submissions are sent and answered without an error, and the load reports that they ran out."""
+    outcome = await _outcome_of(lambda body: _http(b"200 OK", _decisions(body)))
+    assert (outcome.errors, outcome.failures) == (0, [])
+    assert outcome.ran_out
+    assert outcome.cpu_seconds.keys() == {"load", "machine"}
+
+
+@pytest.mark.parametrize(
+    "spoil",
+    [
+        lambda answer: answer.replace(b'"committed"', b'"rejected"', 1),
+        lambda answer: answer.replace(b'_id":"', b'_id":"00', 1),
+        lambda answer: json.dumps({"decisions": json.loads(answer)["decisions"][::-1]}, separators=(",", ":")).encode(),
+        lambda answer: b"{}",
+        lambda answer: answer.replace(b"tlog-proof@v1", b"tlog-proof@v2", 1),
+    ],
+    ids=["rejected", "another id", "another order", "nothing", "no receipt"],
+)
+async def test_wrong_answers_are_errors(spoil: Callable[[bytes], bytes]) -> None:
+    """An answer with a rejection, a wrong id, a wrong order, or a missing decision or receipt is an error, each of them."""
+    assert (await _outcome_of(lambda body: _http(b"200 OK", spoil(_decisions(body))))).errors == 10
+
+
+async def test_receipts_that_nobody_asked_for_are_errors() -> None:
+    """A receipt that was not requested is an error."""
+    assert (await _outcome_of(lambda body: _http(b"200 OK", _decisions(body)), receipts=False)).errors == 10
+
+
+async def test_another_status_is_an_error() -> None:
+    """Another status is an error, and the service's message is reported."""
+    outcome = await _outcome_of(lambda body: _http(b"503 Service Unavailable", b"overloaded"))
+    assert outcome.errors == 10
+    assert "overloaded" in outcome.failures[0]

@@ -1,0 +1,103 @@
+"""Tests the open loop and its counts of rejections, against a minimal service with known behaviour."""
+
+import asyncio
+from collections.abc import Callable
+
+import pytest
+
+from loadtest.rig.open_loop import Offer, Offered, drive
+from loadtest.rig.signing import NOTARY
+from payload import decode_submission
+
+pytestmark = pytest.mark.seconds
+
+
+CONNECTIONS = 8
+REFUSAL = b"HTTP/1.1 503 Service Unavailable\r\nRetry-After: 1\r\nContent-Length: 0\r\n\r\n"
+
+
+def _committed(body: bytes) -> bytes:
+    ids = [request.transaction_id.hex() for request in decode_submission(body, NOTARY).requests]
+    decisions = ",".join([f'{{"transaction_id":"{id_}","outcome":"committed","receipt":"c2sp.org/tlog-proof@v1"}}' for id_ in ids])
+    return b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%s" % (len(decisions), decisions.encode())
+
+
+async def _offered(
+    answer: Callable[[bytes], bytes | None],
+    probes: int = 0,
+    connections_max: int = CONNECTIONS,
+    *,
+    connections_open: bool = True,
+    seconds: float = 1.0,
+) -> Offered:
+    """Offer thirty submissions of two requests a second; an answer of None closes the connection."""
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            while head := await reader.readuntil(b"\r\n\r\n"):
+                if head.startswith(b"GET"):
+                    writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}")
+                    continue
+                length = int(head.lower().partition(b"content-length: ")[2].split(b"\r\n")[0])
+                reply = answer(await reader.readexactly(length))
+                if reply is None:
+                    return
+                writer.write(reply)
+        except (asyncio.IncompleteReadError, ConnectionResetError):
+            pass
+        finally:
+            writer.close()
+
+    server = await asyncio.start_server(serve, "127.0.0.1", 0)
+    async with server:
+        url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+        return await drive(Offer([url], 1, 2, 1, 60.0, seconds, 60.0, connections_max, {}, probes, True, connections_open, 1.0))
+
+
+@pytest.mark.parametrize("connections_open", [True, False])
+async def test_all_that_is_due_is_sent_and_decided(connections_open: bool) -> None:
+    """A service that answers at once gets everything, and nothing is rejected, dropped or unsent, on old connections and on new ones."""
+    result = await _offered(_committed, connections_open=connections_open)
+    assert result.due == result.sent > 0
+    # The measured period starts and ends between a submission and its answer.
+    assert abs(result.decided - result.sent) <= CONNECTIONS
+    assert (result.refused, result.dropped, result.unsent, result.errors) == (0, 0, 0, 0)
+
+
+async def test_refusals_are_counted_and_are_no_errors() -> None:
+    """If every other submission is rejected, half of them are counted as rejected, with their Retry-After, and none as an error."""
+    turns = iter(range(10_000))
+    result = await _offered(lambda body: REFUSAL if next(turns) % 2 else _committed(body))
+    assert abs(result.refused - result.decided) <= 1
+    assert result.retry_after_s.p50 == result.retry_after_s.max == 1
+    assert result.errors == 0
+
+
+async def test_probes_find_out_when_there_was_room() -> None:
+    """If each submission is rejected three times, a probe that retries early gets in at last, and one that obeys Retry-After does not."""
+    seen: dict[bytes, int] = {}
+
+    def answer(body: bytes) -> bytes:
+        seen[body] = seen.get(body, 0) + 1
+        return REFUSAL if seen[body] <= 3 else _committed(body)
+
+    result = await _offered(answer, probes=4, seconds=2.5)
+    assert result.probes.waited_s.count > 0
+    assert result.probes.retry_after_s.max == 1
+    assert result.probes.waited_to_retry_after.p50 > 0
+    assert result.probes.obedient_returns > 0
+    assert (result.probes.obedient_admitted, result.errors) == (0, 0)
+
+
+async def test_a_wrong_answer_is_an_error() -> None:
+    """An answer without a decision is an error of the load, whatever the load is for."""
+    assert (await _offered(lambda body: b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}")).errors > 0
+
+
+async def test_submissions_without_a_connection_wait_and_are_counted() -> None:
+    """With one connection to a service that never answers, one submission is sent and the others are reported as unsent."""
+    result = await _offered(lambda body: b"", connections_max=1)
+    assert result.decided == 0
+    assert result.unsent > 0
+    assert result.decided_ms.count == 0
+    assert result.errors == 1, "the one that left has no answer"

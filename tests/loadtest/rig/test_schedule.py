@@ -1,0 +1,66 @@
+"""Tests stages and intended start times."""
+
+from itertools import pairwise
+
+import pytest
+
+from loadtest.rig.schedule import WARM_UP, Shape, Stage, begin_of, slots, slots_count, stages_of, submissions_of
+
+
+def test_the_rate_counts_requests() -> None:
+    """With a hundred requests a submission there are a hundredth of the submissions."""
+    stage = Stage("s", 10_000, 3)
+    assert submissions_of(stage, 1) == 30_000
+    assert submissions_of(stage, 100) == 300
+
+
+@pytest.mark.parametrize("processes", [1, 2, 3, 7])
+def test_processes_share_every_slot_once(processes: int) -> None:
+    """All processes together have the slots of a single process, each once and in order."""
+    stages = (Stage("a", 10, 3), Stage("b", 101, 1), Stage("c", 1, 5))
+    shares = [list(slots(stages, 1, process, processes)) for process in range(processes)]
+    assert sorted([slot for share in shares for slot in share]) == sorted(slots(stages, 1))
+    for process, share in enumerate(shares):
+        assert share == sorted(share, key=lambda slot: slot.due_s)
+        assert len(share) == slots_count(stages, 1, process, processes)
+
+
+def test_starts_are_even_within_a_stage() -> None:
+    """Each stage's submissions are spread evenly over its time, from its start on."""
+    stages = (Stage("a", 20, 2), Stage("b", 80, 1))
+    for at, stage in enumerate(stages):
+        due = [slot.due_s for slot in slots(stages, 2) if slot.stage == at]
+        assert due[0] == begin_of(stages, at)
+        assert [later - earlier for earlier, later in pairwise(due)] == pytest.approx([2 / stage.requests_per_s] * (len(due) - 1))
+
+
+@pytest.mark.parametrize(
+    ("shape", "rates"),
+    [
+        ("steady", [100.0]),
+        ("soak", [100.0]),
+        ("steps", [float(step) for step in range(1_000, 10_001, 1_000)]),
+        ("spike", [100.0, 500.0, 100.0]),
+    ],
+)
+def test_shapes(shape: Shape, rates: list[float]) -> None:
+    """Each shape has its rates, and takes the given time, whatever its stages."""
+    stages = stages_of(shape, 100.0, 30.0)
+    assert [stage.requests_per_s for stage in stages] == rates
+    assert sum([stage.seconds for stage in stages]) == pytest.approx(30.0)
+
+
+def test_a_warm_up_comes_first_and_does_not_count() -> None:
+    """The warm-up comes first, at the first stage's rate, and is the only stage that does not count."""
+    stages = stages_of("steps", 1.0, 10.0, [5.0, 9.0], warm_up_seconds=3.0)
+    assert stages[0] == Stage(WARM_UP, 5.0, 3.0)
+    assert [stage.counts for stage in stages] == [False, True, True]
+
+
+@pytest.mark.parametrize(
+    ("rate", "seconds", "steps", "warm_up"), [(0.0, 1.0, [1.0], 0.0), (1.0, -1.0, [1.0], 0.0), (1.0, 1.0, [], 0.0), (1.0, 1.0, [1.0], -1.0)]
+)
+def test_what_is_no_schedule_is_refused(rate: float, seconds: float, steps: list[float], warm_up: float) -> None:
+    """A schedule without a rate, time or steps, or with a negative warm-up, is rejected."""
+    with pytest.raises(ValueError, match="more than nothing"):
+        stages_of("steady" if steps else "steps", rate, seconds, steps, warm_up_seconds=warm_up)
