@@ -2,7 +2,7 @@
 
 import re
 from collections import OrderedDict, deque
-from collections.abc import Callable
+from collections.abc import Callable, Container, Set
 from typing import Final, Protocol
 
 import msgspec
@@ -12,6 +12,8 @@ from ordering.errors import NotaryError
 
 TURN_BYTES: Final = 32 << 10
 """The bytes of one party's bodies that are decoded before it is the next party's turn."""
+AHEAD_BYTES_MAX: Final = 2 << 20
+"""The lead that parties, or addresses, have at most when bodies of the other ones come: those catch up so much."""
 
 _party_first = re.compile(rb'\s*\{\s*"party"\s*:\s*"([^"\\]+)"').match
 
@@ -42,15 +44,24 @@ class Body:
     The gate then calls `admitted` or `refused` of a subclass: once, unless the client left.
     """
 
-    __slots__ = ("_gate", "_pieces", "size", "ticket")
+    __slots__ = ("_gate", "_pieces", "network", "parties", "size", "ticket")
 
     def __init__(self, gate: Admission, ticket: bytes = b"") -> None:
         """`ticket`: as its head has it, unchecked."""
         self.ticket = ticket
+        self.network = ""
+        """The client's address; empty if it does not matter."""
+        self.parties: Set[bytes] = frozenset()
+        """The parties of submissions that were admitted on its connection before."""
         self.size = 0
         """The bytes of it that have come."""
         self._gate = gate
         self._pieces: list[bytes] = []
+
+    @property
+    def is_unproven(self) -> bool:
+        """True for one on a connection of a client on which no submission was admitted."""
+        return bool(self.network) and not self.parties
 
     def admitted(self, submission: AdmittedSubmission) -> None:
         """It may come in. It is to be queued, or handed over, in this turn of the loop: its room is not kept."""
@@ -137,56 +148,86 @@ class Lanes:
     A lane that is empty stays while it has yielded more than its share and other lanes have bodies: a party that sends one large body
     after another, each when the last one was taken, has no more than its share either. All bodies that name no registered party first
     are in one lane, so made-up names win no turns.
+
+    Anyone may name a party. So a body counts for its party only on a connection on which a submission of that party was admitted, and
+    else for the address of its client. Bodies of parties have half of the bytes while bodies of addresses wait, however many these are.
     """
 
-    __slots__ = ("_bodies", "_is_registered", "_lanes")
+    __slots__ = ("_addresses", "_ahead_bytes", "_is_registered", "_parties")
 
     def __init__(self, is_registered: Callable[[bytes], bool]) -> None:
         """`is_registered` returns True for the name of a registered party, in UTF-8."""
         self._is_registered = is_registered
-        self._bodies = 0
-        self._lanes: OrderedDict[bytes, _Lane] = OrderedDict()
-        """In the order of their turns; by the party that stands first, empty for one that is not registered, or none."""
+        self._parties, self._addresses = _Ring(), _Ring()
+        self._ahead_bytes = 0
+        """The bytes that parties have yielded more than addresses."""
 
     def __bool__(self) -> bool:
-        return self._bodies > 0
+        return self._parties.bodies > 0 or self._addresses.bodies > 0
 
     def add(self, body: Body, now_s: float) -> None:
-        """Append a body to its party's lane."""
-        party = self._lane_of(body.party())
-        lane = self._lanes.get(party)
+        """Append a body to its lane."""
+        ring, key = self._place_of(body, body.party())
+        lane = ring.lanes.get(key)
         if lane is None:
-            lane = self._lanes[party] = _Lane()
+            lane = ring.lanes[key] = _Lane()
         lane.size += body.size
         lane.bodies.append(_Waiting(body, body.size, now_s, lane.size))
-        self._bodies += 1
+        ring.bodies += 1
 
-    def wait_s(self, party: bytes) -> float:
-        """Returns an estimate of the wait of a party's next body, from the last waits; 0 when its lane is empty."""
-        lane = self._lanes.get(self._lane_of(party))
+    def wait_s(self, body: Body, party: bytes) -> float:
+        """Returns an estimate of the wait of a body of that party, from the last waits in its lane; 0 when that is empty."""
+        ring, key = self._place_of(body, party)
+        lane = ring.lanes.get(key)
         return 0.0 if lane is None else lane.size * lane.s_per_byte
 
-    def _lane_of(self, party: bytes) -> bytes:
-        return party if party and self._is_registered(party) else b""
+    def _place_of(self, body: Body, party: bytes) -> "tuple[_Ring, bytes]":
+        if body.network and party not in body.parties:
+            return self._addresses, body.network.encode()
+        return self._parties, party if party and self._is_registered(party) else b""
 
-    def take(self, now_s: float) -> Body:
+    def is_turn_of_parties(self, decoding: Container[bool] = ()) -> bool:
+        """Returns True if a body of a party is next, False if one of an address is.
+
+        `decoding` has True while a body of a party is decoded in pieces, and False while one of an address is.
+        """
+        of_party, of_address = self._parties.bodies > 0 or True in decoding, self._addresses.bodies > 0 or False in decoding
+        return of_party and (self._ahead_bytes <= 0 or not of_address)
+
+    def take(self, now_s: float, *, of_party: bool) -> Body:
+        """Remove and return the next body of a party, or of an address. There must be one."""
+        waiting = (self._parties if of_party else self._addresses).take(now_s)
+        ahead_bytes = self._ahead_bytes + (waiting.size if of_party else -waiting.size)
+        self._ahead_bytes = max(-AHEAD_BYTES_MAX, min(ahead_bytes, AHEAD_BYTES_MAX))
+        if not self:  # addresses may be ahead by a body that is still decoded
+            self._parties, self._addresses, self._ahead_bytes = _Ring(), _Ring(), min(self._ahead_bytes, 0)
+        return waiting.body
+
+
+class _Ring:
+    """Lanes in the order of their turns."""
+
+    __slots__ = ("bodies", "lanes")
+
+    def __init__(self) -> None:
+        self.lanes: OrderedDict[bytes, _Lane] = OrderedDict()
+        """By the party that stands first, empty for one that is not registered, or none; or by address."""
+        self.bodies = 0
+
+    def take(self, now_s: float) -> _Waiting:
         """Remove and return the next body. There must be one."""
-        assert self._bodies, "no body waits"
         while True:
-            party, lane = next(iter(self._lanes.items()))
+            key, lane = next(iter(self.lanes.items()))
             if lane.left_bytes <= 0:
                 lane.left_bytes += TURN_BYTES
-                self._lanes.move_to_end(party)
+                self.lanes.move_to_end(key)
             elif not lane.bodies:
-                del self._lanes[party]
+                del self.lanes[key]
             else:
                 break
         waiting = lane.bodies.popleft()
-        body = waiting.body
         lane.size -= waiting.size
-        lane.left_bytes -= body.size
+        lane.left_bytes -= waiting.size
         lane.s_per_byte = (lane.s_per_byte + (now_s - waiting.since_s) / max(waiting.ahead_bytes, 1)) / 2
-        self._bodies -= 1
-        if not self._bodies:
-            self._lanes.clear()
-        return body
+        self.bodies -= 1
+        return waiting

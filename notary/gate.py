@@ -10,7 +10,7 @@ What is asked first costs us least: R6 leaves all of it to the worker, since not
 | | whether anything is taken in now: the worker is ready, and its queue has room for anybody | `not-ready`, `overloaded` |
 | | the length that it declares | `too-large` |
 | each piece of the body | its size; the memory of all bodies and all that waits; its time | `too-large`, `overloaded`, `malformed` |
-| its first piece | the wait of the party's bodies for decoding | `overloaded` |
+| its first piece | the wait of bodies of its party, or of its client's address, for decoding | `overloaded` |
 | | while the queue is not calm: room for the party, if it stands there first, as our clients write it | `overloaded` |
 | the body, party by party | whether anything is taken in now, again | `not-ready` |
 | | the party, which is looked for in the body before anything else is decoded | `unknown-party` |
@@ -47,6 +47,10 @@ REFUSAL_REASONS: Final = ("room", "share", "quota")
 """No room for anybody, no room for the party, or its quota is used up."""
 DECODING_WAIT_S: Final = 0.5
 """The wait of a party's complete bodies after which no more of them are read; twice as long for a retry with a ticket."""
+UNPROVEN_PART: Final = 2
+"""Bodies on connections without an admitted submission have at most half of all bytes; or the largest body, if that is more."""
+UNPROVEN_ADDRESS_PART: Final = 8
+"""Those of one address have at most an eighth; or the largest body, if that is more."""
 SHUTTING_DOWN: Final = "this worker is shutting down: send the same to another, or here again later"
 _BAD_SIGNATURE: Final = (
     "the signature is not this party's over these requests: it signs the notary's name, its own name and the"
@@ -152,12 +156,13 @@ class Gate:
         self._body_s_max = body_s_max
         self.body_bytes = 0
         """Of all bodies that are not complete, or not looked at."""
+        self._unproven_bytes: Counter[str] = Counter()
+        """The part of these bytes on connections without an admitted submission, by address; by the empty string for all addresses."""
         self._bodies: set[Body] = set()
         self._asked = Lanes(self.is_registered)
-        self._current: Body | None = None
-        """The body that is decoded now; the others of all lanes wait for its end."""
-        self._reading: Generator[None, None, AdmittedSubmission] | None = None
-        """Its decoding, once begun."""
+        self._decoding: dict[bool, _Decoding] = {}
+        """The body of a party that is decoded now, by True, and that of an address, by False. Others of parties wait for the end of the
+        former alone, so they do not wait for a large body of a client that nobody knows."""
 
     # ---- the head ----
 
@@ -200,7 +205,7 @@ class Gate:
     def stop(self) -> None:
         """Refuse all that is not in yet: bodies that are only half here are not waited for."""
         self._asked = Lanes(self.is_registered)
-        self._current = self._reading = None
+        self._decoding = {}
         for body in list(self._bodies):
             body.refuse(NotReady(SHUTTING_DOWN))
 
@@ -215,26 +220,47 @@ class Gate:
         if others_bytes and others_bytes + size > self._bytes_max:
             # As in the queue: one that is larger than the whole room is read when nothing else is there.
             return Overloaded(f"{others_bytes} bytes of submissions are here already: send the same again later")
+        if body.is_unproven and (whose := self._unproven_too_many(body, size)):
+            return Overloaded(
+                f"submissions {whose} are here already with as many bytes as those may have on connections on which none was admitted yet:"
+                " send the same again later"
+            )
         refusal = None
         if not body.size and self._room is not None and not self._room.is_calm(1, 1) and (party := party_first(data)):
             # It need not be read to its end. Nothing is admitted by this: a body that names two parties is refused as the one or the other.
             refusal = self._refusal(1, 1, party.decode(errors="replace"), body.ticket)
         if refusal is None and not body.size and self._asked:
-            refusal = self._too_slow(party_first(data), body.ticket)
+            refusal = self._too_slow(body, party_first(data))
         if refusal is None:
-            self.body_bytes += len(data)
+            self._count_bytes(body, len(data))
         return refusal
 
-    def _too_slow(self, party: bytes, ticket: bytes) -> Overloaded | None:
-        """Returns a refusal while the party's bodies wait too long to be decoded; None while they do not.
+    def _unproven_too_many(self, body: Body, size: int) -> str:
+        """Returns whose bodies leave no room for one of that size on a connection without an admitted submission; empty if it has room."""
+        for key, part, whose in ((body.network, UNPROVEN_ADDRESS_PART, "from your address"), ("", UNPROVEN_PART, "from all addresses")):
+            others_bytes = self._unproven_bytes[key] - body.size
+            if others_bytes and others_bytes + size > max(self._bytes_max // part, SUBMISSION_BYTES_MAX):
+                return whose
+        return ""
+
+    def _count_bytes(self, body: Body, size: int) -> None:
+        self.body_bytes += size
+        if body.is_unproven:
+            for key in ("", body.network):
+                self._unproven_bytes[key] += size
+                if not self._unproven_bytes[key]:
+                    del self._unproven_bytes[key]
+
+    def _too_slow(self, body: Body, party: bytes) -> Overloaded | None:
+        """Returns a refusal while bodies of the party, or of the address, wait too long to be decoded; None while they do not.
 
         Without a bound on this wait all bodies would be read and decoded late, and the queue behind the gate would never be full
         (RFC 8289: the wait, not the length, shows a queue that is too long).
         """
-        wait_s, name = self._asked.wait_s(party), party.decode(errors="replace")
+        wait_s, name = self._asked.wait_s(body, party), party.decode(errors="replace")
         if wait_s <= DECODING_WAIT_S:
             return None
-        if ticket and wait_s <= 2 * DECODING_WAIT_S and self.tickets is not None and self.tickets.counts(ticket, name):
+        if body.ticket and wait_s <= 2 * DECODING_WAIT_S and self.tickets is not None and self.tickets.counts(body.ticket, name):
             return None
         after_s = 1 + math.ceil(wait_s)
         return self._with_ticket(
@@ -248,12 +274,12 @@ class Gate:
     def forget(self, body: Body) -> None:
         """Release the bytes of a body, which is not decoded any more."""
         self._bodies.discard(body)
-        self.body_bytes -= body.size
+        self._count_bytes(body, -body.size)
         body.drop()
 
     def ask(self, body: Body) -> None:
         """Decode a body that is complete, with all that came in this turn of the loop."""
-        if not self._asked and self._current is None:
+        if not self._asked and not self._decoding:
             asyncio.get_running_loop().call_soon(self._look)
         self._asked.add(body, self._clock_s())
 
@@ -262,30 +288,34 @@ class Gate:
         try:
             self._look_until(self._clock_s() + self._turn_s_max)
         finally:  # a bug in the answer to one must not keep the others from being looked at
-            if self._asked or self._current is not None:
+            if self._asked or self._decoding:
                 asyncio.get_running_loop().call_soon(self._look)
 
     def _look_until(self, until_s: float) -> None:
         closed = self._closed()  # once for all: nothing else runs meanwhile
         self._was_closed = closed is not None
-        while self._asked or self._current is not None:
-            body = self._current = self._current or self._asked.take(self._clock_s())
-            if body in self._bodies:
-                self._look_at(body, closed)
-            if body not in self._bodies:  # it was let in or refused, now or before, or its client left
-                self._current = self._reading = None
+        while self._asked or self._decoding:
+            of_party = self._asked.is_turn_of_parties(self._decoding)
+            decoding = self._decoding.get(of_party)
+            if decoding is None:
+                decoding = self._decoding[of_party] = _Decoding(self._asked.take(self._clock_s(), of_party=of_party))
+            if decoding.body in self._bodies:
+                self._look_at(decoding, closed)
+            if decoding.body not in self._bodies:  # it was let in or refused, now or before, or its client left
+                self._decoding.pop(of_party, None)
             if self._clock_s() > until_s:
                 break
 
-    def _look_at(self, body: Body, closed: NotaryError | None) -> None:
-        """Decode one piece more of it; after the last one it is let in."""
+    def _look_at(self, decoding: "_Decoding", closed: NotaryError | None) -> None:
+        """Decode one piece more of a body; after the last one it is let in."""
+        body = decoding.body
         submission: AdmittedSubmission | None = None
         found: Exception | None = closed
         if closed is None:
             try:
-                if self._reading is None:
-                    self._reading = self._admit(body.data(), body.ticket)
-                next(self._reading)
+                if decoding.pieces is None:
+                    decoding.pieces = self._admit(body.data(), body.ticket)
+                next(decoding.pieces)
                 return
             except StopIteration as done:
                 submission = done.value
@@ -377,6 +407,17 @@ class Gate:
             name = excerpt(party, 300)
             raise UnknownParty(f"the party {name} is not registered with this notary: its operator adds it with `notary party add`")
         return party, known.verify
+
+
+class _Decoding:
+    """A body that is decoded in pieces."""
+
+    __slots__ = ("body", "pieces")
+
+    def __init__(self, body: Body) -> None:
+        self.body = body
+        self.pieces: Generator[None, None, AdmittedSubmission] | None = None
+        """The rest of the work, once it has begun."""
 
 
 def _verified(signature: bytes, message: bytes) -> bool:

@@ -35,7 +35,7 @@ class BodyReader(Protocol):
 class Call:
     """One call: what its head says, and the way of its answer."""
 
-    __slots__ = ("gone", "headers", "left", "may_read", "method", "path", "query", "raw_path", "reader", "respond")
+    __slots__ = ("gone", "headers", "left", "may_read", "method", "network", "parties", "path", "query", "raw_path", "reader", "respond")
 
     def __init__(self, method: str, path: str, query: bytes, headers: Headers, respond: "Callable[[Call, Answer, bool], None]") -> None:
         """`respond` gets the call, its answer, and whether the answer may wait until the body has come."""
@@ -44,6 +44,10 @@ class Call:
         self.raw_path = path
         """The path as it stands in the first line of the call."""
         self.query = query
+        self.network = ""
+        """The client's address, as far as the client cannot choose it (`notary.http.server.network_of`)."""
+        self.parties: set[bytes] = set()
+        """The parties of submissions that were admitted on its connection, in UTF-8; one set for all calls of the connection."""
         self.headers = headers
         """Names in lower case."""
         self.respond = respond

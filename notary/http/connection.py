@@ -60,16 +60,23 @@ class Host(Protocol):
         """True once the server stops: each answer is the last one of its connection."""
         ...
 
-    def may_read(self) -> bool:
-        """Returns False once connections have used up the time of this turn of the loop, or others wait for a turn to be read."""
+    def may_read(self, *, proven: bool) -> bool:
+        """Returns False once connections have used up their time of this turn of the loop, or others wait for a turn to be read.
+
+        Connections of proven clients have more time, and do not wait for others. True begins a slice of time.
+        """
+        ...
+
+    def slice_is_over(self) -> bool:
+        """Returns True when the connection that is being read has used up its slice: it is to wait for another turn."""
         ...
 
     def read_later(self, connection: "Connection") -> None:
-        """Call `go_on` in a later turn of the loop."""
+        """Call `read` in a later turn of the loop."""
         ...
 
-    def opened(self, connection: "Connection") -> NotaryError | None:
-        """Count a connection; return what it is answered with when there are too many."""
+    def opened(self, connection: "Connection") -> None:
+        """A connection is there."""
         ...
 
     def closed(self, connection: "Connection") -> None:
@@ -80,8 +87,12 @@ class Host(Protocol):
 class Connection(asyncio.Protocol):
     """One connection. Its event loop calls it, and the application answers its calls."""
 
-    def __init__(self, host: Host) -> None:
+    def __init__(self, host: Host, network: str) -> None:
+        """`network`: the client's address (`Call.network`)."""
         self._host = host
+        self.network = network
+        self.parties: set[bytes] = set()
+        """The parties of submissions that were admitted here (`Call.parties`). Its client is a proven one once there are some."""
         self._loop = asyncio.get_running_loop()
         self._state = ConnectionState.HEAD
         self._deadline_s = inf
@@ -89,19 +100,17 @@ class Connection(asyncio.Protocol):
         self._writer: ResponseWriter
         self._parser = Parser(self)
         self._take = host.application.take
-        self.address = ""
-        """The client's."""
         # The call that the application has, and what came behind it.
         self._current: Head | None = None
         self._refusal: Answer | None = None
         self._behind: deque[Head] = deque()
         self._unread = b""
         self._reading_paused = False
+        self._in_line = False  # it waits for its turn to be read
         self._working = False  # in the parser, or going on: what is answered meanwhile does not start either again
         self._turn_bytes = 0  # of answers, since a turn of the loop began in which a call was answered while others were taken
         self._last = False  # the call that is being decided is the last one
         self._eof = False
-        self._proven = False  # a submission of its client was admitted
 
     @property
     def state(self) -> ConnectionState:
@@ -111,15 +120,11 @@ class Connection(asyncio.Protocol):
     # ---- asyncio's ----
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Begin with a head, or say that there are too many connections."""
+        """Begin with a head."""
         self._transport = cast(asyncio.Transport, transport)
         self._writer = ResponseWriter(self._transport)
-        peer = transport.get_extra_info("peername")
-        self.address = peer[0] if peer else ""
         self._deadline_s = self._loop.time() + self._host.times.head_s
-        if (refusal := self._host.opened(self)) is not None:
-            self._writer.answer(problem_of(refusal), keep_alive=False)
-            self._go(Event.BREAK)
+        self._host.opened(self)
 
     def connection_lost(self, exc: Exception | None) -> None:
         """The end."""
@@ -130,13 +135,13 @@ class Connection(asyncio.Protocol):
         """Parse it, or keep it until it is its turn."""
         if self._state >= ConnectionState.CLOSING or (self._last and self._state is ConnectionState.DECIDING):
             return
-        if self._unread or self._is_held():
+        if self._unread or self._in_line or self._is_held():
             self._keep(self._unread + data)
-        elif self._proven or self._host.may_read():
+        elif self._host.may_read(proven=bool(self.parties)):
             self._feed(data)
         else:
             self._keep(data)
-            self._host.read_later(self)
+            self._read_later()
 
     def eof_received(self) -> bool:
         """A client may close its half behind its calls: they are answered before the connection ends.
@@ -146,8 +151,7 @@ class Connection(asyncio.Protocol):
         self._eof = True
         if self._current is not None and self._current.left is not None:
             self._current.left()
-        if self._state is ConnectionState.DECIDING and self._transport.get_extra_info("sslcontext") is None:
-            self._go(Event.EOF)
+        if (self._in_line or self._state is ConnectionState.DECIDING) and self._transport.get_extra_info("sslcontext") is None:
             return True
         self._go(Event.EOF)
         return False
@@ -171,7 +175,7 @@ class Connection(asyncio.Protocol):
                     self.pause_writing()
                 else:
                     self.abort()
-        elif now_s > self._deadline_s:
+        elif now_s > self._deadline_s and not self._in_line:  # what waits for its turn here is not late
             self._late()
 
     def stop(self) -> None:
@@ -188,8 +192,37 @@ class Connection(asyncio.Protocol):
         """End now."""
         self._transport.abort()
 
+    def give_way(self, problem: NotaryError) -> bool:
+        """End for a client that has fewer connections. Returns False for a proven client, or if a call is being decided.
+
+        A long poll is answered first, as when its time has passed.
+        """
+        left = None if self._current is None else self._current.left
+        if self.parties or self._state >= ConnectionState.CLOSING or (self._state is ConnectionState.DECIDING and left is None):
+            return False
+        if self._writer.held:
+            self.abort()
+        elif left is not None:
+            self._last = True
+            left()
+        elif self._state is ConnectionState.IDLE:
+            self._go(Event.LATE)
+        else:
+            self._break(problem)
+        return True
+
     def go_on(self) -> None:
-        """Take up what was kept, as far as it goes."""
+        """Take up what was kept, now or when it is its turn."""
+        if self._working or self._in_line or self._state >= ConnectionState.CLOSING or self._is_held():
+            return
+        if self._host.may_read(proven=bool(self.parties)):
+            self.read()
+        else:
+            self._read_later()
+
+    def read(self) -> None:
+        """Take up what was kept, as far as it goes in a slice of time."""
+        self._in_line = False
         if self._working or self._state >= ConnectionState.CLOSING or self._is_held():
             return
         self._working = True
@@ -201,21 +234,31 @@ class Connection(asyncio.Protocol):
             call.pieces.clear()
             if call.whole:
                 self.ended(call)
+            if self._host.slice_is_over():
+                break
         self._working = False
-        if self._behind or self._state is ConnectionState.DECIDING or self._is_held():
+        if self._state is ConnectionState.DECIDING or self._is_held():
+            return
+        if self._behind:
+            self._read_later()
             return
         unread, self._unread = self._unread, b""
         if unread:
             self._feed(unread)
         elif self._parser.in_head and self._state is ConnectionState.IDLE:
             self._go(Event.BYTES)
-        if self._unread or self._state >= ConnectionState.CLOSING:
+        if self._in_line or self._unread or self._state >= ConnectionState.CLOSING:
             return
         if self._eof and self._state <= ConnectionState.HEAD:
             self._go(Event.EOF)
         elif self._reading_paused:
             self._reading_paused = False
             self._transport.resume_reading()
+
+    def _read_later(self) -> None:
+        if not self._in_line:
+            self._in_line = True
+            self._host.read_later(self)
 
     def _is_held(self) -> bool:
         return self._state is ConnectionState.DECIDING or self._writer.held or self._turn_bytes > TURN_BYTES_MAX or self._host.paused
@@ -275,16 +318,15 @@ class Connection(asyncio.Protocol):
             self._refusal = answer
             self._go(Event.REFUSE)
             return
-        last = self._last or ((self._eof or self._host.ends) and not self._behind and not self._unread)
+        last = self._last or (((self._eof and not self._working) or self._host.ends) and not self._behind and not self._unread)
         size = self._writer.answer(answer, keep_alive=not last, without_body=call.method == "HEAD")
-        self._proven = self._proven or (call.method == "POST" and answer[0] in (200, 202))
         if self._working:  # others may come in the same turn
             if not self._turn_bytes:
                 self._loop.call_soon(self._next_turn)
             self._turn_bytes += size
         self._last = last
         self._go(Event.ANSWER)
-        if self._behind or self._unread or self._parser.in_head or self._eof:
+        if self._behind or self._unread or self._reading_paused or self._parser.in_head or self._eof:
             self.go_on()
 
     def _late(self) -> None:
@@ -330,7 +372,7 @@ class Connection(asyncio.Protocol):
 
     def called(self, call: Head) -> None:
         """A head is complete: hand the call to the application, if it is its turn."""
-        if self._state <= ConnectionState.HEAD and not self._behind and not self._is_held():
+        if self._state <= ConnectionState.HEAD and not self._behind and not self._is_held() and not self._host.slice_is_over():
             self._start(call)
         elif self._state < ConnectionState.CLOSING:
             self._behind.append(call)
@@ -383,12 +425,14 @@ class Connection(asyncio.Protocol):
             for at in range(0, len(data), SLICE_BYTES):
                 if self._last and self._state >= ConnectionState.DECIDING:
                     return
-                if self._behind or self._is_held():
+                if self._behind or self._is_held() or (at and self._host.slice_is_over()):
                     self._keep(data[at:])
                     return
                 self._parse(memoryview(data)[at : at + SLICE_BYTES])
         finally:
             self._working = False
+            if (self._behind or self._unread) and self._state <= ConnectionState.ANSWERED and not self._is_held():
+                self._read_later()
 
     def _parse(self, data: bytes | memoryview) -> None:
         try:

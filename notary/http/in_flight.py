@@ -52,7 +52,7 @@ class InFlight:
             self._tracing.__enter__()
         self._app.waiting.add(self)
         if may_be_retried:
-            self._app.turns.do(self._look_whether_retried())
+            self._app.turns.do(self._look_whether_retried(), party=submission.party)
         else:
             self._queue()
 
@@ -106,7 +106,7 @@ class InFlight:
             self._pending.waiters.remove(self._decided)
             self._pending = None
         self._app.waiting.discard(self)
-        self._app.turns.do(self._answer())
+        self._app.turns.do(self._answer(), party=self._submission.party)
 
     def _answer(self) -> Pieces[None]:
         """Answer what was admitted: 200 when all is decided, else 202. Never a 503, which would say that nothing was admitted."""

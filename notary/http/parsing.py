@@ -28,6 +28,7 @@ class Head(Call):
         super().__init__(method, unquote(path) if "%" in path else path, query, headers, receiver.respond)
         self.raw_path = path
         self._receiver = receiver
+        self.network, self.parties = receiver.network, receiver.parties
         self.keep_alive = keep_alive
         self.expects = (header(headers, b"expect") or b"").lower() == b"100-continue"
         self.pieces: list[bytes] = []
@@ -40,6 +41,16 @@ class Head(Call):
 
 class Receiver(Protocol):
     """Gets the calls in their order, while `Parser.feed` runs."""
+
+    @property
+    def network(self) -> str:
+        """The address of the client (`Call.network`)."""
+        ...
+
+    @property
+    def parties(self) -> set[bytes]:
+        """The parties of submissions that were admitted on the connection (`Call.parties`)."""
+        ...
 
     def called(self, call: Head) -> None:
         """A head is complete."""

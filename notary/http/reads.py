@@ -19,6 +19,9 @@ OPENAPI: Final = "/openapi.json"
 LONG_POLLS_SHARE: Final = 4
 """One connection in so many may wait for a decision that it did not ask for: others must still get in."""
 
+LOOK_UP_US: Final = 50
+"""The answer to a long poll."""
+
 
 class Read:
     """One such call: `start` checks it, `end` ends its long poll, and `_show` answers it."""
@@ -63,14 +66,18 @@ class Read:
         return True
 
     def end(self) -> None:
-        """Wait no longer: it is answered in the next turn of the loop."""
+        """Wait no longer: it is answered when it is the turn of its address. Hundreds of waits may end together."""
         if self in self._app.waiting:
             self._app.waiting.remove(self)
             self._app.long_polls -= 1
             self._worker.forget(self._transaction_id, self.end)
             self._timer.cancel()
             self._call.left = None
-            asyncio.get_running_loop().call_soon(self._show)
+            self._app.turns.do(self._show_in_turn(), network=self._call.network)
+
+    def _show_in_turn(self) -> Pieces[None]:
+        self._show()
+        yield LOOK_UP_US
 
     def _show(self) -> None:
         """Answer it as of now, or from pieces soon; nothing is read for a client that has left."""
@@ -82,7 +89,7 @@ class Read:
             if isinstance(found, tuple):
                 self._answer(found)
             else:
-                self._app.turns.do(self._show_in_pieces(found, self._app.worker))
+                self._app.turns.do(self._show_in_pieces(found, self._app.worker), network=self._call.network)
         except Exception as problem:
             self._app.refuse(self._call, self._route, problem)
 

@@ -6,27 +6,38 @@ import errno
 import logging
 import socket
 import time
-from collections import defaultdict, deque
+from collections import OrderedDict, deque
 from collections.abc import Callable
+from functools import partial
+from operator import attrgetter
 from typing import Any, Final
 
-from notary.http.call import Application
+from notary.http.call import Answer, Application
 from notary.http.connection import Connection
 from notary.http.machine import ConnectionState, Times
+from notary.http.problems import problem_of
+from notary.http.writing import encoded
 from notary.tls import Certificates
-from ordering.errors import ConfigurationError, NotaryError, Overloaded
+from ordering.errors import ConfigurationError, Overloaded
 
 logger = logging.getLogger("notary.http")
 
 ACCEPTED_AT_ONCE = 128
 PAUSE_S = 0.5
+REFUSED_BYTES: Final = 64 << 10
 LOOKS: Final = 8
 """Of a deadline: so often it is looked whether a connection is past one."""
 LOOK_S_MAX: Final = 1.0
 _NO_DESCRIPTORS = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 BACKLOG = 2048
-READ_TURN_S = 0.004
-"""The time in one turn of the loop for the bytes of connections without an admitted submission; a thousand may have some at once."""
+READ_TURN_S = 0.002
+"""The time in one turn of the loop for connections without an admitted submission, new ones too; a thousand may have bytes at once."""
+PROVEN_TURN_S = 0.006
+"""The same for connections with one: their bytes are read at once as long as it lasts."""
+CONNECT_S = 0.0001
+"""The time in which the event loop makes a connection of a socket."""
+SLICE_S = 0.0005
+"""The time after which another address has its turn."""
 BUSY_S = 1.0
 """So long a port may be busy: intake processes of a worker that was killed end moments after it, and it may be started again at once."""
 
@@ -51,10 +62,23 @@ class Server:
         self.paused = False
         self.ends = False
         self._read_until_s: float | None = None  # None: this turn of the loop has read nothing yet
-        self._to_read: dict[str, deque[Connection]] = {}
-        """The connections with bytes that wait for a turn, by address, in the order of the addresses' turns."""
+        self._slice_until_s = 0.0
+        self._line: OrderedDict[str, deque[Callable[[], None]]] = OrderedDict()
+        """The connections that wait for a turn, to be read or to be made, by address, in the order of the addresses' turns."""
         self.connections: set[Connection] = set()
-        self._addresses: defaultdict[str, int] = defaultdict(int)
+        self._addresses: dict[str, _Address] = {}
+        self._most: _Address | None = None
+        """The address with the most connections, if that was looked for in this turn of the loop."""
+        self._count = 0
+        """The connections of all addresses, from their acceptance on."""
+        self._too_many, self._too_many_of_address = [
+            problem_of(Overloaded(f"{count} connections{whose} are open already: {what}", 1))
+            for count, whose, what in (
+                (connections_max, "", "come again later"),
+                (connections_per_address_max, " from your address", "use those, or come again later"),
+            )
+        ]
+        self._gives_way = Overloaded(f"{connections_max} connections are open already, most of them from your address: come again later", 1)
         self._connections_max = connections_max
         self._per_address_max = connections_per_address_max
         self._socket = listening
@@ -74,15 +98,7 @@ class Server:
     async def start(self) -> None:
         """Return when connections are taken."""
         loop = asyncio.get_running_loop()
-        self._acceptor = _Acceptor(
-            loop,
-            self._socket,
-            lambda: Connection(self),
-            self._certificates,
-            handshakes_max=self._connections_max,
-            handshake_s_max=self.times.head_s,
-            when_connected=self._look_whether_empty,
-        )
+        self._acceptor = _Acceptor(self, loop, self._socket, self._certificates)
         if self._certificates is not None:
             self._following = loop.create_task(self._certificates.follow())
 
@@ -118,37 +134,68 @@ class Server:
             self._looking.cancel()
         self._socket.close()
 
-    def may_read(self) -> bool:
+    def may_read(self, *, proven: bool) -> bool:
         """As `Host` describes it."""
         now_s = time.perf_counter()
         if self._read_until_s is None:
             self._begin_turn(now_s)
         assert self._read_until_s is not None
-        return now_s < self._read_until_s and not self._to_read
+        if now_s > self._read_until_s + (PROVEN_TURN_S - READ_TURN_S if proven else 0) or (self._line and not proven):
+            return False
+        self._slice_until_s = now_s + SLICE_S
+        return True
+
+    def slice_is_over(self) -> bool:
+        """As `Host` describes it."""
+        return time.perf_counter() > self._slice_until_s
 
     def read_later(self, connection: Connection) -> None:
         """As `Host` describes it."""
-        self._to_read.setdefault(_network(connection.address), deque()).append(connection)
+        self.line_up(connection.network, connection.read)
+
+    def charge(self, seconds: float) -> None:
+        """Count work of a client that is done in the next turn as if it was done in this one."""
+        assert self._read_until_s is not None, "called by what was given a turn"
+        self._read_until_s -= seconds
+
+    def line_up(self, network: str, do: Callable[[], None]) -> None:
+        """Do something for a client when it is the turn of its address."""
+        self._line.setdefault(network, deque()).append(do)
+        if self._read_until_s is None:
+            self._begin_turn(time.perf_counter())
 
     def _begin_turn(self, now_s: float) -> None:
         self._read_until_s = now_s + READ_TURN_S
         asyncio.get_running_loop().call_soon(self._end_turn)
 
     def _end_turn(self) -> None:
-        """Read connections that waited, one of each address in turn; at least one."""
-        self._read_until_s = None
-        until_s = time.perf_counter() + READ_TURN_S
-        while self._to_read:
-            address, connections = next(iter(self._to_read.items()))
-            del self._to_read[address]
-            connection = connections.popleft()
-            if connections:
-                self._to_read[address] = connections
-            connection.go_on()
-            if (now_s := time.perf_counter()) > until_s:
-                break
-        if self._to_read:
-            self._begin_turn(now_s)
+        """Take up what waits, a slice of time for each address in turn; at least one thing."""
+        self._most = None
+        try:
+            self._take_up()
+        finally:  # a bug in one of them must not keep the others from their turns
+            self._read_until_s = None
+            if self._line:
+                self._begin_turn(time.perf_counter())
+
+    def _take_up(self) -> None:
+        now_s = time.perf_counter()
+        until_s = self._read_until_s = now_s + READ_TURN_S
+        while self._line and now_s <= until_s:
+            network, waiting = next(iter(self._line.items()))
+            self._slice_until_s = now_s + SLICE_S
+            slice_until_s = min(self._slice_until_s, until_s)
+            try:
+                for _ in range(len(waiting)):  # what comes into the line meanwhile has its turn later
+                    waiting.popleft()()
+                    now_s = time.perf_counter() + (until_s - self._read_until_s)  # later by what was charged
+                    if now_s > slice_until_s:
+                        break
+            finally:
+                if waiting:
+                    self._line.move_to_end(network)
+                else:
+                    del self._line[network]
 
     def pause(self) -> None:
         """Read no more calls."""
@@ -160,35 +207,65 @@ class Server:
         for connection in list(self.connections):
             connection.go_on()
 
-    def opened(self, connection: Connection) -> NotaryError | None:
-        """Count a connection; return what it is answered with when there are too many."""
+    def admit(self, network: str) -> Answer | None:
+        """Count a connection from its acceptance on; returns the answer to one too many instead.
+
+        One too many for all takes the place of a connection of the address that has the most, so that an address with few gets in.
+        """
+        counted = self._addresses.get(network)
+        mine = 0 if counted is None else counted.count
+        if 0 < self._per_address_max <= mine:
+            return self._too_many_of_address
+        if self._count >= self._connections_max and not self._make_place(mine):
+            return self._too_many
+        if counted is None:
+            counted = self._addresses[network] = _Address()
+        counted.count += 1
+        self._count += 1
+        return None
+
+    def _make_place(self, mine: int) -> bool:
+        """End a connection of the address with the most; returns False if there is none to end."""
+        most = self._most = self._most or max(self._addresses.values(), key=_count_of)
+        if most.count > mine + 1:
+            for connection in list(most.connections):
+                if connection.give_way(self._gives_way):
+                    self._forget(connection)
+                    return True
+        return False
+
+    def release(self, network: str) -> None:
+        """An admitted connection is counted no more."""
+        counted = self._addresses[network]
+        counted.count -= 1
+        self._count -= 1
+        if not counted.count:
+            del self._addresses[network]
+
+    def _forget(self, connection: Connection) -> None:
+        counted = self._addresses.get(connection.network)
+        if counted is not None and counted.connections.pop(connection, False) is None:
+            self.release(connection.network)
+
+    def opened(self, connection: Connection) -> None:
+        """An admitted connection is there."""
         self.connections.add(connection)
-        network = _network(connection.address)
-        self._addresses[network] += 1
+        self._addresses[connection.network].connections[connection] = None
         if self._looking is None:
             self._looking = asyncio.get_running_loop().call_later(self._look_s, self._look)
-        if len(self.connections) > self._connections_max:
-            return Overloaded(f"{self._connections_max} connections are open already: come again later", 1)
-        if 0 < self._per_address_max < self._addresses[network]:
-            return Overloaded(
-                f"{self._per_address_max} connections from {connection.address} are open already: use those, or come again later", 1
-            )
-        return None
 
     def closed(self, connection: Connection) -> None:
         """A connection is gone."""
         self.connections.discard(connection)
-        network = _network(connection.address)
-        self._addresses[network] -= 1
-        if not self._addresses[network]:
-            del self._addresses[network]
-        self._look_whether_empty()
+        self._forget(connection)
+        self.look_whether_empty()
 
     def _is_empty(self) -> bool:
         """Returns True if no connection is open, or about to be."""
-        return not self.connections and (self._acceptor is None or not self._acceptor.connecting)
+        return not self.connections and (self._acceptor is None or self._acceptor.is_idle)
 
-    def _look_whether_empty(self) -> None:
+    def look_whether_empty(self) -> None:
+        """A connection is gone, or was not made."""
         if self._is_empty():
             self._empty.set()
 
@@ -203,33 +280,46 @@ class Server:
         self._looking = loop.call_later(self._look_s, self._look) if self.connections else None
 
 
+class _Address:
+    """The connections from one address."""
+
+    __slots__ = ("connections", "count")
+
+    def __init__(self) -> None:
+        self.connections: dict[Connection, None] = {}
+        """In the order in which they were made."""
+        self.count = 0
+        """The number of these, and of those that are accepted and not made yet."""
+
+
+_count_of = attrgetter("count")
+
+
 class _Acceptor:
-    """Takes connections in from one socket, as many as wait: uvloop takes one a turn of the loop, and under load turns are long."""
+    """Accepts connections from one socket, as many as wait: uvloop takes one a turn of the loop, and under load turns are long.
+
+    One too many is refused here, which costs little. To make a connection of the others costs more, so they wait for the turns of their
+    addresses (`Server.line_up`): a client that opens a thousand a second delays itself.
+    """
 
     def __init__(
-        self,
-        loop: asyncio.AbstractEventLoop,
-        listening: socket.socket,
-        protocol: Callable[[], Connection],
-        certificates: Certificates | None,
-        *,
-        handshakes_max: int,
-        handshake_s_max: float,
-        when_connected: Callable[[], None],
+        self, server: Server, loop: asyncio.AbstractEventLoop, listening: socket.socket, certificates: Certificates | None
     ) -> None:
-        """`when_connected` is called whenever `connecting` has lost one."""
+        self._server = server
         self._certificates = certificates
-        self._handshakes_max = handshakes_max
-        self._handshake_s_max = handshake_s_max
         self._loop = loop
         self._listening = listening
-        self._protocol = protocol
+        self._in_line: set[socket.socket] = set()
         self.connecting: set[asyncio.Task[Any]] = set()
-        """Connections that were taken in and have no protocol yet: with TLS, those whose handshake is under way."""
-        self._when_connected = when_connected
+        """Connections that are being made: with TLS, those whose handshake is under way."""
         self._closed = self._paused = False
         listening.setblocking(False)
         loop.add_reader(listening, self._accept)
+
+    @property
+    def is_idle(self) -> bool:
+        """True if no accepted connection is still to be made."""
+        return not self.connecting and not self._in_line
 
     def close(self) -> None:
         """Take in what has connected so far, and nothing more: from now on connections are refused, and none waits to be reset."""
@@ -241,14 +331,17 @@ class _Acceptor:
         self._listening.close()
 
     def end(self) -> None:
-        """End the handshakes that are under way still."""
+        """End the handshakes that are under way still, and what still waits."""
         for connecting in self.connecting:
             connecting.cancel()
+        while self._in_line:
+            self._in_line.pop().close()
 
     def _accept(self) -> None:
+        server = self._server
         for _ in range(ACCEPTED_AT_ONCE):
             try:
-                connection, _ = self._listening.accept()
+                connection, peer = self._listening.accept()
             except BlockingIOError:
                 return
             except OSError as problem:  # the client is gone again, or there are no more descriptors
@@ -256,39 +349,57 @@ class _Acceptor:
                     self._pause(problem)
                     return
                 continue
-            if self._certificates is None:
-                made = self._connect(connection)
-            elif len(self.connecting) < self._handshakes_max:
-                made = self._connect_tls(connection, self._certificates)
-            else:
-                connection.close()  # before a handshake there is no way to say `overloaded`
-                self._certificates.handshake_failed(ConnectionAbortedError("too many handshakes are under way"))
+            network = network_of(peer[0])
+            if (refusal := server.admit(network)) is not None:
+                self._refuse(connection, refusal)
                 continue
-            connecting = self._loop.create_task(made)
-            self.connecting.add(connecting)
-            connecting.add_done_callback(self._connected)
+            self._in_line.add(connection)
+            if server.may_read(proven=False):
+                self._connect(connection, network)
+            else:
+                server.line_up(network, partial(self._connect, connection, network))
+
+    def _refuse(self, connection: socket.socket, answer: Answer) -> None:
+        with connection, contextlib.suppress(OSError):
+            if self._certificates is None:
+                connection.send(encoded(answer, keep_alive=False), socket.MSG_DONTWAIT)
+                connection.recv(REFUSED_BYTES, socket.MSG_DONTWAIT)  # what is not read when it is closed may cost the client its answer
+            else:  # before a handshake there is no way to say `overloaded`
+                self._certificates.handshake_failed(ConnectionAbortedError("too many connections are open"))
+
+    def _connect(self, connection: socket.socket, network: str) -> None:
+        if connection not in self._in_line:
+            return
+        self._in_line.remove(connection)
+        self._server.charge(CONNECT_S)
+        connecting = self._loop.create_task(self._made(connection, network))
+        self.connecting.add(connecting)
+        connecting.add_done_callback(self._connected)
 
     def _connected(self, connecting: "asyncio.Task[Any]") -> None:
         self.connecting.discard(connecting)
-        self._when_connected()
+        self._server.look_whether_empty()
 
-    async def _connect(self, connection: socket.socket) -> None:
+    async def _made(self, connection: socket.socket, network: str) -> None:
+        certificates = self._certificates
         try:
-            await self._loop.connect_accepted_socket(self._protocol, connection)
-        except OSError:
-            connection.close()
-
-    async def _connect_tls(self, connection: socket.socket, certificates: Certificates) -> None:
-        try:
-            await self._loop.connect_accepted_socket(
-                self._protocol, connection, ssl=certificates.context, ssl_handshake_timeout=self._handshake_s_max
-            )
+            if certificates is None:
+                await self._loop.connect_accepted_socket(lambda: Connection(self._server, network), connection)
+            else:
+                await self._loop.connect_accepted_socket(
+                    lambda: Connection(self._server, network),
+                    connection,
+                    ssl=certificates.context,
+                    ssl_handshake_timeout=self._server.times.head_s,
+                )
         except asyncio.CancelledError:
             connection.close()
             raise
         except OSError as problem:
             connection.close()
-            certificates.handshake_failed(problem)
+            self._server.release(network)
+            if certificates is not None:
+                certificates.handshake_failed(problem)
 
     def _pause(self, problem: OSError) -> None:
         logger.error("no connection can be taken: %s", problem)
@@ -302,7 +413,7 @@ class _Acceptor:
             self._loop.add_reader(self._listening, self._accept)
 
 
-def _network(address: str) -> str:
+def network_of(address: str) -> str:
     """The part of a client's address that it cannot choose: of IPv6 the first 64 bits, of IPv4 all."""
     if ":" not in address or "." in address:
         return address.rpartition(":")[2]

@@ -15,6 +15,8 @@ from notary.http.query import wants_receipts
 
 SUBMISSIONS: Final = "/v1/submissions"
 
+PARTIES_MAX: Final = 64
+"""The parties of one connection, which may be a proxy's, that are remembered."""
 TICKET: Final = b"ticket"
 TICKET_BYTES_MAX: Final = 128  # of 59, so that no intake process hands on what is none
 TRACEPARENT_BYTES_MAX: Final = 128  # of 55; later versions may add to it
@@ -57,6 +59,7 @@ class Handed(Body):
     def __init__(self, call: Call, gate: Gate, taker: Taker) -> None:
         """Begin to read it. Raises `MethodNotAllowed`, `UnsupportedMediaType`, `Malformed` or `TooLarge`."""
         super().__init__(gate)
+        self.network, self.parties = call.network, call.parties
         if call.method != "POST":
             raise MethodNotAllowed("submissions are sent with POST", "POST")
         self.since_s = time.perf_counter()
@@ -69,7 +72,9 @@ class Handed(Body):
         call.reader = self
 
     def admitted(self, submission: AdmittedSubmission) -> None:
-        """Go on with it."""
+        """Go on with it. Its signature is a good one: from now on, bodies on its connection count for the party."""
+        if len(self.call.parties) < PARTIES_MAX:
+            self.call.parties.add(submission.party.encode())
         self._taker.admitted(self, submission)
 
     def refused(self, problem: Exception) -> None:

@@ -1,7 +1,7 @@
 """Work in pieces, in turns of the event loop: between two turns the log and all other calls have theirs."""
 
 import asyncio
-from collections import deque
+from collections import OrderedDict, deque
 from collections.abc import Callable
 from typing import Final
 
@@ -10,46 +10,90 @@ from ordering.pieces import Pieces
 TURN_US: Final = 1_500
 """The work for answers in one turn of the loop, as estimated (`ordering.pieces.Pieces`). A turn may be longer by one piece."""
 SHARE_US: Final = 500
-"""After so much of it another answer has its turn."""
+"""After so much of it another party or address has its turn."""
+PARTIES_PART: Final = 2 / 3
+"""The part of a turn that is for answers to submissions, as long as there are any."""
 CALL_US: Final = 20
 """The writing of an answer."""
 
 
+class _Ring:
+    """Lanes of work, one for each party or address. Each lane in turn has a share of the time."""
+
+    __slots__ = ("_lanes",)
+
+    def __init__(self) -> None:
+        self._lanes: OrderedDict[str, deque[Pieces[None]]] = OrderedDict()
+
+    def __bool__(self) -> bool:
+        return bool(self._lanes)
+
+    def add(self, lane: str, work: Pieces[None]) -> None:
+        """Append work to a lane."""
+        self._lanes.setdefault(lane, deque()).append(work)
+
+    def do(self, spent_us: int, until_us: float) -> int:
+        """Do work until so much time is spent, or none is left. Returns the time spent then."""
+        while self._lanes and spent_us < until_us:
+            lane, works = next(iter(self._lanes.items()))
+            try:
+                spent_us = self._do_share(works, spent_us, spent_us + SHARE_US)
+            finally:
+                if works:
+                    self._lanes.move_to_end(lane)
+                else:
+                    del self._lanes[lane]
+        return spent_us
+
+    def _do_share(self, works: deque[Pieces[None]], spent_us: int, until_us: int) -> int:
+        while works and spent_us < until_us:
+            work = works.popleft()
+            try:
+                while spent_us < until_us:
+                    spent_us += next(work)
+                works.append(work)
+            except StopIteration:
+                spent_us += CALL_US
+        return spent_us
+
+
 class Turns:
-    """The answers of one application that are made in pieces, each a share of a turn at a time."""
+    """The answers of one application that are made in pieces, each a share of a turn at a time.
+
+    Answers to submissions have their part of each turn and the rest has its own, whatever the one or the other asks for. Within them
+    parties, and addresses, have equal shares: a client that asks for a thousand large answers at once makes itself wait.
+    """
 
     def __init__(self, may_read: Callable[[], bool]) -> None:
         """`may_read` returns whether answers may be read from the index. It is called once a turn: nothing else runs meanwhile."""
         self._may_read = may_read
-        self._work: deque[Pieces[None]] = deque()
+        self._parties, self._addresses = _Ring(), _Ring()
+        self._comes = False
         self.silent = False
         """True while nothing may be read from the index in this turn."""
 
-    def do(self, work: Pieces[None]) -> None:
-        """Do it from the next turn of the loop on, beside all other work. It must not raise: its call would not be answered."""
-        if not self._work:
+    def do(self, work: Pieces[None], *, party: str = "", network: str = "") -> None:
+        """Do it from the next turn of the loop on, for a party or else for the address of a client, beside all other work.
+
+        It must not raise: its call would not be answered.
+        """
+        if party:
+            self._parties.add(party, work)
+        else:
+            self._addresses.add(network, work)
+        self._come()
+
+    def _come(self) -> None:
+        if not self._comes and (self._parties or self._addresses):
+            self._comes = True
             asyncio.get_running_loop().call_soon(self._turn)
-        self._work.append(work)
 
     def _turn(self) -> None:
-        try:
-            self._do_pieces()
-        finally:  # a bug in one of them must not keep the others from their turns
-            if self._work:
-                asyncio.get_running_loop().call_soon(self._turn)
-
-    def _do_pieces(self) -> None:
+        self._comes = False
         self.silent = not self._may_read()
-        spent_us = 0
-        while self._work and spent_us < TURN_US:
-            work, share_us = self._work[0], spent_us + SHARE_US
-            try:
-                while spent_us < share_us:
-                    spent_us += next(work)
-                self._work.rotate(-1)
-            except StopIteration:
-                self._work.popleft()
-                spent_us += CALL_US
-            except Exception:
-                self._work.popleft()
-                raise
+        try:
+            spent_us = self._parties.do(0, TURN_US * PARTIES_PART)
+            spent_us = self._addresses.do(spent_us, max(TURN_US, spent_us + TURN_US * (1 - PARTIES_PART)))
+            self._parties.do(spent_us, TURN_US)
+        finally:  # a bug in one of them must not keep the others from their turns
+            self._come()

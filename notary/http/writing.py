@@ -29,14 +29,7 @@ class ResponseWriter:
 
     def answer(self, answer: Answer, *, keep_alive: bool, without_body: bool = False) -> int:
         """Writes an answer, without its body for a HEAD. Returns the number of bytes."""
-        status, headers, body = answer
-        lines = [_status_line(status), *[b"%s: %s\r\n" % header for header in headers], _date_line()]
-        lines.append(
-            b"content-length: %d\r\n\r\n" % len(body) if keep_alive else b"content-length: %d\r\nconnection: close\r\n\r\n" % len(body)
-        )
-        if not without_body:
-            lines.append(body)
-        data = b"".join(lines)
+        data = encoded(answer, keep_alive=keep_alive, without_body=without_body)
         self._transport.write(data)
         return len(data)
 
@@ -55,6 +48,18 @@ class ResponseWriter:
     def has_read(self) -> bool:
         """Returns True if the client has read `READ_BYTES_MIN` since `hold`, which earns it another deadline."""
         return self._transport.get_write_buffer_size() <= self._unread_bytes - READ_BYTES_MIN
+
+
+def encoded(answer: Answer, *, keep_alive: bool, without_body: bool = False) -> bytes:
+    """Returns the bytes of an answer, without its body for a HEAD."""
+    status, headers, body = answer
+    lines = [_status_line(status), *[b"%s: %s\r\n" % header for header in headers], _date_line()]
+    lines.append(
+        b"content-length: %d\r\n\r\n" % len(body) if keep_alive else b"content-length: %d\r\nconnection: close\r\n\r\n" % len(body)
+    )
+    if not without_body:
+        lines.append(body)
+    return b"".join(lines)
 
 
 @functools.cache

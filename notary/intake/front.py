@@ -138,7 +138,7 @@ class Front:
                     call.answer(answer)
                     return
                 may_read = True
-            self._hand_over(call, Called(self._number(), call.method, call.path, call.query, may_read))
+            self._hand_over(call, Called(self._number(), call.method, call.path, call.query, call.network, may_read))
             return
         since_s = time.perf_counter()
         try:

@@ -220,7 +220,7 @@ class _Process:
             self._app.take_verified(call, message.submission, message.asked, message.since_s)
         elif isinstance(message, Called):
             called = Call(message.method, message.path, message.query, [], self._answer(message.number))
-            called.may_read = message.may_read
+            called.network, called.may_read = message.network, message.may_read
             self._app.take(called)
         elif isinstance(message, Counted):
             self._app.answered_before(message.call, message.status, message.count, message.seconds)

@@ -54,6 +54,8 @@ class Called(msgspec.Struct, frozen=True, gc=False, array_like=True, tag=3):
     method: str
     path: str
     query: bytes
+    network: str
+    """The client's address (`Call.network`)."""
     may_read: bool
     """True if the intake process has checked that it is a party's."""
 

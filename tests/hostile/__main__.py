@@ -1,6 +1,7 @@
 """Hostile clients, many at once, against one worker that serves a well-behaved load meanwhile: `python -m tests.hostile --seconds 60`.
 
-First the load runs alone, then with each kind of hostility, then with all of them together; a table says what was left of its rate.
+First the load runs alone, then beside a process that computes as much as it can (`busy`), then with each kind of hostility, then with all
+of them together; a table says what was left of its rate.
 `tests/notary/http` shows the treatment of each hostile client; this measures the effect on the others (docs/testing.md, Hostile clients).
 
 | file | subject |
@@ -47,9 +48,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--tls", action="store_true", help="the worker speaks TLS")
     parser.add_argument("--json", action="store_true", help="a JSON line for each phase on stdout, not a table")
     chosen = parser.parse_args(arguments)
-    kinds = [name for name in chosen.only or KINDS if chosen.tls or KINDS[name].needs != "tls"]
-    phases = [([], chosen.each or chosen.seconds)] + [([name], chosen.each) for name in kinds if chosen.each]
-    phases += [(kinds, chosen.seconds), ([], chosen.each or chosen.seconds)]
+    kinds = [name for name in chosen.only or KINDS if KINDS[name].needs in ("", "tls" if chosen.tls else "")]
+    compared_s = chosen.each or min(chosen.seconds, EACH_S)
+    phases: list[tuple[list[str], float]] = [([], compared_s), (["busy"], compared_s)]
+    phases += [([name], chosen.each) for name in kinds if chosen.each]
+    phases += [(kinds, chosen.seconds), ([], compared_s)]
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="hostile-")))
         kafka = stack.enter_context(Cluster.create(folder / "kafka", brokers=3)).bootstrap if chosen.kafka else ""

@@ -2,6 +2,7 @@
 
 import asyncio
 import itertools
+import time
 
 from tests.hostile.wire import ADDRESS_MAX, Wire, kind
 from tests.notary.http.asking import post_head
@@ -11,6 +12,7 @@ GET = b"GET /v1/notary HTTP/1.1\r\nHost: n\r\n\r\n"
 LARGE = b"GET /openapi.json HTTP/1.1\r\nHost: n\r\n\r\n"
 BLOCK = 4 << 10
 DRIP_S = 0.25
+BUSY_S = 0.005
 DECLARED_BYTES = 2_000_000
 STOPPED = post_head(DECLARED_BYTES) + b'{"party":"' + b"x" * (1 << 20)
 CLIENT_HELLO = bytes.fromhex("16030100c8010000c40303") + bytes(32)
@@ -137,3 +139,13 @@ async def handshakes(wire: Wire) -> None:
     """TLS handshakes that begin and do not end."""
     await wire.send(CLIENT_HELLO)
     await wire.until_ended()
+
+
+@kind(1, needs="nobody")
+async def busy(wire: Wire) -> None:
+    """Computes and sends nothing: the load beside it shows the cost of a busy process on the same machine, without an attack."""
+    while True:
+        until_s = time.perf_counter() + BUSY_S
+        while time.perf_counter() < until_s:
+            pass
+        await asyncio.sleep(0)

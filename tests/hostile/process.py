@@ -1,13 +1,15 @@
 """The hostile clients, in a process of their own. Its argument is one `Attack`; it prints an empty line once it attacks, goes on until
-SIGTERM, and prints a `Tally` by kind.
+SIGTERM or the end of its standard input, and prints a `Tally` by kind.
 
     python -P -m tests.hostile.process '{"target": {...}, "kinds": ["trailers"]}'
 
-A connection that ends is made again at once.
+A connection that ends is made again at once. The process has the lowest priority (nice 19): hostile clients are on other machines, and here
+they may have only the time that the worker, the brokers and the load leave them.
 """
 
 import asyncio
 import contextlib
+import os
 import resource
 import signal
 import sys
@@ -55,6 +57,7 @@ async def attack(told: Attack) -> dict[str, Tally]:
     over, loop = asyncio.Event(), asyncio.get_running_loop()
     loop.set_exception_handler(lambda loop, context: None)  # of what is cancelled in the end, nothing is to be heard
     loop.add_signal_handler(signal.SIGTERM, over.set)
+    loop.add_reader(sys.stdin, over.set)  # its end is that of the process that started this one
     async with asyncio.TaskGroup() as tasks:
         clients = [
             tasks.create_task(client(KINDS[name], told.target, tally, number))
@@ -73,6 +76,7 @@ async def attack(told: Attack) -> dict[str, Tally]:
 
 
 if __name__ == "__main__":
+    os.nice(19)
     with contextlib.suppress(ValueError):  # as many connections as the system allows
         resource.setrlimit(resource.RLIMIT_NOFILE, (resource.getrlimit(resource.RLIMIT_NOFILE)[1],) * 2)
     outcome = uvloop.run(attack(msgspec.json.decode(sys.argv[1], type=Attack)))

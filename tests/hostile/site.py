@@ -32,7 +32,7 @@ CONFLICTS: Final = 10_000
 """Inputs of one request: the maximum."""
 RETRIED: Final = 1_000
 CONNECTIONS: Final = 32
-"""Connections of the well-behaved load. They are made before the hostile ones, like those of clients that keep theirs open."""
+"""Connections of the well-behaved load. They are made while the hostile clients attack, and then kept open."""
 LOOK_S: Final = 0.1
 END_S_MAX: Final = 30.0
 
@@ -120,7 +120,9 @@ class Attackers:
 
     def __enter__(self) -> Self:
         command = [sys.executable, "-P", "-m", "tests.hostile.process", msgspec.json.encode(self._attack).decode()]
-        self._process = subprocess.Popen(command, stdout=subprocess.PIPE, env=rig.environment(), start_new_session=True)
+        self._process = subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=rig.environment(), start_new_session=True
+        )
         assert self._process.stdout is not None
         self._process.stdout.readline()
         return self

@@ -128,7 +128,7 @@ class Kind(msgspec.Struct, frozen=True):
     ended: bool
     """True if the worker must end each of its connections."""
     needs: str
-    """`tls`, or nothing."""
+    """`tls`; `nobody` for one that is measured alone, as a comparison; else nothing."""
     plain: bool
     """True if it speaks no TLS even to a worker that does."""
 

@@ -6,8 +6,9 @@ import pytest
 
 from notary import parties
 from notary.bodies import TURN_BYTES, Body, Lanes
-from notary.gate import Gate
+from notary.gate import UNPROVEN_ADDRESS_PART, UNPROVEN_PART, Gate
 from notary.parties import Parties
+from payload import SUBMISSION_BYTES_MAX
 from tests.notary.party import NOTARY, Bank
 
 
@@ -37,13 +38,13 @@ def test_each_party_has_the_same_share_whatever_the_size_of_its_bodies(gate: Gat
             lanes.add(body, 0.0)
     taken_bytes = dict.fromkeys(sizes, 0)
     while all(waiting.values()):
-        body = lanes.take(0.0)
+        body = lanes.take(0.0, of_party=True)
         party = body.party().decode()
         assert body is waiting[party].pop(0)
         taken_bytes[party] += body.size
         assert max(taken_bytes.values()) - min(taken_bytes.values()) <= TURN_BYTES + max(sizes.values())
     for _ in range(sum(len(bodies) for bodies in waiting.values())):
-        lanes.take(0.0)
+        lanes.take(0.0, of_party=True)
     assert not lanes
 
 
@@ -55,7 +56,7 @@ def test_one_large_body_after_another_gets_no_more_than_its_share(gate: Gate) ->
     lanes.add(body_of(gate, "O=Large", large), 0.0)
     taken_bytes = {b"O=Small": 0, b"O=Large": 0}
     while taken_bytes[b"O=Small"] < 200 * TURN_BYTES:
-        body = lanes.take(0.0)
+        body = lanes.take(0.0, of_party=True)
         taken_bytes[body.party()] += body.size
         assert taken_bytes[b"O=Large"] <= taken_bytes[b"O=Small"] + large + TURN_BYTES
         if body.party() == b"O=Large":
@@ -69,8 +70,22 @@ def test_names_that_are_not_registered_share_one_lane(gate: Gate) -> None:
     for at in range(1000):
         lanes.add(body_of(gate, f"O=Made up {at}", TURN_BYTES), 0.0)
         lanes.add(body_of(gate, "O=Known", TURN_BYTES), 0.0)
-    taken = [lanes.take(0.0).party() for _ in range(100)]
+    taken = [lanes.take(0.0, of_party=True).party() for _ in range(100)]
     assert taken.count(b"O=Known") == 50
+
+
+def test_a_party_is_not_delayed_by_clients_that_only_name_it(gate: Gate) -> None:
+    """A body counts for its party after a submission of it was admitted, before that for its address; parties have half of all bytes."""
+    lanes = Lanes(lambda party: True)
+    for at in range(600):
+        for network, parties_before in (("127.0.0.2", b""), (f"127.0.1.{at % 200}", b"O=Other"), ("127.0.0.1", b"O=Named")):
+            body = body_of(gate, "O=Named", TURN_BYTES)
+            body.network, body.parties = network, {parties_before}
+            lanes.add(body, 0.0)
+    taken = [lanes.take(0.0, of_party=lanes.is_turn_of_parties()).network for _ in range(1_000)]
+    assert taken[:100].count("127.0.0.1") == 50, "half of all, although 201 addresses send more"
+    assert 1 <= taken.count("127.0.0.2") <= 3, "an address has as much as each of the others"
+    assert taken.count("127.0.0.1") == 500
 
 
 def test_the_wait_in_a_lane_is_estimated(gate: Gate) -> None:
@@ -78,15 +93,15 @@ def test_the_wait_in_a_lane_is_estimated(gate: Gate) -> None:
     lanes = Lanes(lambda party: True)
     for _ in range(40):
         lanes.add(body_of(gate, "O=Slow", TURN_BYTES), 0.0)
-    assert lanes.wait_s(b"O=Slow") == 0.0, "nothing is known yet"
+    assert lanes.wait_s(Body(gate), b"O=Slow") == 0.0, "nothing is known yet"
     for at in range(1, 11):
-        lanes.take(float(at))
-    assert lanes.wait_s(b"O=Slow") == pytest.approx(30.0, rel=0.01)
-    assert lanes.wait_s(b"O=Quick") == 0.0
+        lanes.take(float(at), of_party=True)
+    assert lanes.wait_s(Body(gate), b"O=Slow") == pytest.approx(30.0, rel=0.01)
+    assert lanes.wait_s(Body(gate), b"O=Quick") == 0.0
     lanes.add(body_of(gate, "O=Quick", TURN_BYTES), 10.0)
-    lanes.take(10.5)
-    lanes.take(10.5)
-    assert lanes.wait_s(b"O=Quick") == 0.0
+    lanes.take(10.5, of_party=True)
+    lanes.take(10.5, of_party=True)
+    assert lanes.wait_s(Body(gate), b"O=Quick") == 0.0
 
 
 def test_a_party_that_does_not_stand_first_is_not_known_before_the_decoding(gate: Gate) -> None:
@@ -102,3 +117,39 @@ def test_bytes_that_are_no_text_are_no_registered_name(tmp_path: Path) -> None:
     gate = Gate(NOTARY, Parties(tmp_path / "parties.json"), lambda: None, lambda: 0.0, bytes_max=1 << 30, body_s_max=20.0, turn_s_max=0.005)
     assert gate.is_registered("O=\ufffd".encode())
     assert not any(gate.is_registered(b"O=%c" % octet) for octet in range(0x80, 0x100))
+
+
+def test_bodies_of_clients_without_an_admitted_submission_leave_room_for_others(gate: Gate) -> None:
+    """Those of one address have an eighth of all bytes, those of all addresses half; a client with one has what is left."""
+
+    def incomplete(network: str, parties_before: set[bytes]) -> IncompleteBody:
+        body = IncompleteBody(gate)
+        body.network, body.parties = network, parties_before
+        gate.begin(body, None)
+        body.piece(bytes(SUBMISSION_BYTES_MAX))
+        return body
+
+    limit, per_address = (
+        gate._bytes_max // SUBMISSION_BYTES_MAX // UNPROVEN_PART,
+        gate._bytes_max // SUBMISSION_BYTES_MAX // UNPROVEN_ADDRESS_PART,
+    )
+    bodies = [incomplete(f"127.0.0.{address}", set()) for address in range(UNPROVEN_ADDRESS_PART) for _ in range(per_address + 1)]
+    assert len([body for body in bodies if body.problem is None]) == limit
+    assert [body.problem is None for body in bodies[: per_address + 1]] == [True] * per_address + [False]
+    proven = [incomplete("127.0.0.1", {b"O=Known"}) for _ in range(limit + 1)]
+    assert [body.problem is None for body in proven] == [True] * limit + [False]
+    for body in (*bodies, *proven):
+        gate.forget(body)
+    assert not gate.body_bytes
+    assert not gate._unproven_bytes
+    assert incomplete("127.0.0.1", set()).problem is None
+
+
+class IncompleteBody(Body):
+    """A body that keeps its refusal."""
+
+    problem: Exception | None = None
+
+    def refused(self, problem: Exception) -> None:
+        """Keep it."""
+        self.problem = problem

@@ -271,8 +271,8 @@ async def test_a_party_whose_bodies_wait_too_long_to_be_decoded_is_refused(share
         body.piece(KNOWN.body(spend()))
         shared._asked.add(body, clock.now_s)
     clock.now_s += 0.3
-    shared._asked.take(clock.now_s)
-    assert shared._asked.wait_s(KNOWN.name.encode()) > 2 * DECODING_WAIT_S
+    shared._asked.take(clock.now_s, of_party=True)
+    assert shared._asked.wait_s(waiting[0], KNOWN.name.encode()) > 2 * DECODING_WAIT_S
     known, ticketed, other = RecordingBody(shared), RecordingBody(shared), RecordingBody(shared)
     known.piece(KNOWN.body(spend()))
     other.piece(OTHER.body(spend()))
@@ -280,8 +280,8 @@ async def test_a_party_whose_bodies_wait_too_long_to_be_decoded_is_refused(share
     assert isinstance(problem, Overloaded)
     assert other.results == []
     for _ in range(3):
-        shared._asked.take(clock.now_s)
-    assert DECODING_WAIT_S < shared._asked.wait_s(KNOWN.name.encode()) < 2 * DECODING_WAIT_S
+        shared._asked.take(clock.now_s, of_party=True)
+    assert DECODING_WAIT_S < shared._asked.wait_s(waiting[0], KNOWN.name.encode()) < 2 * DECODING_WAIT_S
     clock.now_s += problem.retry_after_s
     ticketed.ticket = problem.ticket
     ticketed.piece(KNOWN.body(spend()))

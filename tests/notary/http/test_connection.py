@@ -108,11 +108,12 @@ async def talking(**options: object) -> AsyncIterator[Talk]:
             yield Talk(server, client, app)
 
 
-async def connected(server: Server) -> socket.socket:
-    """Returns a connected client socket."""
+async def connected(server: Server, source: str = "127.0.0.1") -> socket.socket:
+    """Returns a client socket, connected from that address."""
     host, _, port = server.url.removeprefix("http://").rpartition(":")
     client = socket.socket()
     client.setblocking(False)
+    client.bind((source, 0))
     await asyncio.get_running_loop().sock_connect(client, (host, int(port)))
     return client
 
@@ -409,6 +410,18 @@ async def test_who_reads_slowly_has_more_time() -> None:
         await talk.until(ConnectionState.CLOSED)
 
 
+async def test_a_connection_that_waits_for_its_turn_is_not_late() -> None:
+    """Bytes that have come and are not read yet cost their client no deadline; once they are read, the deadline holds again."""
+    async with talking() as talk:
+        await talk.send(GET[:-2])
+        talk.connection._in_line = True
+        talk.connection.look(float("inf"))
+        assert talk.connection.state is ConnectionState.HEAD
+        talk.connection.read()
+        talk.connection.look(float("inf"))
+        assert talk.connection.state >= ConnectionState.CLOSING
+
+
 async def test_connections_of_one_address_are_bounded() -> None:
     """Connections of one address are limited, those of others are not; when one ends, another is accepted."""
     app = Scripted()
@@ -416,12 +429,7 @@ async def test_connections_of_one_address_are_bounded() -> None:
         loop = asyncio.get_running_loop()
         with await connected(server) as first, await connected(server) as second, await connected(server) as third:
             assert b"overloaded" in await loop.sock_recv(third, 1 << 16)
-            other = socket.socket()
-            other.setblocking(False)
-            other.bind(("127.0.0.2", 0))
-            host, _, port = server.url.removeprefix("http://").rpartition(":")
-            with other:
-                await loop.sock_connect(other, (host, int(port)))
+            with await connected(server, "127.0.0.2") as other:
                 for client in (first, second, other):
                     await loop.sock_sendall(client, GET)
                     assert (await loop.sock_recv(client, 1 << 16)).startswith(b"HTTP/1.1 200")

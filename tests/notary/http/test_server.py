@@ -1,13 +1,14 @@
-"""The server accepts connections in bursts, without free descriptors, and on a port that is still held."""
+"""The server accepts connections in bursts, address by address, without free descriptors, and on a port that is still held."""
 
 import asyncio
+import contextlib
 import logging
 import os
 import resource
 import socket
 import threading
 from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from pathlib import Path
 
 import pytest
@@ -15,25 +16,27 @@ import pytest
 from notary.client import tls_context
 from notary.config import TlsFiles
 from notary.http import App, Server, bind
+from notary.http import server as server_module
 from notary.tls import Certificates
 from tests.notary.certificates import Authority
+from tests.notary.http.test_connection import GET, Scripted, connected, head, served, turns
 
-CROWD = 100
+BURST = 100
 TURNS = 8
 """Turns of the event loop: far fewer than one for each connection."""
 
 
 @asynccontextmanager
-async def waiting_crowd() -> AsyncIterator[Server]:
+async def waiting_burst() -> AsyncIterator[Server]:
     """Yields a server with a burst of connections in its backlog: the kernel has connected them, and none is accepted yet."""
     server = Server(App(), bind("127.0.0.1", 0))
     await server.start()
     host, _, port = server.url.removeprefix("http://").rpartition(":")
-    crowd = [socket.create_connection((host, int(port))) for _ in range(CROWD)]
+    burst = [socket.create_connection((host, int(port))) for _ in range(BURST)]
     try:
         yield server
     finally:
-        for one in crowd:
+        for one in burst:
             one.close()
         await server.stop(1)
 
@@ -54,26 +57,141 @@ def _taken_in(server: Server) -> int:
     return len(server.connections)
 
 
-async def test_a_crowd_is_taken_in_together() -> None:
-    """A burst of connections is accepted together, not one a turn of the loop: under load turns are long, and probes wait too."""
-    async with waiting_crowd() as server:
+async def test_a_burst_is_taken_in_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As many connections as a turn of the loop has time for are made in it, not one: under load turns are long, and probes wait too."""
+    monkeypatch.setattr(server_module, "READ_TURN_S", 1.0)
+    async with waiting_burst() as server:
         assert _taken_in(server) == 0
         for _ in range(TURNS):
             await asyncio.sleep(0)
-        assert _taken_in(server) == CROWD
+        assert _taken_in(server) == BURST
 
 
 async def test_without_descriptors_it_waits(caplog: pytest.LogCaptureFixture) -> None:
     """Without free descriptors the server logs the error once, not at every turn of the loop, and accepts the connections later."""
     with caplog.at_level(logging.ERROR, "notary.http"):
-        async with waiting_crowd() as server:
+        async with waiting_burst() as server:
             with no_descriptors_left():
                 for _ in range(TURNS):
                     await asyncio.sleep(0)
-            assert _taken_in(server) < CROWD
+            assert _taken_in(server) < BURST
             assert [record.getMessage() for record in caplog.records] == ["no connection can be taken: [Errno 24] Too many open files"]
-            while _taken_in(server) < CROWD:  # noqa: ASYNC110 - polled from outside
+            while _taken_in(server) < BURST:  # noqa: ASYNC110 - polled from outside
                 await asyncio.sleep(0.01)
+
+
+@pytest.fixture
+def no_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A turn of the loop has time for one thing that a client without an admitted submission asks for, and one call is a slice of it."""
+    for name in ("READ_TURN_S", "PROVEN_TURN_S", "SLICE_S"):
+        monkeypatch.setattr(server_module, name, 0.0)
+
+
+@pytest.mark.usefixtures("no_time")
+async def test_connections_are_made_address_by_address() -> None:
+    """A connection from another address does not wait until a burst of one address has been made."""
+    async with waiting_burst() as busy, connected_to(busy, "127.0.0.2"):
+        while "127.0.0.2" not in [each.network for each in busy.connections]:  # noqa: ASYNC110 - it counts turns
+            await asyncio.sleep(0)
+        assert len(busy.connections) < TURNS
+        while len(busy.connections) <= BURST:  # noqa: ASYNC110 - as above
+            await asyncio.sleep(0)
+
+
+@pytest.mark.usefixtures("no_time")
+async def test_pipelined_calls_are_taken_address_by_address() -> None:
+    """A call from another address does not wait until hundreds of one connection have been answered; nor does one of another connection."""
+    app = Scripted()
+    async with served(app) as busy, connected_to(busy, "127.0.0.1") as first, connected_to(busy, "127.0.0.2") as other:
+        loop = asyncio.get_running_loop()
+        await turns()
+        await loop.sock_sendall(first, GET.replace(b"/now", b"/many") * 400)
+        await loop.sock_sendall(other, GET)
+        while not app.calls or app.calls[-1].path != "/now":
+            for call in app.calls:
+                if call.path == "/many" and call.reader is not None:
+                    call.reader = None
+                    call.answer((200, [], b"one"))
+            await asyncio.sleep(0)
+        assert len(app.calls) < TURNS
+
+
+@pytest.mark.usefixtures("no_time")
+async def test_a_connection_is_read_again_after_calls_that_waited_for_their_turn() -> None:
+    """Bytes were kept and reading was paused; when the last of their calls has its answer, later bytes are read."""
+    app = Scripted()
+    async with served(app) as busy, connected_to(busy, "127.0.0.1") as client:
+        loop, answers = asyncio.get_running_loop(), b""
+        await turns()
+        await loop.sock_sendall(client, GET.replace(b"/now", b"/later") * 200)
+        while answers.count(b"200 OK") < 200:
+            for call in app.calls:
+                if call.reader is not None:
+                    call.reader = None
+                    call.answer((200, [], b"later"))
+            with contextlib.suppress(BlockingIOError):
+                answers += client.recv(1 << 16)
+            await asyncio.sleep(0)
+        await loop.sock_sendall(client, GET)
+        assert b"200 OK" in await asyncio.wait_for(loop.sock_recv(client, 1 << 16), 30)
+
+
+@pytest.mark.usefixtures("no_time")
+async def test_calls_that_wait_for_their_turn_are_answered_after_a_half_close() -> None:
+    """Calls that the kernel had when their client closed its half are answered, each in another turn."""
+    async with served(Scripted()) as busy, connected_to(busy, "127.0.0.1") as client:
+        loop, answers = asyncio.get_running_loop(), b""
+        await turns()
+        await loop.sock_sendall(client, GET * 200)
+        client.shutdown(socket.SHUT_WR)
+        while data := await loop.sock_recv(client, 1 << 16):
+            answers += data
+        assert answers.count(b"200 OK") == 200
+
+
+async def test_an_address_with_few_connections_takes_the_place_of_one_with_many() -> None:
+    """While all connections are in use, the oldest one of the address with the most ends for one of an address with fewer."""
+    loop = asyncio.get_running_loop()
+    async with served(Scripted(), connections_max=4) as full, AsyncExitStack() as stack:
+        many = [await stack.enter_async_context(connected_to(full, "127.0.0.1")) for _ in range(4)]
+        await turns()
+        few = [await stack.enter_async_context(connected_to(full, "127.0.0.2")) for _ in range(3)]
+        for client, answer in zip(few, (b"200 OK", b"200 OK", b"503 Service"), strict=True):
+            await loop.sock_sendall(client, GET)
+            assert answer in await loop.sock_recv(client, 1 << 16)
+        for client in many[:2]:
+            assert b"most of them from your address" in await loop.sock_recv(client, 1 << 16)
+        for client in many[2:]:
+            await loop.sock_sendall(client, GET)
+            assert b"200 OK" in await loop.sock_recv(client, 1 << 16)
+
+
+async def test_proven_clients_and_calls_that_are_decided_give_no_place() -> None:
+    """The connection of an admitted submission stays, and so does one whose call is being decided; an idle one ends without a word."""
+    loop, app = asyncio.get_running_loop(), Scripted()
+    async with served(app, connections_max=3) as full, AsyncExitStack() as stack:
+        proven, decided, idle = [await stack.enter_async_context(connected_to(full, "127.0.0.1")) for _ in range(3)]
+        for client, call in ((proven, head("/now") + b"0\r\n\r\n"), (decided, head("/read") + b"0\r\n\r\n"), (idle, GET)):
+            await loop.sock_sendall(client, call)
+            await turns()
+            if client is not decided:
+                assert b"200 OK" in await loop.sock_recv(client, 1 << 16)
+        app.calls[0].parties.add(b"O=Proven")
+        other = await stack.enter_async_context(connected_to(full, "127.0.0.2"))
+        assert await loop.sock_recv(idle, 1 << 16) == b""
+        await loop.sock_sendall(other, GET)
+        assert b"200 OK" in await loop.sock_recv(other, 1 << 16)
+        app.calls[1].answer((200, [], b"decided"))
+        assert b"decided" in await loop.sock_recv(decided, 1 << 16)
+        await loop.sock_sendall(proven, GET)
+        assert b"200 OK" in await loop.sock_recv(proven, 1 << 16)
+
+
+@asynccontextmanager
+async def connected_to(server: Server, source: str) -> AsyncIterator[socket.socket]:
+    """Yields a client socket, connected from that address."""
+    with await connected(server, source) as client:
+        yield client
 
 
 def test_a_port_that_is_about_to_be_free_is_waited_for() -> None:
@@ -101,7 +219,7 @@ async def test_a_connection_that_is_being_made_when_the_server_stops_is_answered
     client = socket.create_connection(("127.0.0.1", port))
     client.setblocking(False)
     if greeted:
-        while server._acceptor is not None and not server._acceptor._connecting:  # noqa: ASYNC110 - polled from outside
+        while server._acceptor is not None and not server._acceptor.connecting:  # noqa: ASYNC110 - polled from outside
             await asyncio.sleep(0)
     stopping = asyncio.create_task(server.stop(30))
     await asyncio.sleep(0)

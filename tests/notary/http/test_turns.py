@@ -113,6 +113,30 @@ async def test_many_conflicts_are_read_and_written_in_pieces(service: Service, b
     assert call.told() == (200, whole)
 
 
+async def test_answers_are_made_address_by_address_and_party_by_party(service: Service) -> None:
+    """Work for another address, and for another party, does not wait until much work for one has been done."""
+    done: list[str] = []
+
+    def work(name: str, pieces: int) -> Generator[int, None, None]:
+        for _ in range(pieces):
+            yield SHARE_US
+        done.append(name)
+
+    for number in range(50):
+        service.app.turns.do(work("many", 5 + number), network="127.0.0.2")
+        service.app.turns.do(work("party", 5 + number), party="O=Many")
+    service.app.turns.do(work("reader", 2), network="127.0.0.3")
+    service.app.turns.do(work("few", 2), party="O=Few")
+    count = 0
+    while not {"reader", "few"} <= set(done):
+        await asyncio.sleep(0)
+        count += 1
+    assert count < 10
+    assert len(done) == 2
+    while len(done) < 102:  # noqa: ASYNC110 - it counts turns
+        await asyncio.sleep(0)
+
+
 async def test_what_is_decided_but_for_the_last_one_goes_to_the_log(service: Service, bank: Bank) -> None:
     """A later turn finds that one transaction is new; by then there may be no room, and the party gets a ticket."""
     requests = [spend() for _ in range(COUNT)]
@@ -188,7 +212,7 @@ async def test_an_answer_after_the_end_is_counted(service: Service, bank: Bank) 
     assert b'notary_http_answers_total{call="/v1/notary",status="503"} 1.0' in service.app.metrics.text()
 
 
-class Told(Body):
+class HandedBody(Body):
     """A body at the gate."""
 
     admitted_as: AdmittedSubmission | None = None
@@ -213,7 +237,7 @@ async def test_a_large_body_is_decoded_in_pieces(tmp_path: Path, bank: Bank, mon
         NOTARY, Parties(tmp_path / "parties.json"), lambda: None, lambda: next(ticks), bytes_max=1 << 20, body_s_max=20.0, turn_s_max=0.5
     )
     for requests in ([spend(*[f"{fresh_hash()}:0" for _ in range(200)])], [spend() for _ in range(200)]):
-        body, left = Told(gate), Told(gate)
+        body, left = HandedBody(gate), HandedBody(gate)
         for each in (body, left):
             gate.begin(each, None)
             each.piece(bank.body(*requests))
@@ -227,7 +251,7 @@ async def test_a_large_body_is_decoded_in_pieces(tmp_path: Path, bank: Bank, mon
         assert [request.transaction_id.hex() for request in body.admitted_as.requests] == [transaction_id(each) for each in requests]
         await asyncio.sleep(0)
         left.left()  # in the middle of its decoding
-        after = Told(gate)
+        after = HandedBody(gate)
         gate.begin(after, None)
         after.piece(bank.body(spend()))
         after.whole()
@@ -235,3 +259,38 @@ async def test_a_large_body_is_decoded_in_pieces(tmp_path: Path, bank: Bank, mon
             await asyncio.sleep(0)
         assert left.admitted_as is None
         assert gate.body_bytes == 0
+
+
+async def test_a_body_of_a_party_does_not_wait_for_a_large_one_of_an_address(
+    tmp_path: Path, bank: Bank, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """While a large body of a client without an admitted submission is decoded in pieces, those of parties are decoded in between."""
+    monkeypatch.setattr(payload_request, "STATES_A_PIECE", 10)
+    monkeypatch.setattr(payload_submission, "STATES_A_PIECE", 10)
+    ticks = iter(range(1_000_000))
+    parties.write(tmp_path / "parties.json", {bank.name: bank.public_pem.decode()})
+    gate = Gate(
+        NOTARY, Parties(tmp_path / "parties.json"), lambda: None, lambda: next(ticks), bytes_max=1 << 20, body_s_max=20.0, turn_s_max=0.5
+    )
+
+    def handed(network: str, parties_before: set[bytes], *states: str) -> HandedBody:
+        body = HandedBody(gate)
+        body.network, body.parties = network, parties_before
+        gate.begin(body, None)
+        body.piece(bank.body(spend(*states)))
+        body.whole()
+        return body
+
+    large = handed("127.0.0.2", set(), *[f"{fresh_hash()}:0" for _ in range(400)])
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    for _ in range(3):
+        small = handed("127.0.0.1", {bank.name.encode()}, f"{fresh_hash()}:0")
+        turns = 0
+        while small.admitted_as is None:
+            await asyncio.sleep(0)
+            turns += 1
+        assert turns < 8
+        assert large.admitted_as is None
+    while large.admitted_as is None:  # noqa: ASYNC110 - as above
+        await asyncio.sleep(0)

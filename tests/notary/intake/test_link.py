@@ -65,7 +65,7 @@ async def test_a_worker_takes_no_calls_from_a_process_that_reads_no_answers() ->
     loop = asyncio.get_running_loop()
     taken: list[Up] = []
     async with linked(Up, taken.append, reads_while_it_may_write=True) as (link, theirs), linked(Down, print) as (other, copied):
-        call = await sent(other, copied, [Called(1, "GET", "/livez", b"", may_read=False)])
+        call = await sent(other, copied, [Called(1, "GET", "/livez", b"", "127.0.0.1", may_read=False)])
         paused = asyncio.Event()
         link.pause = paused.set
         while not paused.is_set():
@@ -78,4 +78,4 @@ async def test_a_worker_takes_no_calls_from_a_process_that_reads_no_answers() ->
         while not taken:
             await loop.sock_recv(theirs, 1 << 20)
             await asyncio.sleep(0)
-    assert taken == [Called(1, "GET", "/livez", b"", may_read=False)]
+    assert taken == [Called(1, "GET", "/livez", b"", "127.0.0.1", may_read=False)]
