@@ -9,6 +9,7 @@ from typing import Any
 import msgspec
 import pytest
 
+import joiner.driver
 from joiner import DriverSettings, JoinerLimits
 from ordering.errors import FatalCode, NotReady
 from ordering.log import ORDERING, Bounds, Reader, Record
@@ -698,8 +699,9 @@ async def test_a_hole_that_nobody_has_passed_is_filled(start: Start, log: Faulty
 # ---- forgeries ----
 
 
-async def test_forged_records_silence_nobody(start: Start, log: FaultyLog) -> None:
+async def test_forged_records_silence_nobody(start: Start, log: FaultyLog, monkeypatch: pytest.MonkeyPatch) -> None:
     """A flood of unsigned records is skipped; the worker compares the log once more and stays ready."""
+    monkeypatch.setattr(joiner.driver, "LOOK_AGAIN_S", 0.1)
     worker = start(driver=DriverSettings(poll_ms=10, watch_s=0.02))
     decisions = await worker.decided("a")
     await worker.until(lambda: worker.driver.not_ready() is None)

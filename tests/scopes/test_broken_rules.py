@@ -10,6 +10,8 @@ from tests.scopes.broken import BROKEN
 from tests.scopes.explore import Search
 from tests.scopes.named import SCOPES
 
+pytestmark = pytest.mark.seconds
+
 
 @pytest.mark.parametrize(("what", "make", "scope", "says"), BROKEN, ids=[broken[0] for broken in BROKEN])
 def test_a_broken_rule_is_found(

@@ -168,6 +168,7 @@ def test_nothing_to_draw() -> None:
     assert "svg" not in found.tags
 
 
+@pytest.mark.spark
 def test_bins_are_bounded(spark: SparkSession) -> None:
     """For any time span there are no more bins than `BINS`, and each decision and batch is in one of them."""
     entries = spark.range(1_000).select(
@@ -192,6 +193,7 @@ def test_bins_are_bounded(spark: SparkSession) -> None:
     assert {each.position_first for each in found.moments} == {each.offset_first and each.offset_first * 2 for each in found.moments}
 
 
+@pytest.mark.spark
 def test_violations_lie_where_their_records_do(spark: SparkSession) -> None:
     """A violation is drawn at its offset, else at its position; before or behind all batches it is in the first or last bin."""
     moments = [Moment(NONE, None, None, *firsts) for firsts in ((10, 100), (None, None), (20, 200), (25, None), (30, 300), (None, None))]
@@ -202,6 +204,7 @@ def test_violations_lie_where_their_records_do(spark: SparkSession) -> None:
     assert violations_over_time(spark.createDataFrame(rows, "type string, offset bigint, position bigint"), []) == {}
 
 
+@pytest.mark.spark
 def test_one_batch_is_one_bin(spark: SparkSession) -> None:
     """Log times that are all equal, and a batch whose content has no time, make one bin."""
     entries = spark.createDataFrame(
@@ -211,6 +214,7 @@ def test_one_batch_is_one_bin(spark: SparkSession) -> None:
     assert series(decisions, entries) == Series(7, 1, [Moment({**NONE, "committed": 1}, None, None, 9, 4)], {1: 1})
 
 
+@pytest.mark.spark
 def test_no_batch_is_no_bin(spark: SparkSession) -> None:
     """An empty log has no bins."""
     entries = spark.createDataFrame([], "log_time_ms bigint, count bigint, append_time_ms bigint, content_append_time_ms bigint")

@@ -24,6 +24,7 @@ def _java(folder: Path, script: str) -> Path:
     return folder
 
 
+@pytest.mark.seconds
 def test_argument_that_a_java_does_not_know_is_dropped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A Java without the vector module, such as the wheel's, runs without that argument; all other arguments stay the same."""
     monkeypatch.setenv("JAVA_HOME", str(_java(tmp_path / "a java", POOR)))
@@ -33,6 +34,7 @@ def test_argument_that_a_java_does_not_know_is_dropped(tmp_path: Path, monkeypat
     assert said == "<-cp><a b><><-Dx=--add-modules=jdk.incubator.vector><Main><*>"
 
 
+@pytest.mark.seconds
 def test_whole_java_is_left_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A Java that has the module is used as it is."""
     whole = _java(tmp_path / "java", POOR.replace("java.base@21.0.4", "jdk.incubator.vector@21.0.4"))
