@@ -23,7 +23,7 @@ from tests.checkers.records import Settle, View
 from tests.checkers.replay import Replayed, Seen, Why, replay
 from tests.checkers.signed_log import NOTARY, private_key
 from tests.simulation import simulate as simulation
-from tests.simulation.premises import premises
+from tests.simulation.deployment import deployment
 from tests.simulation.world import World
 from tests.spark.archived import archive
 from tests.spark.collecting import brought_to_the_driver
@@ -394,7 +394,7 @@ def test_log_of_a_simulation(spark: SparkSession, tmp_path: Path, monkeypatch: p
     assert not simulation.simulate(seed).problems
     streams = worlds[0].cluster.streams
     replayed = replay(streams)
-    verified = _verified(spark, tmp_path, streams, premises().party)
+    verified = _verified(spark, tmp_path, streams, deployment().party)
     _hold(verified, replayed)
     found = _found(verified)
     compared = [each for each in replayed.checkpoints if each.counted]
