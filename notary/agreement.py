@@ -69,7 +69,7 @@ class Agreement(msgspec.Struct, frozen=True):
     agreed_size: int = 0
     """The largest size at which another worker's checkpoint had our root."""
     votes: Votes = Votes(0, {})
-    """The votes at the size of the last checkpoint; during a root disagreement, at the disputed size."""
+    """The votes at the size of the last checkpoint; during a root disagreement, at its size."""
     disputed: bool = False
     pending: tuple[RootSeen, ...] = ()
     outvoted: dict[str, tuple[int, int]] = msgspec.field(default_factory=dict)

@@ -116,8 +116,8 @@ def test_defaults_of_flags(command: str) -> None:
     for action in parser._actions:
         rows = [line for line in section.splitlines() if action.option_strings and line.startswith(f"| `{action.option_strings[0]} ")]
         if rows and action.default not in (None, []):
-            (told,) = re.findall(r"default `?([\w\[\]*]+(?:\.\d+)?)", rows[0]) or ["nothing"]
-            assert told == (f"{action.default:g}" if isinstance(action.default, float) else str(action.default)), rows[0]
+            (returned,) = re.findall(r"default `?([\w\[\]*]+(?:\.\d+)?)", rows[0]) or ["nothing"]
+            assert returned == (f"{action.default:g}" if isinstance(action.default, float) else str(action.default)), rows[0]
 
 
 def test_problems() -> None:

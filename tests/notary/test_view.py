@@ -119,7 +119,7 @@ def test_missing_file(whole: Path, tmp_path: Path, pattern: str) -> None:
     shutil.copytree(whole, directory)
     for file in directory.glob(pattern):
         file.unlink()
-    with pytest.raises(Fatal, match=rf"the index {directory} (is damaged|does not open)") as told, viewing(directory):
+    with pytest.raises(Fatal, match=rf"the index {directory} (is damaged|does not open)") as returned, viewing(directory):
         pass
-    assert ".export-" not in str(told.value)
+    assert ".export-" not in str(returned.value)
     assert not list(directory.glob(".*"))

@@ -47,9 +47,9 @@ class Honest:
         """The key that verifies its receipts."""
         return VerifierKey(ORIGIN, self._key.public_key().public_bytes_raw())
 
-    def verify(self, told: ReceivedDecision) -> str | None:
+    def verify(self, returned: ReceivedDecision) -> str | None:
         """Verify a receipt, with the result that a checker expects."""
-        decision = msgspec.to_builtins(told)
+        decision = msgspec.to_builtins(returned)
         try:
             verify_receipt(decision.pop("receipt"), decision, self.verifier_key)
         except NotVerified as problem:
