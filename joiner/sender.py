@@ -121,7 +121,7 @@ class Sender(Generic[Decision]):
         self._choice = PartitionChoice(settings.data_centre)
         self.queue: SubmissionQueue[Decision] = SubmissionQueue(settings.queue)
         self.unresolved = unresolved
-        """The batches that are sent and not decided yet, by name."""
+        """Batches that are sent and not decided yet, by name."""
         self.hold: Callable[[], str | None] = lambda: None
         """Returns the reason why only fills may be appended now; None when all records may. The driver sets it."""
         self.sending: Callable[[tuple[int, int], Batch[Decision]], AbstractContextManager[None]] = lambda name, batch: nullcontext()
@@ -153,7 +153,7 @@ class Sender(Generic[Decision]):
         return None if self._session is None else self._session.incarnation
 
     def not_ready(self, append_wait_max_s: float) -> str | None:
-        """Returns the reason why no submission can be admitted now; None when one can."""
+        """Why nothing can be taken now; None when it can."""
         if (why := self.hold()) is not None:
             return why
         if (log_state := self._joiner.log_state) is not None and self._keys.key_for(log_state.key) is None:

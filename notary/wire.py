@@ -10,40 +10,18 @@ from typing import Annotated, Any, Final, Literal, TypeAlias
 import msgspec
 
 from notary.decision import CONFLICT_US, CONFLICTS_A_PIECE, KINDS, REASONS, Conflict, Decision, Kind, Outcome
+from notary.receipts.key_history import HistoricKey
 from ordering.errors import Malformed
-from ordering.ids import INDEX_MAX, format_state, parse_hash, parse_state
+from ordering.ids import HASH_SCHEMA, STATE_SCHEMA, format_state, parse_hash, parse_state
 from ordering.pieces import Pieces
-from payload import TIME_MAX_MS
+from payload.request import Time
 
 Reason: TypeAlias = Literal["input-conflict", "reference-conflict", "outside-time-window"]
-
-_MOST: Final = str(INDEX_MAX)
-# Shorter than the largest index, or as long and smaller at its first other digit, or the largest.
-_INDEX: Final = "|".join(
-    ["0", f"[1-9][0-9]{{0,{len(_MOST) - 2}}}"]
-    + [
-        f"{_MOST[:at]}[{int(not at)}-{int(digit) - 1}][0-9]{{{len(_MOST) - at - 1}}}"
-        for at, digit in enumerate(_MOST)
-        if int(digit) > int(not at)
-    ]
-    + [_MOST]
-)
-HASH_SCHEMA: Final = {"type": "string", "pattern": "^[0-9a-f]{64}$"}
-STATE_SCHEMA: Final = {
-    "type": "string",
-    "pattern": f"^[0-9a-f]{{64}}:({_INDEX})$",
-    "description": f"`<transaction id>:<index>`, up to {_MOST}",
-}
-INT64: Final = {"format": "int64"}
-"""Without a format, generated clients take 32 bits: log time has more."""
 
 HashText: TypeAlias = Annotated[str, msgspec.Meta(pattern=HASH_SCHEMA["pattern"])]
 StateText: TypeAlias = Annotated[str, msgspec.Meta(extra_json_schema=STATE_SCHEMA)]
 """A state reference; `parse_state` checks it, since a pattern would do so at a higher price."""
-Position: TypeAlias = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1, extra_json_schema=INT64)]
-Time: TypeAlias = Annotated[
-    int, msgspec.Meta(ge=-TIME_MAX_MS, le=TIME_MAX_MS, description="ms since 1970-01-01 UTC", extra_json_schema=INT64)
-]
+Position: TypeAlias = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1, extra_json_schema={"format": "int64"})]
 
 
 class ConflictJson(msgspec.Struct, frozen=True, gc=False):
@@ -64,7 +42,7 @@ class DecisionJson(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
     conflicts: tuple[ConflictJson, ...]
     log_time: Time
     """Log time of the decision, in milliseconds since 1970-01-01 UTC."""
-    receipt: str | None = None
+    receipt: Annotated[str, msgspec.Meta(description="C2SP tlog-proof@v1; only in the answer to a submission")] | None = None
     """A C2SP tlog-proof, which can be verified offline. The clients verify it (`notary.client.trust`)."""
 
     @property
@@ -84,11 +62,36 @@ class DecisionsJson(msgspec.Struct, frozen=True):
 
 
 class StateJson(msgspec.Struct, frozen=True):
-    """The consumer of a state, as far as the answering worker has read the log; None and None for no consumer. See `ConflictJson`."""
+    """The consumer of a state, as far as the answering worker has read the log: SHA-256 of its id, and its position; null without one."""
 
     state: StateText
     consumed_by: HashText | None
     position: Position | None
+
+
+class NotaryJson(msgspec.Struct, frozen=True, kw_only=True):
+    """The notary that a worker belongs to. `name` goes into every transaction id. A worker sends all members."""
+
+    name: str
+    origin: str = ""
+    verifier_key: Annotated[str, msgspec.Meta(description="the one that signs now")] = ""
+    keys: Annotated[
+        tuple[HistoricKey, ...],
+        msgspec.Meta(
+            description="the key history, from the first key to the present one; each is endorsed by the one before it",
+            extra_json_schema={"minItems": 1},
+        ),
+    ] = ()
+    software_version: str = ""
+    format_version: Annotated[
+        int, msgspec.Meta(description="of log records, the newest that this worker reads", extra_json_schema={"format": "int32"})
+    ] = 0
+    worker: Annotated[str, msgspec.Meta(description="the name of the worker that answers")] = ""
+    reads: Annotated[
+        str,
+        msgspec.Meta(description="who may read transactions, receipts, states and leaves", extra_json_schema={"enum": ["open", "parties"]}),
+    ] = ""
+    limits: dict[str, int] = {}
 
 
 _NO_CONFLICTS: Final = b'"conflicts":[]'
@@ -99,6 +102,9 @@ _encode = msgspec.json.Encoder().encode
 decode_decision: Final = msgspec.json.Decoder(DecisionJson).decode
 decode_decisions: Final = msgspec.json.Decoder(DecisionsJson).decode
 decode_state: Final = msgspec.json.Decoder(StateJson).decode
+decode_notary: Final = msgspec.json.Decoder(NotaryJson).decode
+encode_answer: Final = _encode
+"""Encodes a `StateJson` or a `NotaryJson`."""
 
 
 def to_json(decision: Decision) -> DecisionJson:

@@ -7,7 +7,7 @@ checks, so it has functions of its own. RocksDB syncs its own files.
 import contextlib
 import fcntl
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import IO, Any
 
@@ -21,15 +21,27 @@ def sync_directory(directory: Path) -> None:
         os.close(descriptor)
 
 
-def make_directory(directory: Path, mode: int = 0o777) -> None:
+def make_directory(directory: Path, mode: int = 0o777) -> list[Path]:
     """Create a directory, with those above it that are missing, and make their names durable. `mode` is that of the last one.
 
-    A directory that exists already stays as it is. Raises `OSError`.
+    A directory that exists already stays as it is. Returns the new ones, the deepest first. Raises `OSError`, after which there is none.
     """
     new = [each for each in (directory, *directory.parents) if not each.exists()]
-    directory.mkdir(mode, parents=True, exist_ok=True)
-    for each in new:
-        sync_directory(each.parent)
+    try:
+        directory.mkdir(mode, parents=True, exist_ok=True)
+        for each in new:
+            sync_directory(each.parent)
+    except OSError:
+        remove_empty(new)
+        raise
+    return new
+
+
+def remove_empty(directories: Iterable[Path]) -> None:
+    """Remove those of the directories that are there and empty."""
+    for each in directories:
+        with contextlib.suppress(OSError):
+            each.rmdir()
 
 
 def sync(file: IO[Any]) -> None:

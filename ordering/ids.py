@@ -22,6 +22,25 @@ INDEX_MAX: Final = 2**32 - 1
 NAME_BYTES_MAX: Final = 255
 """The maximum length in UTF-8 of a notary's or a worker's name; the minimum is 1."""
 
+# The schemas of both text forms, for the document from which clients are generated (OpenAPI).
+_MOST: Final = str(INDEX_MAX)
+# Shorter than the largest index, or as long and smaller at its first other digit, or the largest.
+_INDEX: Final = "|".join(
+    ["0", f"[1-9][0-9]{{0,{len(_MOST) - 2}}}"]
+    + [
+        f"{_MOST[:at]}[{int(not at)}-{int(digit) - 1}][0-9]{{{len(_MOST) - at - 1}}}"
+        for at, digit in enumerate(_MOST)
+        if int(digit) > int(not at)
+    ]
+    + [_MOST]
+)
+HASH_SCHEMA: Final = {"type": "string", "pattern": "^[0-9a-f]{64}$"}
+STATE_SCHEMA: Final = {
+    "type": "string",
+    "pattern": f"^[0-9a-f]{{64}}:({_INDEX})$",
+    "description": f"`<transaction id>:<index>`, up to {_MOST}",
+}
+
 _HEX_64 = re.compile(r"[0-9a-f]{64}").fullmatch
 _STATE = re.compile(r"[0-9a-f]{64}:(?:0|[1-9][0-9]{0,9})").fullmatch
 

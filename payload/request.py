@@ -14,12 +14,12 @@ from collections.abc import Generator
 from functools import lru_cache
 from hashlib import sha256
 from struct import Struct
-from typing import Annotated, Final
+from typing import Annotated, Final, TypeAlias
 
 import msgspec
 
 from ordering.errors import Malformed
-from ordering.ids import INDEX_MAX, STATE_REF_BYTES, StateRef, TransactionId, excerpt, parse_hash, parse_state
+from ordering.ids import HASH_SCHEMA, INDEX_MAX, STATE_REF_BYTES, STATE_SCHEMA, StateRef, TransactionId, excerpt, parse_hash, parse_state
 from payload.strict_json import decode_strictly
 
 INPUTS_AND_REFERENCES_MAX: Final = 10_000
@@ -40,7 +40,13 @@ _NAME_LENGTH = Struct(">H")
 _COUNT = Struct(">I")
 _WINDOW = Struct(">qq")
 
-_Time = Annotated[int, msgspec.Meta(ge=-TIME_MAX_MS, le=TIME_MAX_MS)]
+Time: TypeAlias = Annotated[
+    int, msgspec.Meta(ge=-TIME_MAX_MS, le=TIME_MAX_MS, description="ms since 1970-01-01 UTC", extra_json_schema={"format": "int64"})
+]
+"""A time in JSON. Without the format, generated clients take 32 bits."""
+_States: TypeAlias = Annotated[
+    tuple[Annotated[str, msgspec.Meta(extra_json_schema=STATE_SCHEMA)], ...], msgspec.Meta(extra_json_schema={"uniqueItems": True})
+]
 
 
 class Request(msgspec.Struct, frozen=True, gc=False):
@@ -57,19 +63,19 @@ class Request(msgspec.Struct, frozen=True, gc=False):
 
 
 class WindowJson(msgspec.Struct, frozen=True, gc=False, forbid_unknown_fields=True):
-    """`time_window` in JSON: both members are given, null for an open end."""
+    """The time window in JSON. At least one end, and from < until when it has both; null is an open end."""
 
-    from_: _Time | None = msgspec.field(name="from")
-    until: _Time | None = msgspec.field()
+    from_: Time | None = msgspec.field(name="from")
+    until: Time | None = msgspec.field()
 
 
 class RequestJson(msgspec.Struct, frozen=True, gc=False, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
     """A request in JSON, members in the contract's order. Encoding leaves out empty members and nothing else."""
 
-    inputs: tuple[str, ...] = ()
-    references: tuple[str, ...] = ()
+    inputs: _States = ()
+    references: _States = ()
     time_window: WindowJson | msgspec.UnsetType = msgspec.UNSET
-    content_hash: str
+    content_hash: Annotated[str, msgspec.Meta(description="stands for everything else in the transaction", extra_json_schema=HASH_SCHEMA)]
 
 
 _decode_request = msgspec.json.Decoder(RequestJson).decode

@@ -11,7 +11,7 @@ with no white space, no repeated member, and only the contract's members in the 
 from binascii import a2b_base64, b2a_base64
 from collections.abc import Generator, Iterable
 from struct import Struct
-from typing import Final
+from typing import Annotated, Final
 
 import msgspec
 
@@ -47,9 +47,11 @@ class Submission(msgspec.Struct, frozen=True, gc=False):
 class SubmissionJson(msgspec.Struct, frozen=True, gc=False, forbid_unknown_fields=True):
     """A submission in JSON, members in the contract's order."""
 
-    party: str
-    signature: str
-    requests: tuple[RequestJson, ...]
+    party: Annotated[str, msgspec.Meta(extra_json_schema={"minLength": 1, "maxLength": PARTY_BYTES_MAX})]
+    signature: Annotated[str, msgspec.Meta(description="Ed25519, or ECDSA P-256 in DER", extra_json_schema={"contentEncoding": "base64"})]
+    requests: Annotated[
+        tuple[RequestJson, ...], msgspec.Meta(description="none twice", extra_json_schema={"minItems": 1, "maxItems": REQUESTS_MAX})
+    ]
 
 
 _decode_submission = msgspec.json.Decoder(SubmissionJson).decode

@@ -24,6 +24,7 @@ from pathlib import Path
 from deploy.local import CannotRun
 from deploy.local.process import BrokerProcess, spawn
 from loadtest.bench.facts import family
+from ordering.durable import replace_file
 
 START_S_MAX = 60.0
 END_S_MAX = 10.0
@@ -121,9 +122,7 @@ class Servers:
 
     def _write_down(self) -> None:
         rows = [[process.pid, process.born, int(number)] for process, number in self._running.values()]
-        beside = self.folder / "processes.new"
-        beside.write_text(json.dumps(rows))
-        beside.replace(self.folder / "processes.json")
+        replace_file(self.folder / "processes.json", json.dumps(rows).encode())
 
 
 def end_all(folder: Path) -> None:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from notary.cli import EXIT_DONE
 from notary.index import IndexView, viewing
-from ordering.durable import replace_file
+from ordering.durable import make_directory, replace_file
 from ordering.errors import ConfigurationError
 from ordering.log import ORDERING
 
@@ -90,7 +90,7 @@ def _export(view: IndexView, out: Path) -> dict[str, Any]:
 def _folder(out: Path) -> Iterator[None]:
     """Make an empty folder for the block to fill; remove the block's files when it fails. Raises `ConfigurationError`."""
     try:
-        out.mkdir(parents=True, exist_ok=True)
+        make_directory(out)
         if any(out.iterdir()):
             raise ConfigurationError(f"{out} is not empty: nothing is overwritten; name another folder with --out")
     except (FileExistsError, NotADirectoryError):

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Final
 
 from notary.access import alone_in
-from ordering.durable import create_file, sync_directory
+from ordering.durable import create_file, make_directory, remove_empty, sync_directory
 from ordering.errors import ConfigurationError
 
 STAGE: Final = ".notary-init"
@@ -27,9 +27,8 @@ def staged(directory: Path, names: tuple[str, ...]) -> Iterator[Path]:
     The directory is complete once the last name is there; it is created if it is missing. Raises `ConfigurationError` when a name exists
     already, or another process works in the directory; `OSError`.
     """
-    new = [each for each in (directory, *directory.parents) if not each.exists()]
+    new = make_directory(directory)
     try:
-        directory.mkdir(parents=True, exist_ok=True)
         with alone_in(directory, f"another process is making files in {directory}: wait for it, or choose another one"):
             _take_back(directory, names[-1])
             _check_free(directory, names)
@@ -40,12 +39,8 @@ def staged(directory: Path, names: tuple[str, ...]) -> Iterator[Path]:
                 _move(stage, directory, names)
             finally:
                 _take_back(directory, names[-1])
-        for each in new:
-            sync_directory(each.parent)
     except BaseException:
-        for each in new:
-            with contextlib.suppress(OSError):  # the folder is not empty, or was not created
-                each.rmdir()
+        remove_empty(new)
         raise
 
 

@@ -7,13 +7,11 @@ the caller then treats its sender as unreachable. Unknown members are skipped, s
 from collections.abc import Iterable, Sequence
 from itertools import pairwise
 
-import msgspec
-
-from notary.receipts.key_history import HistoricKey
 from notary.wire import ConflictJson as Conflict
 from notary.wire import DecisionJson as Answer
+from notary.wire import NotaryJson as NotaryDescription
 from notary.wire import StateJson as StateAnswer
-from notary.wire import decode_decision, decode_decisions, decode_state, to_decision
+from notary.wire import decode_decision, decode_decisions, decode_notary, decode_state, to_decision
 from ordering.errors import Malformed
 from ordering.ids import NAME_BYTES_MAX, excerpt, parse_hash, parse_state
 from payload import Request
@@ -30,21 +28,6 @@ __all__ = [
     "read_state",
     "read_transaction",
 ]
-
-
-class NotaryDescription(msgspec.Struct, frozen=True):
-    """The notary, as `GET /v1/notary` returns it. `name` goes into every transaction id."""
-
-    name: str
-    origin: str = ""
-    verifier_key: str = ""
-    software_version: str = ""
-    limits: dict[str, int] = {}
-    keys: tuple[HistoricKey, ...] = ()
-    """The notary's verifier keys from the first to the present one, each endorsed by the one before it."""
-
-
-_decode_notary = msgspec.json.Decoder(NotaryDescription).decode
 
 
 def read_decisions(body: bytes, requests: Sequence[Request], *, complete: bool) -> tuple[Answer | None, ...]:
@@ -89,7 +72,7 @@ def read_state(body: bytes, state: str) -> StateAnswer:
 
 def read_notary(body: bytes) -> NotaryDescription:
     """Decodes the answer of `GET /v1/notary`. Raises `Malformed`."""
-    notary = decode_strictly(_decode_notary, body)
+    notary = decode_strictly(decode_notary, body)
     if not 0 < len(notary.name.encode()) <= NAME_BYTES_MAX:
         raise Malformed(f"{excerpt(notary.name)} is not 1 to {NAME_BYTES_MAX} bytes of UTF-8", "name")
     return notary

@@ -6,16 +6,14 @@ partial ones included, so whoever has it may keep it; only the checkpoint is ask
 """
 
 from collections.abc import Callable
-from typing import Any, Final, TypeAlias
-
-import msgspec
+from typing import Final, TypeAlias
 
 from notary.http.call import JSON, TEXT, Answer, Headers
 from notary.http.problems import NotFound
 from notary.tree import TILE_HEIGHT, TILE_WIDTH
 from notary.tree.paths import TilePath, parse_tile_path
 from notary.version import VERSION
-from notary.wire import StateJson
+from notary.wire import NotaryJson, StateJson, encode_answer
 from notary.worker import Worker
 from ordering.ids import TransactionId, excerpt, parse_hash, parse_state
 from ordering.pieces import Pieces
@@ -31,8 +29,6 @@ NOTARY: Final = "/v1/notary"
 RECEIPT: Final = "/receipt"
 IMMUTABLE: Final[Headers] = [(b"content-type", b"application/octet-stream"), (b"cache-control", b"public, max-age=31536000, immutable")]
 CHANGES: Final[Headers] = [*TEXT, (b"cache-control", b"no-cache")]
-
-_encode = msgspec.json.Encoder().encode
 
 
 def asked_transaction(rest: str) -> bytes:
@@ -61,8 +57,8 @@ def _decision(worker: Worker, transaction_id: TransactionId) -> Pieces[Answer]:
 def _state(worker: Worker, rest: str) -> Answer:
     consumed = worker.index.consumed(parse_state(rest, "state"))
     if consumed is None:
-        return 200, JSON, _encode(StateJson(rest, None, None))
-    return 200, JSON, _encode(StateJson(rest, consumed.by_hash.hex(), consumed.position))
+        return 200, JSON, encode_answer(StateJson(rest, None, None))
+    return 200, JSON, encode_answer(StateJson(rest, consumed.by_hash.hex(), consumed.position))
 
 
 def _checkpoint(worker: Worker, rest: str) -> Answer:
@@ -99,18 +95,18 @@ def _notary(worker: Worker, rest: str) -> Answer:
         "inputs_and_references": INPUTS_AND_REFERENCES_MAX,
         "wait_seconds": worker.config.http.wait_ms_max // 1000,
     }
-    answer: dict[str, Any] = {
-        "name": worker.config.name,
-        "origin": worker.config.origin,
-        "verifier_key": worker.verifier_key,
-        "keys": worker.key_history,
-        "software_version": VERSION,
-        "format_version": FORMAT_VERSION,
-        "worker": worker.config.worker.name,
-        "reads": worker.config.http.reads,
-        "limits": limits,
-    }
-    return 200, JSON, _encode(answer)
+    answer = NotaryJson(
+        name=worker.config.name,
+        origin=worker.config.origin,
+        verifier_key=worker.verifier_key,
+        keys=worker.key_history,
+        software_version=VERSION,
+        format_version=FORMAT_VERSION,
+        worker=worker.config.worker.name,
+        reads=worker.config.http.reads,
+        limits=limits,
+    )
+    return 200, JSON, encode_answer(answer)
 
 
 LOOK_UPS: Final[dict[str, LookUp]] = {

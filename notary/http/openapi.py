@@ -1,27 +1,61 @@
-"""The OpenAPI 3.1 document of the service. Its examples and limits come from the code that enforces them."""
+"""The OpenAPI 3.1 document of the service. Its schemas are those of the structs that are encoded and decoded, with their limits."""
 
 from functools import lru_cache
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 
-from notary.http.problems import NAMES, Problem
+from notary.http.problems import Problem
 from notary.http.query import WAIT_S_MAX
+from notary.receipts.key_history import HistoricKey
 from notary.version import VERSION
-from notary.wire import HASH_SCHEMA, STATE_SCHEMA, DecisionsJson, StateJson
-from payload import INPUTS_AND_REFERENCES_MAX, PARTY_BYTES_MAX, REQUESTS_MAX, SUBMISSION_BYTES_MAX
+from notary.wire import ConflictJson, DecisionJson, DecisionsJson, NotaryJson, StateJson
+from ordering.ids import HASH_SCHEMA, STATE_SCHEMA
+from payload import INPUTS_AND_REFERENCES_MAX, SUBMISSION_BYTES_MAX
+from payload.request import RequestJson, WindowJson
 from payload.submission import SubmissionJson
 
-_HASH, _STATE = HASH_SCHEMA, STATE_SCHEMA
-_INT32_MAX = 2**31 - 1
+_STRUCTS: Final = (
+    *(SubmissionJson, RequestJson, WindowJson),
+    *(DecisionsJson, DecisionJson, ConflictJson, StateJson, NotaryJson, HistoricKey),
+    Problem,
+)
+
+
+def _schemas() -> dict[str, Any]:
+    """Returns the schemas of the structs, by name, in the form that generators of clients read."""
+    _, components = msgspec.json.schema_components(_STRUCTS, ref_template="#/components/schemas/{name}")
+    schemas: dict[str, Any] = {}
+    for struct in _STRUCTS:
+        schema = components[struct.__name__]
+        for field in msgspec.structs.fields(struct):
+            if struct.__struct_config__.omit_defaults and field.default is None:
+                _take_null_away(schema["properties"][field.encode_name])
+        if not struct.__struct_config__.omit_defaults:
+            schema["required"] = list(schema["properties"])
+        schemas[_without_json(struct.__name__)] = _mended(schema)
+    for name, owner, member in (("Outcome", "Decision", "outcome"), ("Reason", "Decision", "reason"), ("Kind", "Conflict", "kind")):
+        _name_enumeration(schemas, name, owner, member)
+    schemas["Submission"]["description"] = f"At most {SUBMISSION_BYTES_MAX} bytes."
+    schemas["Request"] |= {
+        "description": f"At most {INPUTS_AND_REFERENCES_MAX} inputs and references; at least one input, reference or window.",
+        "minProperties": 2,
+    }
+    return schemas
 
 
 def _without_json(text: str) -> str:
     return text.removesuffix("Json")
 
 
+def _take_null_away(schema: dict[str, Any]) -> None:
+    """Change the schema of a member that is left out and never null."""
+    (given,) = [each for each in schema.pop("anyOf") if each != {"type": "null"}]
+    schema |= given
+
+
 def _mended(schema: Any) -> Any:
-    """Returns a schema of msgspec in the form that generators of clients read.
+    """Returns a schema of msgspec without what generators of clients misread.
 
     They take an integer without a format for 32 bits, an enumeration without a type for any value, and a default for a required member.
     """
@@ -35,63 +69,26 @@ def _mended(schema: Any) -> Any:
             found[name] = _without_json(found[name])
     if "enum" in found:
         found["type"] = "string"
-    if found.get("type") == "integer" and not -_INT32_MAX <= found.get("minimum", 0) <= found.get("maximum", 2**63) <= _INT32_MAX:
-        found["format"] = "int64"
+    if found.get("type") == "integer":
+        found.setdefault("format", "int64")
     either: list[dict[str, Any]] = found.get("anyOf", [])
-    if len(either) == 2 and "type" in either[0] and either[1] == {"type": "null"}:
+    if len(either) == 2 and "type" in either[0] and "enum" not in either[0] and either[1] == {"type": "null"}:
         del found["anyOf"]
         found |= either[0] | {"type": [either[0]["type"], "null"]}
-        if values := found.pop("enum", []):  # openapi-generator's Java takes no null for an enumeration
-            found["description"] = f"null, or one of {', '.join(values)}"
     return found
 
 
-def _schemas() -> dict[str, Any]:
-    """Returns the schemas of the structs, by name, with what the decoders of requests check beyond their types."""
-    _, of_structs = msgspec.json.schema_components(
-        [SubmissionJson, DecisionsJson, StateJson, Problem], ref_template="#/components/schemas/{name}"
-    )
-    schemas: dict[str, Any] = {_without_json(name): _mended(schema) for name, schema in of_structs.items()}
-    states = {"type": "array", "items": _STATE, "uniqueItems": True}
-    schemas["Request"]["properties"] |= {
-        "inputs": states,
-        "references": states,
-        "content_hash": {**_HASH, "description": "stands for everything else in the transaction"},
-    }
-    schemas["Request"] |= {
-        "description": f"At most {INPUTS_AND_REFERENCES_MAX} inputs and references; at least one input, reference or window.",
-        "minProperties": 2,
-    }
-    schemas["Window"]["description"] = "At least one end; from < until when it has both. null: an open end."
-    requests = schemas["Submission"]["properties"]["requests"]
-    schemas["Submission"]["description"] = f"At most {SUBMISSION_BYTES_MAX} bytes."
-    schemas["Submission"]["properties"] = {
-        "party": {"type": "string", "minLength": 1, "maxLength": PARTY_BYTES_MAX},
-        "signature": {"type": "string", "contentEncoding": "base64", "description": "Ed25519, or ECDSA P-256 in DER"},
-        "requests": {**requests, "minItems": 1, "maxItems": REQUESTS_MAX, "description": "none twice"},
-    }
-    receipt = {"type": "string", "description": "C2SP tlog-proof@v1; only in the answer to a submission"}
-    schemas["Decision"]["properties"]["receipt"] = receipt
-    schemas["Problem"]["properties"] |= {
-        "type": {"type": "string", "enum": [f"/problems/{name}" for name in NAMES]},
-        "applied": {
-            "type": "integer",
-            "format": "int64",
-            "description": "how many decisions this worker has, where that is why it knows of none",
-        },
-        "where": {"type": "string", "description": "the place in the body, such as requests[3].inputs[0]"},
-    }
-    return schemas
+def _name_enumeration(schemas: dict[str, Any], name: str, owner: str, member: str) -> None:
+    """Move the values of a member into a schema of their own.
 
-
-def _object(properties: dict[str, Any], required: list[str] | None = None, **more: Any) -> dict[str, Any]:
-    return {
-        "type": "object",
-        "properties": properties,
-        "required": list(properties) if required is None else required,
-        "additionalProperties": False,
-        **more,
-    }
+    For such a schema generators make a type, and openapi-generator's Java accepts null in its place.
+    """
+    members = schemas[owner]["properties"]
+    if "anyOf" in members[member]:
+        schemas[name], null = members[member]["anyOf"]
+        members[member] = {"anyOf": [_ref(name), null]}
+    else:
+        schemas[name], members[member] = members[member], _ref(name)
 
 
 def _ref(name: str) -> dict[str, str]:
@@ -114,35 +111,6 @@ def _problem(description: str, *, retry: bool = False) -> dict[str, Any]:
             "Ticket": {"description": "to be brought back then, of quota-exceeded and overloaded", "schema": {"type": "string"}},
         }
     return answer
-
-
-_SCHEMAS = {
-    **_schemas(),
-    "Notary": {
-        "type": "object",
-        "properties": {
-            "name": {"type": "string"},
-            "origin": {"type": "string"},
-            "verifier_key": {"type": "string", "description": "the one that signs now"},
-            "keys": {
-                "type": "array",
-                "minItems": 1,
-                "items": _object({"verifier_key": {"type": "string"}, "endorsement": {"type": ["string", "null"]}}),
-                "description": "the key history, from the first key to the present one; each is endorsed by the one before it",
-            },
-            "software_version": {"type": "string"},
-            "format_version": {"type": "integer", "format": "int32", "description": "of log records, the newest that this worker reads"},
-            "worker": {"type": "string", "description": "the name of the worker that answers"},
-            "reads": {
-                "type": "string",
-                "enum": ["open", "parties"],
-                "description": "who may read transactions, receipts, states and leaves",
-            },
-            "limits": {"type": "object", "additionalProperties": {"type": "integer", "format": "int64"}},
-        },
-        "required": ["name", "origin", "verifier_key", "keys", "software_version", "reads", "limits"],
-    },
-}
 
 
 def _path_parameter(name: str, schema: dict[str, Any]) -> dict[str, Any]:
@@ -175,7 +143,7 @@ _SUBMIT = {
     ],
     "requestBody": {"required": True, "content": {"application/json": {"schema": _ref("Submission")}}},
     "responses": {
-        "200": _json(_object({"decisions": {"type": "array", "items": _ref("Decision")}}), "Every decision, in the order of the requests"),
+        "200": _json(_ref("Decisions"), "Every decision, in the order of the requests; none is null"),
         "202": {
             **_json(
                 _ref("Decisions"),
@@ -231,7 +199,7 @@ _DOCUMENT: dict[str, Any] = {
                 "503": _NOT_READY,
                 **_KEPT,
             },
-            [_path_parameter("id", _HASH), _WAIT],
+            [_path_parameter("id", HASH_SCHEMA), _WAIT],
             kept=True,
         ),
         "/v1/transactions/{id}/receipt": _get(
@@ -244,14 +212,14 @@ _DOCUMENT: dict[str, Any] = {
                 "503": _NOT_READY,
                 **_KEPT,
             },
-            [_path_parameter("id", _HASH), _WAIT],
+            [_path_parameter("id", HASH_SCHEMA), _WAIT],
             kept=True,
         ),
         "/v1/states/{ref}": _get(
             "state",
             "Who consumed a state",
             {"200": _json(_ref("State"), "Consumed by whom, or null"), "400": _problem("malformed"), "503": _NOT_READY, **_KEPT},
-            [_path_parameter("ref", _STATE)],
+            [_path_parameter("ref", STATE_SCHEMA)],
             kept=True,
         ),
         "/v1/checkpoint": _get("latest", "The latest checkpoint", {"200": _text("C2SP checkpoint, signed"), "503": _NOT_READY}),
@@ -284,7 +252,7 @@ _DOCUMENT: dict[str, Any] = {
         "/openapi.json": _get("openapi", "This document", {"200": _json({"type": "object"}, "OpenAPI 3.1")}),
     },
     "components": {
-        "schemas": _SCHEMAS,
+        "schemas": _schemas(),
         "securitySchemes": {
             "certificate": {"type": "mutualTLS", "description": "of a trusted authority, for the key of a registered party"},
             "signatureInput": {"type": "apiKey", "in": "header", "name": "Signature-Input", "description": "RFC 9421: docs/http.md"},

@@ -1,6 +1,6 @@
 """Problem documents (RFC 9457): one table from our errors to status, name and title."""
 
-from typing import Final
+from typing import Annotated, Final
 from urllib.parse import quote
 
 import msgspec
@@ -40,17 +40,6 @@ class MethodNotAllowed(NotaryError):
         super().__init__(what)
 
 
-class Problem(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A problem document. `where` names the place in the body, for `malformed`; `applied` is for `not-found`."""
-
-    type: str
-    title: str
-    status: int
-    detail: str
-    where: str = ""
-    applied: int | None = None
-
-
 _TABLE: Final[dict[type[NotaryError], tuple[int, str, str]]] = {
     Malformed: (400, "malformed", "What was sent breaks the format"),
     UnknownParty: (401, "unknown-party", "The party is not registered"),
@@ -65,6 +54,19 @@ _TABLE: Final[dict[type[NotaryError], tuple[int, str, str]]] = {
     NotReady: (503, "not-ready", "This worker cannot decide now"),
 }
 NAMES: Final = tuple(name for _, name, _ in _TABLE.values())
+
+
+class Problem(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A problem document. `where` names the place in the body, for `malformed`; `applied` is for `not-found`."""
+
+    type: Annotated[str, msgspec.Meta(extra_json_schema={"enum": [f"/problems/{name}" for name in NAMES]})]
+    title: str
+    status: int
+    detail: str
+    where: Annotated[str, msgspec.Meta(description="the place in the body, such as requests[3].inputs[0]")] = ""
+    applied: Annotated[int, msgspec.Meta(description="how many decisions this worker has, where that is why it knows of none")] | None = (
+        None
+    )
 
 
 def problem_of(error: NotaryError) -> tuple[int, list[tuple[bytes, bytes]], bytes]:

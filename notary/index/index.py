@@ -326,14 +326,17 @@ class Index:
         return completed(self.leaves_in_pieces(first, count))
 
     def leaves_in_pieces(self, first: int, count: int) -> Pieces[list[bytes]]:
-        """The work of `leaves_at` in pieces. A row may be long (10,000 conflicts are 690 kB), so rows are read one at a time."""
+        """The work of `leaves_at` in pieces. A row may be long (10,000 conflicts are 690 kB), so rows are read one at a time.
+
+        Audits and monitors read all of the tree, row by row at places far apart. In the cache these blocks would displace the filters.
+        """
         leaves: list[bytes] = []
         corrupt = f"the rows of the positions {first} to {first + count - 1} do not fit together"
         with self._sound():
-            ids = self._positions.get([rows.U64.pack(at) for at in range(first, first + count)])
+            ids = self._positions.get_in_passing([rows.U64.pack(at) for at in range(first, first + count)])
             yield count * ROW_US
             for id_ in ids:
-                row = None if id_ is None else self._decisions.get(id_)
+                row = None if id_ is None else self._decisions.get_in_passing(id_)
                 if id_ is None or row is None:
                     raise CorruptRecord(corrupt)
                 leaves.append(leaf_of_row(id_, row))

@@ -10,6 +10,7 @@ import errno
 import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -67,6 +68,9 @@ class RocksFamily:
     def __init__(self, family: Any) -> None:
         self.get = family.get
         self._family = family
+        in_passing = ReadOptions()
+        in_passing.fill_cache(False)  # type: ignore[call-arg]  # rocksdict's stub
+        self.get_in_passing = partial(family.get, default=None, read_opt=in_passing)
 
     def items(self, *, from_key: bytes | None = None) -> Iterator[tuple[bytes, bytes]]:
         """Yields all rows from that key on, in the order of the keys."""

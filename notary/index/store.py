@@ -33,6 +33,14 @@ class Family(Protocol):
     @overload
     def get(self, key: Sequence[bytes]) -> list[bytes | None]: ...
 
+    @overload
+    def get_in_passing(self, key: bytes) -> bytes | None: ...
+
+    @overload
+    def get_in_passing(self, key: Sequence[bytes]) -> list[bytes | None]:
+        """As `get`, for rows that will not soon be read again: their blocks do not enter the cache."""
+        ...
+
     def items(self, *, from_key: bytes | None = None) -> Iterator[tuple[bytes, bytes]]:
         """Yields all rows from that key on, in the order of the keys."""
         ...

@@ -116,7 +116,7 @@ class Intake:
             listening.close()
 
     async def _started(self, at: int) -> "_Process":
-        """Returns a new process on that socket. Raises `OSError` if it cannot be started."""
+        """A process on that socket; OSError when there can be none."""
         config, of = self._config, len(self._listening)
         settings = AcceptorSettings(
             process=f"{config.worker.name}/{at + 1}",

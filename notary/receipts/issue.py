@@ -10,7 +10,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from notary.receipts.checkpoint import SignedCheckpoint
 from notary.receipts.note import sign_note
-from notary.receipts.proof import checkpoint_json, lines_json, proof_json, receipt_text
+from notary.receipts.proof import NEW_LINE, NEW_LINE_JSON, checkpoint_json, lines_of, receipt_json, receipt_text
 from notary.tree import TILE_HEIGHT, TILE_WIDTH, TreeView, siblings
 
 GROUP_HEIGHT: Final = 4
@@ -31,8 +31,8 @@ class Issuer:
         self._signed: TreeView | None = None
         self._checkpoint = ""
         self._ending = b""
-        # Per group number: the lines of the group's own hashes at each height, and the lines above, which all its receipts share.
-        self._groups: dict[int, tuple[list[list[bytes]], bytes]] = {}
+        # Per group number: the lines of its own hashes at each height; the lines above, which all its receipts share, as text and in JSON.
+        self._groups: dict[int, tuple[list[list[bytes]], bytes, bytes]] = {}
         self.signatures = 0
 
     def sign_with(self, key: Ed25519PrivateKey) -> None:
@@ -46,15 +46,16 @@ class Issuer:
 
     def receipt(self, position: int) -> bytes:
         """Returns the text of the receipt of the decision at that position, which must be in the tree."""
-        proof = self._proof(self._sign(), position)
-        return receipt_text(proof, self._checkpoint)
+        lines, above, _ = self._lines(self._sign(), position)
+        return receipt_text(position, lines, above, self._checkpoint)
 
     def receipt_json(self, position: int) -> bytes:
         """Returns the receipt as `receipt` does, encoded as a JSON string."""
-        proof = self._proof(self._sign(), position)
-        return proof + self._ending
+        lines, _, above = self._lines(self._sign(), position)
+        return receipt_json(position, lines, above, self._ending)
 
-    def _proof(self, view: TreeView, position: int) -> bytes:
+    def _lines(self, view: TreeView, position: int) -> tuple[list[bytes], bytes, bytes]:
+        """Returns the first lines of a receipt's proof, and those above its group as text and in JSON."""
         assert 0 <= position < view.size, f"there is no decision {position} in a tree of {view.size}"
         group, at = divmod(position, GROUP_WIDTH)
         made = self._groups.get(group)
@@ -62,25 +63,24 @@ class Issuer:
             if len(self._groups) >= GROUPS_KEPT:
                 self._groups.clear()
             made = self._groups[group] = self._make_group(view, group)
-        rows, above = made
+        rows, above, above_json = made
         lines = []
         for row in rows:
             neighbour = at ^ 1
             if neighbour < len(row):
                 lines.append(row[neighbour])
             at >>= 1
-        lines.append(above)
-        return proof_json(position, lines)
+        return lines, above, above_json
 
-    def _make_group(self, view: TreeView, group: int) -> tuple[list[list[bytes]], bytes]:
+    def _make_group(self, view: TreeView, group: int) -> tuple[list[list[bytes]], bytes, bytes]:
         tile, at = divmod(group, TILE_WIDTH >> GROUP_HEIGHT)
         inside = view.inside(tile)
         own = []
         for height, row in enumerate(inside[:GROUP_HEIGHT]):
             width = GROUP_WIDTH >> height
-            own.append(lines_json(row[at * width : (at + 1) * width]))
-        above = siblings(inside[GROUP_HEIGHT:TILE_HEIGHT], at) + view.above(tile)
-        return own, b"".join(lines_json(above))
+            own.append(lines_of(row[at * width : (at + 1) * width]))
+        above = lines_of(siblings(inside[GROUP_HEIGHT:TILE_HEIGHT], at) + view.above(tile))
+        return own, b"".join([line + NEW_LINE for line in above]), b"".join([line + NEW_LINE_JSON for line in above])
 
     def _sign(self) -> TreeView:
         view = self._view()

@@ -21,7 +21,7 @@ KEYS_MAX: Final = 10_000
 
 
 class HistoricKey(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A key of the history; `endorsement` is a note signed by the key before it, None for the first key."""
+    """A key of the history; `endorsement` is a note signed by the key before it; the first key has none."""
 
     verifier_key: str
     endorsement: str | None = None

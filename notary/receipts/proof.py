@@ -8,8 +8,8 @@
 
 The notary's receipts have no `extra` line, so they hold no unsigned data.
 
-The writer makes bytes, in the JSON string form that answers hold. As Python strings they cost four times as much: the dash of a signature
-line makes every character of the string two bytes wide.
+The writer makes bytes: a text, or the JSON string that answers hold, which differs in its line ends. As Python strings they cost four times
+as much: the dash of a signature line makes every character of the string two bytes wide.
 """
 
 from binascii import b2a_base64
@@ -27,8 +27,11 @@ from ordering.ids import excerpt
 HEAD: Final = "c2sp.org/tlog-proof@v1\nindex "
 HASHES_MAX: Final = 63
 """The longest path in a tree of fewer than 2^63 leaves."""
-_NEW_LINE: Final = b"\\n"
-_HEAD_JSON: Final = b'"' + HEAD.encode().replace(b"\n", _NEW_LINE)
+NEW_LINE: Final = b"\n"
+NEW_LINE_JSON: Final = b"\\n"
+"""A new line within a JSON string."""
+_HEAD: Final = HEAD.encode()
+_HEAD_JSON: Final = b'"' + _HEAD.replace(NEW_LINE, NEW_LINE_JSON)
 
 
 class Proof(msgspec.Struct, frozen=True):
@@ -39,24 +42,24 @@ class Proof(msgspec.Struct, frozen=True):
     checkpoint: str
 
 
-def lines_json(hashes: Sequence[bytes]) -> list[bytes]:
-    """Returns the lines of these hashes, each as it stands within a JSON string."""
-    return [b2a_base64(node, newline=False) + _NEW_LINE for node in hashes]
+def lines_of(hashes: Sequence[bytes]) -> list[bytes]:
+    """Returns the lines of these hashes, without their ends."""
+    return [b2a_base64(node, newline=False) for node in hashes]
 
 
-def proof_json(index: int, lines: Sequence[bytes]) -> bytes:
-    """Returns the beginning of a receipt's JSON string, up to its blank line. `lines` are from `lines_json`."""
-    return b"".join([_HEAD_JSON, b"%d" % index, _NEW_LINE, *lines])
+def receipt_text(index: int, lines: Sequence[bytes], above: bytes, checkpoint: str) -> bytes:
+    """Returns a receipt in UTF-8. `above` is the last of its lines, with a `NEW_LINE` after each."""
+    return b"%b\n%b" % (NEW_LINE.join([b"%b%d" % (_HEAD, index), *lines, above]), checkpoint.encode())
+
+
+def receipt_json(index: int, lines: Sequence[bytes], above: bytes, checkpoint: bytes) -> bytes:
+    """Returns a receipt as a JSON string. `above` has a `NEW_LINE_JSON` after each line; `checkpoint` is from `checkpoint_json`."""
+    return NEW_LINE_JSON.join([b"%b%d" % (_HEAD_JSON, index), *lines, above]) + checkpoint
 
 
 def checkpoint_json(checkpoint: str) -> bytes:
     """Returns the rest of a receipt's JSON string: the blank line and the checkpoint."""
     return msgspec.json.encode("\n" + checkpoint)[1:]
-
-
-def receipt_text(proof: bytes, checkpoint: str) -> bytes:
-    """Returns the text of a receipt, in UTF-8, from the result of `proof_json` and the checkpoint."""
-    return b"%b\n%b" % (proof[1:].replace(_NEW_LINE, b"\n"), checkpoint.encode())
 
 
 def proof_of(receipt: str) -> Proof:

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import IO, Any, Final, Protocol
 
 from ordering.clock import clock_ms
-from ordering.durable import sync, sync_directory
+from ordering.durable import make_directory, sync, sync_directory
 from ordering.errors import ConfigurationError, NotReady
 
 CHUNK_BYTES: Final = 1 << 20
@@ -93,7 +93,7 @@ class Folder:
         """As in `SnapshotStore`. A crash before the rename leaves a file in `files` that no manifest names; `prune` removes it."""
         target = self._directory / folder / name
         for needed in (FILES, folder):
-            (self._directory / needed).mkdir(parents=True, exist_ok=True)
+            make_directory(self._directory / needed)
         descriptor, made = tempfile.mkstemp(prefix=".new-", dir=self._directory / FILES)
         new = Path(made)
         try:

@@ -20,7 +20,7 @@ from notary.receipts.refusal import NotVerified
 from notary.snapshots.make import TRANSFERS, Counter, Progress, hashed, history_of
 from notary.snapshots.manifest import Manifest, SnapshotFile, open_manifest
 from notary.snapshots.place import FILES, MANIFESTS, SnapshotStore
-from ordering.durable import sync, sync_directory
+from ordering.durable import make_directory, sync, sync_directory
 from ordering.errors import ConfigurationError, Fatal
 
 MANIFEST_BYTES_MAX: Final = 1 << 20
@@ -91,14 +91,13 @@ def restore(place: SnapshotStore, manifest: Manifest, index: Path, progress: Pro
             f"{manifest.name} has index format version {manifest.index_format_version}, and this software reads {INDEX_FORMAT_VERSION}",
         )
     stage = index.with_name(f".{index.name}.restoring")
-    stage.mkdir(parents=True, exist_ok=True)
+    make_directory(stage)
     with alone_in(stage, f"another process is restoring {index}: wait for it"):
         try:
             for left in stage.iterdir():
                 shutil.rmtree(left) if left.is_dir() else left.unlink()
             _copy(place, manifest, stage, progress)
             _compare(stage, manifest)
-            index.parent.mkdir(parents=True, exist_ok=True)
             # A crash before this line leaves the folder beside the index, after it the complete index. It fails if the target has files.
             stage.rename(index)
             sync_directory(index.parent)

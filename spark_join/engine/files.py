@@ -10,6 +10,7 @@ import os
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from hashlib import file_digest
 from pathlib import Path
+from typing import IO
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -79,9 +80,15 @@ def sync_folder(folder: Path) -> None:
         os.close(descriptor)
 
 
+def sync_file(opened: IO[bytes]) -> None:
+    """Sync the content of an open file; its name is not synced."""
+    opened.flush()
+    os.fsync(opened.fileno())
+
+
 def _sync(file: Path) -> None:
     with file.open("rb") as opened:
-        os.fsync(opened.fileno())
+        sync_file(opened)
 
 
 def file_hashes(session: SparkSession, folder: Path, paths: Collection[str]) -> DataFrame:

@@ -16,7 +16,7 @@ import msgspec
 import pyarrow.parquet as pq
 from pyspark.sql import SparkSession
 
-from spark_join.engine.files import sync_folder
+from spark_join.engine.files import sync_file, sync_folder
 from spark_join.errors import CouldNotVerify
 from spark_join.log import ORDERING, Place
 from spark_join.log.archive import ARCHIVE_VERSION, ArchivedFile, Range, ends_of, read_ranges
@@ -175,8 +175,7 @@ def _write_range(
             _refuse_unseen(folder, listed)
             made = msgspec.json.encode(msgspec.structs.replace(empty, files=listed))
             file.write(msgspec.json.format(made, indent=1) + b"\n")
-            file.flush()
-            os.fsync(file.fileno())
+            sync_file(file)
         # A crash before this leaves files that no range lists; after it, the complete range.
         os.link(temporary, range_)
         sync_folder(ranges)

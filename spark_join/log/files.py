@@ -4,7 +4,6 @@ The task that reads the records of a partition writes them, one row group after 
 of a partition: count, offsets, and SHA-256 over offsets, append times, keys and values.
 """
 
-import os
 import struct
 from collections.abc import Iterable, Iterator
 from hashlib import file_digest, sha256
@@ -19,7 +18,7 @@ from pyspark import TaskContext
 from pyspark.sql import DataFrame
 from pyspark.sql.pandas.types import from_arrow_schema
 
-from spark_join.engine.files import sync_folder
+from spark_join.engine.files import sync_file, sync_folder
 from spark_join.errors import CouldNotVerify
 from spark_join.log import Place
 
@@ -180,8 +179,7 @@ def _write(folder: Path, name: str, place: Place, batches: Iterable[pa.RecordBat
             for batch in batches:
                 read.add(batch)
                 writer.write_batch(batch.select(RECORD).cast(_SCHEMA))
-        file.flush()
-        os.fsync(file.fileno())
+        sync_file(file)
     for named in (folder / path).parents[:3]:
         sync_folder(named)
     found = _read_back(folder / path)

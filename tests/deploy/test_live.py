@@ -151,7 +151,6 @@ def test_an_upgrade_changes_what_it_should(installed: Installed, tmp_path: Path)
             "StatefulSet/worker": {
                 "spec.replicas",
                 "spec.template.spec.containers.0.image",
-                "spec.template.spec.initContainers.0.image",
                 "spec.template.spec.volumes.0.configMap.name",
             },
             "CronJob/archive": {f"{template}.containers.0.image", f"{template}.volumes.0.configMap.name"},

@@ -2,12 +2,9 @@
 
 import argparse
 import copy
-import os
 import re
 import shlex
 import shutil
-import subprocess
-import tempfile
 import tomllib
 from collections.abc import Callable, Iterator
 from importlib import import_module
@@ -18,7 +15,6 @@ import pytest
 
 from deploy.manifests import KUBERNETES, OVERLAYS, Manifest, Schemas, Tools, __main__, name_of, render
 from deploy.manifests.render import documents
-from notary import keys
 from notary.config import Config, load
 from ordering import topics
 from spark_join.arguments import parser as verifier
@@ -319,34 +315,42 @@ def test_pods_are_restricted(rendered: Rendered, overlay: str) -> None:
 
 
 @overlays
+def test_the_pods_that_strimzi_makes_are_restricted(rendered: Rendered, overlay: str) -> None:
+    """Kafka's containers meet `restricted` by themselves, and no template takes the group of the volumes from the brokers.
+
+    Strimzi takes each top-level field of a template from the node pool, else from the Kafka object (its proposal 120), never a mixture.
+    Unless the template of pods has a securityContext, Strimzi makes one with the group that its image runs as.
+    """
+    spec = of_kind(rendered[overlay], "Kafka")["log"]["spec"]
+    pools = of_kind(rendered[overlay], "KafkaNodePool").values()
+    wanted = {
+        "runAsNonRoot": True,
+        "allowPrivilegeEscalation": False,
+        "capabilities": {"drop": ["ALL"]},
+        "seccompProfile": {"type": "RuntimeDefault"},
+    }
+    templates = [spec["kafka"]["template"] | pool["spec"].get("template", {}) for pool in pools]
+    for template in (*templates, spec["entityOperator"]["template"]):
+        assert template["pod"]["enableServiceLinks"] is False
+        assert "securityContext" not in template["pod"]
+        made = {name: value["securityContext"] for name, value in template.items() if name.endswith("Container")}
+        assert made.keys() in ({"kafkaContainer", "initContainer"}, {"topicOperatorContainer", "userOperatorContainer"})
+        assert all(context == wanted for context in made.values()), made
+
+
+@overlays
 def test_no_service_makes_a_variable_of_the_notary(rendered: Rendered, overlay: str) -> None:
-    """No Service is named `notary`: it would set NOTARY_PORT in all pods of this namespace, and no command would start."""
+    """No Service is named `notary`: the variables that Kubernetes makes of it would look like settings."""
     assert [name for name in of_kind(rendered[overlay], "Service") if name.startswith("notary")] == []
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="becomes another user")
-def test_a_key_from_a_secret_is_taken(rendered: Rendered) -> None:
-    """The init container turns a Secret's group-readable files into files that a worker accepts, also when it runs again."""
-    (init,) = of_kind(rendered["three-zones"], "StatefulSet")["worker"]["spec"]["template"]["spec"]["initContainers"]
-    with tempfile.TemporaryDirectory() as folder:
-        # Another user must be able to enter the folder, which pytest's own folders do not allow.
-        Path(folder).chmod(0o755)
-        secret, target = Path(folder) / "secret", Path(folder) / "run"
-        (secret / "..data").mkdir(parents=True)
-        target.mkdir()
-        nobody = 65534
-        os.chown(target, nobody, nobody)
-        keys.create(secret / "..data" / "notary-key.pem")
-        (secret / "..data" / "notary-key.pem").chmod(0o440)
-        os.chown(secret / "..data" / "notary-key.pem", 0, nobody)
-        (secret / "notary-key.pem").symlink_to("..data/notary-key.pem")
-        command = [part.replace("/secret", str(secret)).replace("/run/notary", str(target)) for part in init["command"]]
-        for _ in range(2):
-            subprocess.run(command, check=True, user=nobody, group=nobody, extra_groups=[], cwd="/")
-        made = target / "notary-key.pem"
-        assert made.read_bytes() == (secret / "notary-key.pem").read_bytes()
-        assert made.stat().st_uid == nobody
-        assert made.stat().st_mode & 0o077 == 0
+@overlays
+def test_secrets_are_mounted_as_workers_accept_them(rendered: Rendered, overlay: str) -> None:
+    """Files of a Secret are root's, and readable by the pod's group alone, which a worker accepts (`tests/notary/test_access.py`)."""
+    for name, pod in pods(rendered[overlay]).items():
+        secrets = [volume["secret"] for volume in pod["spec"]["volumes"] if "secret" in volume]
+        assert all(secret["defaultMode"] == 0o440 for secret in secrets), name
+        assert pod["spec"]["securityContext"]["fsGroup"] == pod["spec"]["securityContext"]["runAsGroup"], name
 
 
 def test_the_owners_pod(rendered: Rendered, schemas: Schemas, tmp_path: Path) -> None:

@@ -71,7 +71,7 @@ def frozen(joiner: Joiner, now_ms: int, model: Joiner, keep: bool) -> Frozen:
         assert vars(held).keys() == fields, _unknown(what, vars(held).keys() ^ fields)
     for name in _CONSTANT:
         assert vars(joiner)[name] is vars(model)[name], f"{name} is taken for a constant"
-    assert (suspicions.open, suspicions.live, suspicions._examined) == ({}, False, set()), "no reader suspects itself in a scope"
+    assert (suspicions.open, suspicions.live, suspicions._examined) == ({}, False, set()), "nobody is in doubt in a scope"
     last = history.last
     assert last is not None
     timeout_ms = joiner._limits.hole_timeout_ms
@@ -159,7 +159,7 @@ def thawed(value: Frozen, model: Joiner) -> Joiner:
     joiner._log_time_ms = log_time_ms
     joiner._offset_head = OFFSET + head
     joiner._read_next = dict.fromkeys(streams, OFFSET)
-    joiner._queue = deque([_Queued(_moved(source, OFFSET), NOW_MS - age_ms, record, *rest) for age_ms, record, source, *rest in queue])
+    joiner._queue = deque([_Queued(_moved(source, OFFSET), NOW_MS - age_ms, record, *judged) for age_ms, record, source, *judged in queue])
     joiner.history = History([effect_at(OFFSET + last, model)])
     joiner.suspicions = Suspicions(agreed)
     joiner.marks = {partition: Mark(OFFSET + at, b"") for partition, at in marks}

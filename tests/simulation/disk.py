@@ -108,6 +108,8 @@ class SimulatedFamily:
         rows = self._disk.families[self._name]
         return [rows.get(each) for each in key] if isinstance(key, list) else rows.get(key)
 
+    get_in_passing = get
+
     def items(self, *, from_key: bytes | None = None) -> Iterator[tuple[bytes, bytes]]:
         """Returns all rows from that key on, sorted."""
         return iter([(key, row) for key, row in sorted(self._disk.families[self._name].items()) if from_key is None or key >= from_key])

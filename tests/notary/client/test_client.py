@@ -346,7 +346,14 @@ async def test_lookups() -> None:
             assert await client.transaction("ab" * 32) is None
             assert (await client.state(spent)).position == 0
             assert (await client.state(free)).consumed_by is None
-            assert await client.notary() == NotaryDescription(NAME, "notary.example/london", VERIFIER_KEY, "1", {"requests": 1000})
+            assert await client.notary() == NotaryDescription(
+                name=NAME,
+                origin="notary.example/london",
+                verifier_key=VERIFIER_KEY,
+                software_version="1",
+                worker="w",
+                limits={"requests": 1000},
+            )
             with pytest.raises(Malformed, match="state: expected"):
                 await client.state("nonsense")
             with pytest.raises(Malformed, match="transaction id: expected"):

@@ -162,6 +162,9 @@ def test_the_document_names_every_type(asking: Asking) -> None:
     assert schemas["Request"]["required"] == ["content_hash"]
     assert "default" not in json.dumps(schemas)
     assert set(schemas["Decision"]["required"]) == set(schemas["Decision"]["properties"]) - {"receipt"}
+    assert schemas["Reason"]["enum"] == ["input-conflict", "outside-time-window", "reference-conflict"]
+    assert schemas["Decision"]["properties"]["reason"] == {"anyOf": [{"$ref": "#/components/schemas/Reason"}, {"type": "null"}]}
+    assert schemas["Notary"]["required"] == list(schemas["Notary"]["properties"])
 
 
 def test_a_wait_has_a_limit(asking: Asking) -> None:

@@ -142,6 +142,17 @@ class _Endless(Folder):
         raise AssertionError("read on after more than the signed length, or the longest manifest")
 
 
+def test_new_folders_of_a_place_are_durable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first `put` syncs the name of each folder that it makes: a power loss after it loses no snapshot."""
+    source = tmp_path / "source"
+    source.write_bytes(b"content")
+    synced: list[str] = []
+    monkeypatch.setattr(os, "fsync", lambda descriptor: synced.append(os.readlink(f"/proc/self/fd/{descriptor}")))
+    Folder(tmp_path / "a" / "b").put(source, "manifests", "name")
+    folders = {str(tmp_path / each) for each in ("", "a", "a/b", "a/b/manifests")}
+    assert folders <= set(synced)
+
+
 def test_a_place_that_sends_without_end(desk: Desk) -> None:
     """A file is read no further than its signed length: a place that was taken over cannot fill the worker's disk."""
     desk.snapshot("create")

@@ -1,0 +1,3 @@
+module notary.example/reader
+
+go 1.25.0
