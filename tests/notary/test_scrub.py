@@ -61,7 +61,7 @@ def test_exit_codes(directory: Path, capsys: pytest.CaptureFixture[str], monkeyp
     assert "checksum" in capsys.readouterr().out
 
 
-def test_a_worker_quarantines_its_rotten_index(tmp_path: Path) -> None:
+def test_a_worker_condemns_its_rotten_index(tmp_path: Path) -> None:
     """With 64 bytes of consumed states flipped on disk, a running worker quarantines the index, stops, and does not start with it again."""
     notary = NotaryDirectory.create(tmp_path / "notary")
     bank = Bank()

@@ -18,22 +18,22 @@ from notary.http import App, Server, bind
 from notary.tls import Certificates
 from tests.notary.certificates import Authority
 
-BURST = 100
+CROWD = 100
 TURNS = 8
 """Turns of the event loop: far fewer than one for each connection."""
 
 
 @asynccontextmanager
-async def waiting_burst() -> AsyncIterator[Server]:
+async def waiting_crowd() -> AsyncIterator[Server]:
     """Yields a server with a burst of connections in its backlog: the kernel has connected them, and none is accepted yet."""
     server = Server(App(), bind("127.0.0.1", 0))
     await server.start()
     host, _, port = server.url.removeprefix("http://").rpartition(":")
-    burst = [socket.create_connection((host, int(port))) for _ in range(BURST)]
+    crowd = [socket.create_connection((host, int(port))) for _ in range(CROWD)]
     try:
         yield server
     finally:
-        for one in burst:
+        for one in crowd:
             one.close()
         await server.stop(1)
 
@@ -54,25 +54,25 @@ def _taken_in(server: Server) -> int:
     return len(server.connections)
 
 
-async def test_a_burst_is_accepted_together() -> None:
+async def test_a_crowd_is_taken_in_together() -> None:
     """A burst of connections is accepted together, not one a turn of the loop: under load turns are long, and probes wait too."""
-    async with waiting_burst() as server:
+    async with waiting_crowd() as server:
         assert _taken_in(server) == 0
         for _ in range(TURNS):
             await asyncio.sleep(0)
-        assert _taken_in(server) == BURST
+        assert _taken_in(server) == CROWD
 
 
 async def test_without_descriptors_it_waits(caplog: pytest.LogCaptureFixture) -> None:
     """Without free descriptors the server logs the error once, not at every turn of the loop, and accepts the connections later."""
     with caplog.at_level(logging.ERROR, "notary.http"):
-        async with waiting_burst() as server:
+        async with waiting_crowd() as server:
             with no_descriptors_left():
                 for _ in range(TURNS):
                     await asyncio.sleep(0)
-            assert _taken_in(server) < BURST
+            assert _taken_in(server) < CROWD
             assert [record.getMessage() for record in caplog.records] == ["no connection can be taken: [Errno 24] Too many open files"]
-            while _taken_in(server) < BURST:  # noqa: ASYNC110 - polled from outside
+            while _taken_in(server) < CROWD:  # noqa: ASYNC110 - polled from outside
                 await asyncio.sleep(0.01)
 
 
