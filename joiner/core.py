@@ -79,7 +79,7 @@ from ordering.records import (
 from ordering.signatures import decode_genesis, is_fill, log_id_of, record_is_signed
 from payload import Request, decode_requests, decode_requests_in_pieces
 
-ELECTORATE_MS = 86_400_000
+VOTERS_MS = 86_400_000
 """The log time for which a worker's vote on roots lasts after its last activity (R9): a register record or a counted entry.
 
 It is the same for all workers.
@@ -656,7 +656,7 @@ class Joiner:
         ready.roots_seen.append(seen)
 
     def _voters(self) -> frozenset[str]:
-        return self.incarnations.names_since(self._log_time_ms - ELECTORATE_MS)
+        return self.incarnations.names_since(self._log_time_ms - VOTERS_MS)
 
     def _apply_activate(self, head: _Queued, record: Activate, log: LogState, ready: Ready) -> bool:
         version = record.format_version
@@ -854,4 +854,4 @@ def _same_ids(requests: tuple[Request, ...], ids: tuple[TransactionId, ...]) -> 
     return len(requests) == len(ids) and all(request.transaction_id == id_ for request, id_ in zip(requests, ids, strict=True))
 
 
-__all__ = ["ELECTORATE_MS", "Joiner", "View"]
+__all__ = ["VOTERS_MS", "Joiner", "View"]

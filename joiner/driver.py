@@ -559,7 +559,7 @@ class Driver(Generic[Decision]):
         last_s, self._contradicted_last_s = self._contradicted_last_s, now_s
         if self._contradicted_since_s is None or now_s - last_s > limit_s:
             self._contradicted_since_s = now_s
-            logger.warning("in doubt, stopping if it lasts: limit_s=%g: %s", limit_s, why)
+            logger.warning("the log contradicts the index, stopping if that lasts: limit_s=%g: %s", limit_s, why)
         elif now_s - self._contradicted_since_s >= limit_s:
             raise Fatal(FatalCode.INDEX_AHEAD_OF_LOG, why)
 

@@ -60,7 +60,7 @@ class Suspicions:
             self.open[writer] = max(seen_here, self.open.get(writer, 0))
 
     def own(self, view: View, writer: str, reader: str) -> None:
-        """A worker's view is our own history: it ends the doubts that other workers raised before it.
+        """A worker's view is our own history: it ends the suspicions that other workers raised before it.
 
         A record of the reader's own name proves nothing: an earlier incarnation wrote it from this very index, or this one did.
         """

@@ -3,8 +3,8 @@
     H(1) = log id            H(n + 1) = SHA-256(H(n) || append time || SHA-256(value) || mark)
 
 over the records that took effect, genesis first. `mark` is 1 for an entry joined with its payload, else 0. Two readers with the same (n,
-H(n)) have had the same n records, at the same times, with the same contents joined or filled. Of each record that took effect we keep its
-offset and a fingerprint, so that it can be read again and compared.
+H(n)) have had the same n records, at the same times, with the same contents joined or filled. We keep the offset and a fingerprint of each
+record that took effect, so that it can be read again and compared.
 """
 
 import enum

@@ -132,7 +132,7 @@ class Recheck:
 def to_find_again(records: Sequence[Record]) -> dict[int, deque[Sought]]:
     """Returns what `find_again` must find for all of these to be there: all of the ordering topic, the last of each payload partition.
 
-    With the last one come those of its append time (`last_of_one_time`). While a broker's clock stands still, a copy of the last record
+    With the last one come those of its append time (`last_of_one_time`). If a broker's clock does not advance, a copy of the last record
     would otherwise hide the loss of one before it.
     """
     by_stream: dict[int, list[Record]] = {}

@@ -1,10 +1,10 @@
 """The submissions that a worker has admitted and not answered: a bounded queue, shared by party, and the batches made from it.
 
-Within one party the first come are the first served. Among parties batches are filled by deficit round robin, and room is shared
-(`joiner.share`), so a party that sends far more than its share makes itself wait and nobody else.
+Each party's submissions are served first come, first served. Batches take from the parties by deficit round robin, and the parties share
+the queue's capacity (`joiner.share`). So a party that sends far more than its share delays only itself.
 
-A submission stays counted from `put` until it is answered, wherever it is meanwhile: in the queue, or in a batch that the log has not
-spoken on. So memory is bounded by what was admitted, however often a batch has to be sent again.
+A submission counts from `put` until it is answered, in the queue or in a batch that is neither decided nor given up. So the admitted
+submissions bound the memory, however often a batch must be sent again.
 """
 
 import asyncio
@@ -27,20 +27,20 @@ Waiter: TypeAlias = Callable[[Sequence[Decision] | None], None]
 """Called once with the decisions of a submission, in the order of its requests; None: whether it will be decided is unknown."""
 
 QUANTUM: Final = 64
-"""Requests that a party of weight 1 gets into the batches a round; a KiB counts as one."""
+"""The number of requests that a party of weight 1 gets into the batches per round; a KiB counts as one."""
 SPARED_PART: Final = 4
-"""At most a quarter of all room is kept for parties that have less than an equal share of it; a batch's worth is enough."""
+"""At most a quarter of the capacity is reserved for parties that have less than an equal share of it; one batch's worth is enough."""
 SPARED_BYTES: Final = 4 << 20
 CALM: Final = 0.4
-"""Below this share of the room no party's door is closed, whoever has what: a tenth is for tickets, half for what is large."""
+"""While less than this share of the capacity is used, every party is admitted: a tenth is for tickets, half for large submissions."""
 
 
 class AdmittedSubmission(Submission, frozen=True, gc=False):
-    """A submission that may go into the log. Only the gate makes one, and the queue takes nothing else."""
+    """A submission that may go into the log. Only the gate makes one, and the queue admits nothing else."""
 
     @classmethod
     def of(cls, submission: Submission) -> "AdmittedSubmission":
-        """The same submission, once it is known that it may."""
+        """Returns the same submission as one that may go into the log; the caller has checked that."""
         return cls(submission.party, submission.signature, submission.requests, submission.encoded)
 
 
@@ -66,12 +66,12 @@ class Pending(Generic[Decision]):
         self.party = submission.party
         self.cost = max(len(submission.requests), len(submission.encoded) >> 10)
         self.waiters: list[Waiter[Decision]] = []
-        """Called in the step that decides it; they must not raise, nor come back to the queue."""
+        """Called in the step that decides it; they must not raise or call the queue."""
         self.attempts = 0
 
 
 class Batch(Generic[Decision]):
-    """What one payload record carries; it also serves the joiner as the content it need not decode again (`OwnBatch`)."""
+    """The content of one payload record. The joiner uses it instead of decoding the record again (`OwnBatch`)."""
 
     __slots__ = ("entry_value", "payload_hash", "requests", "signed_by", "submissions", "value")
 
@@ -90,9 +90,9 @@ class SubmissionQueue(Generic[Decision]):
         self._limits = limits
         self._spared_requests = min(limits.batch_requests_max, limits.pending_requests_max // SPARED_PART)
         self._spared_bytes = min(SPARED_BYTES, limits.pending_bytes_max // SPARED_PART)
-        self._again: deque[Pending[Decision]] = deque()  # what was in a batch before goes first
+        self._again: deque[Pending[Decision]] = deque()  # submissions that were in a batch before go first
         self._shares: dict[str, Share[Pending[Decision]]] = {}
-        self._turns: deque[Share[Pending[Decision]]] = deque()  # those with something that waits
+        self._turns: deque[Share[Pending[Decision]]] = deque()  # the shares with submissions that wait
         self._weights = 0  # of all shares
         self._queued = 0
         self._pending: dict[bytes, Pending[Decision]] = {}
@@ -102,38 +102,38 @@ class SubmissionQueue(Generic[Decision]):
         """A party's weight, 1 or more. The worker sets it."""
         self.rate = Rate()
         self.queued_bytes = 0
-        """Bytes of the submissions that are in no batch."""
+        """The bytes of the submissions that are in no batch."""
         self.pending_requests = 0
         self.pending_bytes = 0
         self._plain, self._ticketed = Door(), Door()
 
     def __len__(self) -> int:
-        """Submissions that are in no batch."""
+        """The number of submissions that are in no batch."""
         return self._queued
 
     def __contains__(self, submission: Submission) -> bool:
-        """Returns True if these very bytes wait already: `put` would have them wait together."""
+        """Returns True if the same bytes are pending: `put` would return the pending submission."""
         return submission.encoded in self._pending
 
     @property
     def parties(self) -> int:
-        """Parties that wait for something."""
+        """The number of parties with pending submissions."""
         return len(self._shares)
 
     def is_calm(self, requests: int, size_bytes: int) -> bool:
-        """Returns True if there is room for so much of any party."""
+        """Returns True if this much of any party can be admitted."""
         return (
             self.pending_requests + requests <= CALM * self._room_requests()
             and self.pending_bytes + size_bytes <= CALM * self._limits.pending_bytes_max
         )
 
     def refusal(self, requests: int, size_bytes: int, party: str | None = None, *, ticketed: bool = False) -> Overloaded | None:
-        """Returns the reason why there is no room for this much, with an estimate for the retry; None when there is. No party: for anybody.
+        """Returns the reason why this much cannot be admitted, with an estimate for the retry; None when it can. No party: for any party.
 
-        What a party has here may be as much as is decided of it in `pending_s_max`, so that whoever is let in is answered in time, however
-        many ask. What others have does not make it wait, so up to an equal part of the room it is refused only where memory ends.
+        A party may have pending as much as is decided of it in `pending_s_max`. So each admitted submission is answered in time, however
+        many clients send. Other parties' submissions do not delay it: up to an equal part of the capacity, only memory causes a rejection.
         """
-        # One that is larger than the whole queue is taken when nothing else waits: else it never could be.
+        # A submission larger than the complete queue is admitted when nothing else is pending: otherwise it never could be.
         if self.is_calm(requests, size_bytes) or not self.pending_requests:
             return None
         here, here_bytes, limits = self.pending_requests, self.pending_bytes, self._limits
@@ -150,7 +150,7 @@ class SubmissionQueue(Generic[Decision]):
         return None
 
     def full_parties(self) -> dict[str, int]:
-        """The parties that have no room now, and in how many seconds each should come again."""
+        """Returns the parties whose submissions are rejected now, and the seconds after which each should retry."""
         return {
             party: self._seconds_for(share)
             for party, share in self._shares.items()
@@ -158,14 +158,14 @@ class SubmissionQueue(Generic[Decision]):
         }
 
     def check_room(self, requests: int, size_bytes: int, party: str | None = None) -> None:
-        """Raise the `refusal`, if there is one."""
+        """Raise `Overloaded` if this much is rejected now (`refusal`)."""
         if (refusal := self.refusal(requests, size_bytes, party)) is not None:
             raise refusal
 
     def put(self, submission: AdmittedSubmission) -> Pending[Decision]:
-        """Take a submission in, for which there is room: `waiters` of what comes back hear its decisions.
+        """Admit a submission that `refusal` does not reject; the `waiters` of the result get its decisions.
 
-        The same bytes again, while the first wait, wait with them: else clients that retry what takes long would make it take longer.
+        If the same bytes are pending, returns that submission. Otherwise clients that retry slow submissions would make them slower.
         """
         if (same := self._pending.get(submission.encoded)) is not None:
             return same
@@ -194,7 +194,7 @@ class SubmissionQueue(Generic[Decision]):
         return pending
 
     def take_batch(self) -> Batch[Decision]:
-        """The next batch: at least one submission, then as many as fit, of each party in its turn as much as its weight says."""
+        """Returns the next batch: at least one submission, then as many as fit. Each party in turn gets as many as its weight allows."""
         limits, again, turns = self._limits, self._again, self._turns
         submissions: list[Pending[Decision]] = []
         size = requests = 0
@@ -222,7 +222,7 @@ class SubmissionQueue(Generic[Decision]):
         return Batch(submissions)
 
     def put_back(self, batch: Batch[Decision]) -> None:
-        """A batch that will never count: its submissions go to the front, or are given up after too many attempts."""
+        """Put the submissions of a batch that will never count at the front, or give them up after too many attempts."""
         for pending in reversed(batch.submissions):
             pending.attempts += 1
             if pending.attempts < self._limits.attempts_max:
@@ -242,7 +242,7 @@ class SubmissionQueue(Generic[Decision]):
             at += count
 
     async def drain(self) -> None:
-        """Return when everything taken in has been answered."""
+        """Return when all admitted submissions have been answered."""
         await self._idle.wait()
 
     def _let_go(self, pending: Pending[Decision], decisions: Sequence[Decision] | None) -> None:
@@ -262,7 +262,7 @@ class SubmissionQueue(Generic[Decision]):
             waiter(decisions)
 
     def _is_too_much(self, party: str, requests: int, size_bytes: int, *, ticketed: bool) -> bool:
-        """Returns True if the party has no room for so much more."""
+        """Returns True if this much more exceeds the party's part of the capacity."""
         room, here, share = self._room_requests(), self.pending_requests, self._shares.get(party)
         if share is None:
             weight = self.weight_of(party)
@@ -271,14 +271,14 @@ class SubmissionQueue(Generic[Decision]):
         return share.refuses(requests, size_bytes, all_room, all_here, self._weights, ticketed=ticketed)
 
     def _seconds_for(self, share: Share[Pending[Decision]]) -> int:
-        """Until what a party has here is decided: at its part of the rate, unless all is decided sooner."""
+        """Returns the seconds until all that a party has pending is decided: at its part of the rate, unless all is decided sooner."""
         return self.rate.seconds_for(min(self.pending_requests, share.pending_requests * self._weights // share.weight))
 
     def _room_requests(self) -> int:
-        """The requests that parties may have here, whoever they are."""
+        """Returns the number of requests that all parties together may have pending."""
         limits = self._limits
         requests_max = limits.pending_requests_max - self._spared_requests
         if not self.rate.per_s:
             return requests_max
-        # A batch's worth at least: a rate that was low for another reason must have the chance to show that it is not any more.
+        # One batch's worth at least: a rate that was low for another reason can then show that it has recovered.
         return min(requests_max, max(limits.batch_requests_max, int(self.rate.per_s * limits.pending_s_max)))

@@ -130,7 +130,7 @@ class RootSeen(msgspec.Struct, frozen=True):
     size: int
     root: bytes
     log_time_ms: int
-    electorate: frozenset[str]  # the voters: workers active within ELECTORATE_MS of log time
+    voters: frozenset[str]  # the names of the workers active within VOTERS_MS of log time
     batches_before: int = 0  # the number of the step's batches before it in the order
 
 

@@ -1,4 +1,4 @@
-"""One worker's way into the log: gather, send both at once, send again what did not count (R1, R4, R5).
+"""One worker's producer: gathers submissions, sends payload and entry at once, sends again batches that did not count (R1, R4, R5).
 
 A submission waits in the queue, travels in a batch, and is answered when the log has decided it:
 
@@ -9,12 +9,12 @@ A submission waits in the queue, travels in a batch, and is answered when the lo
 A batch goes back to the queue only when the *log* says that it will never count: a fill came first, a later sequence of its incarnation
 was counted, its incarnation was fenced, or another key came into force. A failed append says nothing about the log, so it ends the
 incarnation instead: the worker registers again with a new writer, and its own register record fences the old incarnation at a definite
-place in the order (R5). Until that place is read the old batches may still count; once it is read they cannot. So does an append that was
-acknowledged, but that is not among the records up to the end that the log had then: the log lost it, or everybody skips it (R10).
-No timer is needed to be safe, and nothing is sent twice for nothing.
+place in the order (R5). Until that place is read the old batches may still count; once it is read they cannot. An acknowledged append that
+is not among the records up to the log end offset of that time also ends the incarnation: the log lost it, or every worker skips it (R10).
+Safety needs no timer, and no batch is sent twice without need.
 
-All that is appended here is signed with the key in force and says what this worker has made of the log (R10). While `hold` gives a reason,
-nothing is appended but fills.
+Every record appended here is signed with the key in force and has this worker's view of the log (R10). While `hold` returns a reason, this
+worker appends only fills.
 """
 
 import asyncio
@@ -40,17 +40,21 @@ Decision = TypeVar("Decision")
 
 DUPLICATE_NAME_FENCES_MAX = 3
 DUPLICATE_NAME_SESSION_S = 60.0
-"""Two processes that share a name end each other's lives at once. What ends a life that has lasted is something else: a register
-record of a process that is gone, come late, or somebody's mistake that is over."""
+"""Two processes with the same worker name fence each other at once. An incarnation that has lasted longer was fenced for another reason.
+
+Either the register record of a process that is gone arrived late, or an operator made a mistake that has been corrected.
+"""
 
 
 SEQUENTIAL_S = 30.0
-"""For so long after a batch of ours was filled, an entry is sent only when its payload is acknowledged: where payloads take longer than the
-hole_timeout of others, sending both at once would never get anything decided."""
+"""For this time after a batch of ours was filled, an entry is sent only when its payload is acknowledged.
+
+Where payloads take longer than the hole_timeout of other workers, every batch sent at once would be filled, and none decided.
+"""
 
 
 KEY_WAIT_S = 2.0
-"""The same key may be missing for so long before a worker that has not registered yet stops: of two rotations it may have read one."""
+"""A worker that has not registered yet stops when the same key is missing for this time: of two rotations it may have read one."""
 
 
 class SenderSettings(msgspec.Struct, frozen=True):
@@ -69,20 +73,20 @@ class Keys(Protocol):
     """The private keys that this worker has."""
 
     def key_for(self, public_key: bytes) -> SigningKey | None:
-        """The private half of a public key; None when it is not here."""
+        """Returns the private half of a public key; None if this worker does not have it."""
         ...
 
     def fill_key_for(self, public_key: bytes) -> SigningKey | None:
-        """The same for a fill, which may lie before a rotation and then takes the key that was in force there."""
+        """Returns the same for a fill. A fill before a rotation takes the key that was in force there."""
         ...
 
     def public_keys(self) -> list[bytes]:
-        """The public halves of all that are here."""
+        """Returns the public halves of all keys that this worker has."""
         ...
 
 
 class _Session:
-    """This worker's present life: the only one that sends. `broken` says why it must end."""
+    """This worker's present incarnation, the only one that sends. `broken` says why it must end."""
 
     def __init__(self, incarnation: int, writer: Writer, key: SigningKey) -> None:
         self.incarnation = incarnation
@@ -95,7 +99,7 @@ class _Session:
 
 
 class Sender(Generic[Decision]):
-    """Takes submissions, gets them decided. One event loop; `run` must be running, and `resolve` be called with every step."""
+    """Takes submissions and gets them decided. One event loop; `run` must be running, and every step must be passed to `resolve`."""
 
     def __init__(
         self,
@@ -119,18 +123,20 @@ class Sender(Generic[Decision]):
         self.unresolved = unresolved
         """Batches that are sent and not decided yet, by name."""
         self.hold: Callable[[], str | None] = lambda: None
-        """Why nothing but fills may be appended now; None when it may. The driver sets it."""
+        """Returns the reason why only fills may be appended now; None when all records may. The driver sets it."""
         self.sending: Callable[[tuple[int, int], Batch[Decision]], AbstractContextManager[None]] = lambda name, batch: nullcontext()
-        """Entered around the appends of each batch, for whoever wants to see them."""
+        """A context entered around the appends of each batch, for observers."""
         self._session: _Session | None = None
         self._writer: Writer | None = None
         self._writer_failed = ""
         self._registering: tuple[bytes, asyncio.Future[int], bytes] | None = None  # nonce, incarnation, key
         self._acknowledged: set[tuple[int, int] | bytes] = set()  # names of batches, nonces of register records
-        self._expected: dict[tuple[int, int] | bytes, int] = {}  # of these: an ordering offset by which the record must have been judged
+        self._expected: dict[tuple[int, int] | bytes, int] = {}  # of these: an ordering offset by which the record must have been applied
         self._sequential_until_s = 0.0
         self._nonces: set[bytes] = set()
-        self._registered_s: dict[int, float] = {}  # this worker's lives: incarnation -> loop time at which its register record was read
+        self._registered_s: dict[
+            int, float
+        ] = {}  # this worker's incarnations: incarnation -> loop time at which its register record was read
         self._fenced: set[int] = set()
         self._duplicate_name_fences = 0
         self._fatal: Fatal | None = None
@@ -139,11 +145,11 @@ class Sender(Generic[Decision]):
         self.batches_sent = 0
         self.batches_sent_again = 0
 
-    # ---- what the service sees ----
+    # ---- for the service ----
 
     @property
     def incarnation(self) -> int | None:
-        """This worker's present life; None while it registers."""
+        """This worker's present incarnation; None while it registers."""
         return None if self._session is None else self._session.incarnation
 
     def not_ready(self, append_wait_max_s: float) -> str | None:
@@ -161,15 +167,15 @@ class Sender(Generic[Decision]):
         return None
 
     def submit(self, submission: AdmittedSubmission) -> Pending[Decision]:
-        """Take in a submission for which the queue has room; its `waiters` hear its decisions."""
+        """Admit a submission that the queue does not reject; its `waiters` get its decisions."""
         pending = self.queue.put(submission)
         self._wake.set()
         return pending
 
-    # ---- what the log says ----
+    # ---- effects of the log ----
 
     def resolve(self, ready: Ready, outcomes: Sequence[Sequence[Decision]]) -> None:
-        """A step that is durable now: answer what it decided, queue again what it says will never count."""
+        """Handle a step that is durable now: answer the batches that it decided, queue again those that will never count."""
         now_s = asyncio.get_running_loop().time()
         for state in ready.registered:
             if self._registering is not None and state.nonce == self._registering[0]:
@@ -185,7 +191,7 @@ class Sender(Generic[Decision]):
             self._resolve_key(ready.log_state.key)
 
     def _resolve_key(self, key: bytes) -> None:
-        """A control record took effect. If it brought another key, nothing that we signed before can count behind it (R10)."""
+        """Handle a control record. If it brought another key in force, no record that we signed before can count behind it (R10)."""
         session = self._session
         if session is not None and session.key.public_key != key:
             session.broken = session.broken or "another key of the notary is in force"
@@ -194,17 +200,18 @@ class Sender(Generic[Decision]):
             self._stop_registering("another key of the notary is in force")
 
     def acknowledged(self) -> frozenset[tuple[int, int] | bytes]:
-        """The names of the appends that the log has acknowledged and this worker has not read yet."""
+        """Returns the names of the appends that the log has acknowledged and this worker has not read yet."""
         return frozenset(self._acknowledged - self._expected.keys())
 
     def expect(self, acknowledged: frozenset[tuple[int, int] | bytes], offset_end: int) -> None:
-        """The ordering topic ended at `offset_end` after these were acknowledged: once that is judged, they were read or never will be.
+        """The ordering topic ended at `offset_end` after these were acknowledged. Once the log is applied up to there, they were read or
+        never will be.
 
-        Then this worker begins a new incarnation, which sends again what was lost or is skipped by everybody (R10).
+        If not, this worker begins a new incarnation, which sends again the batches that the log lost or every worker skips (R10).
         """
         pending = self.unresolved.keys() | ({self._registering[0]} if self._registering is not None else set())
         self._acknowledged &= pending
-        # The log may have lost its end since: what is not there any more is not waited for.
+        # The log may have lost its end since then. So no record is awaited beyond its present end.
         self._expected = {name: min(end, offset_end) for name, end in self._expected.items() if name in pending}
         for name in acknowledged & self._acknowledged:
             self._expected.setdefault(name, offset_end)
@@ -224,21 +231,23 @@ class Sender(Generic[Decision]):
     def _stop_registering(self, why: str) -> None:
         if self._registering is not None and not self._registering[1].done():
             self._registering[1].set_exception(OutcomeUnknown(why))
-            self._registering[1].exception()  # seen: the append of the register record may fail first, and nobody wait here
+            self._registering[
+                1
+            ].exception()  # retrieved: the append of the register record may fail first, and then nobody awaits this future
 
     def _resolve_own(self, ordered: OrderedBatch, decided: Sequence[Decision], now_s: float) -> None:
         name = (ordered.incarnation, ordered.sequence)
-        # What this life sent before it and the log has not spoken on was passed: it will never count.
+        # The log has passed the batches that this incarnation sent before and that are not decided: they will never count.
         self._send_again([other for other in self.unresolved if other[0] == name[0] and other[1] < name[1]])
         session = self._session
         if session is not None and session.incarnation == name[0] and session.sequence_next <= name[1]:
-            # Only somebody else who has the notary's key does that. What we would send up to there is passed already.
+            # Only another holder of the notary's key does that. The log has passed the batches that we would send up to there.
             session.broken = f"sequence {name[1]} was counted for it, and it has not sent that"
             self._wake.set()
         batch = self.unresolved.get(name)
         if batch is None:
             return
-        # Others than were asked: somebody who has the notary's key wrote a batch of that name. Its decisions are no answer to ours.
+        # Other requests: another holder of the notary's key wrote a batch of that name. Its decisions do not answer ours.
         if ordered.filled or ordered.requests != batch.requests:
             self._sequential_until_s = now_s + SEQUENTIAL_S
             self._send_again([name])
@@ -257,7 +266,7 @@ class Sender(Generic[Decision]):
                 f"the owner has retired worker {fenced.state.name!r} (incarnation {incarnation}): start it again if it shall take part",
             )
             self._wake.set()
-        # It may be fenced in the very step that registers it, before the life has begun here.
+        # It may be fenced in the very step that registers it, before this worker has begun to use it.
         self._fenced.add(incarnation)
         self._send_again([name for name in self.unresolved if name[0] == incarnation])
         if self._session is not None and self._session.incarnation == incarnation:
@@ -267,7 +276,7 @@ class Sender(Generic[Decision]):
             self._duplicate_name_fences = 0
         elif fenced.by is not None and fenced.by.nonce not in self._nonces:
             self._duplicate_name_fences += 1
-            logger.warning("fenced by a namesake worker=%s incarnation=%d", fenced.state.name, incarnation)
+            logger.warning("fenced by a duplicate worker name worker=%s incarnation=%d", fenced.state.name, incarnation)
             if self._duplicate_name_fences >= DUPLICATE_NAME_FENCES_MAX:
                 self._fatal = Fatal(
                     FatalCode.DUPLICATE_WORKER_NAME,
@@ -278,16 +287,16 @@ class Sender(Generic[Decision]):
                 self._wake.set()
 
     def _send_again(self, names: list[tuple[int, int]]) -> None:
-        """Back to the front of the queue, in the order in which they were sent."""
+        """Put these batches back at the front of the queue, in the order in which they were sent."""
         for name in reversed(names):
             self.queue.put_back(self.unresolved.pop(name))
             self.batches_sent_again += 1
         self._wake.set()
 
-    # ---- lives ----
+    # ---- incarnations ----
 
     async def run(self) -> None:
-        """Live, one life after the other, until cancelled. Raises `Fatal` when a namesake keeps fencing this worker."""
+        """Run one incarnation after the other, until cancelled. Raises `Fatal` when a duplicate worker name keeps fencing it."""
         while True:
             try:
                 writer = await self._log.open_writer()
@@ -304,7 +313,7 @@ class Sender(Generic[Decision]):
                     session.broken = "it was fenced"
                 log_state = self._joiner.log_state
                 if log_state is not None and log_state.key != session.key.public_key:
-                    # The very step that read its register record read a key record too.
+                    # The step that read its register record also read a key record.
                     session.broken = "another key of the notary is in force"
                 logger.info("registered worker=%s incarnation=%d", self._settings.worker_name, session.incarnation)
                 await self._live(session)
@@ -315,12 +324,12 @@ class Sender(Generic[Decision]):
             finally:
                 self._session = self._writer = None
                 await writer.close()
-            # Every incarnation is a record that is kept for ever: where each ends at once, there must not be a thousand a second.
+            # Every incarnation is a record that is kept for ever. If each ends at once, there must not be a thousand a second.
             lasted_s = asyncio.get_running_loop().time() - began_s
             await asyncio.sleep(max(0.0, self._settings.reopen_wait_s - lasted_s))
 
     async def _key_in_force(self) -> SigningKey:
-        """Wait until this worker may append, and return the key to sign with."""
+        """Wait until this worker may append; returns the key to sign with."""
         missing, since_s = b"", 0.0
         while True:
             if self._writer_failed:
@@ -334,7 +343,7 @@ class Sender(Generic[Decision]):
                 if log_state.key != missing:
                     missing, since_s = log_state.key, now_s
                 elif not self._registered_s and now_s - since_s >= KEY_WAIT_S:
-                    # It has read the log to its end, and a record behind that would have been read by now.
+                    # It has read the log to its end, and would have read a later key record by now.
                     raise Fatal(FatalCode.KEY_MISSING, no_key(log_state.key, self._keys.public_keys()))
             if self._fatal is not None:
                 raise self._fatal
@@ -357,13 +366,13 @@ class Sender(Generic[Decision]):
             self._registering = None
 
     async def _live(self, session: _Session) -> None:
-        """Send batches until the life is broken."""
+        """Send batches until the incarnation is broken."""
         async with asyncio.TaskGroup() as sends:
             while not session.broken and self._fatal is None:
                 self._send_what_is_due(session, sends)
                 self._wake.clear()
                 await self._wake.wait()
-            # The appends on their way are given up with the writer: whether they arrive, the log will tell.
+            # The appends in flight are given up with the writer; the log shows whether they arrive.
             await session.writer.close()
         if self._fatal is not None:
             raise self._fatal
@@ -371,7 +380,7 @@ class Sender(Generic[Decision]):
     def _send_what_is_due(self, session: _Session, sends: asyncio.TaskGroup) -> None:
         settings = self._settings
         while self.queue and self.hold() is None and not session.holds_back:
-            # An append that hangs holds nothing back once the log has spoken on its batch: what was filled is sent again now.
+            # An append that hangs delays no batch once the log has decided or filled its own: a filled batch is sent again now.
             gathering = any((session.incarnation, sequence) in self.unresolved for sequence in session.appending_since)
             if len(session.appending_since) >= settings.in_flight_max or (
                 gathering and self.queue.queued_bytes < settings.batch_bytes_early
@@ -381,7 +390,7 @@ class Sender(Generic[Decision]):
             if partition is not None and self._leaderless:
                 logger.info("a payload partition has a leader again")
             elif partition is None and not self._leaderless:
-                logger.warning("no payload partition has a leader: what was taken in waits")
+                logger.warning("no payload partition has a leader: the admitted submissions wait")
             self._leaderless = partition is None
             if partition is None:
                 asyncio.get_running_loop().call_later(settings.reopen_wait_s, self._wake.set)
@@ -395,13 +404,13 @@ class Sender(Generic[Decision]):
             sends.create_task(self._send(session, sequence, partition, batch, session.holds_back))
 
     def _leaders(self) -> dict[int, str | None]:
-        """The payload partitions that an entry may name and that have a leader now."""
+        """Returns the payload partitions that an entry may name and that have a leader now, with the data centre of the leader."""
         log_state = self._joiner.log_state
         declared = 0 if log_state is None else log_state.payload_partitions
         return {partition: centre for partition, centre in self._log.leaders().items() if partition < declared}
 
     async def _send(self, session: _Session, sequence: int, partition: int, batch: Batch[Decision], in_turn: bool) -> None:
-        """Append both records together (R1). Dying between them leaves one alone: peers fill for the entry, or forget the payload.
+        """Append both records together (R1). A crash between them leaves one alone: peers fill for the entry, or drop the payload.
 
         `in_turn`: append the entry only when the payload is acknowledged. Batches after this one wait meanwhile, so that the entries of
         an incarnation still enter the log in order, without a gap.

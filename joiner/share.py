@@ -1,7 +1,8 @@
-"""One party's share of a worker's queue: its submissions that wait, and how much room it may take of what all have.
+"""One party's share of a worker's queue: its pending submissions, and the part of the queue's capacity that it may use.
 
-Room is shared by dynamic thresholds (Choudhury and Hahne, Dynamic Queue Length Thresholds, 1998): a party may fill a fixed part of what the
-others leave, so there is always room for one that has little, a lone party gets nearly all of it, and no shares need to be configured.
+The parties share the capacity by dynamic thresholds (Choudhury and Hahne, Dynamic Queue Length Thresholds, 1998). A party may fill a fixed
+part of the capacity that the others leave. So a party that has little is always admitted, a single party gets nearly all of it, and no
+shares need to be configured.
 """
 
 from collections import deque
@@ -10,28 +11,29 @@ from typing import Final, Generic, TypeVar
 Waiting = TypeVar("Waiting")
 
 OPENS_AT: Final = 0.9
-"""A door that was closed opens again at this share of its room."""
+"""A door that was closed opens again when this share of its capacity is used."""
 PLAIN, TICKETED = 8, 9
-"""A party of weight 1 may have so many times the room that is left, without and with a ticket: alone 8/9 of all, two of them 8/17 each."""
+"""A party of weight 1 may have this many times the capacity left, without and with a ticket: one party 8/9 of all, two 8/17 each."""
 TICKETS_PART: Final = 10
-"""A party may have all of its equal part where that is more; the last tenth of it with a ticket only."""
+"""A party may have all of its equal part if that is more, but the last tenth of that part only with a ticket."""
 
 
 class Door:
-    """Lets submissions into some room, of requests and of bytes.
+    """Admits submissions up to a capacity in requests and in bytes.
 
-    Once one was refused all are, until a tenth has been decided, and there is room for the largest that was refused, up to half of all
-    room: near the bound every submission would be decoded before its size tells that there is none, and only small ones would get in.
+    After one rejection it rejects all until a tenth has been decided and the largest rejected one fits (up to half of the capacity).
+    Otherwise, near the limit, every submission would be decoded before its size shows that it does not fit, and only small ones would be
+    admitted.
     """
 
     __slots__ = ("_wanted", "full")
 
     def __init__(self) -> None:
         self.full = False
-        self._wanted = 0  # requests of the largest that was refused
+        self._wanted = 0  # the number of requests of the largest rejected submission
 
     def refuses(self, requests: int, size_bytes: int, here: int, here_bytes: int, requests_max: int, bytes_max: int) -> bool:
-        """Returns True if there is no room for so much more beside the present requests and bytes."""
+        """Returns True if this much more does not fit beside the present requests and bytes."""
         if self.full and here_bytes <= OPENS_AT * bytes_max:
             room = requests_max - min(self._wanted, requests_max // 2)
             if here <= min(OPENS_AT * requests_max, room):
@@ -43,16 +45,16 @@ class Door:
 
 
 class Share(Generic[Waiting]):
-    """One party's part of the queue. It exists while the party waits for something."""
+    """One party's part of the queue. It exists while the party has pending submissions."""
 
     __slots__ = ("deficit", "pending_bytes", "pending_requests", "plain", "ticketed", "waiting", "weight")
 
     def __init__(self, weight: int) -> None:
         self.weight = weight
         self.waiting: deque[Waiting] = deque()
-        """In no batch, first come first served."""
+        """The submissions that are in no batch, first come first served."""
         self.deficit = 0
-        """Requests that it may still take this round (Shreedhar and Varghese, Efficient Fair Queuing using Deficit Round Robin, 1995)."""
+        """The requests it may still take this round (Shreedhar and Varghese, Efficient Fair Queuing using Deficit Round Robin, 1995)."""
         self.pending_requests = 0
         self.pending_bytes = 0
         self.plain = Door()
@@ -61,7 +63,7 @@ class Share(Generic[Waiting]):
     def refuses(
         self, requests: int, size_bytes: int, room: tuple[int, int], here: tuple[int, int], weights: int, *, ticketed: bool
     ) -> bool:
-        """Returns True if the party has no room for so much more; `room` and `here`, of all parties, are (requests, bytes)."""
+        """Returns True if this much more exceeds the party's part. `room` and `here` are (requests, bytes) of all parties."""
         door, times = (self.ticketed, TICKETED) if ticketed else (self.plain, PLAIN)
         own, own_bytes = self.pending_requests, self.pending_bytes
         requests_max = self._room(room[0], here[0] - own, weights, times)
@@ -69,6 +71,6 @@ class Share(Generic[Waiting]):
         return door.refuses(requests, size_bytes, own, own_bytes, requests_max, bytes_max)
 
     def _room(self, room: int, others: int, weights: int, times: int) -> int:
-        """The part of the room that this party may have, beside what others have of it."""
+        """Returns the part of the capacity that this party may use; `others` is the part that the others use."""
         part, equal = times * self.weight, room * self.weight // weights
         return max((room - others) * part // (part + 1), equal if times == TICKETED else equal - equal // TICKETS_PART)

@@ -1,6 +1,6 @@
 """notary: decides, keeps, proves, serves.
 
-The joiner hands over batches in global order; this room decides their requests, keeps what was decided, and talks to the world.
+The joiner hands over batches in global order. This package decides their requests, stores the decisions, and serves clients.
 
 A request's way through the code:
 
@@ -12,20 +12,20 @@ A request's way through the code:
     decide          the decision function (pure)
     tree            each decision a leaf: the tiles that change (pure)
     index           one write batch: rows, tiles and offsets
-    joiner.Sender   hand the decisions to whoever waits
+    joiner.Sender   hand the decisions to the waiting calls
     receipts.issue  sign the root, once a tree size
     http/in_flight  the answer: decisions, each with its receipt
 
-Beside that way a worker doubts itself (R9): `self_check` compares its roots with the others', through the log, and audits its rows.
+Besides, a worker checks itself (R9): `self_check` compares its roots with the others', through the log, and audits its rows.
 
 | place | subject |
 |---|---|
-| `decision`, `decide` | what a decision is; the decision function (both pure) |
+| `decision`, `decide` | a decision and its leaf; the decision function (both pure) |
 | `tree/`, `receipts/` | the tree of all decisions (pure); receipts, checkpoints and the key history |
 | `verify` | checking these offline: importable without Kafka, RocksDB and asyncio |
 | `index/` | the RocksDB store |
-| `agreement`, `self_check` | who is wrong when roots differ (pure); turns, votes, the audit |
-| `gate`, `bodies`, `quota`, `parties` | who may submit, and why a submission is refused |
+| `agreement`, `self_check` | the root disagreement and its votes (pure); turns, the audit |
+| `gate`, `bodies`, `quota`, `parties` | the parties that may submit, and the reasons to reject a submission |
 | `keys` | the notary's own key |
 | `worker`, `service` | composition of one worker: no logic; its service from start to end |
 | `http/` | the service |

@@ -69,7 +69,7 @@ class Agreement(msgspec.Struct, frozen=True):
     agreed_size: int = 0
     """The largest size at which another worker's checkpoint had our root."""
     votes: Votes = Votes(0, {})
-    """The votes at the size of the last checkpoint; during a root disagreement, at the disputed size."""
+    """The votes at the size of the last checkpoint; during a root disagreement, at its size."""
     disputed: bool = False
     pending: tuple[RootSeen, ...] = ()
     outvoted: dict[str, tuple[int, int]] = msgspec.field(default_factory=dict)
@@ -133,10 +133,10 @@ def _count(agreement: Agreement, seen: RootSeen, own_name: str, root_at: Callabl
         if seen.name in votes.roots and not disputed:
             return agreement  # a settled size stays settled, however often its votes are repeated
         roots, incarnations = {seen.name: seen.root, **votes.roots}, {seen.name: seen.incarnation, **votes.incarnations}
-        votes = Votes(seen.size, roots, seen.electorate, votes.settled, incarnations)
+        votes = Votes(seen.size, roots, seen.voters, votes.settled, incarnations)
     elif not disputed or (seen.size < votes.size and seen.root != root_at(seen.size)):
         # One disagreement at a time: of several, the one at the smallest size counts, so that all workers vote at the same size.
-        votes, disputed = Votes(seen.size, {seen.name: seen.root}, seen.electorate, False, {seen.name: seen.incarnation}), False
+        votes, disputed = Votes(seen.size, {seen.name: seen.root}, seen.voters, False, {seen.name: seen.incarnation}), False
     else:
         return agreement
     return _tally(agreement, votes, own_name, root_at, disputed=disputed)

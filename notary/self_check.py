@@ -1,7 +1,7 @@
-"""How a worker notices that it, or another, has gone wrong (R9): it compares roots through the log, and audits its own rows.
+"""Detects that this worker, or another, has gone wrong (R9): compares roots through the log, and audits the worker's own rows.
 
-Neither is part of deciding. Comparing costs a record of 50 bytes every `checkpoint_interval_ms` of log time, by one worker; auditing reads
-one tile's decisions a second, round and round, so that what was changed in an old row does not wait for somebody to ask for it.
+Neither is part of deciding. Comparing costs a record of 50 bytes every `checkpoint_interval_ms` of log time, by one worker. Auditing reads
+one tile's decisions a second, round and round, so that it finds a change in an old row that no client reads.
 """
 
 import asyncio
@@ -57,15 +57,15 @@ class SelfCheck:
         self._index = index
         self._settings = settings
         self._now_s = now_s
-        self._grown: tuple[int, float] = (0, now_s())  # the tree's size, and since when it has it
-        self._written: tuple[int, float] | None = None  # tree size and when: what is on its way is not written twice
+        self._grown: tuple[int, float] = (0, now_s())  # the tree's size, and the time since when it has this size
+        self._written: tuple[int, float] | None = None  # tree size and time: a checkpoint in flight is not written twice
         self._disputed = False
         self.audited_tiles = 0
         self.scrubs = 0
         """Counts the readings of the whole index from its disk."""
 
     def serving_suspended(self) -> str | None:
-        """Why nothing may be told from this index now; None while it may."""
+        """Returns the reason why no answer from this index may be given now; None while answers may."""
         agreement = self._index.agreement
         if self._index.broken:
             return "this worker's index could not be written"
@@ -94,16 +94,16 @@ class SelfCheck:
             await asyncio.sleep(self._settings.look_s)
 
     def due(self) -> tuple[int, bytes] | None:
-        """The tree size and root that this worker should write now: its vote in a dispute, or a checkpoint when it is its turn.
+        """Returns the tree size and root that this worker should write now: its vote in a root disagreement, or a checkpoint in its turn.
 
-        Turns go by log time. It does not advance in a log that has fallen quiet, so there they go by this worker's own clock: the last
-        decision of all would else never be compared. A checkpoint decides nothing, so a clock may have a say in it.
+        Log time determines turns. It does not advance in a log that has fallen quiet; there this worker's own clock determines them.
+        Otherwise the very last decision would never be compared. A checkpoint decides nothing, so a clock may influence it.
         """
         incarnation, agreement, tree = self._sender.incarnation, self._index.agreement, self._index.tree
         if incarnation is None or agreement.quarantined:
             return None
         if (dispute := agreement.dispute) is not None:
-            # Said again from time to time: a vote may have been lost, and each carries who has a vote by now.
+            # Votes are repeated from time to time: a vote may have been lost, and each renews the set of voters.
             size, again_s = dispute.size, self._settings.vote_again_s if self._worker_name in dispute.roots else 0.0
         else:
             size, again_s, log_time_ms = tree.size, 0.0, self._index.log_time_ms
@@ -122,7 +122,7 @@ class SelfCheck:
         return size, tree.root_at(size)
 
     def _is_quiet(self, incarnation: int, senders: Sequence[int]) -> bool:
-        """Whether nothing was decided for so long that it is this incarnation's turn: the first sender's first, the next one's later."""
+        """Returns True if the log is quiet long enough for this incarnation's turn: the first sender's first, the next one's later."""
         turn = 1 + sorted(senders).index(incarnation)
         return self._now_s() - self._grown[1] >= self._settings.quiet_s * turn
 
@@ -135,11 +135,11 @@ class SelfCheck:
         self._disputed = disputed
 
     async def _audit(self) -> None:
-        # Not always from the beginning: who restarts often would never come to the end.
+        # Not always from the beginning: a worker that restarts often would never reach the end.
         tile = int(self._now_s()) % (self._index.position_next // TILE_WIDTH + 1)
         while True:
             tiles = -(-self._index.position_next // TILE_WIDTH)
-            # However large it is, a round takes no more than a day of seconds.
+            # At any size, a round takes no more than a day of seconds.
             for _ in range(min(tiles, tiles // ROUND_TICKS_MAX + 1)):
                 tile = tile + 1 if tile + 1 < tiles else 0
                 spent_us = 0

@@ -21,7 +21,7 @@ three implementations of one contract (`ordering.log`):
 | `durable` | files that survive a crash of the machine, and locks between processes | no |
 | `memory` | `MemoryLog` | no |
 | `embedded`, `store` | `EmbeddedLog`, and its RocksDB rows and options | no |
-| `torn` | tells a write that a crash interrupted from other damage | no |
+| `torn` | distinguishes a write that a crash interrupted from other damage | no |
 | `stream` | the reader that both local logs share | no |
 | `kafka` | `KafkaLog`: writer, reader, log start and log end offsets | no |
 | `interruptions` | detects that a Kafka reader may be reading a different log than before | no |

@@ -105,7 +105,7 @@ class EmbeddedLog:
             )
         store, torn = open_store(path)
         if torn is not None:
-            logger.warning("a last write that a crash cut short is dropped, nobody was told of it log=%s found=%s", path, torn)
+            logger.warning("a last write that a crash interrupted is dropped, it was never acknowledged log=%s found=%s", path, torn)
         try:
             meta = read_meta(store, path)
             # Records that a crash left in the operating system's cache have just been recovered. They must be durable before any reader

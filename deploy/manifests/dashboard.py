@@ -41,12 +41,12 @@ PANELS: Final = (
     Panel("Health", "Workers", "none", (("sum(notary_ready)", "ready"), ("count(notary_build_info)", "scraped")), "stat"),
     Panel(
         "Health",
-        "Wrong index, roots differ, doubts (0 is well)",
+        "Wrong index, roots differ, suspicions (0 is well)",
         "none",
         (
-            ("max(notary_condemned)", "condemned"),
+            ("max(notary_condemned)", "quarantined"),
             ("max(notary_roots_disputed)", "roots differ"),
-            ("max(notary_doubts_open)", "doubts"),
+            ("max(notary_doubts_open)", "suspicions"),
             ("max(notary_topic_problems)", "settings of the topics"),
         ),
         "stat",

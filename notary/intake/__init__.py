@@ -1,22 +1,23 @@
 """intake: processes of a worker that read and check submissions for it (`[http] intake_processes`, docs/configuration.md).
 
-A worker is one Python interpreter, and with one request a submission most of its time goes into HTTP and signatures. Intake processes do
-that beside it: they listen on the service's port together (SO_REUSEPORT shares connections out among them), answer what is wrong with a
-submission, and hand over what is good; the worker decides, and its answer goes back the same way. Everything else that is asked is handed
-over as it came, so what the service answers is written once, in `notary.http`.
+A worker is one Python interpreter, and with one request a submission most of its time goes into HTTP and signatures. Intake processes take
+that work. They listen on the service's port together (SO_REUSEPORT distributes connections among them), answer wrong submissions, and hand
+good ones to the worker; the worker decides, and its answer takes the same way back. They hand over every other call unchanged, so the code
+that answers it exists once, in `notary.http`.
 
     client -- HTTP --> intake process: head, body, decoding, party, signature
                             | a socket pair, no path on disk
                        worker: room, quota, log, index, receipts
 
-- The worker takes "its signature is good" from nobody but the processes that it started itself, each over a socket of its own.
-- Nothing is acknowledged before the worker has its decision, so an intake process that dies loses answers, never submissions (R7); another
-  is started in its place. When the worker dies all of them end at once.
-- While the worker takes nothing in it tells them so, and they refuse without reading: its own time is for what it has taken in.
+- The worker accepts "its signature is good" only from the processes that it started itself, each over a socket of its own.
+- Nothing is acknowledged before the worker has its decision. So an intake process that dies loses answers, never submissions (R7); the
+  worker starts another in its place. When the worker dies all of them end at once.
+- While the worker admits nothing it notifies them, and they reject submissions without reading them: the worker's time is for the admitted
+  ones.
 
 | file | subject |
 |---|---|
-| `messages` | what the two say to each other |
+| `messages` | the messages between the two |
 | `link` | one end of the socket between them |
 | `front` | the application of an intake process |
 | `__main__` | an intake process |

@@ -1,7 +1,7 @@
 """One intake process: `python -P -m notary.intake SETTINGS LISTENING LINK`, which its worker alone starts.
 
-It lives as long as its link. The worker started it with SIGINT, SIGTERM and SIGHUP blocked: these are for the worker alone, which answers
-first what was taken in, and says when files are to be read again.
+It lives as long as its link. The worker started it with SIGINT, SIGTERM and SIGHUP blocked: these are for the worker alone. It first
+answers the admitted submissions, and it says when to read files again.
 """
 
 import asyncio
@@ -29,7 +29,7 @@ logger = logging.getLogger("notary.intake")
 
 
 async def run(settings: AcceptorSettings, listening: socket.socket, linked: socket.socket) -> None:
-    """Serve until the worker says so; `linked` ends the process with it."""
+    """Serve until the worker ends it; the process also ends with `linked`."""
     loop = asyncio.get_running_loop()
     parties = Parties(Path(settings.parties_file))
     certificates = None if settings.tls is None else Certificates(settings.tls)
@@ -46,7 +46,7 @@ async def run(settings: AcceptorSettings, listening: socket.socket, linked: sock
         else:
             front.hear(message)
 
-    # Whoever ended the link: there is nobody to ask, so open connections say nothing more, and the calls on them may be sent again (R7).
+    # If either side ended the link, no worker can answer. So open connections get no more answers, and clients may retry their calls (R7).
     link: Link[Down, Up] = Link(Down, take, lambda: os._exit(0 if ending.done() else 1))
     front = Front(settings, parties, link)
     if certificates is not None:
@@ -60,7 +60,7 @@ async def run(settings: AcceptorSettings, listening: socket.socket, linked: sock
         times=times_of(settings.http),
         certificates=certificates,
     )
-    # What may not be handed over stays in the connections.
+    # While the link is full, calls that cannot be handed over stay in the connections.
     link.pause, link.go_on = server.pause, server.go_on
     await server.start()
     link.send(Serving())
@@ -74,7 +74,7 @@ async def run(settings: AcceptorSettings, listening: socket.socket, linked: sock
 
 
 def main(given: list[str]) -> int:
-    """Run; an exit code only when it does not get as far as serving."""
+    """Run; returns an exit code only if it never serves."""
     settings = msgspec.json.decode(given[0], type=AcceptorSettings)
     set_up_logging(settings.log_level, as_json=settings.log_json)
     gc.freeze()

@@ -1,4 +1,4 @@
-"""The application of an intake process: its gate looks at submissions; what it lets in, and every other call, is handed to the worker."""
+"""The application of an intake process: its gate checks submissions; it hands those that pass, and all other calls, to the worker."""
 
 import asyncio
 import logging
@@ -26,14 +26,14 @@ from payload import Submission
 logger = logging.getLogger("notary.intake")
 
 COUNTED_S: Final = 0.1
-"""So often at most the worker is told what was answered here; sooner when it is told anything else."""
+"""The minimum interval between two reports to the worker of the answers made here; any other message brings a report with it."""
 
 CHECKING_S: Final = 0.0005
-"""Of a crowd that comes at once so much is checked before it goes to the worker, who works at it meanwhile, or says that it has no room."""
+"""The time in which part of a burst is checked before it goes to the worker, which meanwhile works at it or reports that it is full."""
 
 
 class NotAdmitting(NotaryError):
-    """The worker takes nothing in; `answer` is its answer to all who ask."""
+    """The worker admits nothing; `answer` is its answer to all submissions."""
 
     def __init__(self, answer: Answer) -> None:
         self.answer = answer
@@ -41,7 +41,7 @@ class NotAdmitting(NotaryError):
 
 
 class WorkersRoom:
-    """The room at the worker, as it was last told: no party is refused here but one that has none, and is not let in but by the worker."""
+    """The worker's last report of its capacity: only parties without any are rejected here, and only the worker admits."""
 
     pending_bytes = 0
 
@@ -53,11 +53,11 @@ class WorkersRoom:
         return False
 
     def is_calm(self, requests: int, size_bytes: int) -> bool:
-        """Returns True while no submission has to be refused."""
+        """Returns True while no submission must be rejected."""
         return self.full is None and not self.full_parties
 
     def refusal(self, requests: int, size_bytes: int, party: str | None = None, *, ticketed: bool = False) -> Overloaded | None:
-        """Returns the reason why the worker would refuse it. Only the worker knows the room that is left for those with a ticket."""
+        """Returns the reason why the worker would reject it. Only the worker knows the capacity left for submissions with a ticket."""
         if ticketed:
             return None
         if self.full is not None:
@@ -67,11 +67,11 @@ class WorkersRoom:
 
 
 class Front:
-    """One intake process's."""
+    """The application of one intake process."""
 
     def __init__(self, settings: AcceptorSettings, parties: Parties, link: Link[Down, Up]) -> None:
         self._room = WorkersRoom()
-        # Of one key with the worker, which says it before anything can be refused; the numbers of all who share it are far apart.
+        # They share the worker's key, which arrives before any rejection. The numbers of the processes that share it are far apart.
         self._tickets = Tickets(b"", time.monotonic, int.from_bytes(os.urandom(8)))
         self._gate = Gate(
             settings.notary_name,
@@ -95,7 +95,7 @@ class Front:
         self._report_timer: asyncio.TimerHandle | None = None
 
     def hear(self, message: Answered | Taking) -> None:
-        """Hear the worker."""
+        """Handle a message of the worker."""
         if isinstance(message, Answered):
             self._calls.pop(message.number).answer(message.answer)
             return
@@ -111,7 +111,7 @@ class Front:
         self._report_soon()
 
     def report(self) -> None:
-        """Tell the worker what was answered here."""
+        """Report the answers made here to the worker."""
         if self._report_timer is not None:
             self._report_timer.cancel()
             self._report_timer = None
@@ -122,12 +122,12 @@ class Front:
             self._link.send(HandshakesFailed(self._handshakes_failed))
             self._handshakes_failed = 0
 
-    # ---- the server's ----
+    # ---- called by the server ----
 
     def take(self, call: Call) -> None:
-        """The head of a call has come."""
+        """Handle the head of a call."""
         if call.path != SUBMISSIONS:
-            self.report()  # it may be the metrics that are asked for
+            self.report()  # the call may ask for the metrics
             may_read = False
             if self._readers is not None and shows_decisions(call.path) and call.method in ("GET", "HEAD"):
                 try:
@@ -153,14 +153,14 @@ class Front:
         except NotaryError as problem:
             self.refused(call, problem, since_s)
 
-    # ---- the gate's ----
+    # ---- called by the gate ----
 
     def admitted(self, handed: Handed, submission: AdmittedSubmission) -> None:
-        """The worker's gate has the last word."""
+        """Hand the submission to the worker, whose gate has the last word."""
         self._hand_over(handed.call, Submitted(self._number(), handed.since_s, handed.asked, submission))
 
     def refused(self, call: Call, problem: Exception, since_s: float) -> None:
-        """Answer it here."""
+        """Answer a rejected call here."""
         if isinstance(problem, NotAdmitting):
             self._count(problem.answer[0])
             call.answer(problem.answer)
@@ -173,7 +173,7 @@ class Front:
         call.answer(answer)
 
     def left(self) -> None:
-        """Nobody counts those who leave."""
+        """Do nothing: clients that leave are not counted."""
 
     def _number(self) -> int:
         self._called += 1
@@ -184,7 +184,7 @@ class Front:
         self._link.send(message)
 
     def _count(self, status: int, route: str = SUBMISSIONS) -> None:
-        """One more that was refused without being read."""
+        """Count a submission that was rejected without being read."""
         self._refused[route, status] += 1
         self._report_soon()
 

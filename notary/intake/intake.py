@@ -1,4 +1,4 @@
-"""The worker's side: its intake processes, started, heard, started again when one dies, and ended."""
+"""The worker's side: it starts its intake processes, handles their messages, replaces one that dies, and ends them."""
 
 import asyncio
 import logging
@@ -39,19 +39,21 @@ from ordering.errors import Fatal, FatalCode, Overloaded
 logger = logging.getLogger("notary.intake")
 
 TAKING_LOOK_S: Final = 0.05
-"""While submissions are refused, anybody's or a party's, so often is looked whether they may be taken again. What was full opens when a
-tenth of what is decided in `pending_ms_max` has been, so it does not run dry meanwhile."""
+"""While submissions are rejected, all or a party's, the worker checks at this interval whether they may be admitted again.
+
+A full queue opens when a tenth of the requests decided in `pending_ms_max` has been decided, so it does not run empty meanwhile.
+"""
 AGAIN_S: Final = 2.0
-"""A process that does not live longer is started again when so long has passed since it was."""
+"""The minimum time between two starts of a process."""
 ENDS_S: Final = 2.0
-"""What a process that was told to end, or has lost its link, needs for that beyond the time that it was given."""
+"""The time that a process needs to end after its deadline, or after it has lost its link."""
 
 
 class Intake:
-    """All intake processes of one worker; it stands where its `Server` stands when there are none."""
+    """All intake processes of one worker; it takes the place of the `Server` of a worker that has none."""
 
     def __init__(self, config: Config, app: App, *, log_level: str, log_json: bool, certificates: Certificates | None = None) -> None:
-        """Take the port. Raises `ConfigurationError`, as when another notary listens on it.
+        """Bind the port. Raises `ConfigurationError`, for example when another notary listens on it.
 
         `certificates` is the worker's view of the files that each process reads for itself; it is followed here.
         """
@@ -61,7 +63,7 @@ class Intake:
         self._app = app
         self._log_level = log_level
         self._log_json = log_json
-        # The first binds alone, which fails while anyone has the port, another notary's intake processes as well; it shares it only then.
+        # The first socket binds alone: that fails while any process has the port, also another notary's intake process. Then it is shared.
         self._listening = [bind(host, port)]
         self._listening[0].setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
         port = self._listening[0].getsockname()[1]
@@ -73,11 +75,11 @@ class Intake:
 
     @property
     def url(self) -> str:
-        """Where clients reach it."""
+        """The URL of the service."""
         return url_of(self._listening[0], tls=self._certificates is not None)
 
     async def start(self) -> None:
-        """Return when all take connections. Raises `Fatal` when one ends instead."""
+        """Start all processes; returns when all accept connections. Raises `Fatal` when one ends instead."""
         self._app.taking_changed = self._look_if_changed
         self._look()
         for at in range(len(self._listening)):
@@ -95,13 +97,13 @@ class Intake:
             self._keeping.append(loop.create_task(self._certificates.follow()))
 
     def read_again(self, log_level: str) -> None:
-        """Have them read certificates and parties again, and log from this level on."""
+        """Make the processes read certificates and parties again, and log from this level on."""
         self._log_level = log_level
         for process in self._processes:
             process.send(ReadAgain(log_level))
 
     async def stop(self, seconds_max: float) -> None:
-        """Have them take no more connections, let the answers on their way leave, end."""
+        """Make the processes accept no more connections, send the pending answers, and end."""
         for keeping in self._keeping:
             keeping.cancel()
         for process in self._processes:
@@ -134,7 +136,7 @@ class Intake:
         return process
 
     async def _keep(self, at: int) -> None:
-        """Start the process on that socket again whenever it ends. Connections that come meanwhile wait."""
+        """Start the process on that socket again whenever it ends. Connections that arrive meanwhile wait."""
         loop = asyncio.get_running_loop()
         started_s = loop.time()
         while True:
@@ -149,13 +151,13 @@ class Intake:
                 logger.error("intake process %s cannot be started: %s", process.name, problem)
 
     def _look_if_changed(self) -> None:
-        # Of all that are refused in a moment the first is told of: each look is a message to every process.
+        # Only the first of several rejections in a moment causes a look: each look is a message to every process.
         refuses = self._taking.refusal is not None or self._taking.full is not None
         if self._looking is None or self._app.ends or refuses == (self._app.peek() is None):
             self._look()
 
     def _look(self) -> None:
-        """See whether submissions are taken, and have the processes know."""
+        """Check whether submissions are admitted, and notify the processes of a change."""
         if self._looking is not None:
             self._looking.cancel()
             self._looking = None
@@ -191,7 +193,7 @@ class _Process:
                 end.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, BUFFER_BYTES)
             handed = (listening.fileno(), theirs.fileno())
             command = [sys.executable, "-P", "-m", "notary.intake", msgspec.json.encode(settings).decode(), *map(str, handed)]
-            # It lives with these blocked: what a terminal or a supervisor sends to all processes of a service is for the worker.
+            # It keeps these blocked: signals that a terminal or a supervisor sends to all processes of a service are for the worker.
             before = signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGINT, signal.SIGTERM, signal.SIGHUP))
             try:
                 self._process = subprocess.Popen(command, stdin=subprocess.DEVNULL, pass_fds=handed)
@@ -199,15 +201,15 @@ class _Process:
                 signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
     async def connect(self) -> None:
-        """Once, before anything else."""
+        """Connect the link; called once, before anything else."""
         await asyncio.get_running_loop().connect_accepted_socket(lambda: self._link, self._linked)
 
     def send(self, message: Down) -> None:
-        """Tell it."""
+        """Send it a message."""
         self._link.send(message)
 
     async def exit_code(self, seconds_max: float = ENDS_S) -> int:
-        """What it ended with; killed, if it does not."""
+        """Returns its exit code; kills it if it does not end in time."""
         try:
             return await asyncio.to_thread(self._process.wait, seconds_max)
         except subprocess.TimeoutExpired:

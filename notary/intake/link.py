@@ -47,7 +47,7 @@ class Link(asyncio.Protocol, Generic[Incoming, Outgoing]):
         self._gathered += (_LENGTH.pack(len(encoded)), encoded)
 
     def close(self) -> None:
-        """Send what was gathered, then end."""
+        """Send the gathered messages, then end."""
         self._flush()
         if self._transport is not None:
             self._transport.close()
@@ -55,17 +55,17 @@ class Link(asyncio.Protocol, Generic[Incoming, Outgoing]):
     # ---- asyncio's ----
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Ready."""
+        """Store the transport."""
         self._transport = cast(asyncio.Transport, transport)
         self._transport.set_write_buffer_limits(BUFFER_BYTES)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """The end, whoever wanted it."""
+        """Handle the end of the link, from either side."""
         self._transport = None
         self._lost()
 
     def data_received(self, data: bytes) -> None:
-        """Take what is whole."""
+        """Take the complete messages."""
         received = self._received
         received += data
         at, size = 0, len(received)

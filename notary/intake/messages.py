@@ -1,4 +1,4 @@
-"""What a worker and its intake processes say to each other. Both are of one version: the worker starts them."""
+"""The messages between a worker and its intake processes. Both have the same version: the worker starts the processes."""
 
 from typing import TypeAlias
 
@@ -11,7 +11,7 @@ from payload import Submission
 
 
 class AcceptorSettings(msgspec.Struct, frozen=True):
-    """What an intake process is started with, as JSON on its command line."""
+    """The settings of an intake process, as JSON on its command line."""
 
     process: str
     """Its name: the worker's, and its number."""
@@ -32,23 +32,23 @@ class AcceptorSettings(msgspec.Struct, frozen=True):
 
 
 class Serving(msgspec.Struct, frozen=True, gc=False, array_like=True, tag=1):
-    """It takes connections."""
+    """The process accepts connections."""
 
 
 class Submitted(msgspec.Struct, frozen=True, gc=False, array_like=True, tag=2):
-    """A submission of a known party, its signature a good one."""
+    """A submission of a known party, with a good signature."""
 
     number: int
-    """Of the call; the process counts them."""
+    """The number of the call; the process counts its calls."""
     since_s: float
-    """When its head came, by `time.perf_counter`, which is one clock for all processes of a machine."""
+    """The time at which its head came, by `time.perf_counter`, which is one clock for all processes of a machine."""
     asked: Asked
     submission: Submission
-    """Decoded; its `encoded` is what goes into the log."""
+    """The decoded submission; its `encoded` goes into the log."""
 
 
 class Called(msgspec.Struct, frozen=True, gc=False, array_like=True, tag=3):
-    """Any other call. None of them looks at its headers or has a body."""
+    """Any other call. No such call has a body, and none needs its headers."""
 
     number: int
     method: str
@@ -67,7 +67,7 @@ class Counted(msgspec.Struct, frozen=True, gc=False, array_like=True, tag=4):
     status: int
     count: int
     seconds: tuple[float, ...]
-    """How long those took that were read."""
+    """The durations of those that were read."""
 
 
 class HandshakesFailed(msgspec.Struct, frozen=True, gc=False, array_like=True, tag=5):
@@ -90,19 +90,19 @@ class Taking(msgspec.Struct, frozen=True, gc=False, array_like=True, tag=2):
     """The state of the worker's gate from now on."""
 
     refusal: Answer | None
-    """The answer to every submission, which is not read then; None: they are read."""
+    """The answer to every submission, which is then not read; None: submissions are read."""
     ends: bool = False
-    """Whether that is for ever: bodies that are only half here are not waited for."""
+    """True if that is permanent: the process does not wait for incomplete bodies."""
     full: tuple[str, int] | None = None
-    """The reason why there is no room for anybody without a ticket, and the seconds to wait."""
+    """The reason why all submissions without a ticket are rejected, and the seconds to wait."""
     full_parties: dict[str, int] = {}
-    """The parties that have none, and the same for them."""
+    """The parties that are rejected, each with the seconds to wait."""
     ticket_key: bytes = b""
-    """The worker's, of tickets."""
+    """The worker's key for tickets."""
 
 
 class End(msgspec.Struct, frozen=True, gc=False, array_like=True, tag=3):
-    """Take no more connections, let the answers on their way leave, end."""
+    """Accept no more connections, send the pending answers, and end."""
 
     seconds_max: float
 

@@ -23,7 +23,7 @@ from pathlib import Path
 import pytest
 
 from deploy.local import Cluster
-from tests.chaos.flags import CALL_S_MAX, SEEN, SESSION_TIMEOUT_MS, Timeline, Violence
+from tests.chaos.flags import CALL_S_MAX, SEEN, SESSION_TIMEOUT_MS, ChaosFlags, Timeline
 from tests.chaos.scene import Scene
 from tests.kafka.workers import Notary
 
@@ -55,19 +55,19 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
 
 
 @pytest.fixture
-def violence(request: pytest.FixtureRequest, seed: int) -> Violence:
+def chaos(request: pytest.FixtureRequest, seed: int) -> ChaosFlags:
     """The flags, and the seed of this scenario."""
     options = request.config.getoption
-    return Violence(options("--chaos-seconds"), seed, options("--chaos-delay-ms"))
+    return ChaosFlags(options("--chaos-seconds"), seed, options("--chaos-delay-ms"))
 
 
 @pytest.fixture
-def timeline(request: pytest.FixtureRequest, violence: Violence) -> Iterator[Timeline]:
+def timeline(request: pytest.FixtureRequest, chaos: ChaosFlags) -> Iterator[Timeline]:
     """The timeline of this scenario, printed at its end; pytest shows it if the scenario failed."""
     made = Timeline()
     yield made
-    flags = f"--chaos-seed {violence.seed} --chaos-rounds 1 --chaos-seconds {violence.seconds:g} --chaos-delay-ms {violence.delay_ms:g}"
-    print(f"--- seed {violence.seed}; again: python -m pytest '{request.node.nodeid}' {flags}", *made.lines, sep="\n")
+    flags = f"--chaos-seed {chaos.seed} --chaos-rounds 1 --chaos-seconds {chaos.seconds:g} --chaos-delay-ms {chaos.delay_ms:g}"
+    print(f"--- seed {chaos.seed}; again: python -m pytest '{request.node.nodeid}' {flags}", *made.lines, sep="\n")
 
 
 @pytest.fixture(scope="module")
@@ -79,12 +79,12 @@ def brokers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
 
 @pytest.fixture
 async def scene(
-    request: pytest.FixtureRequest, brokers: Cluster, violence: Violence, timeline: Timeline, tmp_path: Path
+    request: pytest.FixtureRequest, brokers: Cluster, chaos: ChaosFlags, timeline: Timeline, tmp_path: Path
 ) -> AsyncIterator[Scene]:
     """A notary of its own on those brokers, which are restored at the end of the scenario."""
     prefix = f"chaos-{uuid.uuid4().hex[:12]}"
     notary = await asyncio.to_thread(Notary, tmp_path / "notary", brokers.bootstrap, prefix, call_s_max=CALL_S_MAX)
-    made = Scene(notary, brokers, timeline, violence.seed)
+    made = Scene(notary, brokers, timeline, chaos.seed)
     async with made:
         yield made
     request.config.stash.setdefault(SEEN, []).append(f"{request.node.name}: {made.seen()}")

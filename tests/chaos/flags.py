@@ -15,7 +15,7 @@ SEEN = pytest.StashKey[list[str]]()
 
 
 @dataclass(frozen=True)
-class Violence:
+class ChaosFlags:
     """The values of the flags."""
 
     seconds: float

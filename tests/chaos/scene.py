@@ -20,7 +20,7 @@ from tests.chaos import brokers_say
 from tests.checkers.history import Decided
 from tests.kafka.workers import Notary, Worker
 
-LEASHED = ("-m", "tests.chaos.leashed")
+SUPERVISED = ("-m", "tests.chaos.supervised")
 # A short drain keeps scenarios short in which a worker stops without brokers; checkpoints and audits come often.
 SETTINGS: dict[str, int | str] = {"worker_drain_ms_max": 3_000, "worker_checkpoint_interval_ms": 500, "worker_audit_interval_ms": 100}
 FORWARD = 20
@@ -67,7 +67,7 @@ class Scene:
         """Start one worker, for the first time or again with its earlier settings."""
         self._settings[name] = self._settings.get(name, SETTINGS) | settings
         own: dict[str, Any] = dict(self._settings[name])
-        self.workers[name] = self.notary.start(name, entry=LEASHED, **own)
+        self.workers[name] = self.notary.start(name, entry=SUPERVISED, **own)
         return self.workers[name]
 
     @property
@@ -98,10 +98,10 @@ class Scene:
 
         async def all_in_sync() -> bool:
             try:
-                told = [await brokers_say.partitions(broker, self.notary.prefix) for broker in self.brokers.state.brokers]
+                reported = [await brokers_say.partitions(broker, self.notary.prefix) for broker in self.brokers.state.brokers]
             except (OSError, KafkaError, TimeoutError):  # one is still starting
                 return False
-            return all(found and all(sorted(each["isr"]) == sorted(each["replicas"]) for each in found) for found in told)
+            return all(found and all(sorted(each["isr"]) == sorted(each["replicas"]) for each in found) for found in reported)
 
         await until(all_in_sync, 0.2)
         self.note("all replicas are in sync")

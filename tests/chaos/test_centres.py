@@ -17,9 +17,9 @@ from tests.asking.http import Http
 from tests.asking.load import Client, Load, until
 from tests.asking.party import spend, state
 from tests.chaos import brokers_say, faults
-from tests.chaos.flags import SEEN, SESSION_TIMEOUT_MS, Timeline, Violence
+from tests.chaos.flags import SEEN, SESSION_TIMEOUT_MS, ChaosFlags, Timeline
+from tests.chaos.injection import inject
 from tests.chaos.scene import Scene
-from tests.chaos.torment import torment
 from tests.kafka.workers import Notary, connect_from
 from tests.rights import needs_root
 
@@ -27,7 +27,7 @@ pytestmark = needs_root
 
 ANSWER_S, CALL_S_MAX = 1, 2.0
 """The wait that a client requests of a worker, and the time after which it cancels a call: a cut line never reports an error."""
-DOUBT_S = 11.0
+SUSPECTED_S = 11.0
 """Longer than a worker suspects its log before it stops (`DriverSettings.contradiction_s`)."""
 
 Line = tuple[int, int]
@@ -59,7 +59,7 @@ async def far(
     centres: Centres,
     places: dict[int, BrokerNetwork],
     far_brokers: Cluster,
-    violence: Violence,
+    chaos: ChaosFlags,
     timeline: Timeline,
     tmp_path: Path,
 ) -> AsyncIterator[Scene]:
@@ -67,7 +67,7 @@ async def far(
     by_name = {f"w{number}": place for number, place in places.items()}
     prefix = f"chaos-{uuid.uuid4().hex[:12]}"
     notary = await asyncio.to_thread(Notary, tmp_path / "notary", far_brokers.bootstrap, prefix, places=by_name, call_s_max=CALL_S_MAX)
-    made = Scene(notary, far_brokers, timeline, violence.seed, centres, violence.delay_ms)
+    made = Scene(notary, far_brokers, timeline, chaos.seed, centres, chaos.delay_ms)
     async with made:
         for number in centres.numbers:
             made.begin(f"w{number}", worker_data_centre=f"dc{number}")
@@ -95,11 +95,11 @@ async def load_everywhere(scene: Scene, places: dict[int, BrokerNetwork]) -> Asy
         yield loads
 
 
-async def test_a_centre_is_cut_off(far: Scene, places: dict[int, BrokerNetwork], violence: Violence) -> None:
+async def test_a_centre_is_cut_off(far: Scene, places: dict[int, BrokerNetwork], chaos: ChaosFlags) -> None:
     """The leader's centre is cut off, and the others go on. In a long run also outgoing, and the active controller's, incoming."""
     async with load_everywhere(far, places) as loads:
         await cut_off(far, places, loads, await far.ordering_leader())
-        if violence.long:
+        if chaos.long:
             await cut_off(far, places, loads, await far.ordering_leader(), incoming=False)
             await cut_off(far, places, loads, await far.active_controller(), outgoing=False)
     await far.check()
@@ -146,7 +146,7 @@ def only_these_lost(cut: Sequence[Line], before: Counts, after: Counts) -> None:
 async def ask_the_lonely(scene: Scene, place: BrokerNetwork, url: str) -> set[int]:
     """Submit from a client in the isolated centre to its worker; returns the statuses of the answers."""
     client = client_in(scene, place)
-    told: set[int] = set()
+    statuses: set[int] = set()
     async with client.http:
         for number in range(5):
             try:
@@ -154,16 +154,16 @@ async def ask_the_lonely(scene: Scene, place: BrokerNetwork, url: str) -> set[in
                     url, scene.notary.party.submission(spend(state(f"lonely/{len(scene.notary.history.calls)}/{number}")))
                 )
             except ConnectionError:
-                told.add(0)
+                statuses.add(0)
             else:
-                told.add(answer.status)
+                statuses.add(answer.status)
             await asyncio.sleep(0.1)
-    return told
+    return statuses
 
 
 @pytest.mark.nightly
 async def test_two_centres_do_not_hear_each_other(
-    far: Scene, places: dict[int, BrokerNetwork], centres: Centres, violence: Violence
+    far: Scene, places: dict[int, BrokerNetwork], centres: Centres, chaos: ChaosFlags
 ) -> None:
     """The centres of ordering leader and active controller are cut off from each other, a third reaches both: no worker stops."""
     controller = await far.active_controller()
@@ -180,7 +180,7 @@ async def test_two_centres_do_not_hear_each_other(
         # The brokers now name different leaders.
         await until(partial(disagree, far, leader))
         far.note("they disagree who leads")
-        enough_s = time.monotonic() + max(violence.seconds, DOUBT_S)
+        enough_s = time.monotonic() + max(chaos.seconds, SUSPECTED_S)
         while time.monotonic() < enough_s:
             for load in loads.values():
                 await load.until(10)
@@ -195,14 +195,14 @@ async def test_two_centres_do_not_hear_each_other(
 async def disagree(scene: Scene, former: int) -> bool:
     """Returns whether one broker reports itself as the ordering leader, and all others report another one."""
     try:
-        told = {broker.id: await brokers_say.ordering_leader(broker, scene.notary.prefix) for broker in scene.brokers.state.brokers}
+        reported = {broker.id: await brokers_say.ordering_leader(broker, scene.notary.prefix) for broker in scene.brokers.state.brokers}
     except (OSError, KafkaError, TimeoutError):
         return False
-    others = {leader for broker, leader in told.items() if broker != former}
-    return told[former] == former and len(others) == 1 and not others & {former, -1}
+    others = {leader for broker, leader in reported.items() if broker != former}
+    return reported[former] == former and len(others) == 1 and not others & {former, -1}
 
 
-async def test_lines_fail_at_random(far: Scene, places: dict[int, BrokerNetwork], violence: Violence) -> None:
+async def test_lines_fail_at_random(far: Scene, places: dict[int, BrokerNetwork], chaos: ChaosFlags) -> None:
     """Centres and single lines are cut (one or both ways), slowed or lossy while workers and brokers die: the notary goes on each time."""
     workers, brokers = tuple(far.workers), tuple(str(number) for number in places)
     victims = (
@@ -213,5 +213,5 @@ async def test_lines_fail_at_random(far: Scene, places: dict[int, BrokerNetwork]
     async with load_everywhere(far, places) as loads:
         for load in loads.values():
             await load.until(10)
-        await torment(far, list(loads.values()), violence.seconds, victims)
+        await inject(far, list(loads.values()), chaos.seconds, victims)
     await far.check()

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.asking.load import until
-from tests.chaos.flags import Violence
+from tests.chaos.flags import ChaosFlags
 from tests.chaos.scene import Scene
 from tests.checkers import indexes
 from tests.kafka.reading_back import read_rows
@@ -23,15 +23,15 @@ SMALL_BUFFERS = {"index_write_buffer_bytes": 1 << 16}
 """Settings with which rows soon reach RocksDB's table files, instead of staying in its write-ahead log."""
 
 
-async def test_broker_loses_its_disk(scene: Scene, violence: Violence) -> None:
+async def test_broker_loses_its_disk(scene: Scene, chaos: ChaosFlags) -> None:
     """A broker restarts with an empty disk, copies everything, and leads the ordering topic; then another one is killed: nothing is lost.
 
     In a long run each of the three loses its disk in turn: then no disk from the start is left.
     """
     await scene.start("a", "b")
-    order = random.Random(violence.seed).sample((1, 2, 3), 3)
+    order = random.Random(chaos.seed).sample((1, 2, 3), 3)
     async with scene.load() as load:
-        for broker, another in list(zip(order, (*order[1:], order[0]), strict=True))[: violence.times]:
+        for broker, another in list(zip(order, (*order[1:], order[0]), strict=True))[: chaos.times]:
             await load.until(50)
             await scene.in_sync()
             scene.note(f"broker {broker} loses its disk")
@@ -86,13 +86,13 @@ async def test_broker_disk_full(scene: Scene, tmp_path: Path) -> None:
     await scene.check()
 
 
-async def test_a_worker_stops_on_a_damaged_index(scene: Scene, violence: Violence) -> None:
+async def test_a_worker_stops_on_a_damaged_index(scene: Scene, chaos: ChaosFlags) -> None:
     """A worker whose index has flipped bits stops with an error and answers nothing from them; without that index it builds a new one."""
     _, b = await scene.start("a", "b", **SMALL_BUFFERS)
     async with scene.load() as load:
         await load.until(400)
         await b.stop()
-        damaged = damage(scene.notary.directory / "index" / "b", random.Random(violence.seed))
+        damaged = damage(scene.notary.directory / "index" / "b", random.Random(chaos.seed))
         scene.note(f"bits were flipped in {damaged} files of the index of b")
         assert damaged
         b = scene.begin("b")

@@ -10,7 +10,7 @@ from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from json import JSONDecoder
 
-from tests.checkers.judge import Asked, Decided, hashed, judge
+from tests.checkers.precedence import Asked, Decided, expected_reason, hashed
 from tests.checkers.violation import Kind, Violation, describe
 
 _scan = JSONDecoder().raw_decode
@@ -119,7 +119,7 @@ class History:
 
     def _answered(self, found: list[Violation]) -> dict[str, Decided]:
         """Returns the first answer about each transaction that was not contradicted."""
-        told: dict[str, Decided] = {}
+        returned: dict[str, Decided] = {}
         texts: dict[str, str] = {}
         contradicted: set[str] = set()
         for number, call in enumerate(self.calls):
@@ -144,25 +144,25 @@ class History:
                     continue
                 if "receipt" in decision:
                     decision = {name: value for name, value in decision.items() if name != "receipt"}
-                first = told.setdefault(id_, decision)
+                first = returned.setdefault(id_, decision)
                 if first is not decision and first != decision:
                     contradicted.add(id_)
                     found.append(Violation(Kind.CONTRADICTION, place, decision, first))
                 elif pieces is not None and texts.setdefault(id_, pieces[at]) != pieces[at]:
                     found.append(Violation(Kind.OTHER_BYTES, place, pieces[at], texts[id_]))
-        return {id_: decision for id_, decision in told.items() if id_ not in contradicted} if contradicted else told
+        return {id_: decision for id_, decision in returned.items() if id_ not in contradicted} if contradicted else returned
 
     def _hold_answers(self, decisions: Sequence[Decided], found: list[Violation]) -> None:
         """Check that every acknowledged decision is in the index, member for member."""
         by_id: dict[str, Decided] = {}
         for decision in decisions:
             by_id.setdefault(decision["transaction_id"], decision)
-        for id_, told in self._answered(found).items():
+        for id_, returned in self._answered(found).items():
             there = by_id.get(id_)
             if there is None:
-                found.append(Violation(Kind.LOST, id_, None, told))
-            elif there != told:
-                found.append(Violation(Kind.CHANGED, id_, there, told))
+                found.append(Violation(Kind.LOST, id_, None, returned))
+            elif there != returned:
+                found.append(Violation(Kind.CHANGED, id_, there, returned))
 
     def _hold_real_time(self, decisions: Sequence[Decided], found: list[Violation]) -> None:
         """Check linearizability: a transaction that was answered before another was first sent has the lower position."""
@@ -186,16 +186,16 @@ class History:
 
 
 def _hold_outcome(decision: Decided, request: Asked, consumer: Mapping[str, str], found: list[Violation]) -> None:
-    reason, conflicts = judge(request, consumer, decision["log_time"])
-    told = decision["reason"]
+    reason, conflicts = expected_reason(request, consumer, decision["log_time"])
+    returned = decision["reason"]
     wanted: object
-    if decision["outcome"] != ("rejected" if told else "committed"):
+    if decision["outcome"] != ("rejected" if returned else "committed"):
         kind, wanted = Kind.WRONG_OUTCOME, reason
-    elif told != reason:
+    elif returned != reason:
         kind, wanted = Kind.WRONG_REASON, reason
         if reason is None:
             kind = Kind.NO_EARLIER_CAUSE
-        elif told is None and reason == "input-conflict":
+        elif returned is None and reason == "input-conflict":
             kind = Kind.DOUBLE_SPEND
     elif decision["conflicts"] != conflicts:
         kind, wanted = Kind.WRONG_CONFLICTS, conflicts

@@ -96,11 +96,11 @@ class Honest:
         """Read the whole log, and answer a call with receipts, with the same bytes as a worker."""
         self.read()
         decided = [self.index.decision(bytes.fromhex(id_)) for id_ in submission.ids]
-        told: list[bytes | None] = []
+        returned: list[bytes | None] = []
         for decision in decided:
             assert decision is not None
-            told.append(encode_decision(decision, self.issuer.receipt_json(decision.position)))
-        body = encode_decisions(told)
+            returned.append(encode_decision(decision, self.issuer.receipt_json(decision.position)))
+        body = encode_decisions(returned)
         self._now_s += 1
         decisions = msgspec.json.decode(body)["decisions"]
         self.history.calls.append(Call(submission, "url", self._now_s, self._now_s + 0.5, 200, decisions, body))

@@ -15,7 +15,7 @@ from typing import NamedTuple
 from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 
-from tests.checkers.judge import Decided
+from tests.checkers.precedence import Decided
 from tests.checkers.tree import Tree, leaf_of
 from tests.checkers.violation import Kind, Violation
 

@@ -11,7 +11,7 @@ from enum import StrEnum
 from hashlib import sha256
 from typing import Any, Protocol
 
-from tests.checkers.judge import hashed, judge
+from tests.checkers.precedence import expected_reason, hashed
 from tests.checkers.records import (
     FORMAT_VERSION,
     NO_LOG_ID,
@@ -42,7 +42,7 @@ from tests.checkers.tree import Tree, leaf_of
 
 ORDERING = -1
 SENT_AT_AHEAD_MAX_MS = 60_000
-ELECTORATE_MS = 86_400_000
+VOTERS_MS = 86_400_000
 
 
 class LogRecord(Protocol):
@@ -109,7 +109,7 @@ class Batch:
     sequence: int
     log_time: int
     filled: bool
-    """True if it decided nothing. `signed_fill` tells whether a fill is the reason."""
+    """True if it decided nothing. `signed_fill` says whether a fill is the reason."""
     ids: tuple[str, ...]
     positions: tuple[int, ...]  # of the decision of each id, made here or before
     partition: int
@@ -333,7 +333,7 @@ class _Replay:
                 life = replayed.life(said.incarnation)
                 return life is not None and said.sequence_last == life.sequence_last
             case Activate():
-                return said.version not in replayed.versions and all(life.format_version >= said.version for life in self._electorate())
+                return said.version not in replayed.versions and all(life.format_version >= said.version for life in self._voters())
             case Genesis():
                 return not replayed.keys
             case Key():
@@ -386,9 +386,9 @@ class _Replay:
                 replayed.settled = said.view.seen
         return 0
 
-    def _electorate(self) -> Iterator[Life]:
+    def _voters(self) -> Iterator[Life]:
         """Returns the voters: the incarnations that have not ended and have been active within a day of log time (R9)."""
-        since = self.replayed.log_time - ELECTORATE_MS
+        since = self.replayed.log_time - VOTERS_MS
         return (life for life in self.replayed.incarnations if not life.fenced and life.active_at >= since)
 
     def _register(self, said: Register, record: LogRecord) -> None:
@@ -450,7 +450,7 @@ class _Replay:
     def _decide(self, id_: str, request: Mapping[str, Any]) -> None:
         """Decide a transaction that has no decision yet (R7)."""
         replayed = self.replayed
-        reason, conflicts = judge(request, self._consumer, replayed.log_time)
+        reason, conflicts = expected_reason(request, self._consumer, replayed.log_time)
         position = self._positions[id_] = len(replayed.decisions)
         if reason is None:
             by = hashed(id_)

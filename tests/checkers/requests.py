@@ -10,7 +10,7 @@ from hashlib import sha256
 from struct import Struct
 from typing import Any
 
-from tests.checkers.judge import Asked
+from tests.checkers.precedence import Asked
 
 TIME_MAX = 2**53 - 1
 INDEX_MAX = 2**32 - 1

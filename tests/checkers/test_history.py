@@ -139,7 +139,7 @@ def loses_a_decision_in_the_middle(case: Case) -> None:
     case.history.calls.pop(3)
 
 
-def changes_what_it_told(case: Case) -> None:
+def changes_its_answer(case: Case) -> None:
     case.decisions[4] = {**case.decisions[4], "log_time": 8}
 
 
@@ -175,10 +175,10 @@ def swaps_two_positions(case: Case) -> None:
     case.decisions[2:4] = [case.decisions[3], case.decisions[2]]
     for at in (2, 3):
         case.decisions[at] = {**case.decisions[at], "position": at, "log_time": 6}
-    told = {decision["transaction_id"]: decision for decision in case.decisions}
+    returned = {decision["transaction_id"]: decision for decision in case.decisions}
     for at in (2, 3):
         call = case.history.calls[at]
-        case.history.calls[at] = replace(call, decisions=[told[call.submission.ids[0]]], body=None)
+        case.history.calls[at] = replace(call, decisions=[returned[call.submission.ids[0]]], body=None)
 
 
 def loses_a_spending(case: Case) -> None:
@@ -206,7 +206,7 @@ def consumes_what_was_refused(case: Case) -> None:
         (goes_back_in_time, Kind.LOG_TIME_FELL),
         (loses_an_answer, Kind.LOST),
         (loses_a_decision_in_the_middle, Kind.POSITION_GAP),
-        (changes_what_it_told, Kind.CHANGED),
+        (changes_its_answer, Kind.CHANGED),
         (answers_a_retry_otherwise, Kind.CONTRADICTION),
         (writes_a_retry_otherwise, Kind.OTHER_BYTES),
         (answers_another_transaction, Kind.WRONG_SHAPE),

@@ -498,7 +498,7 @@ def test_stops_before_an_unknown_version() -> None:
     assert (replayed.ended_by, replayed.offset_end, len(replayed.decisions)) == ("activate", two.offset, 1)
 
 
-def test_version_is_activated_when_all_of_the_electorate_read_it() -> None:
+def test_version_is_activated_when_all_voters_read_it() -> None:
     """An activation takes no effect while a worker that has been active within a day of log time cannot read the version."""
     log = SignedLog(PARTITIONS)
     log.register("w1", at=T0)

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from hashlib import sha256
 from struct import Struct
 
-from tests.checkers.judge import Decided
+from tests.checkers.precedence import Decided
 
 OUTCOMES = {None: 0, "input-conflict": 1, "reference-conflict": 2, "outside-time-window": 3}
 KINDS = {"input": 0, "reference": 1}

@@ -10,7 +10,7 @@ slow and obvious way. A checker returns the list of all violations, empty for an
 | `indexes` | workers' indexes with the replay, and with each other |
 | `receipts` | receipts and checkpoints with the notary's key and the tree of the replay |
 | `memory` | the payloads that a worker buffers, and its offsets, with those that can still count |
-| `judge`, `tree`, `records`, `requests` | the parts: precedence, leaves and roots, records with their signatures and history, payloads |
+| `precedence`, `tree`, `records`, `requests` | the parts: precedence; leaves and roots; records, their signatures and history; payloads |
 | `signed_log` | a log for the tests of the checkers, written without any code of the notary |
 """
 

@@ -177,7 +177,7 @@ def test_a_folder_with_something_else_in_it_is_refused(tmp_path: Path) -> None:
     assert os.listdir(tmp_path) == ["letter.txt"]
 
 
-def test_a_broker_that_dies_while_starting_is_told_with_its_log(tmp_path: Path) -> None:
+def test_a_broker_that_dies_while_starting_is_reported_with_its_log(tmp_path: Path) -> None:
     """If a broker does not start, the error has the end of its log, with Kafka's reason."""
     cluster = Cluster.create(tmp_path / "cluster", brokers=1, overrides={"num.io.threads": "none"})
     with pytest.raises(CannotRun, match=r"died while it started|num\.io\.threads"), cluster:

@@ -108,20 +108,20 @@ def test_each_site_fails_under_load(
             after = costs(sites)
         finally:
             load.kill()
-    told = json.loads(figure.read_text())["figure"]
-    silences(seen, told)
+    returned = json.loads(figure.read_text())["figure"]
+    silences(seen, returned)
     for each in seen:
         print_now(f"{each.site:8}{each.fault:15}{'led the ordering topic' if each.led_ordering else '':24}{each.silent_s:6.1f} s")
     if measured:
         # CPU is compared only between runs without faults: the counters of a site that died are lost.
         cpu = {} if faults else {kind: after[kind] - before[kind] for kind in before}
         result = {"delay_ms": options("--chaos-delay-ms"), "tls": not options("--sites-plain"), "closed_loop": closed, "cpu_s": cpu}
-        result |= {"rate": rate, "seen": [asdict(each) for each in seen], "figure": told | {"answered_by_tenth": None}}
+        result |= {"rate": rate, "seen": [asdict(each) for each in seen], "figure": returned | {"answered_by_tenth": None}}
         result |= {"spark": spark_says(sites, tmp_path / "verified")}
-        print_now(json.dumps(told["stages"]))
+        print_now(json.dumps(returned["stages"]))
         with Path(options("--sites-out")).open("a") as out:
             print(json.dumps(result), file=out)
-    assert told["transactions_decided"] > 0
+    assert returned["transactions_decided"] > 0
     assert [each for each in seen if each.silent_s > SILENCE_S_MAX] == []
 
 
@@ -190,9 +190,9 @@ def bring(sites: Installed, number: int, fault: str, load: "subprocess.Popen[byt
     return seen
 
 
-def silences(seen: list[Seen], told: dict[str, Any]) -> None:
+def silences(seen: list[Seen], returned: dict[str, Any]) -> None:
     """Record, for each fault, the longest time without an answer."""
-    began_s, counts = told["began_unix_s"], told["answered_by_tenth"]
+    began_s, counts = returned["began_unix_s"], returned["answered_by_tenth"]
     ends = [*[each.began_unix_s for each in seen], began_s + len(counts) / 10][1:]
     for each, end_s in zip(seen, ends, strict=True):
         first, last = (int((at_s - began_s) * 10) for at_s in (each.began_unix_s, end_s))

@@ -82,7 +82,7 @@ def test_every_metric_has_a_row() -> None:
     """metrics.md has a row for every metric, and for nothing else."""
     source = text("notary/metrics.py")
     names = {family.name for family in Metrics().registry.collect()} | set(re.findall(r'"(notary_[a-z_]+)"', source))
-    rows = re.findall(r"^\| `(notary_[a-z_]+)` \|", text("docs/metrics.md").split("## What to watch")[0], re.MULTILINE)
+    rows = re.findall(r"^\| `(notary_[a-z_]+)` \|", text("docs/metrics.md").split("## Alerts")[0], re.MULTILINE)
     assert sorted(rows) == sorted(names)
 
 
@@ -116,8 +116,8 @@ def test_defaults_of_flags(command: str) -> None:
     for action in parser._actions:
         rows = [line for line in section.splitlines() if action.option_strings and line.startswith(f"| `{action.option_strings[0]} ")]
         if rows and action.default not in (None, []):
-            (told,) = re.findall(r"default `?([\w\[\]*]+(?:\.\d+)?)", rows[0]) or ["nothing"]
-            assert told == (f"{action.default:g}" if isinstance(action.default, float) else str(action.default)), rows[0]
+            (returned,) = re.findall(r"default `?([\w\[\]*]+(?:\.\d+)?)", rows[0]) or ["nothing"]
+            assert returned == (f"{action.default:g}" if isinstance(action.default, float) else str(action.default)), rows[0]
 
 
 def test_every_problem_has_a_row() -> None:

@@ -51,23 +51,23 @@ async def client(kind: Kind, target: Target, tally: Tally, number: int) -> None:
         await asyncio.sleep(PAUSE_S)
 
 
-async def attack(told: Attack) -> dict[str, Tally]:
+async def attack(wanted: Attack) -> dict[str, Tally]:
     """Run all clients of these kinds until SIGTERM."""
-    tallies = {name: Tally() for name in told.kinds}
+    tallies = {name: Tally() for name in wanted.kinds}
     over, loop = asyncio.Event(), asyncio.get_running_loop()
     loop.set_exception_handler(lambda loop, context: None)  # of what is cancelled in the end, nothing is to be heard
     loop.add_signal_handler(signal.SIGTERM, over.set)
     loop.add_reader(sys.stdin, over.set)  # its end is that of the process that started this one
     async with asyncio.TaskGroup() as tasks:
         clients = [
-            tasks.create_task(client(KINDS[name], told.target, tally, number))
+            tasks.create_task(client(KINDS[name], wanted.target, tally, number))
             for name, tally in tallies.items()
             for number in range(KINDS[name].clients)
         ]
         sys.stdout.buffer.write(b"\n")  # they are on their way
         sys.stdout.buffer.flush()
         await over.wait()
-        until_s = loop.time() + told.ended_s_max
+        until_s = loop.time() + wanted.ended_s_max
         while loop.time() < until_s and {name for name, tally in tallies.items() if KINDS[name].ended and not tally.ended}:  # noqa: ASYNC110
             await asyncio.sleep(0.1)  # nobody is told of a count
         for each in clients:

@@ -130,12 +130,12 @@ class Attackers:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         self._process.send_signal(signal.SIGTERM)
         try:
-            told, _ = self._process.communicate(timeout=END_S_MAX + self._attack.ended_s_max)
+            returned, _ = self._process.communicate(timeout=END_S_MAX + self._attack.ended_s_max)
         finally:
             self._process.kill()
         if error is None:
             assert self._process.returncode == 0, f"the hostile clients ended with {self._process.returncode}"
-            self.tallies = msgspec.json.decode(told, type=dict[str, Tally])
+            self.tallies = msgspec.json.decode(returned, type=dict[str, Tally])
 
 
 class Watch:

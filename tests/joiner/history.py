@@ -47,13 +47,13 @@ def ask(sender: Sender[Any], *labels: str) -> "asyncio.Future[Sequence[Any]]":
         sender.queue.check_room(len(admitted.requests), len(admitted.encoded), admitted.party)
     answer: asyncio.Future[Sequence[Any]] = asyncio.get_running_loop().create_future()
 
-    def told(decisions: Sequence[Any] | None) -> None:
+    def decided(decisions: Sequence[Any] | None) -> None:
         if decisions is not None and not answer.done():
             answer.set_result(decisions)
         elif not answer.done():
             answer.set_exception(OutcomeUnknown("given up"))
 
-    sender.submit(admitted).waiters.append(told)
+    sender.submit(admitted).waiters.append(decided)
     return answer
 
 

@@ -5,7 +5,7 @@ from hashlib import sha256
 import pytest
 
 from joiner import Joiner, Ready, VoteVoid
-from joiner.core import ELECTORATE_MS
+from joiner.core import VOTERS_MS
 from ordering.errors import FatalCode
 from ordering.log import ORDERING, Record
 from ordering.records import Fence, Genesis, Key, Partitions, Register, View, batch_key, encode
@@ -216,7 +216,7 @@ def test_a_good_fill_empties() -> None:
     assert named(reading.batches) == [(1, 1, "filled")]
 
 
-def test_a_fill_is_judged_by_the_key_at_its_entrys_place() -> None:
+def test_the_key_at_its_entrys_place_verifies_a_fill() -> None:
     """A fill signed with the key in force at the entry counts, even if it was appended after a rotation; one with the new key does not."""
     history, reading = _begun()
     entry = history.entry(1, 1, "a")
@@ -333,7 +333,7 @@ def test_a_retire_record_ends_the_incarnation() -> None:
     assert reading.joiner.buffered_records == 0
     (seen,) = reading.step(history.checkpoint(2, 0, view=reading.view)).roots_seen
     assert not isinstance(seen, VoteVoid)
-    assert seen.electorate == {"w2"}
+    assert seen.voters == {"w2"}
 
 
 def test_retire_counts_once() -> None:
@@ -408,7 +408,7 @@ def test_activate_while_a_voter_cannot_read_it() -> None:
 def test_activate_does_not_ask_who_has_left() -> None:
     """A worker that was retired, or was silent for a day of log time, does not prevent an activation."""
     history, reading = _begun("new", version=2, reads=2)
-    late = T0 + ELECTORATE_MS + 60_000
+    late = T0 + VOTERS_MS + 60_000
     reading.step(history.register("retired"), history.register("gone"), history.retire(2))
     reading.step(history.entry(1, 1, "a", at=late, sent_at=late), history.payload(1, 1, "a"))
     assert _kinds(reading.step(history.activate(2))) == []

@@ -9,7 +9,7 @@ import pytest
 import payload.codec
 import payload.submission
 from joiner import Joiner, JoinerLimits, core
-from joiner.core import ELECTORATE_MS, FILL_SCANS, SENT_AT_AHEAD_MAX_MS
+from joiner.core import FILL_SCANS, SENT_AT_AHEAD_MAX_MS, VOTERS_MS
 from joiner.ready import Fenced, FenceWanted, FillWanted, Ready, RootSeen
 from ordering.log import ORDERING
 from ordering.records import batch_key
@@ -271,7 +271,7 @@ def test_orphans_of_a_fenced_life() -> None:
     assert reading.joiner.buffered_records == 0
 
 
-def test_register_fences_the_namesake() -> None:
+def test_register_fences_the_duplicate_worker_name() -> None:
     """A register record begins an incarnation, fences the earlier one of that worker name and reports by whom."""
     history, reading = _registered("w1")
     reading.step(history.payload(1, 1, "a"))
@@ -693,7 +693,7 @@ def test_roots_are_handed_on() -> None:
     (seen,) = reading.step(history.fill(1, 1)).roots_seen
     assert isinstance(seen, RootSeen)
     assert (seen.incarnation, seen.size, seen.name) == (1, 5, reading.joiner.incarnations.get(1).name)  # type: ignore[union-attr]
-    assert seen.electorate == {seen.name}
+    assert seen.voters == {seen.name}
 
 
 def test_roots_of_lives_that_are_none_do_not_count() -> None:
@@ -705,15 +705,15 @@ def test_roots_of_lives_that_are_none_do_not_count() -> None:
     assert [notice.kind for notice in ready.notices] == ["skipped", "skipped"]
 
 
-def test_electorate_is_who_showed_itself_within_a_day_of_log_time() -> None:
+def test_voters_were_active_within_a_day_of_log_time() -> None:
     """The voters were active within a day of log time: one that left has no vote, a fenced one has none, one that only registered has."""
     history, reading = _registered()
     reading.step(history.register("gone"), history.register("fenced"), history.fence(3, 0))
-    late = T0 + ELECTORATE_MS + 60_000
+    late = T0 + VOTERS_MS + 60_000
     reading.step(history.register("new", at=late), history.entry(1, 1, "a", at=late), history.payload(1, 1, "a"))
     (seen,) = reading.step(history.checkpoint(1, 1)).roots_seen
     assert isinstance(seen, RootSeen)
-    assert seen.electorate == {seen.name, "new"}
+    assert seen.voters == {seen.name, "new"}
 
 
 def test_batch_is_a_value() -> None:

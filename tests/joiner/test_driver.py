@@ -331,7 +331,7 @@ async def test_fenced_in_the_step_that_registers(start: Start, log: FaultyLog) -
         if stream == ORDERING and log.end(ORDERING) == 1:
             # Its own record is in the log, acknowledged late; a duplicate's record comes right behind it, and one poll returns both.
             log.put(stream, key, value)
-            log.register("w1", "namesake")
+            log.register("w1", "duplicate")
 
     log.on_append = fence_at_once
     worker = start()
@@ -369,12 +369,14 @@ async def test_a_worker_with_a_duplicate_name_stops(start: Start, log: FaultyLog
     incarnation = None
     for n in range(3):
         incarnation = await worker.incarnations(besides=incarnation)
-        log.register("w1", f"namesake {n}")
+        log.register("w1", f"duplicate {n}")
     fatal = await worker.dies()
     assert "two processes share a name" in str(fatal)
 
 
-async def test_lives_that_lasted_are_not_lost_to_a_namesake(start: Start, log: FaultyLog, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_incarnations_that_lasted_are_not_counted_as_duplicate_names(
+    start: Start, log: FaultyLog, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Late records of former processes never stop a worker whose incarnations last in between, however many come."""
     monkeypatch.setattr("joiner.sender.DUPLICATE_NAME_SESSION_S", 0.0)
     worker = start()
@@ -395,14 +397,14 @@ async def test_a_life_that_lasted_is_none_of_the_three(start: Start, log: Faulty
     for n in range(2):
         incarnation = await worker.incarnations(besides=incarnation)
         monkeypatch.setattr("joiner.sender.DUPLICATE_NAME_SESSION_S", 60.0)
-        log.register("w1", f"namesake {n}")
+        log.register("w1", f"duplicate {n}")
     incarnation = await worker.incarnations(besides=incarnation)
     assert len(await worker.decided("a")) == 1
-    log.register("w1", "namesake 2")
+    log.register("w1", "duplicate 2")
     assert (await worker.dies()).code is FatalCode.DUPLICATE_WORKER_NAME
 
 
-async def test_own_register_records_are_no_namesakes(start: Start, log: FaultyLog) -> None:
+async def test_own_register_records_are_not_duplicate_names(start: Start, log: FaultyLog) -> None:
     """A worker that fences its own earlier incarnations, however often, does not count as a duplicate of itself."""
     worker = start()
     incarnation = await worker.incarnations()
@@ -698,10 +700,10 @@ async def test_an_answer_that_was_long_on_its_way(start: Start, log: FaultyLog, 
 
     log.bounds = far_away  # type: ignore[method-assign]
     await worker.until(lambda: looks > 3)
-    assert [record.getMessage() for record in caplog.records if "in doubt" in record.getMessage()] == []
+    assert [record.getMessage() for record in caplog.records if "contradicts the index" in record.getMessage()] == []
 
 
-async def test_reader_that_is_told_of_the_past(start: Start, log: FaultyLog) -> None:
+async def test_a_reader_gets_old_metadata(start: Start, log: FaultyLog) -> None:
     """A reader whose offset is out of range stops no worker if the log itself has that offset."""
     worker = start(driver=DriverSettings(poll_ms=10, watch_s=0.02, contradiction_s=3600))
     decisions = await worker.decided("a")
@@ -734,7 +736,7 @@ async def test_log_that_has_failed(start: Start, log: FaultyLog) -> None:
 # ---- log lines for the operator ----
 
 
-async def test_no_leader_is_told_once(start: Start, log: FaultyLog, caplog: pytest.LogCaptureFixture) -> None:
+async def test_no_leader_is_reported_once(start: Start, log: FaultyLog, caplog: pytest.LogCaptureFixture) -> None:
     """The loss of the last partition leader is logged once, and so is the first new leader."""
     caplog.set_level(logging.INFO, "notary.sender")
     worker = start()

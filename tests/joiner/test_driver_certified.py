@@ -88,7 +88,7 @@ async def test_interruption_that_harmed_nothing(start: Start, log: FaultyLog) ->
     assert worker.sender.incarnation == 1
 
 
-async def test_what_was_polled_is_judged_before_a_worker_is_live(start: Start, log: FaultyLog) -> None:
+async def test_polled_records_are_applied_before_a_worker_is_live(start: Start, log: FaultyLog) -> None:
     """A foreign view in the last records of the log raises a suspicion: records that were only polled do not count as read."""
     worker = start()
     await worker.decided("a")
@@ -270,7 +270,7 @@ async def test_nothing_is_applied_on_an_old_look_at_what_waits(start: Start, log
     worker, _ = await _waits_unread(start, log, driver=msgspec.structs.replace(DRIVER, stood_still_s=0.2))
 
     def fail(bounds: dict[int, Bounds]) -> None:
-        raise NotReady("bounds are not told")
+        raise NotReady("no log end offset")
 
     log.on_bounds = fail
     await worker.until(lambda: worker.driver.interruptions > 0)
@@ -370,7 +370,7 @@ async def test_registers_only_after_catching_up(start: Start, log: FaultyLog) ->
     assert await worker.incarnations() == 2
 
 
-async def test_does_not_register_in_doubt(start: Start, log: FaultyLog) -> None:
+async def test_does_not_register_while_it_suspects_itself(start: Start, log: FaultyLog) -> None:
     """A worker that met another history during its replay is not ready and appends nothing until another worker shows the same history."""
     log.say(Register(nonce("w2"), View(7, bytes(32)), 1, "w2", "0"))
     worker = start()
@@ -383,7 +383,7 @@ async def test_does_not_register_in_doubt(start: Start, log: FaultyLog) -> None:
     assert len(await worker.decided("a")) == 1
 
 
-async def test_settle_ends_a_doubt(start: Start, log: FaultyLog) -> None:
+async def test_settle_ends_a_suspicion(start: Start, log: FaultyLog) -> None:
     """Without another worker the owner decides: after a settle record the worker registers and decides."""
     log.say(Register(nonce("w2"), View(7, bytes(32)), 1, "w2", "0"))
     worker = start()
@@ -392,8 +392,8 @@ async def test_settle_ends_a_doubt(start: Start, log: FaultyLog) -> None:
     assert len(await worker.decided("a")) == 1
 
 
-async def test_a_doubt_in_a_log_that_nobody_else_wrote_to(start: Start, log: FaultyLog, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A notary of one worker has no view of another's to compare from. Its replay of a long log ends in a doubt, which the owner ends."""
+async def test_a_suspicion_in_a_log_with_one_writer(start: Start, log: FaultyLog, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A notary of one worker has no view of another's to compare from. Its replay of a long log ends in a suspicion; the owner ends it."""
     worker = start()
     for content in "abcd":
         await worker.decided(content)

@@ -107,7 +107,7 @@ def test_a_view_of_the_readers_own_name_proves_nothing() -> None:
     assert reading.joiner.suspicions.agreed == agreed
 
 
-def test_a_view_too_old_to_tell_says_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_view_older_than_what_is_kept_says_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     """A view older than the history that the reader keeps raises no suspicion and confirms nothing."""
     monkeypatch.setattr("joiner.history.HISTORY_KEPT", 2)
     history, reading = _begun("w1", "w2", "w3")
@@ -157,7 +157,7 @@ def test_only_a_checkpoint_of_the_readers_own_history_is_compared() -> None:
 # ---- suspicions ----
 
 
-def test_who_replays_is_in_doubt() -> None:
+def test_a_worker_that_replays_suspects_itself() -> None:
     """A foreign view that the log does not confirm makes a reader that has not been ready yet suspect its log, and names the writer."""
     history, reading = _begun()
     _examined(reading, history.register("w3", view=FOREIGN))
@@ -173,7 +173,7 @@ def test_who_is_live_is_not() -> None:
     assert _kinds(ready) == ["foreign-view"]
 
 
-def test_a_view_of_another_worker_from_behind_the_place_ends_a_doubt() -> None:
+def test_a_view_of_another_worker_from_behind_the_place_ends_a_suspicion() -> None:
     """A later view of another worker ends a suspicion if it is the reader's own history and covers the place in question."""
     history, reading = _begun()
     _examined(reading, history.register("w3", view=FOREIGN))
@@ -184,7 +184,7 @@ def test_a_view_of_another_worker_from_behind_the_place_ends_a_doubt() -> None:
     assert _open(reading) == set()
 
 
-def test_neither_the_writer_nor_the_reader_ends_a_doubt() -> None:
+def test_neither_the_writer_nor_the_reader_ends_a_suspicion() -> None:
     """Neither the worker that caused a suspicion nor a record of the reader's own name, perhaps of an earlier process, can end it."""
     history, reading = _begun("w1", "reader", reader="reader")
     _examined(reading, history.entry(1, 1, "a", view=FOREIGN), history.payload(1, 1, "a"))
@@ -197,7 +197,7 @@ def test_neither_the_writer_nor_the_reader_ends_a_doubt() -> None:
     assert _open(reading) == set()
 
 
-def test_two_doubts_need_two_others() -> None:
+def test_two_suspicions_need_two_others() -> None:
     """Two workers that caused a suspicion each end the other's, not their own."""
     history, reading = _begun()
     _examined(reading, history.entry(1, 1, view=FOREIGN), history.payload(1, 1))
@@ -209,7 +209,7 @@ def test_two_doubts_need_two_others() -> None:
     assert _open(reading) == set()
 
 
-def test_a_later_doubt_of_the_same_writer_moves_the_place() -> None:
+def test_a_later_suspicion_of_the_same_writer_moves_the_place() -> None:
     """A view ends a suspicion only if it covers the last place at which that writer raised it."""
     history, reading = _begun()
     _examined(reading, history.register("w3", view=FOREIGN))
@@ -221,7 +221,7 @@ def test_a_later_doubt_of_the_same_writer_moves_the_place() -> None:
     assert _open(reading) == set()
 
 
-def test_doubts_survive_a_restart() -> None:
+def test_suspicions_survive_a_restart() -> None:
     """A suspicion survives a restart, and the same records end it."""
     history, reading = _begun()
     ready = _examined(reading, history.register("w3", view=FOREIGN))
@@ -234,7 +234,7 @@ def test_doubts_survive_a_restart() -> None:
     assert _open(again.restarted()) == set()
 
 
-def test_a_doubt_ended_is_persisted_with_the_record_that_ended_it() -> None:
+def test_the_end_of_a_suspicion_is_persisted_with_the_record_that_ended_it() -> None:
     """The step that processes the ending record returns the suspicions that are left."""
     history, reading = _begun()
     _examined(reading, history.register("w3", view=FOREIGN))
@@ -246,7 +246,7 @@ def test_a_doubt_ended_is_persisted_with_the_record_that_ended_it() -> None:
 # ---- settle ----
 
 
-def test_settle_ends_doubts() -> None:
+def test_settle_ends_suspicions() -> None:
     """A settle record with the reader's own history ends all suspicions up to it, and enters the history itself."""
     history, reading = _begun()
     _examined(reading, history.register("w3", view=FOREIGN))
@@ -258,7 +258,7 @@ def test_settle_ends_doubts() -> None:
     assert reading.joiner.log_state.settled == settled.seen
 
 
-def test_settle_of_an_earlier_place_leaves_later_doubts() -> None:
+def test_settle_of_an_earlier_place_leaves_later_suspicions() -> None:
     """Suspicions raised after the settled place stay."""
     history, reading = _begun()
     early = reading.view

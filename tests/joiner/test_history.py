@@ -137,7 +137,7 @@ def test_a_mark_is_the_furthest_record_that_took_effect() -> None:
     assert reading.joiner.marks[ORDERING].offset == 4
 
 
-def test_fingerprints_tell_records_apart() -> None:
+def test_fingerprints_distinguish_records() -> None:
     """A fingerprint covers topic-partition, offset, append time, key and value, and their boundaries."""
     record = Record(0, 7, T0, b"key", b"value")
     others = [

@@ -41,7 +41,7 @@ def test_a_registration_fences_its_own_name_only() -> None:
     assert incarnations.counts(3, 1)
 
 
-def test_namesake_of_a_fenced_life() -> None:
+def test_duplicate_name_of_a_fenced_incarnation() -> None:
     """An incarnation that a peer has fenced already is not fenced again when its name registers."""
     incarnations = _incarnations()
     assert incarnations.fence(1, 0) is not None

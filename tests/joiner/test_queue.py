@@ -197,7 +197,7 @@ async def test_room_is_shared_by_weight() -> None:
     assert queue.pending_requests >= 0.85 * 10_000
 
 
-async def test_each_is_told_when_its_own_backlog_is_decided() -> None:
+async def test_retry_after_depends_on_the_own_backlog() -> None:
     """Retry-After is the party's own backlog at its part of the rate, and never later than the end of all backlogs."""
     queue, senders = queue_of(pending_requests_max=10_000), Senders()
     queue.rate.per_s = 1_000.0
@@ -205,8 +205,8 @@ async def test_each_is_told_when_its_own_backlog_is_decided() -> None:
         for _ in range(count):
             queue.put(senders.make(party, 1))
     queue._limits = QueueLimits(pending_requests_max=500, batch_requests_max=100)
-    told = {party: queue.refusal(1_000, 8, party) for party in "AB"}
-    assert {party: refusal.retry_after_s for party, refusal in told.items() if refusal is not None} == {"A": 8, "B": 1}
+    refusals = {party: queue.refusal(1_000, 8, party) for party in "AB"}
+    assert {party: refusal.retry_after_s for party, refusal in refusals.items() if refusal is not None} == {"A": 8, "B": 1}
 
 
 async def test_who_brings_a_ticket_gets_the_last_part() -> None:
@@ -238,7 +238,7 @@ class Worker:
     def run(self, offered: Mapping[str, tuple[float, int]]) -> Counter[str]:
         """Offer party -> (requests a second, requests a submission); the requests decided after the warm-up, by party.
 
-        All but the flood send again what was refused, when they are told to, with their tickets.
+        All but the flood send again what was refused, when the refusal asks for it, with their tickets.
         """
         due = {party: size * at / len(offered) for at, (party, (_, size)) in enumerate(offered.items())}
         later: list[tuple[float, int, AdmittedSubmission]] = []

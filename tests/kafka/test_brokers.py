@@ -38,8 +38,8 @@ def heal(brokers: Cluster) -> None:
 async def ordering_leader(notary: Notary, away: int | None = None) -> int:
     """Returns the broker that leads the ordering topic, according to those other than `away`."""
     addresses = notary.bootstrap.split(",")
-    told = ",".join(address for broker, address in zip(BROKERS, addresses, strict=True) if broker != away)
-    client = AIOKafkaAdminClient(bootstrap_servers=told)
+    known = ",".join(address for broker, address in zip(BROKERS, addresses, strict=True) if broker != away)
+    client = AIOKafkaAdminClient(bootstrap_servers=known)
     await client.start()
     try:
         (topic,) = await client.describe_topics([topic_names(notary.prefix)[0]])
@@ -77,8 +77,8 @@ async def test_ordering_leader_fails(notary: Notary, brokers: Cluster, how: str)
         await load.until(200)
     await notary.same_height(*workers)
     for submission in notary.history.submissions[::20]:
-        told = [await notary.client.decide([worker.url], submission) for worker in workers]
-        assert told == told[:1] * len(workers)
+        returned = [await notary.client.decide([worker.url], submission) for worker in workers]
+        assert returned == returned[:1] * len(workers)
     await notary.check(*workers)
 
 

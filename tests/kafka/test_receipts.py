@@ -189,7 +189,7 @@ async def test_a_worker_that_is_wrong_stops_and_the_others_go_on(notary: Notary,
     await notary.check(a, b, replayed, roots_right=False)
 
 
-async def test_a_decision_that_was_changed_on_disk_condemns_its_index(notary: Notary) -> None:
+async def test_a_decision_that_was_changed_on_disk_quarantines_its_index(notary: Notary) -> None:
     """A row whose outcome differs from its leaf is found by the audit, and is never returned; the other worker goes on."""
     a, b = [notary.start(name, **OFTEN) for name in "ab"]
     await asyncio.gather(a.ready(), b.ready())

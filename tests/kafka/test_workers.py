@@ -91,7 +91,7 @@ async def test_a_worker_contradicts_nothing_after_a_freeze(notary: Notary) -> No
 async def test_one_of_two_workers_with_one_name_stops(notary: Notary) -> None:
     """One of two processes that share a name stops and reports why; the other continues, and no answer is contradicted."""
     first, peer = await notary.start_all("a", "b")
-    second = notary.start("a", process="namesake", index="elsewhere")
+    second = notary.start("a", process="duplicate", index="elsewhere")
     async with Load(notary.client, notary.party, [first.url, second.url, peer.url], seed=5) as load:
         await until(lambda: any(worker.process.poll() is not None for worker in (first, second)))
         await load.until(100)
@@ -113,7 +113,7 @@ async def test_one_of_two_workers_with_one_name_stops(notary: Notary) -> None:
 async def test_second_process_on_one_index(notary: Notary) -> None:
     """A second process of one name on the same machine finds the index in use, and ends; the first continues."""
     (first,) = await notary.start_all("a")
-    second = notary.start("a", process="namesake")
+    second = notary.start("a", process="duplicate")
     assert await second.ended() == 2
     assert "Traceback" not in second.messages
     assert "in use" in second.messages or "lock" in second.messages.lower()

@@ -83,7 +83,7 @@ MUTANTS: Final = (
         "state is not None and sequence >",
     ),
     Mutant("a repeated registration counts", "R5", INCARNATIONS, "if nonce in self._nonces:", "if False:"),
-    Mutant("namesakes are not fenced", "R5", INCARNATIONS, "self._fence(before) if before is not None else None", "None"),
+    Mutant("duplicate worker names are not fenced", "R5", INCARNATIONS, "self._fence(before) if before is not None else None", "None"),
     Mutant(
         "fences are not compared", "R5", INCARNATIONS, "state.fenced or state.sequence_last != sequence_last:", "state.fenced:", seeds=500
     ),
@@ -106,7 +106,7 @@ MUTANTS: Final = (
         "if record.value is None or self.incarnations.is_past(incarnation, sequence):",
         "if record.value is None or not self.incarnations.counts(incarnation, sequence):",
     ),
-    Mutant("ids are not held against the entry", "R3", CORE, "if not _same_ids(requests, entry.transaction_ids):", "if False:", seeds=200),
+    Mutant("ids are not compared with the entry", "R3", CORE, "if not _same_ids(requests, entry.transaction_ids):", "if False:", seeds=200),
     Mutant(
         "content is taken from any partition",
         "R3",
@@ -118,7 +118,7 @@ MUTANTS: Final = (
     # R4: holes
     Mutant("holes are never filled", "R4", CORE, "if now_ms < self._fills_due_ms:", "if True:"),
     Mutant(
-        "holes are passed over",
+        "holes are skipped",
         "R4",
         CORE,
         "            self._hole = entry\n            return False",
@@ -173,9 +173,11 @@ MUTANTS: Final = (
         "if True:",
         seeds=2000,
     ),
-    Mutant("namesakes are never noticed", "R5", SENDER, "self._duplicate_name_fences += 1", "self._duplicate_name_fences += 0"),
     Mutant(
-        "a reader that stands still is kept",
+        "duplicate worker names are never noticed", "R5", SENDER, "self._duplicate_name_fences += 1", "self._duplicate_name_fences += 0"
+    ),
+    Mutant(
+        "a stalled reader is kept",
         "driver",
         DRIVER,
         "> self._settings.stall_s:\n            self._remake_reader",
@@ -268,7 +270,7 @@ MUTANTS: Final = (
     ),
     # R9: the tree
     Mutant(
-        "a changed row is told",
+        "a changed row is answered",
         "R9",
         INDEX,
         "        self.tree.check(position, [leaf_of_row(transaction_id, row)])\n",
@@ -372,7 +374,7 @@ MUTANTS: Final = (
         "if False:",
     ),
     Mutant(
-        "whoever names a party uses its quota up",
+        "anyone who names a party uses its quota up",
         "contract",
         GATE,
         "        if not verify(submission.signature, message):",
@@ -442,10 +444,10 @@ MUTANTS: Final = (
     # R9: who is wrong is found out, and nobody else stops
     Mutant("no checkpoints are written", "R9", SELF_CHECK, "await self._sender.append_checkpoint(*record)", "pass", seeds=200),
     Mutant("roots are never compared", "R9", INDEX, "if ready.roots_seen or agreement.pending:", "if False:", seeds=200),
-    Mutant("nobody is ever condemned", "R9", AGREEMENT, "    if winner is None:\n", "    if True:\n", seeds=200),
-    Mutant("the first voice condemns", "R9", AGREEMENT, "if count >= VOTES_MIN and 2 * count > voters:", "if True:", seeds=200),
+    Mutant("no index is ever quarantined", "R9", AGREEMENT, "    if winner is None:\n", "    if True:\n", seeds=200),
+    Mutant("the first vote quarantines", "R9", AGREEMENT, "if count >= VOTES_MIN and 2 * count > voters:", "if True:", seeds=200),
     Mutant(
-        "it answers while roots are disputed",
+        "it answers during a root disagreement",
         "R9",
         SELF_CHECK,
         "        if (dispute := agreement.dispute) is not None:\n            return (\n",
@@ -540,7 +542,7 @@ MUTANTS: Final = (
         seeds=1000,
     ),
     Mutant(
-        "a view that is too old is a reason for doubt",
+        "a view that is too old raises a suspicion",
         "R10",
         HISTORY,
         "            return Comparison.TOO_OLD\n",
@@ -602,7 +604,7 @@ MUTANTS: Final = (
         seeds=100,
     ),
     Mutant(
-        "a process that stood still goes on",
+        "a paused process goes on",
         "R10",
         DRIVER,
         "elif stood_still_s > limit_s:",
@@ -618,7 +620,7 @@ MUTANTS: Final = (
         seeds=2000,
     ),
     Mutant(
-        "a process that stood still answers",
+        "a paused process answers",
         "R10",
         DRIVER,
         "if reader is not None and self._now_s() - self._ran_at_s > self._settings.stood_still_s:",
@@ -677,7 +679,7 @@ MUTANTS: Final = (
         "a log that is quiet is not compared", "R9", SELF_CHECK, "and not self._is_quiet(incarnation, senders))", "and True)", seeds=2000
     ),
     Mutant(
-        "a vote that was outvoted opens a dispute again",
+        "an outvoted vote opens a root disagreement again",
         "R9",
         AGREEMENT,
         "if agreement.quarantined or seen.incarnation < incarnation or (seen.incarnation == incarnation and seen.size >= size):",

@@ -22,7 +22,7 @@ def test_breaks_a_line_that_is_there(mutant: Mutant) -> None:
         assert ast.dump(ast.parse(broken)) != ast.dump(ast.parse(Path(ROOT, file).read_text()))
 
 
-def test_the_page_tells_each() -> None:
+def test_the_page_lists_each() -> None:
     """docs/testing.md has a row for each mutant, with its rule and its number of seeds, which is not below the number measured.
 
     The seed that noticed it, when the page was written, is one that `make test` runs.

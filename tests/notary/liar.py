@@ -34,9 +34,9 @@ class Liar:
         if method == "POST":
             self.posts += 1
         if status == 200 and method == "POST":
-            told = json.loads(content)
-            self.twist(told["decisions"])
-            content = json.dumps(told).encode()
+            returned = json.loads(content)
+            self.twist(returned["decisions"])
+            content = json.dumps(returned).encode()
         elif path == "/v1/notary":
             content = json.dumps(json.loads(content) | self.described).encode()
         elif path.endswith("/receipt"):

@@ -64,7 +64,7 @@ class NotaryProcess:
         self.url = url
         self.ready_line = ready_line
         self._stderr = stderr
-        self._was_told_to_end = False
+        self._was_asked_to_end = False
 
     @classmethod
     def start(
@@ -83,9 +83,9 @@ class NotaryProcess:
         line = process.stdout.readline()
         started = cls(process, stderr, name, line.split()[-1] if line else "", line)
         if not line:
-            told = started.stderr()
+            printed = started.stderr()
             code = started.wait()
-            raise AssertionError(f"the worker did not become ready, exit {code}:\n{told}")
+            raise AssertionError(f"the worker did not become ready, exit {code}:\n{printed}")
         return started
 
     def __enter__(self) -> Self:
@@ -103,7 +103,7 @@ class NotaryProcess:
 
     def signal(self, number: int) -> None:
         """Send a signal."""
-        self._was_told_to_end |= number in (signal.SIGTERM, signal.SIGINT)
+        self._was_asked_to_end |= number in (signal.SIGTERM, signal.SIGINT)
         self.process.send_signal(number)
 
     def wait(self) -> int:
@@ -116,7 +116,7 @@ class NotaryProcess:
 
     def stop(self) -> int:
         """Send SIGTERM if needed. Returns the exit code; fails if stderr shows a bug."""
-        if self.process.poll() is None and not self._was_told_to_end:
+        if self.process.poll() is None and not self._was_asked_to_end:
             self.signal(signal.SIGTERM)
         self.process.wait(EXIT_S_MAX)
         self.check_quiet()
@@ -130,9 +130,9 @@ class NotaryProcess:
 
     def check_quiet(self, *never: str) -> None:
         """Fail if stderr shows a traceback, a leak, or one of these texts."""
-        told = self.stderr()
+        printed = self.stderr()
         for word in (*COMPLAINTS, *never):
-            assert word not in told, f"{word!r} on stderr:\n{told[-8000:]}"
+            assert word not in printed, f"{word!r} on stderr:\n{printed[-8000:]}"
 
 
 def is_running(pid: int) -> bool:
@@ -166,9 +166,9 @@ def serve_in_vain(config: Path, name: str = "worker-1", listen: str = "127.0.0.1
     """Returns exit code and stderr of a `notary serve` that should not start."""
     process = serve(config, name, listen, settings=settings)
     try:
-        ready, told = process.communicate(timeout=EXIT_S_MAX)
+        ready, printed = process.communicate(timeout=EXIT_S_MAX)
     finally:
         process.kill()
         process.communicate()
     assert ready == "", "it became ready"
-    return process.returncode, told
+    return process.returncode, printed

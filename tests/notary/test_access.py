@@ -39,23 +39,23 @@ def as_user(user: int, groups: list[int], call: Callable[[], object]) -> str:
     readable, writable = os.pipe()
     child = os.fork()
     if not child:
-        told = "another error"
+        outcome = "another error"
         try:
             os.setgroups(groups)
             os.setgid(user)
             os.setuid(user)
             call()
-            told = "done"
+            outcome = "done"
         except NotaryError as problem:
-            told = f"{type(problem).__name__}: {problem}"
+            outcome = f"{type(problem).__name__}: {problem}"
         finally:
-            os.write(writable, told.encode())
+            os.write(writable, outcome.encode())
             os._exit(0)
     os.close(writable)
-    with os.fdopen(readable) as told_by:
-        told = told_by.read()
+    with os.fdopen(readable) as reader:
+        outcome = reader.read()
     os.waitpid(child, 0)
-    return told
+    return outcome
 
 
 @pytest.mark.seconds
@@ -67,8 +67,8 @@ def test_a_mounted_secret_is_taken(folder: Path) -> None:
     os.chown(file, 0, POD_GROUP)
     file.chmod(0o440)
     assert as_user(NOBODY, [POD_GROUP], lambda: keys.load(file)) == "done"
-    told = as_user(NOBODY, [], lambda: keys.load(file))
-    assert told.startswith(f"ConfigurationError: cannot read the notary's key {file}: Permission denied")
+    outcome = as_user(NOBODY, [], lambda: keys.load(file))
+    assert outcome.startswith(f"ConfigurationError: cannot read the notary's key {file}: Permission denied")
 
 
 @pytest.mark.seconds
@@ -82,10 +82,10 @@ def test_what_more_can_read_is_refused(folder: Path, mode: int, owner: int) -> N
     keys.create(file)
     os.chown(file, owner, POD_GROUP)
     file.chmod(mode)
-    told = as_user(NOBODY, [POD_GROUP], lambda: keys.load(file))
-    assert f"is open to others (mode {mode:o}, user {owner}, group {POD_GROUP})" in told
-    assert "chmod 600" in told
-    assert "defaultMode: 0440" in told
+    outcome = as_user(NOBODY, [POD_GROUP], lambda: keys.load(file))
+    assert f"is open to others (mode {mode:o}, user {owner}, group {POD_GROUP})" in outcome
+    assert "chmod 600" in outcome
+    assert "defaultMode: 0440" in outcome
 
 
 @needs_root
@@ -157,11 +157,11 @@ def test_a_file_that_is_roots_alone(folder: Path, what: str) -> None:
         "configuration": lambda: load(file, {}, {}),
         "history": lambda: keys.load_history(file, "notary.example/x", key),
     }
-    told = as_user(NOBODY, [POD_GROUP], calls[what])
-    assert f"{file}: Permission denied. It has mode 400, user 0, group 0" in told
-    assert f"this process is user {NOBODY}, groups {POD_GROUP}, {NOBODY}" in told
-    assert "`fsGroup`" in told
-    assert "notary init" not in told
+    outcome = as_user(NOBODY, [POD_GROUP], calls[what])
+    assert f"{file}: Permission denied. It has mode 400, user 0, group 0" in outcome
+    assert f"this process is user {NOBODY}, groups {POD_GROUP}, {NOBODY}" in outcome
+    assert "`fsGroup`" in outcome
+    assert "notary init" not in outcome
 
 
 @pytest.mark.seconds
@@ -170,8 +170,8 @@ def test_a_folder_on_the_way_that_is_closed(folder: Path) -> None:
     """If a folder on the path is closed, the error does not name the file's own mode, which cannot be read."""
     (folder / "in").mkdir(0o700)
     keys.create(folder / "in" / "k.pem")
-    told = as_user(NOBODY, [], lambda: keys.load(folder / "in" / "k.pem"))
-    assert "A folder on the way to it is closed to this process" in told
+    outcome = as_user(NOBODY, [], lambda: keys.load(folder / "in" / "k.pem"))
+    assert "A folder on the way to it is closed to this process" in outcome
 
 
 # ---- folders that cannot be written ----
@@ -193,9 +193,9 @@ READ_ONLY = 'mount --bind "$0" "$0" && mount -o remount,ro,bind "$0" && exec "$@
 @needs_root
 def test_an_index_in_a_folder_that_is_not_ours(folder: Path) -> None:
     """An index folder that this user may not write raises an error that names the setting, and not a damaged index."""
-    told = as_user(NOBODY, [], lambda: open_store(folder / "index" / "w", IndexSettings()))
-    assert told.startswith(f"ConfigurationError: the index {folder / 'index' / 'w'} cannot be made: Permission denied")
-    assert "NOTARY_INDEX_DIRECTORY" in told
+    outcome = as_user(NOBODY, [], lambda: open_store(folder / "index" / "w", IndexSettings()))
+    assert outcome.startswith(f"ConfigurationError: the index {folder / 'index' / 'w'} cannot be made: Permission denied")
+    assert "NOTARY_INDEX_DIRECTORY" in outcome
 
 
 @pytest.mark.seconds
@@ -205,9 +205,9 @@ def test_an_embedded_log_in_a_folder_that_is_not_ours(folder: Path) -> None:
     EmbeddedLog.create(folder / "log", 4)
     (folder / "notary.toml").write_text('name = "O=N"\norigin = "notary.example/x"\n')
     config = load(folder / "notary.toml", {}, {})
-    told = as_user(NOBODY, [], lambda: asyncio.run(open_log(config)))
-    assert told.startswith(f"ConfigurationError: the log {folder / 'log'} cannot be written: Permission denied")
-    assert "NOTARY_LOG_DIRECTORY" in told
+    outcome = as_user(NOBODY, [], lambda: asyncio.run(open_log(config)))
+    assert outcome.startswith(f"ConfigurationError: the log {folder / 'log'} cannot be written: Permission denied")
+    assert "NOTARY_LOG_DIRECTORY" in outcome
 
 
 @pytest.mark.seconds

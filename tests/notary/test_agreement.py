@@ -321,7 +321,7 @@ class Simulated:
 @pytest.mark.seconds
 @pytest.mark.parametrize("names", ["abc", "abcde"])
 @pytest.mark.parametrize("histories", [range(500), pytest.param(range(500, 10_000), marks=pytest.mark.nightly)], ids=["some", "many"])
-def test_one_wrong_worker_is_always_condemned_and_no_other(names: str, histories: range) -> None:
+def test_one_wrong_worker_is_always_quarantined_and_no_other(names: str, histories: range) -> None:
     """In random histories the one wrong worker is always quarantined, and all others serve again in the end.
 
     Checkpoints cross, votes come late and in any order, and readers split the log into any steps. The wrong worker is wrong from some size

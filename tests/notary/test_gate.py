@@ -127,12 +127,12 @@ async def test_many_at_once_each_get_their_own_verdict(gate: Gate) -> None:
         body.whole()
     await asyncio.gather(*(body.done for body in bodies))
     for at, (body, content) in enumerate(zip(bodies, contents, strict=True)):
-        (told,) = body.results
+        (returned,) = body.results
         if at % 7 == 0:
-            assert isinstance(told, BadSignature)
+            assert isinstance(returned, BadSignature)
         else:
-            assert isinstance(told, AdmittedSubmission)
-            assert msgspec.structs.asdict(told) == msgspec.structs.asdict(decode_submission(content, NOTARY))
+            assert isinstance(returned, AdmittedSubmission)
+            assert msgspec.structs.asdict(returned) == msgspec.structs.asdict(decode_submission(content, NOTARY))
     assert gate.body_bytes == 0
 
 
@@ -159,8 +159,8 @@ async def test_what_the_gate_has_not_let_in_when_the_end_begins_stays_out(gate: 
     gate.stop()
     await asyncio.sleep(0)
     for body in (half, whole):
-        (told,) = body.results
-        assert isinstance(told, NotReady)
+        (returned,) = body.results
+        assert isinstance(returned, NotReady)
 
 
 async def test_a_bug_in_one_answer_does_not_stop_the_gate(gate: Gate) -> None:
@@ -307,7 +307,7 @@ async def test_nobody_has_room(shared: Gate, queue: SubmissionQueue[None], clock
     assert shared.closed(b"A" * 59, at_head=True) is not None
 
 
-async def test_who_comes_back_when_told_is_preferred(shared: Gate, queue: SubmissionQueue[None], clock: Clock) -> None:
+async def test_a_client_that_returns_after_retry_after_is_preferred(shared: Gate, queue: SubmissionQueue[None], clock: Clock) -> None:
     """A ticket opens the last part of the room in its time, once, and for its party; at any other time it is ignored."""
     refusals = [fill(shared, queue) for _ in range(2)]
     first, second = [refused.ticket for refused in refusals]
@@ -360,15 +360,15 @@ async def test_who_sends_much_at_once_is_not_looked_at_before_the_others(gate: G
     """The gate looks at bodies party by party, so one body of another party does not wait behind hundreds."""
     many = [RecordingBody(gate) for _ in range(300)]
     one = RecordingBody(gate)
-    told: list[RecordingBody] = []
-    monkeypatch.setattr(RecordingBody, "admitted", lambda self, submission: (told.append(self), self.done.set_result(None)))
+    returned: list[RecordingBody] = []
+    monkeypatch.setattr(RecordingBody, "admitted", lambda self, submission: (returned.append(self), self.done.set_result(None)))
     for body in many:
         body.piece(KNOWN.body(spend(), spend()))
         body.whole()
     one.piece(OTHER.body(spend()))
     one.whole()
     await asyncio.gather(*(body.done for body in [*many, one]))
-    before = told.index(one)
+    before = returned.index(one)
     assert (before - 1) * len(KNOWN.body(spend(), spend())) <= TURN_BYTES
     assert before < 150
-    assert [body for body in told if body is not one] == many
+    assert [body for body in returned if body is not one] == many

@@ -111,15 +111,15 @@ def test_a_life_that_ends_fatally(own_directory: NotaryDirectory, bank: Bank, no
         time.sleep(0.02)
     process.signal(signal.SIGTERM)
     assert process.process.wait(EXIT_S_MAX) == 2
-    told = lines_of(process.stderr())
-    of = {line["message"]: line for line in told}
+    returned = lines_of(process.stderr())
+    of = {line["message"]: line for line in returned}
     assert of["registered"]["worker"] == "worker-1"
     assert of["registered"]["incarnation"] == 2
     assert of["parties read"]["parties"] == 1
-    (fatal,) = [line for line in told if "is condemned: " in line["message"]]
+    (fatal,) = [line for line in returned if "is condemned: " in line["message"]]
     assert fatal["level"] == "error"
     # An acceptor process reads the parties by itself.
-    assert Counter((line["logger"], line["message"]) for line in told if line["message"] != "parties read").most_common(1)[0][1] == 1
+    assert Counter((line["logger"], line["message"]) for line in returned if line["message"] != "parties read").most_common(1)[0][1] == 1
 
 
 @pytest.mark.seconds
@@ -180,6 +180,6 @@ def test_what_python_would_print_is_in_the_lines(own_directory: NotaryDirectory)
     command = [sys.executable, "-W", "default", "-c", FAILING, "serve", "--config", str(own_directory.config), "--listen", "127.0.0.1:0"]
     done = subprocess.run([*command, "--log-format", "json"], capture_output=True, text=True, check=False, timeout=EXIT_S_MAX)
     assert done.returncode == 2, done.stderr
-    told = lines_of(done.stderr)
+    returned = lines_of(done.stderr)
     for word in ("UserWarning: deprecated", "ZeroDivisionError", "unraisable", "nobody catches it", "KeyError('pos')"):
-        assert len([line for line in told if word in line["message"] or word in line.get("exception", "")]) == 1, word
+        assert len([line for line in returned if word in line["message"] or word in line.get("exception", "")]) == 1, word

@@ -233,8 +233,10 @@ def test_off_it_is_not_even_imported(own_directory: NotaryDirectory) -> None:
         "assert notary.client.transport.current_traceparent() == ''\n"
         "print([name for name in sys.modules if 'opentelemetry' in name or 'protobuf' in name])"
     )
-    told = subprocess.run([sys.executable, "-c", program, str(own_directory.config)], cwd=ROOT, capture_output=True, text=True, check=True)
-    assert told.stdout == "[]\n"
+    returned = subprocess.run(
+        [sys.executable, "-c", program, str(own_directory.config)], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    assert returned.stdout == "[]\n"
 
 
 def test_without_the_extra(own_directory: NotaryDirectory, monkeypatch: pytest.MonkeyPatch) -> None:

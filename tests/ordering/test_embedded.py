@@ -160,8 +160,8 @@ def test_a_log_that_cannot_be_made_is_a_clear_error(tmp_path: Path) -> None:
     """
     environment = os.environ | {"PYTHONPATH": str(ROOT)}
     command = [sys.executable, "-c", textwrap.dedent(script), str(tmp_path / "log")]
-    told = subprocess.run(command, stdout=subprocess.PIPE, text=True, env=environment, check=True).stdout
-    assert f"cannot make a log in {tmp_path / 'log'}: " in told
+    printed = subprocess.run(command, stdout=subprocess.PIPE, text=True, env=environment, check=True).stdout
+    assert f"cannot make a log in {tmp_path / 'log'}: " in printed
 
 
 def change_meta(directory: Path, row: bytes | None) -> None:
@@ -253,7 +253,7 @@ async def test_torn_write_of_full_length_is_dropped(
         assert [record.key for record in await read_all(log)] == [b"0", b"1"]
         await log.close()
     assert len(caplog.records) == 1
-    assert "cut short" in caplog.text
+    assert "a crash interrupted" in caplog.text
     log = EmbeddedLog.open(directory)
     writer = await log.open_writer()
     await writer.append(0, b"next", bytes(length))

@@ -58,6 +58,6 @@ async def test_close_fails_what_is_in_flight() -> None:
     assert producer.abandoned == 1
 
 
-def test_leaders_are_asked_for_often_while_a_worker_doubts() -> None:
+def test_metadata_is_requested_often_while_a_worker_suspects_itself() -> None:
     """Before a worker stops because its log contradicts it, brokers are asked ten times for the leaders, so not always an outdated one."""
     assert DriverSettings().contradiction_s * 1_000 >= 10 * METADATA_AGE_MS

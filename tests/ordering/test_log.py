@@ -186,7 +186,7 @@ async def test_two_writers_share_a_partition(log: Log) -> None:
 
 
 @pytest.mark.parametrize(("key", "value"), [(b"key", None), (None, b"value"), (b"", b"value"), (b"key", b""), (b"", None)])
-async def test_tells_null_from_empty(log: Log, key: bytes | None, value: bytes | None) -> None:
+async def test_distinguishes_null_from_empty(log: Log, key: bytes | None, value: bytes | None) -> None:
     """A null key or value is read back as null, an empty one as empty."""
     writer, reader = await log.open_writer(), await log.open_reader({})
     await writer.append(1, key, value)

@@ -149,7 +149,7 @@ def test_decode_is_total(data: bytes | None) -> None:
 
 @given(RECORDS, st.data())
 def test_decode_is_total_near_real_records(record: OrderingRecord, data: st.DataObject) -> None:
-    """A real record that was changed, cut short or extended decodes to its last byte, or is rejected."""
+    """A real record that was changed, truncated or extended decodes to its last byte, or is rejected."""
     whole = bytearray(encode(record) + SIGNATURE)
     whole[data.draw(st.integers(0, len(whole) - 1))] = data.draw(st.integers(0, 255))
     total(bytes(whole[: data.draw(st.integers(0, len(whole)))]))

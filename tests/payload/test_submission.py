@@ -137,7 +137,7 @@ HOSTILE = [
     ("comment", b"// x\n" + RAW, "", "invalid character"),
     ("byte order mark", b"\xef\xbb\xbf" + RAW, "", "byte order mark"),
     ("UTF-16", RAW.decode().encode("utf-16"), "", "not JSON"),
-    ("cut short", RAW[:-1], "", "end inside a value"),
+    ("truncated", RAW[:-1], "", "end inside a value"),
     ("trailing garbage", RAW + b"x", "", "trailing characters"),
     ("trailing NUL", RAW + b"\x00", "", "trailing characters"),
     ("two values", RAW + RAW, "", "trailing characters"),
@@ -174,7 +174,7 @@ HOSTILE = [
     ("invalid UTF-8", RAW.replace(b"O=Bank A", b"\xff"), "", "not UTF-8: invalid start byte, byte 0xff"),
     ("surrogate in UTF-8", RAW.replace(b"O=Bank A", b"\xed\xa0\x80"), "", "not UTF-8"),
     ("overlong NUL", RAW.replace(b"O=Bank A", b"\xc0\x80"), "", "not UTF-8"),
-    ("UTF-8 cut short", RAW.replace(b"O=Bank A", b"\xe2\x82"), "", "not UTF-8"),
+    ("truncated UTF-8", RAW.replace(b"O=Bank A", b"\xe2\x82"), "", "not UTF-8"),
     ("invalid UTF-8 in a name", RAW.replace(b"party", b"par\xff"), "", "not UTF-8"),
     ("NUL in a string", RAW.replace(b"O=Bank A", b"a\x00b"), "", "invalid character"),
     ("line end in a string", RAW.replace(b"O=Bank A", b"a\nb"), "", "invalid character"),
@@ -294,7 +294,7 @@ HOSTILE = [
 
 
 @pytest.mark.parametrize(("body", "where", "what"), [row[1:] for row in HOSTILE], ids=[row[0] for row in HOSTILE])
-def test_a_body_that_breaks_the_contract_is_told_where_and_what(body: bytes, where: str, what: str) -> None:
+def test_the_error_for_a_body_names_the_place_and_the_fault(body: bytes, where: str, what: str) -> None:
     """Each breach is `Malformed` with the request and the field, and a message that is ASCII and fits a log line."""
     with pytest.raises(Malformed) as caught:
         decode_submission(body, NOTARY)

@@ -144,7 +144,7 @@ class Player:
         if ready.evidence is not None:
             said.append(f"evidence in record {ready.evidence.offset}: {ready.evidence.writer} has seen {ready.evidence.view.seen}")
         said += [f"stops: {ready.stop}"] * (ready.stop is not None)
-        said += [f"in doubt for {name} since {seen} records" for name, seen in self.reading.joiner.suspicions.open.items()]
+        said += [f"suspected because of {name} since {seen} records" for name, seen in self.reading.joiner.suspicions.open.items()]
         hole = self.reading.joiner.hole
         return said + ([f"hole {hole.incarnation}/{hole.sequence} in {hole.partition}"] if hole else [])
 

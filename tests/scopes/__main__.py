@@ -70,7 +70,7 @@ def _print_table(found: list[Explored]) -> None:
     rows = [COLUMNS]
     for e in found:
         numbers = (e.states, e.transitions, e.ends, e.joiner_states, e.joiner_steps)
-        cut = "" if e.whole else " (violation)" if e.violation else " (cut short)"
+        cut = "" if e.whole else " (violation)" if e.violation else " (incomplete)"
         rows.append((e.scope, *[f"{number:,}" for number in numbers], f"{e.seconds:.1f}{cut}"))
     widths = [max([len(row[at]) for row in rows]) for at in range(len(COLUMNS))]
     for row in rows:

@@ -43,7 +43,7 @@ from tests.scopes.frozen import Frozen
 from tests.scopes.reading import JoinerMaker
 from tests.scopes.rules import Broken, Key, Rules
 from tests.scopes.scope import Scope
-from tests.scopes.world import Left, told
+from tests.scopes.world import Left, rendered
 
 PROGRESS_STATES = 1_000
 
@@ -141,8 +141,8 @@ class Search:
         for state in reversed(states[:-1]):
             following, _ = self.rules.after(world)
             move, later = following[self._by[state]]
-            texts.append(told(self._scope, world, move))
+            texts.append(rendered(self._scope, world, move))
             world = later
         if problem.move is not None:
-            texts.append(told(self._scope, world, problem.move))
+            texts.append(rendered(self._scope, world, problem.move))
         return tuple(texts)

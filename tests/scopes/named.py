@@ -23,7 +23,7 @@ SCOPES = {
         Scope("repeat", (_W1, _ONE), repeats=1, restarts=1),
         Scope("crash-between-sends", (_W1, _W2), crashes=1, restarts=1),
         Scope("fill-race", (_W1, _ONE), fills=1, ticks=1, crashes=1),
-        Scope("namesake", (Life("w1", (0, 1)), Life("w1", (1,)), Life("w2", (0,))), restarts=1),
+        Scope("duplicate-name", (Life("w1", (0, 1)), Life("w1", (1,)), Life("w2", (0,))), restarts=1),
         Scope("fence-race", (Life("w1", (0,)), _ONE), fences=1, crashes=1, restarts=1, limits=_IMPATIENT),
         Scope("tight", (_W1, _W2), lost=1, restarts=1, limits=_TIGHT),
         Scope("portions", (_W1, _ONE), lost=1, repeats=1, portion_max=2),

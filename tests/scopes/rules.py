@@ -171,7 +171,9 @@ class Rules:
             raise Broken(step.wrong)
         batches = tuple([(reader.at[0] + batch[0], *batch[1:]) for batch in step.batches])
         if batches != reader.owed[: len(batches)]:
-            raise Broken(f"reader {at + 1} emits {_told(batches)}, and the log says {_told(reader.owed) or 'that nothing is settled'}")
+            raise Broken(
+                f"reader {at + 1} emits {_rendered(batches)}, and the log says {_rendered(reader.owed) or 'that nothing is settled'}"
+            )
         stands_at = [*reader.at]
         for number in reader.handed:
             stands_at[self.scope.labels[number].stream + 1] += 1
@@ -190,7 +192,7 @@ class Rules:
             return
         incarnations, log_time_ms, _, contents = self.expectations.states[world.expected]
         if reader.owed:
-            raise Broken(f"reader {at + 1} has read all of the log and has not emitted {_told(reader.owed)}")
+            raise Broken(f"reader {at + 1} has read all of the log and has not emitted {_rendered(reader.owed)}")
         if (seen.incarnations, seen.log_time_ms) != (incarnations, log_time_ms):
             raise Broken(
                 f"reader {at + 1} holds lives {seen.incarnations} at {seen.log_time_ms}, and the log says {incarnations} at {log_time_ms}"
@@ -219,12 +221,12 @@ class Rules:
         """Check that nothing waits for ever: every record that is in the order, or must enter it, was applied. Partitions may be paused."""
         for life, sends in enumerate(self.scope.sends, 1):
             if life not in world.crashed and world.arrived[life - 1][0] < len(sends[0]):
-                raise Broken(f"standstill: records of life {life} come, and no reader reads the ordering stream any more")
+                raise Broken(f"stalled: records of life {life} come, and no reader reads the ordering stream any more")
         for at, reader in enumerate(world.readers):
             if reader.at[0] < len(world.log[0]) or self.readings.seen[reader.reading].hole is not None:
-                raise Broken(f"standstill: reader {at + 1} does not judge the rest of the ordering stream")
+                raise Broken(f"stalled: reader {at + 1} does not apply the rest of the ordering stream")
             if reader.owed:
-                raise Broken(f"reader {at + 1} has not emitted {_told(reader.owed)}, and nothing more happens")
+                raise Broken(f"reader {at + 1} has not emitted {_rendered(reader.owed)}, and nothing more happens")
 
 
 def _arrived(world: World, move: Move) -> tuple[tuple[int, ...], ...]:
@@ -250,6 +252,6 @@ def _put(values: tuple[T, ...], at: int, value: T) -> tuple[T, ...]:
     return (*values[:at], value, *values[at + 1 :])
 
 
-def _told(batches: tuple[Batch, ...]) -> str:
+def _rendered(batches: tuple[Batch, ...]) -> str:
     texts = [f"({life}, {n}){' filled' if filled else ''} of offset {offset} at {at}" for offset, life, n, at, filled in batches]
     return ", ".join(texts)

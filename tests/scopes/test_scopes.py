@@ -58,12 +58,12 @@ def test_a_search_is_repeatable() -> None:
     assert (first.states, first.transitions, first.ends) == (second.states, second.transitions, second.ends)
 
 
-def test_command_tells_what_it_did(capsys: pytest.CaptureFixture[str]) -> None:
+def test_command_reports_its_work(capsys: pytest.CaptureFixture[str]) -> None:
     """The command prints states, transitions and terminal states, and exits 0 if everything holds, 3 if --states-max stopped it early."""
     assert main(["--scope", "two-readers"]) == 0
     assert "two-readers" in capsys.readouterr().out
     assert main(["--scope", "two-readers", "--states-max", "50"]) == 3
-    assert "cut short" in capsys.readouterr().out
+    assert "incomplete" in capsys.readouterr().out
 
 
 def test_command_refuses_what_it_does_not_know() -> None:

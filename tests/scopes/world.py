@@ -186,7 +186,7 @@ class Moves:
         return move.label is not None and self._scope.labels[move.label].kind == "register"
 
 
-def told(scope: Scope, world: World, move: Move) -> str:
+def rendered(scope: Scope, world: World, move: Move) -> str:
     """Returns a description of the move for the trace."""
     reader = f"reader {move.reader + 1}"
     match move.kind:

@@ -51,10 +51,10 @@ async def test_new_states_are_committed(notary: Notary, worker: Worker) -> None:
     assert (decision["transaction_id"], decision["position"], *refusal(decision)) == (id_, 0, *COMMITTED)
     assert (await notary.http.get(worker.url, f"/v1/transactions/{id_}")).json() == decision
     for each in (state("x"), state("y", 7)):
-        told = (await notary.http.get(worker.url, f"/v1/states/{each}")).json()
-        assert told == {"state": each, "consumed_by": hashed(decision), "position": 0}
-    told = (await notary.http.get(worker.url, f"/v1/states/{state('y', 8)}")).json()
-    assert told == {"state": state("y", 8), "consumed_by": None, "position": None}
+        returned = (await notary.http.get(worker.url, f"/v1/states/{each}")).json()
+        assert returned == {"state": each, "consumed_by": hashed(decision), "position": 0}
+    returned = (await notary.http.get(worker.url, f"/v1/states/{state('y', 8)}")).json()
+    assert returned == {"state": state("y", 8), "consumed_by": None, "position": None}
     await notary.check(worker)
 
 

@@ -52,8 +52,8 @@ async def test_same_submission_at_both(notary: Notary) -> None:
     """A submission sent to both workers at once is decided once, with the same answer from both."""
     a, b = await notary.start_all("a", "b")
     submissions = [notary.party.submission(spend(state(str(number)))) for number in range(20)]
-    told = await asyncio.gather(*(notary.client.decide([worker.url], submission) for submission in submissions for worker in (a, b)))
-    assert told[0::2] == told[1::2]
+    returned = await asyncio.gather(*(notary.client.decide([worker.url], submission) for submission in submissions for worker in (a, b)))
+    assert returned[0::2] == returned[1::2]
     assert len(await notary.check(a, b)) == 20
 
 

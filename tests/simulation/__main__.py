@@ -16,7 +16,7 @@ TRACE_LINES = 60
 CHUNK = 4
 CHUNKS_A_PROCESS = 250
 """Replace each worker process after this many chunks, so that a million seeds do not run out of memory."""
-TOLD_EVERY_S = 30
+SHOWN_EVERY_S = 30
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -45,7 +45,7 @@ def main(arguments: list[str] | None = None) -> int:
             print(f"\rseed {outcome.seed} failed: {outcome.problems[0]}", file=sys.stderr)
             if not asked.go_on:
                 break
-        progress.tell(done, len(failed))
+        progress.show(done, len(failed))
     if sys.stderr.isatty():
         print(file=sys.stderr)
     seconds = time.monotonic() - began_s
@@ -99,18 +99,18 @@ def _one(seed: int, lines_max: int, *, as_json: bool) -> int:
 
 
 class _Progress:
-    """A progress line, overwritten in place on a terminal and printed every `TOLD_EVERY_S` elsewhere."""
+    """A progress line, overwritten in place on a terminal and printed every `SHOWN_EVERY_S` elsewhere."""
 
     def __init__(self, seeds: int) -> None:
         self._seeds = seeds
-        self._began_s = self._told_s = time.monotonic()
+        self._began_s = self._shown_s = time.monotonic()
 
-    def tell(self, done: int, failed: int) -> None:
+    def show(self, done: int, failed: int) -> None:
         """Report that this many seeds are done, if the last report is old enough."""
         now_s = time.monotonic()
         terminal = sys.stderr.isatty()
-        if done == self._seeds or now_s - self._told_s > (0.2 if terminal else TOLD_EVERY_S):
-            self._told_s = now_s
+        if done == self._seeds or now_s - self._shown_s > (0.2 if terminal else SHOWN_EVERY_S):
+            self._shown_s = now_s
             text = f"{done} of {self._seeds} seeds, {done / max(1e-9, now_s - self._began_s):.1f} a second, {failed} failed"
             print(f"\r{text} " if terminal else text, end="" if terminal else "\n", file=sys.stderr, flush=True)
 

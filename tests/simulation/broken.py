@@ -1,7 +1,7 @@
 """A broken worker: it has the notary's key, registers, and orders batches whose contents are not what their entries say (R3).
 
 Its entries count and decide nothing, unless a forger copies a content into the partition that its entry names. Their contents are requests
-that nobody else asks for, so whoever decides them decides otherwise.
+that nobody else asks for, so a worker that decides them decides otherwise.
 """
 
 import random
@@ -14,7 +14,7 @@ from ordering.signatures import sign_record
 from payload import decode_submission, encode_batch
 from tests.asking.party import spend, state
 from tests.checkers.replay import replay
-from tests.simulation.premises import NOTARY, premises
+from tests.simulation.deployment import NOTARY, deployment
 
 if TYPE_CHECKING:
     from tests.simulation.world import World
@@ -49,13 +49,13 @@ class Broken:
     def _batch(self, incarnation: int, sequence: int, view: View, kind: str, partitions: int) -> None:
         self._made += 1
         wanted = state(f"{self._draw.randrange(self._world.plan.states)}", 0)
-        asked = premises().party.submission(spend(wanted, content=f"broken {self._world.plan.seed} {self._made}"))
+        asked = deployment().party.submission(spend(wanted, content=f"broken {self._world.plan.seed} {self._made}"))
         submission = decode_submission(asked.body, NOTARY)
         value, ids = encode_batch([submission.encoded]), tuple([request.transaction_id for request in submission.requests])
         ordered = partition = self._draw.randrange(partitions)
         if kind == "another partition" and partitions > 1:
             partition = self._draw.choice([each for each in range(partitions) if each != ordered])
-            self._world.history.submissions.append(asked)  # whoever copies it into the right partition has it decided
+            self._world.history.submissions.append(asked)  # a copy in the right partition has it decided
         elif kind == "more ids":
             ids = (*ids, self._draw.randbytes(32))
         elif kind == "no submissions":

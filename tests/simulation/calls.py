@@ -39,7 +39,7 @@ PROBLEMS: Final = {
     503: ("overloaded", "not-ready"),
 }
 SUBMISSIONS: Final = "/v1/submissions"
-WITHHELD: Final = (
+SUSPENDED: Final = (
     "reading was interrupted",
     "the log has not been compared",
     "the log contradicts",
@@ -66,13 +66,13 @@ class Calls:
 
     def __init__(self, plan: Plan, problems: list[str]) -> None:
         self.counts: Counter[str] = Counter()
-        self.told: dict[Process, dict[str, tuple[float, Decided]]] = {}
+        self.returned: dict[Process, dict[str, tuple[float, Decided]]] = {}
         """The decisions that each process has returned, by transaction id, each with the time of the first return."""
         self.met_in_call: dict[int, frozenset[int]] = {}
         """The losses that the process could know when it answered, by the number of the call in the history."""
         self.given: list[Given] = []
         """All decisions that were answered, in a plan whose log loses records."""
-        self._met_when_told: dict[int, frozenset[int]] = {}
+        self._met_when_returned: dict[int, frozenset[int]] = {}
         self._largest: dict[Process, int] = {}
         self._plan = plan
         self._problems = problems
@@ -133,16 +133,16 @@ class Calls:
         Either they do not fit the queue, or the worker is not ready and `/readyz` gives the same reason.
         """
         self.will_ask(process, requests)
-        told, health = json.loads(answer.body), answer.health.splitlines()
-        if told["type"] == "/problems/overloaded":
+        returned, health = json.loads(answer.body), answer.health.splitlines()
+        if returned["type"] == "/problems/overloaded":
             here = sum([int(line.rpartition(" ")[2]) for line in health if line.startswith("pending requests: ")])
             # Once full, for all or for this party, the queue stays closed until a tenth has been decided and the largest rejected
             # submission of any party fits.
             largest = max(requests, self._plan.requests_max, self._plan.quota_per_s, self._largest[process])
             if not here or max(here + largest, here / OPENS_AT) <= PARTY_PART * self._plan.pending_requests_max - 2:
                 self.problem(process, f"overloaded, with {here} requests here and {requests} more")
-        elif f"not ready: {told['detail']}" not in health:
-            self.problem(process, f"not ready, it says, because {told['detail']!r}, and /readyz has {health}")
+        elif f"not ready: {returned['detail']}" not in health:
+            self.problem(process, f"not ready, it says, because {returned['detail']!r}, and /readyz has {health}")
 
     def will_ask(self, process: Process, requests: int) -> None:
         """Note the size of a submission that is about to be sent."""
@@ -163,9 +163,9 @@ class Calls:
 
     # ---- decisions ----
 
-    def note_told(self, process: Process, decision: Decided) -> None:
+    def note_returned(self, process: Process, decision: Decided) -> None:
         """Note a decision that this process has just returned."""
-        self.told.setdefault(process, {}).setdefault(decision["transaction_id"], (_now_s(), decision))
+        self.returned.setdefault(process, {}).setdefault(decision["transaction_id"], (_now_s(), decision))
 
     async def look_up(self, process: Process, id_: str, wait_s: int = 0) -> dict[str, Any] | None:
         """Returns a process's answer to a look-up: None for a 404, an empty dict if it does not answer now."""
@@ -173,35 +173,35 @@ class Calls:
         answer = await self.call(process, "GET", f"/v1/transactions/{id_}{f'?wait={wait_s}' if wait_s else ''}", wait_s=wait_s)
         if answer is None or answer.status == 503:
             return {}
-        known = self.told.get(process, {}).get(id_)
+        known = self.returned.get(process, {}).get(id_)
         if known is not None and max(known[0], sent_s) + MARGIN_S < _now_s() and not process.was_paused_since(sent_s):
-            self.problem(process, f"it knew {id_} since {known[0]:.3f} s, and told who waited for it at {_now_s():.3f} s")
+            self.problem(process, f"it knew {id_} since {known[0]:.3f} s, and answered its look-up at {_now_s():.3f} s")
         if answer.status == 404:
-            told_next = max([decision["position"] + 1 for _, decision in self.told.get(process, {}).values()], default=0)
+            position_next = max([decision["position"] + 1 for _, decision in self.returned.get(process, {}).values()], default=0)
             applied = json.loads(answer.body).get("applied")
-            if known is not None or not isinstance(applied, int) or applied < told_next:
-                self.problem(process, f"{id_} is not there, of {applied} positions; it has told {known} and {told_next} positions")
+            if known is not None or not isinstance(applied, int) or applied < position_next:
+                self.problem(process, f"{id_} is not there, of {applied} positions; it has returned {known} and {position_next} positions")
             return None
         if answer.status != 200:
             self.problem(process, f"answered {answer.status} when it was asked for {id_}: {answer}")
             return {}
-        told: dict[str, Any] = json.loads(answer.body)
-        self._met_when_told[id(told)] = answer.met
-        self.note_told(process, told)
-        return told
+        returned: dict[str, Any] = json.loads(answer.body)
+        self._met_when_returned[id(returned)] = answer.met
+        self.note_returned(process, returned)
+        return returned
 
-    def met_when_told(self, decision: dict[str, Any]) -> frozenset[int]:
+    def met_when_returned(self, decision: dict[str, Any]) -> frozenset[int]:
         """Returns the losses that the process could know when it returned this decision to a look-up."""
-        return self._met_when_told[id(decision)]
+        return self._met_when_returned[id(decision)]
 
     async def wait_for(self, process: Process, id_: str, wait_s: int) -> list[dict[str, Any] | None]:
         """Look up with a long poll, and meanwhile again and again without one; returns all answers."""
         waiting = asyncio.ensure_future(self.look_up(process, id_, wait_s))
-        told = []
+        returned = []
         while not waiting.done():
-            told.append(await self.look_up(process, id_))
+            returned.append(await self.look_up(process, id_))
             await asyncio.wait([waiting], timeout=POLLED_S)
-        return [*told, waiting.result()]
+        return [*returned, waiting.result()]
 
     # ---- all answers ----
 
@@ -211,20 +211,20 @@ class Calls:
             self.problem(process, f"{what} is answered {status} and no Retry-After that makes sense: {headers}")
         if status < 400:
             return
-        told = json.loads(answer.body)
-        name = told["type"].removeprefix("/problems/")
-        if name not in PROBLEMS.get(status, ()) or told["status"] != status or headers[b"content-type"] != b"application/problem+json":
+        returned = json.loads(answer.body)
+        name = returned["type"].removeprefix("/problems/")
+        if name not in PROBLEMS.get(status, ()) or returned["status"] != status or headers[b"content-type"] != b"application/problem+json":
             self.problem(process, f"{what} is answered {status}: {answer}")
         looked = f" {SUBMISSIONS}" not in what
-        if status == 503 and looked and (name != "not-ready" or not _may_be_silent(told["detail"], answer.health.splitlines())):
-            self.problem(process, f"{what} is answered 503, though nothing is withheld: {told} {answer.health}")
+        if status == 503 and looked and (name != "not-ready" or not _may_be_silent(returned["detail"], answer.health.splitlines())):
+            self.problem(process, f"{what} is answered 503, though serving is not suspended: {returned} {answer.health}")
 
 
 def _may_be_silent(why: str, health: list[str]) -> bool:
     """Returns whether a look-up may be rejected: there is no worker yet (nothing is reported of it), or its index is suspected."""
     has_worker = any(line.startswith("worker: ") for line in health)
     shuts_down = any(line.startswith("not ready: this worker is shutting down") for line in health)
-    return (shuts_down or f"not ready: {why}" in health) and (not has_worker or why.startswith(WITHHELD))
+    return (shuts_down or f"not ready: {why}" in health) and (not has_worker or why.startswith(SUSPENDED))
 
 
 def _now_s() -> float:

@@ -6,8 +6,8 @@ from ordering.log import ORDERING
 from tests.checkers import receipts
 from tests.checkers.records import Register, Settle, view_of
 from tests.checkers.replay import Replayed, Seen, replay
-from tests.simulation import bounds, excused
-from tests.simulation.ends import namesakes_unnoticed
+from tests.simulation import bounds, expected
+from tests.simulation.ends import duplicate_names_unnoticed
 from tests.simulation.faults import YEAR_MS
 from tests.simulation.plan import FAULTS_S
 from tests.simulation.slot import IDENTITY_BYTES
@@ -24,19 +24,19 @@ def violations(world: World) -> list[str]:
     replayed = replay(world.cluster.streams)
     if replayed.ended_by != "end" and not world.problems:
         return [f"the log is not decided to its end: {replayed.ended_by} at {replayed.offset_end}"]
-    told = excused.told(world, replayed)
+    compared = expected.compared(world, replayed)
     readings = world.clients.readings
-    found = excused.index_violations(world, replayed)
-    found += told.history.violations(replayed.decisions, set(replayed.consumed))
-    found += receipts.violations(world.owner.verifier_keys, chain(told.receipts, readings.receipts), replayed.tree, readings.notes)
+    found = expected.index_violations(world, replayed)
+    found += compared.history.violations(replayed.decisions, set(replayed.consumed))
+    found += receipts.violations(world.owner.verifier_keys, chain(compared.receipts, readings.receipts), replayed.tree, readings.notes)
     found += bounds.kept(world)
     world.counts.update(world.clients.calls.counts)
     world.counts.update(_load(world))
     world.counts.update(world.cluster.fates_met)
     world.counts["holes filled"] = len([batch for batch in replayed.batches if batch.filled])
     world.counts["lives fenced by peers"] = len([life for life in replayed.incarnations if life.fenced and not life.fenced_by])
-    looked_up = [decision for decision in told.looked_up if decision not in replayed.decisions[decision["position"] :][:1]]
-    problems = world.problems + world.clients.problems + excused.wrong_roots(world, replayed) + namesakes_unnoticed(world)
+    looked_up = [decision for decision in compared.looked_up if decision not in replayed.decisions[decision["position"] :][:1]]
+    problems = world.problems + world.clients.problems + expected.wrong_roots(world, replayed) + duplicate_names_unnoticed(world)
     problems += [*readings.violations(replayed), *world.clients.hostile.found_in(chain(*world.cluster.streams.values()))]
     problems += [
         *_registered_early(world, replayed),
@@ -45,7 +45,7 @@ def violations(world: World) -> list[str]:
         *_forged(world, replayed),
         *_log_time(world, replayed),
     ]
-    problems += excused.contradictions(world)
+    problems += expected.contradictions(world)
     problems += [f"looked up {decision}: the log decides otherwise" for decision in looked_up]
     return problems + [str(violation) for violation in found]
 
@@ -140,7 +140,7 @@ def _load(world: World) -> dict[str, int]:
     return {
         "batches": len([size for size in sizes if size]),
         "batches of many": len([size for size in sizes if size >= MANY]),
-        "crowds": int(world.plan.crowd),
+        "bursts": int(world.plan.in_bursts),
         "slow payloads": int(world.cluster.payload_s > 0),
         "long plans": int(world.plan.faults_s > FAULTS_S),
     }

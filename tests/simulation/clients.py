@@ -23,7 +23,7 @@ LOOKED_UP = 0.2
 WAITED_FOR = 0.2
 ASKED_LATER = 0.2
 BURSTS_MAX = 2
-PATIENCE_S_MAX = 5
+RETRY_WAIT_S_MAX = 5
 """The longest time that a client waits before a retry, whatever Retry-After says."""
 INSISTED_S_MAX = 15.0
 """The time that a healthy worker that has read the whole log may take to return one submission's decisions."""
@@ -83,7 +83,7 @@ class Clients:
             for number in range(self.plan.clients):
                 mine = self.submissions[number :: self.plan.clients]
                 own = random.Random(f"client {number} of {self.plan.seed}")
-                tasks.create_task(self._hurry(own, mine, draw.choice(bursts)) if self.plan.crowd else self._client(own, mine))
+                tasks.create_task(self._hurry(own, mine, draw.choice(bursts)) if self.plan.in_bursts else self._client(own, mine))
 
     async def _client(self, draw: random.Random, mine: Sequence[Submission]) -> None:
         for at, submission in enumerate(mine):
@@ -115,8 +115,8 @@ class Clients:
                 if status == 202 and draw.random() < WAITED_FOR:
                     await self._wait_for(process, draw.choice(submission.ids), draw.choice([1, 10]))
             pause_s = draw.choice([0.01, 0.2, 1.0])
-            obeys = self.plan.crowd or draw.random() < 0.5
-            await asyncio.sleep(max(pause_s, min(retry_after_s, PATIENCE_S_MAX) * draw.uniform(1, 1.5)) if obeys else pause_s)
+            obeys = self.plan.in_bursts or draw.random() < 0.5
+            await asyncio.sleep(max(pause_s, min(retry_after_s, RETRY_WAIT_S_MAX) * draw.uniform(1, 1.5)) if obeys else pause_s)
 
     async def insist(self, running: Callable[[], Process | None], submission: Submission) -> None:
         """Retry until the process there returns the decisions, without network faults; then check that it knows each transaction."""
@@ -129,7 +129,7 @@ class Clients:
                     break
             await asyncio.sleep(0.5)
         if (took_s := asyncio.get_running_loop().time() - began_s) > INSISTED_S_MAX:
-            self.problems.append(f"{process.name} took {took_s:.1f} s to tell what is decided, though nothing was wrong any more")
+            self.problems.append(f"{process.name} took {took_s:.1f} s to return the decision, though nothing was wrong any more")
         for id_ in submission.ids:
             if await self.look_up(process, id_) is None:
                 self.problems.append(f"{process.name} has answered {id_}, and does not know it")
@@ -155,39 +155,39 @@ class Clients:
 
     def _note(self, submission: Submission, process: Process, sent_s: float, answer: Answer | None, *, receipts: bool) -> int:
         status = 0 if answer is None else answer.status
-        told = json.loads(answer.body)["decisions"] if answer is not None and status in (200, 202) else ()
+        returned = json.loads(answer.body)["decisions"] if answer is not None and status in (200, 202) else ()
         now_s = asyncio.get_running_loop().time()
         body = answer.body if answer is not None and status == 200 else None
         if answer is not None:
             self.calls.met_in_call[len(self.history.calls)] = answer.met
-            if self.plan.loses and told and answer.view is not None:
-                self.calls.given.append(Given(process, answer.view, [one for one in told if one is not None], answer.met))
-        self.history.calls.append(Call(submission, process.name, sent_s, now_s, status, told, body))
-        decided = [decision for decision in told if decision is not None]
+            if self.plan.loses and returned and answer.view is not None:
+                self.calls.given.append(Given(process, answer.view, [one for one in returned if one is not None], answer.met))
+        self.history.calls.append(Call(submission, process.name, sent_s, now_s, status, returned, body))
+        decided = [decision for decision in returned if decision is not None]
         if any(("receipt" in decision) is not receipts for decision in decided):
             self.problems.append(f"{process.name} answered with receipts or without, whatever was asked: {receipts=}")
         for decision in decided:
-            self.calls.note_told(process, {name: value for name, value in decision.items() if name != "receipt"})
+            self.calls.note_returned(process, {name: value for name, value in decision.items() if name != "receipt"})
         if status not in (0, 200, 202, 429, 503):
             self.problems.append(f"{process.name} answered {status} to a good submission: {answer}")
         return status
 
     async def look_up(self, process: Process, id_: str) -> dict[str, Any] | None:
         """Returns a process's present answer to a look-up, None for a 404. The answer is compared with the log in the end."""
-        told = await self.calls.look_up(process, id_)
-        if told:
-            self.looked_up.append((process.name, asyncio.get_running_loop().time(), told))
-        return told
+        returned = await self.calls.look_up(process, id_)
+        if returned:
+            self.looked_up.append((process.name, asyncio.get_running_loop().time(), returned))
+        return returned
 
     async def _wait_for(self, process: Process, id_: str, wait_s: int) -> None:
         """Wait with a long poll at this worker instead of submitting again."""
-        told = await self.calls.wait_for(process, id_, wait_s)
-        self.looked_up += [(process.name, asyncio.get_running_loop().time(), one) for one in told if one]
+        returned = await self.calls.wait_for(process, id_, wait_s)
+        self.looked_up += [(process.name, asyncio.get_running_loop().time(), one) for one in returned if one]
 
     async def _look_up(self, draw: random.Random, process: Process, submission: Submission) -> None:
         """Check that a worker that has answered a submission also returns its decisions to a look-up (status never lags)."""
         id_ = draw.choice(submission.ids)
-        before = self.calls.told[process][id_][1]
-        told = await self.look_up(process, id_)
-        if told is None or told not in ({}, before):
-            self.problems.append(f"{process.name} answered {before}, and then said {told}")
+        before = self.calls.returned[process][id_][1]
+        returned = await self.look_up(process, id_)
+        if returned is None or returned not in ({}, before):
+            self.problems.append(f"{process.name} answered {before}, and then said {returned}")

@@ -176,26 +176,26 @@ class Losses:
         joiner = worker.driver.joiner
         # The records that it applied before that moment and after earlier processes on that disk: a ready worker suspects nothing because
         # of a record.
-        from_offset, offset_end = process.judged_live, worker.driver.caught_up_offset
+        from_offset, offset_end = process.applied_live, worker.driver.caught_up_offset
         assert offset_end is not None
         cluster = self._world.cluster
         records = cluster.streams[ORDERING]
         replayed = replay(cluster.streams)
         # Plus all records that were in the log when the process started, which it must have applied before.
         begun = 0 if self._world.shown_less else len([at_s for at_s in cluster.landed_s[ORDERING] if at_s < process.began_s])
-        judged = [one for one in replayed.records if from_offset <= one.offset < max(offset_end, begun)]
+        applied = [one for one in replayed.records if from_offset <= one.offset < max(offset_end, begun)]
         head = ordering_record(records[offset_end].value) if offset_end < len(records) else None
         view = None if head is None else view_of(head)
         if view is not None and replayed.histories[view.seen : view.seen + 1] == [view.history]:
             # This record may wait for its content, but its view has been compared.
-            judged.append(Applied(offset_end, head, None, Seen.OWN, 0, b""))
+            applied.append(Applied(offset_end, head, None, Seen.OWN, 0, b""))
         for given in self._world.clients.calls.given:
             by = given.process
             if by is process or by.dead or by.worker is None or not self.unmet(given.met):
                 continue
             theirs = by.worker.driver.joiner.history
             views = foreign_views(
-                judged, (by.worker_name, by.worker.driver.joiner.incarnations), (process.worker_name, joiner.incarnations)
+                applied, (by.worker_name, by.worker.driver.joiner.incarnations), (process.worker_name, joiner.incarnations)
             )
             if theirs.compare(given.view) is not Comparison.OWN:
                 continue
@@ -248,17 +248,17 @@ class Losses:
             reasons = [process.worker.not_ready() or "" for process in world.processes() if process.worker is not None]
             if any("it cannot write there" in why for why in reasons) and world.owner.repair():
                 world.count("keys put in force again")
-            in_doubt = [
+            suspected = [
                 process for process in world.processes() if process.worker is not None and process.worker.driver.joiner.suspicions.open
             ]
-            if not in_doubt or world.loop.time() - began_s < SETTLED_AFTER_S:
+            if not suspected or world.loop.time() - began_s < SETTLED_AFTER_S:
                 continue
             # Settle on an index that the log confirms: it has been compared, and its worker reads on.
-            for process in in_doubt:
+            for process in suspected:
                 driver = process.worker.driver if process.worker is not None else None
                 if driver is not None and not driver._suspicion and driver.joiner.history.seen:
                     world.say("owner", f"settles the history of {process.name}")
-                    world.count("doubts settled")
+                    world.count("suspicions settled")
                     world.owner.settle(driver.joiner.history.view)
                     began_s = world.loop.time()
                     break

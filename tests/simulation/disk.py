@@ -29,7 +29,7 @@ class SimulatedDisk:
         """Replace the disk by an empty one."""
         self.journal: list[list[Row]] = []
         self.flushed = 0
-        self.judged_live = 0
+        self.applied_live = 0
         """The ordering offset up to which ready processes on this disk have applied the log."""
         self._altered: list[tuple[int, str]] = []
         self._load()

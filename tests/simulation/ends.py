@@ -13,15 +13,15 @@ from ordering.records import View
 from tests.checkers.records import Entry, Ordering, ordering_record
 from tests.checkers.replay import replay
 from tests.simulation.damage import contradicts
-from tests.simulation.namesakes import LASTED_S, LIVES_LOST_MAX, READ_LATE_S, lost_quickly
-from tests.simulation.premises import NOTARY, ORIGIN, OTHER_NOTARY
+from tests.simulation.deployment import NOTARY, ORIGIN, OTHER_NOTARY
+from tests.simulation.duplicate_names import LASTED_S, LIVES_LOST_MAX, READ_LATE_S, lost_quickly
 from tests.simulation.process import Process
 from tests.simulation.slot import Slot
 
 if TYPE_CHECKING:
     from tests.simulation.world import World
 
-DOUBT_S = 10.0
+SUSPECTED_S = 10.0
 """The time in seconds for which the log must contradict a worker before it stops (docs/rules.md, R8)."""
 LOOKS_S = 3.0
 """The maximum time in seconds between two looks at the log, and between a process's last look and its end."""
@@ -29,12 +29,12 @@ ARCHIVED = 0.8
 """The probability that an operator has an archive."""
 
 
-def judge(world: "World", slot: Slot, process: Process, problem: Exception) -> str:
+def classify(world: "World", slot: Slot, process: Process, problem: Exception) -> str:
     """Returns the name under which this end is counted, empty if nothing caused it. The operator follows the runbook."""
     text = str(problem)
     if isinstance(problem, Quarantined):
         # Roots reveal a changed consumed state; the audit, or a read, reveals a changed decision.
-        family, counted = (STATES, "diverged indexes condemned") if "its root is" in text else (DECISIONS, "altered indexes noticed")
+        family, counted = (STATES, "diverged indexes quarantined") if "its root is" in text else (DECISIONS, "altered indexes noticed")
         if family not in slot.disk.altered:
             return ""
         slot.needs_disk = True
@@ -49,7 +49,7 @@ def judge(world: "World", slot: Slot, process: Process, problem: Exception) -> s
         return "full disks noticed" if slot.disk.full or slot.disk.full_until_s > world.loop.time() - LOOKS_S else ""
     if problem.code is FatalCode.DUPLICATE_WORKER_NAME:
         # A loss may have taken the registrations that the worker counted.
-        return "namesakes noticed" if world.losses.damages or _lost(world, slot, process) >= LIVES_LOST_MAX else ""
+        return "duplicate names noticed" if world.losses.damages or _lost(world, slot, process) >= LIVES_LOST_MAX else ""
     if problem.code is FatalCode.RETIRED:
         return "retired workers stopped" if world.counts.get("retired incarnations") else ""
     if problem.code is FatalCode.KEY_MISSING:
@@ -62,7 +62,7 @@ def judge(world: "World", slot: Slot, process: Process, problem: Exception) -> s
         return _content_is_lost(world, slot)
     if problem.code is FatalCode.HISTORY_DIFFERS:
         slot.needs_disk = True
-        return "settled against" if world.counts.get("doubts settled") else ""
+        return "settled against" if world.counts.get("suspicions settled") else ""
     if problem.code is FatalCode.INDEX_AHEAD_OF_LOG:
         if world.losses.damages and contradicts(slot.disk, world.cluster):
             slot.needs_disk = True
@@ -92,7 +92,7 @@ def _content_is_lost(world: "World", slot: Slot) -> str:
     return "lost contents noticed"
 
 
-def namesakes_unnoticed(world: "World") -> list[str]:
+def duplicate_names_unnoticed(world: "World") -> list[str]:
     """Returns a problem for each process that goes on although its duplicates have fenced it too often; it has read the whole log."""
     if world.losses.damages:
         return []
@@ -120,11 +120,11 @@ def _shown_less_for_long(world: "World") -> bool:
 
     While a topic-partition has no leader a worker cannot see that the log shows all again, so what contradicts it next lasts on.
     """
-    now_s, apart_s = world.loop.time(), DOUBT_S if world.plan.leaderless else LOOKS_S
+    now_s, apart_s = world.loop.time(), SUSPECTED_S if world.plan.leaderless else LOOKS_S
     began_s = ended_s = float("-inf")
     lost = [[damage.at_s, damage.at_s] for damage in world.losses.damages]
     for from_s, until_s in sorted(world.shown_less + lost):
         if from_s > ended_s + apart_s:
             began_s = from_s
         ended_s = max(ended_s, min(until_s, now_s))
-    return ended_s >= now_s - LOOKS_S and ended_s - began_s >= DOUBT_S
+    return ended_s >= now_s - LOOKS_S and ended_s - began_s >= SUSPECTED_S

@@ -54,7 +54,7 @@ class Faults:
             (plan.clock_jumps * 3, self._jump),
             (plan.clocks_stand, self._stand),
             (plan.forgers, self._forger.write),
-            (plan.namesake, self._namesake),
+            (plan.duplicate_name, self._duplicate_name),
             (plan.late_registers, self._register_late),
             (plan.diverged, self._diverge),
             (plan.damages, self._lose),
@@ -84,25 +84,25 @@ class Faults:
     def _slot(self) -> Slot:
         return self.draw.choice(self.world.slots)
 
-    def _tell(self, who: str, what: str, counted: str) -> None:
+    def _record(self, who: str, what: str, counted: str) -> None:
         self.world.say(who, what)
         self.world.count(counted)
 
     async def _crash(self) -> None:
         slot = self._slot()
         if slot.kill():
-            self._tell(slot.label, "is killed", "crashes")
+            self._record(slot.label, "is killed", "crashes")
 
     async def _machine_crash(self) -> None:
         slot = self._slot()
         slot.kill()
-        self._tell(slot.label, f"its machine crashes, {slot.disk.lose_unflushed()} batches are lost", "machine crashes")
+        self._record(slot.label, f"its machine crashes, {slot.disk.lose_unflushed()} batches are lost", "machine crashes")
 
     async def _stop(self) -> None:
         slot = self._slot()
         if (process := slot.running()) is not None:
             process.stop.set()
-            self._tell(slot.label, "is told to end", "orderly ends")
+            self._record(slot.label, "is asked to end", "orderly ends")
 
     async def _stall(self) -> None:
         slot = self._slot()
@@ -110,12 +110,12 @@ class Faults:
             main = None if process.worker is None else process.worker.driver._reader
             for reader in process.log.readers:
                 reader.stalled |= reader is main or (main is None and reader is process.log.readers[-1])
-            self._tell(slot.label, "its reader fails without a word", "stalled readers")
+            self._record(slot.label, "its reader fails without a word", "stalled readers")
 
     async def _cut_off(self) -> None:
         slot = self._slot()
         slot.cut_off = True
-        self._tell(slot.label, "is cut off from the brokers", "cut off")
+        self._record(slot.label, "is cut off from the brokers", "cut off")
         await self._hold()
         slot.cut_off = False
         self.world.cluster.wake()
@@ -124,7 +124,7 @@ class Faults:
         cluster = self.world.cluster
         stream = self.draw.choice(list(cluster.streams))
         cluster.leaderless.add(stream)
-        self._tell("cluster", f"stream {stream} has no leader", "streams without a leader")
+        self._record("cluster", f"stream {stream} has no leader", "streams without a leader")
         await self._hold()
         cluster.leaderless.discard(stream)
         cluster.elected(stream)
@@ -136,7 +136,7 @@ class Faults:
             return
         stream = self.draw.choice(streams)
         cluster.shown[stream] = max(int(stream == ORDERING), self.draw.randrange(len(cluster.streams[stream])))
-        self._tell("cluster", f"stream {stream} shows {cluster.shown[stream]} of {len(cluster.streams[stream])}", "cut logs")
+        self._record("cluster", f"stream {stream} shows {cluster.shown[stream]} of {len(cluster.streams[stream])}", "cut logs")
         cluster.elected(stream)
         shown = [cluster.loop.time(), float("inf")]
         self.world.shown_less.append(shown)
@@ -151,19 +151,19 @@ class Faults:
         await self._hold()
         if batches <= len(slot.disk.journal) and not slot.disk.altered:
             slot.kill()
-            self._tell(slot.label, f"a snapshot of {batches} of {len(slot.disk.journal)} batches is put back", "snapshots")
+            self._record(slot.label, f"a snapshot of {batches} of {len(slot.disk.journal)} batches is put back", "snapshots")
             slot.disk.restore(batches)
 
     async def _wipe(self) -> None:
         slot = self._slot()
         slot.kill()
         slot.disk.wipe()
-        self._tell(slot.label, "gets a new disk", "new disks")
+        self._record(slot.label, "gets a new disk", "new disks")
 
     async def _fill(self) -> None:
         slot = self._slot()
         slot.disk.full = True
-        self._tell(slot.label, "its disk is full", "full disks")
+        self._record(slot.label, "its disk is full", "full disks")
         await self._hold()
         slot.disk.full, slot.disk.full_until_s = False, self.world.loop.time()
 
@@ -171,7 +171,7 @@ class Faults:
         slot = self._slot()
         if (id_ := slot.disk.alter(DECISIONS)) is None:
             return
-        self._tell(slot.label, "a row of its index is changed", "altered rows")
+        self._record(slot.label, "a row of its index is changed", "altered rows")
         if (process := slot.running()) is not None and self.draw.random() < 0.5:
             await self.world.clients.look_up(process, id_.hex())
 
@@ -179,22 +179,22 @@ class Faults:
         jump_ms = self.draw.choice([-100_000, -1_000, 1_000, 30_000, 100_000])
         if self.draw.random() < 0.5:
             self.world.broker_skew_ms += jump_ms
-            self._tell("cluster", f"its clock jumps by {jump_ms} ms", "clock jumps")
+            self._record("cluster", f"its clock jumps by {jump_ms} ms", "clock jumps")
         else:
             slot = self._slot()
             slot.skew_ms += jump_ms
-            self._tell(slot.label, f"its clock jumps by {jump_ms} ms", "clock jumps")
+            self._record(slot.label, f"its clock jumps by {jump_ms} ms", "clock jumps")
 
     async def _stand(self) -> None:
         world = self.world
         world.broker_stands_at_ms = -(-world.broker_ms() // CLOCK_STANDS_AT_MS) * CLOCK_STANDS_AT_MS
-        self._tell("cluster", "its clock stands still", "clocks that stand still")
+        self._record("cluster", "its clock stops", "stopped clocks")
         await self._hold()
         world.broker_stands_at_ms = None
 
     async def _diverge(self) -> None:
         if label := divergence.strike(self.world, self.draw):
-            self._tell(label, "may decide otherwise from now on", "altered states")
+            self._record(label, "may decide otherwise from now on", "altered states")
 
     async def _lose(self) -> None:
         await self.world.losses.strike(self.draw, lambda: self.draw.choice(HOLDS_S))
@@ -214,7 +214,7 @@ class Faults:
                     vote = divergence.vote(world, incarnation, size)
                     if vote is not None:
                         world.cluster.land(ORDERING, vote.key, vote.value, forged=True)
-                        self._tell("forger", f"writes a vote of {name} again", "outvoted votes repeated")
+                        self._record("forger", f"writes a vote of {name} again", "outvoted votes repeated")
                         await asyncio.sleep(1)
                     slot.down = False
                     return
@@ -223,7 +223,7 @@ class Faults:
         slot = self._slot()
         if (process := slot.running()) is not None:
             process.pause()
-            self._tell(slot.label, "stands still", "pauses")
+            self._record(slot.label, "is paused", "pauses")
             await self._hold()
             process.resume()
 
@@ -232,17 +232,17 @@ class Faults:
     async def _rotate(self) -> None:
         owner = self.world.owner
         if self.draw.random() < 0.3 and owner.offer_again():
-            self._tell("owner", "offers a former key again", "former keys offered")
+            self._record("owner", "offers a former key again", "former keys offered")
             return
         times = self.draw.choice([1, 1, 2])
         if owner.rotate(times):
-            self._tell("owner", f"puts another key in force, {times} times", "rotations" if times == 1 else "rotations of two at once")
+            self._record("owner", f"puts another key in force, {times} times", "rotations" if times == 1 else "rotations of two at once")
 
     async def _grow(self) -> None:
         count = len(self.world.cluster.streams) - 1 + self.draw.choice([0, 1, 1, 2])
         if count <= PARTITIONS_MAX:
             self.world.owner.add_partitions(count)
-            self._tell("owner", f"declares {count} payload partitions", "partitions added")
+            self._record("owner", f"declares {count} payload partitions", "partitions added")
 
     async def _retire(self) -> None:
         incarnations = [process.worker.sender.incarnation for process in self.world.processes() if process.worker is not None]
@@ -251,7 +251,7 @@ class Faults:
         begun = len(replay(self.world.cluster.streams).incarnations)
         if incarnation is not None and incarnation <= begun:
             self.world.owner.retire(incarnation)
-            self._tell("owner", f"retires incarnation {incarnation}", "retired incarnations")
+            self._record("owner", f"retires incarnation {incarnation}", "retired incarnations")
 
     # ---- clocks that are wrong by years ----
 
@@ -261,7 +261,7 @@ class Faults:
             return
         slot.kill()
         slot.wrong_clock_ms = self.draw.choice([-20, -1, 1, 20]) * YEAR_MS
-        self._tell(slot.label, f"its clock is wrong by {slot.wrong_clock_ms // YEAR_MS} years", "clocks wrong by years")
+        self._record(slot.label, f"its clock is wrong by {slot.wrong_clock_ms // YEAR_MS} years", "clocks wrong by years")
         await asyncio.sleep(self.draw.choice([3.0, 12.0]))
         slot.wrong_clock_ms = 0
 
@@ -270,11 +270,11 @@ class Faults:
         world = self.world
         if self.draw.random() < 0.5:
             world.years_ms = YEAR_MS
-            self._tell("world", "a year passes", "years passed")
+            self._record("world", "a year passes", "years passed")
         else:
             jump_ms = self.draw.choice([-1, 1]) * YEAR_MS
             world.broker_skew_ms += jump_ms
-            self._tell("cluster", f"its clock jumps by {jump_ms} ms", "clocks of brokers wrong by years")
+            self._record("cluster", f"its clock jumps by {jump_ms} ms", "clocks of brokers wrong by years")
             await self._hold()
             if self.draw.random() < 0.7:
                 world.broker_skew_ms -= jump_ms
@@ -293,18 +293,18 @@ class Faults:
             return
         slot.kill()
         slot.misnamed = self.draw.choice(["name", "origin"])
-        self._tell(slot.label, f"its configuration has another notary's {slot.misnamed}", "misnamed workers")
+        self._record(slot.label, f"its configuration has another notary's {slot.misnamed}", "misnamed workers")
         await asyncio.sleep(self.draw.choice([3.0, 12.0]))
         slot.misnamed = ""
 
-    async def _namesake(self) -> None:
+    async def _duplicate_name(self) -> None:
         """Start a second process with the same worker name, on a disk of its own."""
         world = self.world
         slot = self._slot()
         other = Slot(world.plan.seed, slot.label + "'", slot.name, 0)
         world.slots.append(other)
         world.supervise(other)
-        self._tell(other.label, f"a second process of the name {slot.name}", "namesakes")
+        self._record(other.label, f"a second process of the name {slot.name}", "duplicate names")
         await asyncio.sleep(min(self.draw.choice([3.0, 20.0]), max(0.0, world.plan.faults_s - world.loop.time())))
         other.ended = True
         other.kill()
@@ -317,5 +317,5 @@ class Faults:
         for _ in range(self.draw.choice([1, 2, 3]) if self.world.plan.faults_s > FAULTS_S else 1):
             record = Register(self.draw.randbytes(16), View(1, self.world.owner.log_id), FORMAT_VERSION, slot.name, "gone")
             self.world.cluster.land(ORDERING, None, sign_record(record, self.world.owner.log_id, self.world.owner.in_force()))
-            self._tell(slot.label, "a register record of a process that is gone comes late", "late register records")
+            self._record(slot.label, "a register record of a process that is gone comes late", "late register records")
             await asyncio.sleep(self.draw.choice([2.0, 10.0]))

@@ -28,7 +28,7 @@ from ordering.records import (
 )
 from ordering.signatures import SIGNATURE_BYTES, SigningKey, endorse_key, sign_fill, sign_record
 from payload import decode_submission, encode_batch
-from tests.simulation.premises import NOTARY, key_of, signing_key
+from tests.simulation.deployment import NOTARY, key_of, signing_key
 
 if TYPE_CHECKING:
     from tests.simulation.world import World

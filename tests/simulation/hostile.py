@@ -17,8 +17,8 @@ from ordering.log import Record
 from tests.asking.party import Party, spend, state
 from tests.checkers.history import Call, History, Submission
 from tests.simulation.calls import SUBMISSIONS, Calls
+from tests.simulation.deployment import NOTARY, deployment, key_of
 from tests.simulation.plan import Plan
-from tests.simulation.premises import NOTARY, key_of, premises
 from tests.simulation.process import Process
 
 TOO_LARGE = b" " * ((2 << 20) + 1)
@@ -109,7 +109,7 @@ class Hostile:
             self._calls.hold_refusal(process, answer, attack.requests)
         elif answer is not None and answer.status == 429 and attack.status in (400, 403):
             # The quota is asked before format and signature. All of these attacks are in this party's name, and are not charged to it.
-            self._calls.hold_quota(process, premises().party.name, attack.requests, uncharged=attack.requests)
+            self._calls.hold_quota(process, deployment().party.name, attack.requests, uncharged=attack.requests)
         elif answer is not None and answer.status != attack.status:
             self._calls.problem(process, f"answered {answer.status}, and not {attack.status}, to {attack}: {answer}")
 
@@ -117,16 +117,16 @@ class Hostile:
 
     async def _ask_once(self, process: Process) -> None:
         """Send a good submission once and never retry it: if it is rejected, nothing of it may enter the log."""
-        await self._submit(process, premises().rival, self._draw.randint(1, 3))
+        await self._submit(process, deployment().rival, self._draw.randint(1, 3))
 
     async def _ask_too_much(self, process: Process) -> None:
         """Send several submissions as large as the quota at once: only the first may pass. Other parties have quotas of their own."""
         began_s = asyncio.get_running_loop().time()
-        statuses = await asyncio.gather(*[self._submit(process, premises().rival, self._plan.quota_per_s) for _ in range(BURST)])
+        statuses = await asyncio.gather(*[self._submit(process, deployment().rival, self._plan.quota_per_s) for _ in range(BURST)])
         passed = len([status for status in statuses if status in (200, 202)])
         if passed - 1 > asyncio.get_running_loop().time() - began_s:
             self._calls.problem(process, f"of a burst of {BURST} times the quota {passed} have passed: {statuses}")
-        await self._submit(process, premises().party, 1)
+        await self._submit(process, deployment().party, 1)
 
     async def _hide_behind(self, process: Process) -> None:
         """Send as many requests under another party's name, which must not cost that party's quota, together with a good submission."""
@@ -139,13 +139,13 @@ class Hostile:
         sent_s = asyncio.get_running_loop().time()
         answer = await self._calls.submit(process, party.name, submission.body, requests, wait_s=0)
         status = 0 if answer is None else answer.status
-        told = json.loads(answer.body)["decisions"] if answer is not None and status in (200, 202) else ()
+        returned = json.loads(answer.body)["decisions"] if answer is not None and status in (200, 202) else ()
         if answer is not None:
             self._calls.met_in_call[len(self._history.calls)] = answer.met
-        self._history.calls.append(Call(submission, process.name, sent_s, asyncio.get_running_loop().time(), status, told))
-        for decision in told:
+        self._history.calls.append(Call(submission, process.name, sent_s, asyncio.get_running_loop().time(), status, returned))
+        for decision in returned:
             if decision is not None:
-                self._calls.note_told(process, decision)
+                self._calls.note_returned(process, decision)
         if status in (429, 503):
             self.refused += [bytes.fromhex(id_) for id_ in submission.ids]
         elif status not in (0, 200, 202):
@@ -176,7 +176,7 @@ class Hostile:
             {**request, "time_window": {"from": None, "until": 2**53}},
             {**request, "time_window": {"from": None}},
         ]
-        signed = json.loads(premises().party.submission(request).body)
+        signed = json.loads(deployment().party.submission(request).body)
         submissions = [{**signed, "requests": [request, worse]} for worse in broken]
         submissions += [{**signed, "requests": each} for each in ([], [request, request], request, [request] * 1_001)]
         submissions += [
@@ -188,17 +188,17 @@ class Hostile:
         return Attack(400, json.dumps(self._draw.choice(submissions)).encode(), self._traces(request))
 
     def _not_json(self) -> Attack:
-        submission = premises().party.submission(request := self._request())
+        submission = deployment().party.submission(request := self._request())
         cut = submission.body[: self._draw.randrange(len(submission.body))]
         return Attack(400, self._draw.choice([cut, submission.body + b"}", *NOT_JSON]), self._traces(request))
 
     def _too_large(self) -> Attack:
-        submission = premises().party.submission(request := self._request())
+        submission = deployment().party.submission(request := self._request())
         headers = self._draw.choice([{}, {b"content-length": None, b"transfer-encoding": b"chunked"}])
         return Attack(413, submission.body + TOO_LARGE[len(submission.body) :] + b" ", self._traces(request), headers=headers)
 
     def _wrongly_headed(self) -> Attack:
-        submission = premises().party.submission(request := self._request())
+        submission = deployment().party.submission(request := self._request())
         status, method, path, headers = self._draw.choice(
             [
                 (415, "POST", SUBMISSIONS, {b"content-type": b"text/plain"}),
@@ -221,7 +221,7 @@ class Hostile:
     # ---- submissions without a valid signature ----
 
     def _signed_by_another(self, requests: int = 1) -> Attack:
-        party = Party(NOTARY, premises().party.name, self._draw.choice([key_of("a thief"), key_of("the rival")]))
+        party = Party(NOTARY, deployment().party.name, self._draw.choice([key_of("a thief"), key_of("the rival")]))
         submission = self._submission(party, requests)
         return Attack(403, submission.body, [bytes.fromhex(id_) for id_ in submission.ids], requests=requests)
 
@@ -232,13 +232,13 @@ class Hostile:
     def _of_another_notary(self) -> Attack:
         """Signed by a known party for another notary: the ids differ here, and the signature covers the other notary's ids."""
         request = self._request()
-        submission = Party("O=Another Notary", premises().party.name, key_of("the party")).submission(request)
+        submission = Party("O=Another Notary", deployment().party.name, key_of("the party")).submission(request)
         return Attack(403, submission.body, [*self._traces(request), bytes.fromhex(submission.ids[0])])
 
     def _changed(self) -> Attack:
         """A good submission with its own signature, changed in transit."""
-        told = json.loads(self._draw.choice(self._good).body)
-        requests = told["requests"]
+        returned = json.loads(self._draw.choice(self._good).body)
+        requests = returned["requests"]
         at = self._draw.randrange(len(requests))
         before, own = requests[at], self._request()
         requests[at] = changed = self._draw.choice(
@@ -251,7 +251,7 @@ class Hostile:
         )
         if self._draw.random() < 0.2:
             requests[at:] = [before, *requests[at + 1 :], changed]
-        return Attack(403, json.dumps(told).encode(), self._traces(changed)[:1], requests=len(requests))
+        return Attack(403, json.dumps(returned).encode(), self._traces(changed)[:1], requests=len(requests))
 
     # ---- requests ----
 
@@ -265,4 +265,4 @@ class Hostile:
 
     def _traces(self, request: Mapping[str, Any]) -> list[bytes]:
         """Returns the bytes that would show this request in the log: its id here, and its content hash."""
-        return [bytes.fromhex(premises().party.submission(request).ids[0]), request["content_hash"].encode()]
+        return [bytes.fromhex(deployment().party.submission(request).ids[0]), request["content_hash"].encode()]

@@ -54,7 +54,7 @@ class Looked:
         if reader is self._interrupted:
             return "it applies what its reader returned, which was interrupted"
         if self._stood_still(reader):
-            return "it applies what it read before it stood still"
+            return "it applies what it read before it was paused"
         for effect in ready.effects:
             for place in _places(effect):
                 if self._lost_unseen(*place):
@@ -69,7 +69,7 @@ class Looked:
         if self._contradicted:
             return f"it answers, although it knows that the log is another: {self._contradicted}"
         if self._stood_still(reader):
-            return "it answers, stood still before, and has not looked at the log since"
+            return "it answers, was paused before, and has not looked at the log since"
         return ""
 
     def _stood_still(self, reader: SimulatedReader | None) -> bool:

@@ -15,7 +15,7 @@ from ordering.log import ORDERING
 from ordering.records import OwnerRecord, Partitions, Retire, Settle, View
 from ordering.signatures import SigningKey, endorse_key, sign_record
 from tests.checkers.replay import replay
-from tests.simulation.premises import HISTORY, KEY, OWNER, genesis, key_of, log_id, premises, signing_key, verifier_key, write_keys
+from tests.simulation.deployment import HISTORY, KEY, OWNER, deployment, genesis, key_of, log_id, signing_key, verifier_key, write_keys
 from tests.simulation.slot import Slot
 
 if TYPE_CHECKING:
@@ -32,14 +32,14 @@ class Owner:
         self._folder: Path | None = None
         if world.plan.rotations:
             self._folder = Path(tempfile.mkdtemp(prefix="simulation-"))
-            for file in premises().directory.iterdir():
+            for file in deployment().directory.iterdir():
                 if file.is_file():
                     shutil.copy2(file, self._folder / file.name)
 
     @property
     def directory(self) -> Path:
         """The configuration directory of all workers, which holds their keys."""
-        return self._folder or premises().directory
+        return self._folder or deployment().directory
 
     @property
     def verifier_keys(self) -> list[str]:

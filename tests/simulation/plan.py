@@ -81,10 +81,10 @@ class Plan(msgspec.Struct, frozen=True):
     wiped: int
     full_disks: int
     altered_rows: int
-    namesake: bool
+    duplicate_name: bool
     forgers: int
     faults_s: float
-    crowd: bool
+    in_bursts: bool
     """All clients submit in a few bursts, without pauses."""
     late_registers: int
     """Register records of a process that is gone, which reach the log late."""
@@ -144,7 +144,7 @@ def plan(seed: int) -> Plan:
     # Settings that were added later are drawn from a generator of their own, so that the rest of each plan stays the same.
     load = random.Random(f"load {seed}")
     kind = load.random()
-    long, crowd = kind < 0.05, 0.05 <= kind < 0.12
+    long, in_bursts = kind < 0.05, 0.05 <= kind < 0.12
     workers = draw.choice([1, 2, 2, 3, 3, 3, 4])
     calm = draw.random() < 0.05
     fates = AppendFates(
@@ -206,10 +206,10 @@ def plan(seed: int) -> Plan:
         payload_s=log.uniform(1.2, 4) if log.random() < 0.08 else 0.0,
         wrong_clocks=log.randint(1, 2) if years < 0.1 else 0,
         jump_of_years=0.1 <= years < 0.13 and not diverged,
-        namesake=not calm and draw.random() < 0.15,
+        duplicate_name=not calm and draw.random() < 0.15,
         forgers=max(some(0.2, 12), log.randint(0, 8) if damages or diverged else 0),
         faults_s=FAULTS_S,
-        crowd=crowd,
+        in_bursts=in_bursts,
         late_registers=0 if calm or load.random() >= 0.1 else load.randint(1, 3),
         hostile=load.randint(2, 12) if load.random() < 0.3 else 0,
         quota_per_s=load.choice([QUOTA_MIN, QUOTA_MAX]) if load.random() < 0.08 else 0,
@@ -231,7 +231,7 @@ def plan(seed: int) -> Plan:
         usual = msgspec.structs.replace(usual, broken=2)
     usual = msgspec.structs.replace(usual, votes_repeated=diverged and aims.random() < 0.5)
     if usual.loses or diverged:
-        # In these plans some wrong decisions are expected failures (`excused`); checkpoints and tiles could not be checked, so none
+        # In these plans some wrong decisions are expected failures (`expected`); checkpoints and tiles could not be checked, so none
         # are read.
         usual = msgspec.structs.replace(usual, readings=0)
     if usual.requests_max > QUOTA_MIN:
@@ -246,7 +246,7 @@ def plan(seed: int) -> Plan:
             crash_at_steps=usual.crash_at_steps * 0.1,
             late_registers=0 if calm or load.random() < 0.3 else load.randint(1, 4),
         )
-    if crowd:
+    if in_bursts:
         clients = load.randint(30, 60)
         workers = min(workers, load.choice([1, 1, 2, 3]))
         return msgspec.structs.replace(

@@ -34,7 +34,7 @@ from tests.simulation.looked import Looked
 from tests.simulation.loop import HOST, SimulatedLoop
 from tests.simulation.plan import Plan
 
-TOLD = ("/v1/submissions", "/v1/transactions", "/v1/states")
+DECISION_PATHS = ("/v1/submissions", "/v1/transactions", "/v1/states")
 
 
 class Died(BaseException):
@@ -236,9 +236,9 @@ class Process:
         )
 
     @property
-    def judged_live(self) -> int:
+    def applied_live(self) -> int:
         """The ordering offset up to which earlier processes on this disk had applied the log while they were ready."""
-        return self._disk.judged_live
+        return self._disk.applied_live
 
     @property
     def interrupted(self) -> bool:
@@ -330,21 +330,21 @@ class Process:
         for name in agreement.votes.incarnations if agreement.disputed else ():
             incarnation, size = agreement.outvoted.get(name, (0, 0))
             if agreement.votes.incarnations[name] == incarnation and agreement.votes.size >= size:
-                self.problems.append(f"a vote of {name} that was outvoted at {size} decisions opens a dispute again")
+                self.problems.append(f"a vote of {name} that was outvoted at {size} decisions opens a root disagreement again")
 
-    def _told(self, path: str) -> None:
+    def _check_answer(self, path: str) -> None:
         """Check that the process may answer this path now.
 
         It must not answer during a root disagreement or while it is quarantined (R9), nor admit a submission while its clock is wrong by
         years (R6).
         """
         reader = None if self.worker is None else self.worker.driver._reader
-        if path.startswith(TOLD) and (wrong := self._looked.answers(reader if isinstance(reader, SimulatedReader) else None)):
+        if path.startswith(DECISION_PATHS) and (wrong := self._looked.answers(reader if isinstance(reader, SimulatedReader) else None)):
             self.problems.append(wrong)
         if path == "/v1/submissions" and self.wrong_clock():
             self.problems.append("it takes in a submission while its clock is wrong by years")
         agreement = None if self.worker is None else self.worker.index.agreement
-        if agreement is not None and (agreement.disputed or agreement.quarantined) and path.startswith(TOLD):
+        if agreement is not None and (agreement.disputed or agreement.quarantined) and path.startswith(DECISION_PATHS):
             self.problems.append(f"it answers {path}, and should not: {agreement.quarantined or agreement.votes.rendered()}")
 
     def _answer(
@@ -353,12 +353,12 @@ class Process:
         """Have the application answer the call as an HTTP connection would."""
 
         def respond(call: Call, answer: http.Answer, after_body: bool) -> None:
-            status, told_headers, told = answer
+            status, answer_headers, returned = answer
             if status == 200:
-                self._told(target)
+                self._check_answer(target)
             if not answered.done():
                 health = self._health() if status == 503 else ""
-                answered.set_result(None if self.dead else Answer(status, dict(told_headers), told, health, self.met, self._view()))
+                answered.set_result(None if self.dead else Answer(status, dict(answer_headers), returned, health, self.met, self._view()))
 
         target, _, query = path.partition("?")
         all_headers = {b"content-type": b"application/json", b"content-length": b"%d" % len(body), **headers}
@@ -373,6 +373,6 @@ class Process:
 
     def _health(self) -> str:
         """Returns the text of `/readyz?verbose` now; the application answers that at once."""
-        told: list[bytes] = []
-        self._app.take(Call("GET", "/readyz", b"verbose", [], lambda call, answer, after_body: told.append(answer[2])))
-        return b"".join(told).decode()
+        returned: list[bytes] = []
+        self._app.take(Call("GET", "/readyz", b"verbose", [], lambda call, answer, after_body: returned.append(answer[2])))
+        return b"".join(returned).decode()

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from tests.checkers.history import Decided, History
-from tests.checkers.judge import hashed
+from tests.checkers.precedence import hashed
 from tests.checkers.replay import Replayed
 from tests.checkers.tree import TILE_WIDTH, leaf_of
 from tests.simulation.calls import Calls
@@ -46,13 +46,13 @@ class Readings:
         if not processes:
             return
         process = self._draw.choice(processes)
-        told = list(self._calls.told.get(process, {}).values())
-        if not told or self._draw.random() < 0.4:
+        returned = list(self._calls.returned.get(process, {}).values())
+        if not returned or self._draw.random() < 0.4:
             await self._mirror(process)
         elif self._draw.random() < 0.5:
-            await self._fetch_receipt(process, self._draw.choice(told)[1])
+            await self._fetch_receipt(process, self._draw.choice(returned)[1])
         else:
-            await self._ask_for_state(process, self._draw.choice(told)[1])
+            await self._ask_for_state(process, self._draw.choice(returned)[1])
 
     def violations(self, replayed: Replayed) -> Iterator[str]:
         """Yields the tiles and states that differ from the log. Another checker examines checkpoints and receipts."""
@@ -66,10 +66,10 @@ class Readings:
                 wanted = b"".join([replayed.tree.over(at * span, (at + 1) * span) for at in range(first, first + width)])
             if content != wanted:
                 yield f"{path} is not the tree's"
-        for told in self._states:
-            id_, position = replayed.consumed.get(told["state"], ("", None))
-            if told["consumed_by"] is not None and (told["consumed_by"], told["position"]) != (hashed(id_), position):
-                yield f"{told}: the log has {id_} at {position}"
+        for returned in self._states:
+            id_, position = replayed.consumed.get(returned["state"], ("", None))
+            if returned["consumed_by"] is not None and (returned["consumed_by"], returned["position"]) != (hashed(id_), position):
+                yield f"{returned}: the log has {id_} at {position}"
 
     async def _get(self, process: Process, path: str) -> bytes | None:
         """Returns the body, None if the process is gone or does not answer now."""
@@ -110,10 +110,10 @@ class Readings:
             body = await self._get(process, f"/v1/states/{state}")
             if body is None:
                 continue
-            told = json.loads(body)
-            self._states.append(told)
-            if told["consumed_by"] is None and decision["outcome"] == "committed":
-                self._calls.problem(process, f"{state} is not consumed, it says, after it told {decision}")
+            returned = json.loads(body)
+            self._states.append(returned)
+            if returned["consumed_by"] is None and decision["outcome"] == "committed":
+                self._calls.problem(process, f"{state} is not consumed, it says, after it returned {decision}")
 
     def _request(self, id_: str) -> Mapping[str, Any]:
         for submission in self._history.submissions:

@@ -35,7 +35,7 @@ def simulate(seed: int, tracing: Tracing | None = None) -> Outcome:
     """Run one seed. `tracing` gets (seconds, host, event) for everything that happens."""
     threads = random.Random(f"threads {seed}")
     loop = SimulatedLoop(lambda: threads.choice([0.0, 0.001, 0.02]))
-    told = _listen(loop, tracing)
+    stop_listening = _listen(loop, tracing)
     asyncio.set_event_loop(loop)
     drawn = plan(seed)
     world = World(drawn, loop, tracing)
@@ -48,7 +48,7 @@ def simulate(seed: int, tracing: Tracing | None = None) -> Outcome:
         except NothingToWaitFor:
             world.problem("world", "everything waits, for ever")
         except TimeStandsStill:
-            world.problem("world", "something runs again and again, and time stands still")
+            world.problem("world", "something runs again and again, and time does not advance")
         except (Exception, BaseExceptionGroup) as problem:
             world.problem("world", f"a client or a fault failed: {problem!r}")
         try:
@@ -67,7 +67,7 @@ def simulate(seed: int, tracing: Tracing | None = None) -> Outcome:
         world.owner.close()
         asyncio.set_event_loop(None)
         loop.close()
-        told()
+        stop_listening()
         if collecting:
             gc.enable()
 

@@ -18,12 +18,12 @@ from tests.simulation.calls import WAIT_S_DEFAULT, WAIT_S_MAX
 from tests.simulation.clients import Clients
 from tests.simulation.cluster import Cluster
 from tests.simulation.damage import Losses
+from tests.simulation.deployment import OTHER_NOTARY, deployment
 from tests.simulation.divergence import Divergence
 from tests.simulation.faults import Faults
 from tests.simulation.loop import SimulatedLoop
 from tests.simulation.owner import Owner
 from tests.simulation.plan import HEALED_S, AppendFates, Plan
-from tests.simulation.premises import OTHER_NOTARY, premises
 from tests.simulation.process import Process
 from tests.simulation.slot import Slot
 
@@ -64,7 +64,7 @@ class World:
         self.gone: list[Slot] = []
         """Slots of duplicate worker names that no longer run; their indexes are checked too."""
         self.history = History()
-        self.clients = Clients(plan, premises().party, self.history, self.processes, self.wall_ms())
+        self.clients = Clients(plan, deployment().party, self.history, self.processes, self.wall_ms())
         self._nonces = 0
         self._heaviest_seen = 1
         self._supervisors: list[asyncio.Task[None]] = []
@@ -159,8 +159,8 @@ class World:
         while not asking.done() and self.loop.time() - began_s < limit_s:
             await asyncio.wait([asking], timeout=5.0)
         if not asking.done():
-            told = self.history.answered()
-            open_ = [id_ for submission in self.clients.submissions for id_ in submission.ids if id_ not in told]
+            answered = self.history.answered()
+            open_ = [id_ for submission in self.clients.submissions for id_ in submission.ids if id_ not in answered]
             reasons = {process.name: process.worker.not_ready() for process in self.processes() if process.worker is not None}
             self.problem("clients", f"no progress {limit_s:g} s after everything healed: {len(open_)} open, workers say {reasons}")
             return False
@@ -233,7 +233,7 @@ class World:
                 self.problem(slot.label, f"its configuration has another notary's {process.misnamed}, and it begins to work")
             self.count("process ends")
             if process.became_live and process.worker is not None:
-                slot.disk.judged_live = process.worker.driver.joiner.offset_head
+                slot.disk.applied_live = process.worker.driver.joiner.offset_head
             self._blame(process)
             for problem in problems:
                 self._apply_end(slot, process, problem)
@@ -256,7 +256,7 @@ class World:
 
     def _process(self, slot: Slot) -> Process:
         plan = self.plan
-        config = premises().config(
+        config = deployment().config(
             slot.name,
             {
                 "limits.pending_requests_max": plan.pending_requests_max,
@@ -298,7 +298,7 @@ class World:
     def _apply_end(self, slot: Slot, process: Process, problem: Exception) -> None:
         """Check that a fault explains why this process ended by itself."""
         self.say(slot.label, f"ended: {problem!r}")
-        if counted := ends.judge(self, slot, process, problem):
+        if counted := ends.classify(self, slot, process, problem):
             self.count(counted)
         else:
             self.problem(slot.label, f"ended by itself: {problem!r}")
@@ -322,7 +322,7 @@ class World:
                 self.problems += [f"at {self.loop.time():g} s: {violation}" for violation in bounds.kept(self)]
             heaviest = self._heaviest()
             for process in self.processes():
-                self._look_for_doubts(process)
+                self._look_for_suspicions(process)
                 self._blame(process)
                 if process.worker is None:
                     continue
@@ -333,11 +333,11 @@ class World:
                 if queued > plan.queue_ids_max + plan.records_per_poll_max * heaviest:
                     self.problem(process.name, f"{queued} ids and records queued, {plan.queue_ids_max} allowed, and one poll")
 
-    def _look_for_doubts(self, process: Process) -> None:
+    def _look_for_suspicions(self, process: Process) -> None:
         """Check that no worker suspects a log that has lost nothing, and that none becomes ready against what the log shows (`damage`)."""
         suspicions = None if process.worker is None else process.worker.driver.joiner.suspicions
         if suspicions is not None and suspicions.open and not self.losses.damages:
-            self.problem(process.name, f"it is in doubt, and nothing was lost: {suspicions.describe()}")
+            self.problem(process.name, f"it suspects itself, and nothing was lost: {suspicions.describe()}")
         if suspicions is not None and suspicions.live and not process.became_live:
             process.became_live = True
             if self.losses.damages and (wrong := self.losses.look(process)):

@@ -59,9 +59,9 @@ def test_lives_that_offsets_excuse(spark: SparkSession, capsys: pytest.CaptureFi
         *_incarnation(4, (70_002, 8, 6)),
     ]
     gone = spark.createDataFrame([("ordering", 0, 3, 4), ("payload", 1, 7, 7), ("ordering", 0, 69_000, 69_500)], _GONE)
-    told = sequence_gaps(spark.createDataFrame(entries, _ENTRIES), gone)
-    assert sorted([row.offset for row in told.where("expected LIKE 'batch%'").collect()]) == [2, 9, 70_001]
-    told.explain()
+    returned = sequence_gaps(spark.createDataFrame(entries, _ENTRIES), gone)
+    assert sorted([row.offset for row in returned.where("expected LIKE 'batch%'").collect()]) == [2, 9, 70_001]
+    returned.explain()
     assert not {"CartesianProduct", "BroadcastNestedLoopJoin"} & set(capsys.readouterr().out.split())
 
 

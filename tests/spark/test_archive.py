@@ -123,7 +123,7 @@ def _edited(old: bytes, new: bytes) -> Callable[[Path], None]:
         (_stranger, r"ranges/00000001 \(1\)\.json is no range, .*: take it out of the archive"),
     ],
 )
-def test_harm_is_told(spark: SparkSession, tmp_path: Path, harm: Callable[[Path], None], message: str) -> None:
+def test_harm_is_reported(spark: SparkSession, tmp_path: Path, harm: Callable[[Path], None], message: str) -> None:
     """Files that are missing, cut or changed, and ranges that are missing, duplicated, wrong or newer are each reported."""
     folder = archive(_log().streams, tmp_path / "archive")
     harm(folder)

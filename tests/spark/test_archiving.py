@@ -26,19 +26,19 @@ pytestmark = [pytest.mark.spark, pytest.mark.kafka, pytest.mark.timeout(900)]
 
 GENESIS = SignedLog(1).streams[-1][0].value or b""
 VALUES = {-1: [GENESIS, b"o2"], 0: [b"p1", b"p2", b"p3"]}
-Told = Callable[[str], None]
+Result = Callable[[str], None]
 
 
 def _untold(stage: str) -> None:
     pass
 
 
-def _at(stage: str, act: Callable[[], object]) -> Told:
-    def told(began: str) -> None:
+def _at(stage: str, act: Callable[[], object]) -> Result:
+    def returned(began: str) -> None:
         if began == stage:
             act()
 
-    return told
+    return returned
 
 
 def _interrupt() -> None:
@@ -64,15 +64,15 @@ def _there(spark: SparkSession, kafka: Kafka) -> dict[tuple[str, int], Digest]:
 
 
 def _archived(
-    spark: SparkSession, kafka: Kafka, folder: Path, told: Told = _untold, range_records_max: int = RANGE_RECORDS_MAX
+    spark: SparkSession, kafka: Kafka, folder: Path, returned: Result = _untold, range_records_max: int = RANGE_RECORDS_MAX
 ) -> list[Archived]:
-    return list(archive(spark, kafka, folder, told, range_records_max))
+    return list(archive(spark, kafka, folder, returned, range_records_max))
 
 
 def _restored(
-    spark: SparkSession, kafka: Kafka, folder: Path, told: Told = _untold, warned: Callable[[str], None] = _untold, **how: bool
+    spark: SparkSession, kafka: Kafka, folder: Path, returned: Result = _untold, warned: Callable[[str], None] = _untold, **how: bool
 ) -> Restored:
-    return restore(spark, kafka, folder, told, warned, **how)
+    return restore(spark, kafka, folder, returned, warned, **how)
 
 
 def _names(folder: Path) -> set[str]:

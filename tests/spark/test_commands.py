@@ -43,8 +43,8 @@ def _run(folder: Path, command: Sequence[object], cwd: Path = ROOT, **environmen
 
 def _submitted(folder: Path, master: str, executors: Mapping[str, object], *arguments: object) -> "subprocess.CompletedProcess[str]":
     settings = {**SMALL, **executors, "spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
-    told = [part for name, value in settings.items() for part in ("--conf", f"{name}={value}")]
-    submit = [HOME / "bin/spark-submit", "--master", master, "--driver-memory", "1g", *told, ROOT / "spark_join/__main__.py"]
+    returned = [part for name, value in settings.items() for part in ("--conf", f"{name}={value}")]
+    submit = [HOME / "bin/spark-submit", "--master", master, "--driver-memory", "1g", *returned, ROOT / "spark_join/__main__.py"]
     return _run(folder, [*submit, "verify", *arguments], PYSPARK_PYTHON=sys.executable)
 
 

@@ -21,7 +21,7 @@ from spark_join.constants import INPUT
 from spark_join.decisions import decide, rejected
 from spark_join.engine.stages import Stages
 from spark_join.state import start
-from tests.checkers.judge import hashed, judge
+from tests.checkers.precedence import expected_reason, hashed
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(900)]
 
@@ -107,7 +107,7 @@ def _by_the_checker(requests: list[Request]) -> list[str | None]:
     for request in requests:
         inputs, references = ([format_state(state) for state in some] for some in (request.inputs, request.references))
         window = {"from": request.from_ms, "until": request.until_ms}
-        reason, _ = judge({"inputs": inputs, "references": references, "time_window": window}, consumer, LOG_TIME_MS)
+        reason, _ = expected_reason({"inputs": inputs, "references": references, "time_window": window}, consumer, LOG_TIME_MS)
         if reason is None:
             consumer |= dict.fromkeys(inputs, hashed(request.transaction_id.hex()))
         reasons.append(reason)

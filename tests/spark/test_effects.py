@@ -160,7 +160,7 @@ def _applied(log: SignedLog) -> list[AppliedRecord]:
 
 
 @pytest.mark.parametrize(("silent_ms", "effect"), [(DAY_MS, False), (DAY_MS + 1, True)])
-def test_activation_waits_for_the_electorate(silent_ms: int, effect: bool) -> None:
+def test_activation_waits_for_all_voters(silent_ms: int, effect: bool) -> None:
     """An incarnation that cannot read a version prevents its activation until it has been silent for more than a day."""
     log = SignedLog()
     log.register("old", reads=1, at=T0)

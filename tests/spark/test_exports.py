@@ -316,7 +316,7 @@ PLANTS: dict[str, Plant] = {
 }
 
 
-def test_every_difference_is_told_once(spark: SparkSession, tmp_path: Path, left: Left) -> None:
+def test_every_difference_is_reported_once(spark: SparkSession, tmp_path: Path, left: Left) -> None:
     """Every difference is reported once, alone in an export or with many others: the right type, place and transaction, and nothing else.
 
     The unchanged exports are clean, and so is the log.
@@ -329,16 +329,16 @@ def test_every_difference_is_told_once(spark: SparkSession, tmp_path: Path, left
         found[row.source].append((row.type, row.position, row.id))
     for source, violations in found.items():
         assert sorted(violations, key=str) == sorted(planted.get(source, []), key=str), source
-    told = {Path(row.source).name: (row.found, row.expected) for row in rows if Path(row.source).name != "many"}
-    assert told["double-spend"] == (f"committed, and it consumes {U} as {IDS[7]} does, committed at position 7", "input-conflict")
-    assert told["wrong-outcome"] == ("input-conflict", "committed")
-    assert told["unknown-reason"] == ("outcome 9", "outside-time-window")
-    assert told["moved"] == ("position 2", "position 7")
-    assert told["missing"] == ("no decision", IDS[4])
-    assert told["other-id"] == (NOBODYS, IDS[3])
-    assert told["state-missing"] == (f"{X} not consumed", f"{X} consumed by {IDS[0]} at position 0")
-    assert told["state-of-another"] == (f"{Z} consumed by {IDS[7]} at position 7", f"{Z} consumed by {IDS[2]} at position 2")
-    assert told["root"][0] == "00" * 32
+    returned = {Path(row.source).name: (row.found, row.expected) for row in rows if Path(row.source).name != "many"}
+    assert returned["double-spend"] == (f"committed, and it consumes {U} as {IDS[7]} does, committed at position 7", "input-conflict")
+    assert returned["wrong-outcome"] == ("input-conflict", "committed")
+    assert returned["unknown-reason"] == ("outcome 9", "outside-time-window")
+    assert returned["moved"] == ("position 2", "position 7")
+    assert returned["missing"] == ("no decision", IDS[4])
+    assert returned["other-id"] == (NOBODYS, IDS[3])
+    assert returned["state-missing"] == (f"{X} not consumed", f"{X} consumed by {IDS[0]} at position 0")
+    assert returned["state-of-another"] == (f"{Z} consumed by {IDS[7]} at position 7", f"{Z} consumed by {IDS[2]} at position 2")
+    assert returned["root"][0] == "00" * 32
     early, late = (json.loads((export / "manifest.json").read_text()) for export in (left.early, left.late))
     assert 9 < early["decisions"] < late["decisions"] < verified.decided
     assert {source: verified.exports[source] for source in (str(left.early), str(left.late))} == {
@@ -390,7 +390,7 @@ def _said(old: str, new: str) -> Callable[[Path], None]:
         (_said('"notary": ', '"nobody": '), r"manifest\.json cannot be read: .*missing required field `notary`"),
     ],
 )
-def test_harm_is_told(spark: SparkSession, tmp_path: Path, left: Left, harm: Callable[[Path], None], message: str) -> None:
+def test_harm_is_reported(spark: SparkSession, tmp_path: Path, left: Left, harm: Callable[[Path], None], message: str) -> None:
     """An export that is incomplete, changed or newer is not compared with anything."""
     export = edited(left.early, tmp_path / "export")
     harm(export)

@@ -26,7 +26,7 @@ from spark_join.log.archive import read_archive
 from spark_join.order.effects import carry_of
 from spark_join.state import GROWING, rest_of, start
 from spark_join.verify import Verified, verify
-from tests.checkers.judge import hashed
+from tests.checkers.precedence import hashed
 from tests.checkers.replay import LogRecord, Replayed, replay
 from tests.notary.disk import Disk
 from tests.spark.archived import Ends, archive

@@ -60,8 +60,8 @@ def test_keys_that_a_party_has_had(tmp_path: Path) -> None:
     (tmp_path / "parties.json").write_text(json.dumps({now.name: [pem[now], pem[before]], other.name: pem[other]}))
     signatures = Signatures(NOTARY, read_keys(tmp_path / "parties.json"))
     parties = (now, before, other, Party(NOTARY), Party(NOTARY, name="O=Nobody"))
-    told = [PayloadDecoder(NOTARY).read(b"[" + party.submission(spend(state("x"))).body + b"]") for party in parties]
-    assert [signatures.fault(read[0]) for read in told if read] == [None, None, None, "bad-signature", "unknown-party"]
+    returned = [PayloadDecoder(NOTARY).read(b"[" + party.submission(spend(state("x"))).body + b"]") for party in parties]
+    assert [signatures.fault(read[0]) for read in returned if read] == [None, None, None, "bad-signature", "unknown-party"]
 
 
 @pytest.mark.parametrize(

@@ -92,7 +92,7 @@ def _verified(spark: SparkSession, violations: DataFrame) -> tuple[LogFrames, Ve
     )
 
 
-def test_interrupted_run_is_told(spark: SparkSession, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_interrupted_run_is_reported(spark: SparkSession, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """The part that was written before the report is named as incomplete, and is no report; the report appears last."""
     log, verified = _verified(spark, _violations(spark, 1))
     run = RunMetadata(at=datetime(2026, 11, 22, 3, 4, 5, tzinfo=UTC), signatures=False, stages_s={}, state=start(spark))

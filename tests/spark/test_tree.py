@@ -7,7 +7,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from spark_join import tree as in_spark
 from spark_join.tree import leaves
-from tests.checkers.judge import hashed
+from tests.checkers.precedence import hashed
 from tests.checkers.tree import Tree, leaf_of
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(900)]

@@ -23,7 +23,7 @@ from tests.checkers.records import Settle, View
 from tests.checkers.replay import Replayed, Seen, Why, replay
 from tests.checkers.signed_log import NOTARY, private_key
 from tests.simulation import simulate as simulation
-from tests.simulation.premises import premises
+from tests.simulation.deployment import deployment
 from tests.simulation.world import World
 from tests.spark.archived import archive
 from tests.spark.collecting import brought_to_the_driver
@@ -394,7 +394,7 @@ def test_log_of_a_simulation(spark: SparkSession, tmp_path: Path, monkeypatch: p
     assert not simulation.simulate(seed).problems
     streams = worlds[0].cluster.streams
     replayed = replay(streams)
-    verified = _verified(spark, tmp_path, streams, premises().party)
+    verified = _verified(spark, tmp_path, streams, deployment().party)
     _hold(verified, replayed)
     found = _found(verified)
     compared = [each for each in replayed.checkpoints if each.counted]
@@ -402,11 +402,11 @@ def test_log_of_a_simulation(spark: SparkSession, tmp_path: Path, monkeypatch: p
     assert sorted([offset for type_, _, offset in found if type_ == "root-mismatch"]) == wrong
     foreign = [each.offset for each in replayed.records if each.view == Seen.FOREIGN]
     settled = verified.settled.collect()
-    told = [*verified.violations.where("type = 'foreign-view'").collect(), *settled]
-    assert sum(each.records for each in told) == len(foreign)
-    assert sorted({*[each.offset for each in told], *[each.offset_last for each in told]} - set(foreign)) == []
-    assert min([each.offset for each in told], default=None) == min(foreign, default=None)
-    assert max([each.offset_last for each in told], default=None) == max(foreign, default=None)
+    returned = [*verified.violations.where("type = 'foreign-view'").collect(), *settled]
+    assert sum(each.records for each in returned) == len(foreign)
+    assert sorted({*[each.offset for each in returned], *[each.offset_last for each in returned]} - set(foreign)) == []
+    assert min([each.offset for each in returned], default=None) == min(foreign, default=None)
+    assert max([each.offset_last for each in returned], default=None) == max(foreign, default=None)
     owner = [each.offset for each in replayed.records if isinstance(each.record, Settle)]
     assert all(each.offset_last < max(owner, default=-1) for each in settled), "only what lies before a settle record is settled"
     assert verified.checkpoints.compared == len(compared) > 0

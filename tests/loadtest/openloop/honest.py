@@ -17,7 +17,7 @@ from notary.receipts import Issuer
 from notary.receipts.note import VerifierKey
 from notary.tree import Tree, TreeView, leaf_hash
 from notary.verify import NotVerified, decision_of, verify_receipt
-from tests.checkers.judge import hashed, judge
+from tests.checkers.precedence import expected_reason, hashed
 
 ORIGIN = "notary.example/honest"
 LOG_TIME = 1_760_000_000_000
@@ -47,9 +47,9 @@ class Honest:
         """The key that verifies its receipts."""
         return VerifierKey(ORIGIN, self._key.public_key().public_bytes_raw())
 
-    def verify(self, told: ReceivedDecision) -> str | None:
+    def verify(self, returned: ReceivedDecision) -> str | None:
         """Verify a receipt, with the result that a checker expects."""
-        decision = msgspec.to_builtins(told)
+        decision = msgspec.to_builtins(returned)
         try:
             verify_receipt(decision.pop("receipt"), decision, self.verifier_key)
         except NotVerified as problem:
@@ -69,7 +69,7 @@ class Honest:
     def _decide(self, id_: str, request: dict[str, Any]) -> dict[str, Any]:
         if id_ not in self._decided:
             log_time = LOG_TIME + self.position_next // 2
-            reason, conflicts = judge(request, self._consumer, log_time)
+            reason, conflicts = expected_reason(request, self._consumer, log_time)
             outcome = "rejected" if reason else "committed"
             decision = {"transaction_id": id_, "position": self.position_next, "outcome": outcome, "reason": reason}
             self._decided[id_] = decision | {"conflicts": conflicts, "log_time": log_time}

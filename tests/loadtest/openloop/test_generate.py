@@ -27,10 +27,10 @@ def test_bodies_are_what_another_party_would_sign() -> None:
     """The ids, and the whole JSON with its signature, are those of a party that was written from the contract alone."""
     party = Party(NOTARY, PARTY, party_key())
     for one in asked(60):
-        told = json.loads(one.body)
-        signed = party.submission(*told["requests"])
+        returned = json.loads(one.body)
+        signed = party.submission(*returned["requests"])
         assert bytes.fromhex("".join(signed.ids)) == one.ids
-        assert json.loads(signed.body) == told
+        assert json.loads(signed.body) == returned
 
 
 def test_workers_take_them() -> None:

@@ -38,8 +38,8 @@ def test_the_demo_passes_in_any_environment(environment: dict[str, str]) -> None
     command = [sys.executable, "-m", "notary", "demo", "--json"]
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120, env={**os.environ, **environment})
     assert (done.returncode, done.stderr) == (0, "")
-    told = [json.loads(line) for line in done.stdout.splitlines()]
-    paid, refused, again, still = [line for line in told if "position" in line]
+    printed = [json.loads(line) for line in done.stdout.splitlines()]
+    paid, refused, again, still = [line for line in printed if "position" in line]
     assert (paid["outcome"], paid["position"]) == ("committed", 0)
     assert (refused["outcome"], refused["reason"], refused["position"]) == ("rejected", "input-conflict", 1)
     assert again == paid
@@ -54,10 +54,10 @@ def test_a_demo_that_cannot_run(command: str, tmp_path: Path, monkeypatch: pytes
     python.chmod(0o755)
     monkeypatch.setattr(sys, "executable", str(python))
     assert cli.main(["demo"]) == 2
-    told = capfd.readouterr().err
-    assert f"`notary {command}" in told
-    assert "no luck" in told
-    assert "not as promised" not in told
+    printed = capfd.readouterr().err
+    assert f"`notary {command}" in printed
+    assert "no luck" in printed
+    assert "not as promised" not in printed
 
 
 def test_a_demo_without_a_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

@@ -52,7 +52,7 @@ def read(out: Path) -> tuple[dict[str, Any], list[dict[str, Any]], list[dict[str
     return manifest, sorted(found["decisions"], key=lambda row: row["position"]), found["states"]
 
 
-def as_told(row: dict[str, Any]) -> dict[str, Any]:
+def as_returned(row: dict[str, Any]) -> dict[str, Any]:
     """Returns a row of `decisions/` as the contract's JSON object."""
     return {
         "transaction_id": row["id"].hex(),
@@ -82,7 +82,7 @@ def test_index_of_a_running_worker(
     own_directory: NotaryDirectory, bank: Bank, notary_process: Callable[..., NotaryProcess], tmp_path: Path
 ) -> None:
     """While a client spends, each export is a snapshot with all decisions as the client received them, and with their tree."""
-    told: dict[str, dict[str, Any]] = {}
+    reported: dict[str, dict[str, Any]] = {}
     consumed: dict[str, str] = {}
     stop = threading.Event()
     # Write buffers that are flushed within a few hundred decisions.
@@ -94,7 +94,7 @@ def test_index_of_a_running_worker(
             while not stop.is_set():
                 requests = [spend(last, fresh_state()), spend(last), *(spend() for _ in range(100))]
                 for request, decision in zip(requests, _decided(asking, bank, requests), strict=True):
-                    told[decision["transaction_id"]] = decision
+                    reported[decision["transaction_id"]] = decision
                     if decision["outcome"] == "committed":
                         consumed.update({state: transaction_id(request) for state in request["inputs"]})
                 last = requests[0]["inputs"][1]
@@ -103,8 +103,8 @@ def test_index_of_a_running_worker(
     client.start()
     try:
         for number in range(4):
-            before = len(told)
-            while len(told) < before + 300 and client.is_alive():
+            before = len(reported)
+            while len(reported) < before + 300 and client.is_alive():
                 stop.wait(0.01)
             assert export(own_directory.path / "index" / process.name, tmp_path / f"export {number}", "--json") == 0
     finally:
@@ -115,12 +115,12 @@ def test_index_of_a_running_worker(
     for number in range(4):
         manifest, decisions, states = read(tmp_path / f"export {number}")
         size = manifest["decisions"]
-        found = [as_told(row) for row in decisions]
+        found = [as_returned(row) for row in decisions]
         assert [each["position"] for each in found] == list(range(size))
-        assert all(told[each["transaction_id"]] == each for each in found)
+        assert all(reported[each["transaction_id"]] == each for each in found)
         kept = {f"{row['state'][:32].hex()}:{int.from_bytes(row['state'][32:], 'big')}": row["id"].hex() for row in states}
-        assert kept == {state: by for state, by in consumed.items() if told[by]["position"] < size}
-        assert all(told[row["id"].hex()]["position"] == row["position"] for row in states)
+        assert kept == {state: by for state, by in consumed.items() if reported[by]["position"] < size}
+        assert all(reported[row["id"].hex()]["position"] == row["position"] for row in states)
         assert manifest["tree"] == {"size": size, "root": Tree([leaf_of(each) for each in found]).root(size).hex()}
         sizes.append(size)
     assert sizes == sorted(set(sizes))

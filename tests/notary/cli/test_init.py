@@ -116,13 +116,13 @@ def test_it_is_said_where_the_owners_key_belongs(tmp_path: Path, capsys: pytest.
     assert "keep it off the worker" in line
 
 
-def test_json_tells_what_was_made(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_json_lists_the_created_files(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """`--json` prints one object, with the verifier key that outsiders need."""
     assert init(*names(tmp_path / "n"), "--json") == 0
-    told = json.loads(capsys.readouterr().out)
+    reported = json.loads(capsys.readouterr().out)
     key = load_key(tmp_path / "n" / "notary-key.pem").public_key()
-    assert told["verifier_key"] == verifier_key("notary.example/x", key)
-    assert told["config"] == str(tmp_path / "n" / "notary.toml")
+    assert reported["verifier_key"] == verifier_key("notary.example/x", key)
+    assert reported["config"] == str(tmp_path / "n" / "notary.toml")
 
 
 @pytest.mark.parametrize("there", ["notary.toml", "notary-key.pem", "owner-key.pem", "notary-keys.json", "parties.json", "log/something"])
@@ -204,9 +204,9 @@ def test_a_directory_that_cannot_be_made_is_a_clear_error(tmp_path: Path, below:
     """A file in the way, an impossible name, or one that the configuration cannot hold, gives a one-line error and exit 2."""
     (tmp_path / "file").write_text("")
     assert init(*names(tmp_path / below)) == 2
-    told = capsys.readouterr().err
-    assert told.startswith("notary init: ")
-    assert told.count("\n") == 1
+    reported = capsys.readouterr().err
+    assert reported.startswith("notary init: ")
+    assert reported.count("\n") == 1
     assert os.listdir(tmp_path) == ["file"]
 
 

@@ -40,8 +40,8 @@ def key_json(capsys: pytest.CaptureFixture[str], action: str, directory: NotaryD
     """Returns the command's JSON output."""
     capsys.readouterr()
     assert key(action, directory, "--json") == 0
-    told: dict[str, Any] = json.loads(capsys.readouterr().out)
-    return told
+    reported: dict[str, Any] = json.loads(capsys.readouterr().out)
+    return reported
 
 
 def present_key(directory: NotaryDirectory) -> str:
@@ -49,23 +49,23 @@ def present_key(directory: NotaryDirectory) -> str:
     return keys.verifier_key(ORIGIN, keys.load(directory.path / "notary-key.pem").public_key())
 
 
-def test_show_tells_the_present_key_and_the_history(directory: NotaryDirectory, capsys: pytest.CaptureFixture[str]) -> None:
+def test_show_prints_the_present_key_and_the_history(directory: NotaryDirectory, capsys: pytest.CaptureFixture[str]) -> None:
     """`show` prints a line for each key, from the first to the present one, or the JSON form of `GET /v1/notary`."""
     first = present_key(directory)
     assert key_json(capsys, "show", directory) == {"verifier_key": first, "keys": [{"verifier_key": first, "endorsement": None}]}
     assert key("rotate", directory) == 0
-    told = key_json(capsys, "show", directory)
-    assert told["verifier_key"] == present_key(directory) != first
-    assert [str(each) for each in trusted_keys(first, told)] == [first, told["verifier_key"]]
+    reported = key_json(capsys, "show", directory)
+    assert reported["verifier_key"] == present_key(directory) != first
+    assert [str(each) for each in trusted_keys(first, reported)] == [first, reported["verifier_key"]]
     assert key("show", directory) == 0
     assert capsys.readouterr().out.splitlines() == [
-        f"verifier key   {told['verifier_key']}",
+        f"verifier key   {reported['verifier_key']}",
         f"key 1          {first}",
-        f"key 2          {told['verifier_key']}",
+        f"key 2          {reported['verifier_key']}",
     ]
 
 
-def test_rotate_tells_both_keys_and_what_to_do(directory: NotaryDirectory, capsys: pytest.CaptureFixture[str]) -> None:
+def test_rotate_prints_both_keys_and_the_next_step(directory: NotaryDirectory, capsys: pytest.CaptureFixture[str]) -> None:
     """`rotate` prints the old key, the new one, and the offset of its record."""
     first = present_key(directory)
     capsys.readouterr()
@@ -222,10 +222,10 @@ def test_a_missing_file_is_a_clear_error(directory: NotaryDirectory, action: str
     """A missing file gives exit 2 and a line with its name."""
     (directory.path / missing).unlink()
     assert key(action, directory) == 2
-    told = capsys.readouterr().err
-    assert told.startswith("notary key: ")
-    assert str(directory.path / missing) in told
-    assert told.count("\n") == 1
+    reported = capsys.readouterr().err
+    assert reported.startswith("notary key: ")
+    assert str(directory.path / missing) in reported
+    assert reported.count("\n") == 1
 
 
 @pytest.mark.parametrize("arguments", [["key"], ["key", "show"], ["key", "rotate"], ["key", "make", "--config", "x"]])
@@ -320,10 +320,10 @@ def test_a_worker_with_half_a_copy_does_not_start(own_directory: NotaryDirectory
         (other.path / name).write_bytes((own_directory.path / name).read_bytes())
     assert key("rotate", own_directory) == 0
     (other.path / copied).write_bytes((own_directory.path / copied).read_bytes())
-    code, told = serve_in_vain(other.config)
+    code, reported = serve_in_vain(other.config)
     assert code == 2
-    assert "opy both files" in told
-    assert "Traceback" not in told
+    assert "opy both files" in reported
+    assert "Traceback" not in reported
 
 
 # ---- killed ----
@@ -369,19 +369,19 @@ def test_a_rotation_that_is_killed_can_be_repeated(tmp_path: Path) -> None:
             # The next ones meet what it left.
             for later in (step, 4, 30):
                 before = named(here)
-                code, told = key("rotate", here, later)
-                assert code in (0, -9), (step, later, told)
+                code, reported = key("rotate", here, later)
+                assert code in (0, -9), (step, later, reported)
                 whole = whole or (code == 0 and later == step)
                 known = named(here)
                 assert known[:len(before)] == before and len(known) <= len(before) + 1, (step, later)
-                code, told = key("show", here)
-                assert code == 0, (step, later, told)
+                code, reported = key("show", here)
+                assert code == 0, (step, later, reported)
             before = named(here)
-            code, told = key("rotate", here)
-            assert code == 0, (step, told)
+            code, reported = key("rotate", here)
+            assert code == 0, (step, reported)
             completed += len(named(here)) == len(before)
-            code, told = key("show", here)
-            assert code == 0, (step, told)
+            code, reported = key("show", here)
+            assert code == 0, (step, reported)
             known = named(here)
             assert known[0] == first[0] and known[:len(before)] == before, step
             assert set(os.listdir(here)) == set(os.listdir(original)), (step, os.listdir(here))

@@ -123,9 +123,9 @@ def test_what_no_command_foresaw(
 
     monkeypatch.setattr("notary.cli.party.run", run)
     assert cli.main(["party", "add", "O=A", "--public-key", "k", "--config", "c"]) == 2
-    told = capsys.readouterr().err
-    assert line in told
-    assert ("Traceback" in told) == is_bug
+    printed = capsys.readouterr().err
+    assert line in printed
+    assert ("Traceback" in printed) == is_bug
 
 
 @pytest.mark.parametrize("as_json", [False, True])

@@ -58,9 +58,9 @@ def test_what_was_taken_in_is_answered_before_the_end(
         for pid in processes:
             os.kill(pid, number)
         answers += [_answer_of(wire) for wire in wires[1:]]
-    told = process.process.wait(EXIT_S_MAX)
+    exit_code = process.process.wait(EXIT_S_MAX)
     process.check_quiet()
-    assert told == 0
+    assert exit_code == 0
     assert not [pid for pid in processes if is_running(pid)]
     assert {status for status, _ in answers} <= {200, 503}
     process = notary_process(own_directory.config)
@@ -149,7 +149,7 @@ def test_an_overloaded_worker_says_so_and_decides_the_others(own_directory: Nota
 # ---- the start ----
 
 
-def test_the_ready_line_tells_the_url(own_directory: NotaryDirectory, notary_process: Start) -> None:
+def test_the_ready_line_has_the_url(own_directory: NotaryDirectory, notary_process: Start) -> None:
     """One ready line is on stdout once submissions are admitted, for people or as JSON; all other output is on stderr."""
     process = notary_process(own_directory.config, "london-1")
     assert process.ready_line == f"notary worker london-1 ready at {process.url}\n"
@@ -157,9 +157,9 @@ def test_the_ready_line_tells_the_url(own_directory: NotaryDirectory, notary_pro
     listening = serve(own_directory.config, "london-2", flags=["--json"])
     try:
         assert listening.stdout is not None
-        told = json.loads(listening.stdout.readline())
-        assert told["worker"] == "london-2"
-        with Asking(told["url"]) as asking:
+        printed = json.loads(listening.stdout.readline())
+        assert printed["worker"] == "london-2"
+        with Asking(printed["url"]) as asking:
             assert asking.get("/readyz").text == "ok\n"
         listening.terminate()
         rest, messages = listening.communicate(timeout=EXIT_S_MAX)
@@ -203,11 +203,11 @@ def test_a_misnamed_configuration_is_refused(own_decided: Path, right: str, wron
     config.write_text(config.read_text().replace(right, wrong))
     if not keep_index:
         shutil.rmtree(own_decided / "notary" / "index")
-    code, told = serve_in_vain(config)
+    code, printed = serve_in_vain(config)
     assert code == 2
-    assert repr(wrong) in told
-    assert repr(right) in told
-    assert "Traceback" not in told
+    assert repr(wrong) in printed
+    assert repr(right) in printed
+    assert "Traceback" not in printed
 
 
 @pytest.mark.seconds
@@ -218,11 +218,11 @@ def test_a_worker_without_a_key_of_the_log_is_refused(own_decided: Path, tmp_pat
     right = signing_key(folder / "notary-key.pem").public_key.hex()
     for name in ("notary-key.pem", "notary-keys.json"):
         (folder / name).write_bytes((other.path / name).read_bytes())
-    code, told = serve_in_vain(folder / "notary.toml")
+    code, printed = serve_in_vain(folder / "notary.toml")
     assert code == 2
-    assert right in told
-    assert signing_key(folder / "notary-key.pem").public_key.hex() in told
-    assert "Traceback" not in told
+    assert right in printed
+    assert signing_key(folder / "notary-key.pem").public_key.hex() in printed
+    assert "Traceback" not in printed
 
 
 # ---- the clock ----
@@ -277,10 +277,10 @@ def test_an_index_of_a_newer_format_is_refused(own_decided: Path) -> None:
     index = own_decided / "notary" / "index" / "worker-1"
     with _opened(index) as opened:
         put_row(opened, META, b"format", (99).to_bytes(4, "big"))
-    code, told = serve_in_vain(own_decided / "notary" / "notary.toml")
+    code, printed = serve_in_vain(own_decided / "notary" / "notary.toml")
     assert code == 2
-    assert "format version 99" in told
-    assert "Traceback" not in told
+    assert "format version 99" in printed
+    assert "Traceback" not in printed
 
 
 @pytest.mark.seconds
@@ -291,10 +291,10 @@ def test_an_index_of_another_log_is_refused(own_decided: Path, tmp_path: Path) -
     for name in ("log", "notary-key.pem", "notary-keys.json"):
         shutil.rmtree(folder / name) if (folder / name).is_dir() else (folder / name).unlink()
         (other.path / name).rename(folder / name)
-    code, told = serve_in_vain(folder / "notary.toml")
+    code, printed = serve_in_vain(folder / "notary.toml")
     assert code == 2
-    assert "is not ours: its log" in told
-    assert "Traceback" not in told
+    assert "is not ours: its log" in printed
+    assert "Traceback" not in printed
 
 
 @pytest.mark.seconds
@@ -303,11 +303,11 @@ def test_nobodys_log_is_refused(own_decided: Path) -> None:
     log = own_decided / "notary" / "log"
     shutil.rmtree(log)
     EmbeddedLog.create(log, 4)
-    code, told = serve_in_vain(own_decided / "notary" / "notary.toml")
+    code, printed = serve_in_vain(own_decided / "notary" / "notary.toml")
     assert code == 2
-    assert "the log is empty" in told
-    assert "notary init" in told
-    assert "Traceback" not in told
+    assert "the log is empty" in printed
+    assert "notary init" in printed
+    assert "Traceback" not in printed
 
 
 @pytest.mark.seconds
@@ -316,18 +316,18 @@ def test_an_index_ahead_of_its_log_is_refused(own_decided: Path) -> None:
     log = own_decided / "notary" / "log"
     shutil.rmtree(log)
     shutil.copytree(own_decided / "early-log", log)
-    code, told = serve_in_vain(own_decided / "notary" / "notary.toml")
+    code, printed = serve_in_vain(own_decided / "notary" / "notary.toml")
     assert code == 2
-    assert "ahead of its log" in told
-    assert "runbook" in told
-    assert "Traceback" not in told
+    assert "ahead of its log" in printed
+    assert "runbook" in printed
+    assert "Traceback" not in printed
 
 
 def test_a_second_worker_on_an_embedded_log_is_refused(worker: NotaryProcess, notary_directory: NotaryDirectory) -> None:
     """A second process on an embedded log exits with 2 and the reason."""
-    code, told = serve_in_vain(notary_directory.config, "worker-2")
-    assert (code, "Traceback" in told) == (2, False)
-    assert "one process only" in told
+    code, printed = serve_in_vain(notary_directory.config, "worker-2")
+    assert (code, "Traceback" in printed) == (2, False)
+    assert "one process only" in printed
 
 
 @pytest.mark.parametrize(("ours", "theirs"), [(0, 2), (2, 0), (2, 2)])
@@ -338,9 +338,9 @@ def test_a_second_notary_on_the_same_port_is_refused(
     process = notary_process(own_directory.config, settings={"HTTP_INTAKE_PROCESSES": ours})
     other = NotaryDirectory.create(tmp_path / "other")
     listen = process.url.removeprefix("http://")
-    code, told = serve_in_vain(other.config, listen=listen, HTTP_INTAKE_PROCESSES=theirs)
-    assert (code, "Traceback" in told) == (2, False)
-    assert f"cannot listen on {listen}: Address already in use" in told
+    code, printed = serve_in_vain(other.config, listen=listen, HTTP_INTAKE_PROCESSES=theirs)
+    assert (code, "Traceback" in printed) == (2, False)
+    assert f"cannot listen on {listen}: Address already in use" in printed
     assert process.stop() == 0
 
 
@@ -351,19 +351,19 @@ def test_a_port_in_use_is_a_clear_error(own_directory: NotaryDirectory, setting:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         address = f"127.0.0.1:{taken.getsockname()[1]}"
         listen = address if setting == "HTTP_LISTEN" else "127.0.0.1:0"
-        code, told = serve_in_vain(own_directory.config, listen=listen, **{setting: address})
+        code, printed = serve_in_vain(own_directory.config, listen=listen, **{setting: address})
     assert code == 2
-    assert f"cannot listen on {address}" in told
-    assert "Traceback" not in told
+    assert f"cannot listen on {address}" in printed
+    assert "Traceback" not in printed
 
 
 @pytest.mark.seconds
 @pytest.mark.parametrize("listen", ["256.256.256.256:80", "a" * 300 + ":80"])
 def test_an_address_that_is_none_is_a_clear_error(own_directory: NotaryDirectory, listen: str) -> None:
     """An address that cannot be listened on is named in the error: exit 2."""
-    code, told = serve_in_vain(own_directory.config, listen=listen)
-    assert (code, "Traceback" in told) == (2, False)
-    assert listen in told
+    code, printed = serve_in_vain(own_directory.config, listen=listen)
+    assert (code, "Traceback" in printed) == (2, False)
+    assert listen in printed
 
 
 BROKEN: dict[str, tuple[str, str, str]] = {
@@ -385,22 +385,22 @@ def test_a_missing_or_broken_file_is_a_clear_error(own_directory: NotaryDirector
         file.chmod(0o644)
     else:
         file.write_text(content)
-    code, told = serve_in_vain(own_directory.config)
-    assert (code, "Traceback" in told) == (2, False), told
-    assert why in told
-    assert str(file) in told
+    code, printed = serve_in_vain(own_directory.config)
+    assert (code, "Traceback" in printed) == (2, False), printed
+    assert why in printed
+    assert str(file) in printed
 
 
 @pytest.mark.seconds
 def test_a_corrupt_index_is_a_clear_error(own_decided: Path) -> None:
     """An index with damaged files is not used: exit 2, and the remedy."""
     (own_decided / "notary" / "index" / "worker-1" / "CURRENT").write_bytes(b"garbage")
-    code, told = serve_in_vain(own_decided / "notary" / "notary.toml")
-    assert (code, "Traceback" in told) == (2, False), told
-    assert "replay the log" in told
+    code, printed = serve_in_vain(own_decided / "notary" / "notary.toml")
+    assert (code, "Traceback" in printed) == (2, False), printed
+    assert "replay the log" in printed
 
 
-def test_a_row_that_turns_out_corrupt_condemns_the_index(own_decided: Path, notary_process: Start) -> None:
+def test_a_row_that_turns_out_corrupt_quarantines_the_index(own_decided: Path, notary_process: Start) -> None:
     """Damage found by a query gives 503; the worker stays to report the reason until it is told to end, and never starts again."""
     folder = own_decided / "notary"
     with _opened(folder / "index" / "worker-1") as index:
@@ -410,8 +410,8 @@ def test_a_row_that_turns_out_corrupt_condemns_the_index(own_decided: Path, nota
     process = notary_process(folder / "notary.toml")
     answer = httpx.get(f"{process.url}/v1/states/{format_state(state)}", trust_env=False)
     assert (answer.status_code, answer.json()["type"]) == (503, "/problems/not-ready")
-    while "condemned" not in (told := httpx.get(f"{process.url}/readyz", trust_env=False)).text:
-        assert told.status_code == 503
+    while "condemned" not in (printed := httpx.get(f"{process.url}/readyz", trust_env=False)).text:
+        assert printed.status_code == 503
         time.sleep(0.02)
     assert "notary_condemned 1.0" in httpx.get(f"{process.url}/metrics", trust_env=False).text
     assert httpx.get(f"{process.url}/livez", trust_env=False).status_code == 200
@@ -419,9 +419,9 @@ def test_a_row_that_turns_out_corrupt_condemns_the_index(own_decided: Path, nota
     assert process.process.wait(EXIT_S_MAX) == 2
     process.check_quiet()
     assert process.stderr().count("is condemned: ") == 1
-    code, told_again = serve_in_vain(folder / "notary.toml")
+    code, printed_again = serve_in_vain(folder / "notary.toml")
     assert code == 2
-    assert "never answers again" in told_again
+    assert "never answers again" in printed_again
 
 
 @contextlib.contextmanager
@@ -459,16 +459,16 @@ sys.exit(main(sys.argv[1:]))
     ],
     ids=["known", "fatal", "bug", "both"],
 )
-def test_whatever_stops_a_worker_is_told_in_a_line(
+def test_every_end_of_a_worker_is_logged_in_a_line(
     own_directory: NotaryDirectory, problem: str, line: str, code: str | None, is_bug: bool
 ) -> None:
     """A failed part ends the worker with exit 2 and a log line with the reason, a fatal error with its code; only a bug has a traceback."""
     command = [sys.executable, "-c", FAILING.format(problem=problem), "serve", "--config", str(own_directory.config)]
     done = subprocess.run([*command, "--listen", "127.0.0.1:0", "--json"], capture_output=True, text=True, check=False, timeout=EXIT_S_MAX)
     assert done.returncode == 2, done.stderr
-    told = [json.loads(each) for each in done.stderr.splitlines()]  # all of stderr is log lines
-    assert [(each["level"], each.get("code")) for each in told if each["message"] == line] == [("error", code)], told
-    assert any("exception" in each for each in told) == is_bug
+    printed = [json.loads(each) for each in done.stderr.splitlines()]  # all of stderr is log lines
+    assert [(each["level"], each.get("code")) for each in printed if each["message"] == line] == [("error", code)], printed
+    assert any("exception" in each for each in printed) == is_bug
 
 
 @pytest.mark.seconds
@@ -479,10 +479,10 @@ def test_a_reader_of_the_ready_line_that_left_does_no_harm(own_directory: Notary
     assert process.stderr is not None
     try:
         process.stdout.close()
-        told = ""
-        while "ready line" not in told:
-            told = process.stderr.readline()
-            assert told, "it ended"
+        printed = ""
+        while "ready line" not in printed:
+            printed = process.stderr.readline()
+            assert printed, "it ended"
         process.terminate()
         rest = process.stderr.read()
         assert process.wait(EXIT_S_MAX) == 0
@@ -490,8 +490,8 @@ def test_a_reader_of_the_ready_line_that_left_does_no_harm(own_directory: Notary
         process.kill()
         process.wait()
         process.stderr.close()
-    assert "Traceback" not in told + rest
-    assert "never retrieved" not in told + rest
+    assert "Traceback" not in printed + rest
+    assert "never retrieved" not in printed + rest
 
 
 def _answer_of(wire: Wire) -> tuple[int, list[Any]]:

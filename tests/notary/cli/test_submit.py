@@ -56,12 +56,12 @@ def test_decisions_with_receipts_in_the_order_of_the_requests(key: str, lines: s
     with staged(worker) as urls:
         assert main(command(lines, key, urls, "--batch", "3", "--in-flight", "4")) == 0
     out, err = capfd.readouterr()
-    told = decisions(out)
-    contents = [notary.decisions[each["transaction_id"]] for each in told]
-    assert [{name: each[name] for name in each if name != "receipt"} for each in told] == contents
-    assert [each["receipt"] for each in told] == [receipt_of(content) for content in contents]
+    printed = decisions(out)
+    contents = [notary.decisions[each["transaction_id"]] for each in printed]
+    assert [{name: each[name] for name in each if name != "receipt"} for each in printed] == contents
+    assert [each["receipt"] for each in printed] == [receipt_of(content) for content in contents]
     order = [each.transaction_id.hex() for each in decode_submission(worker.bodies[0], NAME).requests]
-    assert [each["transaction_id"] for each in told[:3]] == order
+    assert [each["transaction_id"] for each in printed[:3]] == order
     assert err == "notary submit: 10 requests decided: 10 committed, 0 rejected\n"
 
 
@@ -157,7 +157,7 @@ def test_a_refusal_stops_the_run(key: str, lines: str, capfd: pytest.CaptureFixt
     assert "refused: " in err
 
 
-def test_a_contradiction_is_told_with_both_answers(key: str, lines: str, capfd: pytest.CaptureFixture[str]) -> None:
+def test_a_contradiction_is_reported_with_both_answers(key: str, lines: str, capfd: pytest.CaptureFixture[str]) -> None:
     """Two decisions that contradict each other are written to stderr completely, as evidence; exit 2."""
     with staged(Worker(Notary(), ["202 some", "contradict"])) as urls:
         assert main(command(lines, key, urls)) == 2
@@ -247,11 +247,11 @@ def test_a_silent_pipe_does_not_keep_the_command_from_ending(how: str, key: str)
         if how == "interrupt":
             running.stdout.readline()
             running.send_signal(signal.SIGINT)
-        told = running.stderr.read().decode()
+        printed = running.stderr.read().decode()
         assert running.wait() == 2
-        assert ("interrupted" if how == "interrupt" else "403 bad-signature") in told
-        assert "Traceback" not in told
-        assert "Fatal" not in told
+        assert ("interrupted" if how == "interrupt" else "403 bad-signature") in printed
+        assert "Traceback" not in printed
+        assert "Fatal" not in printed
 
 
 @pytest.mark.seconds
@@ -277,17 +277,17 @@ def test_progress_is_for_terminals(key: str, lines: str) -> None:
     with staged(Worker(Notary(), [])) as urls:
         with process(*command(lines, key, urls, "--batch", "1"), stderr=theirs) as running:
             os.close(theirs)
-            told = b""
+            printed = b""
             try:
                 while piece := os.read(ours, 4096):
-                    told += piece
+                    printed += piece
             except OSError:  # Linux raises this when the other side is closed
                 pass
         assert running.wait() == 0
     os.close(ours)
-    assert b"\r1 requests decided: 1 committed, 0 rejected" in told
-    assert told.endswith(b"\rnotary submit: 10 requests decided: 10 committed, 0 rejected\r\n")
-    assert b"\x1b" not in told
+    assert b"\r1 requests decided: 1 committed, 0 rejected" in printed
+    assert printed.endswith(b"\rnotary submit: 10 requests decided: 10 committed, 0 rejected\r\n")
+    assert b"\x1b" not in printed
 
 
 def test_a_file_larger_than_what_is_in_flight_is_streamed(key: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:

@@ -126,10 +126,10 @@ def test_a_lie_is_no_outcome(
     assert caught.value.answers[0] is None
     assert caught.value.url == liar.url
     assert main([*command, "--url", f"{liar.url},{worker.url}"]) == 0
-    told = [json.loads(line) for line in capfd.readouterr().out.splitlines()]
-    assert [each["outcome"] for each in told] == ["rejected", "committed"]
+    printed = [json.loads(line) for line in capfd.readouterr().out.splitlines()]
+    assert [each["outcome"] for each in printed] == ["rejected", "committed"]
     assert liar.posts == 3
-    for each in told:
+    for each in printed:
         verify_receipt(each["receipt"], each, key)
 
 

@@ -58,8 +58,8 @@ def nobody() -> str:
 def once(capsys: pytest.CaptureFixture[str], *arguments: str, code: int = 0) -> dict[str, Any]:
     assert main(["top", "--once", "--json", "--interval", "1", *arguments]) == code
     [line] = capsys.readouterr().out.splitlines()
-    told: dict[str, Any] = json.loads(line)
-    return told
+    printed: dict[str, Any] = json.loads(line)
+    return printed
 
 
 def test_rates_are_those_of_the_load(worker: NotaryProcess, bank: Bank, capsys: pytest.CaptureFixture[str]) -> None:
@@ -109,9 +109,9 @@ def test_a_worker_that_does_not_answer_is_a_row(worker: NotaryProcess, capsys: p
 def test_a_wrong_url(url: str, capsys: pytest.CaptureFixture[str]) -> None:
     """The error shows the bad URL, and a correct one."""
     assert main(["top", url]) == 2
-    told = capsys.readouterr().err
-    assert url in told
-    assert "http://127.0.0.1:8080" in told
+    printed = capsys.readouterr().err
+    assert url in printed
+    assert "http://127.0.0.1:8080" in printed
 
 
 @pytest.mark.seconds
@@ -190,10 +190,10 @@ def test_lines_where_there_is_no_terminal(worker: NotaryProcess) -> None:
     ours, theirs = os.pipe()
     process = run_top(worker.url, stdout=theirs)
     os.close(theirs)
-    with os.fdopen(ours, "rb") as told:
-        heads = [line for line in (told.readline() for _ in range(8)) if line.startswith(b"WORKER")]
+    with os.fdopen(ours, "rb") as printed:
+        heads = [line for line in (printed.readline() for _ in range(8)) if line.startswith(b"WORKER")]
         process.send_signal(signal.SIGINT)
-        rest = told.read()
+        rest = printed.read()
     assert len(heads) == 2
     assert b"\x1b" not in rest
     assert process.communicate()[1] == b""
@@ -209,9 +209,9 @@ class Screen:
         self.at = 0
         self.homes = 0
 
-    def take(self, told: str) -> None:
+    def take(self, printed: str) -> None:
         """Draw the text; fails on text that would wrap or scroll."""
-        for piece in re.findall(r"\x1b\[[0-9;]*[A-Za-z]|\r\n|[^\x1b\r\n]+", told):
+        for piece in re.findall(r"\x1b\[[0-9;]*[A-Za-z]|\r\n|[^\x1b\r\n]+", printed):
             if piece == "\x1b[H":
                 self.at, self.homes, column = 0, self.homes + 1, 0
             elif piece == "\x1b[2J":
@@ -233,19 +233,19 @@ def test_a_terminal_is_drawn_over(worker: NotaryProcess, bank: Bank, columns: in
     ours, theirs = pty.openpty()
     process = run_top(worker.url, nobody(), stdout=theirs, columns=columns, lines=lines)
     os.close(theirs)
-    told = b""
+    printed = b""
     with load(worker.url, bank):
-        while told.count(b"\x1b[H") < 4:
-            told += os.read(ours, 4096)
+        while printed.count(b"\x1b[H") < 4:
+            printed += os.read(ours, 4096)
         process.send_signal(signal.SIGINT)
         with contextlib.suppress(OSError):  # Linux raises this when the other side is closed
             while piece := os.read(ours, 4096):
-                told += piece
+                printed += piece
     os.close(ours)
     assert process.communicate()[1] == b""
     assert process.returncode == 0
     screen = Screen(columns, lines)
-    screen.take(told[: told.rindex(b"\x1b[J") + 3].decode())  # only Ctrl-C's line follows
+    screen.take(printed[: printed.rindex(b"\x1b[J") + 3].decode())  # only Ctrl-C's line follows
     assert screen.homes >= 4
     if columns == 120:
         assert screen.shown[1].startswith("WORKER")

@@ -205,14 +205,14 @@ def test_some_that_fail(folder: Folder) -> None:
     bad = [(at, {"log_time": 0}) for at in range(3, 12)]
     file = folder.put("decisions", as_lines(lines(*bad, (1, {"receipt": None}), (2, {"receipt": NOTARY.receipt(3)}))))
     assert folder.verify(file) == 1
-    told = folder.err.splitlines()
-    assert [line.split(": ")[1:3] for line in told[:3]] == [
+    printed = folder.err.splitlines()
+    assert [line.split(": ")[1:3] for line in printed[:3]] == [
         ["line 2", "malformed-receipt"],
         ["line 3", "wrong-position"],
         ["line 4", "wrong-root"],
     ]
-    assert len(told) == 6
-    assert told[-1] == "notary verify: 11 of 20 decisions do not verify"
+    assert len(printed) == 6
+    assert printed[-1] == "notary verify: 11 of 20 decisions do not verify"
     found = folder.found(file)
     assert (found["decisions"], found["failed"], found["reason"]) == (20, 11, "malformed-receipt")
     assert [each["line"] for each in found["failures"]] == [2, 3, 4, 5, 6]

@@ -189,8 +189,8 @@ class Worker:
 
     def _get(self, path: str) -> bytes:
         if path == "/v1/notary":
-            told = {"name": NAME, "origin": ORIGIN, "verifier_key": VERIFIER_KEY, "software_version": "1", "worker": "w"}
-            return reply(200, {**told, "limits": {"requests": 1000}})
+            returned = {"name": NAME, "origin": ORIGIN, "verifier_key": VERIFIER_KEY, "software_version": "1", "worker": "w"}
+            return reply(200, {**returned, "limits": {"requests": 1000}})
         kind, _, what = path.removeprefix("/v1/").partition("/")
         if kind == "states":
             return reply(

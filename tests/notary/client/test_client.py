@@ -142,7 +142,7 @@ async def test_the_url_that_answered_is_asked_first_the_next_time() -> None:
     assert (len(first.bodies), len(second.bodies)) == (1, 5)
 
 
-async def test_a_worker_that_asks_for_patience_is_not_asked_again_before() -> None:
+async def test_a_client_does_not_retry_before_retry_after() -> None:
     """With a Retry-After beyond the deadline the client tries the worker once, and the call ends at once."""
     worker = Worker(Notary(), ["429 quota-exceeded 86400"])
     with staged(worker) as urls, pytest.raises(Unanswered, match="because of quota-exceeded"):
@@ -340,8 +340,8 @@ async def test_lookups_return_transactions_states_and_the_notary() -> None:
             spent, free = request(1)["inputs"][0], request(2)["inputs"][0]
             found = await client.transaction(answer.transaction_id)
             assert found == answer
-            told = await client.transaction(answer.transaction_id, receipts=False)
-            assert told == msgspec.structs.replace(answer, receipt=None)
+            returned = await client.transaction(answer.transaction_id, receipts=False)
+            assert returned == msgspec.structs.replace(answer, receipt=None)
             assert await client.transaction(bytes.fromhex(answer.transaction_id)) == found
             assert await client.transaction("ab" * 32) is None
             assert (await client.state(spent)).position == 0
@@ -411,7 +411,7 @@ async def test_a_ticket_is_brought_back_to_who_gave_it() -> None:
     second = Worker(notary, ["503 overloaded 0; ticket second", "503 overloaded 0", "503 overloaded 0"])
     with staged(first, second) as urls:
         await submit(urls)
-    told = {worker: [headers.get("ticket") for headers in worker.headers] for worker in (first, second)}
-    assert told[first][:3] == [None, "first-1_A", None]
-    assert told[second][:2] == [None, "second"][: len(told[second])]
-    assert set(told[first][3:] + told[second][2:]) <= {None}
+    returned = {worker: [headers.get("ticket") for headers in worker.headers] for worker in (first, second)}
+    assert returned[first][:3] == [None, "first-1_A", None]
+    assert returned[second][:2] == [None, "second"][: len(returned[second])]
+    assert set(returned[first][3:] + returned[second][2:]) <= {None}

@@ -95,8 +95,8 @@ def check_answer(document: dict[str, Any], method: str, path: str, answer: httpx
     if operation is None:
         assert method == "HEAD" or answer.status_code in (400, 404, 405), f"{method} {path} -> {answer.status_code}"
         return
-    told = operation["responses"].get(str(answer.status_code)) or operation["responses"]["default"]
-    schema = told["content"][media_type]["schema"]
+    returned = operation["responses"].get(str(answer.status_code)) or operation["responses"]["default"]
+    schema = returned["content"][media_type]["schema"]
     if media_type.endswith("json"):
         Draft202012Validator({**schema, **schemas}).validate(json.loads(answer.content))
     if operation["operationId"] == "submit" and answer.status_code in (200, 202):
@@ -149,9 +149,9 @@ class Wire:
         """Returns the next answer, which must be a problem document."""
         status, headers, body = self.answer()
         assert headers["content-type"] == "application/problem+json", (status, body)
-        told: dict[str, Any] = json.loads(body)
-        assert told["status"] == status
-        return told
+        returned: dict[str, Any] = json.loads(body)
+        assert returned["status"] == status
+        return returned
 
     def is_closed(self) -> bool:
         """Returns true if the connection ends next, false if another answer comes first."""

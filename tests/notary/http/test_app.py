@@ -150,7 +150,7 @@ async def test_a_decision_may_take_longer_than_a_head(own_directory: NotaryDirec
         await writer.wait_closed()
 
 
-async def test_a_202_tells_what_is_decided(own_directory: NotaryDirectory, bank: Bank) -> None:
+async def test_a_202_has_the_decisions_made(own_directory: NotaryDirectory, bank: Bank) -> None:
     """A 202 has the decision of a transaction that is decided already, and null for the other."""
     async with serving(own_directory) as service:
         service.gate.set()

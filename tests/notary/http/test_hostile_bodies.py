@@ -187,7 +187,7 @@ def test_an_error_message_does_not_repeat_a_long_value(asking: Asking) -> None:
     assert answer.content.isascii()
 
 
-def test_an_unknown_party_is_told_so(asking: Asking) -> None:
+def test_an_unknown_party_gets_that_error(asking: Asking) -> None:
     """A party that is not registered gets 401 unknown-party."""
     answer = asking.post(Bank(f"O={MARKER}").body(spend()))
     assert (answer.status_code, answer.json()["type"]) == (401, "/problems/unknown-party")

@@ -57,9 +57,9 @@ def short(impatient: NotaryProcess) -> Iterator[Wire]:
 
 def test_a_declared_length_over_the_limit_is_refused_before_the_body_comes(wire: Wire) -> None:
     """A declared length over the limit gets 413 after the head, before the body is sent."""
-    told = wire.send(post_head(SUBMISSION_BYTES_MAX + 1)).problem()
-    assert (told["status"], told["type"]) == (413, "/problems/too-large")
-    assert str(SUBMISSION_BYTES_MAX) in told["detail"]
+    returned = wire.send(post_head(SUBMISSION_BYTES_MAX + 1)).problem()
+    assert (returned["status"], returned["type"]) == (413, "/problems/too-large")
+    assert str(SUBMISSION_BYTES_MAX) in returned["detail"]
 
 
 def test_a_body_that_was_refused_early_may_still_be_sent(wire: Wire) -> None:
@@ -82,8 +82,8 @@ def test_a_chunked_body_over_the_limit_is_refused(wire: Wire) -> None:
 
 def test_a_body_of_just_the_limit_is_read(wire: Wire) -> None:
     """A body of exactly 2 MiB is read; here it is rejected since it is no JSON."""
-    told = wire.send(post_head(SUBMISSION_BYTES_MAX) + b"x" * SUBMISSION_BYTES_MAX).problem()
-    assert (told["status"], told["type"]) == (400, "/problems/malformed")
+    returned = wire.send(post_head(SUBMISSION_BYTES_MAX) + b"x" * SUBMISSION_BYTES_MAX).problem()
+    assert (returned["status"], returned["type"]) == (400, "/problems/malformed")
 
 
 def test_a_chunked_body_is_a_body(wire: Wire) -> None:
@@ -99,9 +99,9 @@ def test_a_head_over_the_limit_is_refused(wire: Wire, pieces: int) -> None:
     size = len(head) // pieces + 1
     for at in range(0, len(head), size):
         wire.send(head[at : at + size])
-    told = wire.problem()
-    assert (told["status"], told["type"]) == (400, "/problems/malformed")
-    assert str(HEAD_BYTES_MAX) in told["detail"]
+    returned = wire.problem()
+    assert (returned["status"], returned["type"]) == (400, "/problems/malformed")
+    assert str(HEAD_BYTES_MAX) in returned["detail"]
     assert wire.is_closed()
 
 
@@ -117,17 +117,17 @@ def test_too_many_headers_are_refused(wire: Wire, where: str, count: int) -> Non
     if count < HEADERS_MAX and where == "head":
         assert wire.answer()[0] == 200
         return
-    told = wire.problem()
-    assert told["type"] == "/problems/malformed"
-    assert (str(HEADERS_MAX) in told["detail"]) is (count == HEADERS_MAX)
+    returned = wire.problem()
+    assert returned["type"] == "/problems/malformed"
+    assert (str(HEADERS_MAX) in returned["detail"]) is (count == HEADERS_MAX)
 
 
 @pytest.mark.parametrize("length", [1000, 20_000, HEAD_BYTES_MAX + 1, 1 << 20])
 def test_a_long_address_is_not_found_or_malformed(wire: Wire, length: int) -> None:
     """A URL of any length gets a 4xx with an excerpt of it."""
-    told = wire.send(b"GET /" + MARKER.encode() + b"x" * length + b" HTTP/1.1\r\nHost: notary\r\n\r\n").problem()
-    assert told["status"] == (404 if length < HEAD_BYTES_MAX else 400)
-    assert len(told["detail"]) < 300
+    returned = wire.send(b"GET /" + MARKER.encode() + b"x" * length + b" HTTP/1.1\r\nHost: notary\r\n\r\n").problem()
+    assert returned["status"] == (404 if length < HEAD_BYTES_MAX else 400)
+    assert len(returned["detail"]) < 300
 
 
 def test_many_headers_are_a_large_head(wire: Wire) -> None:
@@ -174,16 +174,16 @@ GARBAGE: dict[str, bytes] = {
 @pytest.mark.parametrize("sent", GARBAGE.values(), ids=GARBAGE)
 def test_what_is_not_http_is_malformed_and_ends_the_connection(wire: Wire, sent: bytes) -> None:
     """Garbage, and every ambiguous body length, gets one 4xx problem and a closed connection."""
-    told = wire.send(sent).problem()
-    assert (told["status"], told["type"]) in {(400, "/problems/malformed"), (404, "/problems/not-found")}
-    assert told["status"] == 400 or MARKER not in json.dumps(told)
+    returned = wire.send(sent).problem()
+    assert (returned["status"], returned["type"]) in {(400, "/problems/malformed"), (404, "/problems/not-found")}
+    assert returned["status"] == 400 or MARKER not in json.dumps(returned)
     assert wire.is_closed()
 
 
 def test_an_unknown_transfer_coding_is_refused(wire: Wire) -> None:
     """A body in an unknown transfer coding is rejected."""
-    told = wire.send(post_head(None, "Transfer-Encoding: gzip") + b"{}").problem()
-    assert 400 <= told["status"] < 500
+    returned = wire.send(post_head(None, "Transfer-Encoding: gzip") + b"{}").problem()
+    assert 400 <= returned["status"] < 500
 
 
 @pytest.mark.parametrize("protocol", ["websocket", "h2c"])
@@ -231,7 +231,7 @@ def test_a_call_of_http_1_0_is_answered_and_the_connection_closed(wire: Wire) ->
     assert wire.is_closed()
 
 
-def test_expect_100_continue_is_told_to_go_on(wire: Wire) -> None:
+def test_expect_100_continue_is_answered(wire: Wire) -> None:
     """A client with `Expect: 100-continue` is told to send its body."""
     wire.send(post_head(2, "Expect: 100-continue"))
     assert wire.answer()[0] == 100
@@ -248,9 +248,9 @@ def test_expect_100_continue_of_too_much_is_refused_at_once(wire: Wire) -> None:
 
 def test_a_body_that_stops_coming_is_malformed(short: Wire) -> None:
     """Half a body and then silence gets a 400 at the deadline for bodies."""
-    told = short.send(post_head(100) + b'{"party"').problem()
-    assert (told["status"], told["type"]) == (400, "/problems/malformed")
-    assert "not complete" in told["detail"]
+    returned = short.send(post_head(100) + b'{"party"').problem()
+    assert (returned["status"], returned["type"]) == (400, "/problems/malformed")
+    assert "not complete" in returned["detail"]
 
 
 def test_a_body_that_drips_is_malformed(short: Wire) -> None:

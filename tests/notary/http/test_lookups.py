@@ -17,7 +17,7 @@ from tests.notary.process import NotaryDirectory, NotaryProcess, serve
 HASH = "ab" * 32
 
 
-def test_a_transaction_is_told_as_it_was_decided(asking: Asking, bank: Bank) -> None:
+def test_a_transaction_is_returned_as_it_was_decided(asking: Asking, bank: Bank) -> None:
     """GET returns the decision of the submission's answer, without a receipt."""
     state = fresh_state()
     for decision in asking.decide(bank, spend(state), spend(state)):
@@ -30,7 +30,7 @@ def test_a_transaction_that_is_not_decided_is_not_found(asking: Asking) -> None:
     assert asking.get(f"/v1/transactions/{fresh_hash()}").json()["type"] == "/problems/not-found"
 
 
-def test_a_state_tells_who_consumed_it_by_hash_only(asking: Asking, bank: Bank) -> None:
+def test_a_state_names_its_consumer_by_hash_only(asking: Asking, bank: Bank) -> None:
     """A state's consumer is named by the hash of its id, never by the id; a state that is not consumed has none."""
     request = spend(state := fresh_state())
     assert asking.get(f"/v1/states/{state}").json() == {"state": state, "consumed_by": None, "position": None}
@@ -110,7 +110,7 @@ ALLOWED = {"/v1/submissions": "POST"} | dict.fromkeys(
 
 
 @pytest.mark.parametrize("path", ALLOWED)
-def test_another_method_is_told_which_are_allowed(asking: Asking, path: str) -> None:
+def test_another_method_gets_the_allowed_ones(asking: Asking, path: str) -> None:
     """A known path answers another method with 405 and `Allow`."""
     for method in ("GET", "HEAD", "POST", "PUT", "DELETE", "PATCH", "OPTIONS", "TRACE", "PROPFIND"):
         if method not in ALLOWED[path]:
@@ -130,11 +130,11 @@ def test_head_is_get_without_the_body(asking: Asking, path: str) -> None:
 
 def test_the_notary_says_who_it_is(asking: Asking) -> None:
     """`/v1/notary` returns name, origin, verifier key and limits, as clients need them."""
-    told = asking.get("/v1/notary").json()
-    assert (told["name"], told["origin"]) == (NOTARY, "notary.example/test")
-    assert told["verifier_key"].startswith("notary.example/test+")
-    assert told["keys"] == [{"verifier_key": told["verifier_key"], "endorsement": None}]
-    assert (told["limits"]["requests"], told["limits"]["submission_bytes"]) == (REQUESTS_MAX, SUBMISSION_BYTES_MAX)
+    returned = asking.get("/v1/notary").json()
+    assert (returned["name"], returned["origin"]) == (NOTARY, "notary.example/test")
+    assert returned["verifier_key"].startswith("notary.example/test+")
+    assert returned["keys"] == [{"verifier_key": returned["verifier_key"], "endorsement": None}]
+    assert (returned["limits"]["requests"], returned["limits"]["submission_bytes"]) == (REQUESTS_MAX, SUBMISSION_BYTES_MAX)
 
 
 def test_the_document_is_openapi_3_1(asking: Asking) -> None:
@@ -304,9 +304,9 @@ def test_a_worker_without_a_log_is_alive_and_not_ready(own_directory: NotaryDire
             assert (answer.status_code, answer.json()["type"]) == (503, "/problems/not-ready")
             assert int(answer.headers["retry-after"]) >= 1
         process.terminate()
-        ready_line, told = process.communicate(timeout=30)
+        ready_line, returned = process.communicate(timeout=30)
         assert (process.returncode, ready_line) == (0, "")
-        assert "Traceback" not in told
+        assert "Traceback" not in returned
     finally:
         process.kill()
         process.communicate()

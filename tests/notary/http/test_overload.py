@@ -14,7 +14,7 @@ from tests.notary.http.test_app import Service, serving
 from tests.notary.party import Bank, spend
 from tests.notary.process import NotaryDirectory
 
-Told = TypeVar("Told")
+Result = TypeVar("Result")
 GET = b"GET /v1/notary HTTP/1.1\r\nHost: notary\r\n\r\n"
 
 
@@ -30,10 +30,10 @@ async def overloaded(directory: NotaryDirectory, bank: Bank, *, head_s_max: floa
         assert service.worker.index.position_next == 2
 
 
-async def by_hand(service: Service, talk: Callable[[Wire], Told]) -> Told:
+async def by_hand(service: Service, talk: Callable[[Wire], Result]) -> Result:
     """Run the client's part on a raw connection, in a thread."""
 
-    def connected() -> Told:
+    def connected() -> Result:
         with Wire(str(service.http.base_url)) as wire:
             return talk(wire)
 
@@ -47,9 +47,9 @@ async def test_refused_without_being_read(own_directory: NotaryDirectory, bank: 
         statuses = []
         for _ in range(2):
             wire.send(b"POST /v1/submissions?receipts=false HTTP/1.1\r\nHost: n\r\nContent-Length: 5\r\n\r\n[not ")
-            told = wire.problem()
-            assert told["type"] == "/problems/overloaded"
-            statuses.append(told["status"])
+            returned = wire.problem()
+            assert returned["type"] == "/problems/overloaded"
+            statuses.append(returned["status"])
             statuses.append(wire.send(GET).answer()[0])
         return statuses
 
@@ -94,7 +94,7 @@ async def test_a_body_that_breaks_off_into_nonsense(own_directory: NotaryDirecto
         assert await by_hand(service, talk) == (503, True)
 
 
-async def test_who_asks_first_is_told_first(own_directory: NotaryDirectory, bank: Bank) -> None:
+async def test_submissions_are_answered_in_their_order(own_directory: NotaryDirectory, bank: Bank) -> None:
     """With `Expect: 100-continue` the 503 comes instead of 100."""
 
     def talk(wire: Wire) -> int:

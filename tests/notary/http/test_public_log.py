@@ -172,7 +172,7 @@ def test_a_wait_that_is_none_is_malformed(asking: Asking, wait: str) -> None:
     assert asking.http.get(f"/v1/transactions/{fresh_hash()}", params={"wait": wait}).status_code == 400
 
 
-def test_what_is_told_after_an_answer_never_contradicts_it(asking: Asking, bank: Bank) -> None:
+def test_reads_after_an_answer_never_contradict_it(asking: Asking, bank: Bank) -> None:
     """Right after an answer the same worker returns the same transaction and states, and its checkpoint covers the decision."""
     for _ in range(20):
         state = fresh_state()

@@ -207,7 +207,7 @@ def test_the_notarys_client(own_directory: NotaryDirectory, bank: Bank, serve_tl
             client.notary(deadline_s=1.5)
 
 
-def test_what_the_client_is_told_to_do(serve_tls: Callable[..., Service]) -> None:
+def test_the_client_gets_the_remedy(serve_tls: Callable[..., Service]) -> None:
     """An error for a missing authority, or for the wrong one of two ports, names the right flag or URL."""
     (health,) = free_ports(1)
     service = serve_tls(HTTP_HEALTH_LISTEN=f"127.0.0.1:{health}")
@@ -368,7 +368,7 @@ def test_files_that_are_wrong_at_the_start(own_directory: NotaryDirectory, name:
     authority.put(own_directory.path / "client-ca.pem")
     authority.server().put(own_directory.path, "server")
     harm(own_directory.path / name)
-    code, told = serve_in_vain(own_directory.config, **tls_settings(), HTTP_TLS_CLIENT_CA_FILE="client-ca.pem")
-    assert (code, "Traceback" in told) == (2, False), told
-    assert why in told
-    assert str(own_directory.path / name) in told
+    code, returned = serve_in_vain(own_directory.config, **tls_settings(), HTTP_TLS_CLIENT_CA_FILE="client-ca.pem")
+    assert (code, "Traceback" in returned) == (2, False), returned
+    assert why in returned
+    assert str(own_directory.path / name) in returned

@@ -62,9 +62,9 @@ def test_the_submissions_of_the_vectors_are_admitted(vectors_worker: Asking) -> 
         body = {"party": VECTORS["party"], "signature": vector["signature"], "requests": requests}
         answer = vectors_worker.post(json.dumps(body).encode())
         assert answer.status_code == 200, answer.text
-        told = [decision["transaction_id"] for decision in answer.json()["decisions"]]
-        assert told == [each["transaction_id"] for each in vectors]
-        assert told == [transaction_id(request, VECTORS["notary"]) for request in requests]
+        returned = [decision["transaction_id"] for decision in answer.json()["decisions"]]
+        assert returned == [each["transaction_id"] for each in vectors]
+        assert returned == [transaction_id(request, VECTORS["notary"]) for request in requests]
 
 
 def test_a_first_spend_is_committed(asking: Asking, bank: Bank) -> None:
@@ -148,7 +148,7 @@ WINDOWS: dict[str, tuple[int | None, int | None, str]] = {
 
 
 @pytest.mark.parametrize(("start", "until", "outcome"), WINDOWS.values(), ids=WINDOWS)
-def test_a_window_is_judged_by_log_time(asking: Asking, bank: Bank, start: int | None, until: int | None, outcome: str) -> None:
+def test_a_window_is_compared_with_log_time(asking: Asking, bank: Bank, start: int | None, until: int | None, outcome: str) -> None:
     """Outside its window a transaction is rejected, and consumes nothing."""
     state = fresh_state()
     (decision,) = asking.decide(bank, spend(state, time_window={"from": start, "until": until}))
@@ -265,8 +265,8 @@ def test_submissions_of_many_connections_are_all_decided(worker: NotaryProcess, 
         with wire:
             answers.append(json.loads(wire.answer()[2])["decisions"][0])
     (committed,) = [answer for answer in answers if answer["outcome"] == "committed"]
-    told = {conflict["consumed_by"] for answer in answers for conflict in answer["conflicts"]}
-    assert told == {sha256_of_id(committed["transaction_id"])}
+    returned = {conflict["consumed_by"] for answer in answers for conflict in answer["conflicts"]}
+    assert returned == {sha256_of_id(committed["transaction_id"])}
 
 
 def test_a_quota_is_answered_with_when_to_come_again(

@@ -57,7 +57,7 @@ class Counting(Call):
             count += 1
         return count
 
-    def told(self) -> tuple[int, Any]:
+    def returned(self) -> tuple[int, Any]:
         """Returns status and body of the answer."""
         status, _, body = self.found.result()
         return status, json.loads(body)
@@ -87,7 +87,7 @@ async def test_an_old_submission_is_answered_in_pieces(service: Service, bank: B
     assert not retry.found.done()
     # Two look-ups and a receipt each, in turns of 900 us at most.
     assert await retry.turns() > COUNT * 17 // (TURN_US + SHARE_US) - 5
-    assert retry.told() == (200, {"decisions": first})
+    assert retry.returned() == (200, {"decisions": first})
 
 
 async def test_the_leaves_of_a_tile_are_read_in_pieces(service: Service, bank: Bank) -> None:
@@ -110,7 +110,7 @@ async def test_many_conflicts_are_read_and_written_in_pieces(service: Service, b
     call = look_up(service, f"/v1/transactions/{transaction_id(loser)}")
     assert await call.turns() >= 2 * len(states) // (TURN_US + SHARE_US)
     del whole["receipt"]
-    assert call.told() == (200, whole)
+    assert call.returned() == (200, whole)
 
 
 async def test_answers_are_made_address_by_address_and_party_by_party(service: Service) -> None:
@@ -154,22 +154,22 @@ async def test_what_is_decided_but_for_the_last_one_goes_to_the_log(service: Ser
     fits = submit(service, bank.body(*requests[2:], spend()))
     service.gate.set()
     await fits.found
-    status, told = fits.told()
+    status, returned = fits.returned()
     assert status == 200
-    assert [one["position"] for one in told["decisions"][:-1]] == list(range(2, COUNT))
+    assert [one["position"] for one in returned["decisions"][:-1]] == list(range(2, COUNT))
 
 
-async def test_who_ends_between_two_pieces_tells_nothing_more(service: Service, bank: Bank) -> None:
+async def test_a_worker_that_ends_between_two_pieces_returns_nothing_more(service: Service, bank: Bank) -> None:
     """Submissions get a 202 without a decision, look-ups a 503; nothing is read from a worker that has ended."""
     body = bank.body(*[spend() for _ in range(COUNT)])
     await service.post(body)
-    looks, retry, told = look_up(service, "/tile/entries/000"), submit(service, body), submit(service, body)
+    looks, retry, submitted = look_up(service, "/tile/entries/000"), submit(service, body), submit(service, body)
     for _ in range(3):
         await asyncio.sleep(0)
     service.app.detach("it ends")
-    await asyncio.gather(looks.turns(), retry.turns(), told.turns())
-    assert looks.told()[0] == 503
-    assert retry.told() == told.told() == (202, {"decisions": [None] * COUNT})
+    await asyncio.gather(looks.turns(), retry.turns(), submitted.turns())
+    assert looks.returned()[0] == 503
+    assert retry.returned() == submitted.returned() == (202, {"decisions": [None] * COUNT})
     await service.app.idle()
 
 
@@ -207,7 +207,7 @@ async def test_an_answer_after_the_end_is_counted(service: Service, bank: Bank) 
     service.app.detach("it ends")
     late = look_up(service, "/v1/notary")
     await late.turns()
-    assert late.told()[0] == 503
+    assert late.returned()[0] == 503
     assert service.app.metrics is not None
     assert b'notary_http_answers_total{call="/v1/notary",status="503"} 1.0' in service.app.metrics.text()
 

@@ -117,7 +117,7 @@ def test_leaves_and_roots_of_any_part(index: Index) -> None:
 
 @pytest.mark.parametrize(("level", "number"), [(0, 3), (0, 200), (1, 0)])
 @pytest.mark.parametrize("at", [0, 8191])
-def test_a_tile_that_was_changed_is_not_told(copied: Path, level: int, number: int, at: int) -> None:
+def test_a_tile_that_was_changed_is_not_returned(copied: Path, level: int, number: int, at: int) -> None:
     """A flipped bit in a full tile contradicts the tile above: the tile is not returned, and the index never opens again."""
     key = index_rows.tile_key(level, number)
     alter(copied, TILES, key, flipped(row_of(copied, TILES, key), at))
@@ -129,7 +129,7 @@ def test_a_tile_that_was_changed_is_not_told(copied: Path, level: int, number: i
         opened(copied)
 
 
-def test_a_tile_that_was_cut_is_not_told(copied: Path) -> None:
+def test_a_tile_that_was_cut_is_not_returned(copied: Path) -> None:
     """A tile that should be full and is cut off is not returned."""
     key = index_rows.tile_key(0, 3)
     alter(copied, TILES, key, row_of(copied, TILES, key)[:320])
@@ -159,7 +159,7 @@ def test_a_row_that_was_changed_is_found_by_the_audit(copied: Path, which: str) 
     index.close()
 
 
-def test_after_a_write_that_failed_nothing_is_told_and_nobody_is_condemned(copied: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_after_a_failed_write_nothing_is_returned_and_no_index_is_quarantined(copied: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """After a failed write memory is ahead of the disk: every query raises `Fatal`, and the next start has a sound index."""
     index = opened(copied)
 
@@ -201,7 +201,7 @@ def test_roots_are_compared_at_their_place_in_the_step(index: Index) -> None:
     assert index.agreement.size_last == 0
 
 
-def test_a_condemned_index_stays_so(copied: Path) -> None:
+def test_a_quarantined_index_stays_so(copied: Path) -> None:
     """Two other workers have another root: the step is written together with the quarantine mark, and the index no longer opens."""
     index = opened(copied)
     roots = [RootSeen(name, number, WHOLE, bytes(32), 0, frozenset("abc"), 0) for number, name in enumerate("bc", 2)]

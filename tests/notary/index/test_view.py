@@ -120,7 +120,7 @@ def test_a_missing_file_names_the_index(whole: Path, tmp_path: Path, pattern: st
     shutil.copytree(whole, directory)
     for file in directory.glob(pattern):
         file.unlink()
-    with pytest.raises(Fatal, match=rf"the index {directory} (is damaged|does not open)") as told, viewing(directory):
+    with pytest.raises(Fatal, match=rf"the index {directory} (is damaged|does not open)") as returned, viewing(directory):
         pass
-    assert ".export-" not in str(told.value)
+    assert ".export-" not in str(returned.value)
     assert not list(directory.glob(".*"))

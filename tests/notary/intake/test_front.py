@@ -90,7 +90,7 @@ async def test_it_reads_no_bodies_while_its_worker_takes_no_calls(fronted: Front
         await ended(calls)
 
 
-async def test_a_crowd_does_not_keep_it_from_hearing_its_worker(fronted: Fronted) -> None:
+async def test_a_burst_does_not_delay_the_messages_of_its_worker(fronted: Fronted) -> None:
     """In a burst the first submissions are handed over; when the worker's queue is full, the others are not even checked."""
     loop = asyncio.get_running_loop()
     async with fronted.running():

@@ -67,13 +67,13 @@ def test_a_process_killed_under_calls_is_started_again(own_directory: NotaryDire
         time.sleep(0.02)
     assert other in now
     # More connections than chance would give to one process alone.
-    for requests, (status, told) in list(zip(submissions, answers, strict=True)):
+    for requests, (status, returned) in list(zip(submissions, answers, strict=True)):
         with Asking(process.url) as asking:
             found = asking.decide(bank, *requests)
         if status == 200:
-            for decision in told["decisions"]:
+            for decision in returned["decisions"]:
                 del decision["receipt"]
-            assert found == told["decisions"]
+            assert found == returned["decisions"]
     assert f"intake process {process.name}/" in process.stderr()
     assert "ended with -9, starting it again" in process.stderr()
     assert process.stop() == 0
@@ -121,13 +121,13 @@ def test_every_answer_is_counted_once(own_directory: NotaryDirectory, bank: Bank
         assert asking.post(Bank("O=Nobody").body(spend())).status_code == 401
         assert asking.post(NOT_JSON).status_code == asking.post(NOT_JSON).status_code == 400
         assert asking.get(f"/v1/transactions/{transaction_id(forged)}").status_code == 404
-        told = asking.metrics()
-        answers = {labels: value for (name, labels), value in told.items() if name == "notary_http_answers_total"}
+        returned = asking.metrics()
+        answers = {labels: value for (name, labels), value in returned.items() if name == "notary_http_answers_total"}
         submissions = {dict(labels)["status"]: value for labels, value in answers.items() if ("call", "/v1/submissions") in labels}
         assert submissions == {"200": 3, "403": 1, "401": 1, "400": 2}
-        assert told["notary_submission_seconds_count", ()] == 7
+        assert returned["notary_submission_seconds_count", ()] == 7
         assert answers[("call", "/v1/transactions/"), ("status", "404")] == 1
-        assert told["notary_positions", ()] == 3
+        assert returned["notary_positions", ()] == 3
     assert process.stop() == 0
 
 

@@ -69,7 +69,7 @@ def test_who_signed_it() -> None:
     assert refused(NOTE.replace("blank", "Blank")) == "bad-signature"
 
 
-def test_a_bad_signature_refuses_the_note_whoever_else_signed_it() -> None:
+def test_a_bad_signature_rejects_the_note_despite_other_signatures() -> None:
     """One known key with a bad signature of any length makes a note invalid, also beside a good signature."""
     bad = "— bob.example " + base64_of(BOB.key_id + bytes(64)) + "\n"
     short = "— bob.example " + base64_of(BOB.key_id + b"x") + "\n"

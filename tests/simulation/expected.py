@@ -18,7 +18,7 @@ Decided = dict[str, Any]
 
 
 @dataclass(frozen=True)
-class Told:
+class Compared:
     """The answers that are compared with the log."""
 
     history: History
@@ -26,13 +26,13 @@ class Told:
     looked_up: list[Decided]
 
 
-def told(world: "World", replayed: Replayed) -> Told:
+def compared(world: "World", replayed: Replayed) -> Compared:
     """Returns all answers except the expected failures, which differ from the log because of a fault."""
     calls: list[Call] = []
     proven: list[Decided] = []
     for number, call in enumerate(world.history.calls):
         name, at_s, unmet = call.url, call.answered_s, world.losses.unmet(world.clients.calls.met_in_call.get(number, frozenset()))
-        decisions = [None if one is None or _excused(world, replayed, name, at_s, unmet, one) else one for one in call.decisions]
+        decisions = [None if one is None or _is_expected(world, replayed, name, at_s, unmet, one) else one for one in call.decisions]
         same = decisions == list(call.decisions)
         calls.append(call if same else replace(call, status=202, decisions=decisions, body=None))
         proven += [
@@ -41,16 +41,16 @@ def told(world: "World", replayed: Replayed) -> Told:
     looked_up = [
         one
         for name, at_s, one in world.clients.looked_up
-        if not _excused(world, replayed, name, at_s, world.losses.unmet(world.clients.calls.met_when_told(one)), one)
+        if not _is_expected(world, replayed, name, at_s, world.losses.unmet(world.clients.calls.met_when_returned(one)), one)
     ]
-    return Told(History(calls, world.history.submissions), proven, looked_up)
+    return Compared(History(calls, world.history.submissions), proven, looked_up)
 
 
 def contradictions(world: "World") -> list[str]:
     """Returns the answers of two workers that contradict each other, though both knew of all losses until then (S1).
 
-    The final log decides which answers stand, and the decisions that `told` leaves out have been lost since. Here no failure is expected:
-    between two losses there is one log, and all workers that have met the earlier losses answer from that one.
+    The final log decides which answers stand, and the decisions that `compared` leaves out have been lost since. Here no failure is
+    expected: between two losses there is one log, and all workers that have met the earlier losses answer from that one.
     """
     damages = world.losses.damages
     found: list[str] = []
@@ -78,7 +78,8 @@ def _answers(world: "World") -> Iterator[tuple[str, float, frozenset[int], Decid
                 met = world.clients.calls.met_in_call.get(number, frozenset())
                 yield call.url, call.answered_s, met, {member: value for member, value in one.items() if member != "receipt"}
     for name, at_s, one in world.clients.looked_up:
-        yield name, at_s, world.clients.calls.met_when_told(one), {member: value for member, value in one.items() if member != "receipt"}
+        plain = {member: value for member, value in one.items() if member != "receipt"}
+        yield name, at_s, world.clients.calls.met_when_returned(one), plain
 
 
 def index_violations(world: "World", replayed: Replayed) -> list[Violation]:
@@ -99,27 +100,27 @@ def wrong_roots(world: "World", replayed: Replayed) -> list[str]:
     roots = [root for root in replayed.checkpoints if root.counted]
     world.counts["checkpoints"] = len(roots)
     wrong = [root for root in roots if root.size > len(replayed.decisions) or root.root != replayed.root(root.size)]
-    excused = [root for root in wrong if any(one.wrote(replayed.incarnations[root.incarnation - 1].nonce) for one in world.divergences)]
-    world.counts["wrong roots"] = len(excused)
+    expected = [root for root in wrong if any(one.wrote(replayed.incarnations[root.incarnation - 1].nonce) for one in world.divergences)]
+    world.counts["wrong roots"] = len(expected)
     return [
         f"checkpoint of life {root.incarnation} at {root.size} decisions has another root than the log"
         for root in wrong
-        if root not in excused
+        if root not in expected
     ]
 
 
-def _excused(world: "World", replayed: Replayed, name: str, at_s: float, unmet: frozenset[int], decision: Decided) -> bool:
+def _is_expected(world: "World", replayed: Replayed, name: str, at_s: float, unmet: frozenset[int], decision: Decided) -> bool:
     plain = {member: value for member, value in decision.items() if member != "receipt"}
     if not plain:
         return False
     if unmet and world.losses.explains(unmet, plain):
         # It may have been decided again with the same outcome, at another log time.
-        world.count("excused answers from a lost log")
+        world.count("answers from a lost log")
         return True
     if plain in replayed.decisions[plain["position"] :][:1]:
         return False
     if any(one.excuses(name, at_s) and one.explains(plain, replayed) for one in world.divergences):
-        world.count("excused answers of a diverged index")
+        world.count("answers of a diverged index")
         return True
     return False
 

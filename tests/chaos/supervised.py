@@ -1,4 +1,4 @@
-"""`notary serve` that is killed when the test's process ends for any reason: `python -m tests.chaos.leashed serve ...`.
+"""`notary serve` that is killed when the test's process ends for any reason: `python -m tests.chaos.supervised serve ...`.
 
 A test that is killed with SIGKILL cannot end its workers. The kernel does (prctl's PR_SET_PDEATHSIG, Linux only).
 """

@@ -10,7 +10,7 @@ Asked = Mapping[str, Any]
 """A request as the contract's JSON object."""
 
 
-def judge(request: Asked, consumer: Mapping[str, str], log_time: int) -> tuple[str | None, list[dict[str, str]]]:
+def expected_reason(request: Asked, consumer: Mapping[str, str], log_time: int) -> tuple[str | None, list[dict[str, str]]]:
     """Returns (reason or None, conflicts). `consumer`: the hash of the consuming transaction's id, by the text of a consumed state."""
     for kind, states in (("input", request.get("inputs", ())), ("reference", request.get("references", ()))):
         taken = [state for state in states if state in consumer]

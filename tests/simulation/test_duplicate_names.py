@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import pytest
 
 from tests.checkers.records import Entry, Fence, Ordering, Register, Retire, View
-from tests.simulation.namesakes import lost_quickly
+from tests.simulation.duplicate_names import lost_quickly
 
 OWN = [b"o%015d" % number for number in range(9)]
 LONG_S = 200.0

@@ -17,7 +17,7 @@ from tests.chaos.scene import Scene
 BROKER_ENDS_S = 5.0
 
 
-async def torment(scene: Scene, load: Sequence[Load], seconds: float, victims: Mapping[str, Sequence[str]]) -> None:
+async def inject(scene: Scene, load: Sequence[Load], seconds: float, victims: Mapping[str, Sequence[str]]) -> None:
     """Run rounds of faults for `seconds`; after each one all workers must become ready again, and all clients must make progress."""
     end_s = time.monotonic() + seconds
     for of_round in faults.rounds(scene.seed, victims):

@@ -55,7 +55,7 @@ def genesis(partitions: int) -> bytes:
     return sign_record(record, NO_LOG_ID, OWNER)
 
 
-class Premises:
+class Deployment:
     """The configuration directory of one notary, and the two parties that its parties file lists."""
 
     def __init__(self) -> None:
@@ -106,9 +106,9 @@ def _verifier(key: Ed25519PrivateKey) -> VerifierKey:
 
 
 @functools.cache
-def premises() -> Premises:
+def deployment() -> Deployment:
     """Returns the fixture of this process, made at the first call."""
-    return Premises()
+    return Deployment()
 
 
 LOG_IDS: dict[int, bytes] = {}
