@@ -25,14 +25,13 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor
 from typing import Generic, Protocol, TypeVar
 
-import msgspec
-
 from joiner.core import Joiner
 from joiner.evidence import Evidence
 from joiner.look import Recheck, contradiction, examine, find_again, sought, to_find_again
 from joiner.proposals import Proposals
 from joiner.ready import OrderedBatch, Ready
 from joiner.sender import Sender
+from joiner.settings import DriverSettings
 from joiner.stalled import StallDetector
 from ordering.errors import Fatal, FatalCode, NotReady, OutOfRange
 from ordering.log import ORDERING, Log, Reader, Record
@@ -68,21 +67,6 @@ class Applier(Protocol[D_co]):
     def apply(self, ready: Ready) -> Sequence[Sequence[D_co]]:
         """Decide the step's batches and make them durable, all or nothing; returns the decisions, a sequence for each batch."""
         ...
-
-
-class DriverSettings(msgspec.Struct, frozen=True):
-    """The intervals, timeouts and clock limits of the driver."""
-
-    poll_ms: int = 50
-    watch_s: float = 1.0
-    stall_s: float = 10.0
-    unreachable_s: float = 3.0
-    stood_still_s: float = 2.0  # a process that did not run for so long counts as interrupted: no broker dies and restarts sooner
-    contradiction_s: float = 10.0  # ten metadata ages (ordering/connection.py): by then other brokers were asked too
-    clock_alarm_ms: int = 60_000
-    clock_behind_ms_max: int = 600_000
-    clock_ahead_ms_max: int = 31 * 86_400_000  # a notary may be idle for a month
-    clock_accepted: bool = False  # an operator has confirmed the clock
 
 
 class Driver(Generic[Decision]):
@@ -127,7 +111,7 @@ class Driver(Generic[Decision]):
         self._look_wanted = False
         self._looked_at_s = now_s() - LOOK_AGAIN_S
         self._proposals = Proposals(
-            log, joiner, sender, self._read_next, now_s, settings.watch_s, settings.poll_ms / 1000, settings.contradiction_s
+            log, joiner, sender, self._read_next, now_s, settings.watch_s, settings.poll_s, settings.contradiction_s
         )
         self._polls = self._polls_seen = self._interruptions_seen = 0
         self._ran_at_s = now_s()
@@ -358,7 +342,7 @@ class Driver(Generic[Decision]):
 
     async def _prepare(self) -> Sequence[Request]:
         """Decode a large batch at the head in pieces, between which other tasks have turns; returns its requests, if there is one."""
-        pieces = self.joiner.prepare()
+        pieces = self.joiner.prepare(self._sender.unresolved)
         while True:
             try:
                 next(pieces)
@@ -376,7 +360,11 @@ class Driver(Generic[Decision]):
     def _verify(self, records: Sequence[Record]) -> "asyncio.Future[dict[bytes, bytes]] | dict[bytes, bytes]":
         """Verify signatures in a thread if there are enough; returns, by record value, the key in force for each value signed with it."""
         log_state = self.joiner.log_state
-        if log_state is None or len(values := self.joiner.to_verify(records)) <= VERIFY_HERE_MAX or self._executor is None:
+        if (
+            log_state is None
+            or len(values := self.joiner.to_verify(records, self._sender.unresolved)) <= VERIFY_HERE_MAX
+            or self._executor is None
+        ):
             return {}
         return asyncio.get_running_loop().run_in_executor(self._executor, _signed, values, log_state.log_id, log_state.key)
 
@@ -412,7 +400,7 @@ class Driver(Generic[Decision]):
         return ""
 
     def _step(self, records: Sequence[Record], tasks: asyncio.TaskGroup, signed_by: Mapping[bytes, bytes] | None = None) -> Ready:
-        ready = self.joiner.step(records, int(self._now_s() * 1_000), signed_by)
+        ready = self.joiner.step(records, int(self._now_s() * 1_000), signed_by, self._sender.unresolved)
         if ready.advanced:
             outcomes = self._applier.apply(ready)
             # A crash here: decided and durable, but not answered. A retry gets the same decisions.

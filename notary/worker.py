@@ -10,10 +10,9 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from joiner import Batch, Driver, Joiner, QueueLimits, Ready, Sender, SenderSettings
+from joiner import Driver, Joiner, Ready, Sender
 from notary import keys
 from notary.access import check_writable
-from notary.config import Config
 from notary.decision import Decision
 from notary.gate import Gate
 from notary.index import TILE_US, Index
@@ -26,6 +25,7 @@ from notary.self_check import SelfCheck
 from notary.snapshots.schedule import SnapshotSchedule
 from notary.tickets import Tickets
 from notary.topic_watch import TopicWatch
+from notary.tracing import tracing_of
 from notary.version import VERSION
 from notary.wire import encode_in_pieces
 from ordering.clock import clock_ms
@@ -39,7 +39,7 @@ from ordering.pieces import Pieces
 from ordering.records import Genesis
 
 if TYPE_CHECKING:
-    from notary.tracing import Tracing
+    from notary.config import Config
 
 logger = logging.getLogger("notary.worker")
 
@@ -49,7 +49,7 @@ RECEIPT_US: Final = 5
 """The making of a receipt from tiles that are in memory."""
 
 
-async def open_log(config: Config) -> Log:
+async def open_log(config: "Config") -> Log:
     """The log that the configuration names. Raises `NotReady` while it is away, `ConfigurationError` or `Fatal` if it is not fit."""
     if config.log.kind == "embedded":
         check_writable(config.path(config.log.directory), "the log", "`[log] directory` (NOTARY_LOG_DIRECTORY)")
@@ -63,14 +63,14 @@ async def open_log(config: Config) -> Log:
     )
 
 
-async def identify(config: Config, log: Log) -> tuple[str, str]:
+async def identify(config: "Config", log: Log) -> tuple[str, str]:
     """Returns (notary name, identity) of a log, by which an index belongs to it. Raises `ConfigurationError` for another notary's log."""
     genesis, log_id = await read_genesis(log)
     check_genesis(config, genesis)
     return genesis.notary_name, f"{log.identity} {log_id.hex()}"
 
 
-def check_genesis(config: Config, genesis: Genesis) -> None:
+def check_genesis(config: "Config", genesis: Genesis) -> None:
     """Raise `ConfigurationError` where the configuration says otherwise than the log's genesis record (R10)."""
     for what, configured, found in (("name", config.name, genesis.notary_name), ("origin", config.origin, genesis.origin)):
         if configured != found:
@@ -78,19 +78,6 @@ def check_genesis(config: Config, genesis: Genesis) -> None:
                 f"the configuration says {what} = {configured!r}, and this log's is {found!r}: it belongs to notary"
                 f" {genesis.notary_name!r}. Correct the {what}, or name this notary's own log"
             )
-
-
-def _tracing(config: Config) -> "Tracing | None":
-    """The traces that the configuration asks for. Raises `ConfigurationError` where OpenTelemetry is missing."""
-    if not config.tracing.endpoint:
-        return None
-    try:
-        from notary.tracing import Tracing  # here: who does not trace needs no OpenTelemetry, and pays nothing for it
-    except ImportError as problem:
-        raise ConfigurationError(
-            f"`[tracing] endpoint` is set, and OpenTelemetry is not installed ({problem}): pip install 'kafka-notary[traces]'"
-        ) from None
-    return Tracing(config.tracing, config.name, config.worker.name)
 
 
 class Environment(msgspec.Struct, frozen=True):
@@ -109,7 +96,7 @@ class Environment(msgspec.Struct, frozen=True):
 class Worker:
     """The parts of one worker, wired. `run` lives until it is cancelled or a part says `Fatal`."""
 
-    def __init__(self, config: Config, log: Log, index: Index, environment: Environment | None = None) -> None:
+    def __init__(self, config: "Config", log: Log, index: Index, environment: Environment | None = None) -> None:
         around = environment or Environment()
         self.config = config
         self.clock_ms = around.clock_ms
@@ -127,23 +114,15 @@ class Worker:
         self.issuer = Issuer(config.origin, key, index.tree.view)
         self.parties = Parties(config.path(config.parties_file))
         self.metrics = Metrics()
-        own: dict[tuple[int, int], Batch[Decision]] = {}
-        joiner = Joiner(state, config.joiner_limits, own, config.worker.name)
+        joiner = Joiner(state, config.joiner, config.worker.name)
         self.sender: Sender[Decision] = Sender(
             log,
             joiner,
             self.keyring,
-            own,
-            SenderSettings(
-                worker_name=config.worker.name,
-                software_version=VERSION,
-                data_centre=config.worker.data_centre or None,
-                queue=QueueLimits(
-                    pending_requests_max=config.limits.pending_requests_max,
-                    pending_bytes_max=config.limits.pending_bytes_max,
-                    pending_s_max=config.limits.pending_ms_max / 1000,
-                ),
-            ),
+            config.worker.name,
+            VERSION,
+            config.sender,
+            config.queue,
             around.clock_ms,
             around.nonce,
         )
@@ -154,15 +133,15 @@ class Worker:
             self.parties,
             self._closed,
             around.now_s,
-            bytes_max=config.limits.pending_bytes_max,
-            body_s_max=config.http.body_ms_max / 1000,
+            bytes_max=config.queue.pending_bytes_max,
+            body_s_max=config.http.body_s,
             turn_s_max=GATE_TURN_S,
             room=self.sender.queue,
-            quota=Quota(config.limits.party_requests_per_s, around.now_s, self.parties.requests_per_s_of),
+            quota=Quota(config.quota.party_requests_per_s, around.now_s, self.parties.requests_per_s_of),
             tickets=self.tickets,
         )
         self._verifiers = ThreadPoolExecutor(2, thread_name_prefix="log-signatures") if around.threads else None
-        self.tracing = _tracing(config)
+        self.tracing = tracing_of(config.tracing, config.name, config.worker.name)
         if self.tracing is not None:
             self.sender.sending = self.tracing.sending
             self.metrics.watch_spans(self.tracing.spans)
@@ -171,13 +150,13 @@ class Worker:
             joiner,
             index if self.tracing is None else self.tracing.applier(index),
             self.sender,
-            config.driver_settings,
+            config.driver,
             around.clock_ms,
             self._observe,
             around.now_s,
             self._verifiers,
         )
-        self.self_check = SelfCheck(config.worker.name, self.driver, self.sender, index, config.self_check_settings, around.now_s)
+        self.self_check = SelfCheck(config.worker.name, self.driver, self.sender, index, config.self_check, around.now_s)
         self.topic_watch = TopicWatch(config)
         self.snapshots = SnapshotSchedule(config, lambda: self.not_ready() is None, around.clock_ms)
         self._decided: dict[TransactionId, list[Callable[[], None]]] = {}
@@ -191,7 +170,7 @@ class Worker:
             self.metrics.watch_brokers(log.brokers)
 
     @classmethod
-    async def start(cls, config: Config, log: Log) -> "Worker":
+    async def start(cls, config: "Config", log: Log) -> "Worker":
         """A worker on an open log that is its notary's, its index opened. Raises `ConfigurationError`, `Fatal` or `NotReady`."""
         notary_name, log_identity = await identify(config, log)
         index = Index.open(
@@ -199,7 +178,7 @@ class Worker:
             notary_name=notary_name,
             log_identity=log_identity,
             worker_name=config.worker.name,
-            settings=config.index_settings,
+            settings=config.index,
         )
         try:
             return cls(config, log, index)
@@ -209,7 +188,7 @@ class Worker:
 
     def not_ready(self) -> str | None:
         """Why this worker takes no submission now; None when it does."""
-        return self.serving_suspended() or self.driver.not_ready() or self.sender.not_ready(self.config.worker.append_wait_ms_max / 1000)
+        return self.serving_suspended() or self.driver.not_ready() or self.sender.not_ready()
 
     def _closed(self) -> NotReady | None:
         return None if (why := self.not_ready()) is None else NotReady(why)
@@ -247,8 +226,7 @@ class Worker:
             tasks.create_task(self._until_failed(), name="failed")
             tasks.create_task(self.self_check.run(), name="self-check")
             tasks.create_task(self.topic_watch.run(), name="topics")
-            if self.snapshots.every_s:
-                tasks.create_task(self.snapshots.run(), name="snapshots")
+            tasks.create_task(self.snapshots.run(), name="snapshots")
 
     def fail(self, problem: Fatal) -> None:
         """Have `run` end with what someone met who only asked, as it ends with a `Fatal` of the driver."""

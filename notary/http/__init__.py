@@ -10,6 +10,7 @@ and `not-ready`.
 | `server` | one port: taking connections in, their number and deadlines, the graceful end |
 | `connection` | one connection: what each event does |
 | `machine` | its states, events, transitions and times |
+| `settings` | addresses, limits and times (`[http]`) |
 | `parsing` | bytes -> calls, and the limits of what is no body |
 | `writing` | answers -> bytes, and clients that do not read them |
 | `call` | a call and its answer, as connections, applications and intake processes see them |
@@ -26,7 +27,7 @@ and `not-ready`.
 """
 
 from notary.http.app import App
-from notary.http.machine import times_of
 from notary.http.server import Server, bind
+from notary.http.settings import HttpSettings, parse_listen
 
-__all__ = ["App", "Server", "bind", "times_of"]
+__all__ = ["App", "HttpSettings", "Server", "bind", "parse_listen"]

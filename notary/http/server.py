@@ -12,7 +12,8 @@ from typing import Any, Final
 
 from notary.http.call import Application
 from notary.http.connection import Connection
-from notary.http.machine import ConnectionState, Times
+from notary.http.machine import ConnectionState, seconds_of
+from notary.http.settings import HttpSettings
 from notary.tls import Certificates
 from ordering.errors import ConfigurationError, NotaryError, Overloaded
 
@@ -39,15 +40,13 @@ class Server:
         application: Application,
         listening: socket.socket,
         *,
-        connections_max: int = 2_000,
-        connections_per_address_max: int = 0,
-        times: Times | None = None,
+        settings: HttpSettings | None = None,
         certificates: Certificates | None = None,
     ) -> None:
-        """With `certificates` it speaks TLS, and follows their files while it serves. 0 connections per address: no bound of their own."""
+        """With `certificates` it speaks TLS, and follows their files while it serves."""
         self.application = application
-        self.times = times or Times()
-        self.seconds = tuple([self.times.of(state) for state in ConnectionState])
+        self.settings = settings or HttpSettings()
+        self.seconds = tuple([seconds_of(self.settings, state) for state in ConnectionState])
         self.paused = False
         self.ends = False
         self._read_until_s: float | None = None  # None: this turn of the loop has read nothing yet
@@ -55,8 +54,8 @@ class Server:
         """The connections with bytes that wait for a turn, by address, in the order of the addresses' turns."""
         self.connections: set[Connection] = set()
         self._addresses: defaultdict[str, int] = defaultdict(int)
-        self._connections_max = connections_max
-        self._per_address_max = connections_per_address_max
+        self._connections_max = self.settings.connections_max
+        self._per_address_max = self.settings.connections_per_address_max
         self._socket = listening
         self._certificates = certificates
         self._acceptor: _Acceptor | None = None
@@ -79,7 +78,7 @@ class Server:
             lambda: Connection(self),
             self._certificates,
             handshakes_max=self._connections_max,
-            handshake_s_max=self.times.head_s,
+            handshake_s_max=self.settings.head_s,
         )
         if self._certificates is not None:
             self._following = loop.create_task(self._certificates.follow())
@@ -98,11 +97,11 @@ class Server:
         self._empty.clear()
         if self.connections:
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._empty.wait(), self.times.last_call_s)
+                await asyncio.wait_for(self._empty.wait(), self.settings.last_call_s)
         for connection in list(self.connections):
             connection.stop()
         if self.connections:
-            self._look_s = min(self._look_s, self.times.goodbye_s / LOOKS)
+            self._look_s = min(self._look_s, self.settings.goodbye_s / LOOKS)
             self._look()
             try:
                 await asyncio.wait_for(self._empty.wait(), seconds_max)

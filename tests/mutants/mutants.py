@@ -111,8 +111,8 @@ MUTANTS: Final = (
         "content is taken from any partition",
         "R3",
         CORE,
-        "content = self._content(entry.partition, incarnation, sequence, entry.payload_hash)\n        if self",
-        "content = next((c for p in range(9) if (c := self._content(p, incarnation, sequence, entry.payload_hash))), None)\n        if self",
+        "content = self._content(entry.partition, incarnation, sequence, entry.payload_hash, own)\n        if self",
+        "content = next((c for p in range(9) if (c := self._content(p, incarnation, sequence, entry.payload_hash, own))), None)\n        if self",
         seeds=200,
     ),
     # R4: holes
@@ -683,5 +683,13 @@ MUTANTS: Final = (
         "if agreement.quarantined or seen.incarnation < incarnation or (seen.incarnation == incarnation and seen.size >= size):",
         "if agreement.quarantined:",
         seeds=2000,
+    ),
+    Mutant(
+        "a snapshot of the joiner has no offsets of what was dropped",
+        "R8",
+        CORE,
+        "        self._dropped = dict(snapshot.dropped)",
+        "        self._dropped = {}",
+        seeds=300,
     ),
 )
