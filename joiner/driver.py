@@ -21,7 +21,7 @@ does the worker register.
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor
 from typing import Generic, Protocol, TypeVar
 
@@ -80,18 +80,20 @@ class Driver(Generic[Decision]):
         sender: Sender[Decision],
         settings: DriverSettings,
         clock_ms: Callable[[], int],
-        observe: Callable[[Ready], None] = lambda ready: None,
+        observers: Iterable[Callable[[Ready], None]] = (),
         now_s: Callable[[], float] = time.monotonic,
         executor: Executor | None = None,
     ) -> None:
-        """`clock_ms` is the wall clock, `now_s` a monotonic one; signatures are verified in `executor`, if there is one."""
+        """`observers` are called after each step, which is durable then. `clock_ms` is the wall clock, `now_s` a monotonic one. Signatures
+        are verified in `executor`, if there is one.
+        """
         self._log = log
         self.joiner = joiner
         self._applier = applier
         self._sender = sender
         self._settings = settings
         self._clock_ms = clock_ms
-        self._observe = observe
+        self.observers = list(observers)
         self._now_s = now_s
         self._executor = executor
         self._reader: Reader | None = None
@@ -405,7 +407,8 @@ class Driver(Generic[Decision]):
             outcomes = self._applier.apply(ready)
             # A crash here: decided and durable, but not answered. A retry gets the same decisions.
             self._sender.resolve(ready, outcomes)
-        self._observe(ready)
+        for observe in self.observers:
+            observe(ready)
         for notice in ready.notices[:NOTICES_LOGGED_MAX]:
             logger.warning("%s stream=%d offset=%d: %s", notice.kind, notice.stream, notice.offset, notice.text)
         if len(ready.notices) > NOTICES_LOGGED_MAX:

@@ -18,6 +18,7 @@ from notary.decision import Decision
 from notary.index import Index
 from notary.index.scrub import EXIT_ROTTEN
 from notary.tree import TILE_WIDTH
+from ordering.errors import Fatal
 from ordering.settings import Fixed, Positive, Seconds
 
 logger = logging.getLogger("notary.self_check")
@@ -67,6 +68,7 @@ class SelfCheck:
         self._grown: tuple[int, float] = (0, now_s())  # the tree's size, and since when it has it
         self._written: tuple[int, float] | None = None  # tree size and when: what is on its way is not written twice
         self._disputed = False
+        self._failed: asyncio.Queue[Fatal] = asyncio.Queue(1)
         self.audited_tiles = 0
         self.scrubs = 0
         """Counts the readings of the whole index from its disk."""
@@ -84,12 +86,21 @@ class SelfCheck:
             )
         return None
 
+    def fail(self, problem: Fatal) -> None:
+        """Have `run` end with an error that a call has met while it read the index."""
+        if not self._failed.full():
+            self._failed.put_nowait(problem)
+
     async def run(self) -> None:
-        """Compare and audit until cancelled. Raises `Quarantined`."""
+        """Compare and audit until cancelled. Raises `Quarantined`, and the error that `fail` was called with."""
         async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self._until_failed(), name="failed")
             tasks.create_task(self._compare(), name="compare roots")
             tasks.create_task(self._audit(), name="audit")
             tasks.create_task(self._scrub(), name="scrub")
+
+    async def _until_failed(self) -> None:
+        raise await self._failed.get()
 
     async def _compare(self) -> None:
         while True:

@@ -39,8 +39,9 @@ from loadtest.rig import make
 from notary.config import Config, load
 from notary.http import App, HttpSettings, Server, bind, parse_listen
 from notary.logs import set_up_logging
+from notary.open_log import open_log
 from notary.service import serve_until
-from notary.worker import Worker, open_log
+from notary.worker import Worker
 from ordering.errors import NotaryError, OutcomeUnknown
 from ordering.log import ORDERING, Bounds, Log, Reader, Record, Writer
 from ordering.records import Entry, batch_key, decode

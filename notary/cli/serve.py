@@ -19,10 +19,11 @@ from notary.http import App, Server, bind, parse_listen
 from notary.intake import Intake
 from notary.logs import set_level, set_up_logging
 from notary.loop_watch import LoopWatch
+from notary.open_log import identify, open_log
 from notary.service import serve_until
 from notary.snapshots.schedule import restore_at_start
 from notary.tls import Certificates
-from notary.worker import Worker, identify, open_log
+from notary.worker import Worker
 from ordering.errors import ConfigurationError, Fatal, NotaryError, NotReady
 
 logger = logging.getLogger("notary.serve")

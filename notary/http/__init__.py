@@ -17,6 +17,7 @@ and `not-ready`.
 | `app` | routes: where each call goes |
 | `submission` | the calls that hand in a submission, to a worker and to its intake processes alike |
 | `in_flight` | a submission from the gate to its answer |
+| `awaited` | the transactions whose decision a long poll waits for |
 | `reads` | a call that only reads: at once, in pieces, or as a long poll |
 | `readers` | who may read, where reads are kept for parties |
 | `lookups`, `query`, `health` | what such calls return |

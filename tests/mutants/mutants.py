@@ -44,8 +44,8 @@ class Mutant(msgspec.Struct, frozen=True):
 
 
 CORE, INCARNATIONS, BUFFER, SENDER, DRIVER = (f"joiner/{name}.py" for name in ("core", "incarnations", "buffer", "sender", "driver"))
-IN_FLIGHT, LIFECYCLE, LOOKUPS, PROBLEMS, READS = (
-    f"notary/http/{name}.py" for name in ("in_flight", "lifecycle", "lookups", "problems", "reads")
+AWAITED, IN_FLIGHT, LIFECYCLE, LOOKUPS, PROBLEMS, READS = (
+    f"notary/http/{name}.py" for name in ("awaited", "in_flight", "lifecycle", "lookups", "problems", "reads")
 )
 CONTROL, EVIDENCE, HISTORY, LOOK, PROPOSALS = (f"joiner/{name}.py" for name in ("control", "evidence", "history", "look", "proposals"))
 GATE, QUOTA, QUEUE = "notary/gate.py", "notary/quota.py", "joiner/queue.py"
@@ -286,9 +286,9 @@ MUTANTS: Final = (
     Mutant(
         "no receipt is given",
         "contract",
-        "notary/worker.py",
-        "        if receipts:\n",
-        "        if False:\n",
+        LOOKUPS,
+        "    if receipts:\n",
+        "    if False:\n",
     ),
     Mutant(
         "a worker writes the root of another size",
@@ -312,7 +312,7 @@ MUTANTS: Final = (
         "call_later(min(wait_s, worker.config.http.wait_ms_max / 1000), self.end)",
         "call_later(worker.config.http.wait_ms_max / 1000, self.end)",
     ),
-    Mutant("who waits for a decision is not woken", "contract", "notary/worker.py", "        if self._decided:\n", "        if False:\n"),
+    Mutant("who waits for a decision is not woken", "contract", AWAITED, "        if self._waiting:\n", "        if False:\n"),
     Mutant(
         "what was taken in is refused when the wait runs out",
         "contract",
@@ -596,7 +596,7 @@ MUTANTS: Final = (
     Mutant(
         "the name in the configuration is not compared with the log's",
         "R10",
-        "notary/worker.py",
+        "notary/open_log.py",
         "        if configured != found:",
         "        if False:",
         seeds=100,

@@ -14,8 +14,8 @@ from notary import keys, parties
 from notary.client import Signer, tls_context
 from notary.config import kafka_security, load
 from notary.index.rocks import IndexSettings, open_store
+from notary.open_log import open_log
 from notary.tls import Certificates, TlsFiles
-from notary.worker import open_log
 from ordering.embedded import EmbeddedLog
 from ordering.errors import ConfigurationError, NotaryError
 from ordering.settings import LogSettings

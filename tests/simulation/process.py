@@ -20,8 +20,9 @@ from notary.http import App
 from notary.http import call as http
 from notary.http.call import Call
 from notary.index import Index
+from notary.open_log import check_genesis
 from notary.service import Ending, leaves, serve_until
-from notary.worker import Environment, Worker, check_genesis
+from notary.worker import Environment, Worker
 from ordering.genesis import read_genesis
 from ordering.log import Record
 from ordering.records import View
