@@ -13,6 +13,7 @@ belongs to it (R3).
 | `incarnations` | the incarnations: registered, fenced, last sequence counted | yes |
 | `history` | the running hash over the records that took effect, and views of it (R10) | yes |
 | `evidence` | views that differ from our own history, and the suspicions that follow | yes |
+| `snapshot` | the core's complete state, as one value | yes |
 | `buffer` | payload records whose entries have not been applied | yes |
 | `rate` | a worker's capacity, measured | yes |
 | `queue` | the submissions admitted and not answered, bounded; the batches made from them | no |
@@ -21,6 +22,7 @@ belongs to it (R3).
 | `stalled` | detects readers and a head that make no progress | yes |
 | `proposals` | appends the fills and fences that the core proposes | no |
 | `driver` | poll -> step -> apply -> answer, and the watchdog | no |
+| `settings` | limits, timeouts and intervals | yes |
 
 The core computes and never waits: `Ready` holds the changes that must be durable before an answer may leave (R8), and the driver persists
 them. The core passes on the roots in other workers' checkpoints as `RootSeen`, with the voters (R9); it does not know the tree.
@@ -29,12 +31,14 @@ them. The core passes on the roots in other workers' checkpoints as `RootSeen`, 
 from joiner.buffer import Buffer
 from joiner.control import LogState
 from joiner.core import Joiner
-from joiner.driver import Applier, Driver, DriverSettings
+from joiner.driver import Applier, Driver
 from joiner.history import Effect, Mark
 from joiner.incarnations import Incarnations, IncarnationState
-from joiner.queue import AdmittedSubmission, Batch, Pending, QueueLimits, SubmissionQueue
-from joiner.ready import FillWanted, JoinerLimits, JoinerState, OrderedBatch, Ready, RootSeen, VoteVoid
-from joiner.sender import Sender, SenderSettings
+from joiner.queue import AdmittedSubmission, Batch, Pending, SubmissionQueue
+from joiner.ready import FillWanted, JoinerState, OrderedBatch, Ready, RootSeen, VoteVoid
+from joiner.sender import Sender
+from joiner.settings import DriverSettings, JoinerLimits, QueueLimits, SenderSettings
+from joiner.snapshot import JoinerSnapshot
 
 __all__ = [
     "AdmittedSubmission",
@@ -49,6 +53,7 @@ __all__ = [
     "Incarnations",
     "Joiner",
     "JoinerLimits",
+    "JoinerSnapshot",
     "JoinerState",
     "LogState",
     "Mark",

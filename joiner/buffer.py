@@ -7,8 +7,9 @@ record that may still count is read again.
 """
 
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from heapq import heappop, heappush
+from typing import TypeAlias
 
 import msgspec
 
@@ -29,10 +30,18 @@ class Buffered(msgspec.Struct, frozen=True, gc=False):
     """None when it is known not to be the content."""
 
 
+BufferedBatch: TypeAlias = tuple[int, int, tuple[Buffered, ...]]
+"""(incarnation, sequence, the records with that key by offset)."""
+
+
 class Buffer:
     """The buffered records of all payload partitions. `size_bytes` is their cost together."""
 
     def __init__(self) -> None:
+        self.restore(())
+
+    def restore(self, partitions: Iterable[tuple[int, Iterable[BufferedBatch]]]) -> None:
+        """Go on with these records, as `snapshot` returns them."""
         self._partitions: dict[int, OrderedDict[tuple[int, int], list[Buffered]]] = {}
         # Per incarnation: a heap of the (sequence, partition) pairs buffered here, each pair once; their cost; their number of records.
         self._by_incarnation: dict[int, list[tuple[int, int]]] = {}
@@ -40,6 +49,20 @@ class Buffer:
         self._records_by_incarnation: dict[int, int] = {}
         self.size_bytes = 0
         self.records = 0
+        for partition, batches in partitions:
+            self._partitions[partition] = OrderedDict()
+            for incarnation, sequence, records in batches:
+                for record in records:
+                    self.add(partition, incarnation, sequence, record)
+
+    def snapshot(self) -> tuple[tuple[int, tuple[BufferedBatch, ...]], ...]:
+        """Returns the records by partition and key, the keys in the order of their first records."""
+        return tuple(
+            [
+                (partition, tuple([(*key, tuple(records)) for key, records in of_partition.items()]))
+                for partition, of_partition in sorted(self._partitions.items())
+            ]
+        )
 
     def add(self, partition: int, incarnation: int, sequence: int, record: Buffered) -> None:
         """Append the record to those with its key."""
@@ -89,8 +112,8 @@ class Buffer:
         return sorted(records, key=lambda record: record.offset)
 
     def incarnations(self) -> list[int]:
-        """Returns the incarnations that have records here."""
-        return list(self._by_incarnation)
+        """Returns the incarnations that have records here, in order."""
+        return sorted(self._by_incarnation)
 
     def size_of(self, incarnation: int) -> tuple[int, int]:
         """Returns the number and cost of the records of that incarnation."""

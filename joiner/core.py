@@ -44,16 +44,18 @@ from joiner.ready import (
     Fenced,
     FenceWanted,
     FillWanted,
-    JoinerLimits,
     JoinerState,
     Kept,
     Notice,
     OrderedBatch,
+    Own,
     OwnBatch,
     Ready,
     RootSeen,
     VoteVoid,
 )
+from joiner.settings import JoinerLimits
+from joiner.snapshot import JoinerSnapshot, QueuedRecord
 from ordering.errors import CorruptRecord, Fatal, FatalCode
 from ordering.ids import TransactionId
 from ordering.log import ORDERING, Record
@@ -91,6 +93,8 @@ SENT_AT_AHEAD_MAX_MS = 60_000
 FILL_SCANS = 8
 """The number of scans per hole_timeout for further holes, while the head is an old hole."""
 
+NO_OWN: Own = {}
+
 _WORKER_RECORDS = (Entry, Register, Fence, Checkpoint)
 
 
@@ -110,6 +114,15 @@ class _Queued(msgspec.Struct, gc=False):
     def offset(self) -> int:
         return self.source.offset
 
+    def snapshot(self) -> QueuedRecord:
+        record = None if isinstance(self.record, CorruptRecord) else self.record
+        return QueuedRecord(self.source, self.arrived_ms, record, self.signed_by, self.compared, self.own_view)
+
+    @classmethod
+    def restored(cls, queued: QueuedRecord) -> "_Queued":
+        record = CorruptRecord("it is decoded again at the head") if queued.record is None else queued.record
+        return cls(queued.source, queued.arrived_ms, record, queued.signed_by, queued.compared, queued.own_view)
+
 
 class Joiner:
     """The state of one pass over the log, starting at `state`."""
@@ -118,7 +131,6 @@ class Joiner:
         self,
         state: JoinerState | None = None,
         limits: JoinerLimits | None = None,
-        own: Mapping[tuple[int, int], OwnBatch] | None = None,
         worker_name: str = "",
         format_version: int = FORMAT_VERSION,
         *,
@@ -138,8 +150,7 @@ class Joiner:
         self._worker_name = worker_name
         self._ordering_only = ordering_only
         self._format_version = format_version
-        self._limits = limits or JoinerLimits()
-        self._own = own if own is not None else {}
+        self.limits = limits or JoinerLimits()
         self._log_time_ms = state.log_time_ms
         self._offset_head = state.offsets_next.get(ORDERING, 0)
         # The next offset of each topic-partition that has not been passed to `step` yet.
@@ -148,9 +159,9 @@ class Joiner:
         # Transaction ids in the queue, plus one per record, so that a flood of records without ids is bounded too.
         self._queue_ids = 0
         self._buffer = Buffer()
-        # Per payload partition: the offset of the earliest record dropped for lack of memory, and the hole at the head at that time; no
-        # record of that hole was dropped.
-        self._dropped: dict[int, tuple[int, Entry]] = {}
+        # Per payload partition: the offset of the earliest record dropped for lack of memory, and the ordering offset of the hole at the
+        # head at that time; no record of that hole was dropped.
+        self._dropped: dict[int, tuple[int, int]] = {}
         self._hole: Entry | None = None
         # The partition and offset of the first record with that hole's key that was not kept because it is not its content.
         self._skipped: tuple[int, int] | None = None
@@ -280,7 +291,7 @@ class Joiner:
         self._offset_head = self._read_next[ORDERING]
         self._queue.clear()
         self._queue_ids = 0
-        self._buffer = Buffer()
+        self._buffer.restore(())
         self._prepared = None
         self._dropped.clear()
         self._hole, self._skipped, self._fills_due_ms = None, None, 0
@@ -288,6 +299,57 @@ class Joiner:
         self._fill_proposed_ms.clear()
         self._silent.clear()
         return kept
+
+    def snapshot(self) -> JoinerSnapshot:
+        """Returns the complete state, between two steps."""
+        assert not self.incarnations.changed
+        agreed, suspicions, examined = self.suspicions.snapshot()
+        return JoinerSnapshot(
+            log_state=self.log_state,
+            log_time_ms=self._log_time_ms,
+            offset_head=self._offset_head,
+            read_next=tuple(sorted(self._read_next.items())),
+            incarnations=self.incarnations.snapshot(),
+            effects=self.history.snapshot(),
+            since_effect=self._since_effect,
+            marks=tuple(sorted(self.marks.items())),
+            agreed=agreed,
+            suspicions=suspicions,
+            live=self.suspicions.live,
+            examined=examined,
+            queue=tuple([queued.snapshot() for queued in self._queue]),
+            has_hole=self._hole is not None,
+            skipped=self._skipped,
+            fills_due_ms=self._fills_due_ms,
+            fills_proposed_ms=tuple(sorted(self._fill_proposed_ms.items())),
+            silent=tuple(sorted(self._silent.items())),
+            buffer=self._buffer.snapshot(),
+            buffer_full=self._buffer_full,
+            queue_full=self._queue_full,
+            dropped=tuple(sorted(self._dropped.items())),
+        )
+
+    def restore(self, snapshot: JoinerSnapshot) -> None:
+        """Go on from that state. The limits, the worker's name and the format version stay those that this joiner was made with."""
+        self.log_state = snapshot.log_state
+        self._log_time_ms, self._offset_head = snapshot.log_time_ms, snapshot.offset_head
+        self._read_next = dict(snapshot.read_next)
+        self.incarnations.restore(snapshot.incarnations)
+        self.history.restore(snapshot.effects)
+        self._since_effect = snapshot.since_effect
+        self.marks = dict(snapshot.marks)
+        self.suspicions.restore(snapshot.agreed, snapshot.suspicions, snapshot.examined, live=snapshot.live)
+        self._queue = deque([_Queued.restored(queued) for queued in snapshot.queue])
+        self._queue_ids = sum([_weight(queued.record) for queued in self._queue])
+        head = self._queue[0].record if snapshot.has_hole else None
+        assert head is None or isinstance(head, Entry)
+        self._hole, self._skipped = head, snapshot.skipped
+        self._fills_due_ms, self._fill_proposed_ms = snapshot.fills_due_ms, dict(snapshot.fills_proposed_ms)
+        self._silent = dict(snapshot.silent)
+        self._buffer.restore(snapshot.buffer)
+        self._buffer_full, self._queue_full = snapshot.buffer_full, snapshot.queue_full
+        self._dropped = dict(snapshot.dropped)
+        self._prepared = None  # it saves time and changes nothing
 
     def examined(self, evidence: Evidence) -> None:
         """Record that the log was compared with our history because of that view, and holds all of it."""
@@ -302,13 +364,13 @@ class Joiner:
         except CorruptRecord:
             return False
 
-    def to_verify(self, records: Sequence[Record]) -> list[bytes]:
+    def to_verify(self, records: Sequence[Record], own: Own = NO_OWN) -> list[bytes]:
         """Returns the values whose signatures `step` will need verified: all ordering records except those that this worker sent itself."""
-        own = {batch.entry_value for batch in self._own.values()}
-        return [record.value for record in records if record.stream == ORDERING and record.value and record.value not in own]
+        sent = {batch.entry_value for batch in own.values()}
+        return [record.value for record in records if record.stream == ORDERING and record.value and record.value not in sent]
 
-    def prepare(self) -> Generator[None, None, tuple[Request, ...]]:
-        """Decode the large batch at the head in pieces. Returns its requests; none when there is no such batch.
+    def prepare(self, own: Own = NO_OWN) -> Generator[None, None, tuple[Request, ...]]:
+        """Decode the large batch at the head in pieces. Returns its requests; none when there is no such batch. `own`: as for `step`.
 
         It changes no result: the step after it would decode the same bytes. It saves that step the time.
         """
@@ -320,12 +382,12 @@ class Joiner:
         assert isinstance(entry, Entry)
         if not self.incarnations.counts(entry.incarnation, entry.sequence) or not self._is_signed(head, entry, log):
             return ()
-        content = self._content(entry.partition, entry.incarnation, entry.sequence, entry.payload_hash)
+        sent = own.get((entry.incarnation, entry.sequence))
+        content = self._content(entry.partition, entry.incarnation, entry.sequence, entry.payload_hash, sent)
         if content is None or content.value is None:
             return ()
-        own = self._own.get((entry.incarnation, entry.sequence))
-        if own is not None and own.value == content.value:
-            return own.requests
+        if sent is not None and sent.value == content.value:
+            return sent.requests
         try:
             requests = yield from decode_requests_in_pieces(content.value, log.notary_name)
         except CorruptRecord:
@@ -333,11 +395,12 @@ class Joiner:
         self._prepared = content.value, requests
         return requests
 
-    def step(self, records: Sequence[Record], now_ms: int, signed_by: Mapping[bytes, bytes] | None = None) -> Ready:
+    def step(self, records: Sequence[Record], now_ms: int, signed_by: Mapping[bytes, bytes] | None = None, own: Own = NO_OWN) -> Ready:
         """Take records and the time; return the effects.
 
         `signed_by` may give, by ordering record value, the key under which its signature was verified. A signature not in it is verified
-        when the record is applied.
+        when the record is applied. `own` may give, by name, batches that this worker sent and that are not decided: those need not be
+        verified or decoded again. Both save time and change no effect; neither is kept.
         """
         ready = Ready({}, self._log_time_ms)
         for record in records:
@@ -346,10 +409,10 @@ class Joiner:
                 continue
             self._read_next[record.stream] = record.offset + 1
             if record.stream == ORDERING:
-                self._take_ordering(record, now_ms, signed_by or {})
+                self._take_ordering(record, now_ms, signed_by or {}, own)
             else:
                 self._take_payload(record, ready)
-        self._apply(ready, at_once=not records)
+        self._apply(ready, own, at_once=not records)
         self._prepared = None
         self._propose_fills(ready, now_ms)
         self._propose_fences(ready, now_ms)
@@ -366,12 +429,12 @@ class Joiner:
 
     # ---- taking records in ----
 
-    def _take_ordering(self, record: Record, now_ms: int, signed_by: Mapping[bytes, bytes]) -> None:
+    def _take_ordering(self, record: Record, now_ms: int, signed_by: Mapping[bytes, bytes], own: Own) -> None:
         queued = _Queued(record, now_ms, self._decode(record.value), signed_by.get(record.value or b"", b""))
         if isinstance(queued.record, Entry):
-            own = self._own.get((queued.record.incarnation, queued.record.sequence))
-            if own is not None and own.entry_value == record.value:
-                queued.signed_by = own.signed_by
+            sent = own.get((queued.record.incarnation, queued.record.sequence))
+            if sent is not None and sent.entry_value == record.value:
+                queued.signed_by = sent.signed_by
         self._queue_ids += _weight(queued.record)
         self._queue.append(queued)
 
@@ -397,16 +460,16 @@ class Joiner:
                 self._skipped = self._skipped or (record.stream, record.offset)
                 ready.notices.append(Notice("skipped", record.stream, record.offset, f"no content of batch ({incarnation}, {sequence})"))
                 return
-        elif hole is not None and self._buffer.size_bytes > 2 * self._limits.buffer_bytes_max:
+        elif hole is not None and self._buffer.size_bytes > 2 * self.limits.buffer_bytes_max:
             # Only the partition of the hole at the head is still read; other batches' records in it must not exhaust the memory. Without a
             # hole all partitions are paused, and records already fetched are kept: the head's content may be among them.
-            self._dropped.setdefault(record.stream, (record.offset, hole))
+            self._dropped.setdefault(record.stream, (record.offset, self._queue[0].offset))
             return
         self._buffer.add(record.stream, incarnation, sequence, Buffered(record.offset, record.append_time_ms, record.value))
 
     # ---- applying ("judging" in the names) ----
 
-    def _apply(self, ready: Ready, *, at_once: bool) -> None:
+    def _apply(self, ready: Ready, own: Own, *, at_once: bool) -> None:
         """Apply records at the head until there is none, one must wait, or the step is full.
 
         A large batch is applied by a step that begins with it, without records: `prepare` came before that one. `at_once`: this is one.
@@ -414,7 +477,7 @@ class Joiner:
         hole_before, self._hole = self._hole, None
         states = requests = 0
         while self._queue:
-            if requests >= self._limits.step_requests_max or states >= self._limits.step_states_max:
+            if requests >= self.limits.step_requests_max or states >= self.limits.step_states_max:
                 ready.more = True
                 self._hole = None
                 break
@@ -424,7 +487,7 @@ class Joiner:
                 self._hole = hole_before if hole_before is head.record else None
                 break
             batches_before, seen_before = len(ready.batches), self.history.seen
-            if not self._apply_head(head, ready):
+            if not self._apply_head(head, ready, own):
                 break
             if self.history.seen == seen_before:
                 self._since_effect = _skipping(*self._since_effect, head.source)
@@ -439,7 +502,7 @@ class Joiner:
         if self._hole is not hole_before:
             self._skipped, self._fills_due_ms = None, -1
 
-    def _apply_head(self, head: _Queued, ready: Ready) -> bool:
+    def _apply_head(self, head: _Queued, ready: Ready, own: Own) -> bool:
         """Apply the record at the head; False leaves it there: a hole, a view to examine, or a reason to stop."""
         if self.log_state is None:
             return self._apply_genesis(head, ready)
@@ -462,7 +525,7 @@ class Joiner:
             return False
         match record:
             case Entry():
-                return self._apply_entry(head, record, self.log_state, ready)
+                return self._apply_entry(head, record, self.log_state, ready, own.get((record.incarnation, record.sequence)))
             case Register():
                 self._apply_register(head, record, ready)
             case Fence():
@@ -535,7 +598,7 @@ class Joiner:
         state = self.incarnations.get(record.writer if isinstance(record, Fence) else record.incarnation)
         return "" if state is None else state.name
 
-    def _apply_entry(self, head: _Queued, entry: Entry, log: LogState, ready: Ready) -> bool:
+    def _apply_entry(self, head: _Queued, entry: Entry, log: LogState, ready: Ready, own: OwnBatch | None) -> bool:
         incarnation, sequence = entry.incarnation, entry.sequence
         if not self.incarnations.counts(incarnation, sequence):
             ready.notices.append(Notice("skipped", ORDERING, head.offset, f"entry ({incarnation}, {sequence}) does not count"))
@@ -549,14 +612,13 @@ class Joiner:
             self.incarnations.count(incarnation, sequence, self._log_time_ms)
             self._take_effect(head, ready)
             return True
-        content = self._content(entry.partition, incarnation, sequence, entry.payload_hash)
-        if self._may_be_dropped(entry, content):
+        content = self._content(entry.partition, incarnation, sequence, entry.payload_hash, own)
+        if self._may_be_dropped(head, entry, content):
             return False
         if content is None:
             self._buffer.empty(entry.partition, incarnation, sequence)
             self._hole = entry
             return False
-        own = self._own.get((incarnation, sequence))
         is_own = own is not None and own.value == content.value
         value_hash = own.payload_hash if own is not None and is_own else sha256(content.value or b"").digest()
         filled = value_hash != entry.payload_hash
@@ -579,16 +641,19 @@ class Joiner:
         if not isinstance(entry, Entry):
             return False
         found = self._buffer.get(entry.partition, entry.incarnation, entry.sequence)
-        return any(candidate.value is not None and len(candidate.value) >= self._limits.large_bytes for candidate in found)
+        return any(candidate.value is not None and len(candidate.value) >= self.limits.large_bytes for candidate in found)
 
-    def _may_be_dropped(self, entry: Entry, content: Buffered | None) -> bool:
+    def _may_be_dropped(self, head: _Queued, entry: Entry, content: Buffered | None) -> bool:
         """Returns True if the entry's first content may have been dropped for lack of memory: another one must not replace it (R3)."""
-        offset, waited = self._dropped.get(entry.partition, (0, entry))
-        return entry is not waited and (content is None or content.offset > offset)
+        if not self._dropped:
+            return False
+        offset, waited = self._dropped.get(entry.partition, (0, head.offset))
+        return head.offset != waited and (content is None or content.offset > offset)
 
-    def _content(self, partition: int, incarnation: int, sequence: int, payload_hash: bytes) -> Buffered | None:
+    def _content(
+        self, partition: int, incarnation: int, sequence: int, payload_hash: bytes, own: OwnBatch | None = None
+    ) -> Buffered | None:
         """Returns a batch's content (R3), the first record with its key in its partition that qualifies; None while none was read."""
-        own = self._own.get((incarnation, sequence))
         for candidate in self._buffer.get(partition, incarnation, sequence):
             if candidate.value is None:
                 continue
@@ -755,7 +820,7 @@ class Joiner:
         """Propose fills for the hole at the head when it is old enough, and for the holes after it that are as old (R4)."""
         if self._hole is None:
             return
-        limits = self._limits
+        limits = self.limits
         if self._fills_due_ms < 0:
             self._fills_due_ms = now_ms + limits.hole_timeout_ms
         if now_ms < self._fills_due_ms:
@@ -785,7 +850,7 @@ class Joiner:
 
     def _propose_fences(self, ready: Ready, now_ms: int) -> None:
         """Propose fences for incarnations with payloads here that have been silent while log time advanced by worker_timeout (R5)."""
-        silent_since_ms = self._log_time_ms - self._limits.worker_timeout_ms
+        silent_since_ms = self._log_time_ms - self.limits.worker_timeout_ms
         silent: dict[int, tuple[int, int]] = {}
         for incarnation in self._buffer.incarnations():
             state = self.incarnations.get(incarnation)
@@ -796,7 +861,7 @@ class Joiner:
             sequence_last, since_ms = self._silent.get(incarnation, (-1, now_ms))
             if sequence_last != state.sequence_last:
                 since_ms = now_ms
-            elif now_ms - since_ms >= self._limits.hole_timeout_ms:
+            elif now_ms - since_ms >= self.limits.hole_timeout_ms:
                 since_ms = now_ms
                 ready.fences.append(FenceWanted(incarnation, state.sequence_last))
             silent[incarnation] = (state.sequence_last, since_ms)
@@ -826,7 +891,7 @@ class Joiner:
 
     def _paused(self) -> frozenset[int]:
         """Returns the topic-partitions to pause now, so that memory stays bounded; never the partition of the hole at the head."""
-        limits = self._limits
+        limits = self.limits
         self._buffer_full = self._buffer.size_bytes > (limits.buffer_bytes_max * 3 // 4 if self._buffer_full else limits.buffer_bytes_max)
         self._queue_full = self._queue_ids > (limits.queue_ids_max * 3 // 4 if self._queue_full else limits.queue_ids_max)
         paused: set[int] = set()

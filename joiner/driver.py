@@ -21,11 +21,9 @@ does the worker register.
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor
 from typing import Generic, Protocol, TypeVar
-
-import msgspec
 
 from joiner.core import Joiner
 from joiner.evidence import Evidence
@@ -33,6 +31,7 @@ from joiner.look import Recheck, contradiction, examine, find_again, sought, to_
 from joiner.proposals import Proposals
 from joiner.ready import OrderedBatch, Ready
 from joiner.sender import Sender
+from joiner.settings import DriverSettings
 from joiner.stalled import StallDetector
 from ordering.errors import Fatal, FatalCode, NotReady, OutOfRange
 from ordering.log import ORDERING, Log, Reader, Record
@@ -70,21 +69,6 @@ class Applier(Protocol[D_co]):
         ...
 
 
-class DriverSettings(msgspec.Struct, frozen=True):
-    """The intervals, timeouts and clock limits of the driver."""
-
-    poll_ms: int = 50
-    watch_s: float = 1.0
-    stall_s: float = 10.0
-    unreachable_s: float = 3.0
-    stood_still_s: float = 2.0  # a process that did not run for so long counts as interrupted: no broker dies and restarts sooner
-    contradiction_s: float = 10.0  # ten metadata ages (ordering/connection.py): by then other brokers were asked too
-    clock_alarm_ms: int = 60_000
-    clock_behind_ms_max: int = 600_000
-    clock_ahead_ms_max: int = 31 * 86_400_000  # a notary may be idle for a month
-    clock_accepted: bool = False  # an operator has confirmed the clock
-
-
 class Driver(Generic[Decision]):
     """One worker's consumer side: it reads the log and applies it."""
 
@@ -96,18 +80,20 @@ class Driver(Generic[Decision]):
         sender: Sender[Decision],
         settings: DriverSettings,
         clock_ms: Callable[[], int],
-        observe: Callable[[Ready], None] = lambda ready: None,
+        observers: Iterable[Callable[[Ready], None]] = (),
         now_s: Callable[[], float] = time.monotonic,
         executor: Executor | None = None,
     ) -> None:
-        """`clock_ms` is the wall clock, `now_s` a monotonic one; signatures are verified in `executor`, if there is one."""
+        """`observers` are called after each step, which is durable then. `clock_ms` is the wall clock, `now_s` a monotonic one. Signatures
+        are verified in `executor`, if there is one.
+        """
         self._log = log
         self.joiner = joiner
         self._applier = applier
         self._sender = sender
         self._settings = settings
         self._clock_ms = clock_ms
-        self._observe = observe
+        self.observers = list(observers)
         self._now_s = now_s
         self._executor = executor
         self._reader: Reader | None = None
@@ -127,7 +113,7 @@ class Driver(Generic[Decision]):
         self._look_wanted = False
         self._looked_at_s = now_s() - LOOK_AGAIN_S
         self._proposals = Proposals(
-            log, joiner, sender, self._read_next, now_s, settings.watch_s, settings.poll_ms / 1000, settings.contradiction_s
+            log, joiner, sender, self._read_next, now_s, settings.watch_s, settings.poll_s, settings.contradiction_s
         )
         self._polls = self._polls_seen = self._interruptions_seen = 0
         self._ran_at_s = now_s()
@@ -358,7 +344,7 @@ class Driver(Generic[Decision]):
 
     async def _prepare(self) -> Sequence[Request]:
         """Decode a large batch at the head in pieces, between which other tasks have turns; returns its requests, if there is one."""
-        pieces = self.joiner.prepare()
+        pieces = self.joiner.prepare(self._sender.unresolved)
         while True:
             try:
                 next(pieces)
@@ -376,7 +362,11 @@ class Driver(Generic[Decision]):
     def _verify(self, records: Sequence[Record]) -> "asyncio.Future[dict[bytes, bytes]] | dict[bytes, bytes]":
         """Verify signatures in a thread if there are enough; returns, by record value, the key in force for each value signed with it."""
         log_state = self.joiner.log_state
-        if log_state is None or len(values := self.joiner.to_verify(records)) <= VERIFY_HERE_MAX or self._executor is None:
+        if (
+            log_state is None
+            or len(values := self.joiner.to_verify(records, self._sender.unresolved)) <= VERIFY_HERE_MAX
+            or self._executor is None
+        ):
             return {}
         return asyncio.get_running_loop().run_in_executor(self._executor, _signed, values, log_state.log_id, log_state.key)
 
@@ -412,12 +402,13 @@ class Driver(Generic[Decision]):
         return ""
 
     def _step(self, records: Sequence[Record], tasks: asyncio.TaskGroup, signed_by: Mapping[bytes, bytes] | None = None) -> Ready:
-        ready = self.joiner.step(records, int(self._now_s() * 1_000), signed_by)
+        ready = self.joiner.step(records, int(self._now_s() * 1_000), signed_by, self._sender.unresolved)
         if ready.advanced:
             outcomes = self._applier.apply(ready)
             # A crash here: decided and durable, but not answered. A retry gets the same decisions.
             self._sender.resolve(ready, outcomes)
-        self._observe(ready)
+        for observe in self.observers:
+            observe(ready)
         for notice in ready.notices[:NOTICES_LOGGED_MAX]:
             logger.warning("%s stream=%d offset=%d: %s", notice.kind, notice.stream, notice.offset, notice.text)
         if len(ready.notices) > NOTICES_LOGGED_MAX:

@@ -6,7 +6,7 @@ a reader that was ready goes on. A reader that is still replaying stays *suspect
 worker knew another history, and answers may have been given from either one.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Final
 
 import msgspec
@@ -43,6 +43,14 @@ class Suspicions:
         self.live = False
         """True once this process has been ready: from then on a foreign view that the log does not confirm raises no suspicion here."""
         self._examined: set[View] = set()
+
+    def restore(self, agreed: int, suspicions: Iterable[tuple[str, int]], examined: Iterable[View], *, live: bool) -> None:
+        """Go on with these suspicions and views that were examined."""
+        self.agreed, self.open, self.live, self._examined = agreed, dict(suspicions), live, set(examined)
+
+    def snapshot(self) -> tuple[int, tuple[tuple[str, int], ...], frozenset[View]]:
+        """Returns (agreed, suspicions by worker name, views that were examined)."""
+        return self.agreed, tuple(sorted(self.open.items())), frozenset(self._examined)
 
     def examined(self, view: View) -> None:
         """Remember that the log was compared because of this view, and still holds all of our history."""

@@ -124,7 +124,15 @@ class History:
 
     def __init__(self, effects: Iterable[Effect] = ()) -> None:
         """`effects`: consecutive, the last one last."""
+        self.restore(effects)
+
+    def restore(self, effects: Iterable[Effect]) -> None:
+        """Go on from these effects."""
         self._effects: deque[Effect] = deque(effects, maxlen=HISTORY_KEPT)
+
+    def snapshot(self) -> tuple[Effect, ...]:
+        """Returns the effects that are kept."""
+        return tuple(self._effects)
 
     @property
     def seen(self) -> int:

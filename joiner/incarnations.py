@@ -37,12 +37,20 @@ class Incarnations:
     """All incarnations so far. Made from those that the index holds; `changed` collects those to persist with the step."""
 
     def __init__(self, incarnations: Iterable[IncarnationState] = ()) -> None:
+        self.restore(incarnations)
+
+    def restore(self, incarnations: Iterable[IncarnationState]) -> None:
+        """Go on from these incarnations, none of which is to be persisted."""
         self._incarnations: dict[int, IncarnationState] = {state.incarnation: state for state in incarnations}
         self._nonces: set[bytes] = {state.nonce for state in self._incarnations.values()}
         self._unfenced_by_name: dict[str, int] = {
             state.name: state.incarnation for state in self._incarnations.values() if not state.fenced
         }
         self.changed: dict[int, IncarnationState] = {}
+
+    def snapshot(self) -> tuple[IncarnationState, ...]:
+        """Returns all incarnations, in the order in which they registered."""
+        return tuple(self._incarnations.values())
 
     def get(self, incarnation: int) -> IncarnationState | None:
         """Returns the state of that incarnation, None if it has not registered yet."""

@@ -13,9 +13,8 @@ from collections.abc import Callable, Sequence
 from hashlib import sha256
 from typing import Final, Generic, TypeAlias, TypeVar
 
-import msgspec
-
 from joiner.rate import Rate
+from joiner.settings import QueueLimits
 from joiner.share import TICKETS_PART, Door, Share
 from ordering.errors import Overloaded
 from payload import Request, Submission, encode_batch
@@ -42,17 +41,6 @@ class AdmittedSubmission(Submission, frozen=True, gc=False):
     def of(cls, submission: Submission) -> "AdmittedSubmission":
         """Returns the same submission as one that may go into the log; the caller has checked that."""
         return cls(submission.party, submission.signature, submission.requests, submission.encoded)
-
-
-class QueueLimits(msgspec.Struct, frozen=True):
-    """How much is taken in, how much travels together, how often it is tried."""
-
-    pending_requests_max: int = 40_000
-    pending_bytes_max: int = 64 << 20
-    pending_s_max: float = 3.0  # at the rate of the last seconds; a batch's worth is taken all the same
-    batch_bytes_max: int = 512 << 10
-    batch_requests_max: int = 2_000
-    attempts_max: int = 20
 
 
 class Pending(Generic[Decision]):

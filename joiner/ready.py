@@ -1,11 +1,11 @@
-"""The joiner's input and output as values: state and limits in, batches and proposals out. Pure.
+"""The joiner's input and output as values: state in, batches and proposals out. Pure.
 
 `Ready` is the contract between the core and its driver: the changes that must become durable together before any answer (R8), and the
 records that the driver may append to the log. Nothing in it waits, and nothing in it has happened yet.
 """
 
 from collections.abc import Mapping, Sequence
-from typing import Protocol
+from typing import Protocol, TypeAlias
 
 import msgspec
 
@@ -16,22 +16,6 @@ from joiner.incarnations import IncarnationState
 from ordering.errors import Fatal
 from ordering.log import ORDERING, Record
 from payload import Request
-
-
-class JoinerLimits(msgspec.Struct, frozen=True):
-    """Limits and timeouts of one worker; none of them changes a decision (R6)."""
-
-    hole_timeout_ms: int = 1_500
-    worker_timeout_ms: int = 30_000
-    buffer_bytes_max: int = 128 << 20
-    queue_ids_max: int = 500_000
-    # About 5 ms of work: a longer step holds the event loop, and costs as much for each request. A batch is never cut.
-    step_requests_max: int = 250
-    step_states_max: int = 1_250
-    # A content of this size is a large batch. It takes milliseconds, so it gets a step of its own, after `Joiner.prepare`.
-    large_bytes: int = 128 << 10
-    fills_proposed_max: int = 64
-    fill_scan_records_max: int = 4_096
 
 
 class JoinerState(msgspec.Struct, frozen=True):
@@ -83,6 +67,10 @@ class OwnBatch(Protocol):
     def requests(self) -> tuple[Request, ...]:
         """The requests that decoding it gives."""
         ...
+
+
+Own: TypeAlias = Mapping[tuple[int, int], OwnBatch]
+"""By name, (incarnation, sequence), batches that this worker sent and that are not decided yet."""
 
 
 class OrderedBatch(msgspec.Struct, frozen=True):

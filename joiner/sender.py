@@ -23,11 +23,10 @@ from collections.abc import Callable, Coroutine, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Generic, Protocol, TypeVar
 
-import msgspec
-
 from joiner.core import Joiner
-from joiner.queue import AdmittedSubmission, Batch, Pending, QueueLimits, SubmissionQueue
+from joiner.queue import AdmittedSubmission, Batch, Pending, SubmissionQueue
 from joiner.ready import Fenced, FenceWanted, FillWanted, OrderedBatch, Ready
+from joiner.settings import QueueLimits, SenderSettings
 from ordering.errors import Fatal, FatalCode, NotReady, OutcomeUnknown
 from ordering.log import ORDERING, Log, Writer
 from ordering.records import FORMAT_VERSION, Checkpoint, Entry, Fence, OrderingRecord, Register, batch_key
@@ -55,18 +54,6 @@ Where payloads take longer than the hole_timeout of other workers, every batch s
 
 KEY_WAIT_S = 2.0
 """A worker that has not registered yet stops when the same key is missing for this time: of two rotations it may have read one."""
-
-
-class SenderSettings(msgspec.Struct, frozen=True):
-    """Who sends, and how much at a time."""
-
-    worker_name: str
-    software_version: str
-    data_centre: str | None = None
-    in_flight_max: int = 4
-    batch_bytes_early: int = 256 << 10  # with another batch in flight, wait until this much is gathered
-    reopen_wait_s: float = 0.5
-    queue: QueueLimits = QueueLimits()
 
 
 class Keys(Protocol):
@@ -106,21 +93,23 @@ class Sender(Generic[Decision]):
         log: Log,
         joiner: Joiner,
         keys: Keys,
-        unresolved: dict[tuple[int, int], Batch[Decision]],
+        worker_name: str,
+        software_version: str,
         settings: SenderSettings,
+        limits: QueueLimits,
         clock_ms: Callable[[], int],
         nonce: Callable[[], bytes],
     ) -> None:
-        """`unresolved` is the joiner's `own`, filled here."""
         self._log = log
         self._joiner = joiner
         self._keys = keys
+        self._worker_name, self._software_version = worker_name, software_version
         self._settings = settings
         self._clock_ms = clock_ms
         self._nonce = nonce
-        self._choice = PartitionChoice(settings.data_centre)
-        self.queue: SubmissionQueue[Decision] = SubmissionQueue(settings.queue)
-        self.unresolved = unresolved
+        self._choice = PartitionChoice(settings.data_centre or None)
+        self.queue: SubmissionQueue[Decision] = SubmissionQueue(limits)
+        self.unresolved: dict[tuple[int, int], Batch[Decision]] = {}
         """Batches that are sent and not decided yet, by name."""
         self.hold: Callable[[], str | None] = lambda: None
         """Returns the reason why only fills may be appended now; None when all records may. The driver sets it."""
@@ -152,7 +141,7 @@ class Sender(Generic[Decision]):
         """This worker's present incarnation; None while it registers."""
         return None if self._session is None else self._session.incarnation
 
-    def not_ready(self, append_wait_max_s: float) -> str | None:
+    def not_ready(self) -> str | None:
         """Why nothing can be taken now; None when it can."""
         if (why := self.hold()) is not None:
             return why
@@ -161,9 +150,9 @@ class Sender(Generic[Decision]):
         session = self._session
         if session is None or session.broken:
             return "this worker has no registered life: it is reading the log up to its register record, or registering again"
-        oldest = min(session.appending_since.values(), default=None)
-        if oldest is not None and asyncio.get_running_loop().time() - oldest > append_wait_max_s:
-            return f"the log has not acknowledged an append for more than {append_wait_max_s:g} s"
+        oldest, limit_s = min(session.appending_since.values(), default=None), self._settings.append_wait_s_max
+        if oldest is not None and asyncio.get_running_loop().time() - oldest > limit_s:
+            return f"the log has not acknowledged an append for more than {limit_s:g} s"
         return None
 
     def submit(self, submission: AdmittedSubmission) -> Pending[Decision]:
@@ -315,7 +304,7 @@ class Sender(Generic[Decision]):
                 if log_state is not None and log_state.key != session.key.public_key:
                     # The step that read its register record also read a key record.
                     session.broken = "another key of the notary is in force"
-                logger.info("registered worker=%s incarnation=%d", self._settings.worker_name, session.incarnation)
+                logger.info("registered worker=%s incarnation=%d", self._worker_name, session.incarnation)
                 await self._live(session)
                 logger.warning("incarnation ends incarnation=%d: %s", session.incarnation, session.broken)
             except OutcomeUnknown as problem:
@@ -356,8 +345,7 @@ class Sender(Generic[Decision]):
         registered: asyncio.Future[int] = asyncio.get_running_loop().create_future()
         # Listening before the record can be read.
         self._registering = (nonce, registered, key.public_key)
-        settings = self._settings
-        record = Register(nonce, self._joiner.history.view, FORMAT_VERSION, settings.worker_name, settings.software_version)
+        record = Register(nonce, self._joiner.history.view, FORMAT_VERSION, self._worker_name, self._software_version)
         await writer.append(ORDERING, None, self._signed(record, key))
         self._acknowledged.add(nonce)
         try:

@@ -12,6 +12,7 @@ from typing import Final
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
+from joiner import Ready
 from notary import keys
 from notary.wire import HistoricKey
 from ordering.errors import ConfigurationError
@@ -22,6 +23,49 @@ logger = logging.getLogger("notary.keyring")
 FORMER: Final = ".former"
 """The suffix of a key file for a key that was rotated out. The operator puts it there, to sign fills of holes before the rotation."""
 LOOK_AGAIN_S: Final = 1.0
+
+
+class ReceiptKey:
+    """The key that signs a worker's receipts: the one in force in the log, as soon as its files are on this machine."""
+
+    def __init__(self, keyring: "Keyring", in_force: bytes | None) -> None:
+        """`in_force`: the public key in force in the log as far as it was applied. Raises `ConfigurationError` without a key history."""
+        self._keyring = keyring
+        self.changed: Callable[[Ed25519PrivateKey], None] = lambda private_key: None
+        """Called with the private key after a rotation."""
+        found = None if in_force is None else keyring.private_key(in_force)
+        self._public_key = keyring.first if found is None or in_force is None else in_force
+        self._in_force = self._public_key if in_force is None else in_force
+        private_key = keyring.private_key(self._public_key)
+        assert private_key is not None
+        self.private_key = private_key
+        self.history = keyring.history(self._public_key)
+        """The key history that ends with it."""
+
+    @property
+    def verifier_key(self) -> str:
+        """Its verifier key (C2SP signed note)."""
+        return self._keyring.verifier_key(self.private_key)
+
+    def applied(self, ready: Ready) -> None:
+        """Take the key that is in force after this step, as soon as its files are here."""
+        if ready.log_state is not None:
+            self._in_force = ready.log_state.key
+        if self._in_force != self._public_key:
+            self._rotate(self._in_force)
+
+    def _rotate(self, in_force: bytes) -> None:
+        private_key = self._keyring.private_key(in_force)
+        if private_key is None:
+            return  # looked for again after the next step; the sender's `not_ready` says what is missing
+        try:
+            self.history = self._keyring.history(in_force)
+        except ConfigurationError as problem:
+            logger.warning("the key history does not end with the key in force yet: %s", problem)
+            return
+        self._public_key, self.private_key = in_force, private_key
+        self.changed(private_key)
+        logger.info("another key of the notary is in force verifier_key=%s", self.verifier_key)
 
 
 class Keyring:
@@ -59,6 +103,10 @@ class Keyring:
         """Returns the private key of a public key, for signing receipts; None when it is not on this machine."""
         found = self._find(public_key)
         return None if found is None else found[0]
+
+    def verifier_key(self, private_key: Ed25519PrivateKey) -> str:
+        """Returns the verifier key (C2SP signed note) of a private key."""
+        return keys.verifier_key(self._origin, private_key.public_key())
 
     def public_keys(self) -> list[bytes]:
         """Returns the public keys of the private keys on this machine."""

@@ -11,7 +11,9 @@ import sys
 import threading
 import types
 from datetime import UTC, datetime
-from typing import Any, Final
+from typing import Any, Final, Literal
+
+import msgspec
 
 logger = logging.getLogger("notary")
 
@@ -20,6 +22,13 @@ _RESERVED: Final = frozenset({"time", "level", "logger", "message", "exception"}
 _CONVERSION: Final = re.compile(
     r"(?P<field>[ ,]*(?<![^ ,])(?P<name>[a-z][a-z0-9_]*)=)?(?P<conversion>%[-#0 +]*[0-9]*(?:\.[0-9]+)?[diouxXeEfFgGcrsa])|%%"
 )
+
+
+class LoggingSettings(msgspec.Struct, frozen=True):
+    """Which log lines are written, and how."""
+
+    log_level: Literal["debug", "info", "warning", "error"] = "info"
+    log_format: Literal["text", "json"] = "text"
 
 
 def set_up_logging(level: str, *, as_json: bool) -> None:

@@ -1,7 +1,7 @@
 """A worker's metrics for Prometheus (docs/metrics.md). Each worker has its own registry, so that two in one process do not mix."""
 
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Protocol
 
@@ -54,6 +54,7 @@ class Metrics:
         )
         self._batch_requests = Histogram("notary_batch_requests", "Requests in a batch as the log has it.", buckets=_SIZES, registry=of)
         decisions = Counter("notary_decisions", "Decisions that this worker's index took in.", ["outcome"], registry=of)
+        self._outcome_counts: Callable[[], Sequence[int]] = lambda: [0] * len(REASONS)
         self._decisions = [decisions.labels(reason or "committed") for reason in REASONS]
         self._filled = Counter("notary_batches_filled", "Batches whose content is a fill.", registry=of)
         self._notices = Counter("notary_log_notices", "Records that were skipped or dropped.", ["kind"], registry=of)
@@ -64,7 +65,8 @@ class Metrics:
         memory.set_function(resident_bytes)
 
     def observe(self, ready: Ready) -> None:
-        """Count a step's batches, anomalies (`notices`), fills, registrations and fences."""
+        """Count a step's batches, anomalies (`notices`), fills, registrations and fences, and the decisions since the last one."""
+        self._count_decisions(self._outcome_counts())
         for batch in ready.batches:
             self._batch_requests.observe(len(batch.requests))
             if batch.filled:
@@ -78,7 +80,7 @@ class Metrics:
         if ready.fenced:
             self._incarnations.labels("fenced").inc(len(ready.fenced))
 
-    def count_decisions(self, by_outcome: list[int]) -> None:
+    def _count_decisions(self, by_outcome: Sequence[int]) -> None:
         """Count new decisions; `by_outcome` has one number for each outcome byte."""
         for counter, count in zip(self._decisions, by_outcome, strict=True):
             if count:
@@ -105,7 +107,8 @@ class Metrics:
         *,
         is_ready: Callable[[], bool],
     ) -> None:
-        """Add the gauges that read a worker's parts at each scrape."""
+        """Add the gauges that read a worker's parts at each scrape, and count the decisions of its index."""
+        self._outcome_counts = index.take_outcome_counts
         for name, text, read in (
             ("notary_positions", "Decisions in this worker's index.", lambda: index.position_next),
             ("notary_pending_requests", "Requests taken in and not answered yet.", lambda: sender.queue.pending_requests),

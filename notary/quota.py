@@ -2,8 +2,18 @@
 
 from collections.abc import Callable
 
+import msgspec
+
 from ordering.errors import NotaryError
 from ordering.ids import excerpt
+from ordering.settings import NotNegative
+
+
+class QuotaSettings(msgspec.Struct, frozen=True):
+    """The quota of a party for which the parties file has no other."""
+
+    party_requests_per_s: NotNegative = 0
+    """0: no quota."""
 
 
 class QuotaExceeded(NotaryError):

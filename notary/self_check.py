@@ -18,6 +18,8 @@ from notary.decision import Decision
 from notary.index import Index
 from notary.index.scrub import EXIT_ROTTEN
 from notary.tree import TILE_WIDTH
+from ordering.errors import Fatal
+from ordering.settings import Fixed, Positive, Seconds
 
 logger = logging.getLogger("notary.self_check")
 
@@ -27,16 +29,22 @@ AUDIT_TURN_US = 1_000
 
 
 class SelfCheckSettings(msgspec.Struct, frozen=True):
-    """How often; `worker_timeout_ms` of log time after its last record a life has no turn any more."""
+    """The intervals at which roots are compared and rows audited."""
 
-    checkpoint_interval_ms: int = 5_000
-    quiet_s: float = 10.0  # without a new decision for so long, a checkpoint is written although log time does not advance
-    worker_timeout_ms: int = 30_000
-    look_s: float = 0.2
-    write_again_s: float = 5.0
-    vote_again_s: float = 30.0
-    audit_s: float = 1.0
-    scrub_s: float = 43_200.0  # between two rounds of reading the whole index from its disk; 0: none
+    checkpoint_interval_ms: Positive = 5_000  # of log time
+    audit_interval_ms: Positive = 1_000
+    scrub_interval_ms: Positive = 43_200_000  # between two rounds of reading the whole index from its disk
+    quiet_ms: Fixed[int] = 10_000  # without a new decision for so long, a checkpoint is written although log time does not advance
+    look_ms: Fixed[int] = 200
+    write_again_ms: Fixed[int] = 5_000
+    vote_again_ms: Fixed[int] = 30_000
+
+    audit_s = Seconds("audit_interval_ms")
+    scrub_s = Seconds("scrub_interval_ms")
+    quiet_s = Seconds("quiet_ms")
+    look_s = Seconds("look_ms")
+    write_again_s = Seconds("write_again_ms")
+    vote_again_s = Seconds("vote_again_ms")
 
 
 class SelfCheck:
@@ -60,6 +68,7 @@ class SelfCheck:
         self._grown: tuple[int, float] = (0, now_s())  # the tree's size, and the time since when it has this size
         self._written: tuple[int, float] | None = None  # tree size and time: a checkpoint in flight is not written twice
         self._disputed = False
+        self._failed: asyncio.Queue[Fatal] = asyncio.Queue(1)
         self.audited_tiles = 0
         self.scrubs = 0
         """Counts the readings of the whole index from its disk."""
@@ -77,13 +86,21 @@ class SelfCheck:
             )
         return None
 
+    def fail(self, problem: Fatal) -> None:
+        """Have `run` end with an error that a call has met while it read the index."""
+        if not self._failed.full():
+            self._failed.put_nowait(problem)
+
     async def run(self) -> None:
-        """Compare and audit until cancelled. Raises `Quarantined`."""
+        """Compare and audit until cancelled. Raises `Quarantined`, and the error that `fail` was called with."""
         async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self._until_failed(), name="failed")
             tasks.create_task(self._compare(), name="compare roots")
             tasks.create_task(self._audit(), name="audit")
-            if self._settings.scrub_s:
-                tasks.create_task(self._scrub(), name="scrub")
+            tasks.create_task(self._scrub(), name="scrub")
+
+    async def _until_failed(self) -> None:
+        raise await self._failed.get()
 
     async def _compare(self) -> None:
         while True:
@@ -107,7 +124,8 @@ class SelfCheck:
             size, again_s = dispute.size, self._settings.vote_again_s if self._worker_name in dispute.roots else 0.0
         else:
             size, again_s, log_time_ms = tree.size, 0.0, self._index.log_time_ms
-            senders = self._driver.joiner.incarnations.active_since(log_time_ms - self._settings.worker_timeout_ms)
+            # After so long a silence, in log time, an incarnation has no turn any more.
+            senders = self._driver.joiner.incarnations.active_since(log_time_ms - self._driver.joiner.limits.worker_timeout_ms)
             turn_ms = turn_comes_ms(agreement, incarnation, senders, self._settings.checkpoint_interval_ms)
             if size != self._grown[0]:
                 self._grown = (size, self._now_s())

@@ -16,11 +16,21 @@ import msgspec
 from notary.http import App
 from notary.worker import Worker
 from ordering.errors import Fatal, NotaryError, NotReady
+from ordering.settings import Positive, Seconds
 
 logger = logging.getLogger("notary.serve")
 
 LOG_RETRY_S = 1.0
 ANSWERS_LEAVE_S = 1.0
+
+
+class ServiceSettings(msgspec.Struct, frozen=True):
+    """The end of a service."""
+
+    drain_ms_max: Positive = 20_000
+    """The time for which a stopping worker goes on answering what it has admitted."""
+
+    drain_s_max = Seconds("drain_ms_max")
 
 
 class Ending(msgspec.Struct, frozen=True):
@@ -92,7 +102,7 @@ async def _until_stopped(
             logger.info("stopping: answering what was taken in, requests=%d", worker.sender.queue.pending_requests)
             await asyncio.wait(
                 [running, asyncio.create_task(worker.sender.queue.drain())],
-                timeout=worker.config.worker.drain_ms_max / 1000,
+                timeout=worker.config.service.drain_s_max,
                 return_when=asyncio.FIRST_COMPLETED,
             )
             await _idle(apps)

@@ -14,10 +14,10 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final, TypeAlias
 
+import msgspec
 from cryptography import x509
 
 from notary.access import read_secret, why_unreadable
-from notary.config import TlsFiles
 from ordering.errors import ConfigurationError
 
 logger = logging.getLogger("notary.tls")
@@ -27,6 +27,15 @@ _NONE_MADE: Final = "Whoever issues the service's certificates makes it: see doc
 _NO_PASSWORD: Final = b""
 
 _State: TypeAlias = tuple[tuple[int, int, int, int] | None, ...]
+
+
+class TlsFiles(msgspec.Struct, frozen=True):
+    """The files of the service's certificate, its key, and the authorities of its clients. Without authorities, clients show none."""
+
+    cert_file: str
+    key_file: str
+    client_ca_file: str
+    client_cert_required: bool
 
 
 class Certificates:

@@ -6,11 +6,13 @@ reports the problem in its log lines, in `notary_topic_problems` and in `/readyz
 
 import asyncio
 import logging
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
-from notary.config import Config
 from ordering.errors import NotReady
 from ordering.topics import find_problems
+
+if TYPE_CHECKING:
+    from notary.config import Config
 
 logger = logging.getLogger("notary.topics")
 
@@ -20,7 +22,7 @@ INTERVAL_S: Final = 60.0
 class TopicWatch:
     """Checks the topics of one worker's log. An embedded log has no topics, and is not checked."""
 
-    def __init__(self, config: Config, interval_s: float = INTERVAL_S) -> None:
+    def __init__(self, config: "Config", interval_s: float = INTERVAL_S) -> None:
         self._config = config
         self._interval_s = interval_s
         self.problems: tuple[str, ...] = ()

@@ -16,6 +16,7 @@ three implementations of one contract (`ordering.log`):
 | `signatures` | signatures over records, fills and new keys | yes |
 | `genesis` | appending the genesis record, and reading which notary owns a log | no |
 | `log` | the interface and its durability contract | yes |
+| `settings` | ranges of settings, and the settings of the log | yes |
 | `clock` | the wall clock | no |
 | `pieces` | work in pieces, between which an event loop has turns | yes |
 | `durable` | files that survive a crash of the machine, and locks between processes | no |

@@ -24,6 +24,7 @@ from aiokafka.protocol.api import Request, RequestStruct, Response, ResponseHead
 from aiokafka.protocol.types import Boolean, CompactArray, CompactString, Int16, Int32, Schema, TaggedFields
 
 from ordering.errors import ConfigurationError, NotReady
+from ordering.settings import LogSettings
 
 METADATA_AGE_MS: Final = 1_000
 """The maximum age of a client's metadata: the partition leaders, and the racks in `leaders()`.
@@ -42,7 +43,7 @@ class KafkaSecurity(msgspec.Struct, frozen=True, kw_only=True):
     ca_file: str | None = None
     cert_file: str | None = None
     key_file: str | None = None
-    sasl_mechanism: str = "SCRAM-SHA-512"
+    sasl_mechanism: str = LogSettings().sasl_mechanism
     sasl_user: str | None = None
     sasl_password: str | None = None
 

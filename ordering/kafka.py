@@ -30,6 +30,7 @@ from ordering.errors import ConfigurationError, NotReady, OutcomeUnknown, OutOfR
 from ordering.interruptions import Interruptions
 from ordering.leadership import Leadership
 from ordering.log import ORDERING, Bounds, BrokerSeen, Record
+from ordering.settings import LogSettings
 from ordering.stream import check_partitions, describe
 from ordering.topics import MESSAGE_BYTES_MAX, inspect, topic_names
 
@@ -49,8 +50,7 @@ class KafkaTimeouts(msgspec.Struct, frozen=True, kw_only=True):
 
     Brokers learn of a new topic at different times.
     """
-    append_ms: int = 10_000
-    """The time after which an unacknowledged append has an unknown outcome; longer than a leader election takes."""
+    append_ms: int = LogSettings().append_timeout_ms
     bounds_ms: int = 3_000
     """The deadline of `bounds`."""
     request_ms: int = 5_000

@@ -28,7 +28,7 @@ from loadtest.peers.servers import Servers
 from loadtest.rig.generate import party_key_pem
 from loadtest.rig.signing import NOTARY, PARTY
 from notary.gate import Gate
-from notary.http import Server, bind
+from notary.http import HttpSettings, Server, bind
 from notary.http.call import JSON, TEXT, Answer, Call
 from notary.http.problems import problem_of
 from notary.http.submission import SUBMISSIONS, Handed
@@ -144,7 +144,7 @@ async def serve(open_decider: Open, address: str, port: int, parties: Path) -> N
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
     gate = Gate(NOTARY, Parties(parties), lambda: None, time.monotonic, bytes_max=BODIES_BYTES_MAX, body_s_max=20.0, turn_s_max=0.005)
     async with open_decider(address) as decider:
-        server = Server(PeerServer(gate, decider), bind("127.0.0.1", port))
+        server = Server(PeerServer(gate, decider), bind("127.0.0.1", port), settings=HttpSettings(connections_per_address_max=0))
         await server.start()
         await stop.wait()
         await server.stop(5.0)

@@ -30,11 +30,12 @@ from typing import Final
 
 import uvloop
 
-from notary.config import Config, load, parse_listen
-from notary.http import App, Server, bind
+from notary.config import Config, load
+from notary.http import App, HttpSettings, Server, bind, parse_listen
 from notary.logs import set_up_logging
+from notary.open_log import open_log
 from notary.service import serve_until
-from notary.worker import Worker, open_log
+from notary.worker import Worker
 from ordering.errors import NotaryError, OutcomeUnknown
 from ordering.log import ORDERING, Bounds, Log, Reader, Record, Writer
 from ordering.records import Entry, batch_key, decode
@@ -220,7 +221,7 @@ async def _serve(config: Config, listen: str) -> int:
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
     app = App()
     host, port = parse_listen(listen)
-    server = Server(app, bind(host, port))
+    server = Server(app, bind(host, port), settings=HttpSettings(connections_per_address_max=0))
     await server.start()
 
     async def start() -> Worker:

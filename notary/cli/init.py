@@ -29,7 +29,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from notary import keys, parties
 from notary.cli import EXIT_DONE
 from notary.cli.staged import staged
-from notary.config import NAME_BYTES_MAX, LogConfig, check_origin, kafka_security, load
+from notary.config import NAME_BYTES_MAX, check_origin, kafka_security, load
 from ordering.durable import create_file
 from ordering.embedded import EmbeddedLog
 from ordering.errors import ConfigurationError, NotReady, OutcomeUnknown
@@ -37,6 +37,7 @@ from ordering.genesis import append_genesis, check_empty, first_record, read_gen
 from ordering.kafka import KafkaLog
 from ordering.records import NONCE_BYTES as SALT_BYTES
 from ordering.records import Genesis
+from ordering.settings import LogSettings
 from ordering.signatures import SigningKey
 from ordering.topics import PARTITIONS_MAX, CreatedTopics, create_topics, topic_names
 
@@ -166,7 +167,7 @@ async def _embedded(arguments: argparse.Namespace, directory: Path, keys_made: _
         await log.close()
 
 
-async def _topics(arguments: argparse.Namespace, log_settings: LogConfig) -> CreatedTopics:
+async def _topics(arguments: argparse.Namespace, log_settings: LogSettings) -> CreatedTopics:
     """Create both topics, or check that existing ones are empty and have the right settings."""
     made = await create_topics(
         log_settings.bootstrap,
@@ -181,7 +182,7 @@ async def _topics(arguments: argparse.Namespace, log_settings: LogConfig) -> Cre
     return made
 
 
-async def _genesis(arguments: argparse.Namespace, log_settings: LogConfig, keys_made: _Keys) -> bytes:
+async def _genesis(arguments: argparse.Namespace, log_settings: LogSettings, keys_made: _Keys) -> bytes:
     try:
         async with _kafka_log(arguments, log_settings) as log:
             return await append_genesis(log, keys_made.genesis(arguments), keys_made.owner_signs)
@@ -209,7 +210,7 @@ async def _go_on(arguments: argparse.Namespace, keys_made: _Keys) -> bytes:
 
 
 @contextlib.asynccontextmanager
-async def _kafka_log(arguments: argparse.Namespace, log_settings: LogConfig) -> AsyncIterator[KafkaLog]:
+async def _kafka_log(arguments: argparse.Namespace, log_settings: LogSettings) -> AsyncIterator[KafkaLog]:
     """Open the log, as soon as its new partitions have leaders. Raises `NotReady` after `LEADERS_S_MAX`."""
     give_up_s = time.monotonic() + LEADERS_S_MAX
     security = kafka_security(log_settings, arguments.directory)
@@ -228,7 +229,7 @@ async def _kafka_log(arguments: argparse.Namespace, log_settings: LogConfig) -> 
         await log.close()
 
 
-def _report(arguments: argparse.Namespace, log_settings: LogConfig, keys_made: _Keys, log_id: bytes, made: CreatedTopics) -> None:
+def _report(arguments: argparse.Namespace, log_settings: LogSettings, keys_made: _Keys, log_id: bytes, made: CreatedTopics) -> None:
     directory, kafka = arguments.directory, log_settings.kind == "kafka"
     topics = list(topic_names(log_settings.topic_prefix)) if kafka else []
     file = directory / CONFIG
@@ -257,7 +258,7 @@ def _report(arguments: argparse.Namespace, log_settings: LogConfig, keys_made: _
     print(f"next           notary party add NAME --public-key FILE --config {file}")
 
 
-def _log_settings(arguments: argparse.Namespace) -> LogConfig:
+def _log_settings(arguments: argparse.Namespace) -> LogSettings:
     """Returns the `[log]` settings of the flags and of the file of `--log-settings`. Raises `ConfigurationError`."""
     given: dict[str, Any] = {}
     if arguments.log_settings is not None:
@@ -272,12 +273,12 @@ def _log_settings(arguments: argparse.Namespace) -> LogConfig:
     # An empty list of brokers is a script's mistake, not a request for an embedded log.
     given["kind"] = "embedded" if arguments.kafka is None else "kafka"
     try:
-        return msgspec.convert(given, LogConfig)
+        return msgspec.convert(given, LogSettings)
     except msgspec.ValidationError as problem:
         raise ConfigurationError(f"--log-settings {arguments.log_settings}: {problem}") from None
 
 
-def _toml(arguments: argparse.Namespace, log_settings: LogConfig) -> str:
+def _toml(arguments: argparse.Namespace, log_settings: LogSettings) -> str:
     lines = [
         "# A notary's configuration. Every setting: docs/configuration.md.",
         f"name = {_quoted(arguments.name)}",
@@ -288,7 +289,7 @@ def _toml(arguments: argparse.Namespace, log_settings: LogConfig) -> str:
         "",
         "[log]",
     ]
-    for field in msgspec.structs.fields(LogConfig):
+    for field in msgspec.structs.fields(LogSettings):
         value = getattr(log_settings, field.name)
         # Settings with their default value are left out, except those that a reader looks for.
         if value != field.default or field.name == "kind" or (field.name == "directory" and log_settings.kind == "embedded"):

@@ -22,7 +22,7 @@ from notary import keys
 from notary.cli import EXIT_DONE, EXIT_NO
 from notary.cli.replay import Replay
 from notary.config import Config
-from notary.worker import check_genesis, open_log
+from notary.open_log import check_genesis, open_log
 from ordering.errors import ConfigurationError, OutcomeUnknown
 from ordering.genesis import read_genesis
 from ordering.log import ORDERING, Log, Record

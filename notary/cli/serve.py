@@ -14,15 +14,16 @@ import msgspec
 import uvloop
 
 from notary.cli import EXIT_COULD_NOT, EXIT_DONE, drop_what_cannot_be_written
-from notary.config import Config, load, parse_listen
-from notary.http import App, Server, bind, times_of
+from notary.config import SETTINGS, Config, load
+from notary.http import App, Server, bind, parse_listen
 from notary.intake import Intake
 from notary.logs import set_level, set_up_logging
 from notary.loop_watch import LoopWatch
+from notary.open_log import identify, open_log
 from notary.service import serve_until
 from notary.snapshots.schedule import restore_at_start
 from notary.tls import Certificates
-from notary.worker import Worker, identify, open_log
+from notary.worker import Worker
 from ordering.errors import ConfigurationError, Fatal, NotaryError, NotReady
 
 logger = logging.getLogger("notary.serve")
@@ -58,8 +59,8 @@ def run(arguments: argparse.Namespace) -> int:
         if as_json:
             set_up_logging("info", as_json=True)  # for errors in the configuration
         config = _configured(arguments)
-        as_json = config.worker.log_format == "json"
-        set_up_logging(config.worker.log_level, as_json=as_json)
+        as_json = config.logging.log_format == "json"
+        set_up_logging(config.logging.log_level, as_json=as_json)
         gc.freeze()  # modules and their objects stay for ever
         gc.set_threshold(GARBAGE_OBJECTS)
         return uvloop.run(_serve(config, arguments))
@@ -88,7 +89,8 @@ def _configured(arguments: argparse.Namespace) -> Config:
         "worker.log_format": _asked_format(arguments, None),
     }
     config = load(arguments.config, {key: value for key, value in flags.items() if value is not None})
-    return msgspec.structs.replace(config, clock_accepted=arguments.accept_clock)
+    driver = msgspec.structs.replace(config.driver, clock_accepted=arguments.accept_clock)
+    return msgspec.structs.replace(config, driver=driver)
 
 
 async def _serve(config: Config, arguments: argparse.Namespace) -> int:
@@ -159,7 +161,7 @@ class _ReadAgain:
         self._config = config
         self._certificates = certificates
         self._service = service
-        self._log_level: str = config.worker.log_level
+        self._log_level: str = config.logging.log_level
 
     def __call__(self) -> None:
         """Read the files now. A file that cannot be used is logged, and the earlier content stays in use."""
@@ -169,7 +171,7 @@ class _ReadAgain:
         except ConfigurationError as problem:
             logger.error("the log level stays as it was: %s", problem)
         else:
-            self._log_level = config.worker.log_level
+            self._log_level = config.logging.log_level
             set_level(self._log_level)
             for setting in _differences(self._config, config):
                 logger.warning(
@@ -185,15 +187,7 @@ class _ReadAgain:
 
 def _differences(one: Config, other: Config) -> list[str]:
     """Returns the names of the settings, without the log level, that differ between two configurations."""
-    found: list[str] = []
-    for field in msgspec.structs.fields(Config):
-        ours, theirs = getattr(one, field.name), getattr(other, field.name)
-        if isinstance(ours, msgspec.Struct):
-            inner = [each.name for each in msgspec.structs.fields(ours) if getattr(ours, each.name) != getattr(theirs, each.name)]
-            found += [f"{field.name}.{name}" for name in inner if (field.name, name) != ("worker", "log_level")]
-        elif ours != theirs:
-            found.append(field.name)
-    return found
+    return [name for name, setting in SETTINGS.items() if name != "worker.log_level" and setting.value(one) != setting.value(other)]
 
 
 async def _start(config: Config, certificates: Certificates | None, restoring: Callable[[], None], stop: asyncio.Event) -> Worker:
@@ -227,17 +221,15 @@ async def _unless_stopped(work: Coroutine[None, None, None], stop: asyncio.Event
 def _service(config: Config, app: App, certificates: Certificates | None) -> Server | Intake:
     if not config.http.intake_processes:
         return _server(config, app, config.http.listen, certificates)
-    worker = config.worker
-    return Intake(config, app, log_level=worker.log_level, log_json=worker.log_format == "json", certificates=certificates)
+    logs = config.logging
+    return Intake(config, app, log_level=logs.log_level, log_json=logs.log_format == "json", certificates=certificates)
 
 
 def _server(config: Config, app: App, listen: str, certificates: Certificates | None = None) -> Server:
     return Server(
         app,
         bind(*parse_listen(listen)),
-        connections_max=config.http.connections_max,
-        connections_per_address_max=config.http.connections_per_address_max,
-        times=times_of(config.http),
+        settings=config.http,
         certificates=certificates,
     )
 

@@ -10,12 +10,14 @@ and `not-ready`.
 | `server` | one port: taking connections in, their number and deadlines, the graceful end |
 | `connection` | one connection: what each event does |
 | `machine` | its states, events, transitions and times |
+| `settings` | addresses, limits and times (`[http]`) |
 | `parsing` | bytes -> calls, and the limits of what is no body |
 | `writing` | answers -> bytes, and clients that do not read them |
 | `call` | a call and its answer, as connections, applications and intake processes see them |
 | `app` | routes: where each call goes |
 | `submission` | the calls that hand in a submission, to a worker and to its intake processes alike |
 | `in_flight` | a submission from the gate to its answer |
+| `awaited` | the transactions whose decision a long poll waits for |
 | `reads` | a call that only reads: at once, in pieces, or as a long poll |
 | `readers` | who may read, where reads are kept for parties |
 | `lookups`, `query`, `health` | what such calls return |
@@ -26,7 +28,7 @@ and `not-ready`.
 """
 
 from notary.http.app import App
-from notary.http.machine import times_of
 from notary.http.server import Server, bind
+from notary.http.settings import HttpSettings, parse_listen
 
-__all__ = ["App", "Server", "bind", "times_of"]
+__all__ = ["App", "HttpSettings", "Server", "bind", "parse_listen"]

@@ -17,9 +17,10 @@ from math import inf
 from typing import Any, Final, Protocol, cast
 
 from notary.http.call import TEXT, Answer, Application, Call
-from notary.http.machine import TRANSITIONS, ConnectionState, Event, Times
+from notary.http.machine import TRANSITIONS, ConnectionState, Event
 from notary.http.parsing import Head, Parser
 from notary.http.problems import problem_of
+from notary.http.settings import HttpSettings
 from notary.http.writing import ResponseWriter
 from ordering.errors import Malformed, NotaryError
 
@@ -41,8 +42,8 @@ class Host(Protocol):
         ...
 
     @property
-    def times(self) -> Times:
-        """The deadlines."""
+    def settings(self) -> HttpSettings:
+        """The time limits."""
         ...
 
     @property
@@ -123,7 +124,7 @@ class Connection(asyncio.Protocol):
         """Begin with a head."""
         self._transport = cast(asyncio.Transport, transport)
         self._writer = ResponseWriter(self._transport)
-        self._deadline_s = self._loop.time() + self._host.times.head_s
+        self._deadline_s = self._loop.time() + self._host.settings.head_s
         self._host.opened(self)
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -158,7 +159,7 @@ class Connection(asyncio.Protocol):
 
     def pause_writing(self) -> None:
         """The client reads its answers too slowly: start no other call, and give it a time."""
-        self._writer.hold(self._loop.time() + self._host.times.head_s)
+        self._writer.hold(self._loop.time() + self._host.settings.head_s)
 
     def resume_writing(self) -> None:
         """It has read."""
@@ -186,7 +187,7 @@ class Connection(asyncio.Protocol):
             self._write_refusal(keep_alive=False)
         self._go(Event.STOP)
         if idle:  # it has nothing to read but TLS's goodbye, and may not read that
-            self._deadline_s = self._loop.time() + self._host.times.goodbye_s
+            self._deadline_s = self._loop.time() + self._host.settings.goodbye_s
 
     def abort(self) -> None:
         """End now."""
@@ -333,7 +334,7 @@ class Connection(asyncio.Protocol):
         state = self._state
         if state is ConnectionState.HEAD:
             self._writer.answer(
-                problem_of(Malformed(f"the head of the request was not complete after {self._host.times.head_s:g} s")), keep_alive=False
+                problem_of(Malformed(f"the head of the request was not complete after {self._host.settings.head_s:g} s")), keep_alive=False
             )
         elif state is ConnectionState.REFUSED:
             self._write_refusal(keep_alive=False)
@@ -342,7 +343,7 @@ class Connection(asyncio.Protocol):
             if call is not None and call.reader is not None:
                 self._guarded(call.reader.late)
                 return
-            self._break(Malformed(f"the body was not complete after {self._host.times.body_s:g} s: send it without pauses"))
+            self._break(Malformed(f"the body was not complete after {self._host.settings.body_s:g} s: send it without pauses"))
             return
         elif state is ConnectionState.CLOSING:
             self.abort()

@@ -21,9 +21,7 @@ def health(app: Lifecycle, route: str, query: bytes) -> Answer:
     if worker is None:
         reasons = [app.no_worker]
     else:
-        append_s_max = worker.config.worker.append_wait_ms_max / 1000
-        others = (worker.serving_suspended(), worker.driver.not_ready(), worker.sender.not_ready(append_s_max))
-        reasons = [why for why in (SHUTTING_DOWN if app.ends else None, *others) if why is not None]
+        reasons = [*([SHUTTING_DOWN] if app.ends else []), *worker.readiness.reasons()]
     lines = [f"not ready: {why}" for why in reasons] or ["ok"]
     if worker is not None and b"verbose" in query:
         lines += _details(worker)

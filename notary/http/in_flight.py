@@ -10,6 +10,7 @@ from joiner import AdmittedSubmission, Pending
 from notary.decision import Decision
 from notary.http.call import JSON, Call
 from notary.http.lifecycle import BUG, Lifecycle
+from notary.http.lookups import rendered
 from notary.http.submission import SUBMISSIONS, Asked
 from notary.index import ROW_US
 from notary.wire import encode_decisions
@@ -122,7 +123,7 @@ class InFlight:
                     decision = yield from worker.index.decision_in_pieces(request.transaction_id)
                 else:
                     decision = self._decisions[at]
-                decisions.append(None if decision is None else (yield from worker.rendered(decision, receipts=receipts)))
+                decisions.append(None if decision is None else (yield from rendered(worker, decision, receipts=receipts)))
             yield sum([len(one) for one in decisions if one is not None]) // COPIED_BYTES_US
         except Fatal as problem:
             self._app.give_up(problem)

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Final, Protocol
 
 from notary.gate import SHUTTING_DOWN
+from notary.http.awaited import AwaitedDecisions
 from notary.http.call import TEXT, Answer, Call
 from notary.http.problems import problem_of
 from notary.http.readers import Readers
@@ -41,6 +42,7 @@ class Lifecycle:
         self.metrics: Metrics | None = None  # served even after the worker has ended
         self.readers: Readers | None = None
         self.waiting: set[Waiting] = set()
+        self.awaited = AwaitedDecisions()
         self.long_polls = 0  # of those that wait
         self.turns = Turns(lambda: self.worker is not None and self.worker.serving_suspended() is None)
         self.taking_changed: Callable[[], None] = lambda: None
@@ -53,6 +55,7 @@ class Lifecycle:
         """From now on calls are answered from this worker."""
         self.worker = worker
         self.metrics = worker.metrics
+        worker.driver.observers.append(self.awaited.applied)
         self.readers = Readers.of(worker.config.http, worker.config.name, worker.parties, worker.clock_ms)
 
     def starting(self, why: str) -> None:
@@ -130,4 +133,4 @@ class Lifecycle:
         worker = self.worker
         self.detach()
         if worker is not None:
-            worker.fail(problem)
+            worker.self_check.fail(problem)

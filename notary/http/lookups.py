@@ -8,12 +8,14 @@ partial ones included, so whoever has it may keep it; only the checkpoint is ask
 from collections.abc import Callable
 from typing import Final, TypeAlias
 
+from notary.decision import Decision
 from notary.http.call import JSON, TEXT, Answer, Headers
 from notary.http.problems import NotFound
+from notary.index import TILE_US
 from notary.tree import TILE_HEIGHT, TILE_WIDTH
 from notary.tree.paths import TilePath, parse_tile_path
 from notary.version import VERSION
-from notary.wire import NotaryJson, StateJson, encode_answer
+from notary.wire import NotaryJson, StateJson, encode_answer, encode_in_pieces
 from notary.worker import Worker
 from ordering.ids import TransactionId, excerpt, parse_hash, parse_state
 from ordering.pieces import Pieces
@@ -29,6 +31,9 @@ NOTARY: Final = "/v1/notary"
 RECEIPT: Final = "/receipt"
 IMMUTABLE: Final[Headers] = [(b"content-type", b"application/octet-stream"), (b"cache-control", b"public, max-age=31536000, immutable")]
 CHANGES: Final[Headers] = [*TEXT, (b"cache-control", b"no-cache")]
+
+RECEIPT_US: Final = 5
+"""The making of a receipt from tiles that are in memory."""
 
 
 def asked_transaction(rest: str) -> bytes:
@@ -51,7 +56,17 @@ def _transaction(worker: Worker, rest: str) -> Answer | Pieces[Answer]:
 def _decision(worker: Worker, transaction_id: TransactionId) -> Pieces[Answer]:
     decision = yield from worker.index.decision_in_pieces(transaction_id)
     assert decision is not None, "what was decided stays decided"
-    return 200, JSON, (yield from worker.rendered(decision, receipts=False))
+    return 200, JSON, (yield from rendered(worker, decision, receipts=False))
+
+
+def rendered(worker: Worker, decision: Decision, *, receipts: bool) -> Pieces[bytes]:
+    """Returns a decision as it is answered, with its receipt if wanted."""
+    receipt = b""
+    if receipts:
+        tiles_read = worker.index.tree.tiles_read
+        receipt = worker.issuer.receipt_json(decision.position)
+        yield RECEIPT_US + (worker.index.tree.tiles_read - tiles_read) * TILE_US
+    return (yield from encode_in_pieces(decision, receipt))
 
 
 def _state(worker: Worker, rest: str) -> Answer:
@@ -98,8 +113,8 @@ def _notary(worker: Worker, rest: str) -> Answer:
     answer = NotaryJson(
         name=worker.config.name,
         origin=worker.config.origin,
-        verifier_key=worker.verifier_key,
-        keys=worker.key_history,
+        verifier_key=worker.receipt_key.verifier_key,
+        keys=worker.receipt_key.history,
         software_version=VERSION,
         format_version=FORMAT_VERSION,
         worker=worker.config.worker.name,

@@ -12,9 +12,7 @@ from enum import IntEnum
 from math import inf
 from typing import Final
 
-import msgspec
-
-from notary.config import HttpConfig
+from notary.http.settings import HttpSettings
 
 
 class ConnectionState(IntEnum):
@@ -82,28 +80,12 @@ TRANSITIONS: Final[dict[ConnectionState, dict[Event, ConnectionState]]] = {
 """The next state for each state and event. Any other event cannot happen in that state."""
 
 
-class Times(msgspec.Struct, frozen=True):
-    """Time limits for the steps of a call, in seconds."""
-
-    head_s: float = 10.0
-    """Limit for a head, for the rest of a skipped body, and for the reading of an answer."""
-    body_s: float = 20.0
-    keep_alive_s: float = 75.0
-    last_call_s: float = 0.5
-    """Time in which calls are still answered on open connections when the server stops."""
-    goodbye_s: float = 1.0
-    """Limit for closing a connection when the server stops."""
-
-    def of(self, state: ConnectionState) -> float:
-        """Returns the time limit of a state."""
-        return {
-            ConnectionState.IDLE: self.keep_alive_s,
-            ConnectionState.BODY: self.body_s,
-            ConnectionState.DECIDING: inf,
-            ConnectionState.CLOSED: inf,
-        }.get(state, self.head_s)
-
-
-def times_of(config: HttpConfig) -> Times:
-    """Returns the configured time limits."""
-    return Times(config.head_ms_max / 1000, config.body_ms_max / 1000, config.keep_alive_ms / 1000)
+def seconds_of(settings: HttpSettings, state: ConnectionState) -> float:
+    """Returns the time limit of a state."""
+    limits = {
+        ConnectionState.IDLE: settings.keep_alive_s,
+        ConnectionState.BODY: settings.body_s,
+        ConnectionState.DECIDING: inf,
+        ConnectionState.CLOSED: inf,
+    }
+    return limits.get(state, settings.head_s)

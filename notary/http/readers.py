@@ -9,9 +9,9 @@ from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives.asymmetric.utils import encode_dss_signature
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
-from notary.config import HttpConfig
 from notary.http.call import Call
 from notary.http.problems import NotAParty
+from notary.http.settings import HttpSettings
 from notary.parties import Parties
 from ordering.errors import Malformed
 from ordering.ids import excerpt
@@ -30,7 +30,7 @@ class Readers:
         self._clock_ms = clock_ms
 
     @classmethod
-    def of(cls, http: HttpConfig, notary_name: str, parties: Parties, clock_ms: Callable[[], int]) -> "Readers | None":
+    def of(cls, http: HttpSettings, notary_name: str, parties: Parties, clock_ms: Callable[[], int]) -> "Readers | None":
         """Returns the check that the configuration asks for; None where everybody may read."""
         return cls(notary_name, parties, clock_ms) if http.reads == "parties" else None
 

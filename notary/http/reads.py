@@ -26,11 +26,10 @@ LOOK_UP_US: Final = 50
 class Read:
     """One such call: `start` checks it, `end` ends its long poll, and `_show` answers it."""
 
-    __slots__ = ("_app", "_call", "_route", "_timer", "_transaction_id", "_worker")
+    __slots__ = ("_app", "_call", "_route", "_timer", "_transaction_id")
 
     _timer: asyncio.TimerHandle
     _transaction_id: TransactionId
-    _worker: Worker
 
     def __init__(self, app: Lifecycle, call: Call, route: str) -> None:
         self._app = app
@@ -59,8 +58,8 @@ class Read:
             return False
         app.long_polls += 1
         app.waiting.add(self)
-        self._worker, self._transaction_id = worker, transaction_id
-        worker.when_decided(transaction_id, self.end)
+        self._transaction_id = transaction_id
+        app.awaited.when_decided(transaction_id, self.end)
         self._call.left = self.end  # otherwise clients that connect and leave would use up all long polls
         self._timer = asyncio.get_running_loop().call_later(min(wait_s, worker.config.http.wait_ms_max / 1000), self.end)
         return True
@@ -70,7 +69,7 @@ class Read:
         if self in self._app.waiting:
             self._app.waiting.remove(self)
             self._app.long_polls -= 1
-            self._worker.forget(self._transaction_id, self.end)
+            self._app.awaited.forget(self._transaction_id, self.end)
             self._timer.cancel()
             self._call.left = None
             self._app.turns.do(self._show_in_turn(), network=self._call.network)

@@ -14,8 +14,9 @@ from typing import Any, Final
 
 from notary.http.call import Answer, Application
 from notary.http.connection import Connection
-from notary.http.machine import ConnectionState, Times
+from notary.http.machine import ConnectionState, seconds_of
 from notary.http.problems import problem_of
+from notary.http.settings import HttpSettings
 from notary.http.writing import encoded
 from notary.tls import Certificates
 from ordering.errors import ConfigurationError, Overloaded
@@ -50,15 +51,13 @@ class Server:
         application: Application,
         listening: socket.socket,
         *,
-        connections_max: int = 2_000,
-        connections_per_address_max: int = 0,
-        times: Times | None = None,
+        settings: HttpSettings | None = None,
         certificates: Certificates | None = None,
     ) -> None:
-        """With `certificates` it speaks TLS, and follows their files while it serves. 0 connections per address: no bound of their own."""
+        """With `certificates` it speaks TLS, and follows their files while it serves."""
         self.application = application
-        self.times = times or Times()
-        self.seconds = tuple([self.times.of(state) for state in ConnectionState])
+        self.settings = settings or HttpSettings()
+        self.seconds = tuple([seconds_of(self.settings, state) for state in ConnectionState])
         self.paused = False
         self.ends = False
         self._read_until_s: float | None = None  # None: this turn of the loop has read nothing yet
@@ -66,6 +65,8 @@ class Server:
         self._line: OrderedDict[str, deque[Callable[[], None]]] = OrderedDict()
         """The connections that wait for a turn, to be read or to be made, by address, in the order of the addresses' turns."""
         self.connections: set[Connection] = set()
+        self._connections_max = connections_max = self.settings.connections_max
+        self._per_address_max = self.settings.connections_per_address_max
         self._addresses: dict[str, _Address] = {}
         self._most: _Address | None = None
         """The address with the most connections, if that was looked for in this turn of the loop."""
@@ -75,12 +76,10 @@ class Server:
             problem_of(Overloaded(f"{count} connections{whose} are open already: {what}", 1))
             for count, whose, what in (
                 (connections_max, "", "come again later"),
-                (connections_per_address_max, " from your address", "use those, or come again later"),
+                (self._per_address_max, " from your address", "use those, or come again later"),
             )
         ]
         self._gives_way = Overloaded(f"{connections_max} connections are open already, most of them from your address: come again later", 1)
-        self._connections_max = connections_max
-        self._per_address_max = connections_per_address_max
         self._socket = listening
         self._url = url_of(listening, tls=certificates is not None)
         self._certificates = certificates
@@ -116,13 +115,13 @@ class Server:
         self._empty.clear()
         if not self._is_empty():
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._empty.wait(), self.times.last_call_s)
+                await asyncio.wait_for(self._empty.wait(), self.settings.last_call_s)
         if self._acceptor is not None:
             self._acceptor.end()
         for connection in list(self.connections):
             connection.stop()
         if self.connections:
-            self._look_s = min(self._look_s, self.times.goodbye_s / LOOKS)
+            self._look_s = min(self._look_s, self.settings.goodbye_s / LOOKS)
             self._look()
             try:
                 await asyncio.wait_for(self._empty.wait(), seconds_max)
@@ -390,7 +389,7 @@ class _Acceptor:
                     lambda: Connection(self._server, network),
                     connection,
                     ssl=certificates.context,
-                    ssl_handshake_timeout=self._server.times.head_s,
+                    ssl_handshake_timeout=self._server.settings.head_s,
                 )
         except asyncio.CancelledError:
             connection.close()

@@ -30,6 +30,7 @@ from rocksdict import (
 
 from notary.index.store import DECISIONS, FAMILIES, NO_SPACE, STATES, Family, disk_full
 from ordering.errors import ConfigurationError, Fatal, FatalCode
+from ordering.settings import Fixed, Positive
 
 MEMTABLE_BLOOM_RATIO: Final = 0.1
 LOOKED_UP: Final = (STATES, DECISIONS)
@@ -53,13 +54,14 @@ PREFIX_BYTES_MAX: Final = 128
 
 
 class IndexSettings(msgspec.Struct, frozen=True):
-    """Memory and threads that the index may use. No setting changes a decision."""
+    """`[index]`: where the workers' indexes are kept, each in a folder named by its worker, and the memory and threads that one may use."""
 
-    cache_bytes: int = 256 << 20
-    write_buffer_bytes: int = 64 << 20
-    bloom_bits_per_key: int = 16
+    directory: str = "index"
+    cache_bytes: Positive = 256 << 20
+    write_buffer_bytes: Positive = 64 << 20
+    bloom_bits_per_key: Fixed[int] = 16
     """With 16 bits, one of 1,000 lookups for a missing key reads a block of the table for nothing; with 10 bits, ten do."""
-    background_jobs: int = 2
+    background_jobs: Fixed[int] = 2
 
 
 class RocksFamily:

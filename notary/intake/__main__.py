@@ -16,7 +16,7 @@ import msgspec
 import uvloop
 
 from notary.cli.serve import GARBAGE_OBJECTS
-from notary.http import Server, times_of
+from notary.http import Server
 from notary.intake.front import Front
 from notary.intake.link import Link
 from notary.intake.messages import AcceptorSettings, Down, End, ReadAgain, Serving, Up
@@ -55,9 +55,7 @@ async def run(settings: AcceptorSettings, listening: socket.socket, linked: sock
     server = Server(
         front,
         listening,
-        connections_max=settings.connections_max,
-        connections_per_address_max=settings.connections_per_address_max,
-        times=times_of(settings.http),
+        settings=settings.http,
         certificates=certificates,
     )
     # While the link is full, calls that cannot be handed over stay in the connections.

@@ -79,7 +79,7 @@ class Front:
             lambda: self._refusal,
             time.monotonic,
             bytes_max=settings.bytes_max,
-            body_s_max=settings.http.body_ms_max / 1000,
+            body_s_max=settings.http.body_s,
             turn_s_max=CHECKING_S,
             room=self._room,
             tickets=self._tickets,

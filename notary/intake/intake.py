@@ -12,11 +12,12 @@ from typing import Final
 
 import msgspec
 
-from notary.config import Config, parse_listen
+from notary.config import Config
 from notary.http import App
 from notary.http.call import Answer, Call
 from notary.http.problems import problem_of
 from notary.http.server import bind, url_of
+from notary.http.settings import parse_listen
 from notary.http.submission import SUBMISSIONS
 from notary.intake.link import BUFFER_BYTES, Link
 from notary.intake.messages import (
@@ -117,16 +118,18 @@ class Intake:
 
     async def _started(self, at: int) -> "_Process":
         """A process on that socket; OSError when there can be none."""
-        config, of = self._config, len(self._listening)
+        config, of, http = self._config, len(self._listening), self._config.http
         settings = AcceptorSettings(
             process=f"{config.worker.name}/{at + 1}",
             notary_name=config.name,
             parties_file=str(config.path(config.parties_file)),
-            http=config.http,
+            http=msgspec.structs.replace(
+                http,
+                connections_max=math.ceil(http.connections_max / of),
+                connections_per_address_max=math.ceil(http.connections_per_address_max / of),
+            ),
             tls=config.tls_files,
-            connections_max=math.ceil(config.http.connections_max / of),
-            connections_per_address_max=math.ceil(config.http.connections_per_address_max / of),
-            bytes_max=math.ceil(config.limits.pending_bytes_max / of),
+            bytes_max=math.ceil(config.queue.pending_bytes_max / of),
             log_level=self._log_level,
             log_json=self._log_json,
         )

@@ -4,9 +4,10 @@ from typing import TypeAlias
 
 import msgspec
 
-from notary.config import HttpConfig, TlsFiles
 from notary.http.call import Answer
+from notary.http.settings import HttpSettings
 from notary.http.submission import Asked
+from notary.tls import TlsFiles
 from payload import Submission
 
 
@@ -17,10 +18,8 @@ class AcceptorSettings(msgspec.Struct, frozen=True):
     """Its name: the worker's, and its number."""
     notary_name: str
     parties_file: str
-    http: HttpConfig
-    connections_max: int
-    """Of this process."""
-    connections_per_address_max: int
+    http: HttpSettings
+    """Its connections are those of this process."""
     bytes_max: int
     """Of the bodies that it reads at a time."""
     log_level: str

@@ -9,15 +9,18 @@ import asyncio
 import logging
 from collections.abc import Callable
 from hashlib import sha256
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 
 from notary.cli import EXIT_DONE, EXIT_NO
-from notary.config import Config
 from notary.self_check import output_of
 from notary.snapshots.take import is_empty
 from ordering.clock import clock_ms
+from ordering.settings import NotNegative
+
+if TYPE_CHECKING:
+    from notary.config import Config
 
 logger = logging.getLogger("notary.snapshots")
 
@@ -26,6 +29,14 @@ FIRST_S_MAX: Final = 600.0
 RETRY_SHARE: Final = 0.05
 RETRY_S_MAX: Final = 300.0
 _COMMAND: Final = ("notary", "snapshot")
+
+
+class SnapshotSettings(msgspec.Struct, frozen=True):
+    """`[snapshots]`: the folder or URL that keeps them (empty: none), how often one is made (0: never), and how many are kept (0: all)."""
+
+    url: str = ""
+    every_s: NotNegative = 0
+    keep: NotNegative = 7
 
 
 class _Said(msgspec.Struct):
@@ -39,7 +50,7 @@ class _Said(msgspec.Struct):
 class SnapshotSchedule:
     """One worker's part in making snapshots."""
 
-    def __init__(self, config: Config, is_ready: Callable[[], bool], clock_ms: Callable[[], int] = clock_ms) -> None:
+    def __init__(self, config: "Config", is_ready: Callable[[], bool], clock_ms: Callable[[], int] = clock_ms) -> None:
         """`clock_ms` is the wall clock: the time of a snapshot is compared with it."""
         self._config, self._is_ready, self._clock_ms = config, is_ready, clock_ms
         self.every_s = config.snapshots.every_s
@@ -58,7 +69,9 @@ class SnapshotSchedule:
         return max(0.0, self._clock_ms() / 1000 - self._newest_s) if self.every_s else 0.0
 
     async def run(self) -> None:
-        """Make snapshots until cancelled."""
+        """Make snapshots until cancelled; return at once where none are wanted."""
+        if not self.every_s:
+            return
         await asyncio.sleep(self.spread * min(SPREAD_SHARE * self.every_s, FIRST_S_MAX))
         while True:
             look_again_s = await self.look()
@@ -93,7 +106,7 @@ class SnapshotSchedule:
         return max(retry_s, self._newest_s + due_s - self._clock_ms() / 1000)
 
 
-async def restore_at_start(config: Config, log_identity: str, restoring: Callable[[], None]) -> None:
+async def restore_at_start(config: "Config", log_identity: str, restoring: Callable[[], None]) -> None:
     """Restore the newest snapshot of this log if the worker has no index, and `[snapshots] url` says where they are.
 
     Without one that verifies the worker replays the log. `restoring` is called when there is something to be done.

@@ -28,7 +28,7 @@ pytestmark = needs_root
 ANSWER_S, CALL_S_MAX = 1, 2.0
 """The wait that a client requests of a worker, and the time after which it cancels a call: a cut line never reports an error."""
 SUSPECTED_S = 11.0
-"""Longer than a worker suspects its log before it stops (`DriverSettings.contradiction_s`)."""
+"""Longer than a worker suspects its log before it stops (`DriverSettings.contradiction_ms`)."""
 
 Line = tuple[int, int]
 Counts = Mapping[Line, Mapping[str, int]]

@@ -227,7 +227,7 @@ def test_users_may_no_more_than_they_need(rendered: Rendered, overlay: str) -> N
 def test_a_worker_takes_its_configuration(rendered: Rendered, tmp_path: Path, overlay: str) -> None:
     """The file and the pod's variables are valid settings, and every file that they name is in a volume of the pod."""
     config = worker_config(rendered[overlay], tmp_path)
-    assert (config.log.kind, config.log.security_protocol, config.worker.data_centre) == ("kafka", "SSL", "zone-a")
+    assert (config.log.kind, config.log.security_protocol, config.sender.data_centre) == ("kafka", "SSL", "zone-a")
     container = worker_container(rendered[overlay])
     mounts = [mount["mountPath"] for mount in container["volumeMounts"]]
     files = [config.key_file, config.key_history_file, config.parties_file, config.log.ca_file, config.log.cert_file, config.log.key_file]
@@ -267,7 +267,7 @@ def test_a_stopping_worker_has_time(rendered: Rendered, tmp_path: Path, overlay:
     """Kubernetes kills a worker only after preStop and the longest time that answering its admitted requests may take."""
     spec = of_kind(rendered[overlay], "StatefulSet")["worker"]["spec"]["template"]["spec"]
     before = worker_container(rendered[overlay])["lifecycle"]["preStop"]["sleep"]["seconds"]
-    drain = worker_config(rendered[overlay], tmp_path).worker.drain_ms_max / 1000
+    drain = worker_config(rendered[overlay], tmp_path).service.drain_s_max
     assert spec["terminationGracePeriodSeconds"] >= before + drain + 10
 
 

@@ -187,7 +187,7 @@ def test_workers_read_their_configuration(files: dict[str, str], tmp_path: Path,
     """`notary serve` accepts its configuration, with its site, its certificate and all brokers."""
     (tmp_path / "notary.toml").write_text(files[f"{site}/notary.{site}.example/notary.toml"])
     config = load(tmp_path / "notary.toml", {}, {})
-    assert (config.worker.name, config.worker.data_centre) == (f"{site}-1", site)
+    assert (config.worker.name, config.sender.data_centre) == (f"{site}-1", site)
     assert config.log.security_protocol == "SSL"
     assert config.log.cert_file == f"/etc/notary/tls/worker-{site}-1/cert.pem"
     assert config.log.bootstrap.count(":9092") == 3

@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from notary.cli import COMMANDS
-from notary.config import Config
+from notary.config import SETTINGS
 from notary.http.problems import NAMES
 from notary.metrics import Metrics
 from spark_join import arguments as verifier
@@ -38,18 +38,7 @@ def headings(file: Path) -> set[str]:
 
 def settings() -> list[tuple[str, str, str]]:
     """Returns (name, variable, default) of every setting, as configuration.md must list it."""
-    found: list[tuple[str, str, str]] = []
-    for field in msgspec.structs.fields(Config):
-        if field.name in ("directory", "file", "clock_accepted"):
-            continue
-        if isinstance(field.type, type) and issubclass(field.type, msgspec.Struct):
-            found += [
-                (inner.name, f"NOTARY_{field.name}_{inner.name}".upper(), shown(inner.default))
-                for inner in msgspec.structs.fields(field.type)
-            ]
-        else:
-            found.append((field.name, f"NOTARY_{field.name}".upper(), shown(field.default)))
-    return found
+    return [(setting.key, setting.variable, shown(setting.default)) for setting in SETTINGS.values()]
 
 
 def shown(default: object) -> str:

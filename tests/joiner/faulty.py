@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from joiner import Batch, Driver, DriverSettings, Joiner, JoinerLimits, QueueLimits, Sender, SenderSettings
+from joiner import Driver, DriverSettings, Joiner, JoinerLimits, QueueLimits, Sender, SenderSettings
 from notary.decision import Decision
 from notary.index import Index, IndexSettings
 from ordering.errors import CorruptRecord, Fatal, OutcomeUnknown
@@ -25,10 +25,10 @@ from ordering.signatures import FILL_BYTES, NO_LOG_ID, SigningKey, log_id_of, si
 from tests.joiner.history import KEY, NOTARY, OWNER, ask, nonce, requests, signing_key, value
 
 PARTITIONS = 3
-REOPEN_S = 0.01
+REOPEN_MS = 10
 SMALL = IndexSettings(cache_bytes=1 << 20, write_buffer_bytes=64 << 10)
 LIMITS = JoinerLimits(hole_timeout_ms=20)
-DRIVER = DriverSettings(poll_ms=10, watch_s=0.02, stall_s=0.1, contradiction_s=0.2)
+DRIVER = DriverSettings(poll_ms=10, watch_ms=20, stall_ms=100, contradiction_ms=200)
 SECOND = signing_key("second")
 
 _ticks = itertools.count(1_760_000_000_000)
@@ -208,14 +208,15 @@ class Worker:
     ) -> None:
         self.log, self.name, self.stopped = log, name, False
         self.index = Index.open(directory, notary_name=NOTARY, log_identity=log.identity, worker_name=name, settings=SMALL)
-        own: dict[tuple[int, int], Batch[Decision]] = {}
-        self.joiner = Joiner(self.index.joiner_state(), limits, own, name)
+        self.joiner = Joiner(self.index.joiner_state(), limits, name)
         self.sender: Sender[Decision] = Sender(
             log,
             self.joiner,
             keys or Keys(KEY),
-            own,
-            SenderSettings(name, "0.1", reopen_wait_s=REOPEN_S, queue=QueueLimits(**settings)),
+            name,
+            "0.1",
+            SenderSettings(reopen_wait_ms=REOPEN_MS),
+            QueueLimits(**settings),
             clock,
             lambda: nonce(f"own {next(_nonces)}"),
         )

@@ -189,11 +189,12 @@ class Reading:
         self._incarnations: dict[int, IncarnationState] = {life.incarnation: life for life in self.state.incarnations}
         self._effects: list[Effect] = list(self.state.effects)
         self._marks: dict[int, Mark] = dict(self.state.marks)
-        self.joiner = Joiner(self.state, limits, own, name, format_version)  # type: ignore[arg-type]
+        self.joiner = Joiner(self.state, limits, name, format_version)
+        self._own = own or {}
         self.batches: list[OrderedBatch] = []
 
     def step(self, *records: Record, now: int = 0) -> Ready:
-        ready = self.joiner.step(records, now)
+        ready = self.joiner.step(records, now, None, self._own)  # type: ignore[arg-type]
         self.batches += ready.batches
         if ready.advanced:
             self._incarnations |= {life.incarnation: life for life in ready.incarnations}

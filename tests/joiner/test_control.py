@@ -158,7 +158,7 @@ def test_own_entries_need_no_verification(monkeypatch: pytest.MonkeyPatch) -> No
     forged = history.put(ORDERING, None, encode_entry_of(history)[:-64] + bytes(64))
     entry, payload = history.entry(1, 1, "a"), history.payload(1, 1, "a")
     own.entry_value = entry.value or b""
-    assert reading.joiner.to_verify([forged, entry, payload]) == [forged.value]
+    assert reading.joiner.to_verify([forged, entry, payload], {(1, 1): own}) == [forged.value]
     assert _kinds(reading.step(forged)) == ["unsigned"]
     monkeypatch.setattr("joiner.core.record_is_signed", lambda *arguments: pytest.fail("verified"))
     assert named(reading.step(entry, payload).batches) == [(1, 1, "1")]

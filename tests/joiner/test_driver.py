@@ -21,7 +21,7 @@ from payload import Request
 from tests.joiner.faulty import (
     DRIVER,
     PARTITIONS,
-    REOPEN_S,
+    REOPEN_MS,
     FaultyLog,
     Start,
     Worker,
@@ -303,7 +303,7 @@ async def test_lives_that_end_at_once(start: Start, log: FaultyLog) -> None:
     worker = start(attempts_max=5)
     with pytest.raises(OutcomeUnknown):
         await worker.decided("a")
-    assert asyncio.get_running_loop().time() - began_s >= 5 * REOPEN_S
+    assert asyncio.get_running_loop().time() - began_s >= 5 * REOPEN_MS / 1000
     assert worker.index.decision(id_of("a")) is None
 
 
@@ -475,7 +475,7 @@ async def test_a_worker_stops_before_a_newer_version(start: Start, log: FaultyLo
 
 async def test_stream_that_gives_nothing(start: Start, log: FaultyLog) -> None:
     """A worker is not ready while its reader returns nothing of a topic-partition that has records, although its polls succeed."""
-    worker = start(driver=DriverSettings(poll_ms=10, watch_s=0.02, unreachable_s=0.1))
+    worker = start(driver=DriverSettings(poll_ms=10, watch_ms=20, unreachable_ms=100))
     await worker.decided("a")
     await worker.until(lambda: worker.driver.not_ready() is None)
     silent = True
@@ -491,7 +491,7 @@ async def test_stream_that_gives_nothing(start: Start, log: FaultyLog) -> None:
 
 async def test_reader_that_fails_again_and_again(start: Start, log: FaultyLog) -> None:
     """A worker whose polls all fail is not ready and reports their error, although it can fetch the log end offsets."""
-    worker = start(driver=DriverSettings(poll_ms=10, watch_s=0.02, unreachable_s=0.1))
+    worker = start(driver=DriverSettings(poll_ms=10, watch_ms=20, unreachable_ms=100))
     await worker.decided("a")
 
     def fail(records: list[Record]) -> list[Record]:
@@ -518,7 +518,7 @@ async def test_head_that_does_not_move(start: Start, log: FaultyLog) -> None:
 
 async def test_an_idle_head_is_left_alone(start: Start, log: FaultyLog) -> None:
     """A head at the end of the log does not count as stalled."""
-    worker = start(driver=DriverSettings(poll_ms=10, watch_s=0.01, stall_s=0.05))
+    worker = start(driver=DriverSettings(poll_ms=10, watch_ms=10, stall_ms=50))
     await worker.decided("a")
     looks = _count_looks(log)
     await worker.until(lambda: looks() > 20)
@@ -541,7 +541,7 @@ async def test_stream_that_ends_with_a_marker(start: Start, log: FaultyLog) -> N
     log.markers = {ORDERING: 1, 0: 1, 1: 2, 2: 1}
     log.register("dead")
     log.entry(1, 1, "lost", partition=1)
-    worker = start(driver=DriverSettings(poll_ms=10, watch_s=0.01, stall_s=0.1))
+    worker = start(driver=DriverSettings(poll_ms=10, watch_ms=10, stall_ms=100))
     assert len(await worker.decided("a")) == 1
     looks = _count_looks(log)
     await worker.until(lambda: looks() > 20)
@@ -619,7 +619,7 @@ async def test_restart_on_a_log_that_was_cut(start: Start, log: FaultyLog, grown
 
 async def test_log_cut_and_grown_again_while_nobody_read(start: Start, log: FaultyLog) -> None:
     """A new reader begins with the last record applied, so it notices that the log lost its end meanwhile, even if it is longer now."""
-    worker = start(driver=DriverSettings(poll_ms=10, watch_s=0.02, contradiction_s=0.2))
+    worker = start(driver=DriverSettings(poll_ms=10, watch_ms=20, contradiction_ms=200))
     await worker.decided("a")
     ends = log.ends()
     await worker.decided("b")
@@ -666,7 +666,7 @@ async def test_what_was_read_of_a_log_that_was_cut_is_forgotten(start: Start, lo
 @pytest.mark.parametrize("running", [False, True], ids=["at-start", "running"])
 async def test_log_that_answers_from_the_past(start: Start, log: FaultyLog, running: bool) -> None:
     """Log end offsets that are outdated for a while stop no worker: it is not ready meanwhile, then it goes on."""
-    worker = start(driver=DriverSettings(poll_ms=10, watch_s=0.02, contradiction_s=3600))
+    worker = start(driver=DriverSettings(poll_ms=10, watch_ms=20, contradiction_ms=3_600_000))
     decisions = await worker.decided("a")
     if not running:
         await worker.stop()
@@ -678,7 +678,7 @@ async def test_log_that_answers_from_the_past(start: Start, log: FaultyLog, runn
 
     log.on_bounds = lag
     if not running:
-        worker = start(driver=DriverSettings(poll_ms=10, watch_s=0.02, contradiction_s=3600))
+        worker = start(driver=DriverSettings(poll_ms=10, watch_ms=20, contradiction_ms=3_600_000))
     await worker.until(reason(worker, "the log contradicts this worker's index"))
     late = False
     assert await worker.decided("a") == decisions
@@ -705,7 +705,7 @@ async def test_an_answer_that_was_long_on_its_way(start: Start, log: FaultyLog, 
 
 async def test_a_reader_gets_old_metadata(start: Start, log: FaultyLog) -> None:
     """A reader whose offset is out of range stops no worker if the log itself has that offset."""
-    worker = start(driver=DriverSettings(poll_ms=10, watch_s=0.02, contradiction_s=3600))
+    worker = start(driver=DriverSettings(poll_ms=10, watch_ms=20, contradiction_ms=3_600_000))
     decisions = await worker.decided("a")
     suspicions: list[str | None] = []
 
@@ -723,7 +723,7 @@ async def test_a_reader_gets_old_metadata(start: Start, log: FaultyLog) -> None:
 
 async def test_log_that_has_failed(start: Start, log: FaultyLog) -> None:
     """A log that reports that it cannot go on stops the worker at once: that is no contradiction, and will not pass."""
-    worker = start(driver=DriverSettings(poll_ms=10, watch_s=0.02, contradiction_s=3600))
+    worker = start(driver=DriverSettings(poll_ms=10, watch_ms=20, contradiction_ms=3_600_000))
     await worker.decided("a")
 
     def fail(_: object) -> Any:
@@ -745,7 +745,7 @@ async def test_no_leader_is_reported_once(start: Start, log: FaultyLog, caplog: 
         log.without_leader = set(range(PARTITIONS))
         answers = [ask(worker.sender, f"{times} {n}") for n in range(5)]
         for _ in range(5):
-            await asyncio.sleep(2 * REOPEN_S)
+            await asyncio.sleep(2 * REOPEN_MS / 1000)
         assert not any(answer.done() for answer in answers)
         log.without_leader = set()
         await asyncio.gather(*answers)

@@ -267,7 +267,7 @@ async def test_a_copy_of_the_last_payload_that_waits_does_not_hide_a_loss(start:
 
 async def test_nothing_is_applied_on_an_old_look_at_what_waits(start: Start, log: FaultyLog) -> None:
     """While a worker cannot check whether the log still holds its buffered records, it applies none of them, and reads them again."""
-    worker, _ = await _waits_unread(start, log, driver=msgspec.structs.replace(DRIVER, stood_still_s=0.2))
+    worker, _ = await _waits_unread(start, log, driver=msgspec.structs.replace(DRIVER, stood_still_ms=200))
 
     def fail(bounds: dict[int, Bounds]) -> None:
         raise NotReady("no log end offset")
@@ -365,7 +365,7 @@ async def test_registers_only_after_catching_up(start: Start, log: FaultyLog) ->
     await asyncio.sleep(5 * DRIVER.watch_s)
     assert [type(record).__name__ for record in log.records()] == ["Genesis", "Register", "Entry"]
     assert worker.driver.may_not_append() == "this worker has not read the log to its end yet"
-    assert worker.driver.not_ready() is not None or worker.sender.not_ready(1) is not None
+    assert worker.driver.not_ready() is not None or worker.sender.not_ready() is not None
     log.put(0, batch_key(1, 1), value("late"))
     assert await worker.incarnations() == 2
 
@@ -540,7 +540,7 @@ async def test_rotation_to_a_key_that_is_not_here(start: Start, log: FaultyLog) 
     worker = start(keys=keys)
     await worker.decided("a")
     _rotate(log)
-    await worker.until(lambda: SECOND.public_key.hex() in (worker.sender.not_ready(10) or ""))
+    await worker.until(lambda: SECOND.public_key.hex() in (worker.sender.not_ready() or ""))
     keys.keys[SECOND.public_key] = SECOND
     assert len(await worker.decided("b")) == 1
 
@@ -633,14 +633,14 @@ async def test_a_clock_far_from_the_logs(start: Start, log: FaultyLog, ahead_ms:
     await asyncio.sleep(5 * DRIVER.watch_s)
     assert worker.sender.incarnation is None
     assert log.ends() == [1, 0, 0, 0]
-    assert "one of them is wrong" in (worker.sender.not_ready(10) or "")
+    assert "one of them is wrong" in (worker.sender.not_ready() or "")
     off_ms = 0
     assert len(await worker.decided("a")) == 1
 
 
 async def test_a_jump_that_a_person_has_accepted(start: Start, log: FaultyLog) -> None:
     """With `clock_accepted` the worker continues with its present clock."""
-    worker = start(driver=DriverSettings(poll_ms=10, watch_s=0.02, clock_accepted=True), clock=lambda: clock_ms() + 10 * 365 * 86_400_000)
+    worker = start(driver=DriverSettings(poll_ms=10, watch_ms=20, clock_accepted=True), clock=lambda: clock_ms() + 10 * 365 * 86_400_000)
     assert len(await worker.decided("a")) == 1
 
 
@@ -702,7 +702,7 @@ async def test_a_hole_that_nobody_has_passed_is_filled(start: Start, log: Faulty
 async def test_forged_records_silence_nobody(start: Start, log: FaultyLog, monkeypatch: pytest.MonkeyPatch) -> None:
     """A flood of unsigned records is skipped; the worker compares the log once more and stays ready."""
     monkeypatch.setattr(joiner.driver, "LOOK_AGAIN_S", 0.1)
-    worker = start(driver=DriverSettings(poll_ms=10, watch_s=0.02))
+    worker = start(driver=DriverSettings(poll_ms=10, watch_ms=20))
     decisions = await worker.decided("a")
     await worker.until(lambda: worker.driver.not_ready() is None)
     for n in range(100):
@@ -736,7 +736,7 @@ async def test_replay_of_many_records(start: Start, log: FaultyLog) -> None:
 
 async def test_a_partition_that_contradicted_is_waited_for(start: Start, log: FaultyLog) -> None:
     """A partition that has lost a mark, and then its leader, prevents the worker from continuing with the other partitions."""
-    worker = start(driver=DriverSettings(poll_ms=10, watch_s=0.02, contradiction_s=3600))
+    worker = start(driver=DriverSettings(poll_ms=10, watch_ms=20, contradiction_ms=3_600_000))
     await worker.decided("a")
     await worker.until(lambda: worker.driver.not_ready() is None)
     (partition,) = [stream for stream in worker.joiner.marks if stream != ORDERING]

@@ -4,10 +4,10 @@ from collections.abc import Mapping
 
 import pytest
 
-from joiner import Mark
+from joiner import JoinerLimits, Mark
 from joiner.history import NONE_SKIPPED, fingerprint_of
 from joiner.look import Recheck, contradiction, examine, to_find_again
-from joiner.ready import JoinerLimits, Kept
+from joiner.ready import Kept
 from ordering.errors import NotReady
 from ordering.log import ORDERING, Bounds, Record
 from ordering.memory import MemoryLog

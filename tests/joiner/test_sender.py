@@ -18,7 +18,7 @@ def _sender(**settings: int) -> Sender[object]:
     joiner = Joiner()
     joiner.step([History().genesis], 0)
     keys = Keys(KEY)
-    return Sender(MemoryLog(1), joiner, keys, {}, SenderSettings("w1", "0", queue=QueueLimits(**settings)), lambda: 0, lambda: bytes(16))
+    return Sender(MemoryLog(1), joiner, keys, "w1", "0", SenderSettings(), QueueLimits(**settings), lambda: 0, lambda: bytes(16))
 
 
 async def test_overloaded_by_requests() -> None:
@@ -67,22 +67,24 @@ async def test_one_larger_than_the_queue() -> None:
 
 async def test_not_ready_before_it_has_registered() -> None:
     """Without a registered incarnation nothing is admitted."""
-    assert "no registered life" in (_sender().not_ready(1) or "")
+    assert "no registered life" in (_sender().not_ready() or "")
 
 
 async def test_not_ready_while_something_holds_it_back() -> None:
     """While appends are forbidden, submissions are rejected for the same reason."""
     sender = _sender()
     sender.hold = lambda: "the log is being looked at"
-    assert sender.not_ready(1) == "the log is being looked at"
+    assert sender.not_ready() == "the log is being looked at"
 
 
 async def test_not_ready_without_the_key_in_force() -> None:
     """A sender without the key in force names the key that it needs and the keys that it has."""
     history, joiner, second = History(), Joiner(), signing_key("second")
     joiner.step([history.genesis, history.rotate(second)], 0)
-    sender: Sender[object] = Sender(MemoryLog(1), joiner, Keys(KEY), {}, SenderSettings("w1", "0"), lambda: 0, lambda: bytes(16))
-    why = sender.not_ready(1) or ""
+    sender: Sender[object] = Sender(
+        MemoryLog(1), joiner, Keys(KEY), "w1", "0", SenderSettings(), QueueLimits(), lambda: 0, lambda: bytes(16)
+    )
+    why = sender.not_ready() or ""
     assert f"the key in force in this log is {second.public_key.hex()}, and this worker has {KEY.public_key.hex()}" in why
 
 
@@ -91,7 +93,7 @@ async def test_a_fill_is_signed_with_the_key_in_force() -> None:
     history, log = History(), MemoryLog(2)
     joiner = Joiner()
     joiner.step([history.genesis], 0)
-    sender: Sender[object] = Sender(log, joiner, Keys(KEY), {}, SenderSettings("w1", "0"), lambda: 0, lambda: bytes(16))
+    sender: Sender[object] = Sender(log, joiner, Keys(KEY), "w1", "0", SenderSettings(), QueueLimits(), lambda: 0, lambda: bytes(16))
     sender.hold = lambda: "in doubt"
     sender._writer = await log.open_writer()
     sender._session = _Session(1, sender._writer, KEY)
@@ -108,7 +110,7 @@ async def test_no_fill_without_the_key_in_force() -> None:
     """A sender without the key in force appends no fill, because no reader would accept it."""
     history, log, joiner = History(), MemoryLog(2), Joiner()
     joiner.step([history.genesis, history.rotate(signing_key("second"))], 0)
-    sender: Sender[object] = Sender(log, joiner, Keys(KEY), {}, SenderSettings("w1", "0"), lambda: 0, lambda: bytes(16))
+    sender: Sender[object] = Sender(log, joiner, Keys(KEY), "w1", "0", SenderSettings(), QueueLimits(), lambda: 0, lambda: bytes(16))
     sender._writer = await log.open_writer()
     await sender.append_fill(FillWanted(1, 7, 8, bytes(32)))
     assert log.end(1) == 0
@@ -143,7 +145,7 @@ async def test_a_large_one_gets_in() -> None:
 
 async def test_no_more_than_is_decided_in_time() -> None:
     """With a known rate, only as many requests wait as are decided within the maximum wait; one batch may always be gathered."""
-    sender = _sender(pending_requests_max=1_000, batch_requests_max=10, pending_s_max=2)
+    sender = _sender(pending_requests_max=1_000, batch_requests_max=10, pending_ms_max=2_000)
     queue = sender.queue
     for number in range(36):
         ask(sender, f"{number}")

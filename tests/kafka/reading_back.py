@@ -5,7 +5,7 @@ from pathlib import Path
 from rocksdict import AccessType, Options, Rdict
 
 from notary.config import Config
-from notary.worker import open_log
+from notary.open_log import open_log
 from ordering.log import Record
 from tests.checkers.indexes import FAMILIES, Rows
 from tests.checkers.replay import Streams

@@ -7,7 +7,7 @@ from aiokafka import AIOKafkaProducer
 
 from notary import keys
 from notary.config import load
-from notary.worker import open_log
+from notary.open_log import open_log
 from ordering.genesis import read_genesis
 from ordering.records import Entry, OrderingRecord, Register, View, batch_key
 from ordering.signatures import SigningKey, sign_fill, sign_record

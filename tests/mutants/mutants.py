@@ -44,8 +44,8 @@ class Mutant(msgspec.Struct, frozen=True):
 
 
 CORE, INCARNATIONS, BUFFER, SENDER, DRIVER = (f"joiner/{name}.py" for name in ("core", "incarnations", "buffer", "sender", "driver"))
-IN_FLIGHT, LIFECYCLE, LOOKUPS, PROBLEMS, READS = (
-    f"notary/http/{name}.py" for name in ("in_flight", "lifecycle", "lookups", "problems", "reads")
+AWAITED, IN_FLIGHT, LIFECYCLE, LOOKUPS, PROBLEMS, READS = (
+    f"notary/http/{name}.py" for name in ("awaited", "in_flight", "lifecycle", "lookups", "problems", "reads")
 )
 CONTROL, EVIDENCE, HISTORY, LOOK, PROPOSALS = (f"joiner/{name}.py" for name in ("control", "evidence", "history", "look", "proposals"))
 GATE, QUOTA, QUEUE = "notary/gate.py", "notary/quota.py", "joiner/queue.py"
@@ -111,8 +111,8 @@ MUTANTS: Final = (
         "content is taken from any partition",
         "R3",
         CORE,
-        "content = self._content(entry.partition, incarnation, sequence, entry.payload_hash)\n        if self",
-        "content = next((c for p in range(9) if (c := self._content(p, incarnation, sequence, entry.payload_hash))), None)\n        if self",
+        "content = self._content(entry.partition, incarnation, sequence, entry.payload_hash, own)\n        if self",
+        "content = next((c for p in range(9) if (c := self._content(p, incarnation, sequence, entry.payload_hash, own))), None)\n        if self",
         seeds=200,
     ),
     # R4: holes
@@ -288,9 +288,9 @@ MUTANTS: Final = (
     Mutant(
         "no receipt is given",
         "contract",
-        "notary/worker.py",
-        "        if receipts:\n",
-        "        if False:\n",
+        LOOKUPS,
+        "    if receipts:\n",
+        "    if False:\n",
     ),
     Mutant(
         "a worker writes the root of another size",
@@ -314,7 +314,7 @@ MUTANTS: Final = (
         "call_later(min(wait_s, worker.config.http.wait_ms_max / 1000), self.end)",
         "call_later(worker.config.http.wait_ms_max / 1000, self.end)",
     ),
-    Mutant("who waits for a decision is not woken", "contract", "notary/worker.py", "        if self._decided:\n", "        if False:\n"),
+    Mutant("who waits for a decision is not woken", "contract", AWAITED, "        if self._waiting:\n", "        if False:\n"),
     Mutant(
         "what was taken in is refused when the wait runs out",
         "contract",
@@ -598,7 +598,7 @@ MUTANTS: Final = (
     Mutant(
         "the name in the configuration is not compared with the log's",
         "R10",
-        "notary/worker.py",
+        "notary/open_log.py",
         "        if configured != found:",
         "        if False:",
         seeds=100,
@@ -685,5 +685,13 @@ MUTANTS: Final = (
         "if agreement.quarantined or seen.incarnation < incarnation or (seen.incarnation == incarnation and seen.size >= size):",
         "if agreement.quarantined:",
         seeds=2000,
+    ),
+    Mutant(
+        "a snapshot of the joiner has no offsets of what was dropped",
+        "R8",
+        CORE,
+        "        self._dropped = dict(snapshot.dropped)",
+        "        self._dropped = {}",
+        seeds=300,
     ),
 )

@@ -12,12 +12,13 @@ import pytest
 
 from notary import keys, parties
 from notary.client import Signer, tls_context
-from notary.config import LogConfig, TlsFiles, kafka_security, load
+from notary.config import kafka_security, load
 from notary.index.rocks import IndexSettings, open_store
-from notary.tls import Certificates
-from notary.worker import open_log
+from notary.open_log import open_log
+from notary.tls import Certificates, TlsFiles
 from ordering.embedded import EmbeddedLog
 from ordering.errors import ConfigurationError, NotaryError
+from ordering.settings import LogSettings
 from tests.notary.certificates import Authority
 
 NOBODY = 65534
@@ -100,7 +101,7 @@ def test_a_group_that_is_not_ours_is_refused(folder: Path) -> None:
 
 
 def _kafka(folder: Path, **settings: str) -> object:
-    return kafka_security(LogConfig(security_protocol="SASL_SSL", **settings), folder)
+    return kafka_security(LogSettings(security_protocol="SASL_SSL", **settings), folder)
 
 
 SECRETS: dict[str, tuple[str, Callable[[Path], object]]] = {

@@ -5,11 +5,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import pytest
 
-from joiner import DriverSettings
-from notary.config import Config, TlsFiles, _setting_names, check_origin, load, parse_listen
+from notary.config import SETTINGS, Config, check_origin, load
+from notary.http import parse_listen
+from notary.tls import TlsFiles
 from ordering.errors import ConfigurationError
 
 LEAST = 'name = "O=N"\norigin = "notary.example/x"\n'
@@ -42,17 +42,7 @@ def test_every_setting_has_its_variable(tmp_path: Path) -> None:
     """`[section] key` is `NOTARY_SECTION_KEY`; a top-level key has no section; numbers are parsed from text."""
     environment = {"NOTARY_NAME": "O=E", "NOTARY_LIMITS_PARTY_REQUESTS_PER_S": "7", "NOTARY_INDEX_DIRECTORY": "/i", "HOME": "/h"}
     config = loaded(tmp_path, "", None, environment)
-    assert (config.name, config.limits.party_requests_per_s, config.index.directory) == ("O=E", 7, "/i")
-
-
-def test_the_clock_settings_reach_the_driver(tmp_path: Path) -> None:
-    """Two settings limit the distance between clock and log; an operator's acceptance is no setting, and holds for one start."""
-    driver = loaded(tmp_path).driver_settings
-    assert driver == DriverSettings()
-    assert not driver.clock_accepted
-    config = loaded(tmp_path, "[worker]\nclock_behind_ms_max = 7\nclock_ahead_ms_max = 8\n")
-    driver = msgspec.structs.replace(config, clock_accepted=True).driver_settings
-    assert (driver.clock_behind_ms_max, driver.clock_ahead_ms_max, driver.clock_accepted) == (7, 8, True)
+    assert (config.name, config.quota.party_requests_per_s, config.index.directory) == ("O=E", 7, "/i")
 
 
 def test_the_variable_of_the_brokers_home_is_not_ours(tmp_path: Path) -> None:
@@ -98,6 +88,10 @@ WRONG: dict[str, tuple[str, str]] = {
     "worker-long": (f'[worker]\nname = "{"w" * 101}"', "worker.name"),
     "section-is-no-table": ("http = 1", "http"),
     "clock-accepted": ("clock_accepted = true", "clock_accepted"),
+    "clock-accepted-in-its-section": ("[worker]\nclock_accepted = true", "worker: clock_accepted names no setting"),
+    "fixed": ("[worker]\nqueue_ids_max = 1", "worker: queue_ids_max names no setting"),
+    "dotted": ('"worker.name" = "w"', "top level: worker.name names no setting"),
+    "member": ("[joiner]\nhole_timeout_ms = 1", "top level: joiner names no setting"),
     "no-clock-limit": ("[worker]\nclock_behind_ms_max = 0", "worker.clock_behind_ms_max"),
     "certificate-without-key": ('[http]\ntls_cert_file = "c.pem"', "http.tls_key_file"),
     "key-without-certificate": ('[http]\ntls_key_file = "k.pem"', "http.tls_cert_file"),
@@ -107,6 +101,24 @@ WRONG: dict[str, tuple[str, str]] = {
     "log-level": ('[worker]\nlog_level = "loud"', "worker.log_level"),
     "partitions-are-in-the-log": ("[log]\npayload_partitions = 16", "payload_partitions"),
 }
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("[http]\nhead_ms_max = 0", "http.head_ms_max: 0 should be 1 to 1099511627776"),
+        ("[limits]\nparty_requests_per_s = -1", "limits.party_requests_per_s: -1 should be 0 to 1099511627776"),
+        ("[worker]\nhole_timeout_ms = 1099511627777", "worker.hole_timeout_ms: 1099511627777 should be 1 to 1099511627776"),
+        ("[http]\nintake_processes = 65", "http.intake_processes: 65 should be 0 to 64, a few for each core at most"),
+        ("[tracing]\nratio = 1.5", "tracing.ratio: 1.5 should be 0 to 1, the share of submissions that are traced"),
+        ("[tracing]\nratio = nan", "tracing.ratio: nan should be 0 to 1, the share of submissions that are traced"),
+    ],
+)
+def test_a_number_out_of_range(tmp_path: Path, text: str, said: str) -> None:
+    """The error for a number out of range names the setting, the value and the range."""
+    with pytest.raises(ConfigurationError) as wrong:
+        loaded(tmp_path, text)
+    assert str(wrong.value) == f"{tmp_path / 'notary.toml'}: {said}"
 
 
 def test_a_choice_that_is_none_is_told_the_choices(tmp_path: Path) -> None:
@@ -196,13 +208,16 @@ def test_what_only_looks_like_it_is_refused(tmp_path: Path, variable: str) -> No
 
 def test_no_setting_has_a_name_that_a_service_could_make(tmp_path: Path) -> None:
     """No setting has a name that a Service could set."""
-    for variable in _setting_names():
-        assert not any(re.search(pattern, variable) for pattern in (r"_SERVICE_HOST$", r"_SERVICE_PORT(_|$)", r"_PORT$", r"_PORT_[0-9]"))
+    for setting in SETTINGS.values():
+        assert not any(
+            re.search(pattern, setting.variable) for pattern in (r"_SERVICE_HOST$", r"_SERVICE_PORT(_|$)", r"_PORT$", r"_PORT_[0-9]")
+        )
 
 
 @pytest.mark.parametrize(
     ("more", "said"),
     [
+        ('[http]\nListen = "127.0.0.1:1"', "http: Listen names no setting; the nearest that does is listen. See"),
         ('[worker]\ndata_center = "x"', "worker: data_center names no setting; the nearest that does is data_centre. See"),
         ("[indx]\na = 1", "top level: indx names no setting; the nearest that does is index. See"),
     ],

@@ -10,8 +10,7 @@ import pytest
 from cryptography.hazmat.primitives.serialization import BestAvailableEncryption, Encoding, PrivateFormat, load_pem_private_key
 
 from notary.client import tls_context
-from notary.config import TlsFiles
-from notary.tls import Certificates
+from notary.tls import Certificates, TlsFiles
 from ordering.errors import ConfigurationError
 from tests.notary.certificates import DAY, Authority
 

@@ -22,10 +22,10 @@ from opentelemetry.sdk.trace import TracerProvider
 from deploy.local import golang
 from deploy.local.jars import cache_folder
 from deploy.local.ports import free_ports
-from notary import worker
 from notary.client import AsyncClient, Signer, TransactionRequest
-from notary.config import TracingConfig, load
-from notary.tracing import _parent_of
+from notary.config import load
+from notary.tracing import TracingSettings, tracing_of
+from notary.tracing.spans import _parent_of
 from ordering.errors import ConfigurationError
 from tests.notary.http.asking import Asking
 from tests.notary.party import Bank, fresh_hash, fresh_state, spend
@@ -228,8 +228,9 @@ def test_a_collector_that_is_away(
 def test_off_it_is_not_even_imported(own_directory: NotaryDirectory) -> None:
     """Neither a worker nor a client imports OpenTelemetry, unless the worker is configured to trace."""
     program = (
-        "import sys, pathlib, notary.cli.serve, notary.client, notary.config, notary.intake.front, notary.worker as worker\n"
-        "assert worker._tracing(notary.config.load(pathlib.Path(sys.argv[1]))) is None\n"
+        "import sys, pathlib, notary.cli.serve, notary.client, notary.config, notary.intake.front, notary.tracing\n"
+        "config = notary.config.load(pathlib.Path(sys.argv[1]))\n"
+        "assert notary.tracing.tracing_of(config.tracing, config.name, 'w1') is None\n"
         "assert notary.client.transport.current_traceparent() == ''\n"
         "print([name for name in sys.modules if 'opentelemetry' in name or 'protobuf' in name])"
     )
@@ -241,11 +242,11 @@ def test_off_it_is_not_even_imported(own_directory: NotaryDirectory) -> None:
 
 def test_without_the_extra(own_directory: NotaryDirectory, monkeypatch: pytest.MonkeyPatch) -> None:
     """A worker with tracing configured, but without the packages, names the extra to install."""
-    monkeypatch.delitem(sys.modules, "notary.tracing")
+    monkeypatch.delitem(sys.modules, "notary.tracing.spans")
     monkeypatch.setitem(sys.modules, "opentelemetry.sdk.trace", None)
-    config = msgspec.structs.replace(load(own_directory.config), tracing=TracingConfig("http://127.0.0.1:1/v1/traces"))
+    config = msgspec.structs.replace(load(own_directory.config), tracing=TracingSettings("http://127.0.0.1:1/v1/traces"))
     with pytest.raises(ConfigurationError, match=r"pip install 'kafka-notary\[traces\]'"):
-        worker._tracing(config)
+        tracing_of(config.tracing, config.name, "w1")
 
 
 @pytest.mark.parametrize(

@@ -1,10 +1,11 @@
 """Joiners with one broken rule each, which a useful search must find."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from joiner import Buffer, Incarnations, IncarnationState, Joiner, Ready
 from joiner.buffer import Buffered
+from joiner.core import _Queued
 from ordering.log import ORDERING, Record
 from ordering.records import Entry, decode_batch_key
 from ordering.signatures import FILL_BYTES
@@ -17,7 +18,7 @@ def _with(buffer: type[Buffer] = Buffer, incarnations: type[Incarnations] = Inca
         def __init__(self, *args: Any) -> None:
             super().__init__(*args)
             self._buffer = buffer()
-            self.incarnations = incarnations(self.incarnations._incarnations.values())
+            self.incarnations = incarnations(self.incarnations.snapshot())
 
     return Broken
 
@@ -113,13 +114,13 @@ class _PausesHole(Joiner):
 class _DroppedForgotten(Joiner):
     """Records dropped for want of memory count as records that were never there."""
 
-    def _may_be_dropped(self, entry: Entry, content: Buffered | None) -> bool:
+    def _may_be_dropped(self, head: _Queued, entry: Entry, content: Buffered | None) -> bool:
         return False
 
 
 class _DroppedNotReadAgain(Joiner):
-    def step(self, records: Sequence[Record], now_ms: int, signed_by: Mapping[bytes, bytes] | None = None) -> Ready:
-        ready = super().step(records, now_ms, signed_by)
+    def step(self, *arguments: Any, **more: Any) -> Ready:
+        ready = super().step(*arguments, **more)
         ready.read_again = False
         return ready
 

@@ -38,8 +38,7 @@ from collections.abc import Callable
 
 import msgspec
 
-from joiner import Joiner
-from tests.scopes.frozen import Frozen
+from joiner import Joiner, JoinerSnapshot
 from tests.scopes.reading import JoinerMaker
 from tests.scopes.rules import Broken, Key, Rules
 from tests.scopes.scope import Scope
@@ -75,7 +74,7 @@ class Search:
         self._before, self._by = array("q", [0]), array("H", [0])
 
     @property
-    def joiners(self) -> frozenset[Frozen]:
+    def joiners(self) -> frozenset[JoinerSnapshot]:
         """The joiner states that the search has reached."""
         return self.rules.readings.joiners
 

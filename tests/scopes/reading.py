@@ -4,20 +4,19 @@
 the joiner only for steps that no reader in any state has taken yet. Offsets here are relative to the next offset of each topic-partition.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 import msgspec
 
-from joiner import Joiner, JoinerLimits, JoinerState, Mark, Ready
-from joiner.ready import OwnBatch
+from joiner import Joiner, JoinerLimits, JoinerSnapshot, JoinerState, Mark, Ready
 from ordering.log import ORDERING
 from tests.joiner.history import KEY
 from tests.scopes.expected import Batch, LifeSeen
-from tests.scopes.frozen import NOW_MS, OFFSET, Frozen, effect_at, frozen, known, thawed
+from tests.scopes.frozen import NOW_MS, OFFSET, effect_at, frozen
 from tests.scopes.scope import STREAMS, Scope, genesis, ids_of
 
-JoinerMaker = Callable[[JoinerState, JoinerLimits, Mapping[tuple[int, int], OwnBatch], str], Joiner]
+JoinerMaker = Callable[[JoinerState, JoinerLimits, str], Joiner]
 
 
 class Kept(msgspec.Struct, frozen=True):
@@ -31,7 +30,7 @@ class Kept(msgspec.Struct, frozen=True):
 class Reading(msgspec.Struct, frozen=True):
     """A reader between two steps; `kept` is None, and `back` zero, where no later restart can need them."""
 
-    joiner: Frozen
+    joiner: JoinerSnapshot
     paused: frozenset[int]
     more: bool
     kept: Kept | None
@@ -67,24 +66,23 @@ class Readings:
     """All readings so far, by number; `start` is the one of an empty index."""
 
     def __init__(self, scope: Scope, make: JoinerMaker = Joiner) -> None:
-        known()
         self._scope, self._make = scope, make
         self._numbers: dict[Reading, int] = {}
         self._readings: list[Reading] = []
         self.seen: list[Seen] = []
         self._steps: dict[tuple[Any, ...], Step] = {}
         self._starts: dict[tuple[Kept, bool], int] = {}
-        self._own: dict[tuple[int, int], OwnBatch] = {}
         self._own_name = "reader"
         begun = Joiner()
         begun.step([genesis()], 0)
         assert begun.log_state is not None
         self._log_state = begun.log_state
-        self._model = self._made(Kept(), begun)
+        self._joiner = self._made(Kept())
+        """Restored to the state before each step."""
         self.start = self._started(Kept(), keep=scope.restarts > 0 or scope.rereads)
 
     @property
-    def joiners(self) -> frozenset[Frozen]:
+    def joiners(self) -> frozenset[JoinerSnapshot]:
         """The joiner states so far."""
         return frozenset([reading.joiner for reading in self._readings])
 
@@ -109,7 +107,8 @@ class Readings:
 
     def _step(self, reading: Reading, handed: tuple[int, ...], passed: bool, keep: bool) -> Step:
         scope = self._scope
-        joiner = thawed(reading.joiner, self._model)
+        joiner = self._joiner
+        joiner.restore(reading.joiner)
         now_ms = NOW_MS + (scope.limits.hole_timeout_ms if passed else 0)
         read_next = dict.fromkeys(STREAMS, OFFSET)
         records = []
@@ -142,7 +141,7 @@ class Readings:
             again = tuple([read_next[stream] - joiner.read_next()[stream] for stream in STREAMS])
             back = tuple([more - less for more, less in zip(back, again, strict=True)]) if keep else NOTHING_BACK
             ready.paused = frozenset()
-        after = self._number(Reading(frozen(joiner, now_ms, self._model, keep), ready.paused, ready.more, kept, back), joiner)
+        after = self._number(Reading(frozen(joiner, now_ms, keep), ready.paused, ready.more, kept, back), joiner)
         numbers, wrong = scope.numbers, _wrong(joiner, ready)
         proposed = []
         for fill in ready.fills:
@@ -165,16 +164,16 @@ class Readings:
 
     def _started(self, kept: Kept, keep: bool) -> int:
         if (kept, keep) not in self._starts:
-            joiner = self._made(kept, self._model)
-            value = frozen(joiner, NOW_MS, self._model, keep)
+            joiner = self._made(kept)
+            value = frozen(joiner, NOW_MS, keep)
             self._starts[kept, keep] = self._number(Reading(value, frozenset(), False, kept if keep else None, NOTHING_BACK), joiner)
         return self._starts[kept, keep]
 
-    def _made(self, kept: Kept, model: Joiner) -> Joiner:
+    def _made(self, kept: Kept) -> Joiner:
         marks = {stream: Mark(OFFSET + at, b"") for stream, at in zip(STREAMS, kept.marks, strict=True)}
-        last = effect_at(OFFSET + kept.marks[0], model)
+        last = effect_at(OFFSET + kept.marks[0], self._log_state)
         state = JoinerState(dict.fromkeys(STREAMS, OFFSET), kept.log_time_ms, kept.incarnations, self._log_state, (last,), marks)
-        return self._make(state, self._scope.limits, self._own, self._own_name)
+        return self._make(state, self._scope.limits, self._own_name)
 
     def _number(self, reading: Reading, joiner: Joiner) -> int:
         number = self._numbers.setdefault(reading, len(self._readings))
@@ -204,13 +203,13 @@ def _wrong(joiner: Joiner, ready: Ready) -> str:
 
 
 def _seen(reading: Reading, joiner: Joiner) -> Seen:
-    incarnations = [life for _, life in sorted(joiner.incarnations._incarnations.items())]
+    buffered = {partition: frozenset([batch[:2] for batch in batches]) for partition, batches in reading.joiner.buffer}
     return Seen(
         tuple([stream in reading.paused for stream in STREAMS]),
         reading.more,
         (joiner.hole.incarnation, joiner.hole.sequence) if joiner.hole is not None else None,
-        tuple([(life.sequence_last, life.fenced, life.active_at_ms) for life in incarnations]),
-        joiner._log_time_ms,
-        tuple([frozenset(joiner._buffer._partitions.get(stream, ())) for stream in STREAMS if stream != ORDERING]),
+        tuple([(life.sequence_last, life.fenced, life.active_at_ms) for life in reading.joiner.incarnations]),
+        joiner.log_time_ms,
+        tuple([buffered.get(stream, frozenset()) for stream in STREAMS if stream != ORDERING]),
         reading.back,
     )

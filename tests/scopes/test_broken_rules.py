@@ -30,7 +30,7 @@ def test_a_joiner_that_raises_is_a_violation() -> None:
     """An exception from the joiner is reported with its trace, like any other violation."""
 
     class Raises(Joiner):
-        def _apply(self, ready: object, **how: object) -> None:
+        def _apply(self, *args: object, **how: object) -> None:
             assert not self._queue, "anything"
 
     found = Search(SCOPES["repeat"], Raises).run()

@@ -14,13 +14,12 @@ from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from notary import keys, parties
-from notary.config import load
+from notary.config import Config, load
 from notary.receipts.key_history import endorse
 from notary.receipts.note import VerifierKey
 from ordering.records import Genesis
 from ordering.signatures import NO_LOG_ID, SigningKey, log_id_of, sign_record
 from tests.asking.party import Party
-from tests.simulation.process import SimulatedConfig
 
 NOTARY = "O=Notary Service,L=London,C=GB"
 ORIGIN = "notary.example/simulated"
@@ -71,10 +70,9 @@ class Deployment:
         self.file.write_text(_TOML)
         self.verifier_keys = [verifier_key(key_of("the notary"))]
 
-    def config(self, name: str, settings: dict[str, object]) -> SimulatedConfig:
+    def config(self, name: str, settings: dict[str, object]) -> Config:
         """Returns the configuration of one worker, with these settings applied over the file's."""
-        loaded = load(self.file, {"worker.name": name, **settings}, {})
-        return SimulatedConfig(**{field: getattr(loaded, field) for field in loaded.__struct_fields__})
+        return load(self.file, {"worker.name": name, **settings}, {})
 
 
 def verifier_key(key: Ed25519PrivateKey) -> str:

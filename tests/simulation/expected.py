@@ -1,6 +1,6 @@
 """The answers to clients, without expected failures: wrong answers of a process that a fault affected, while it could not know."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -14,7 +14,7 @@ from tests.simulation.damage import contradicts
 if TYPE_CHECKING:
     from tests.simulation.world import World
 
-Decided = dict[str, Any]
+Decided = Mapping[str, Any]
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,7 @@ def compared(world: "World", replayed: Replayed) -> Compared:
         proven += [
             one for one in decisions if one is not None and "receipt" in one and not _other_tree(world, replayed, name, at_s, unmet, one)
         ]
-    looked_up = [
+    looked_up: list[Decided] = [
         one
         for name, at_s, one in world.clients.looked_up
         if not _is_expected(world, replayed, name, at_s, world.losses.unmet(world.clients.calls.met_when_returned(one)), one)

@@ -13,20 +13,21 @@ from typing import Any
 
 import msgspec
 
-from joiner import DriverSettings, JoinerLimits, Ready
+from joiner import Joiner, JoinerLimits, Ready
 from notary.config import Config
 from notary.decision import Decision
 from notary.http import App
 from notary.http import call as http
 from notary.http.call import Call
 from notary.index import Index
-from notary.self_check import SelfCheckSettings
+from notary.open_log import check_genesis
 from notary.service import Ending, leaves, serve_until
-from notary.worker import Environment, Worker, check_genesis
+from notary.worker import Environment, Worker
 from ordering.genesis import read_genesis
 from ordering.log import Record
 from ordering.records import View
 from payload import Request
+from tests.joiner.compared import restored
 from tests.simulation.buffer_bound import BufferBound
 from tests.simulation.cluster import Cluster, SimulatedLog, SimulatedReader
 from tests.simulation.disk import SimulatedDisk, SimulatedStore
@@ -36,50 +37,28 @@ from tests.simulation.plan import Plan
 
 DECISION_PATHS = ("/v1/submissions", "/v1/transactions", "/v1/states")
 
+STEPS_PER_SNAPSHOT = 8
+
 
 class Died(BaseException):
     """Raised inside a process that is dead, so that none of its code continues."""
 
 
-class SimulatedConfig(Config, frozen=True):
-    """A configuration with the limits of a plan, and a driver that checks its environment as rarely as a simulation requires."""
-
-    plan: Plan | None = None
-
-    @property
-    def joiner_limits(self) -> JoinerLimits:
-        """The limits of the plan."""
-        plan = self.plan
-        assert plan is not None
-        return JoinerLimits(
+def simulated(config: Config, plan: Plan, *, clock_accepted: bool) -> Config:
+    """Returns a configuration with the limits of a plan, and with parts that check their environment as rarely as a simulation requires."""
+    return msgspec.structs.replace(
+        config,
+        joiner=JoinerLimits(
             hole_timeout_ms=plan.hole_timeout_ms,
             worker_timeout_ms=plan.worker_timeout_ms,
             buffer_bytes_max=plan.buffer_bytes_max,
             queue_ids_max=plan.queue_ids_max,
             step_requests_max=plan.step_requests_max,
             large_bytes=300 if plan.seed % 5 == 3 else JoinerLimits().large_bytes,
-        )
-
-    @property
-    def driver_settings(self) -> DriverSettings:
-        """The production settings with longer intervals."""
-        return DriverSettings(
-            poll_ms=500,
-            watch_s=1.0,
-            stall_s=5.0,
-            unreachable_s=self.worker.unreachable_ms / 1000,
-            clock_accepted=self.clock_accepted,
-        )
-
-    @property
-    def self_check_settings(self) -> SelfCheckSettings:
-        """The production settings with longer intervals."""
-        return SelfCheckSettings(
-            checkpoint_interval_ms=self.worker.checkpoint_interval_ms,
-            worker_timeout_ms=self.worker.worker_timeout_ms,
-            look_s=0.5,
-            audit_s=2.0,
-        )
+        ),
+        driver=msgspec.structs.replace(config.driver, poll_ms=500, stall_ms=5_000, clock_accepted=clock_accepted),
+        self_check=msgspec.structs.replace(config.self_check, look_ms=500, audit_interval_ms=2_000),
+    )
 
 
 class Answer(msgspec.Struct, frozen=True):
@@ -121,7 +100,7 @@ class Process:
         self,
         name: str,
         identity: bytes,
-        config: SimulatedConfig,
+        config: Config,
         cluster: Cluster,
         disk: SimulatedDisk,
         environment: Environment,
@@ -153,8 +132,10 @@ class Process:
         self.stop = asyncio.Event()
         self.worker: Worker | None = None
         self._config = config
-        self._buffered = BufferBound(config.joiner_limits.buffer_bytes_max)
+        self._buffered = BufferBound(config.joiner.buffer_bytes_max)
         self._looked = Looked(cluster, self.paused_s)
+        self._applied = 0
+        self._restored = Joiner(limits=config.joiner, worker_name=config.worker.name)
         self._disk = disk
         self._environment = environment
         self._dies = dies
@@ -326,11 +307,21 @@ class Process:
         assert isinstance(reader, SimulatedReader)
         if wrong := self._looked.applied(reader, ready):
             self.problems.append(wrong)
+        self._restore_joiner(self.worker.driver.joiner)
         agreement = self.worker.index.agreement
         for name in agreement.votes.incarnations if agreement.disputed else ():
             incarnation, size = agreement.outvoted.get(name, (0, 0))
             if agreement.votes.incarnations[name] == incarnation and agreement.votes.size >= size:
                 self.problems.append(f"a vote of {name} that was outvoted at {size} decisions opens a root disagreement again")
+
+    def _restore_joiner(self, joiner: Joiner) -> None:
+        """Now and then, compare the joiner with one that is restored from its snapshot, and have it go on from that snapshot."""
+        self._applied += 1
+        if self._applied % STEPS_PER_SNAPSHOT:
+            return
+        if differ := restored(joiner, self._restored):
+            self.problems.append(f"a joiner restored from a snapshot differs in {', '.join(differ)}")
+        joiner.restore(self._restored.snapshot())
 
     def _check_answer(self, path: str) -> None:
         """Check that the process may answer this path now.

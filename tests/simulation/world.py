@@ -24,7 +24,7 @@ from tests.simulation.faults import Faults
 from tests.simulation.loop import SimulatedLoop
 from tests.simulation.owner import Owner
 from tests.simulation.plan import HEALED_S, AppendFates, Plan
-from tests.simulation.process import Process
+from tests.simulation.process import Process, simulated
 from tests.simulation.slot import Slot
 
 WALL_MS = 1_760_000_000_000
@@ -268,7 +268,8 @@ class World:
                 "http.wait_ms_max": WAIT_S_MAX * 1_000,
             },
         )
-        config = msgspec.structs.replace(config, plan=plan, directory=str(self.owner.directory), clock_accepted=slot.clock_accepted)
+        config = simulated(config, plan, clock_accepted=slot.clock_accepted)
+        config = msgspec.structs.replace(config, directory=str(self.owner.directory))
         if slot.misnamed:
             config = msgspec.structs.replace(config, **{slot.misnamed: OTHER_NOTARY})
         clock = lambda: self.wall_ms() + slot.skew_ms + slot.wrong_clock_ms  # noqa: E731

@@ -19,7 +19,7 @@ from typing import Any
 import msgspec
 import uvloop
 
-from joiner import Batch, Driver, DriverSettings, Joiner, Sender, SenderSettings
+from joiner import Driver, DriverSettings, Joiner, QueueLimits, Sender, SenderSettings
 from loadtest.bench.figure import Figure, part_on_brokers, rate_rows
 from loadtest.bench.figures.raw import read_back
 from loadtest.bench.report import Report
@@ -142,10 +142,10 @@ async def replay(log: Log, directory: Path, requests: int) -> Replayed:
         def clock_ms() -> int:
             return time.time_ns() // 1_000_000
 
-        own: dict[tuple[int, int], Batch[Decision]] = {}
-        joiner = Joiner(index.joiner_state(), None, own, "rebuilder")
-        settings = SenderSettings("rebuilder", "bench")
-        sender: Sender[Decision] = Sender(log, joiner, _NoKeys(), own, settings, clock_ms, lambda: b"rebuilder's once")
+        joiner = Joiner(index.joiner_state(), None, "rebuilder")
+        sender: Sender[Decision] = Sender(
+            log, joiner, _NoKeys(), "rebuilder", "bench", SenderSettings(), QueueLimits(), clock_ms, lambda: b"rebuilder's once"
+        )
         driver = Driver(log, joiner, index, sender, DriverSettings(), clock_ms, executor=verifiers)
         started, cpu = time.perf_counter(), time.process_time()
         running = asyncio.create_task(driver.run())

@@ -13,7 +13,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from deploy.local import Cluster
 from deploy.local.ports import free_ports
 from deploy.manifests import Manifest, Tools, check_rules, rules_of
-from notary.config import LimitsConfig
+from joiner import QueueLimits
 from tests.deploy.scraped import Scraped, names_in
 from tests.docs.test_docs import ROOT, headings, text
 
@@ -318,7 +318,7 @@ def test_all_that_is_to_be_watched_is(rules: str) -> None:
 
 def test_thresholds_follow_the_limits(rules: str) -> None:
     """The alert for overload has a threshold of four fifths of the limits' defaults."""
-    limits = LimitsConfig()
+    limits = QueueLimits()
     expression = str(alerts(rules)["NotaryNearlyOverloaded"]["expr"])
     assert f"> {limits.pending_requests_max * 4 // 5}\n" in expression
     assert f"> {limits.pending_ms_max / 1000 * 0.8:g} *" in expression

@@ -18,7 +18,7 @@ from notary import cli
 from notary.config import load
 from notary.keys import load as load_key
 from notary.keys import load_history, verifier_key
-from notary.worker import check_genesis, open_log
+from notary.open_log import check_genesis, open_log
 from ordering.embedded import EmbeddedLog
 from ordering.errors import ConfigurationError, OutcomeUnknown
 from ordering.genesis import append_genesis, read_genesis

@@ -13,7 +13,7 @@ import pytest
 
 from notary.config import load
 from notary.http import App, Server, bind
-from notary.http.machine import Times
+from notary.http.settings import HttpSettings
 from notary.index.store import DECISIONS, STATES
 from notary.intake import Intake
 from notary.service import leaves
@@ -91,7 +91,7 @@ async def serving(
     if config.http.intake_processes:
         server = Intake(config, app, log_level="warning", log_json=False)
     else:
-        server = Server(app, bind("127.0.0.1", 0), times=Times(head_s=head_s_max))
+        server = Server(app, bind("127.0.0.1", 0), settings=HttpSettings(head_ms_max=int(1000 * head_s_max)))
     await server.start()
     app.attach(worker)
     running = asyncio.create_task(worker.run())

@@ -12,8 +12,9 @@ import pytest
 from notary.http import Server, bind
 from notary.http.call import TEXT, Call
 from notary.http.connection import SLICE_BYTES, TURN_BYTES_MAX
-from notary.http.machine import TRANSITIONS, ConnectionState, Event, Times
+from notary.http.machine import TRANSITIONS, ConnectionState, Event
 from notary.http.parsing import HEAD_BYTES_MAX
+from notary.http.settings import HttpSettings
 
 LARGE = b"x" * (16 << 20)
 """More than the kernel buffers for a client that does not read."""
@@ -360,7 +361,7 @@ async def test_small_trailers_are_dropped() -> None:
 
 async def test_who_never_reads_is_closed() -> None:
     """A client that sends calls and never reads holds one answer, for a bounded time, and then its connection is closed."""
-    async with talking(times=Times(head_s=0.2)) as talk:
+    async with talking(settings=HttpSettings(head_ms_max=200)) as talk:
         await talk.send(GET.replace(b"/now", b"/large") * 100)
         assert len(talk.app.calls) == 1
         await talk.until(ConnectionState.CLOSED)
@@ -425,7 +426,7 @@ async def test_a_connection_that_waits_for_its_turn_is_not_late() -> None:
 async def test_connections_of_one_address_are_bounded() -> None:
     """Connections of one address are limited, those of others are not; when one ends, another is accepted."""
     app = Scripted()
-    async with served(app, connections_per_address_max=2) as server:
+    async with served(app, settings=HttpSettings(connections_per_address_max=2)) as server:
         loop = asyncio.get_running_loop()
         with await connected(server) as first, await connected(server) as second, await connected(server) as third:
             assert b"overloaded" in await loop.sock_recv(third, 1 << 16)

@@ -14,10 +14,9 @@ from pathlib import Path
 import pytest
 
 from notary.client import tls_context
-from notary.config import TlsFiles
 from notary.http import App, Server, bind
 from notary.http import server as server_module
-from notary.tls import Certificates
+from notary.tls import Certificates, TlsFiles
 from tests.notary.certificates import Authority
 from tests.notary.http.test_connection import GET, Scripted, connected, head, served, turns
 

@@ -9,10 +9,10 @@ from contextlib import asynccontextmanager
 import msgspec
 import pytest
 
-from notary.config import HttpConfig
 from notary.http import Server, bind
 from notary.http.call import TEXT
 from notary.http.machine import ConnectionState
+from notary.http.settings import HttpSettings
 from notary.intake.front import Front
 from notary.intake.link import Link
 from notary.intake.messages import AcceptorSettings, Down, Submitted, Taking, Up
@@ -37,7 +37,7 @@ class Fronted:
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
         """Link it to the test, and serve."""
-        settings = AcceptorSettings("w/1", NOTARY, "", HttpConfig(), 1000, 0, 64 << 20, "warning", log_json=False)
+        settings = AcceptorSettings("w/1", NOTARY, "", HttpSettings(), 64 << 20, "warning", log_json=False)
         async with linked(Down, lambda message: self._front.hear(message)) as (self.link, self.worker):
             self._front = Front(settings, self._parties, self.link)
             self.server = Server(self._front, bind("127.0.0.1", 0))

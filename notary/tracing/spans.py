@@ -34,8 +34,8 @@ from opentelemetry.trace import Link, NonRecordingSpan, Span, SpanContext, SpanK
 
 from joiner import Batch, Ready
 from joiner.driver import Applier
-from notary.config import TracingConfig
 from notary.decision import Decision
+from notary.tracing import TracingSettings
 from notary.version import VERSION
 from payload import Request
 
@@ -62,7 +62,7 @@ class _Traced:
 class Tracing:
     """The traces of one worker, used by its event loop only. It must be closed."""
 
-    def __init__(self, settings: TracingConfig, notary_name: str, worker_name: str) -> None:
+    def __init__(self, settings: TracingSettings, notary_name: str, worker_name: str) -> None:
         logging.getLogger("opentelemetry").setLevel(logging.CRITICAL)  # `_Exporter` logs once what its loggers repeat
         resource = Resource.create(
             {"service.name": "notary", "service.version": VERSION, "service.instance.id": worker_name, "notary.name": notary_name}

@@ -1,0 +1,69 @@
+"""Settings of the joiner: limits, timeouts and intervals of one worker. None of them changes a decision (R6). Pure."""
+
+from msgspec import Struct
+
+from ordering.settings import Fixed, Positive, Seconds
+
+
+class JoinerLimits(Struct, frozen=True):
+    """Limits and timeouts of the core."""
+
+    hole_timeout_ms: Positive = 1_500
+    worker_timeout_ms: Positive = 30_000
+    buffer_bytes_max: Positive = 128 << 20
+    queue_ids_max: Fixed[int] = 500_000
+    # About 5 ms of work: a longer step holds the event loop, and costs as much for each request. A batch is never cut.
+    step_requests_max: Fixed[int] = 250
+    step_states_max: Fixed[int] = 1_250
+    # A content of this size is a large batch. It takes milliseconds, so it gets a step of its own, after `Joiner.prepare`.
+    large_bytes: Fixed[int] = 128 << 10
+    fills_proposed_max: Fixed[int] = 64
+    fill_scan_records_max: Fixed[int] = 4_096
+
+
+class DriverSettings(Struct, frozen=True):
+    """Intervals, timeouts and clock limits of the driver."""
+
+    unreachable_ms: Positive = 3_000
+    clock_behind_ms_max: Positive = 600_000
+    clock_ahead_ms_max: Positive = 31 * 86_400_000  # a notary may be idle for a month
+    clock_accepted: Fixed[bool] = False  # an operator has confirmed the clock, for one start (`--accept-clock`)
+    clock_alarm_ms: Fixed[int] = 60_000
+    poll_ms: Fixed[int] = 50
+    watch_ms: Fixed[int] = 1_000
+    stall_ms: Fixed[int] = 10_000
+    stood_still_ms: Fixed[int] = 2_000  # a process that did not run for so long counts as interrupted: no broker restarts sooner
+    contradiction_ms: Fixed[int] = 10_000  # ten metadata ages (ordering/connection.py): by then other brokers were asked too
+
+    unreachable_s = Seconds("unreachable_ms")
+    poll_s = Seconds("poll_ms")
+    watch_s = Seconds("watch_ms")
+    stall_s = Seconds("stall_ms")
+    stood_still_s = Seconds("stood_still_ms")
+    contradiction_s = Seconds("contradiction_ms")
+
+
+class SenderSettings(Struct, frozen=True):
+    """How a worker sends."""
+
+    data_centre: str = ""  # payloads go to leaders there; empty: to any
+    append_wait_ms_max: Positive = 5_000
+    in_flight_max: Fixed[int] = 4
+    batch_bytes_early: Fixed[int] = 256 << 10  # with another batch in flight, wait until this much is gathered
+    reopen_wait_ms: Fixed[int] = 500
+
+    append_wait_s_max = Seconds("append_wait_ms_max")
+    reopen_wait_s = Seconds("reopen_wait_ms")
+
+
+class QueueLimits(Struct, frozen=True):
+    """How much is admitted, how much travels together, how often it is tried."""
+
+    pending_requests_max: Positive = 40_000
+    pending_bytes_max: Positive = 64 << 20
+    pending_ms_max: Positive = 3_000  # at the rate of the last seconds; a batch's worth is admitted all the same
+    batch_bytes_max: Fixed[int] = 512 << 10
+    batch_requests_max: Fixed[int] = 2_000
+    attempts_max: Fixed[int] = 20
+
+    pending_s_max = Seconds("pending_ms_max")

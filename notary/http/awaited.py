@@ -1,0 +1,33 @@
+"""`AwaitedDecisions`: the transactions whose decision a call waits for (a long poll)."""
+
+from collections.abc import Callable
+
+from joiner import Ready
+from ordering.ids import TransactionId
+
+
+class AwaitedDecisions:
+    """The calls that wait, by transaction. The driver passes each step that is durable to `applied`."""
+
+    def __init__(self) -> None:
+        self._waiting: dict[TransactionId, list[Callable[[], None]]] = {}
+
+    def when_decided(self, transaction_id: TransactionId, call_back: Callable[[], None]) -> None:
+        """Call it, once, in the step in which the transaction is decided here."""
+        self._waiting.setdefault(transaction_id, []).append(call_back)
+
+    def forget(self, transaction_id: TransactionId, call_back: Callable[[], None]) -> None:
+        """Do not call it any more."""
+        waiting = self._waiting.get(transaction_id, [])
+        if call_back in waiting:
+            waiting.remove(call_back)
+        if not waiting:
+            self._waiting.pop(transaction_id, None)
+
+    def applied(self, ready: Ready) -> None:
+        """Call back for the transactions of this step."""
+        if self._waiting:
+            for batch in ready.batches:
+                for request in batch.requests:
+                    for decided in self._waiting.pop(request.transaction_id, ()):
+                        decided()

@@ -1,0 +1,46 @@
+"""Opens the log that a configuration names, and checks that it is this notary's."""
+
+from typing import TYPE_CHECKING
+
+from notary.access import check_writable
+from ordering.clock import clock_ms
+from ordering.embedded import EmbeddedLog
+from ordering.errors import ConfigurationError
+from ordering.genesis import read_genesis
+from ordering.kafka import KafkaLog, KafkaTimeouts
+from ordering.log import Log
+from ordering.records import Genesis
+
+if TYPE_CHECKING:
+    from notary.config import Config
+
+
+async def open_log(config: "Config") -> Log:
+    """The log that the configuration names. Raises `NotReady` while it is away, `ConfigurationError` or `Fatal` if it is not fit."""
+    if config.log.kind == "embedded":
+        check_writable(config.path(config.log.directory), "the log", "`[log] directory` (NOTARY_LOG_DIRECTORY)")
+        return EmbeddedLog.open(config.path(config.log.directory), clock_ms)
+    return await KafkaLog.open(
+        config.log.bootstrap,
+        config.log.topic_prefix,
+        client_id=f"notary-{config.worker.name}",
+        security=config.kafka_security,
+        timeouts=KafkaTimeouts(append_ms=config.log.append_timeout_ms),
+    )
+
+
+async def identify(config: "Config", log: Log) -> tuple[str, str]:
+    """Returns (notary name, identity) of a log, by which an index belongs to it. Raises `ConfigurationError` for another notary's log."""
+    genesis, log_id = await read_genesis(log)
+    check_genesis(config, genesis)
+    return genesis.notary_name, f"{log.identity} {log_id.hex()}"
+
+
+def check_genesis(config: "Config", genesis: Genesis) -> None:
+    """Raise `ConfigurationError` where the configuration says otherwise than the log's genesis record (R10)."""
+    for what, configured, found in (("name", config.name, genesis.notary_name), ("origin", config.origin, genesis.origin)):
+        if configured != found:
+            raise ConfigurationError(
+                f"the configuration says {what} = {configured!r}, and this log's is {found!r}: it belongs to notary"
+                f" {genesis.notary_name!r}. Correct the {what}, or name this notary's own log"
+            )

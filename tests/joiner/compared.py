@@ -1,0 +1,49 @@
+"""Compares two joiners attribute by attribute, so that nothing of a joiner's state can be left out of its snapshot."""
+
+from collections.abc import Iterator
+from typing import Any
+
+from joiner import Buffer, Incarnations, Joiner
+from joiner.core import _Queued
+from joiner.evidence import Suspicions
+from joiner.history import History
+from ordering.errors import CorruptRecord
+
+PARTS = (Joiner, Buffer, Incarnations, History, Suspicions)
+
+
+def differences(one: Joiner, other: Joiner) -> list[str]:
+    """Returns the paths of the attributes that differ; what a joiner has prepared is no state, and is left out."""
+    return [path for path in _differences(one, other, "joiner") if path != "joiner._prepared"]
+
+
+def _differences(one: Any, other: Any, path: str) -> Iterator[str]:
+    if isinstance(one, PARTS):
+        mine, others = vars(one), vars(other)
+        yield from [f"{path}.{name}" for name in sorted(mine.keys() ^ others.keys())]
+        for name in sorted(mine.keys() & others.keys()):
+            yield from _differences(mine[name], others[name], f"{path}.{name}")
+    elif path == "joiner._queue":
+        if [_plain(queued) for queued in one] != [_plain(queued) for queued in other]:
+            yield path
+    elif path == "joiner._buffer._by_incarnation":
+        # A heap returns its elements in order in any layout.
+        if {key: sorted(heap) for key, heap in one.items()} != {key: sorted(heap) for key, heap in other.items()}:
+            yield path
+    elif type(one) is not type(other) or one != other:
+        yield path
+
+
+def _plain(queued: _Queued) -> list[object]:
+    fields = [getattr(queued, name) for name in queued.__struct_fields__]
+    # Two errors are never equal, and what does not decode is decoded again at the head.
+    return ["corrupt" if isinstance(field, CorruptRecord) else field for field in fields]
+
+
+def restored(joiner: Joiner, other: Joiner) -> list[str]:
+    """Restore `other` to the state of `joiner`; returns the differences that remain. Both are made with the same limits and name."""
+    other.restore(joiner.snapshot())
+    found = differences(joiner, other)
+    if joiner.hole is not None and (other.hole is not other._queue[0].record or joiner.hole is not joiner._queue[0].record):
+        found.append("the hole is not the record at the head")
+    return found
