@@ -11,6 +11,7 @@ import msgspec
 import orjson
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 from loadtest.rig.machine import OthersMeter, load_average, machine
 from loadtest.rig.progress import progress
@@ -101,16 +102,16 @@ class Report:
     def print_table(self) -> None:
         """Print all results, a table for each figure."""
         about = machine()
-        console = Console(file=self._table, soft_wrap=not self._table.isatty(), highlight=False)
+        # Without a terminal no line is broken: programs may read it.
+        console = Console(file=self._table, width=None if self._table.isatty() else 10_000, highlight=False)
         console.print(f"{about['cores']} cores of {about['cpu']}, {about['memory_bytes'] / 2**30:.0f} GiB, Python {about['python']}")
         for figure in dict.fromkeys(result.figure for result in self._results):
-            table = Table(title=figure, title_justify="left", box=None, show_header=False, pad_edge=False)
+            table = Table(title=Text(figure), title_justify="left", box=None, show_header=False, pad_edge=False)
             for result in self._results:
                 if result.figure == figure:
                     goal = f" (goal: {result.goal})" if result.goal else ""
-                    table.add_row(result.case, _summary(result) + goal)
-            # Without a terminal no line is broken: programs may read it.
-            console.print(table, width=None if self._table.isatty() else 10_000, crop=False)
+                    table.add_row(Text(result.case), Text(_summary(result) + goal))
+            console.print("", table)
         self._table.flush()
 
 
