@@ -16,6 +16,7 @@ from deploy.local import CannotRun
 from loadtest.bench.report import Report, ResultLine, report_to
 from loadtest.rig import RunningNotary, brokers_of, interrupt_once, log_name, notary_on
 from loadtest.rig.progress import progress
+from loadtest.rig.signing import PARTY
 from ordering.errors import NotaryError
 
 if TYPE_CHECKING:  # `make bench` needs no plots
@@ -116,11 +117,12 @@ def add_arguments(parser: argparse.ArgumentParser, out: str) -> None:
     parser.add_argument("--out", default=out, metavar="FILE", help=f"where the JSON line is added; - is stdout (default: {out})")
 
 
-def run_alone(chosen: argparse.Namespace, measure: Callable[[Report, RunningNotary], None]) -> int:
+def run_alone(chosen: argparse.Namespace, measure: Callable[[Report, RunningNotary], None], parties: Sequence[str] = (PARTY,)) -> int:
     """Start a notary, measure it, stop it; returns the exit code."""
 
     def measured() -> Report:
-        with report_to(chosen.out, append=True) as report, notary_on(chosen.brokers, intake=chosen.intake_processes) as running:
+        notary = notary_on(chosen.brokers, intake=chosen.intake_processes, parties=parties)
+        with report_to(chosen.out, append=True) as report, notary as running:
             report.begin()
             measure(report, running)
         return report

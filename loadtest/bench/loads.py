@@ -1,5 +1,6 @@
 """The loads of the bench: the parameters, the process and the figures of a closed loop and of an open loop for one case."""
 
+from collections.abc import Sequence
 from typing import Any, Final
 
 import msgspec
@@ -68,9 +69,15 @@ def parameters_of(load: ClosedLoad, log: str) -> dict[str, Any]:
 
 def run_load(load: ClosedLoad) -> LoadResult:
     """Run one closed loop in its own process; returns its result."""
-    progress(f"load: {load.requests} requests a submission, {load.inputs} inputs, {load.connections} connections, {load.seconds:g} s")
+    return run_loads([load])[0]
+
+
+def run_loads(loads: Sequence[ClosedLoad]) -> list[LoadResult]:
+    """Run closed loops at once, in one process; returns their results."""
+    load, connections = loads[0], sum([each.connections for each in loads])
+    progress(f"load: {load.requests} requests a submission, {load.inputs} inputs, {connections} connections, {load.seconds:g} s")
     # Generating the bodies takes as long as sending them, on a busy machine several times as long.
-    return run_module("loadtest.rig.closed_loop", load, LoadResult, load.seconds * 10 + 120)
+    return run_module("loadtest.rig.closed_loop", list(loads), list[LoadResult], load.seconds * 10 + 120)
 
 
 def load_figures(result: LoadResult) -> dict[str, Any]:

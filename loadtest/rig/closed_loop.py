@@ -1,9 +1,10 @@
 """The closed loop: each connection sends a submission, waits for the complete answer, checks it, and sends the next.
 
     python -P -m loadtest.rig.closed_loop '{"urls": ["http://127.0.0.1:8080"], ...}'     the fields of `ClosedLoad`; prints one `LoadResult`
+    python -P -m loadtest.rig.closed_loop '[{...}, {...}]'                          several loads at once, as of several parties; a list
 
 `ClosedLoop` takes submissions from any source: a list, or the buffer of another process (`Ahead`). As a command, it generates the bodies
-before the clock starts, and is one load in a process of its own.
+before the clock starts, and runs in a process of its own.
 """
 
 import asyncio
@@ -21,11 +22,11 @@ from typing import Protocol
 import msgspec
 import uvloop
 
-from loadtest.rig.connections import ClientConnection, connect, head_of
+from loadtest.rig.connections import REFUSED, ClientConnection, connect, head_of, retry_after_s, status_of
 from loadtest.rig.generate import submissions
 from loadtest.rig.latencies import Failures, Latencies
 from loadtest.rig.machine import costs
-from loadtest.rig.signing import Made
+from loadtest.rig.signing import PARTY, Made
 
 WARM_UP_SHARE = 0.2
 ANSWER_S_MAX = 30.0
@@ -96,16 +97,20 @@ def wrong(answer: bytes, ids: bytes, *, receipts: bool) -> str | None:
 
 
 class ClosedLoop:
-    """One run over the submissions of a source. `stops_at_failure`: after an error the later answers prove nothing."""
+    """One run over the submissions of a source. `stops_at_failure`: after an error the later answers prove nothing.
 
-    def __init__(self, source: SubmissionSource, check: Check, *, stops_at_failure: bool = False) -> None:
+    `retries`: a rejected submission is sent again after its Retry-After, and its connection waits; otherwise a rejection is an error.
+    """
+
+    def __init__(self, source: SubmissionSource, check: Check, *, stops_at_failure: bool = False, retries: bool = False) -> None:
         self._source = source
         self._check = check
         self._stops_at_failure = stops_at_failure
+        self._retries = retries
         self._head = b""
         self._open: set[ClientConnection] = set()
         self._free: list[ClientConnection] = []
-        self._asked: dict[ClientConnection, tuple[float, bytes]] = {}  # in flight: (time of sending, ids)
+        self._asked: dict[ClientConnection, tuple[float, Made]] = {}  # in flight, with the time of sending
         self._starved = asyncio.Event()
         self._over = asyncio.Event()
         self.ends_s = float("inf")
@@ -113,6 +118,8 @@ class ClosedLoop:
         self.failures = Failures()
         self.submissions = 0
         """The number of answers since the start, or since `begin`."""
+        self.refused = 0
+        """The number of rejections that were obeyed, in the same time."""
         self.latencies = Latencies()
         """Their latencies, from the first byte sent to the last byte received."""
         self.answered_last_s = 0.0
@@ -146,15 +153,21 @@ class ClosedLoop:
 
     def begin(self) -> None:
         """Begin to count anew, after a warm-up."""
-        self.submissions, self.latencies = 0, Latencies()
+        self.submissions, self.refused, self.latencies = 0, 0, Latencies()
 
     def answered(self, connection: ClientConnection, answer: bytes) -> None:
         """Read the clock, check the answer, send the next submission."""
-        self.answered_last_s = now_s = time.perf_counter()
-        sent_s, ids = self._asked.pop(connection)
+        now_s = time.perf_counter()
+        sent_s, made = self._asked.pop(connection)
+        if self._retries and status_of(answer) in REFUSED and (after_s := retry_after_s(answer)) is not None:
+            self.refused += 1
+            self._asked[connection] = sent_s, made  # its latency includes the wait
+            asyncio.get_running_loop().call_later(after_s, self._send, connection, (sent_s, made))
+            return
+        self.answered_last_s = now_s
         self.latencies.add((now_s - sent_s) * 1_000)
         self.submissions += 1
-        if (why := self._check(answer, ids)) is not None:
+        if (why := self._check(answer, made.ids)) is not None:
             self._fail(why)
         self.on_answer()
         self._send(connection)
@@ -178,12 +191,19 @@ class ClosedLoop:
     def _ended(self) -> bool:
         return not self._source.left or time.perf_counter() >= self.ends_s
 
-    def _send(self, connection: ClientConnection) -> None:
-        """Send the next submission. Without one the connection is free, and the last free one ends the run."""
+    def _send(self, connection: ClientConnection, again: tuple[float, Made] | None = None) -> None:
+        """Send the next submission, or one again. Without one the connection is free, and the last free one ends the run."""
+        if connection not in self._open:
+            return  # it was lost while it waited
         now_s = time.perf_counter()
-        made = self._source.take() if now_s < self.ends_s and not self._over.is_set() else None
+        self._asked.pop(connection, None)
+        sent_s, made = again or (now_s, None)
+        if now_s >= self.ends_s or self._over.is_set():
+            made = None
+        elif made is None:
+            made = self._source.take()
         if made is not None:
-            self._asked[connection] = (now_s, made.ids)
+            self._asked[connection] = sent_s, made
             connection.call(self._head % len(made.body) + made.body)
             return
         self._free.append(connection)
@@ -227,6 +247,9 @@ class ClosedLoad(msgspec.Struct, frozen=True):
     pids: dict[str, list[int]]
     """The processes whose CPU seconds to report, by name."""
     receipts: bool = True
+    party: str = PARTY
+    retries: bool = False
+    """True if a rejected submission is sent again after its Retry-After; otherwise a rejection is an error."""
     marked: Sequence[int] = ()
     """Processes that get SIGUSR2 when the steady part begins and when it ends (`stages`)."""
 
@@ -236,6 +259,8 @@ class LoadResult(msgspec.Struct):
 
     requests: int = 0
     submissions: int = 0
+    refused: int = 0
+    """Rejections that were obeyed."""
     seconds: float = 0.0
     latency_ms_p50: float = 0.0
     latency_ms_p99: float = 0.0
@@ -261,32 +286,52 @@ class LoadResult(msgspec.Struct):
 
 async def drive(load: ClosedLoad) -> LoadResult:
     """Generate the bodies, connect, run the load; returns the result."""
-    source = GeneratedSubmissions(islice(submissions(load.seed, load.requests, load.inputs), load.submissions_max))
+    return (await drive_all([load]))[0]
+
+
+async def drive_all(loads: Sequence[ClosedLoad]) -> list[LoadResult]:
+    """Generate the bodies of all loads, then run all at once; returns their results. CPU seconds are those of the whole process."""
+    prepared = [PreparedLoad(load) for load in loads]
     # Hundreds of thousands of bodies that live to the end: the garbage collector need not scan them repeatedly.
     gc.collect()
     gc.freeze()
-    loop = ClosedLoop(source, lambda answer, ids: wrong(answer, ids, receipts=load.receipts))
-    await loop.connect(load.urls, load.connections, receipts=load.receipts)
-    loop.ends_s = time.perf_counter() + load.seconds
-    running = asyncio.create_task(loop.run(load.seconds + ANSWER_S_MAX))
-    await asyncio.wait([running], timeout=load.seconds * WARM_UP_SHARE)
-    steady_from_s, before = time.perf_counter(), _costs(load)
-    loop.begin()
-    await running
-    after = _costs(load)
-    percentiles = loop.latencies.percentiles()
-    return LoadResult(
-        requests=loop.submissions * load.requests,
-        submissions=loop.submissions,
-        seconds=loop.answered_last_s - steady_from_s if loop.submissions else 0.0,
-        latency_ms_p50=percentiles.p50,
-        latency_ms_p99=percentiles.p99,
-        latency_ms_max=percentiles.max,
-        cpu_seconds={name: after[name] - before[name] for name in after},
-        errors=loop.failures.count,
-        failures=loop.failures.first,
-        ran_out=not source.left,
-    )
+    return await asyncio.gather(*[each.run() for each in prepared])
+
+
+class PreparedLoad:
+    """One load with its bodies."""
+
+    def __init__(self, load: ClosedLoad) -> None:
+        self._load = load
+        made = islice(submissions(load.seed, load.requests, load.inputs, party=load.party), load.submissions_max)
+        self._source = GeneratedSubmissions(made)
+
+    async def run(self) -> LoadResult:
+        """Connect, run the load; returns the result."""
+        load = self._load
+        loop = ClosedLoop(self._source, lambda answer, ids: wrong(answer, ids, receipts=load.receipts), retries=load.retries)
+        await loop.connect(load.urls, load.connections, receipts=load.receipts)
+        loop.ends_s = time.perf_counter() + load.seconds
+        running = asyncio.create_task(loop.run(load.seconds + ANSWER_S_MAX))
+        await asyncio.wait([running], timeout=load.seconds * WARM_UP_SHARE)
+        steady_from_s, before = time.perf_counter(), _costs(load)
+        loop.begin()
+        await running
+        after = _costs(load)
+        percentiles = loop.latencies.percentiles()
+        return LoadResult(
+            requests=loop.submissions * load.requests,
+            submissions=loop.submissions,
+            refused=loop.refused,
+            seconds=loop.answered_last_s - steady_from_s if loop.submissions else 0.0,
+            latency_ms_p50=percentiles.p50,
+            latency_ms_p99=percentiles.p99,
+            latency_ms_max=percentiles.max,
+            cpu_seconds={name: after[name] - before[name] for name in after},
+            errors=loop.failures.count,
+            failures=loop.failures.first,
+            ran_out=not self._source.left,
+        )
 
 
 def _costs(load: ClosedLoad) -> dict[str, float]:
@@ -296,4 +341,6 @@ def _costs(load: ClosedLoad) -> dict[str, float]:
 
 
 if __name__ == "__main__":
-    sys.stdout.buffer.write(msgspec.json.encode(uvloop.run(drive(msgspec.json.decode(sys.argv[1], type=ClosedLoad)))) + b"\n")
+    plan = msgspec.json.decode(sys.argv[1], type=ClosedLoad | list[ClosedLoad])
+    result = uvloop.run(drive_all(plan) if isinstance(plan, list) else drive(plan))
+    sys.stdout.buffer.write(msgspec.json.encode(result) + b"\n")

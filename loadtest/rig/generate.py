@@ -42,20 +42,20 @@ class PayloadValue(msgspec.Struct, frozen=True, gc=False):
     ids: tuple[bytes, ...]
 
 
-def party_key() -> Ed25519PrivateKey:
-    """Returns the key that signs every submission, whatever its seed: it is registered once, for many loads."""
-    return Ed25519PrivateKey.from_private_bytes(sha256(b"loadtest.bench party").digest())
+def party_key(party: str = PARTY) -> Ed25519PrivateKey:
+    """Returns the key that signs every submission of a party, whatever its seed: it is registered once, for many loads."""
+    return Ed25519PrivateKey.from_private_bytes(sha256(b"loadtest.bench party" + party.encode()).digest())
 
 
-def party_key_pem() -> bytes:
+def party_key_pem(party: str = PARTY) -> bytes:
     """Returns its public key in PEM, as `notary party add` takes it."""
-    return party_key().public_key().public_bytes(serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo)
+    return party_key(party).public_key().public_bytes(serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo)
 
 
-def submissions(seed: int, requests: int, inputs: int, *, signed: bool = True) -> Iterator[Made]:
-    """Yields submissions without end. Unsigned ones have random bytes for signatures: replay does not verify them."""
+def submissions(seed: int, requests: int, inputs: int, *, party: str = PARTY, signed: bool = True) -> Iterator[Made]:
+    """Yields submissions of a party without end. Unsigned ones have random bytes for signatures: replay does not verify them."""
     random = Random(seed)
-    writer = SubmissionSigner(NOTARY, PARTY, party_key().sign if signed else lambda message: random.randbytes(64))
+    writer = SubmissionSigner(NOTARY, party, party_key(party).sign if signed else lambda message: random.randbytes(64))
     texts, ids = [""] * requests, [b""] * requests
     while True:
         for at in range(requests):

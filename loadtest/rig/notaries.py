@@ -36,14 +36,15 @@ class Service(msgspec.Struct, frozen=True):
     pid: int
 
 
-def make(directory: Path, bootstrap: str | None, topic_prefix: str, *options: str) -> Path:
-    """Create a notary with the party registered, and no worker yet; returns its configuration. `options` are for `notary init`."""
+def make(directory: Path, bootstrap: str | None, topic_prefix: str, *options: str, parties: Sequence[str] = (PARTY,)) -> Path:
+    """Create a notary with these parties registered, and no worker yet; returns its configuration. `options` are for `notary init`."""
     log = ["--kafka", bootstrap, "--topic-prefix", topic_prefix] if bootstrap else []
     notary("init", str(directory), "--name", NOTARY, "--origin", "bench.example/notary", *log, *options)
     key = directory / "party.pem"
-    key.write_bytes(party_key_pem())
     config = directory / "notary.toml"
-    notary("party", "add", PARTY, "--public-key", str(key), "--config", str(config))
+    for party in parties:
+        key.write_bytes(party_key_pem(party))
+        notary("party", "add", party, "--public-key", str(key), "--config", str(config))
     return config
 
 
@@ -172,7 +173,12 @@ def brokers_of(count: int) -> Iterator[Cluster | None]:
 
 @contextlib.contextmanager
 def workers_on(
-    cluster: Cluster | None, workers: int = 1, added: Mapping[str, str] | None = None, *, intake: int = 0
+    cluster: Cluster | None,
+    workers: int = 1,
+    added: Mapping[str, str] | None = None,
+    *,
+    intake: int = 0,
+    parties: Sequence[str] = (PARTY,),
 ) -> Iterator[RunningNotary]:
     """Yields a new notary with `workers` workers for the length of a block, on these brokers or on an embedded log of its own.
 
@@ -181,7 +187,7 @@ def workers_on(
     assert cluster is not None or workers == 1, "an embedded log has one worker"
     with tempfile.TemporaryDirectory(prefix="bench-notary-") as directory, contextlib.ExitStack() as stack:
         bootstrap = cluster.bootstrap if cluster else None
-        config = make(Path(directory) / "notary", bootstrap, f"bench-{uuid.uuid4().hex[:8]}")
+        config = make(Path(directory) / "notary", bootstrap, f"bench-{uuid.uuid4().hex[:8]}", parties=parties)
         # The whole load comes from one address.
         settings = {"NOTARY_HTTP_INTAKE_PROCESSES": str(intake), "NOTARY_HTTP_CONNECTIONS_PER_ADDRESS_MAX": "0"}
         added = settings | dict(added or {})
@@ -201,9 +207,9 @@ def workers_on(
 
 
 @contextlib.contextmanager
-def notary_on(brokers: int, workers: int = 1, *, intake: int = 0) -> Iterator[RunningNotary]:
+def notary_on(brokers: int, workers: int = 1, *, intake: int = 0, parties: Sequence[str] = (PARTY,)) -> Iterator[RunningNotary]:
     """Yields a new notary on new brokers for the length of a block; 0 brokers: the embedded log."""
-    with brokers_of(brokers) as cluster, workers_on(cluster, workers, intake=intake) as running:
+    with brokers_of(brokers) as cluster, workers_on(cluster, workers, intake=intake, parties=parties) as running:
         yield running
 
 

@@ -20,14 +20,14 @@ from urllib.parse import urlsplit
 import msgspec
 import uvloop
 
-from loadtest.rig.closed_loop import wrong
+from loadtest.rig.closed_loop import ClosedLoad, LoadResult, PreparedLoad, wrong
 from loadtest.rig.connections import REFUSED, ClientConnection, connect, head_of, retry_after_s, status_of
 from loadtest.rig.generate import submissions
 from loadtest.rig.latencies import Failures, Latencies, Percentiles, percentiles_of
 from loadtest.rig.machine import costs, resident_bytes
 from loadtest.rig.probes import Probe, ProbeResults, results_of
 from loadtest.rig.schedule import Stage, slots
-from loadtest.rig.signing import Made
+from loadtest.rig.signing import PARTY, Made
 
 WARM_UP_SHARE = 0.3
 """The warm-up's share of the time; a queue takes seconds until it is full."""
@@ -55,6 +55,9 @@ class Offer(msgspec.Struct, frozen=True):
     receipts: bool = True
     connections_open: bool = True
     """True if all connections are opened before the start, like those of long-lived clients; else each is opened when needed."""
+    party: str = PARTY
+    beside: Sequence[ClosedLoad] = ()
+    """Closed loops that run in the same process meanwhile, as of other parties."""
     drain_s_max: float = 60.0
     """The time after the end in which answers are still awaited."""
 
@@ -100,6 +103,8 @@ class Offered(msgspec.Struct):
     errors: int = 0
     failures: list[str] = msgspec.field(default_factory=list)
     ran_out: bool = False
+    beside: list[LoadResult] = msgspec.field(default_factory=list)
+    """The results of the closed loops."""
 
 
 class SentSubmission(msgspec.Struct, frozen=True, gc=False):
@@ -117,7 +122,7 @@ class OpenLoop:
         self.offer = offer
         count = int(offer.decided_per_s_max * offer.seconds / offer.requests) + offer.connections_max + 1
         count = min(count, int(offer.requests_per_s * offer.seconds / offer.requests) + 1_000 * offer.probes + 1)
-        self.pool = deque(islice(submissions(offer.seed, offer.requests, offer.inputs), count))
+        self.pool = deque(islice(submissions(offer.seed, offer.requests, offer.inputs, party=offer.party), count))
         self.head = head_of(offer.urls[0], receipts=offer.receipts)
         self._greeting = f"GET /v1/notary HTTP/1.1\r\nHost: {urlsplit(offer.urls[0]).netloc}\r\n\r\n".encode()
         self.outcome = Offered()
@@ -313,10 +318,12 @@ class OpenLoop:
 
 async def drive(offer: Offer) -> Offered:
     """Generate the bodies and offer them; returns the results."""
-    load = OpenLoop(offer)
+    load, beside = OpenLoop(offer), [PreparedLoad(each) for each in offer.beside]
     gc.collect()
     gc.freeze()
-    return await load.run()
+    outcome, *results = await asyncio.gather(load.run(), *[each.run() for each in beside])
+    outcome.beside = results
+    return outcome
 
 
 if __name__ == "__main__":

@@ -13,17 +13,19 @@ from notary.parties import load_public_key, verifier
 from payload import decode_requests, decode_submission, signed_message
 
 
-@pytest.mark.parametrize(("requests", "inputs"), [(1, 1), (1, 4), (7, 4), (1, 1_000)])
-def test_submissions_decode_and_verify(requests: int, inputs: int) -> None:
+@pytest.mark.parametrize(
+    ("requests", "inputs", "party"), [(1, 1, PARTY), (1, 4, PARTY), (7, 4, "O=Another Party,L=Paris,C=FR"), (1, 1_000, PARTY)]
+)
+def test_submissions_decode_and_verify(requests: int, inputs: int, party: str) -> None:
     """Every submission passes the notary's own decoder and signature check, and has the ids that it claims."""
-    verify = verifier(load_public_key(party_key_pem(), "the bench"))
-    for made in islice(submissions(1, requests, inputs), 3):
+    verify = verifier(load_public_key(party_key_pem(party), "the bench"))
+    for made in islice(submissions(1, requests, inputs, party=party), 3):
         submission = decode_submission(made.body, NOTARY)
         ids = [request.transaction_id for request in submission.requests]
-        assert submission.party == PARTY
+        assert submission.party == party
         assert b"".join(ids) == made.ids
         assert [len(request.inputs) for request in submission.requests] == [inputs] * requests
-        assert verify(submission.signature, signed_message(NOTARY, PARTY, ids))
+        assert verify(submission.signature, signed_message(NOTARY, party, ids))
 
 
 def test_submissions_travel_as_they_are() -> None:
@@ -65,7 +67,7 @@ def test_steps_are_ordered_batches() -> None:
 
 def test_the_key_is_the_same_for_every_load() -> None:
     """One registration of the party serves every load."""
-    assert party_key().public_key() == party_key().public_key()
+    assert party_key().public_key() == party_key().public_key() != party_key("O=Another").public_key()
 
 
 # ---- ahead, by another process ----
