@@ -321,8 +321,9 @@ async def drive(offer: Offer) -> Offered:
     load, beside = OpenLoop(offer), [PreparedLoad(each) for each in offer.beside]
     gc.collect()
     gc.freeze()
-    outcome, *results = await asyncio.gather(load.run(), *[each.run() for each in beside])
-    outcome.beside = results
+    others = asyncio.gather(*[each.run() for each in beside])
+    outcome = await load.run()
+    outcome.beside = await others
     return outcome
 
 

@@ -142,7 +142,7 @@ def _open(running: RunningNotary, case: Case, loads: Sequence[ClosedLoad], rate:
         "greedy_due_requests_per_s": measured["due_requests_per_s"],
         "greedy_sent_requests_per_s": measured["sent_requests_per_s"],
     }
-    return Phase(figures, offered.beside, _cores(offered.beside), any([*map(failed, (offered, *offered.beside))]))
+    return Phase(figures, offered.beside, _cores(offered.beside), any([failed(offered), *map(failed, offered.beside)]))
 
 
 def _cores(results: Sequence[LoadResult]) -> dict[str, float]:

@@ -51,7 +51,7 @@ async def _offered(
     server = await asyncio.start_server(serve, "127.0.0.1", 0)
     async with server:
         url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
-        return await drive(Offer([url], 1, 2, 1, 60.0, seconds, 60.0, connections_max, {}, probes, True, connections_open, 1.0))
+        return await drive(Offer([url], 1, 2, 1, 60.0, seconds, 60.0, connections_max, {}, probes, True, connections_open, drain_s_max=1.0))
 
 
 @pytest.mark.parametrize("connections_open", [True, False])
