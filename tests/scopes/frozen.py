@@ -39,10 +39,10 @@ def frozen(joiner: Joiner, now_ms: int, keep: bool) -> JoinerSnapshot:
 
     def batches(partition: int, of_partition: tuple[BufferedBatch, ...]) -> tuple[BufferedBatch, ...]:
         moved = [
-            (*key, tuple([Buffered(at(partition, one.offset) if keep else OFFSET - 1, 0, one.value) for one in records]))
-            for *key, records in of_partition
+            (incarnation, sequence, tuple([Buffered(at(partition, one.offset) if keep else OFFSET - 1, 0, one.value) for one in records]))
+            for incarnation, sequence, records in of_partition
         ]
-        return tuple(moved if keep else sorted(moved, key=lambda batch: batch[:2]))  # type: ignore[arg-type]
+        return tuple(moved if keep else sorted(moved, key=lambda batch: batch[:2]))
 
     hole = snapshot.queue[0].source.offset if snapshot.has_hole else None
     skipped, due_ms = snapshot.skipped, snapshot.fills_due_ms

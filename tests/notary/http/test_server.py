@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from notary.client import tls_context
-from notary.http import App, Server, bind
+from notary.http import App, HttpSettings, Server, bind
 from notary.http import server as server_module
 from notary.tls import Certificates, TlsFiles
 from tests.notary.certificates import Authority
@@ -151,7 +151,7 @@ async def test_calls_that_wait_for_their_turn_are_answered_after_a_half_close() 
 async def test_an_address_with_few_connections_takes_the_place_of_one_with_many() -> None:
     """While all connections are in use, the oldest one of the address with the most ends for one of an address with fewer."""
     loop = asyncio.get_running_loop()
-    async with served(Scripted(), connections_max=4) as full, AsyncExitStack() as stack:
+    async with served(Scripted(), settings=HttpSettings(connections_max=4)) as full, AsyncExitStack() as stack:
         many = [await stack.enter_async_context(connected_to(full, "127.0.0.1")) for _ in range(4)]
         await turns()
         few = [await stack.enter_async_context(connected_to(full, "127.0.0.2")) for _ in range(3)]
@@ -168,7 +168,7 @@ async def test_an_address_with_few_connections_takes_the_place_of_one_with_many(
 async def test_proven_clients_and_calls_that_are_decided_give_no_place() -> None:
     """The connection of an admitted submission stays, and so does one whose call is being decided; an idle one ends without a word."""
     loop, app = asyncio.get_running_loop(), Scripted()
-    async with served(app, connections_max=3) as full, AsyncExitStack() as stack:
+    async with served(app, settings=HttpSettings(connections_max=3)) as full, AsyncExitStack() as stack:
         proven, decided, idle = [await stack.enter_async_context(connected_to(full, "127.0.0.1")) for _ in range(3)]
         for client, call in ((proven, head("/now") + b"0\r\n\r\n"), (decided, head("/read") + b"0\r\n\r\n"), (idle, GET)):
             await loop.sock_sendall(client, call)
