@@ -535,7 +535,7 @@ class Joiner:
             case Retire():
                 ended = self.incarnations.retire(record.incarnation)
                 if ended is not None:
-                    ready.roots_seen.append(VoteVoid(ended.name, len(ready.batches)))
+                    ready.roots_seen.append(VoteVoid(ended.name, len(ready.batches), head.offset))
                 self._apply_end(head, ended, record.incarnation, ready, retired=True)
             case Activate():
                 return self._apply_activate(head, record, self.log_state, ready)
@@ -717,8 +717,10 @@ class Joiner:
             ready.notices.append(Notice("skipped", ORDERING, head.offset, text))
             return
         voters = self._voters()
-        seen = RootSeen(writer.name, writer.incarnation, record.tree_size, record.root, self._log_time_ms, voters, len(ready.batches))
-        ready.roots_seen.append(seen)
+        before = len(ready.batches)
+        ready.roots_seen.append(
+            RootSeen(writer.name, writer.incarnation, record.tree_size, record.root, self._log_time_ms, voters, before, head.offset)
+        )
 
     def _voters(self) -> frozenset[str]:
         return self.incarnations.names_since(self._log_time_ms - VOTERS_MS)

@@ -120,6 +120,7 @@ class RootSeen(msgspec.Struct, frozen=True):
     log_time_ms: int
     voters: frozenset[str]  # the names of the workers active within VOTERS_MS of log time
     batches_before: int = 0  # the number of the step's batches before it in the order
+    offset: int = 0  # its place in the ordering topic
 
 
 class VoteVoid(msgspec.Struct, frozen=True):
@@ -127,6 +128,7 @@ class VoteVoid(msgspec.Struct, frozen=True):
 
     name: str
     batches_before: int = 0
+    offset: int = 0
 
 
 class Notice(msgspec.Struct, frozen=True):

@@ -80,6 +80,8 @@ class Agreement(msgspec.Struct, frozen=True):
     """
     quarantined: str = msgspec.field(default="", name="condemned")  # the key in the index keeps the older word
     """The reason why this index is quarantined and must never answer again; empty while it may answer."""
+    offset_next: int = 0
+    """The ordering offset after the last checkpoint that is in this state."""
 
     @property
     def dispute(self) -> Votes | None:

@@ -11,6 +11,7 @@ Some keys keep older words: `life` is an incarnation, `doubts` are open suspicio
 | `log state` | the log's own description, such as keys and versions: MessagePack of `joiner.LogState` |
 | `doubts` | MessagePack: the number of records that others last agreed on; per suspected worker name, the open suspicion (R10) |
 | `agreement` | the comparison of the workers' roots: MessagePack of `notary.agreement.Agreement` |
+| `agreement-before` | the same, as of the last record that took effect: from there on a restart reads again |
 | `offset` + i32 topic-partition | u64 next offset; topic-partition -1 is the ordering topic |
 | `mark` + i32 topic-partition | u64 offset, 32-byte fingerprint: the furthest record there that took effect |
 | `effect` + u32 (seen mod 65,536) | a record that took effect: see `effect_row` |
@@ -34,6 +35,7 @@ PROGRESS_KEY: Final = b"progress"
 LOG_STATE_KEY: Final = b"log state"
 SUSPICIONS_KEY: Final = b"doubts"
 AGREEMENT_KEY: Final = b"agreement"
+AGREEMENT_BEFORE_KEY: Final = b"agreement-before"
 OFFSET_PREFIX: Final = b"offset"
 INCARNATION_PREFIX: Final = b"life"
 MARK_PREFIX: Final = b"mark"

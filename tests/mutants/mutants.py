@@ -443,7 +443,7 @@ MUTANTS: Final = (
     ),
     # R9: who is wrong is found out, and nobody else stops
     Mutant("no checkpoints are written", "R9", SELF_CHECK, "await self._sender.append_checkpoint(*record)", "pass", seeds=200),
-    Mutant("roots are never compared", "R9", INDEX, "if ready.roots_seen or agreement.pending:", "if False:", seeds=200),
+    Mutant("roots are never compared", "R9", INDEX, "if places or agreement.pending:", "if False:", seeds=200),
     Mutant("no index is ever quarantined", "R9", AGREEMENT, "    if winner is None:\n", "    if True:\n", seeds=200),
     Mutant("the first vote quarantines", "R9", AGREEMENT, "if count >= VOTES_MIN and 2 * count > voters:", "if True:", seeds=200),
     Mutant(

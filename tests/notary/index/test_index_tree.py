@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from joiner import OrderedBatch, Ready, RootSeen
+from joiner import Effect, OrderedBatch, Ready, RootSeen
+from joiner.history import NO_CONTENT
 from notary.decision import Conflict, Decision, Kind, Outcome, from_row, leaf, leaf_of_row, to_row
 from notary.index import Index, IndexSettings
 from notary.index import rows as index_rows
@@ -210,6 +211,72 @@ def test_a_quarantined_index_stays_so(copied: Path) -> None:
     index.close()
     with pytest.raises(Quarantined, match="never answers again"):
         opened(copied)
+
+
+VOTERS = frozenset("abc")
+DECIDED = 7
+
+
+def vote(offset: int, name: str, incarnation: int, size: int, root: bytes) -> RootSeen:
+    return RootSeen(name, incarnation, size, root, 0, VOTERS, offset=offset)
+
+
+def read(index: Index, *seen: RootSeen) -> None:
+    """Apply a step of checkpoints alone: none of them takes effect, so a restart reads them again."""
+    index.apply(Ready({ORDERING: 11}, 2000, True, roots_seen=list(seen)))
+
+
+def decided_and_closed(directory: Path) -> list[bytes]:
+    """Makes an index whose last record that took effect is at offset 10. Returns its root at each size."""
+    index = opened(directory)
+    ready = step(0, DECIDED)
+    ready.effects = [Effect(1, bytes(32), 10, 1000, bytes(32), NO_CONTENT, 0, b"", 10, b"")]
+    index.apply(ready)
+    roots = [index.tree.root_at(size) for size in range(DECIDED + 1)]
+    index.close()
+    return roots
+
+
+@pytest.mark.parametrize("restarts", [0, 1, 3])
+def test_what_is_read_again_is_compared_once(tmp_path: Path, restarts: int) -> None:
+    """A vote that was read during a root disagreement opens no other one when it is read again after a restart (seed 20261300)."""
+    roots = decided_and_closed(tmp_path)
+    seen = [
+        vote(11, "b", 9, 5, bytes(32)),
+        vote(12, "b", 13, 6, bytes(31) + b"1"),
+        vote(13, "a", 14, 5, roots[5]),
+        vote(14, "c", 12, 5, roots[5]),
+    ]
+    index = opened(tmp_path)
+    read(index, *seen)
+    for _ in range(restarts):
+        index.close()
+        index = opened(tmp_path)
+        for one in seen:
+            read(index, one)
+    read(index, vote(15, "c", 12, 7, roots[7]))
+    assert not index.agreement.disputed
+    assert index.agreement.votes.size == 7
+    assert index.agreement.outvoted == {"b": (9, 5)}
+    index.close()
+
+
+def test_an_open_disagreement_stays_open_while_it_is_read_again(tmp_path: Path) -> None:
+    """A worker that restarts during a root disagreement answers nothing before it has read again what opened it."""
+    roots = decided_and_closed(tmp_path)
+    agrees, differs = vote(11, "c", 12, 5, roots[5]), vote(12, "b", 9, 6, bytes(32))
+    index = opened(tmp_path)
+    read(index, agrees, differs)
+    assert index.agreement.disputed
+    index.close()
+    index = opened(tmp_path)
+    for one in (agrees, differs):
+        read(index, one)
+        assert index.agreement.disputed
+        assert index.agreement.votes.size == 6
+    read(index, vote(13, "a", 14, 6, roots[6]), vote(14, "c", 12, 6, roots[6]))
+    assert not index.agreement.disputed
+    index.close()
 
 
 def test_an_audit_is_done_in_pieces(copied: Path) -> None:
