@@ -145,12 +145,12 @@ class SelfCheck:
         return self._now_s() - self._grown[1] >= self._settings.quiet_s * turn
 
     def _report_dispute(self) -> None:
-        disputed = self._index.agreement.disputed
-        if disputed and not self._disputed:
+        is_open = self._index.agreement.disputed
+        if is_open and not self._disputed:
             logger.error("roots differ: %s", self.serving_suspended())
-        elif self._disputed and not disputed:
+        elif self._disputed and not is_open:
             logger.warning("the dispute over roots is settled: this worker's root is the one that most have")
-        self._disputed = disputed
+        self._disputed = is_open
 
     async def _audit(self) -> None:
         # Not always from the beginning: a worker that restarts often would never reach the end.

@@ -73,7 +73,7 @@ class Index:
         before = self._meta.get(rows.AGREEMENT_BEFORE_KEY)
         self._compared_before = self._compared if before is None else decode_agreement(before)
         """The comparison as of the last record that took effect. Checkpoints take none, so those behind it are read again (R8)."""
-        self._disputed_before: Agreement | None = None
+        self._open_before: Agreement | None = None
         """While checkpoints are read again: the root disagreement that was open before. Nothing is answered until it is reached again."""
         # From `prepare` until the next step: the requests, the number of decisions at that time, and the rows found.
         self._prepared: tuple[Sequence[Request], int, Found] | None = None
@@ -137,7 +137,7 @@ class Index:
     @property
     def agreement(self) -> Agreement:
         """The comparison of this worker's roots with the others' (R9)."""
-        return self._disputed_before or self._compared
+        return self._open_before or self._compared
 
     def joiner_state(self) -> JoinerState:
         """Returns the state from which the joiner resumes (R8, R10). Raises `Fatal` when the rows are inconsistent."""
@@ -190,8 +190,8 @@ class Index:
                 put(rows.offset_key(stream), rows.U64.pack(offset), meta)
         for changed in ready.incarnations:
             put(rows.incarnation_key(changed.incarnation), rows.incarnation_row(changed), meta)
-        compared, before, disputed_before = self._compare(ready, result.outcomes, position_next)
-        agreement = disputed_before or compared
+        compared, before, open_before = self._compare(ready, result.outcomes, position_next)
+        agreement = open_before or compared
         if agreement != self.agreement or before != self._compared_before:
             put(rows.AGREEMENT_KEY, _encode(agreement), meta)
             put(rows.AGREEMENT_BEFORE_KEY, _encode(before), meta)
@@ -204,7 +204,7 @@ class Index:
             raise Fatal(FatalCode.INDEX_UNWRITABLE, self.broken) from problem
         self._position_next, self._log_time_ms = position_next, ready.log_time_ms
         self._offsets_next.update(ready.offsets_next)
-        self._compared, self._compared_before, self._disputed_before = compared, before, disputed_before
+        self._compared, self._compared_before, self._open_before = compared, before, open_before
         if agreement.quarantined:
             self._flush()
             raise Quarantined(_quarantined_text(self.directory, agreement.quarantined))
@@ -217,7 +217,7 @@ class Index:
 
     def quarantine(self, why: str) -> Quarantined:
         """Quarantine the index: mark it as wrong on the disk, for ever. Returns the error with which the worker must stop."""
-        self._compared, self._disputed_before = msgspec.structs.replace(self.agreement, quarantined=why), None
+        self._compared, self._open_before = msgspec.structs.replace(self.agreement, quarantined=why), None
         batch = self._store.new_batch()
         batch.put(rows.AGREEMENT_KEY, _encode(self.agreement), self._store.handle(META))
         try:
@@ -240,24 +240,24 @@ class Index:
         return self.leaves_in_pieces(first, min(TILE_WIDTH, self.position_next - first))
 
     def _compare(self, ready: Ready, outcomes: Sequence[Sequence[Decision]], size: int) -> tuple[Agreement, Agreement, Agreement | None]:
-        """Returns the comparison of roots after the step, as of the last record that took effect, and `_disputed_before` (R9).
+        """Returns the comparison of roots after the step, as of the last record that took effect, and `_open_before` (R9).
 
-        After a start or an interruption the joiner reads again what lies behind that record. What was compared there is dropped first:
-        a vote that was read during a root disagreement would open another one, if it were compared a second time after its end.
+        After a start or an interruption the joiner reads again from that record on. The comparisons behind it are dropped first: a vote that
+        was read during a root disagreement would open another one, if it were compared a second time after its end.
         """
-        compared, before, disputed = self._compared, self._compared_before, self._disputed_before
+        compared, before, held = self._compared, self._compared_before, self._open_before
         places = self._places(ready, outcomes)
         if places and places[0][0].offset < compared.offset_next:
-            disputed = disputed or (compared if compared.disputed else None)
+            held = held or (None if compared.dispute is None else compared)
             compared = before
         covered = 0
         if ready.effects:
             covered = len([seen for seen, _ in places if seen.offset <= ready.effects[-1].offset])
             compared = before = self._observe(compared, places[:covered], size)
         compared = self._observe(compared, places[covered:], size)
-        if disputed is not None and compared.offset_next >= disputed.offset_next:
-            disputed = None
-        return compared, before, disputed
+        if held is not None and compared.offset_next >= held.offset_next:
+            held = None
+        return compared, before, held
 
     def _observe(self, agreement: Agreement, places: Sequence[tuple[RootSeen | VoteVoid, int]], size: int) -> Agreement:
         if places or agreement.pending:

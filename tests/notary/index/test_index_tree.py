@@ -197,7 +197,7 @@ def test_roots_are_compared_at_their_place_in_the_step(index: Index) -> None:
     at_end = RootSeen("b", 2, WHOLE + 20, bytes(32), 0, electorate, batches_before=1)
     ready.roots_seen = [at_end]
     index.apply(ready)
-    assert index.agreement.disputed  # ahead of the tree at its place, reached at the step's end, and then another root
+    assert disagrees(index)  # ahead of the tree at its place, reached at the step's end, and then another root
     assert index.agreement.votes.size == WHOLE + 20
     assert index.agreement.size_last == 0
 
@@ -219,6 +219,11 @@ DECIDED = 7
 
 def vote(offset: int, name: str, incarnation: int, size: int, root: bytes) -> RootSeen:
     return RootSeen(name, incarnation, size, root, 0, VOTERS, offset=offset)
+
+
+def disagrees(index: Index) -> bool:
+    """Returns True during a root disagreement."""
+    return index.agreement.disputed
 
 
 def read(index: Index, *seen: RootSeen) -> None:
@@ -255,7 +260,7 @@ def test_what_is_read_again_is_compared_once(tmp_path: Path, restarts: int) -> N
         for one in seen:
             read(index, one)
     read(index, vote(15, "c", 12, 7, roots[7]))
-    assert not index.agreement.disputed
+    assert not disagrees(index)
     assert index.agreement.votes.size == 7
     assert index.agreement.outvoted == {"b": (9, 5)}
     index.close()
@@ -267,15 +272,15 @@ def test_an_open_disagreement_stays_open_while_it_is_read_again(tmp_path: Path) 
     agrees, differs = vote(11, "c", 12, 5, roots[5]), vote(12, "b", 9, 6, bytes(32))
     index = opened(tmp_path)
     read(index, agrees, differs)
-    assert index.agreement.disputed
+    assert disagrees(index)
     index.close()
     index = opened(tmp_path)
     for one in (agrees, differs):
         read(index, one)
-        assert index.agreement.disputed
+        assert disagrees(index)
         assert index.agreement.votes.size == 6
     read(index, vote(13, "a", 14, 6, roots[6]), vote(14, "c", 12, 6, roots[6]))
-    assert not index.agreement.disputed
+    assert not disagrees(index)
     index.close()
 
 
