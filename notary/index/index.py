@@ -242,8 +242,8 @@ class Index:
     def _compare(self, ready: Ready, outcomes: Sequence[Sequence[Decision]], size: int) -> tuple[Agreement, Agreement, Agreement | None]:
         """Returns the comparison of roots after the step, as of the last record that took effect, and `_open_before` (R9).
 
-        After a start or an interruption the joiner reads again from that record on. The comparisons behind it are dropped first: a vote that
-        was read during a root disagreement would open another one, if it were compared a second time after its end.
+        After a start or an interruption the joiner reads again from that record on. The comparisons behind it are dropped first: a vote
+        that was read during a root disagreement would open another one, if it were compared a second time after its end.
         """
         compared, before, held = self._compared, self._compared_before, self._open_before
         places = self._places(ready, outcomes)
