@@ -1,4 +1,4 @@
-"""The command line: `python -P -m deploy.local fetch|up|status|down|start|stop|kill|pause|resume`.
+"""The command line: `python -P -m deploy.local fetch|pin|up|status|down|start|stop|kill|pause|resume`.
 
 Exits with 0 on success, 1 if `status` finds no cluster or one that does not serve, and 2 on failure; stderr has the
 reason.
@@ -14,7 +14,8 @@ from pathlib import Path
 
 from deploy.local.cluster import Cluster
 from deploy.local.errors import CannotRun
-from deploy.local.jars import SPARK, TOOLS, cache_folder, fetch_jars
+from deploy.local.jars import SPARK, TOOLS, cache_folder, fetch_jars, pin
+from deploy.local.java import find_java
 from deploy.local.runtime import prepare
 from deploy.local.settings import ClusterSettings
 
@@ -31,6 +32,9 @@ def main(arguments: list[str] | None = None) -> int:
             java = prepare().java
             for jars in (SPARK, TOOLS):
                 fetch_jars(java, jars)
+            return DONE
+        if chosen.command == "pin":
+            pin(find_java())
             return DONE
         if chosen.command == "up":
             return _up(chosen)
@@ -54,6 +58,8 @@ def _parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
 
     commands.add_parser("fetch", help="find a Java and fetch Kafka's jars, as `up` does when they are not there, its tools and Spark's")
+
+    commands.add_parser("pin", help="after a change of deploy/kafka/ivy.xml: fetch all jars, and write their hashes into jars.sha256")
 
     up = commands.add_parser("up", parents=[where], help="start the cluster, new or again; prints its bootstrap servers")
     up.add_argument(

@@ -3,8 +3,11 @@
 PySpark ships Apache Ivy. Ivy reads `deploy/kafka/ivy.xml`, the one place that pins versions, and resolves the rest in its
 default way. The jars are fetched into a folder beside the target, which is then renamed: either all of them are there, or
 none. A lock makes a second process wait for the first instead of fetching too.
+
+`deploy/kafka/jars.sha256` pins the bytes of each jar. After a change of `ivy.xml`, `python -P -m deploy.local pin` writes it again.
 """
 
+import hashlib
 import importlib.util
 import os
 import subprocess
@@ -20,7 +23,9 @@ from deploy.local.java import Java
 from ordering.durable import locked_file
 
 KAFKA = Path(__file__).parents[1] / "kafka"
-"""The folder of the files for the Java side: `ivy.xml`, `log4j2.xml`."""
+"""The folder of the files for the Java side: `ivy.xml`, `jars.sha256`, `log4j2.xml`."""
+PINS = KAFKA / "jars.sha256"
+"""A line for each jar, as sha256sum prints it: the hash, and `<set>/<file name>`."""
 
 ATTEMPTS_MAX = 2
 """Ivy keeps the files that it has fetched, so a second attempt after a lost connection costs little. If that fails too,
@@ -77,8 +82,37 @@ def cache_folder() -> Path:
     return (project if (project / "pyproject.toml").is_file() else Path.cwd()) / ".cache"
 
 
-def fetch_jars(java: Java, jars: Jars) -> Path:
-    """Fetch these jars if they are missing, and return their home. Reports its progress on stderr. Raises CannotRun."""
+def pin(java: Java) -> None:
+    """Fetch all sets as `ivy.xml` has them, and pin their bytes. Raises CannotRun."""
+    homes = {jars.name: fetch_jars(java, jars, pinned=False) for jars in (BROKER, SPARK, TOOLS)}
+    PINS.write_text(
+        "".join([f"{found}  {name}/{file}\n" for name, home in homes.items() for file, found in _hashes(home / "libs").items()])
+    )
+
+
+def _hashes(libs: Path) -> dict[str, str]:
+    return {jar.name: hashlib.sha256(jar.read_bytes()).hexdigest() for jar in sorted(libs.glob("*.jar"))}
+
+
+def _check(libs: Path, jars: Jars) -> None:
+    """Raise CannotRun if a fetched jar is not the pinned one, is missing, or is one too many."""
+    lines = [line.split("  ") for line in PINS.read_text().splitlines()]
+    wanted = {place.removeprefix(f"{jars.name}/"): pinned for pinned, place in lines if place.startswith(f"{jars.name}/")}
+    found = _hashes(libs)
+    for file in sorted(wanted.keys() | found.keys()):
+        if wanted.get(file) != found.get(file):
+            raise CannotRun(
+                f"{jars.label}: the SHA-256 of {file} is {found.get(file, 'none, it was not fetched')}, and in {PINS.name} it is"
+                f" {wanted.get(file, 'not listed')}: this project was not tested with that jar. Fetch it through another network; after a"
+                " change of ivy.xml, run `python -P -m deploy.local pin`"
+            )
+
+
+def fetch_jars(java: Java, jars: Jars, *, pinned: bool = True) -> Path:
+    """Fetch these jars if they are missing, and return their home. Reports its progress on stderr. Raises CannotRun.
+
+    Fetched jars are compared with `PINS`, unless `pinned` is false.
+    """
     home, wanted = jars.home, jars.home / "libs" / jars.landmark
     if wanted.is_file():
         return home
@@ -95,6 +129,8 @@ def fetch_jars(java: Java, jars: Jars) -> Path:
             # A crash here leaves a folder `fetching-*`, which nothing reads and which may be removed.
             with tempfile.TemporaryDirectory(prefix="fetching-", dir=home) as beside:
                 _run_ivy(java, Path(beside), jars)
+                if pinned:
+                    _check(Path(beside) / "libs", jars)
                 (Path(beside) / "libs").rename(home / "libs")
     except OSError as error:
         raise CannotRun(
