@@ -329,7 +329,7 @@ def test_a_retire_record_ends_the_incarnation() -> None:
     ready = reading.step(history.retire(1))
     (ended,) = ready.fenced
     assert (ended.state.incarnation, ended.state.fenced, ended.by, ended.retired) == (1, True, None, True)
-    assert ready.roots_seen == [VoteVoid("w1", 0)]
+    assert ready.roots_seen == [VoteVoid("w1", 0, ready.effects[-1].offset)]
     assert reading.joiner.buffered_records == 0
     (seen,) = reading.step(history.checkpoint(2, 0, view=reading.view)).roots_seen
     assert not isinstance(seen, VoteVoid)
