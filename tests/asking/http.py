@@ -1,4 +1,7 @@
-"""A minimal HTTP client with keep-alive connections."""
+"""A minimal HTTP client with keep-alive connections.
+
+It aborts connections: over TLS an orderly end waits for the other side, which may be a process that was killed.
+"""
 
 import asyncio
 import json
@@ -44,7 +47,7 @@ class Http:
     def forget(self, url: str) -> None:
         """Close the idle connections: another process listens at this address now."""
         for _, writer in self._idle.pop(url, ()):
-            writer.close()
+            writer.transport.abort()
 
     async def call(self, url: str, method: str, path: str, body: bytes = b"", headers: Mapping[str, str] | None = None) -> Answer:
         """Send one request; returns its answer."""
@@ -62,14 +65,14 @@ class Http:
                 content = await reader.readexactly(int(found.get("content-length", "0")))
         except (asyncio.IncompleteReadError, TimeoutError, OSError) as problem:
             if writer is not None:
-                writer.close()
+                writer.transport.abort()
             raise ConnectionError(f"{method} {path} of {url}: {problem!r}") from problem
         except BaseException:
             if writer is not None:
-                writer.close()
+                writer.transport.abort()
             raise
         if found.get("connection") == "close" or self._idle.get(url) is not idle:  # that process was replaced meanwhile
-            writer.close()
+            writer.transport.abort()
         else:
             idle.append((reader, writer))
         return Answer(int(status.split()[1]), found, content)
