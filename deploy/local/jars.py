@@ -73,6 +73,10 @@ class Jars:
 BROKER = Jars("broker", "kafka_2.13", "kafka", "NOTARY_KAFKA_HOME", 44)
 SPARK = Jars("spark", "spark-sql-kafka-0-10_2.13", "spark-kafka", "NOTARY_SPARK_KAFKA_HOME", 10)
 TOOLS = Jars("tools", "kafka-tools", "kafka-tools", "NOTARY_KAFKA_TOOLS_HOME", 1)
+STRIMZI = Jars("strimzi", "crd-generator", "strimzi", "STRIMZI_HOME", 39)
+JMX = Jars("jmx", "jmx_prometheus_javaagent", "jmx", "NOTARY_JMX_HOME", 3)
+ALL = (BROKER, SPARK, TOOLS, STRIMZI, JMX)
+"""Every set that `jars.sha256` pins; the last two are for `deploy.manifests`."""
 
 
 def cache_folder() -> Path:
@@ -84,7 +88,7 @@ def cache_folder() -> Path:
 
 def pin(java: Java) -> None:
     """Fetch all sets as `ivy.xml` has them, and pin their bytes. Raises CannotRun."""
-    homes = {jars.name: fetch_jars(java, jars, pinned=False) for jars in (BROKER, SPARK, TOOLS)}
+    homes = {jars.name: fetch_jars(java, jars, pinned=False) for jars in ALL}
     PINS.write_text(
         "".join([f"{found}  {name}/{file}\n" for name, home in homes.items() for file, found in _hashes(home / "libs").items()])
     )

@@ -18,12 +18,10 @@ from typing import Final
 from deploy.commands import run
 from deploy.local import golang
 from deploy.local.errors import CannotRun
-from deploy.local.jars import Jars, cache_folder, fetch_jars
+from deploy.local.jars import JMX, STRIMZI, cache_folder, fetch_jars
 from deploy.local.java import find_java
 from ordering.durable import locked_file
 
-STRIMZI: Final = Jars("strimzi", "crd-generator", "strimzi", "STRIMZI_HOME", 39)
-JMX: Final = Jars("jmx", "jmx_prometheus_javaagent", "jmx", "NOTARY_JMX_HOME", 3)
 STRIMZI_JAVA_MIN: Final = 21
 _STRIMZI_TYPES: Final = ("kafka.Kafka", "nodepool.KafkaNodePool", "topic.KafkaTopic", "user.KafkaUser")
 
