@@ -306,6 +306,11 @@ def _spread(changes: int) -> list[int]:
     return sorted({1 + at * (changes - 1) // (KILLS - 1) for at in range(KILLS)} | {changes - at for at in range(4)})
 
 
+def _assert_killed(at: int, done: "subprocess.CompletedProcess[str]") -> None:
+    """It was killed before that change, or had fewer: RocksDB keeps a file more or less from one opening to the next."""
+    assert done.returncode == -9 or int(done.stderr.splitlines()[-1]) < at, done.stderr
+
+
 @pytest.mark.seconds
 def test_kills_while_it_is_made(desk: Desk) -> None:
     """After a kill before any change of a file, each manifest that is there verifies, and the next call makes a snapshot."""
@@ -315,7 +320,7 @@ def test_kills_while_it_is_made(desk: Desk) -> None:
     seen = set()
     for at in _spread(int(done.stderr.splitlines()[-1])):
         shutil.rmtree(desk.place)
-        assert _dying(at, desk, "create", "worker-1").returncode == -9
+        _assert_killed(at, _dying(at, desk, "create", "worker-1"))
         there = len(desk.names("manifests"))
         seen.add(there)
         assert len(desk.snapshot("list")["snapshots"]) == there
@@ -336,7 +341,7 @@ def test_kills_while_it_is_restored(desk: Desk) -> None:
     assert done.returncode == 0, done.stderr
     for at in _spread(int(done.stderr.splitlines()[-1])):
         shutil.rmtree(index, ignore_errors=True)
-        assert _dying(at, desk, "restore", "worker-2").returncode == -9
+        _assert_killed(at, _dying(at, desk, "restore", "worker-2"))
         assert {each.name for each in index.parent.iterdir()} <= {"worker-1", ".worker-2.restoring"}
         desk.snapshot("restore", "--name", "worker-2")
         assert desk.rows(index) == before
