@@ -81,7 +81,7 @@ async def test_each_site_decides(installed: Installed, client: Client) -> None:
 def quorum(made: Installed, *words: str) -> str:
     """Returns the output of Kafka's tool for the controllers' quorum, run on the host of the first broker.
 
-    While the controllers elect a leader the tool says so, and it is run again, as README.md tells the operator.
+    While the controllers elect a leader the tool says so, and it is run again, as README.md says.
     """
     tool = str(made.directory / "kafka" / "bin" / "kafka-metadata-quorum.sh")
     client = str(made.directory / "config" / "broker-client.properties")
