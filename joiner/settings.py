@@ -44,7 +44,7 @@ class DriverSettings(Struct, frozen=True):
 
 
 class SenderSettings(Struct, frozen=True):
-    """How a worker sends."""
+    """The sender's limits and times."""
 
     data_centre: str = ""  # payloads go to leaders there; empty: to any
     append_wait_ms_max: Positive = 5_000
@@ -57,7 +57,7 @@ class SenderSettings(Struct, frozen=True):
 
 
 class QueueLimits(Struct, frozen=True):
-    """How much is admitted, how much travels together, how often it is tried."""
+    """The limits of the queue, of a batch, and of the attempts for one submission."""
 
     pending_requests_max: Positive = 40_000
     pending_bytes_max: Positive = 64 << 20

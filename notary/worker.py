@@ -34,11 +34,11 @@ if TYPE_CHECKING:
     from notary.config import Config
 
 GATE_TURN_S: Final = 0.002
-"""Of the loop's time, so much at once goes into what is to come in."""
+"""The time that the gate takes at once in a turn of the event loop."""
 
 
 class Environment(msgspec.Struct, frozen=True):
-    """What a worker asks of its machine: clocks and randomness. None of it decides anything (R6)."""
+    """Clocks and randomness, which a worker takes from its machine. They decide nothing (R6)."""
 
     clock_ms: Callable[[], int] = clock_ms
     """The wall clock, milliseconds since 1970."""

@@ -27,7 +27,7 @@ ACCEPTED_AT_ONCE = 128
 PAUSE_S = 0.5
 REFUSED_BYTES: Final = 64 << 10
 LOOKS: Final = 8
-"""Of a deadline: so often it is looked whether a connection is past one."""
+"""The server looks for connections past their deadline this many times in the shortest deadline."""
 LOOK_S_MAX: Final = 1.0
 _NO_DESCRIPTORS = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 BACKLOG = 2048

@@ -24,7 +24,7 @@ _WAIT = re.compile(rb"(?:^|[,;\s])wait\s*=\s*\"?(\d{1,6})\"?(?=$|[,;\s])", re.IG
 
 
 class Asked(msgspec.Struct, frozen=True, gc=False):
-    """How a submission is to be answered."""
+    """The form of the answer that a client wants for a submission."""
 
     receipts: bool
     wait_ms: int | None
@@ -88,7 +88,7 @@ class Handed(Body):
 
 
 def _asked(headers: Headers, query: bytes) -> tuple[Asked, bytes | None]:
-    """How it is to be answered, and the length that it declares."""
+    """Returns the form of the answer, and the length that the head declares."""
     content_type = prefer = traceparent = ticket = b""
     encoding = length = None
     for name, value in headers:

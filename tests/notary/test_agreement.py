@@ -157,8 +157,8 @@ def test_a_worker_that_agrees_with_itself_has_agreed_with_nobody() -> None:
 
 def test_a_dispute_names_who_has_said_what() -> None:
     """The report shows each root with its workers, and the workers that have not voted."""
-    told = read(RIGHT, seen("c", WRONG), seen("a", RIGHT)).votes.rendered()
-    assert told == f"at 10 decisions 'a': {RIGHT.hex()}; 'c': {WRONG.hex()}; not heard yet: 'b'"
+    text = read(RIGHT, seen("c", WRONG), seen("a", RIGHT)).votes.rendered()
+    assert text == f"at 10 decisions 'a': {RIGHT.hex()}; 'c': {WRONG.hex()}; not heard yet: 'b'"
 
 
 def test_turns_go_round() -> None:
@@ -192,10 +192,10 @@ def test_names_out_of_the_log_are_quoted() -> None:
     """A worker name from the log is escaped and shortened in messages, since anyone who may register chooses its text."""
     many = "".join(map(chr, range(200, 400)))
     names = ["\x1b[31m\nall is well", *[f"x{number}" for number in range(50)]]
-    told = read(RIGHT, *[seen(name, WRONG, electorate=many) for name in names]).votes.rendered()
-    assert "\x1b" not in told
-    assert "\n" not in told
-    assert "more" in told
+    text = read(RIGHT, *[seen(name, WRONG, electorate=many) for name in names]).votes.rendered()
+    assert "\x1b" not in text
+    assert "\n" not in text
+    assert "more" in text
 
 
 def test_what_is_settled_stays_settled() -> None:

@@ -296,6 +296,35 @@ async def test_a_call_on_its_way_when_the_server_stops_is_answered(before: bytes
         await stopping
 
 
+async def test_a_client_that_never_stops_calling_does_not_keep_a_stopping_server() -> None:
+    """A client that pipelines calls without end is answered until the last calls are over; then its connection ends like any other."""
+    server = Server(Scripted(), bind("127.0.0.1", 0))
+    await server.start()
+    loop = asyncio.get_running_loop()
+    with await connected(server) as client:
+
+        async def call_for_ever() -> None:
+            with contextlib.suppress(OSError):
+                while True:
+                    await loop.sock_sendall(client, GET * 50)
+
+        async def read_for_ever() -> None:
+            with contextlib.suppress(OSError):
+                while await loop.sock_recv(client, 1 << 16):
+                    pass
+
+        calling, reading = asyncio.create_task(call_for_ever()), asyncio.create_task(read_for_ever())
+        while not server.connections:
+            await turns(1)
+        (connection,) = server.connections
+        await server.stop(30)
+        assert not server.connections
+        assert connection.state is ConnectionState.CLOSED
+        await reading
+        calling.cancel()
+        await asyncio.wait([calling])
+
+
 async def test_small_pieces_behind_a_call_are_not_gathered() -> None:
     """Small pieces that arrive while a call is decided stay in the socket too, and are answered after it."""
     async with talking() as talk:
