@@ -30,6 +30,8 @@ QUANTUM: Final = 64
 SPARED_PART: Final = 4
 """At most a quarter of the capacity is reserved for parties that have less than an equal share of it; one batch's worth is enough."""
 SPARED_BYTES: Final = 4 << 20
+BEHIND_S: Final = 0.02
+"""The work, at the present rate, that is decoded ahead of the next batch while reading is behind the log."""
 CALM: Final = 0.4
 """While less than this share of the capacity is used, every party is admitted: a tenth is for tickets, half for large submissions."""
 
@@ -89,8 +91,12 @@ class SubmissionQueue(Generic[Decision]):
         self.weight_of: Callable[[str], int] = lambda party: 1
         """A party's weight, 1 or more. The worker sets it."""
         self.rate = Rate()
-        self.queued_bytes = 0
-        """The bytes of the submissions that are in no batch."""
+        self.reading_is_behind: Callable[[], bool] = lambda: False
+        """Returns True while the log has batches of this worker that are not applied. The sender sets it."""
+        self.taken: Callable[[], None] = lambda: None
+        """Called after a batch was taken. The worker sets it."""
+        self.queued_requests = self.queued_bytes = 0
+        """The requests, and the bytes, of the submissions that are in no batch."""
         self.pending_requests = 0
         self.pending_bytes = 0
         self._plain, self._ticketed = Door(), Door()
@@ -102,6 +108,17 @@ class SubmissionQueue(Generic[Decision]):
     def __contains__(self, submission: Submission) -> bool:
         """Returns True if the same bytes are pending: `put` would return the pending submission."""
         return submission.encoded in self._pending
+
+    @property
+    def has_batch(self) -> bool:
+        """True while the submissions that are in no batch are enough for the next one. More of them would only wait here, decoded.
+
+        While reading is behind the log the worker itself is the limit: then the work of some milliseconds is enough.
+        """
+        requests_max = self._limits.batch_requests_max
+        if self.rate.per_s and self.reading_is_behind():
+            requests_max = min(requests_max, max(QUANTUM, int(self.rate.per_s * BEHIND_S)))
+        return self.queued_bytes >= self._limits.batch_bytes_max or self.queued_requests >= requests_max
 
     @property
     def parties(self) -> int:
@@ -176,6 +193,7 @@ class SubmissionQueue(Generic[Decision]):
         share.pending_bytes += size
         self._pending[pending.encoded] = pending
         self._queued += 1
+        self.queued_requests += requests
         self.queued_bytes += size
         self.pending_requests += requests
         self.pending_bytes += size
@@ -199,6 +217,7 @@ class SubmissionQueue(Generic[Decision]):
             if submissions and (size > limits.batch_bytes_max or requests > limits.batch_requests_max):
                 break
             submissions.append(waiting.popleft())
+            self.queued_requests -= len(pending.requests)
             self.queued_bytes -= len(pending.encoded)
             if share is not None:
                 share.deficit -= pending.cost
@@ -207,6 +226,7 @@ class SubmissionQueue(Generic[Decision]):
         self._queued -= len(submissions)
         if not self._queued:
             self.rate.ran_dry()
+        self.taken()
         return Batch(submissions)
 
     def put_back(self, batch: Batch[Decision]) -> None:
@@ -216,6 +236,7 @@ class SubmissionQueue(Generic[Decision]):
             if pending.attempts < self._limits.attempts_max:
                 self._again.appendleft(pending)
                 self._queued += 1
+                self.queued_requests += len(pending.requests)
                 self.queued_bytes += len(pending.encoded)
                 continue
             self._let_go(pending, None)

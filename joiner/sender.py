@@ -109,6 +109,7 @@ class Sender(Generic[Decision]):
         self._nonce = nonce
         self._choice = PartitionChoice(settings.data_centre or None)
         self.queue: SubmissionQueue[Decision] = SubmissionQueue(limits)
+        self.queue.reading_is_behind = self.reading_is_behind
         self.unresolved: dict[tuple[int, int], Batch[Decision]] = {}
         """Batches that are sent and not decided yet, by name."""
         self.hold: Callable[[], str | None] = lambda: None
@@ -160,6 +161,14 @@ class Sender(Generic[Decision]):
         pending = self.queue.put(submission)
         self._wake.set()
         return pending
+
+    def reading_is_behind(self) -> bool:
+        """Returns True while batches are acknowledged and not decided: the log has them, and this worker has not applied them.
+
+        Another batch would wait in the log, first come first served, where parties share nothing.
+        """
+        session = self._session
+        return session is not None and len(self.unresolved) - len(session.appending_since) >= self._settings.unapplied_max
 
     # ---- effects of the log ----
 
@@ -370,6 +379,8 @@ class Sender(Generic[Decision]):
         while self.queue and self.hold() is None and not session.holds_back:
             # An append that hangs delays no batch once the log has decided or filled its own: a filled batch is sent again now.
             gathering = any((session.incarnation, sequence) in self.unresolved for sequence in session.appending_since)
+            if self.reading_is_behind():
+                return
             if len(session.appending_since) >= settings.in_flight_max or (
                 gathering and self.queue.queued_bytes < settings.batch_bytes_early
             ):

@@ -49,6 +49,7 @@ class SenderSettings(Struct, frozen=True):
     data_centre: str = ""  # payloads go to leaders there; empty: to any
     append_wait_ms_max: Positive = 5_000
     in_flight_max: Fixed[int] = 4
+    unapplied_max: Fixed[int] = 2  # batches that the log has acknowledged and this worker has not applied; more wait in the queue
     batch_bytes_early: Fixed[int] = 256 << 10  # with another batch in flight, wait until this much is gathered
     reopen_wait_ms: Fixed[int] = 500
 

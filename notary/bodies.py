@@ -12,6 +12,8 @@ from ordering.errors import NotaryError
 
 TURN_BYTES: Final = 32 << 10
 """The bytes of one party's bodies that are decoded before it is the next party's turn."""
+ADDRESSES_SHARE_MIN: Final = 8
+"""Addresses have as much together as one party, and at least as much as one of eight."""
 AHEAD_BYTES_MAX: Final = 2 << 20
 """The lead that parties, or addresses, have at most when bodies of the other ones come: those catch up so much."""
 
@@ -124,22 +126,16 @@ class _Waiting(msgspec.Struct, frozen=True, gc=False):
     body: Body
     size: int
     since_s: float
-    ahead_bytes: int
-    """The bytes of itself and of those before it in the lane."""
 
 
 class _Lane:
     """The complete bodies of one party."""
 
-    __slots__ = ("bodies", "left_bytes", "s_per_byte", "size")
+    __slots__ = ("bodies", "left_bytes")
 
     def __init__(self) -> None:
         self.bodies: deque[_Waiting] = deque()
-        self.size = 0
-        """The bytes of all of them."""
         self.left_bytes = TURN_BYTES
-        self.s_per_byte = 0.0
-        """The last waits for each byte ahead; each wait counts half."""
 
 
 class Lanes:
@@ -150,7 +146,7 @@ class Lanes:
     are in one lane, so made-up names win no turns.
 
     Anyone may name a party. So a body counts for its party only on a connection on which a submission of that party was admitted, and
-    else for the address of its client. Bodies of parties have half of the bytes while bodies of addresses wait, however many these are.
+    else for the address of its client. All addresses together have the share of one party, however many they are.
     """
 
     __slots__ = ("_addresses", "_ahead_bytes", "_is_registered", "_parties")
@@ -171,15 +167,14 @@ class Lanes:
         lane = ring.lanes.get(key)
         if lane is None:
             lane = ring.lanes[key] = _Lane()
-        lane.size += body.size
-        lane.bodies.append(_Waiting(body, body.size, now_s, lane.size))
+        lane.bodies.append(_Waiting(body, body.size, now_s))
         ring.bodies += 1
 
-    def wait_s(self, body: Body, party: bytes) -> float:
-        """Returns an estimate of the wait of a body of that party, from the last waits in its lane; 0 when that is empty."""
+    def wait_s(self, body: Body, party: bytes, now_s: float) -> float:
+        """Returns the wait so far of the oldest body in the lane of a body of that party; 0 when that is empty."""
         ring, key = self._place_of(body, party)
         lane = ring.lanes.get(key)
-        return 0.0 if lane is None else lane.size * lane.s_per_byte
+        return now_s - lane.bodies[0].since_s if lane is not None and lane.bodies else 0.0
 
     def _place_of(self, body: Body, party: bytes) -> "tuple[_Ring, bytes]":
         if body.network and party not in body.parties:
@@ -194,10 +189,11 @@ class Lanes:
         of_party, of_address = self._parties.bodies > 0 or True in decoding, self._addresses.bodies > 0 or False in decoding
         return of_party and (self._ahead_bytes <= 0 or not of_address)
 
-    def take(self, now_s: float, *, of_party: bool) -> Body:
+    def take(self, *, of_party: bool) -> Body:
         """Remove and return the next body of a party, or of an address. There must be one."""
-        waiting = (self._parties if of_party else self._addresses).take(now_s)
-        ahead_bytes = self._ahead_bytes + (waiting.size if of_party else -waiting.size)
+        waiting = (self._parties if of_party else self._addresses).take()
+        parties = max(1, min(len(self._parties.lanes), ADDRESSES_SHARE_MIN))
+        ahead_bytes = self._ahead_bytes + (waiting.size if of_party else -waiting.size * parties)
         self._ahead_bytes = max(-AHEAD_BYTES_MAX, min(ahead_bytes, AHEAD_BYTES_MAX))
         if not self:  # addresses may be ahead by a body that is still decoded
             self._parties, self._addresses, self._ahead_bytes = _Ring(), _Ring(), min(self._ahead_bytes, 0)
@@ -214,7 +210,7 @@ class _Ring:
         """By the party that stands first, empty for one that is not registered, or none; or by address."""
         self.bodies = 0
 
-    def take(self, now_s: float) -> _Waiting:
+    def take(self) -> _Waiting:
         """Remove and return the next body. There must be one."""
         while True:
             key, lane = next(iter(self.lanes.items()))
@@ -226,8 +222,6 @@ class _Ring:
             else:
                 break
         waiting = lane.bodies.popleft()
-        lane.size -= waiting.size
         lane.left_bytes -= waiting.size
-        lane.s_per_byte = (lane.s_per_byte + (now_s - waiting.since_s) / max(waiting.ahead_bytes, 1)) / 2
         self.bodies -= 1
         return waiting

@@ -47,6 +47,8 @@ REFUSAL_REASONS: Final = ("room", "share", "quota")
 """No room for anybody, no room for the party, or its quota is used up."""
 DECODING_WAIT_S: Final = 0.5
 """The wait of a party's complete bodies after which no more of them are read; twice as long for a retry with a ticket."""
+HELD_S: Final = 0.05
+"""While the next batch is full, the gate looks so often whether it has closed meanwhile."""
 UNPROVEN_PART: Final = 2
 """Bodies on connections without an admitted submission have at most half of all bytes; or the largest body, if that is more."""
 UNPROVEN_ADDRESS_PART: Final = 8
@@ -95,6 +97,11 @@ class Room(Protocol):
     @property
     def pending_bytes(self) -> int:
         """The bytes of the submissions that are in."""
+        ...
+
+    @property
+    def has_batch(self) -> bool:
+        """True while the next batch is full: more that is decoded would only wait."""
         ...
 
     def __contains__(self, submission: Submission) -> bool:
@@ -160,6 +167,8 @@ class Gate:
         """The part of these bytes on connections without an admitted submission, by address; by the empty string for all addresses."""
         self._bodies: set[Body] = set()
         self._asked = Lanes(self.is_registered)
+        self._next: asyncio.Handle | None = None
+        self._held = False
         self._decoding: dict[bool, _Decoding] = {}
         """The body of a party that is decoded now, by True, and that of an address, by False. Others of parties wait for the end of the
         former alone, so they do not wait for a large body of a client that nobody knows."""
@@ -257,7 +266,7 @@ class Gate:
         Without a bound on this wait all bodies would be read and decoded late, and the queue behind the gate would never be full
         (RFC 8289: the wait, not the length, shows a queue that is too long).
         """
-        wait_s, name = self._asked.wait_s(body, party), party.decode(errors="replace")
+        wait_s, name = self._asked.wait_s(body, party, self._clock_s()), party.decode(errors="replace")
         if wait_s <= DECODING_WAIT_S:
             return None
         if body.ticket and wait_s <= 2 * DECODING_WAIT_S and self.tickets is not None and self.tickets.counts(body.ticket, name):
@@ -280,25 +289,41 @@ class Gate:
     def ask(self, body: Body) -> None:
         """Decode a body that is complete, with all that came in this turn of the loop."""
         if not self._asked and not self._decoding:
-            asyncio.get_running_loop().call_soon(self._look)
+            self._next = asyncio.get_running_loop().call_soon(self._look)
         self._asked.add(body, self._clock_s())
+
+    def resume(self) -> None:
+        """Decode again at once: a batch was taken from the queue."""
+        if self._held:
+            assert self._next is not None
+            self._next.cancel()
+            self._held = False
+            self._next = asyncio.get_running_loop().call_soon(self._look)
+
+    @property
+    def _may_decode(self) -> bool:
+        """False while the next batch is full: the bodies wait in their lanes, where a turn for a party is a turn for the whole worker."""
+        return self._room is None or not self._room.has_batch or self._was_closed
 
     def _look(self) -> None:
         """Look at what has come, a piece at a time. The log, and in an intake process the worker, have their turns in between."""
+        self._held = False
         try:
             self._look_until(self._clock_s() + self._turn_s_max)
         finally:  # a bug in the answer to one must not keep the others from being looked at
             if self._asked or self._decoding:
-                asyncio.get_running_loop().call_soon(self._look)
+                loop = asyncio.get_running_loop()
+                self._held = not self._may_decode
+                self._next = loop.call_later(HELD_S, self._look) if self._held else loop.call_soon(self._look)
 
     def _look_until(self, until_s: float) -> None:
         closed = self._closed()  # once for all: nothing else runs meanwhile
         self._was_closed = closed is not None
-        while self._asked or self._decoding:
+        while (self._asked or self._decoding) and self._may_decode:
             of_party = self._asked.is_turn_of_parties(self._decoding)
             decoding = self._decoding.get(of_party)
             if decoding is None:
-                decoding = self._decoding[of_party] = _Decoding(self._asked.take(self._clock_s(), of_party=of_party))
+                decoding = self._decoding[of_party] = _Decoding(self._asked.take(of_party=of_party))
             if decoding.body in self._bodies:
                 self._look_at(decoding, closed)
             if decoding.body not in self._bodies:  # it was let in or refused, now or before, or its client left

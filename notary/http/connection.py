@@ -61,10 +61,10 @@ class Host(Protocol):
         """True once the server stops: each answer is the last one of its connection."""
         ...
 
-    def may_read(self, *, proven: bool) -> bool:
+    def may_read(self, *, lane: str = "") -> bool:
         """Returns False once connections have used up their time of this turn of the loop, or others wait for a turn to be read.
 
-        Connections of proven clients have more time, and do not wait for others. True begins a slice of time.
+        Connections of proven clients have more time, and wait only for others in their `lane`. True begins a slice of time.
         """
         ...
 
@@ -114,6 +114,13 @@ class Connection(asyncio.Protocol):
         self._eof = False
 
     @property
+    def lane(self) -> str:
+        """The party of a proven client, or its address if it has several; empty for others. The clients of a lane wait for each other."""
+        if not self.parties:
+            return ""
+        return next(iter(self.parties)).decode() if len(self.parties) == 1 else self.network
+
+    @property
     def state(self) -> ConnectionState:
         """Where it is."""
         return self._state
@@ -138,7 +145,7 @@ class Connection(asyncio.Protocol):
             return
         if self._unread or self._in_line or self._is_held():
             self._keep(self._unread + data)
-        elif self._host.may_read(proven=bool(self.parties)):
+        elif self._host.may_read(lane=self.lane):
             self._feed(data)
         else:
             self._keep(data)
@@ -216,7 +223,7 @@ class Connection(asyncio.Protocol):
         """Take up what was kept, now or when it is its turn."""
         if self._working or self._in_line or self._state >= ConnectionState.CLOSING or self._is_held():
             return
-        if self._host.may_read(proven=bool(self.parties)):
+        if self._host.may_read(lane=self.lane):
             self.read()
         else:
             self._read_later()

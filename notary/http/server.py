@@ -10,7 +10,7 @@ from collections import OrderedDict, deque
 from collections.abc import Callable
 from functools import partial
 from operator import attrgetter
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 from notary.http.call import Answer, Application
 from notary.http.connection import Connection
@@ -43,6 +43,9 @@ BUSY_S = 1.0
 """So long a port may be busy: intake processes of a worker that was killed end moments after it, and it may be started again at once."""
 
 
+_Line: TypeAlias = OrderedDict[str, deque[Callable[[], None]]]
+
+
 class Server:
     """One application on one port."""
 
@@ -62,8 +65,10 @@ class Server:
         self.ends = False
         self._read_until_s: float | None = None  # None: this turn of the loop has read nothing yet
         self._slice_until_s = 0.0
-        self._line: OrderedDict[str, deque[Callable[[], None]]] = OrderedDict()
+        self._line: _Line = OrderedDict()
         """The connections that wait for a turn, to be read or to be made, by address, in the order of the addresses' turns."""
+        self._proven_line: _Line = OrderedDict()
+        """The connections of proven clients that wait to be read, by party; by address if several parties were admitted on one."""
         self.connections: set[Connection] = set()
         self._connections_max = connections_max = self.settings.connections_max
         self._per_address_max = self.settings.connections_per_address_max
@@ -133,13 +138,15 @@ class Server:
             self._looking.cancel()
         self._socket.close()
 
-    def may_read(self, *, proven: bool) -> bool:
+    def may_read(self, *, lane: str = "") -> bool:
         """As `Host` describes it."""
         now_s = time.perf_counter()
         if self._read_until_s is None:
             self._begin_turn(now_s)
         assert self._read_until_s is not None
-        if now_s > self._read_until_s + (PROVEN_TURN_S - READ_TURN_S if proven else 0) or (self._line and not proven):
+        if now_s > self._read_until_s + (PROVEN_TURN_S - READ_TURN_S if lane else 0):
+            return False
+        if lane in self._proven_line if lane else self._line:
             return False
         self._slice_until_s = now_s + SLICE_S
         return True
@@ -150,7 +157,10 @@ class Server:
 
     def read_later(self, connection: Connection) -> None:
         """As `Host` describes it."""
-        self.line_up(connection.network, connection.read)
+        if lane := connection.lane:
+            self._line_up(self._proven_line, lane, connection.read)
+        else:
+            self.line_up(connection.network, connection.read)
 
     def charge(self, seconds: float) -> None:
         """Count work of a client that is done in the next turn as if it was done in this one."""
@@ -159,7 +169,10 @@ class Server:
 
     def line_up(self, network: str, do: Callable[[], None]) -> None:
         """Do something for a client when it is the turn of its address."""
-        self._line.setdefault(network, deque()).append(do)
+        self._line_up(self._line, network, do)
+
+    def _line_up(self, line: "_Line", lane: str, do: Callable[[], None]) -> None:
+        line.setdefault(lane, deque()).append(do)
         if self._read_until_s is None:
             self._begin_turn(time.perf_counter())
 
@@ -168,20 +181,21 @@ class Server:
         asyncio.get_running_loop().call_soon(self._end_turn)
 
     def _end_turn(self) -> None:
-        """Take up what waits, a slice of time for each address in turn; at least one thing."""
+        """Take up what waits, a slice of time for each party or address in turn; at least one thing."""
         self._most = None
         try:
-            self._take_up()
+            self._take_up(self._proven_line, PROVEN_TURN_S - READ_TURN_S)
+            self._take_up(self._line, READ_TURN_S)
         finally:  # a bug in one of them must not keep the others from their turns
             self._read_until_s = None
-            if self._line:
+            if self._line or self._proven_line:
                 self._begin_turn(time.perf_counter())
 
-    def _take_up(self) -> None:
+    def _take_up(self, line: "_Line", seconds: float) -> None:
         now_s = time.perf_counter()
-        until_s = self._read_until_s = now_s + READ_TURN_S
-        while self._line and now_s <= until_s:
-            network, waiting = next(iter(self._line.items()))
+        until_s = self._read_until_s = now_s + seconds
+        while line and now_s <= until_s:
+            lane, waiting = next(iter(line.items()))
             self._slice_until_s = now_s + SLICE_S
             slice_until_s = min(self._slice_until_s, until_s)
             try:
@@ -192,9 +206,9 @@ class Server:
                         break
             finally:
                 if waiting:
-                    self._line.move_to_end(network)
+                    line.move_to_end(lane)
                 else:
-                    del self._line[network]
+                    del line[lane]
 
     def pause(self) -> None:
         """Read no more calls."""
@@ -353,7 +367,7 @@ class _Acceptor:
                 self._refuse(connection, refusal)
                 continue
             self._in_line.add(connection)
-            if server.may_read(proven=False):
+            if server.may_read():
                 self._connect(connection, network)
             else:
                 server.line_up(network, partial(self._connect, connection, network))

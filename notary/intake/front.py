@@ -52,6 +52,8 @@ class WorkersRoom:
     def __contains__(self, submission: Submission) -> bool:
         return False
 
+    has_batch = False  # the worker decodes nothing, and its processes have cores of their own
+
     def is_calm(self, requests: int, size_bytes: int) -> bool:
         """Returns True while no submission must be rejected."""
         return self.full is None and not self.full_parties

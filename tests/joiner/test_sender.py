@@ -1,8 +1,11 @@
 """Tests the sender's bounded queue. `test_driver` tests its incarnations, `test_rate` the rate that bounds it."""
 
+import asyncio
+
 import pytest
 
 from joiner import FillWanted, Joiner, QueueLimits, Sender, SenderSettings
+from joiner.queue import BEHIND_S
 from joiner.ready import FenceWanted, Ready
 from joiner.sender import _Session
 from ordering.errors import Overloaded
@@ -165,6 +168,49 @@ async def test_no_more_than_is_decided_in_time() -> None:
     assert queue.refusal(1, 1, PARTY, ticketed=True) is None
     queue.answer(queue.take_batch(), [None] * 9)
     assert queue.refusal(10, 1, PARTY) is None
+
+
+async def test_no_batch_is_sent_while_the_log_has_one_that_is_not_applied() -> None:
+    """A batch that is acknowledged and not decided shows that reading is behind: the next ones wait in the queue, which parties share.
+
+    In the log they would wait first come first served, and one party's backlog there would delay all.
+    """
+    sender = _sender(batch_requests_max=4)
+    sender._session = life = _Session(1, await sender._log.open_writer(), KEY)
+    for label in "ab":
+        assert not sender.reading_is_behind()
+        ask(sender, label)
+        async with asyncio.TaskGroup() as sends:
+            sender._send_what_is_due(life, sends)
+    assert sender.reading_is_behind()
+    for label in "cdefghi":
+        ask(sender, label)
+    async with asyncio.TaskGroup() as sends:
+        sender._send_what_is_due(life, sends)
+        assert sender.batches_sent == 2
+        sender.queue.answer(sender.unresolved.pop((1, 1)), [None])
+        sender._send_what_is_due(life, sends)
+        assert sender.batches_sent == 3
+        assert not sender.reading_is_behind(), "the log has not acknowledged it yet"
+
+
+async def test_less_is_decoded_ahead_while_reading_is_behind() -> None:
+    """The next batch is a full one while the log is the limit, and the work of some milliseconds while this worker is."""
+    sender = _sender(batch_requests_max=1_000)
+    queue = sender.queue
+    queue.rate.per_s = 100 / BEHIND_S
+    for number in range(100):
+        ask(sender, f"{number}")
+    assert not queue.has_batch
+    queue.reading_is_behind = lambda: True
+    assert queue.has_batch
+    queue.rate.per_s = 0.0
+    assert not queue.has_batch, "nothing is known of the rate"
+    queue.rate.per_s = 1.0
+    batch = queue.take_batch()
+    assert not queue.has_batch
+    queue.put_back(batch)
+    assert queue.has_batch
 
 
 async def test_each_submission_of_a_batch_gets_its_own_decisions() -> None:

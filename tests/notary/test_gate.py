@@ -12,7 +12,7 @@ import pytest
 from joiner import AdmittedSubmission, QueueLimits, SubmissionQueue
 from notary import parties
 from notary.bodies import TURN_BYTES, Body
-from notary.gate import DECODING_WAIT_S, BadSignature, Gate, UnknownParty
+from notary.gate import DECODING_WAIT_S, HELD_S, BadSignature, Gate, UnknownParty
 from notary.parties import Parties
 from notary.quota import Quota, QuotaExceeded
 from notary.tickets import Tickets
@@ -258,6 +258,8 @@ async def test_a_full_party_is_refused_by_the_first_piece(shared: Gate, queue: S
     assert isinstance(problem, Overloaded)
     assert problem.ticket
     assert (other.results, behind.results) == ([], [])
+    while queue.has_batch:
+        queue.take_batch()
     behind.whole()
     await behind.done
     (problem,) = behind.results
@@ -270,25 +272,66 @@ async def test_a_party_whose_bodies_wait_too_long_to_be_decoded_is_refused(share
     for body in waiting:
         body.piece(KNOWN.body(spend()))
         shared._asked.add(body, clock.now_s)
-    clock.now_s += 0.3
-    shared._asked.take(clock.now_s, of_party=True)
-    assert shared._asked.wait_s(waiting[0], KNOWN.name.encode()) > 2 * DECODING_WAIT_S
+    clock.now_s += 1.5 * DECODING_WAIT_S
     known, ticketed, other = RecordingBody(shared), RecordingBody(shared), RecordingBody(shared)
     known.piece(KNOWN.body(spend()))
     other.piece(OTHER.body(spend()))
     (problem,) = known.results
     assert isinstance(problem, Overloaded)
     assert other.results == []
-    for _ in range(3):
-        shared._asked.take(clock.now_s, of_party=True)
-    assert DECODING_WAIT_S < shared._asked.wait_s(waiting[0], KNOWN.name.encode()) < 2 * DECODING_WAIT_S
+    for _ in range(12):
+        shared._asked.take(of_party=True)
     clock.now_s += problem.retry_after_s
+    shared._asked.add(waiting[0], clock.now_s - 1.5 * DECODING_WAIT_S)
     ticketed.ticket = problem.ticket
     ticketed.piece(KNOWN.body(spend()))
     assert ticketed.results == [], "a retry with a ticket is preferred"
     again = RecordingBody(shared)
     again.piece(KNOWN.body(spend()))
     assert isinstance(again.results[0], Overloaded)
+
+
+async def test_bodies_wait_in_their_lanes_while_the_next_batch_is_full(shared: Gate, queue: SubmissionQueue[None]) -> None:
+    """Nothing is decoded while the next batch is full: the lanes take turns by party, so the backlog of one delays no other."""
+    queue.taken = shared.resume
+    queue.put(shared.admit(KNOWN.body(*(spend() for _ in range(50)))))
+    assert queue.has_batch
+    known, other = [RecordingBody(shared) for _ in range(20)], RecordingBody(shared)
+    for body in known:
+        body.piece(KNOWN.body(spend()))
+        body.whole()
+    other.piece(OTHER.body(spend()))
+    other.whole()
+    await asyncio.sleep(2 * HELD_S)
+    assert [body.results for body in (*known, other)] == [[]] * 21
+    queue.take_batch()
+    await other.done
+    await known[-1].done
+    assert isinstance(other.results[0], AdmittedSubmission)
+
+
+async def test_bodies_that_wait_are_refused_when_the_gate_closes(file: Path, clock: Clock, queue: SubmissionQueue[None]) -> None:
+    """No batch is taken any more, so nothing wakes the gate: it looks by itself whether it has closed."""
+    problem: list[NotReady] = []
+    gate = Gate(
+        NOTARY,
+        Parties(file),
+        lambda: problem[0] if problem else None,
+        clock,
+        bytes_max=1 << 20,
+        body_s_max=20.0,
+        turn_s_max=0.005,
+        room=queue,
+    )
+    queue.put(gate.admit(KNOWN.body(*(spend() for _ in range(50)))))
+    body = RecordingBody(gate)
+    body.piece(KNOWN.body(spend()))
+    body.whole()
+    await asyncio.sleep(2 * HELD_S)
+    assert not body.results
+    problem.append(NotReady("the log is away"))
+    await body.done
+    assert body.results == problem
 
 
 async def test_nobody_has_room(shared: Gate, queue: SubmissionQueue[None], clock: Clock) -> None:

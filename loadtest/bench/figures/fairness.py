@@ -38,7 +38,8 @@ from loadtest.rig.closed_loop import ClosedLoad, LoadResult
 TIMES: Final = 10
 PARTIES: Final = tuple([f"O=Bench Party {number},L=Paris,C=FR" for number in range(10)])
 """The first is the greedy one."""
-CASES: Final = (Case(100, INPUTS), Case(1, INPUTS))
+CASES: Final = (Case(100, INPUTS, connections=100), Case(1, INPUTS, connections=400))
+"""Each party has enough connections for its share: with a few, it would keep that only while nothing else waited."""
 GOAL: Final = "others keep 0.9 of theirs"
 OPEN_CONNECTIONS_MAX: Final = 1_000
 """The connections of the open loop; a worker admits 2,000 by default."""
@@ -186,7 +187,8 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--seconds", type=float, default=SECONDS, metavar="S", help=f"of each of the loads (default: {SECONDS:g})")
     add_arguments(parser, "bench-fairness.jsonl")
     chosen = parser.parse_args(arguments)
-    case = Case(chosen.submission_requests, chosen.inputs)
+    connections = next((case.connections for case in CASES if case.requests == chosen.submission_requests), 0)
+    case = Case(chosen.submission_requests, chosen.inputs, connections=connections)
     return run_alone(chosen, lambda report, running: measure(report, running, case, chosen.seconds, chosen.seed), PARTIES)
 
 
