@@ -50,7 +50,7 @@ class Carry(msgspec.Struct):
     """The `seen` of the last settle record in effect"""
     settled_offset: int = -1
     """The offset of that record. A state of earlier software has none; -1 serves as well, as it is before every record that follows"""
-    formats: list[int] = [1]
+    formats: list[int] = msgspec.field(default_factory=lambda: [1])
     """The format versions that are active"""
     agreed_offset: int = -1
     """The offset of the last view that was the reader's own"""
