@@ -99,7 +99,7 @@ async def _until_stopped(
         for app in apps:
             app.stopping()
         if not running.done():
-            logger.info("stopping: answering the admitted requests=%d", worker.sender.queue.pending_requests)
+            logger.info("stopping: answering the admitted submissions requests=%d", worker.sender.queue.pending_requests)
             await asyncio.wait(
                 [running, asyncio.create_task(worker.sender.queue.drain())],
                 timeout=worker.config.service.drain_s_max,

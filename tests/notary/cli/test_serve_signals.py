@@ -133,7 +133,7 @@ def test_a_second_signal_ends_at_once(
             with Asking(url) as asking:
                 wait_until(lambda: asking.metric("notary_pending_requests") == 1)
             worker.send_signal(signal.SIGTERM)
-            wait_until(lambda: "answering the admitted requests" in (tmp_path / "stderr").read_text())
+            wait_until(lambda: "answering the admitted submissions" in (tmp_path / "stderr").read_text())
             assert worker.poll() is None
             worker.send_signal(second)
             assert worker.wait(EXIT_S_MAX) == -second
