@@ -95,6 +95,7 @@ FILL_SCANS = 8
 
 NO_OWN: Own = {}
 
+_R2 = "its incarnation is not registered, is over, or has reached this sequence"
 _WORKER_RECORDS = (Entry, Register, Fence, Checkpoint)
 
 
@@ -540,9 +541,10 @@ class Joiner:
             case Activate():
                 return self._apply_activate(head, record, self.log_state, ready)
             case Key():
-                self._change_log(head, self.log_state.with_key(record), "a key record", ready)
+                self._change_log(head, self.log_state.with_key(record), "a key record does not count: its key was in force before", ready)
             case Partitions():
-                self._change_log(head, self.log_state.with_partitions(record.payload_partitions), "a partitions record", ready)
+                why_not = f"a partitions record does not count: {record.payload_partitions} is not more than the log has"
+                self._change_log(head, self.log_state.with_partitions(record.payload_partitions), why_not, ready)
             case Genesis():
                 ready.notices.append(Notice("skipped", ORDERING, head.offset, "a genesis record counts at the start of the topic alone"))
         return True
@@ -601,7 +603,7 @@ class Joiner:
     def _apply_entry(self, head: _Queued, entry: Entry, log: LogState, ready: Ready, own: OwnBatch | None) -> bool:
         incarnation, sequence = entry.incarnation, entry.sequence
         if not self.incarnations.counts(incarnation, sequence):
-            ready.notices.append(Notice("skipped", ORDERING, head.offset, f"entry ({incarnation}, {sequence}) does not count"))
+            ready.notices.append(Notice("skipped", ORDERING, head.offset, f"entry ({incarnation}, {sequence}) does not count: {_R2}"))
             return True
         if entry.partition >= log.payload_partitions:
             text = f"entry ({incarnation}, {sequence}) names payload partition {entry.partition}, the log has {log.payload_partitions}"
@@ -702,7 +704,8 @@ class Joiner:
     def _apply_end(self, head: _Queued, ended: IncarnationState | None, incarnation: int, ready: Ready, *, retired: bool = False) -> None:
         """Apply a fence or retire record that ended the incarnation `ended`; None for a record that does not count."""
         if ended is None:
-            text = f"{'retire' if retired else 'fence'} of incarnation {incarnation} does not count"
+            what, why = ("retire", "it is over") if retired else ("fence", "it is over, or has sent more")
+            text = f"{what} of incarnation {incarnation} does not count: {why}"
             ready.notices.append(Notice("skipped", ORDERING, head.offset, text))
             return
         self._take_effect(head, ready)
@@ -736,8 +739,9 @@ class Joiner:
                 f" {self._format_version}: install a newer version and start again; nothing is lost",
             )
             return False
-        what = f"activate {version}, which {', '.join([repr(name) for name in sorted(behind)[:10]])} cannot read," if behind else "activate"
-        self._change_log(head, None if behind else log.with_format(version), what, ready)
+        cannot = f"{', '.join([repr(name) for name in sorted(behind)[:10]])} cannot read it"
+        why_not = f"activate {version} does not count: {cannot if behind else 'that version is active already'}"
+        self._change_log(head, None if behind else log.with_format(version), why_not, ready)
         return True
 
     def _apply_settle(self, head: _Queued, record: Settle, log: LogState, ready: Ready) -> bool:
@@ -753,14 +757,14 @@ class Joiner:
             )
             return False
         settled = log.with_settled(record.view.seen) if comparison is Comparison.OWN else None
-        self._change_log(head, settled, "a settle record", ready)
+        self._change_log(head, settled, "a settle record does not count: it names no newer history of this log", ready)
         if settled is not None:
             self.suspicions.settle(record.view.seen)
         return True
 
-    def _change_log(self, head: _Queued, changed: LogState | None, what: str, ready: Ready) -> None:
+    def _change_log(self, head: _Queued, changed: LogState | None, why_not: str, ready: Ready) -> None:
         if changed is None:
-            ready.notices.append(Notice("skipped", ORDERING, head.offset, f"{what} does not count"))
+            ready.notices.append(Notice("skipped", ORDERING, head.offset, why_not))
             return
         self.log_state = ready.log_state = changed
         self._take_effect(head, ready)

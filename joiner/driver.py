@@ -207,7 +207,7 @@ class Driver(Generic[Decision]):
                 reader = await self._log.open_reader(self._begin())
             except NotReady as problem:
                 self._no_reader = str(problem)
-                logger.info("no reader yet: %s", problem)
+                logger.info("the log cannot be read yet, trying again: %s", problem)
                 await asyncio.sleep(self._settings.watch_s)
                 continue
             why = ""
@@ -227,7 +227,7 @@ class Driver(Generic[Decision]):
                 self._interrupted()
                 self._reader = None
                 await reader.close()
-            logger.warning("making another reader: %s", why)
+            logger.warning("restarting the reader: %s", why)
 
     def _begin(self) -> dict[int, int]:
         """Returns the next reader's offsets: the last records that took effect, or earlier ones that are still needed."""
@@ -337,7 +337,7 @@ class Driver(Generic[Decision]):
                 reader.pause(paused)
             log_state = self.joiner.log_state
             if ready.read_again:
-                return "payload records were dropped for want of memory, and are read again"
+                return "payload records were dropped for lack of memory, and are read again"
             if log_state is not None and log_state.payload_partitions > self._log.payload_partitions:
                 return f"the log has {log_state.payload_partitions} payload partitions now"
         return ""
@@ -374,7 +374,7 @@ class Driver(Generic[Decision]):
         """Compare our history with the log because of a foreign view: all effects since another worker's view last agreed with it (R10)."""
         joiner = self.joiner
         logger.warning(
-            "foreign view offset=%d writer=%s seen=%d seen_here=%d: comparing this worker's history with the log",
+            "a record shows another history offset=%d writer=%s seen=%d seen_here=%d: comparing this worker's history with the log",
             evidence.offset,
             evidence.writer,
             evidence.view.seen,
@@ -410,9 +410,9 @@ class Driver(Generic[Decision]):
         for observe in self.observers:
             observe(ready)
         for notice in ready.notices[:NOTICES_LOGGED_MAX]:
-            logger.warning("%s stream=%d offset=%d: %s", notice.kind, notice.stream, notice.offset, notice.text)
+            logger.warning("log anomaly kind=%s stream=%d offset=%d: %s", notice.kind, notice.stream, notice.offset, notice.text)
         if len(ready.notices) > NOTICES_LOGGED_MAX:
-            logger.warning("and more like these in the same step, counted in the metrics: %d", len(ready.notices) - NOTICES_LOGGED_MAX)
+            logger.warning("more log anomalies in the same step, counted in the metrics only: %d", len(ready.notices) - NOTICES_LOGGED_MAX)
         self._look_wanted |= any(notice.kind == "unsigned" for notice in ready.notices)
         if ready.stop is not None:
             raise ready.stop
@@ -480,7 +480,7 @@ class Driver(Generic[Decision]):
             if lost := await examine(self._log, self.joiner.history.last_run, self.joiner.marks, contents=False):
                 self._contradicted(lost)
         except (NotReady, Fatal) as problem:
-            logger.info("cannot look at the log now: %s", problem)
+            logger.info("the log cannot be examined now, trying again: %s", problem)
 
     async def _watch_unread(self) -> None:
         """Check paused topic-partitions often (R10): their reader detects no interruption there, and waiting records may be lost."""
@@ -510,7 +510,7 @@ class Driver(Generic[Decision]):
         try:
             lost = await find_again(self._log, sought(run, {}, contents=False) | to_find_again(payloads))
         except (NotReady, OutOfRange) as problem:
-            logger.debug("cannot look at the log now: %s", problem)
+            logger.debug("the log cannot be examined now, trying again: %s", problem)
             return
         if lost:
             self._remake_reader = self._remake_reader or LOST_WAITING

@@ -201,7 +201,7 @@ async def _read_again(reader: Reader, wanted: dict[int, deque[Sought]], streams:
                 while not (records := await reader.poll(POLL_MS)):
                     pass
         except TimeoutError:
-            raise NotReady(f"the log did not give {describe(min(wanted))} again within {EXAMINE_S_MAX:g} s") from None
+            raise NotReady(f"the log did not return {describe(min(wanted))} again within {EXAMINE_S_MAX:g} s") from None
         for record in records:
             expected = wanted.get(record.stream)
             if expected is None or (found := expected[0].found(record)) is None:

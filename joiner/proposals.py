@@ -124,7 +124,9 @@ class Proposals:
         head, now_s = self._joiner.offset_head, self._now_s()
         if self._lost_since is None or self._lost_since[0] != head:
             self._lost_since = (head, now_s)
-            logger.warning("a content seems to be lost, stopping if that lasts: ordering_offset=%d limit_s=%g", head, self._lost_s)
+            logger.warning(
+                "the payload of an entry seems to be lost, stopping if that lasts: ordering_offset=%d limit_s=%g", head, self._lost_s
+            )
         if now_s - self._lost_since[1] < self._lost_s:
             return
         raise Fatal(

@@ -150,7 +150,7 @@ class Sender(Generic[Decision]):
             return no_key(log_state.key, self._keys.public_keys())
         session = self._session
         if session is None or session.broken:
-            return "this worker has no registered life: it is reading the log up to its register record, or registering again"
+            return "this worker has no registered incarnation: it is reading the log up to its register record, or registering again"
         oldest, limit_s = min(session.appending_since.values(), default=None), self._settings.append_wait_s_max
         if oldest is not None and asyncio.get_running_loop().time() - oldest > limit_s:
             return f"the log has not acknowledged an append for more than {limit_s:g} s"
@@ -261,7 +261,7 @@ class Sender(Generic[Decision]):
         if fenced.retired and self._session is not None and self._session.incarnation == incarnation:
             self._fatal = Fatal(
                 FatalCode.RETIRED,
-                f"the owner has retired worker {fenced.state.name!r} (incarnation {incarnation}): start it again if it shall take part",
+                f"the owner has retired worker {fenced.state.name!r} (incarnation {incarnation}): start it again to let it take part",
             )
             self._wake.set()
         # It may be fenced in the very step that registers it, before this worker has begun to use it.
@@ -299,7 +299,7 @@ class Sender(Generic[Decision]):
             try:
                 writer = await self._log.open_writer()
             except NotReady as problem:
-                logger.info("no writer yet: %s", problem)
+                logger.info("no producer yet, trying again: %s", problem)
                 await asyncio.sleep(self._settings.reopen_wait_s)
                 continue
             self._writer, self._writer_failed = writer, ""
@@ -315,7 +315,7 @@ class Sender(Generic[Decision]):
                     session.broken = "another key of the notary is in force"
                 logger.info("registered worker=%s incarnation=%d", self._worker_name, session.incarnation)
                 await self._live(session)
-                logger.warning("incarnation ends incarnation=%d: %s", session.incarnation, session.broken)
+                logger.warning("the incarnation ended, registering again incarnation=%d: %s", session.incarnation, session.broken)
             except OutcomeUnknown as problem:
                 # The register record may be in the log all the same: then it begins an incarnation that stays silent.
                 logger.warning("could not register: %s", problem)

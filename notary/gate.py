@@ -367,7 +367,7 @@ class Gate:
         self._check(1, len(body), party, ticket)
         submission = yield from decode_in_pieces(body, self._notary_name)
         if submission.party != party:  # two decoders that do not agree; a signature must never be checked with another party's key
-            raise Malformed("it names its party in a way that is not read alike everywhere", "party")
+            raise Malformed("JSON parsers disagree about its party: give `party` once, as plain text", "party")
         return self._let_in(submission, verify, ticket)
 
     def admit_verified(self, submission: Submission, ticket: bytes = b"") -> AdmittedSubmission:

@@ -45,10 +45,11 @@ def set_up_logging(level: str, *, as_json: bool) -> None:
 
 
 def set_level(level: str) -> None:
-    """Set the level of all loggers. aiokafka's lines appear at level `debug` only."""
+    """Set the level of all loggers. aiokafka's own lines appear at level `debug` only, from INFO on."""
     logging.getLogger().setLevel(level.upper())
     # While a broker is away, aiokafka repeats at INFO and WARNING, many times a second, what our own lines report better.
-    logging.getLogger("aiokafka").setLevel(logging.DEBUG if level == "debug" else logging.CRITICAL)
+    # Its DEBUG lines, one or more a request, would bury ours.
+    logging.getLogger("aiokafka").setLevel(logging.INFO if level == "debug" else logging.CRITICAL)
 
 
 class _JsonFormatter(logging.Formatter):
@@ -97,11 +98,11 @@ def _plain(value: object) -> object:
 
 
 def _log_uncaught(kind: type[BaseException], problem: BaseException, trace: types.TracebackType | None) -> None:
-    logger.critical("ended by an error that nobody foresaw: %r", problem, exc_info=(kind, problem, trace))
+    logger.critical("ended by an unexpected error: %r", problem, exc_info=(kind, problem, trace))
 
 
 def _log_uncaught_in_thread(arguments: threading.ExceptHookArgs) -> None:
-    logger.error("a thread ended by an error that nobody foresaw: %r", arguments.exc_value, exc_info=arguments.exc_value)
+    logger.error("a thread ended by an unexpected error: %r", arguments.exc_value, exc_info=arguments.exc_value)
 
 
 def _log_unraisable(arguments: "sys.UnraisableHookArgs") -> None:

@@ -99,7 +99,7 @@ async def _until_stopped(
         for app in apps:
             app.stopping()
         if not running.done():
-            logger.info("stopping: answering what was taken in, requests=%d", worker.sender.queue.pending_requests)
+            logger.info("stopping: answering the admitted submissions requests=%d", worker.sender.queue.pending_requests)
             await asyncio.wait(
                 [running, asyncio.create_task(worker.sender.queue.drain())],
                 timeout=worker.config.service.drain_s_max,
@@ -125,7 +125,7 @@ async def _until_stopped(
                 elif isinstance(problem, NotaryError):
                     logger.error("stopped: %s", problem)
                 else:
-                    logger.error("stopped by an error that nobody foresaw: %r", problem, exc_info=problem)
+                    logger.error("stopped by an unexpected error: %r", problem, exc_info=problem)
     if worker.index.agreement.quarantined:
         # The process stays to report the reason until a signal ends it: a supervisor's restarts would only fail again.
         for app in apps:

@@ -2,7 +2,7 @@
 
 A renewal replaces the files, one after the other or both at once, without a signal to this process. So it checks them every second, and
 loads them when two checks in a row found the same files. Open connections keep their old certificate. Files that do not match, or without a
-certificate that is valid now, are reported; the certificate in use stays in use.
+certificate that is valid now, are reported and not used.
 """
 
 import asyncio
@@ -94,7 +94,7 @@ class Certificates:
             self.problem = str(problem)
             if state != self._reported:
                 self._reported = state
-                logger.error("the certificate in use stays in use: %s", problem)
+                logger.error("the new certificate is rejected, the present one stays in use: %s", problem)
             return
         if report_all or state != self._in_use or self.problem:
             logger.info("certificate read file=%s not_after=%s", self._files.cert_file, self._not_after.isoformat())
@@ -135,11 +135,11 @@ class Certificates:
                 context.load_verify_locations(files.client_ca_file)
             except ssl.SSLError as problem:
                 raise ConfigurationError(
-                    f"the authorities of clients {files.client_ca_file} are no PEM certificates ({problem}). Put there those that issue"
+                    f"the client CA file {files.client_ca_file} has no PEM certificates ({problem}). Put there those of the CAs that issue"
                     " your clients' certificates"
                 ) from None
             except OSError as problem:
-                raise _unreadable("authorities of clients", files.client_ca_file, problem) from None
+                raise _unreadable("client CA file", files.client_ca_file, problem) from None
             context.verify_mode = ssl.CERT_REQUIRED if files.client_cert_required else ssl.CERT_OPTIONAL
         return context, not_after
 

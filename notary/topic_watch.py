@@ -42,7 +42,7 @@ class TopicWatch:
         try:
             problems = tuple(await find_problems(config.log.bootstrap, config.log.topic_prefix, config.kafka_security))
         except NotReady as problem:
-            logger.info("cannot look at the topics' settings now: %s", problem)
+            logger.info("the topics' settings cannot be read now, trying again: %s", problem)
             return
         except Exception as problem:  # any error: a check that decides nothing must not stop a worker
             problems = (f"The settings of the topics cannot be read: {problem}",)

@@ -70,7 +70,7 @@ async def first_record(log: Log) -> Record | None:
                 pass
         return records[0]
     except TimeoutError:
-        raise NotReady(f"the log did not give its first record within {READ_S_MAX:g} s") from None
+        raise NotReady(f"the log did not return its first record within {READ_S_MAX:g} s") from None
     finally:
         await reader.close()
 

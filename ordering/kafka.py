@@ -164,7 +164,7 @@ class KafkaLog:
                     await producer.partitions_for(topic)
         except (KafkaError, TimeoutError) as problem:
             await producer.abandon(self._timeouts.close_ms / 1000)
-            raise NotReady(f"no producer can be had from Kafka now: {error_text(problem)}") from problem
+            raise NotReady(f"a Kafka producer cannot be opened now: {error_text(problem)}") from problem
         except BaseException:
             await producer.abandon(self._timeouts.close_ms / 1000)
             raise
@@ -182,7 +182,7 @@ class KafkaLog:
                 await consumer.start()
         except (KafkaError, TimeoutError) as problem:
             await stop_consumer(consumer, self._timeouts.close_ms / 1000)
-            raise NotReady(f"no consumer can be had from Kafka now: {error_text(problem)}") from problem
+            raise NotReady(f"a Kafka consumer cannot be opened now: {error_text(problem)}") from problem
         except BaseException:
             await stop_consumer(consumer, self._timeouts.close_ms / 1000)
             raise
@@ -216,7 +216,7 @@ class KafkaLog:
                     ends = await self._watcher.end_offsets(partitions)
             except (KafkaError, TimeoutError, ConsumerStoppedError) as problem:
                 await self._drop_watcher()
-                raise NotReady(f"Kafka does not say where its partitions end: {error_text(problem)}") from problem
+                raise NotReady(f"Kafka does not return the log end offsets: {error_text(problem)}") from problem
             except BaseException:
                 await self._drop_watcher()
                 raise

@@ -31,9 +31,12 @@ from ordering.errors import CorruptRecord
 from ordering.ids import NAME_BYTES_MAX, TRANSACTION_ID_BYTES, TransactionId
 
 FORMAT_VERSION: Final = 1
-"""The highest format version that this software reads; version 1 is active from the start."""
+"""The highest format version that this software reads. A new rule of decisions takes the next one (docs/architecture.md)."""
 
-ACTIVE_AT_START: Final = frozenset({FORMAT_VERSION})
+RECORD_FORMAT: Final = 1
+"""The format version of the records that this software writes."""
+
+ACTIVE_AT_START: Final = frozenset({1})
 
 NONCE_BYTES: Final = 16
 HASH_BYTES: Final = 32
@@ -156,27 +159,27 @@ def encode(record: OrderingRecord) -> bytes:
     match record:
         case Entry(incarnation, sequence, view, sent_at_ms, partition, payload_hash, ids):
             body = _ENTRY_BODY.pack(incarnation, sequence, view.seen, view.history, sent_at_ms, partition, payload_hash, len(ids))
-            return b"".join((_HEAD.pack(FORMAT_VERSION, 1), body, *ids))
+            return b"".join((_HEAD.pack(RECORD_FORMAT, 1), body, *ids))
         case Register(nonce, view, format_version, name, software_version):
             body = _REGISTER_BODY.pack(nonce, view.seen, view.history, format_version) + _text(name) + _text(software_version)
-            return _HEAD.pack(FORMAT_VERSION, 2) + body
+            return _HEAD.pack(RECORD_FORMAT, 2) + body
         case Fence(writer, view, incarnation, sequence_last):
-            return _HEAD.pack(FORMAT_VERSION, 3) + _FENCE_BODY.pack(writer, view.seen, view.history, incarnation, sequence_last)
+            return _HEAD.pack(RECORD_FORMAT, 3) + _FENCE_BODY.pack(writer, view.seen, view.history, incarnation, sequence_last)
         case Checkpoint(incarnation, view, tree_size, root):
-            return _HEAD.pack(FORMAT_VERSION, 4) + _CHECKPOINT_BODY.pack(incarnation, view.seen, view.history, tree_size, root)
+            return _HEAD.pack(RECORD_FORMAT, 4) + _CHECKPOINT_BODY.pack(incarnation, view.seen, view.history, tree_size, root)
         case Activate(format_version):
-            return _HEAD.pack(FORMAT_VERSION, 5) + _ACTIVATE_BODY.pack(format_version)
+            return _HEAD.pack(RECORD_FORMAT, 5) + _ACTIVATE_BODY.pack(format_version)
         case Genesis(salt, payload_partitions, notary_key, owner_key, notary_name, origin):
             body = _GENESIS_BODY.pack(salt, payload_partitions, notary_key, owner_key) + _text(notary_name) + _text(origin)
-            return _HEAD.pack(FORMAT_VERSION, 6) + body
+            return _HEAD.pack(RECORD_FORMAT, 6) + body
         case Key(public_key, endorsement):
-            return _HEAD.pack(FORMAT_VERSION, 7) + _KEY_BODY.pack(public_key, endorsement)
+            return _HEAD.pack(RECORD_FORMAT, 7) + _KEY_BODY.pack(public_key, endorsement)
         case Partitions(payload_partitions):
-            return _HEAD.pack(FORMAT_VERSION, 8) + _PARTITIONS_BODY.pack(payload_partitions)
+            return _HEAD.pack(RECORD_FORMAT, 8) + _PARTITIONS_BODY.pack(payload_partitions)
         case Retire(incarnation):
-            return _HEAD.pack(FORMAT_VERSION, 9) + _RETIRE_BODY.pack(incarnation)
+            return _HEAD.pack(RECORD_FORMAT, 9) + _RETIRE_BODY.pack(incarnation)
         case Settle(view):
-            return _HEAD.pack(FORMAT_VERSION, 10) + _SETTLE_BODY.pack(view.seen, view.history)
+            return _HEAD.pack(RECORD_FORMAT, 10) + _SETTLE_BODY.pack(view.seen, view.history)
 
 
 def decode(value: bytes | None, active: Container[int] = ACTIVE_AT_START) -> OrderingRecord:
@@ -243,7 +246,7 @@ def _decode_body(kind: int, body: bytes) -> OrderingRecord:
         case 10:
             return Settle(View(*_whole(kind, _SETTLE_BODY, body)))
         case _:
-            raise CorruptRecord(f"kind {kind} is unknown to format version {FORMAT_VERSION}")
+            raise CorruptRecord(f"kind {kind} is unknown to format version {RECORD_FORMAT}")
 
 
 def _decode_genesis(body: bytes) -> Genesis:

@@ -3,7 +3,10 @@
 from typing import Final
 
 FORMAT_VERSION: Final = 1
-"""The highest format version of ordering records that this software reads."""
+"""The highest format version that this software reads."""
+
+RECORD_FORMAT: Final = 1
+"""The format version of the ordering records that it decodes."""
 
 SENT_AT_AHEAD_MAX_MS: Final = 60_000
 """The most by which an append time counts as ahead of the sender's clock: a later one is cut to that (R6)."""

@@ -60,12 +60,8 @@ def main(argv: Sequence[str] | None = None) -> int:
             sys.stdout.flush()  # flush here, where the error of a full disk can still be reported
     except BrokenPipeError:
         message = ""  # the reader of our output has gone, so there is nothing to report
-    except Fatal as problem:
-        message = f"notary {wanted}: {problem} code={problem.code}\n"
-        if "--json" in given:
-            message = json.dumps({"level": "error", "message": f"notary {wanted}: {problem}", "code": problem.code}) + "\n"
     except (NotaryError, OSError) as problem:
-        message = f"notary {wanted}: {problem}\n"
+        message = _line(f"notary {wanted}: {problem}", problem, as_json="--json" in given)
     except KeyboardInterrupt:
         message = f"notary {wanted}: interrupted\n"
     except Exception:
@@ -76,6 +72,14 @@ def main(argv: Sequence[str] | None = None) -> int:
         sys.stderr.write(message)
     drop_what_cannot_be_written()
     return EXIT_COULD_NOT
+
+
+def _line(text: str, problem: Exception, *, as_json: bool) -> str:
+    """Returns the line that reports an error: text, or under `--json` an object. A fatal error has its code in it."""
+    code = {"code": problem.code} if isinstance(problem, Fatal) else {}
+    if as_json:
+        return json.dumps({"level": "error", "message": text, **code}) + "\n"
+    return " ".join([text, *[f"code={each}" for each in code.values()]]) + "\n"
 
 
 def _run(given: list[str], wanted: str) -> int:

@@ -61,7 +61,7 @@ class Replay:
             if self._at(ends) != before or records:
                 progress_at_s = time.monotonic()
             elif time.monotonic() - progress_at_s > STALL_S_MAX:
-                raise NotReady(f"the log gave no record for {STALL_S_MAX:g} s, before its end: are all its brokers up?")
+                raise NotReady(f"the log returned no record for {STALL_S_MAX:g} s, before its end: are all its brokers up?")
             self._progress.show(self._joiner.offset_head, ends[ORDERING])
         self._progress.clear()
 

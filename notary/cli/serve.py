@@ -72,7 +72,7 @@ def run(arguments: argparse.Namespace) -> int:
         elif isinstance(problem, NotaryError | OSError):
             logger.error("%s", problem)
         else:
-            logger.error("ended by an error that nobody foresaw: %r", problem, exc_info=problem)
+            logger.error("ended by an unexpected error: %r", problem, exc_info=problem)
         return EXIT_COULD_NOT
 
 
@@ -169,14 +169,12 @@ class _ReadAgain:
         try:
             config = _configured(self._arguments)
         except ConfigurationError as problem:
-            logger.error("the log level stays as it was: %s", problem)
+            logger.error("the new log level is rejected, the present one stays in use: %s", problem)
         else:
             self._log_level = config.logging.log_level
             set_level(self._log_level)
             for setting in _differences(self._config, config):
-                logger.warning(
-                    "this setting has changed and is for a start: the worker goes on with what it started with setting=%s", setting
-                )
+                logger.warning("a changed setting takes effect at the next start only setting=%s", setting)
         if self.worker is not None:
             self.worker.parties.look_now()
         if self._certificates is not None:

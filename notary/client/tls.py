@@ -22,7 +22,7 @@ def tls_context(
         context = ssl.create_default_context(cafile=None if ca_file is None else str(ca_file))
     except OSError as problem:  # an `SSLError` is one
         why = problem.strerror if problem.filename or not isinstance(problem, ssl.SSLError) else str(problem)
-        raise ConfigurationError(f"the authorities {ca_file} cannot be used: {why}. Give a file of PEM certificates") from None
+        raise ConfigurationError(f"the CA file {ca_file} cannot be used: {why}. Give a file of PEM certificates") from None
     if cert_file is not None:
         read_secret(Path(key_file or cert_file), "the TLS key", "Give the PEM files of a certificate and its key")
         try:

@@ -243,7 +243,7 @@ class Transport:
                         if connection.is_new or connection.answers:
                             raise
         except TimeoutError:
-            raise _Unusable(f"no whole answer within {limit_s:.1f} s") from None
+            raise _Unusable(f"no complete answer within {limit_s:.1f} s") from None
         except httpx.ConnectTimeout:
             raise _Unusable(f"no connection within {self._retry_policy.connect_s_max:g} s") from None
         except httpx.RequestError as problem:
@@ -295,7 +295,7 @@ def _problem(reply: Reply) -> _Problem:
             return msgspec.json.decode(reply.body, type=_Problem)
         except (msgspec.DecodeError, UnicodeDecodeError):
             pass
-    return _Problem(detail=f"not a notary's answer, which would be {_PROBLEM}: {excerpt(reply.body)}")
+    return _Problem(detail=f"not an answer of a notary, whose errors are {_PROBLEM}: {excerpt(reply.body)}")
 
 
 def _retry_after_s(value: str) -> float:

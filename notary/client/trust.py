@@ -129,7 +129,7 @@ class Trust:
         try:
             self.keys = [parse_verifier_key(key) for key in ([given] if isinstance(given, str) else given)]
         except NotVerified as problem:
-            raise ConfigurationError(f"the verifier key: {problem.what}. Copy it whole, as the operator gives it") from None
+            raise ConfigurationError(f"the verifier key: {problem.what}. Copy it completely, as the operator gives it") from None
         self.is_given = bool(self.keys)
         self._urls = urls
         self._known = known or KnownNotaries()

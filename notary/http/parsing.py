@@ -145,7 +145,7 @@ class Parser:
             raise _head_too_large()
         if parser.should_upgrade():
             if parser.get_method() == b"CONNECT":
-                raise Malformed("there is no way through here")
+                raise Malformed("CONNECT is not supported: this is not a proxy")
             self._offered = True
             return
         path, query = _split(self._url)

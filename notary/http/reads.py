@@ -42,7 +42,7 @@ class Read:
         if not self._route:
             raise NotFound(f"there is nothing at {excerpt(call.path)} on this port")
         if call.method not in ("GET", "HEAD"):
-            raise MethodNotAllowed("this address is only read", "GET, HEAD")
+            raise MethodNotAllowed("this address accepts GET and HEAD only", "GET, HEAD")
         if readers is not None and not call.may_read and shows_decisions(call.path):
             readers.check(call)
         if self._route != TRANSACTIONS or not self._waits():

@@ -415,7 +415,7 @@ class _Acceptor:
                 certificates.handshake_failed(problem)
 
     def _pause(self, problem: OSError) -> None:
-        logger.error("no connection can be taken: %s", problem)
+        logger.error("connections cannot be accepted: %s", problem)
         self._paused = True
         self._loop.remove_reader(self._listening)
         self._loop.call_later(PAUSE_S, self._resume)

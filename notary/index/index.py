@@ -525,7 +525,7 @@ def _check_owner(store: Store, directory: Path, notary_name: str, log_identity: 
         there = meta.get(key)
         if there != value:
             raise ConfigurationError(
-                f"the index {directory} is not ours: its {key.decode()} is {_show(there)}, wanted {_show(value)}."
+                f"the index {directory} belongs to another log or worker: its {key.decode()} is {_show(there)}, wanted {_show(value)}."
                 " Give this worker its own directory, or move the index away and let it replay the log"
             )
 

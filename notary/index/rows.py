@@ -88,7 +88,7 @@ def incarnation_of(key: bytes, row: bytes) -> IncarnationState:
             incarnation, row[_INCARNATION.size :].decode(), nonce, sequence_last, bool(fenced), active_at_ms, format_version
         )
     except (error, UnicodeDecodeError) as problem:
-        raise CorruptRecord(f"an index row of a life does not decode: {problem}") from problem
+        raise CorruptRecord(f"an index row of an incarnation does not decode: {problem}") from problem
 
 
 def mark_key(stream: int) -> bytes:

@@ -90,7 +90,7 @@ class Intake:
             if process.ended.is_set():
                 raise Fatal(
                     FatalCode.ACCEPTOR_ENDED,
-                    f"intake process {process.name} ended with {await process.exit_code()} before it served: see what it said",
+                    f"intake process {process.name} ended with {await process.exit_code()} before it served: its last log lines say why",
                 )
         loop = asyncio.get_running_loop()
         self._keeping = [loop.create_task(self._keep(at)) for at in range(len(self._processes))]

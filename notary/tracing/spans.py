@@ -233,7 +233,7 @@ class _Exporter(SpanExporter):
             self.failed += len(spans)
         if self._away is not (result is not SpanExportResult.SUCCESS):
             self._away = not self._away
-            logger.warning("the collector %s traces: %s", "does not take" if self._away else "takes", self._endpoint)
+            logger.warning("the collector %s traces: %s", "does not accept" if self._away else "accepts", self._endpoint)
         return result
 
     def shutdown(self) -> None:

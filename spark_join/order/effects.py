@@ -18,7 +18,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 
-from spark_join.constants import FORMAT_VERSION, HASH_BYTES, SENT_AT_AHEAD_MAX_MS, VIEWS_KEPT, VOTERS_MS
+from spark_join.constants import HASH_BYTES, SENT_AT_AHEAD_MAX_MS, VIEWS_KEPT, VOTERS_MS
 from spark_join.order.identity import Identity
 
 NO_SEQUENCE: Final = bytes(8)
@@ -50,6 +50,8 @@ class Carry(msgspec.Struct):
     """The `seen` of the last settle record in effect"""
     settled_offset: int = -1
     """The offset of that record. A state of earlier software has none; -1 serves as well, as it is before every record that follows"""
+    formats: list[int] = msgspec.field(default_factory=lambda: [1])
+    """The format versions that are active"""
     agreed_offset: int = -1
     """The offset of the last view that was the reader's own"""
     histories: bytes = b""
@@ -236,8 +238,11 @@ class Effects:
         since_ms = self.carry.log_time_ms - VOTERS_MS
         voters = [each for each in self._current.values() if each.active_at_ms >= since_ms]
         version = row["format_version"]
-        is_readable = version > FORMAT_VERSION and all(each.format_version >= version for each in voters)
-        return None if is_readable else "version"
+        is_new = version not in self.carry.formats and all(each.format_version >= version for each in voters)
+        if not is_new:
+            return "version"
+        self.carry.formats.append(version)
+        return None
 
     def _genesis(self, row: Row, verdict: AppliedRecord) -> str | None:
         if self.carry.seen:

@@ -96,7 +96,8 @@ def join(log: LogFrames, state: AppliedState, keys: Keys | None, stages: Stages)
 
 
 def _refuse_newer(records: DataFrame) -> None:
-    newer = records.where((F.col("kind") == "activate") & F.col("effect")).select("offset", "format_version").orderBy("offset").head()
+    activated = records.where((F.col("kind") == "activate") & F.col("effect") & (F.col("format_version") > FORMAT_VERSION))
+    newer = activated.select("offset", "format_version").orderBy("offset").head()
     if newer is not None:
         raise CouldNotVerify(
             f"ordering record {newer.offset} activates format version {newer.format_version}, and this software reads"

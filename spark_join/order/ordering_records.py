@@ -28,7 +28,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import from_arrow_schema
 
-from spark_join.constants import FORMAT_VERSION, ID_BYTES, NAME_BYTES_MAX, SIGNATURE_BYTES
+from spark_join.constants import ID_BYTES, NAME_BYTES_MAX, RECORD_FORMAT, SIGNATURE_BYTES
 from spark_join.engine.columns import part
 from spark_join.engine.stages import Stages
 from spark_join.errors import CouldNotVerify
@@ -88,12 +88,12 @@ SCHEMA: Final = pa.schema(
         *_COLUMNS.items(),
     ]
 )
-_KEY_HEAD = bytes((FORMAT_VERSION, 7))
+_KEY_HEAD = bytes((RECORD_FORMAT, 7))
 
 
 def read(value: bytes | None) -> Fields:
     """Decodes one record. Returns only the kind, `malformed`, if the record does not decode completely, to its last byte."""
-    if value is not None and len(value) >= _HEAD_BYTES + SIGNATURE_BYTES and value[0] == FORMAT_VERSION and value[1] in _FORMS:
+    if value is not None and len(value) >= _HEAD_BYTES + SIGNATURE_BYTES and value[0] == RECORD_FORMAT and value[1] in _FORMS:
         kind, fixed, names = _FORMS[value[1]]
         body = value[_HEAD_BYTES:-SIGNATURE_BYTES]
         try:

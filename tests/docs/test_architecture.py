@@ -13,14 +13,15 @@ _FILE = re.compile(rf"\b(?:{'|'.join((*PACKAGES, 'tests', 'docs'))})/[\w/.-]*\w"
 _ROW = re.compile(r"^\| `([\w/.]+\.py)` \|(.*?)\| .*\|$", re.MULTILINE)
 
 
-def changes() -> dict[str, tuple[str, dict[str, list[str]]]]:
-    """Returns for each common change its example, and the symbols by file."""
+def changes() -> dict[str, tuple[list[str], dict[str, list[str]]]]:
+    """Returns for each common change its examples, and the symbols by file."""
     found = {}
     for section in PAGE.read_text().split("\n### ")[1:]:
-        example = re.search(r"^Example: `([^`]+)`", section, re.MULTILINE)
-        assert example is not None, section
-        rows = {file: re.findall(r"`(\w+)`", symbols) for file, symbols in _ROW.findall(section)}
-        found[section.partition("\n")[0]] = (example[1], rows)
+        (sentence,) = re.findall(r"^Example: (.+?)\.(?: |$)", section, re.MULTILINE)
+        rows: dict[str, list[str]] = {}
+        for file, symbols in _ROW.findall(section):
+            rows.setdefault(file, []).extend(re.findall(r"`(\w+)`", symbols))
+        found[section.partition("\n")[0]] = (re.findall(r"`([^`]+)`", sentence), rows)
     return found
 
 
@@ -56,9 +57,10 @@ def test_each_file_defines_the_symbols_of_its_row(change: str) -> None:
 
 @pytest.mark.parametrize("change", changes())
 def test_no_file_is_missing(change: str) -> None:
-    """Every module that mentions the example of a change is in its table."""
-    example, rows = changes()[change]
+    """Every module that mentions an example of a change is in its table."""
+    examples, rows = changes()[change]
     modules = [file for package in PACKAGES for file in (ROOT / package).rglob("*.py")]
-    mention = {str(file.relative_to(ROOT)) for file in modules if example in file.read_text()}
-    assert mention
-    assert sorted(mention - rows.keys()) == []
+    for example in examples:
+        mention = {str(file.relative_to(ROOT)) for file in modules if example in file.read_text()}
+        assert mention, example
+        assert sorted(mention - rows.keys()) == []

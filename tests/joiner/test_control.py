@@ -401,7 +401,7 @@ def test_activate_while_a_voter_cannot_read_it() -> None:
         history, reading = _begun("new", version=2, reads=reads)
         ready = reading.step(history.register("old", version=1), history.activate(2))
         assert (ready.stop, _kinds(ready)) == (None, ["skipped"])
-        assert "which 'old' cannot read, does not count" in ready.notices[0].text
+        assert "activate 2 does not count: 'old' cannot read it" in ready.notices[0].text
         assert _log(reading)[2] == (1,)
 
 

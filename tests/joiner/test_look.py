@@ -421,5 +421,5 @@ async def test_a_log_that_gives_nothing(monkeypatch: pytest.MonkeyPatch) -> None
         return opened
 
     log.open_reader = silent  # type: ignore[method-assign]
-    with pytest.raises(NotReady, match="did not give"):
+    with pytest.raises(NotReady, match="did not return"):
         await _examine(log, reading)

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from notary import cli
-from ordering.errors import Fatal, FatalCode
+from ordering.errors import ConfigurationError, Fatal, FatalCode
 from tests.notary.client.scripted import NAME, PARTY, PEM, VERIFIER_KEY, Notary, Worker, request, staged
 from tests.notary.party import Bank
 from tests.notary.process import NotaryDirectory
@@ -129,11 +129,12 @@ def test_what_no_command_foresaw(
 
 
 @pytest.mark.parametrize("as_json", [False, True])
-def test_fatal_line_has_its_code(as_json: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    """A command that ends with a fatal error exits with 2; its line has the code, and under `--json` it is a JSON object."""
+def test_an_error_is_json_under_json(as_json: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """A command that ends with an error exits with 2; under `--json` the line is a JSON object. A fatal error's line has its code."""
+    problems = iter([Fatal(FatalCode.INDEX_DAMAGED, "the index /x is damaged"), ConfigurationError("cannot read /y")])
 
     def fail(arguments: object) -> int:
-        raise Fatal(FatalCode.INDEX_DAMAGED, "the index /x is damaged")
+        raise next(problems)
 
     monkeypatch.setattr("notary.cli.export.run", fail)
     assert cli.main(["export", "--index", "none", "--out", "none", *["--json"] * as_json]) == 2
@@ -142,3 +143,9 @@ def test_fatal_line_has_its_code(as_json: bool, monkeypatch: pytest.MonkeyPatch,
         assert json.loads(line) == {"level": "error", "message": "notary export: the index /x is damaged", "code": "index-damaged"}
     else:
         assert line == "notary export: the index /x is damaged code=index-damaged\n"
+    assert cli.main(["export", "--index", "none", "--out", "none", *["--json"] * as_json]) == 2
+    line = capsys.readouterr().err
+    if as_json:
+        assert json.loads(line) == {"level": "error", "message": "notary export: cannot read /y"}
+    else:
+        assert line == "notary export: cannot read /y\n"

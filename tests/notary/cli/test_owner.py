@@ -158,9 +158,9 @@ def test_a_record_that_takes_no_effect(
     monkeypatch.setattr("joiner.incarnations.Incarnations.named", lambda incarnations, name: incarnations.get(1))
     code, printed = run_json(capsys, directory, "retire", "w1")
     assert (code, printed["took_effect"], printed["offset"]) == (1, False, 3)
-    assert printed["why_not"] == "retire of incarnation 1 does not count"
+    assert printed["why_not"] == "retire of incarnation 1 does not count: it is over"
     assert run(directory, "retire", "w1") == 1
-    assert capsys.readouterr().out == "no effect      ordering record 4: retire of incarnation 1 does not count\n"
+    assert capsys.readouterr().out == "no effect      ordering record 4: retire of incarnation 1 does not count: it is over\n"
 
 
 # ---- partitions ----
@@ -286,7 +286,7 @@ def test_a_history_that_is_settled_is_not_settled_again(settled: NotaryDirectory
     index = settled.path / "index" / "worker-1"
     assert run(settled, "settle", "--index", index) == 0
     code, printed = run_json(capsys, settled, "settle", "--index", index)
-    assert (code, printed["why_not"]) == (1, "a settle record does not count")
+    assert (code, printed["why_not"]) == (1, "a settle record does not count: it names no newer history of this log")
 
 
 @pytest.mark.seconds

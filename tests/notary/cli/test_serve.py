@@ -293,7 +293,7 @@ def test_an_index_of_another_log_is_refused(own_decided: Path, tmp_path: Path) -
         (other.path / name).rename(folder / name)
     code, printed = serve_in_vain(folder / "notary.toml")
     assert code == 2
-    assert "is not ours: its log" in printed
+    assert "belongs to another log or worker: its log" in printed
     assert "Traceback" not in printed
 
 
@@ -454,7 +454,7 @@ sys.exit(main(sys.argv[1:]))
     [
         ("ConfigurationError('the topic is not fit')", "stopped: the topic is not fit", None, False),
         ("Fatal(FatalCode.CONTENT_LOST, 'it was there')", "stopped: it was there", "content-lost", False),
-        ("KeyError('pos')", "stopped by an error that nobody foresaw: KeyError('pos')", None, True),
+        ("KeyError('pos')", "stopped by an unexpected error: KeyError('pos')", None, True),
         ("ExceptionGroup('two', [NotReady('the one'), OSError(5, 'the other')])", "stopped: the one", None, True),
     ],
     ids=["known", "fatal", "bug", "both"],

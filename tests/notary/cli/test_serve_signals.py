@@ -73,7 +73,7 @@ def test_sighup_reads_the_parties_at_once(own_directory: NotaryDirectory, notary
     for times in (1, 2, 3):
         process.signal(signal.SIGHUP)
         # The regular checks of the worker and the processes may have come first.
-        wait_until(lambda least=times * (1 + intake): process.stderr().count("the parties stay as they were") >= least)  # type: ignore[misc]
+        wait_until(lambda least=times * (1 + intake): process.stderr().count("the present parties stay in use") >= least)  # type: ignore[misc]
     assert process.stop() == 0
 
 
@@ -86,7 +86,7 @@ def test_sighup_names_what_is_for_a_start(own_directory: NotaryDirectory, notary
     assert process.stderr().count("setting=") == 1
     set_setting(own_directory, "drain_ms_max = ")
     process.signal(signal.SIGHUP)
-    wait_until(lambda: "the log level stays as it was" in process.stderr())
+    wait_until(lambda: "the new log level is rejected, the present one stays in use" in process.stderr())
     assert httpx.get(process.url + "/readyz", trust_env=False).text == "ok\n"
     assert process.stop() == 0
 
@@ -133,7 +133,7 @@ def test_a_second_signal_ends_at_once(
             with Asking(url) as asking:
                 wait_until(lambda: asking.metric("notary_pending_requests") == 1)
             worker.send_signal(signal.SIGTERM)
-            wait_until(lambda: "answering what was taken in" in (tmp_path / "stderr").read_text())
+            wait_until(lambda: "answering the admitted submissions" in (tmp_path / "stderr").read_text())
             assert worker.poll() is None
             worker.send_signal(second)
             assert worker.wait(EXIT_S_MAX) == -second

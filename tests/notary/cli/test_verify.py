@@ -165,7 +165,7 @@ def test_what_it_cannot_do(folder: Folder, words: list[str]) -> None:
     """A missing file, a mistyped key, and a receipt without its decision give exit 2 with the reason, and no result."""
     assert folder.verify(*words, "--json") == 2
     assert folder.out == ""
-    assert folder.err.startswith("notary verify: ")
+    assert json.loads(folder.err)["message"].startswith("notary verify: ")
     assert "Traceback" not in folder.err
 
 

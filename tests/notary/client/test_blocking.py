@@ -31,7 +31,7 @@ def test_a_worker_that_drips_does_not_outlast_the_deadline() -> None:
     with (
         staged(dripping) as urls,
         Client(urls, PARTY, SIGNER) as client,
-        pytest.raises(Unanswered, match="no whole answer"),
+        pytest.raises(Unanswered, match="no complete answer"),
     ):
         client.submit([request(1)], deadline_s=0.5)
 

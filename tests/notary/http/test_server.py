@@ -74,7 +74,7 @@ async def test_without_descriptors_it_waits(caplog: pytest.LogCaptureFixture) ->
                 for _ in range(TURNS):
                     await asyncio.sleep(0)
             assert _taken_in(server) < BURST
-            assert [record.getMessage() for record in caplog.records] == ["no connection can be taken: [Errno 24] Too many open files"]
+            assert [record.getMessage() for record in caplog.records] == ["connections cannot be accepted: [Errno 24] Too many open files"]
             while _taken_in(server) < BURST:  # noqa: ASYNC110 - polled from outside
                 await asyncio.sleep(0.01)
 

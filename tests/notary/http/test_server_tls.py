@@ -296,7 +296,9 @@ def test_files_that_do_not_fit_keep_the_pair_in_use(serve_tls: Callable[..., Ser
         certificate.unlink()
     wait_until(lambda: service.metric("notary_tls_problem") == 1)
     assert service.shown() == expected
-    complaints = [line for line in service.process.stderr().splitlines() if "the certificate in use stays in use" in line]
+    complaints = [
+        line for line in service.process.stderr().splitlines() if "the new certificate is rejected, the present one stays in use" in line
+    ]
     assert complaints
     assert all(str(certificate) in line for line in complaints)
     renewed = authority.server(until=60 * DAY)
