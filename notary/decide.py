@@ -20,7 +20,7 @@ from ordering.ids import StateRef, TransactionId
 from payload import Request
 
 
-class Decided(msgspec.Struct, frozen=True):
+class DecidedStep(msgspec.Struct, frozen=True):
     """One step's decisions. `outcomes`: per batch, in the order of its requests. `new`: the decisions made in this step, by position."""
 
     outcomes: list[list[Decision]]
@@ -33,7 +33,7 @@ def decide(
     decided: dict[TransactionId, Decision],
     consumed: dict[StateRef, TransactionId],
     reserved: dict[StateRef, bytes] | None = None,
-) -> Decided:
+) -> DecidedStep:
     """Decide every request of the batches, in order.
 
     `decided` and `consumed` hold the index's rows for the ids and states of these batches. This function adds the new decisions to both, so
@@ -62,7 +62,7 @@ def decide(
                 position_next += 1
             answers.append(decision)
         outcomes.append(answers)
-    return Decided(outcomes, new)
+    return DecidedStep(outcomes, new)
 
 
 def _is_free(request: Request, reserved: dict[StateRef, bytes]) -> bool:

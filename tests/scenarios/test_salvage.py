@@ -9,6 +9,7 @@ import pytest
 from joiner import Joiner, JoinerLimits
 from notary.decision import Conflict, Decision, Kind, Outcome
 from notary.tree import leaf_hash
+from ordering.errors import Quarantined
 from ordering.ids import StateRef
 from ordering.log import ORDERING
 from ordering.records import Trim, View
@@ -284,7 +285,7 @@ def test_a_changed_row_of_a_position_is_found(row: bytes) -> None:
     history = full()
     reader = Whole(history).read()
     reader.disk.write([("positions", (3).to_bytes(8, "big"), row)])
-    with pytest.raises(Exception, match="condemned"):
+    with pytest.raises(Quarantined):
         reader.index.leaves_at(0, 7)
 
 
@@ -331,7 +332,7 @@ def test_a_consumer_that_is_salvaged_later_takes_its_reservation() -> None:
     assert positions == [0, 3]
 
 
-def test_trim_records() -> None:
+def test_a_trim_takes_effect_for_a_higher_position() -> None:
     """A trim takes effect for a higher position that the tree has, with its root."""
     history, survivor = lives(cut=False)
     tree = survivor.index.tree
