@@ -2,12 +2,11 @@
 
 Now and then a worker writes `checkpoint(size, root)`, and every other worker compares it with its own root. When two roots differ, one of
 them is wrong, and the roots do not show which. If each reader of another root simply stopped, one *wrong* writer would stop all the right
-workers and go on itself (tests/notary/test_agreement.py has that history). So a difference opens a **root disagreement** (`dispute` in the
-code):
+workers and go on itself (tests/notary/test_agreement.py has that history). So a difference opens a **root disagreement**:
 
 1. A worker that reads a root other than its own suspends serving, and writes its own root at that size: its vote.
-2. Votes count in the order of the log, the first one of each worker name. A root wins with more than half of the voters (`electorate` in
-   the code): the workers that are not fenced and wrote something within a day of log time, and those that voted. One vote never wins.
+2. Votes count in the order of the log, the first one of each worker name. A root wins with more than half of the voters: the
+   workers that are not fenced and wrote something within a day of log time, and those that voted. One vote never wins.
 3. A worker whose root is not the winner is quarantined: it stops, and its index never opens again. The others
    serve again.
 
@@ -31,11 +30,12 @@ PENDING_MAX: Final = 16
 
 
 class Votes(msgspec.Struct, frozen=True):
-    """The root that each worker reported at one size; `electorate` holds the voters as of the last vote."""
+    """The root that each worker reported at one size; `voters` are those as of the last vote."""
 
     size: int
     roots: dict[str, bytes]
-    electorate: frozenset[str] = frozenset()
+    # `name`: the index keeps the words of its first version.
+    voters: frozenset[str] = msgspec.field(default=frozenset(), name="electorate")
     settled: bool = False
     """True once our root has won at this size. A worker that reports another root later is wrong, and opens no disagreement."""
     incarnations: dict[str, int] = msgspec.field(default_factory=dict)
@@ -46,15 +46,15 @@ class Votes(msgspec.Struct, frozen=True):
         by_root: dict[bytes, list[str]] = {}
         for name, root in self.roots.items():
             by_root.setdefault(root, []).append(name)
-        said = "; ".join([f"{_names(names)}: {root.hex()}" for root, names in by_root.items()])
-        missing = self.electorate - self.roots.keys()
-        return f"at {self.size} decisions {said}" + (f"; not heard yet: {_names(missing)}" if missing else "")
+        voted = "; ".join([f"{_names(names)}: {root.hex()}" for root, names in by_root.items()])
+        missing = self.voters - self.roots.keys()
+        return f"at {self.size} decisions {voted}" + (f"; no vote yet: {_names(missing)}" if missing else "")
 
     def winner(self) -> bytes | None:
         """Returns the root of at least two workers and more than half of the voters; None while there is none."""
-        voters = len(self.electorate | self.roots.keys())
+        voters = self.voters | self.roots.keys()
         for root, count in Counter(self.roots.values()).items():
-            if count >= VOTES_MIN and 2 * count > voters:
+            if count >= VOTES_MIN and 2 * count > len(voters):
                 return root
         return None
 
@@ -70,7 +70,7 @@ class Agreement(msgspec.Struct, frozen=True):
     """The largest size at which another worker's checkpoint had our root."""
     votes: Votes = Votes(0, {})
     """The votes at the size of the last checkpoint; during a root disagreement, at its size."""
-    disputed: bool = False
+    in_disagreement: bool = msgspec.field(default=False, name="disputed")
     pending: tuple[RootSeen, ...] = ()
     outvoted: dict[str, tuple[int, int]] = msgspec.field(default_factory=dict)
     """Per worker name the last incarnation whose root lost, and the smallest size at which it lost.
@@ -78,15 +78,15 @@ class Agreement(msgspec.Struct, frozen=True):
     Its votes from that size on, and copies of them, open no disagreement any more. A vote at a smaller size does: otherwise that worker
     would wait for our vote there for ever.
     """
-    quarantined: str = msgspec.field(default="", name="condemned")  # the key in the index keeps the older word
+    quarantined: str = msgspec.field(default="", name="condemned")
     """The reason why this index is quarantined and must never answer again; empty while it may answer."""
     offset_next: int = 0
     """The ordering offset after the last checkpoint that is in this state."""
 
     @property
-    def dispute(self) -> Votes | None:
+    def disagreement(self) -> Votes | None:
         """The votes of the open root disagreement; None without one."""
-        return self.votes if self.disputed else None
+        return self.votes if self.in_disagreement else None
 
 
 def observe(
@@ -130,18 +130,18 @@ def _count(agreement: Agreement, seen: RootSeen, own_name: str, root_at: Callabl
     incarnation, size = agreement.outvoted.get(seen.name, (0, 0))
     if agreement.quarantined or seen.incarnation < incarnation or (seen.incarnation == incarnation and seen.size >= size):
         return agreement
-    votes, disputed = agreement.votes, agreement.disputed
+    votes, in_disagreement = agreement.votes, agreement.in_disagreement
     if seen.size == votes.size:
-        if seen.name in votes.roots and not disputed:
+        if seen.name in votes.roots and not in_disagreement:
             return agreement  # a settled size stays settled, however often its votes are repeated
         roots, incarnations = {seen.name: seen.root, **votes.roots}, {seen.name: seen.incarnation, **votes.incarnations}
         votes = Votes(seen.size, roots, seen.voters, votes.settled, incarnations)
-    elif not disputed or (seen.size < votes.size and seen.root != root_at(seen.size)):
+    elif not in_disagreement or (seen.size < votes.size and seen.root != root_at(seen.size)):
         # One disagreement at a time: of several, the one at the smallest size counts, so that all workers vote at the same size.
-        votes, disputed = Votes(seen.size, {seen.name: seen.root}, seen.voters, False, {seen.name: seen.incarnation}), False
+        votes, in_disagreement = Votes(seen.size, {seen.name: seen.root}, seen.voters, False, {seen.name: seen.incarnation}), False
     else:
         return agreement
-    return _tally(agreement, votes, own_name, root_at, disputed=disputed)
+    return _tally(agreement, votes, own_name, root_at, in_disagreement=in_disagreement)
 
 
 def _without(agreement: Agreement, name: str, own_name: str, root_at: Callable[[int], bytes]) -> Agreement:
@@ -149,40 +149,40 @@ def _without(agreement: Agreement, name: str, own_name: str, root_at: Callable[[
     votes = agreement.votes
     pending = tuple([seen for seen in agreement.pending if seen.name != name])
     agreement = msgspec.structs.replace(agreement, pending=pending)
-    if not agreement.disputed or agreement.quarantined or name not in votes.roots.keys() | votes.electorate:
+    if not agreement.in_disagreement or agreement.quarantined or name not in votes.roots.keys() | votes.voters:
         return agreement
     roots = {voter: root for voter, root in votes.roots.items() if voter != name}
     incarnations = {voter: incarnation for voter, incarnation in votes.incarnations.items() if voter != name}
     return _tally(
-        agreement, Votes(votes.size, roots, votes.electorate - {name}, votes.settled, incarnations), own_name, root_at, disputed=True
+        agreement, Votes(votes.size, roots, votes.voters - {name}, votes.settled, incarnations), own_name, root_at, in_disagreement=True
     )
 
 
-def _tally(agreement: Agreement, votes: Votes, own_name: str, root_at: Callable[[int], bytes], *, disputed: bool) -> Agreement:
+def _tally(agreement: Agreement, votes: Votes, own_name: str, root_at: Callable[[int], bytes], *, in_disagreement: bool) -> Agreement:
     """Returns the state that follows from these votes: agreement, an open disagreement, or a quarantined index."""
     own = root_at(votes.size)
     # A worker's agreement with itself confirms nothing.
     confirmed = any(root == own and name != own_name for name, root in votes.roots.items())
     agreed_size = max(agreement.agreed_size, votes.size) if confirmed else agreement.agreed_size
     winner = votes.winner()
-    if all(root == own for root in votes.roots.values()) or winner == own or (votes.settled and not disputed):
+    if all(root == own for root in votes.roots.values()) or winner == own or (votes.settled and not in_disagreement):
         settled = votes.settled or winner == own
         lost = {name: votes.incarnations[name] for name, root in votes.roots.items() if settled and root != own}
         return msgspec.structs.replace(
             agreement,
             votes=msgspec.structs.replace(votes, settled=settled),
-            disputed=False,
+            in_disagreement=False,
             agreed_size=agreed_size,
             outvoted=agreement.outvoted | {name: (incarnation, votes.size) for name, incarnation in lost.items()},
         )
     if winner is None:
-        return msgspec.structs.replace(agreement, votes=votes, disputed=True)
+        return msgspec.structs.replace(agreement, votes=votes, in_disagreement=True)
     agreed_before = agreement.agreed_size if agreement.agreed_size < votes.size else 0
     others = _names([name for name, root in votes.roots.items() if root == winner])
     return msgspec.structs.replace(
         agreement,
         votes=votes,
-        disputed=True,
+        in_disagreement=True,
         quarantined=(
             f"at {votes.size} decisions its root is {own.hex()}, and {others} have {winner.hex()}: the first"
             f" decision that differs is at a position from {agreed_before} to {votes.size - 1}"

@@ -2,7 +2,7 @@
 
 A `Body` (`notary.bodies`) brings its pieces here; the bodies of all parties are decoded in turn (`Lanes`). `notary.quota` counts.
 
-What is asked first costs us least: R6 leaves all of it to the worker, since nothing is in the log yet.
+The cheapest checks come first. R6 leaves all of them to the worker, since nothing is in the log yet.
 
 | asked of | what | refused as |
 |---|---|---|
@@ -19,10 +19,10 @@ What is asked first costs us least: R6 leaves all of it to the worker, since not
 | the submission | room for its requests, by party; the quota for all of them | `overloaded`, `quota-exceeded` |
 | | the signature; only then is the quota charged: nobody can use up another party's | `bad-signature` |
 
-An intake process has a gate too. Its worker has told it whether anything is taken in, and which parties have no room. Room and quota
+An intake process has a gate too. Its worker reports whether it admits anything, and which parties have no room. Room and quota
 for each submission only the worker knows, and its gate asks for them (`Gate.admit_verified`).
 
-Whoever is refused for room or quota gets a ticket, with which the last part of the room is open when it comes again (`notary.tickets`).
+A submission refused for room or quota gets a ticket, which opens the last part of the room when it is sent again (`notary.tickets`).
 """
 
 import asyncio
@@ -136,8 +136,8 @@ class Gate:
         quota: Quota | None = None,
         tickets: Tickets | None = None,
     ) -> None:
-        """`closed` returns why nothing is taken in, whatever it is. What came at once is looked at for `turn_s_max`, the rest a turn later;
-        a large body is decoded in pieces of a millisecond or two.
+        """`closed` returns why every submission is rejected now. Pieces that arrive together are checked for `turn_s_max`, the rest a turn
+        later; a large body is decoded in pieces of a millisecond or two.
 
         An intake process has no quota.
         """
@@ -155,7 +155,7 @@ class Gate:
         self._bytes_max = bytes_max
         self._body_s_max = body_s_max
         self.body_bytes = 0
-        """Of all bodies that are not complete, or not looked at."""
+        """The bytes of all bodies that are not complete, or not checked yet."""
         self._unproven_bytes: Counter[str] = Counter()
         """The part of these bytes on connections without an admitted submission, by address; by the empty string for all addresses."""
         self._bodies: set[Body] = set()

@@ -105,4 +105,4 @@ def _log_uncaught_in_thread(arguments: threading.ExceptHookArgs) -> None:
 
 
 def _log_unraisable(arguments: "sys.UnraisableHookArgs") -> None:
-    logger.error("an error that nothing could be told of: %r", arguments.exc_value, exc_info=arguments.exc_value)
+    logger.error("an error in a destructor or callback was ignored: %r", arguments.exc_value, exc_info=arguments.exc_value)

@@ -3,7 +3,7 @@
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Protocol
+from typing import Protocol, TypeAlias
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
@@ -24,6 +24,8 @@ from ordering.log import BrokerSeen
 
 _LATENCY_S = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30)
 _STATM = Path("/proc/self/statm")  # Linux's
+Metric: TypeAlias = tuple[str, str, Callable[[], float]]
+"""A metric's name, help text, and value at a scrape."""
 _SIZES = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000)
 
 
@@ -47,19 +49,21 @@ class Metrics:
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
         of = self.registry
-        self._answers = Counter("notary_http_answers", "Answers to HTTP calls.", ["call", "status"], registry=of)
+        self._answers = Counter("notary_http_answers_total", "Answers to HTTP calls.", ["call", "status"], registry=of)
         self._answer_counters: dict[tuple[str, int], Counter] = {}
         self._latency = Histogram(
             "notary_submission_seconds", "From the head of a submission to its answer, its body included.", buckets=_LATENCY_S, registry=of
         )
         self._batch_requests = Histogram("notary_batch_requests", "Requests in a batch as the log has it.", buckets=_SIZES, registry=of)
-        decisions = Counter("notary_decisions", "Decisions that this worker's index took in.", ["outcome"], registry=of)
+        decisions = Counter("notary_decisions_total", "Decisions applied to this worker's index.", ["outcome"], registry=of)
         self._outcome_counts: Callable[[], Sequence[int]] = lambda: [0] * len(REASONS)
         self._decisions = [decisions.labels(reason or "committed") for reason in REASONS]
-        self._filled = Counter("notary_batches_filled", "Batches whose content is a fill.", registry=of)
-        self._notices = Counter("notary_log_notices", "Records that were skipped or dropped.", ["kind"], registry=of)
-        self._fills = Counter("notary_fills_proposed", "Holes for which this worker proposed a fill.", registry=of)
-        self._incarnations = Counter("notary_lives", "What happened to lives, anyone's.", ["event"], registry=of)
+        self._filled = Counter("notary_batches_filled_total", "Batches whose content is a fill.", registry=of)
+        self._anomalies = Counter("notary_log_anomalies_total", "Records that were skipped or dropped.", ["kind"], registry=of)
+        self._fills = Counter("notary_fills_proposed_total", "Holes for which this worker proposed a fill.", registry=of)
+        self._incarnation_events = Counter(
+            "notary_incarnation_events_total", "Incarnations registered and fenced, of any worker.", ["event"], registry=of
+        )
         Gauge("notary_build_info", "The software version.", ["version"], registry=of).labels(VERSION).set(1)
         memory = Gauge("notary_memory_bytes", "Resident memory of the worker's process, 0 where it cannot be read.", registry=of)
         memory.set_function(resident_bytes)
@@ -72,13 +76,13 @@ class Metrics:
             if batch.filled:
                 self._filled.inc()
         for notice in ready.notices:
-            self._notices.labels(notice.kind).inc()
+            self._anomalies.labels(notice.kind).inc()
         if ready.fills:
             self._fills.inc(len(ready.fills))
         if ready.registered:
-            self._incarnations.labels("registered").inc(len(ready.registered))
+            self._incarnation_events.labels("registered").inc(len(ready.registered))
         if ready.fenced:
-            self._incarnations.labels("fenced").inc(len(ready.fenced))
+            self._incarnation_events.labels("fenced").inc(len(ready.fenced))
 
     def _count_decisions(self, by_outcome: Sequence[int]) -> None:
         """Count new decisions; `by_outcome` has one number for each outcome byte."""
@@ -109,71 +113,71 @@ class Metrics:
     ) -> None:
         """Add the gauges that read a worker's parts at each scrape, and count the decisions of its index."""
         self._outcome_counts = index.take_outcome_counts
-        for name, text, read in (
+        self._gauges(
             ("notary_positions", "Decisions in this worker's index.", lambda: index.position_next),
-            ("notary_pending_requests", "Requests taken in and not answered yet.", lambda: sender.queue.pending_requests),
-            ("notary_pending_parties", "Parties of which something was taken in and is not answered yet.", lambda: sender.queue.parties),
+            ("notary_pending_requests", "Requests admitted and not answered yet.", lambda: sender.queue.pending_requests),
+            ("notary_pending_parties", "Parties with submissions admitted and not answered yet.", lambda: sender.queue.parties),
             ("notary_full_parties", "Of these, those without room for more.", lambda: len(sender.queue.full_parties())),
-            ("notary_pending_bytes", "Bytes of the submissions taken in and not answered yet.", lambda: sender.queue.pending_bytes),
-            (
-                "notary_capacity_requests_per_second",
-                "What this worker was last seen to decide under load.",
-                lambda: sender.queue.rate.per_s,
-            ),
-            ("notary_batches_sent", "Batches sent by this process.", lambda: sender.batches_sent),
-            ("notary_batches_sent_again", "Batches that the log said will never count.", lambda: sender.batches_sent_again),
-            ("notary_incarnation", "This worker's present life, 0 for none.", lambda: sender.incarnation or 0),
-            ("notary_buffered_bytes", "Payloads whose entries were not judged.", lambda: driver.joiner.buffered_bytes),
-            ("notary_buffered_records", "Payloads whose entries were not judged.", lambda: driver.joiner.buffered_records),
-            ("notary_unregistered_bytes", "Payloads of lives that have not registered.", lambda: driver.joiner.unregistered[1]),
-            ("notary_unregistered_records", "Payloads of lives that have not registered.", lambda: driver.joiner.unregistered[0]),
+            ("notary_pending_bytes", "Bytes of the submissions admitted and not answered yet.", lambda: sender.queue.pending_bytes),
+            ("notary_capacity_requests_per_second", "The last rate of decisions under load.", lambda: sender.queue.rate.per_s),
+            ("notary_incarnation", "This worker's present incarnation, 0 for none.", lambda: sender.incarnation or 0),
+            ("notary_buffered_bytes", "Payloads whose entries are not applied yet.", lambda: driver.joiner.buffered_bytes),
+            ("notary_buffered_records", "Payloads whose entries are not applied yet.", lambda: driver.joiner.buffered_records),
+            ("notary_unregistered_bytes", "Payloads of incarnations that have not registered.", lambda: driver.joiner.unregistered[1]),
+            ("notary_unregistered_records", "Payloads of incarnations that have not registered.", lambda: driver.joiner.unregistered[0]),
             ("notary_hole", "1 while the head is a hole.", lambda: int(driver.joiner.hole is not None)),
             ("notary_lag_records", "Records of the log not read yet.", lambda: driver.lag_records),
-            ("notary_poll_age_seconds", "Since the log was polled without an error.", lambda: driver.poll_age_s),
-            ("notary_stream_still_seconds", "Longest that a stream gave none of its records.", lambda: driver.stream_still_s),
-            ("notary_head_still_seconds", "How long the head has not moved while the log goes on.", lambda: driver.head_still_s),
-            ("notary_log_clock_skew_seconds", "Append times against this clock.", lambda: driver.clock_skew_ms / 1000),
+            ("notary_poll_age_seconds", "Time since the last poll of the log without an error.", lambda: driver.poll_age_s),
+            ("notary_partition_stalled_seconds", "Longest stall of a partition with records to read.", lambda: driver.stream_still_s),
+            ("notary_head_stalled_seconds", "Stall of the head while the log goes on.", lambda: driver.head_still_s),
+            ("notary_log_clock_skew_seconds", "Append times minus this clock.", lambda: driver.clock_skew_ms / 1000),
             ("notary_log_time_seconds", "Log time after the last step.", lambda: index.log_time_ms / 1000),
-            ("notary_readers_remade", "Readers that stood still and were made anew.", lambda: driver.readers_remade),
             ("notary_tree_size", "Leaves of the tree: the decisions that receipts prove.", lambda: index.tree.size),
-            ("notary_checkpoints_signed", "Checkpoints signed, one a tree size that was asked for.", lambda: issuer.signatures),
             ("notary_agreed_size", "The largest tree size at which another checkpoint had our root.", lambda: index.agreement.agreed_size),
-            ("notary_roots_disputed", "1 while workers have different roots.", lambda: int(index.agreement.disputed)),
-            ("notary_condemned", "1 when this index is wrong and never answers again.", lambda: int(bool(index.agreement.quarantined))),
-            ("notary_audited_tiles", "Tiles whose decisions this process held against the tree.", lambda: self_check.audited_tiles),
-            ("notary_index_scrubs", "How often this process had its whole index read from the disk.", lambda: self_check.scrubs),
-            ("notary_interruptions", "Interruptions of reading, each followed by a look at the log.", lambda: driver.interruptions),
-            ("notary_doubts_open", "Workers that had another history while this one replayed.", lambda: len(driver.joiner.suspicions.open)),
+            ("notary_root_disagreement", "1 while workers have different roots.", lambda: int(index.agreement.in_disagreement)),
+            ("notary_index_quarantined", "1 when this index is wrong and serves no more.", lambda: int(bool(index.agreement.quarantined))),
+            ("notary_suspicions_open", "Workers with another history during this replay.", lambda: len(driver.joiner.suspicions.open)),
             ("notary_history_records", "Records of the log that took effect.", lambda: driver.joiner.history.seen),
             ("notary_topic_problems", "Settings by which the topics may lose records.", lambda: len(topic_watch.problems)),
             ("notary_ready", "1 while this worker takes submissions.", lambda: int(is_ready())),
-        ):
-            Gauge(name, text, registry=self.registry).set_function(read)
+        )
+        self._counters(
+            ("notary_batches_sent_total", "Batches sent by this process.", lambda: sender.batches_sent),
+            ("notary_batches_sent_again_total", "Batches that will never count, sent again.", lambda: sender.batches_sent_again),
+            ("notary_reader_restarts_total", "Stalled readers that were replaced.", lambda: driver.readers_remade),
+            ("notary_checkpoints_signed_total", "Checkpoints signed, one for each tree size.", lambda: issuer.signatures),
+            ("notary_audited_tiles_total", "Tiles whose decisions were compared with the tree.", lambda: self_check.audited_tiles),
+            ("notary_index_scrubs_total", "Readings of the whole index from the disk.", lambda: self_check.scrubs),
+            ("notary_interruptions_total", "Interruptions of reading, each followed by a look at the log.", lambda: driver.interruptions),
+        )
 
     def watch_gate(self, gate: Gate) -> None:
-        """Counts of what the gate refused for want of room or quota. There is no label for the party: parties are many."""
+        """Add counters of the submissions that the gate refuses for lack of room or quota. No label names the party: parties are many."""
         self.registry.register(_Refusals(gate))
-        used = Gauge("notary_tickets_used", "Submissions let in that brought a good ticket.", registry=self.registry)
-        used.set_function(lambda: gate.tickets.used if gate.tickets is not None else 0)
+        self._counters(
+            ("notary_tickets_used_total", "Submissions admitted with a ticket.", lambda: 0 if gate.tickets is None else gate.tickets.used)
+        )
 
     def watch_snapshots(self, schedule: SnapshotSchedule) -> None:
-        """Add the gauges of the schedule for snapshots."""
-        for name, text, read in (
+        """Add the metrics of the schedule for snapshots."""
+        self._gauges(
             ("notary_snapshot_interval_seconds", "snapshots.every_s, 0 for none.", lambda: schedule.every_s),
             ("notary_snapshot_age_seconds", "Age of the notary's newest snapshot, as this worker found it.", lambda: schedule.age_s),
-            ("notary_snapshots_made", "Snapshots that this process made.", lambda: schedule.made),
-            ("notary_snapshots_failed", "Attempts of this process to make one that failed.", lambda: schedule.failures),
-        ):
-            Gauge(name, text, registry=self.registry).set_function(read)
+        )
+        self._counters(
+            ("notary_snapshots_made_total", "Snapshots that this process made.", lambda: schedule.made),
+            ("notary_snapshots_failed_total", "Attempts of this process to make one that failed.", lambda: schedule.failures),
+        )
 
     def watch_tls(self, certificates: Certificates) -> None:
-        """Add the gauges of the service's certificate."""
-        for name, text, read in (
+        """Add the metrics of the service's certificate."""
+        self._gauges(
             ("notary_tls_certificate_expiry_seconds", "When the certificate in use expires.", lambda: certificates.not_after_s),
             ("notary_tls_problem", "1 while the certificate's files are not fit to be used.", lambda: int(bool(certificates.problem))),
-            ("notary_tls_handshakes_failed", "Connections that ended before a request.", lambda: certificates.handshakes_failed),
-        ):
-            Gauge(name, text, registry=self.registry).set_function(read)
+        )
+        self._counters(
+            ("notary_tls_handshakes_failed_total", "Connections that ended before a request.", lambda: certificates.handshakes_failed)
+        )
 
     def watch_loop(self, watch: LoopWatch) -> None:
         """A gauge of the longest turn of the event loop."""
@@ -181,20 +185,40 @@ class Metrics:
         Gauge("notary_loop_turn_seconds", text, registry=self.registry).set_function(lambda: watch.longest_s)
 
     def watch_spans(self, spans: Spans) -> None:
-        """Add the gauges of exported and dropped trace spans."""
-        for name, text, read in (
-            ("notary_spans_exported", "Spans that the collector has taken.", lambda: spans.exported),
-            ("notary_spans_dropped", "Spans that found no room, or that the collector did not take.", lambda: spans.dropped),
-        ):
-            Gauge(name, text, registry=self.registry).set_function(read)
+        """Add the counters of exported and dropped trace spans."""
+        self._counters(
+            ("notary_spans_exported_total", "Spans that the collector has accepted.", lambda: spans.exported),
+            ("notary_spans_dropped_total", "Spans that found no room, or that the collector did not accept.", lambda: spans.dropped),
+        )
 
     def watch_brokers(self, brokers: Callable[[], Mapping[int, BrokerSeen]]) -> None:
         """Add the gauges of each broker, as this worker's Kafka client sees it at a scrape."""
         self.registry.register(_Brokers(brokers))
 
+    def _gauges(self, *metrics: Metric) -> None:
+        """Add gauges whose values are read at each scrape."""
+        for name, text, read in metrics:
+            Gauge(name, text, registry=self.registry).set_function(read)
+
+    def _counters(self, *metrics: Metric) -> None:
+        """Add counters whose values are read at each scrape."""
+        self.registry.register(_Counters(metrics))
+
     def text(self) -> bytes:
         """Returns the metrics in Prometheus's text exposition format."""
         return generate_latest(self.registry)
+
+
+class _Counters(Collector):
+    """Collects counts that a worker's parts keep themselves."""
+
+    def __init__(self, metrics: Sequence[Metric]) -> None:
+        self._metrics = metrics
+
+    def collect(self) -> Iterator[CounterMetricFamily]:
+        """Yields a family for each."""
+        for name, text, read in self._metrics:
+            yield CounterMetricFamily(name, text, value=read())
 
 
 class _Brokers(Collector):
@@ -225,7 +249,9 @@ class _Refusals(Collector):
 
     def collect(self) -> Iterator[CounterMetricFamily]:
         """One family, by reason."""
-        refused = CounterMetricFamily("notary_submissions_refused", "Submissions refused for want of room or quota.", labels=["reason"])
+        refused = CounterMetricFamily(
+            "notary_submissions_refused_total", "Submissions refused for lack of room or quota.", labels=["reason"]
+        )
         for reason in REFUSAL_REASONS:
             refused.add_metric([reason], self._gate.refusals[reason])
         yield refused

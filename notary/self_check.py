@@ -67,7 +67,7 @@ class SelfCheck:
         self._now_s = now_s
         self._grown: tuple[int, float] = (0, now_s())  # the tree's size, and the time since when it has this size
         self._written: tuple[int, float] | None = None  # tree size and time: a checkpoint in flight is not written twice
-        self._disputed = False
+        self._reported = False  # whether the open root disagreement is in the log
         self._failed: asyncio.Queue[Fatal] = asyncio.Queue(1)
         self.audited_tiles = 0
         self.scrubs = 0
@@ -79,10 +79,11 @@ class SelfCheck:
         if self._index.broken:
             return "this worker's index could not be written"
         if agreement.quarantined:
-            return f"this worker's index is condemned: {agreement.quarantined}"
-        if (dispute := agreement.dispute) is not None:
+            return f"this worker's index is quarantined: {agreement.quarantined}"
+        if (disagreement := agreement.disagreement) is not None:
             return (
-                f"workers have different roots, and no root has most of their votes: {dispute.rendered()}. Nothing is answered until it has"
+                f"workers have different roots, and no root has most of their votes: {disagreement.rendered()}."
+                " Nothing is answered until one has"
             )
         return None
 
@@ -104,7 +105,7 @@ class SelfCheck:
 
     async def _compare(self) -> None:
         while True:
-            self._report_dispute()
+            self._report_disagreement()
             if (record := self.due()) is not None:
                 self._written = (record[0], self._now_s())
                 await self._sender.append_checkpoint(*record)
@@ -119,9 +120,9 @@ class SelfCheck:
         incarnation, agreement, tree = self._sender.incarnation, self._index.agreement, self._index.tree
         if incarnation is None or agreement.quarantined:
             return None
-        if (dispute := agreement.dispute) is not None:
+        if (disagreement := agreement.disagreement) is not None:
             # Votes are repeated from time to time: a vote may have been lost, and each renews the set of voters.
-            size, again_s = dispute.size, self._settings.vote_again_s if self._worker_name in dispute.roots else 0.0
+            size, again_s = disagreement.size, self._settings.vote_again_s if self._worker_name in disagreement.roots else 0.0
         else:
             size, again_s, log_time_ms = tree.size, 0.0, self._index.log_time_ms
             # After so long a silence, in log time, an incarnation has no turn any more.
@@ -144,13 +145,13 @@ class SelfCheck:
         turn = 1 + sorted(senders).index(incarnation)
         return self._now_s() - self._grown[1] >= self._settings.quiet_s * turn
 
-    def _report_dispute(self) -> None:
-        is_open = self._index.agreement.disputed
-        if is_open and not self._disputed:
+    def _report_disagreement(self) -> None:
+        is_open = self._index.agreement.in_disagreement
+        if is_open and not self._reported:
             logger.error("roots differ: %s", self.serving_suspended())
-        elif self._disputed and not is_open:
-            logger.warning("the dispute over roots is settled: this worker's root is the one that most have")
-        self._disputed = is_open
+        elif self._reported and not is_open:
+            logger.warning("the root disagreement is settled: most workers have this worker's root")
+        self._reported = is_open
 
     async def _audit(self) -> None:
         # Not always from the beginning: a worker that restarts often would never reach the end.
@@ -178,7 +179,7 @@ class SelfCheck:
             if code == EXIT_ROTTEN:
                 raise self._index.quarantine(found)
             if code:
-                logger.warning("the index could not be read through code=%s: %s", code, found or complained)
+                logger.warning("the index could not be scrubbed: its process ended with code=%s: %s", code, found or complained)
             else:
                 self.scrubs += 1
 

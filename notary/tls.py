@@ -23,7 +23,7 @@ from ordering.errors import ConfigurationError
 logger = logging.getLogger("notary.tls")
 
 LOOK_S: Final = 1.0
-_NONE_MADE: Final = "Whoever issues the service's certificates makes it: see docs/configuration.md, `[http]`"
+_NONE_MADE: Final = "The issuer of the service's certificates makes it: see docs/configuration.md, `[http]`"
 _NO_PASSWORD: Final = b""
 
 _State: TypeAlias = tuple[tuple[int, int, int, int] | None, ...]

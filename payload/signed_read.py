@@ -11,7 +11,7 @@
     "@signature-params": ("@method" "@path" "@query");created=…
 
 It is our own code and no library: one for the whole RFC is twenty times as long, and accepts more than one form.
-docs/http.md (Who may read) has the rules. Pure: the time comes in.
+docs/http.md (Access to reads) has the rules. Pure: the time comes in.
 """
 
 import re

@@ -8,8 +8,8 @@ FORMAT_VERSION: Final = 1
 SENT_AT_AHEAD_MAX_MS: Final = 60_000
 """The most by which an append time counts as ahead of the sender's clock: a later one is cut to that (R6)."""
 
-ELECTORATE_MS: Final = 86_400_000
-"""The time for which an incarnation stays a voter after its last activity, by log time (R9). The electorate is the set of voters."""
+VOTERS_MS: Final = 86_400_000
+"""The time for which an incarnation stays a voter after its last activity, by log time (R9)."""
 
 VIEWS_KEPT: Final = 1 << 16
 """The number of histories that a reader keeps: it can compare views of the last so many records in effect, and no older ones (R10)."""

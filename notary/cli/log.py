@@ -155,7 +155,7 @@ class _Shown:
             why = f"the content of batch ({hole.incarnation}, {hole.sequence}) is not in payload partition {hole.partition}"
         for record in self._waiting:
             if self._is_asked_for(record.offset):
-                self._print(record, f"not judged: {why}" if why else "not judged", None)
+                self._print(record, f"not applied: {why}" if why else "not applied", None)
         if self._payload:
             for payload in sorted(self._payloads, key=lambda payload: (payload.partition, payload.offset)):
                 self._print_payload(payload)

@@ -38,7 +38,7 @@ LOOKUP_DEADLINE_S = 10.0
 class AsyncClient:
     """A party's client of one notary. It tries the workers' URLs in the given order until one answers.
 
-    `party` and `signer` are needed to submit, and to look up at a notary that answers only its parties (docs/http.md, Who may read).
+    `party` and `signer` are needed to submit, and to look up at a notary that answers only its parties (docs/http.md, Access to reads).
     `notary_name` goes into every transaction id; without it, the client gets the name once from the notary. `tls` (see `tls_context`) is
     for a private certificate authority or a client certificate.
 

@@ -97,8 +97,8 @@ class Contradiction(NotaryError):
         self.transaction_ids: tuple[str, ...] = ()
         self.answers: tuple[Answer | None, ...] = ()
         super().__init__(
-            f"two decisions for transaction {first.transaction_id} contradict each other; keep this as evidence and tell the "
-            f"operator of the notary: {first_url} said {_json(first)}, {second_url} said {_json(second)}"
+            f"two decisions for transaction {first.transaction_id} contradict each other; keep this as evidence and report it to "
+            f"the operator of the notary: {first_url} returned {_json(first)}, {second_url} returned {_json(second)}"
         )
 
 

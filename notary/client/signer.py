@@ -28,7 +28,7 @@ class Signer:
         self.sign = sign
 
     def sign_read(self, party: str, notary_name: str, path: str, now_s: int) -> dict[str, str]:
-        """The headers that show a notary that this GET is the party's (docs/http.md, Who may read)."""
+        """The headers that show a notary that this GET is the party's (docs/http.md, Access to reads)."""
         path, _, query = path.partition("?")
         parameters = parameters_of(party, notary_name, now_s)
         signature = self.sign(message_to_sign("GET", path, query, parameters))

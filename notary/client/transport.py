@@ -116,7 +116,7 @@ def current_traceparent() -> str:
 
 
 def wall_clock_s() -> int:
-    """Seconds since 1970, by which a worker judges when a look-up was signed."""
+    """Returns the seconds since 1970; a worker accepts a signed look-up for a short time only."""
     return int(datetime.now(UTC).timestamp())
 
 

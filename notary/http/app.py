@@ -1,7 +1,7 @@
 """Routes: where each call goes (docs/http.md).
 
 A submission's way: `App.take` -> `submission.Handed` -> `notary.gate` -> `App.admitted` -> `in_flight.InFlight` -> `joiner.Sender` -> its
-answer -> the connection. Nothing in it is a task: each step calls the next one. What may be long is done in pieces (`turns`).
+answer -> the connection. Nothing in it is a task: each step calls the next one. Long work is done in pieces (`turns`).
 """
 
 import time

@@ -1,4 +1,4 @@
-"""A call and its answer, as the connection, the applications, and whoever hands calls on see them."""
+"""A call and its answer, as connections, applications and acceptor processes see them."""
 
 from collections.abc import Callable, Iterable
 from typing import Final, Protocol, TypeAlias

@@ -350,7 +350,7 @@ class Connection(asyncio.Protocol):
         self._go(Event.LATE)
 
     def _break(self, problem: NotaryError) -> None:
-        """What came ends the connection: with this problem, unless there is an answer to somebody's call to send instead."""
+        """End the connection with this problem, unless an answer to an earlier call is still to be sent."""
         state = self._state
         if state is ConnectionState.REFUSED:
             self._write_refusal(keep_alive=False)

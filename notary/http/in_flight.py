@@ -46,7 +46,7 @@ class InFlight:
     def start(self) -> None:
         """Queue it; or, if it may be a retry, look first whether all of it is decided."""
         worker, submission = self._worker, self._submission
-        # What is decided stays decided (R7): a retry of it needs neither the log nor a wait. Of what is new the first look says so.
+        # A decided request stays decided (R7): its retry needs neither the log nor a wait. Looking up the first request rules out most.
         may_be_retried = worker.index.has_decided([submission.requests[0].transaction_id])
         if worker.tracing is not None:
             self._tracing = worker.tracing.submission(submission.encoded, len(submission.requests), self._asked.traceparent, self._since_s)

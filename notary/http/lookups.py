@@ -2,7 +2,7 @@
 what may be long is done in pieces.
 
 The tree is served as C2SP tlog-tiles asks, so that any monitor or witness can mirror and check it. A tile of a given width never changes,
-partial ones included, so whoever has it may keep it; only the checkpoint is asked for again.
+partial ones included, so caches may keep it; only the checkpoint is asked for again.
 """
 
 from collections.abc import Callable

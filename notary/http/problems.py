@@ -28,7 +28,7 @@ class NotAParty(NotaryError):
         self.notary = quote(notary_name, safe="")
         super().__init__(
             f"{why}: sign the call with a registered party's key, or show that key's certificate in the TLS handshake: see docs/http.md,"
-            " 'Who may read'"
+            " 'Access to reads'"
         )
 
 

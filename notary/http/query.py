@@ -1,4 +1,4 @@
-"""What may stand after the `?` of a call. Names that are not ours are passed over; a value that is none is `Malformed`."""
+"""The fields after the `?` of a call. Unknown names are skipped; an invalid value is `Malformed`."""
 
 from urllib.parse import parse_qsl
 

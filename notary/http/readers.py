@@ -1,4 +1,4 @@
-"""The check that a party makes a call, where the operator keeps decisions for the parties (`[http] reads`, docs/http.md, Who may read)."""
+"""The check that a party makes a call, where the operator keeps decisions for the parties (docs/http.md, Access to reads)."""
 
 from collections.abc import Callable
 from functools import lru_cache

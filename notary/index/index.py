@@ -278,7 +278,7 @@ class Index:
         compared, before, held = self._compared, self._compared_before, self._open_before
         places = self._places(ready, outcomes)
         if places and places[0][0].offset < compared.offset_next:
-            held = held or (None if compared.dispute is None else compared)
+            held = held or (None if compared.disagreement is None else compared)
             compared = before
         covered = 0
         if ready.effects:
@@ -544,7 +544,7 @@ def _rows_with(meta: Family, prefix: bytes) -> list[tuple[bytes, bytes]]:
 
 def _quarantined_text(directory: Path, why: str) -> str:
     return (
-        f"the index {directory} is condemned: {why}. It never answers again: keep it aside as evidence and let this worker replay the log"
+        f"the index {directory} is quarantined: {why}. It never answers again: move it away as evidence, and let this worker replay the log"
         " (docs/runbook.md, 'The roots of two workers differ')"
     )
 

@@ -98,7 +98,7 @@ class IndexView:
         suspected = ", ".join(sorted(self.joiner_state().suspicions))
         return (
             agreement.quarantined
-            or ("its root differs from another worker's" if agreement.dispute else "")
+            or ("its root differs from another worker's" if agreement.disagreement else "")
             or (f"{suspected} knew another history" if suspected else "")
         )
 

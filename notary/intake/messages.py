@@ -21,7 +21,7 @@ class AcceptorSettings(msgspec.Struct, frozen=True):
     http: HttpSettings
     """Its connections are those of this process."""
     bytes_max: int
-    """Of the bodies that it reads at a time."""
+    """The bytes of bodies that it may hold at one time."""
     log_level: str
     log_json: bool
     tls: TlsFiles | None = None

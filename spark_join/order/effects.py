@@ -18,7 +18,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 
-from spark_join.constants import ELECTORATE_MS, FORMAT_VERSION, HASH_BYTES, SENT_AT_AHEAD_MAX_MS, VIEWS_KEPT
+from spark_join.constants import FORMAT_VERSION, HASH_BYTES, SENT_AT_AHEAD_MAX_MS, VIEWS_KEPT, VOTERS_MS
 from spark_join.order.identity import Identity
 
 NO_SEQUENCE: Final = bytes(8)
@@ -233,10 +233,10 @@ class Effects:
         return None if verdict.view in (OWN, BEYOND) else "view"
 
     def _activate(self, row: Row, verdict: AppliedRecord) -> str | None:
-        since_ms = self.carry.log_time_ms - ELECTORATE_MS
-        electorate = [each for each in self._current.values() if each.active_at_ms >= since_ms]
+        since_ms = self.carry.log_time_ms - VOTERS_MS
+        voters = [each for each in self._current.values() if each.active_at_ms >= since_ms]
         version = row["format_version"]
-        is_readable = version > FORMAT_VERSION and all(each.format_version >= version for each in electorate)
+        is_readable = version > FORMAT_VERSION and all(each.format_version >= version for each in voters)
         return None if is_readable else "version"
 
     def _genesis(self, row: Row, verdict: AppliedRecord) -> str | None:

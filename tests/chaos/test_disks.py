@@ -100,7 +100,7 @@ async def test_a_worker_stops_on_a_damaged_index(scene: Scene, chaos: ChaosFlags
         assert await b.ended() == 2
         scene.note(b.messages.strip().splitlines()[-1])
         assert "the index" in b.messages
-        assert any(said in b.messages for said in ("does not open", "cannot be read", "is corrupt", "condemned"))
+        assert any(said in b.messages for said in ("does not open", "cannot be read", "is corrupt", "quarantined"))
         assert "nobody foresaw" not in b.messages
         shutil.move(scene.notary.directory / "index" / "b", scene.notary.directory / "b.damaged")
         scene.begin("b")

@@ -69,7 +69,7 @@ async def attack(wanted: Attack) -> dict[str, Tally]:
         await over.wait()
         until_s = loop.time() + wanted.ended_s_max
         while loop.time() < until_s and {name for name, tally in tallies.items() if KINDS[name].ended and not tally.ended}:  # noqa: ASYNC110
-            await asyncio.sleep(0.1)  # nobody is told of a count
+            await asyncio.sleep(0.1)  # no event signals a count
         for each in clients:
             each.cancel()
     return tallies

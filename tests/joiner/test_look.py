@@ -358,7 +358,7 @@ def test_a_look_begins_before_all_that_a_copy_may_stand_in_for() -> None:
 
 
 def test_a_copy_of_the_last_that_waits_does_not_hide_another_before_it() -> None:
-    """Of what waits, the ordering topic's records are all compared; of a payload partition the last ones of one append time."""
+    """All waiting records of the ordering topic are compared; of a payload partition only the last ones of one append time."""
     at_one_time = [Record(0, offset, 1_000, b"key", b"value") for offset in (7, 6, 5)]
     earlier = [Record(0, offset, 990 + offset, b"key", b"value") for offset in (3, 4)]
     others = [_record(1, 2), _record(1, 1), _record(1, 0), _record(ORDERING, 9), _record(ORDERING, 8), _record(ORDERING, 7)]

@@ -94,7 +94,7 @@ async def test_a_fill_is_signed_with_the_key_in_force() -> None:
     joiner = Joiner()
     joiner.step([history.genesis], 0)
     sender: Sender[object] = Sender(log, joiner, Keys(KEY), "w1", "0", SenderSettings(), QueueLimits(), lambda: 0, lambda: bytes(16))
-    sender.hold = lambda: "in doubt"
+    sender.hold = lambda: "suspended"
     sender._writer = await log.open_writer()
     sender._session = _Session(1, sender._writer, KEY)
     await sender.append_fill(FillWanted(1, 7, 8, bytes(32)))

@@ -47,8 +47,8 @@ async def test_key_rotated_under_load(notary: Notary) -> None:
     for worker in workers:
         await until(lambda worker=worker: rotated(worker))
         assert worker.process.poll() is None
-        assert await notary.metric(worker, 'notary_log_notices_total{kind="unsigned"}') >= 3
-        assert await notary.metric(worker, "notary_doubts_open ") == 0
+        assert await notary.metric(worker, 'notary_log_anomalies_total{kind="unsigned"}') >= 3
+        assert await notary.metric(worker, "notary_suspicions_open ") == 0
     await notary.check(*workers, forged=True)
 
 

@@ -40,7 +40,7 @@ async def test_a_retry_elsewhere_is_decided_when_a_worker_dies(notary: Notary, p
     back = await notary.start("a").ready()
     await notary.client.decide([back.url], notary.party.submission(spend(state("after"))))
     await notary.same_height(back, other)
-    dropped = await notary.metric(other, 'notary_log_notices_total{kind="orphan-dropped"}')
+    dropped = await notary.metric(other, 'notary_log_anomalies_total{kind="orphan-dropped"}')
     assert dropped == (point == "payload-sent")
     assert await notary.metric(other, "notary_buffered_records ") == 0
     for submission in before + fatal:

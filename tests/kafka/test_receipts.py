@@ -168,12 +168,12 @@ async def test_a_worker_that_is_wrong_stops_and_the_others_go_on(notary: Notary,
     sender = {"a": a, "c": c}[first]
     number = 0
     await unrecorded(notary, sender, spend(coin, content="second"))
-    while not await notary.says(c, 503, "condemned"):
+    while not await notary.says(c, 503, "quarantined"):
         number += 1
         await unrecorded(notary, sender if number < 20 else a, spend(state(f"more/{number}")))
         await asyncio.sleep(0.05)
-    assert await notary.metric(c, "notary_condemned ") == 1
-    await until(lambda: "is condemned: at " in c.messages)
+    assert await notary.metric(c, "notary_index_quarantined ") == 1
+    await until(lambda: "is quarantined: at " in c.messages)
     answer = await notary.http.get(c.url, f"/v1/states/{coin}")
     assert (answer.status, answer.json()["type"]) == (503, "/problems/not-ready")
     await notary.until_ready(a, b)
@@ -203,7 +203,7 @@ async def test_a_decision_that_was_changed_on_disk_quarantines_its_index(notary:
     changed = type(decision)(decision.position, key, Outcome.OUTSIDE_TIME_WINDOW, decision.log_time_ms)
     _alter(notary.directory / "index" / "b", DECISIONS, key, to_row(changed))
     b = notary.start("b", **OFTEN)
-    await until(lambda: "is condemned: " in b.messages)
+    await until(lambda: "is quarantined: " in b.messages)
     assert f"the decision at position {decision.position} is not the leaf" in b.messages
     b.process.terminate()
     assert await b.ended() == 2

@@ -165,9 +165,9 @@ async def test_forged_records_are_skipped_by_all_workers(notary: Notary) -> None
         await load_.until(100)
     await notary.same_height(*workers)
     for worker in workers:
-        assert await notary.metric(worker, 'notary_log_notices_total{kind="malformed"}') >= len(garbage) + 4
-        assert await notary.metric(worker, 'notary_log_notices_total{kind="unsigned"}') >= len(unsigned)
-        assert await notary.metric(worker, 'notary_log_notices_total{kind="foreign-view"}') == 0
+        assert await notary.metric(worker, 'notary_log_anomalies_total{kind="malformed"}') >= len(garbage) + 4
+        assert await notary.metric(worker, 'notary_log_anomalies_total{kind="unsigned"}') >= len(unsigned)
+        assert await notary.metric(worker, 'notary_log_anomalies_total{kind="foreign-view"}') == 0
         assert await notary.metric(worker, "notary_incarnation ") in (1, 2)
         assert (await notary.http.get(worker.url, f"/v1/transactions/{asked.ids[0]}")).status == 404
     await notary.check(*workers)
@@ -188,7 +188,7 @@ async def test_content_of_a_broken_worker(notary: Notary) -> None:
     await notary.client.decide(urls, notary.party.submission(spend(state("after"))))
     await notary.same_height(*workers)
     for worker in workers:
-        assert await notary.metric(worker, 'notary_log_notices_total{kind="bad-content"}') == 4
+        assert await notary.metric(worker, 'notary_log_anomalies_total{kind="bad-content"}') == 4
         assert (await notary.http.get(worker.url, f"/v1/transactions/{honest.ids[0]}")).status == 404
     decisions = await notary.check(*workers)
     assert len(decisions) == 1

@@ -1,7 +1,7 @@
 """`python -m tests.mutants`: break one line after the other, and see that the simulator notices within the seeds that the mutant states.
 
-It ends with 1 if one lives. What only the small scopes notice lives too, and is said; so does what never ends. Each mutant is a copy of the
-source tree in a folder of its own; the checkers and the simulator in it are the same.
+It ends with 1 if one survives. Mutants that only the small scopes notice, and those that never end, survive too and are reported. Each
+mutant is a copy of the source tree in a folder of its own; the checkers and the simulator in it are the same.
 """
 
 import argparse

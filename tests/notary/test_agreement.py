@@ -16,8 +16,8 @@ from tests.examples import some
 RIGHT, WRONG, OTHER = b"r" * 32, b"w" * 32, b"o" * 32
 
 
-def seen(name: str, root: bytes, size: int = 10, electorate: str = "abc", log_time_ms: int = 0, incarnation: int = 0) -> RootSeen:
-    return RootSeen(name, incarnation or ord(name[-1]), size, root, log_time_ms, frozenset(electorate))
+def seen(name: str, root: bytes, size: int = 10, voters: str = "abc", log_time_ms: int = 0, incarnation: int = 0) -> RootSeen:
+    return RootSeen(name, incarnation or ord(name[-1]), size, root, log_time_ms, frozenset(voters))
 
 
 def read(own: bytes, *records: RootSeen | VoteVoid, size: int = 10, name: str = "x") -> Agreement:
@@ -28,19 +28,23 @@ def read(own: bytes, *records: RootSeen | VoteVoid, size: int = 10, name: str = 
     return agreement
 
 
-def play(roots: Mapping[str, bytes], first: str, electorate: str | None = None, order: tuple[str, ...] = ()) -> dict[str, Agreement]:
+def play(roots: Mapping[str, bytes], first: str, voters: str | None = None, order: tuple[str, ...] = ()) -> dict[str, Agreement]:
     """`first` writes a checkpoint; then each worker that must vote does, in that order; all read the same log."""
     order = order or tuple(sorted(roots))
-    log = [seen(first, roots[first], electorate=electorate or "".join(roots))]
+    log = [seen(first, roots[first], voters=voters or "".join(roots))]
     while True:
         states = {name: read(root, *log, name=name) for name, root in roots.items()}
         voter = next(
-            (name for name in order if states[name].disputed and not states[name].quarantined and name not in states[name].votes.roots),
+            (
+                name
+                for name in order
+                if states[name].in_disagreement and not states[name].quarantined and name not in states[name].votes.roots
+            ),
             None,
         )
         if voter is None:
             return states
-        log.append(seen(voter, roots[voter], electorate=electorate or "".join(roots)))
+        log.append(seen(voter, roots[voter], voters=voters or "".join(roots)))
 
 
 def quarantined(states: Mapping[str, Agreement]) -> set[str]:
@@ -48,17 +52,17 @@ def quarantined(states: Mapping[str, Agreement]) -> set[str]:
 
 
 def silent(states: Mapping[str, Agreement]) -> set[str]:
-    return {name for name, state in states.items() if state.disputed}
+    return {name for name, state in states.items() if state.in_disagreement}
 
 
 def test_same_roots_are_agreed() -> None:
     """A checkpoint with our root records that both workers agree up to its size, and changes nothing else."""
     agreement = read(RIGHT, seen("a", RIGHT), seen("b", RIGHT, 9))
-    assert (agreement.agreed_size, agreement.dispute, agreement.quarantined) == (10, None, "")
+    assert (agreement.agreed_size, agreement.disagreement, agreement.quarantined) == (10, None, "")
     assert (agreement.incarnation_last, agreement.size_last) == (ord("b"), 10)
 
 
-def test_the_wrong_one_is_condemned_whoever_writes_first() -> None:
+def test_the_wrong_worker_is_quarantined_when_any_worker_writes_first() -> None:
     """The wrong worker writes first and is still the one quarantined: a rule `stop at another root` would stop all the right workers."""
     for first in "abc":
         for order in permutations("abc"):
@@ -75,15 +79,15 @@ def test_one_against_one_is_silence() -> None:
 
 
 def test_a_third_that_replays_settles_it() -> None:
-    """A third worker that replays the log votes when it reaches the disputed size, and the wrong worker is quarantined."""
-    states = play({"a": RIGHT, "b": WRONG, "d": RIGHT}, "b", electorate="ab", order=("a", "b", "d"))
+    """A third worker that replays the log votes when it reaches the size of the disagreement, and the wrong worker is quarantined."""
+    states = play({"a": RIGHT, "b": WRONG, "d": RIGHT}, "b", voters="ab", order=("a", "b", "d"))
     assert (silent(states), quarantined(states)) == ({"b"}, {"b"})
 
 
-def test_one_voice_condemns_nobody() -> None:
+def test_one_vote_quarantines_no_worker() -> None:
     """If only the writer was active, its root alone is no majority: its own replay is not quarantined by its earlier wrong root."""
-    agreement = read(RIGHT, seen("a", WRONG, electorate="a"))
-    assert agreement.disputed
+    agreement = read(RIGHT, seen("a", WRONG, voters="a"))
+    assert agreement.in_disagreement
     assert not agreement.quarantined
 
 
@@ -105,9 +109,9 @@ def test_two_equal_roots_of_three_win() -> None:
 
 def test_first_vote_of_a_name_counts() -> None:
     """Only the first vote of a worker counts: it can neither outvote others by writing again nor change its vote."""
-    votes = [seen("c", WRONG, electorate="abc")] * 5
+    votes = [seen("c", WRONG, voters="abc")] * 5
     agreement = read(RIGHT, *votes, seen("c", RIGHT))
-    assert agreement.disputed
+    assert agreement.in_disagreement
     assert agreement.votes.roots == {"c": WRONG}
 
 
@@ -115,10 +119,10 @@ def test_a_checkpoint_ahead_is_compared_when_we_get_there() -> None:
     """A root of a size that this worker has not reached is kept, and compared when it gets there."""
     ahead = seen("c", WRONG, 12)
     agreement = read(RIGHT, ahead)
-    assert (agreement.pending, agreement.disputed) == ((ahead,), False)
-    assert not observe(agreement, [], "x", 11, lambda _: RIGHT).disputed
+    assert (agreement.pending, agreement.in_disagreement) == ((ahead,), False)
+    assert not observe(agreement, [], "x", 11, lambda _: RIGHT).in_disagreement
     reached = observe(agreement, [], "x", 12, lambda _: RIGHT)
-    assert reached.disputed
+    assert reached.in_disagreement
     assert reached.pending == ()
 
 
@@ -139,7 +143,7 @@ def test_no_later_checkpoint_ends_a_quarantine() -> None:
     )
 
 
-def test_the_first_differing_size_is_told_as_far_as_it_is_known() -> None:
+def test_the_message_bounds_the_first_differing_position() -> None:
     """The message names the positions between the last agreed size and the first that differs."""
     agreement = observe(Agreement(), [(seen("a", RIGHT, 4), 10)], "x", 10, lambda _: RIGHT)
     for record in (seen("a", RIGHT, 9), seen("b", RIGHT, 9)):
@@ -155,10 +159,10 @@ def test_a_worker_that_agrees_with_itself_has_agreed_with_nobody() -> None:
     assert read(RIGHT, seen("a", RIGHT), name="b").agreed_size == 10
 
 
-def test_a_dispute_names_who_has_said_what() -> None:
+def test_a_root_disagreement_renders_each_vote() -> None:
     """The report shows each root with its workers, and the workers that have not voted."""
     text = read(RIGHT, seen("c", WRONG), seen("a", RIGHT)).votes.rendered()
-    assert text == f"at 10 decisions 'a': {RIGHT.hex()}; 'c': {WRONG.hex()}; not heard yet: 'b'"
+    assert text == f"at 10 decisions 'a': {RIGHT.hex()}; 'c': {WRONG.hex()}; no vote yet: 'b'"
 
 
 def test_turns_go_round() -> None:
@@ -176,8 +180,8 @@ def test_turns_go_round() -> None:
 @settings(max_examples=some(300), deadline=None)
 def test_splitting_the_steps_changes_nothing(names: list[str], records: list[tuple[str, int, bool]], cuts: list[int]) -> None:
     """The split of records into steps, with a store between them, does not change the result; a right majority is never quarantined."""
-    electorate = "".join(sorted({*names, "a", "b", "c"}))
-    history = [seen(name, RIGHT if name in "abc" or right else WRONG, size, electorate) for name, size, right in records]
+    voters = "".join(sorted({*names, "a", "b", "c"}))
+    history = [seen(name, RIGHT if name in "abc" or right else WRONG, size, voters) for name, size, right in records]
     one_by_one = read(RIGHT, *history, size=12)
     agreement = Agreement()
     for start, end in zip([0, *sorted(cuts)], [*sorted(cuts), len(history)], strict=True):
@@ -192,7 +196,7 @@ def test_names_out_of_the_log_are_quoted() -> None:
     """A worker name from the log is escaped and shortened in messages, since anyone who may register chooses its text."""
     many = "".join(map(chr, range(200, 400)))
     names = ["\x1b[31m\nall is well", *[f"x{number}" for number in range(50)]]
-    text = read(RIGHT, *[seen(name, WRONG, electorate=many) for name in names]).votes.rendered()
+    text = read(RIGHT, *[seen(name, WRONG, voters=many) for name in names]).votes.rendered()
     assert "\x1b" not in text
     assert "\n" not in text
     assert "more" in text
@@ -201,18 +205,18 @@ def test_names_out_of_the_log_are_quoted() -> None:
 def test_what_is_settled_stays_settled() -> None:
     """A repeated vote does not open a settled size again, even with more voters by then; a worker that differs later is only outvoted."""
     agreement = read(RIGHT, seen("c", WRONG), seen("a", RIGHT), seen("b", RIGHT))
-    assert not agreement.disputed
-    for late in (seen("a", RIGHT, electorate="abcdefgh"), seen("d", WRONG, electorate="abcdefgh")):
+    assert not agreement.in_disagreement
+    for late in (seen("a", RIGHT, voters="abcdefgh"), seen("d", WRONG, voters="abcdefgh")):
         agreement = observe(agreement, [(late, 10)], "b", 10, lambda _: RIGHT)
-        assert not agreement.disputed
+        assert not agreement.in_disagreement
         assert not agreement.quarantined
 
 
-def test_a_vote_said_again_carries_the_newer_electorate() -> None:
+def test_a_repeated_vote_renews_the_voters() -> None:
     """A worker that left for good and was fenced stops blocking once the votes are repeated: these count the voters of that time."""
-    agreement = read(RIGHT, *[seen(name, root, electorate="abcdefg") for name, root in (("c", WRONG), ("a", RIGHT), ("b", RIGHT))])
-    assert agreement.disputed
-    assert not observe(agreement, [(seen("a", RIGHT, electorate="abc"), 10)], "b", 10, lambda _: RIGHT).disputed
+    agreement = read(RIGHT, *[seen(name, root, voters="abcdefg") for name, root in (("c", WRONG), ("a", RIGHT), ("b", RIGHT))])
+    assert agreement.in_disagreement
+    assert not observe(agreement, [(seen("a", RIGHT, voters="abc"), 10)], "b", 10, lambda _: RIGHT).in_disagreement
 
 
 def _settled(*more: RootSeen | VoteVoid) -> Agreement:
@@ -224,46 +228,46 @@ def _settled(*more: RootSeen | VoteVoid) -> Agreement:
 def test_a_late_copy_opens_nothing_after_another_size_was_compared() -> None:
     """A settled size stays settled when the outvoted worker's checkpoint appears again, also after other sizes were compared."""
     agreement = _settled(seen("a", RIGHT, 12), seen("b", RIGHT, 15), seen("c", WRONG))
-    assert (agreement.disputed, agreement.quarantined, agreement.votes.size) == (False, "", 15)
+    assert (agreement.in_disagreement, agreement.quarantined, agreement.votes.size) == (False, "", 15)
     again = observe(agreement, [(seen("c", WRONG, 12), 20), (seen("c", WRONG, 10), 20)], "b", 20, lambda _: RIGHT)
-    assert not again.disputed
+    assert not again.in_disagreement
 
 
 def test_an_older_incarnation_of_who_was_outvoted_opens_nothing() -> None:
     """Copies of checkpoints of an earlier incarnation of the outvoted worker open no disagreement."""
-    assert not _settled(seen("a", RIGHT, 12), seen("c", OTHER, 4, incarnation=1)).disputed
+    assert not _settled(seen("a", RIGHT, 12), seen("c", OTHER, 4, incarnation=1)).in_disagreement
 
 
 def test_a_new_incarnation_of_who_was_outvoted_is_heard() -> None:
     """A worker that was outvoted and has replayed the log votes again; a new difference then opens a disagreement."""
-    assert _settled(seen("a", RIGHT, 12), seen("c", WRONG, 14, incarnation=200)).disputed
-    assert not _settled(seen("a", RIGHT, 12), seen("c", RIGHT, 14, incarnation=200)).disputed
+    assert _settled(seen("a", RIGHT, 12), seen("c", WRONG, 14, incarnation=200)).in_disagreement
+    assert not _settled(seen("a", RIGHT, 12), seen("c", RIGHT, 14, incarnation=200)).in_disagreement
 
 
 def test_an_earlier_difference_of_who_was_outvoted_is_answered() -> None:
     """A vote of the outvoted worker at a smaller size opens a disagreement there: it waits for our vote, and is then quarantined."""
     agreement = _settled(seen("a", RIGHT, 12), seen("c", WRONG, 7))
-    assert (agreement.disputed, agreement.votes.size) == (True, 7)
+    assert (agreement.in_disagreement, agreement.votes.size) == (True, 7)
     agreement = observe(agreement, [(seen("a", RIGHT, 7), 20), (seen("b", RIGHT, 7), 20)], "b", 20, lambda _: RIGHT)
-    assert not agreement.disputed
+    assert not agreement.in_disagreement
     for size in (7, 9, 10, 14):
-        assert not observe(agreement, [(seen("c", WRONG, size), 20)], "b", 20, lambda _: RIGHT).disputed
+        assert not observe(agreement, [(seen("c", WRONG, size), 20)], "b", 20, lambda _: RIGHT).in_disagreement
 
 
 def test_a_vote_of_who_is_retired_is_void() -> None:
     """The owner retires the wrong one of two workers: its vote is void, it is no longer a voter, and the other serves again."""
-    one_against_one = [seen("a", RIGHT, electorate="ab"), seen("b", WRONG, electorate="ab")]
-    assert read(RIGHT, *one_against_one, name="a").disputed
+    one_against_one = [seen("a", RIGHT, voters="ab"), seen("b", WRONG, voters="ab")]
+    assert read(RIGHT, *one_against_one, name="a").in_disagreement
     agreement = read(RIGHT, *one_against_one, VoteVoid("b"), name="a")
-    assert (agreement.disputed, agreement.quarantined) == (False, "")
+    assert (agreement.in_disagreement, agreement.quarantined) == (False, "")
     assert agreement.votes.roots == {"a": RIGHT}
 
 
 def test_who_is_retired_blocks_no_majority() -> None:
     """A voter that is gone blocks a majority; once the owner retires it, the votes so far are enough."""
-    votes = [seen(name, root, electorate="abcd") for name, root in (("c", WRONG), ("a", RIGHT), ("b", RIGHT))]
-    assert read(RIGHT, *votes, name="a").disputed
-    assert not read(RIGHT, *votes, VoteVoid("d"), name="a").disputed
+    votes = [seen(name, root, voters="abcd") for name, root in (("c", WRONG), ("a", RIGHT), ("b", RIGHT))]
+    assert read(RIGHT, *votes, name="a").in_disagreement
+    assert not read(RIGHT, *votes, VoteVoid("d"), name="a").in_disagreement
     assert read(WRONG, *votes, VoteVoid("d"), name="c").quarantined
 
 
@@ -271,10 +275,10 @@ def test_a_vote_ahead_of_our_tree_is_void_too() -> None:
     """A checkpoint of a size that this worker has not reached is dropped when its writer is retired."""
     agreement = read(RIGHT, seen("c", WRONG, 12), VoteVoid("c"))
     assert agreement.pending == ()
-    assert not observe(agreement, [], "x", 12, lambda _: RIGHT).disputed
+    assert not observe(agreement, [], "x", 12, lambda _: RIGHT).in_disagreement
 
 
-def test_a_void_without_a_dispute_changes_nothing() -> None:
+def test_a_void_vote_without_a_disagreement_changes_nothing() -> None:
     """Retiring a worker that agreed with us, or has not voted, changes nothing; a quarantined index stays quarantined."""
     agreement = read(RIGHT, seen("a", RIGHT))
     for name in ("a", "nobody"):
@@ -311,11 +315,11 @@ class Simulated:
         self.read = min(len(log), self.read + count)
         self.agreement = observe(self.agreement, seen_here, self.name, self.size(), self.root_at)
 
-    def vote(self, electorate: frozenset[str]) -> RootSeen | None:
+    def vote(self, voters: frozenset[str]) -> RootSeen | None:
         votes = self.agreement.votes
-        if not self.agreement.disputed or self.agreement.quarantined or self.name in votes.roots:
+        if not self.agreement.in_disagreement or self.agreement.quarantined or self.name in votes.roots:
             return None
-        return RootSeen(self.name, ord(self.name), votes.size, self.root_at(votes.size), 0, electorate)
+        return RootSeen(self.name, ord(self.name), votes.size, self.root_at(votes.size), 0, voters)
 
 
 @pytest.mark.seconds
@@ -329,7 +333,7 @@ def test_one_wrong_worker_is_always_quarantined_and_no_other(names: str, histori
     """
     for seed in histories:
         draw = random.Random(f"{names}/{seed}")
-        electorate = frozenset(names)
+        voters = frozenset(names)
         wrong_one = draw.choice(names)
         workers = [Simulated(name, draw.randint(0, 12) if name == wrong_one else None, draw.choice([0, 0, 1, 3])) for name in names]
         log: list[int | RootSeen] = []
@@ -337,20 +341,20 @@ def test_one_wrong_worker_is_always_quarantined_and_no_other(names: str, histori
             worker = draw.choice(workers)
             worker.step(log, draw.randint(1, 4))
             behind = worker.read < len(log)
-            if vote := worker.vote(electorate):
+            if vote := worker.vote(voters):
                 if vote not in log and draw.random() < 0.7:
                     log.append(vote)
-            elif moment < 300 and not worker.agreement.disputed and draw.random() < 0.3:
+            elif moment < 300 and not worker.agreement.in_disagreement and draw.random() < 0.3:
                 log.append(draw.randint(1, 3))
-            elif moment < 300 and not worker.agreement.disputed and not behind and draw.random() < 0.5:
-                log.append(RootSeen(worker.name, ord(worker.name), worker.size(), worker.root_at(worker.size()), 0, electorate))
+            elif moment < 300 and not worker.agreement.in_disagreement and not behind and draw.random() < 0.5:
+                log.append(RootSeen(worker.name, ord(worker.name), worker.size(), worker.root_at(worker.size()), 0, voters))
         # Faults end here: all workers read to the end and vote, and the serving workers write checkpoints again.
         for _ in range(40):
             for worker in workers:
                 worker.step(log, 10_000)
-                if (vote := worker.vote(electorate)) is not None:
+                if (vote := worker.vote(voters)) is not None:
                     log.append(vote)
-                elif not worker.agreement.disputed:
-                    log += [1, RootSeen(worker.name, ord(worker.name), worker.size(), worker.root_at(worker.size()), 0, electorate)]
+                elif not worker.agreement.in_disagreement:
+                    log += [1, RootSeen(worker.name, ord(worker.name), worker.size(), worker.root_at(worker.size()), 0, voters)]
         assert {worker.name for worker in workers if worker.agreement.quarantined} == {wrong_one}, seed
-        assert {worker.name for worker in workers if worker.agreement.disputed} == {wrong_one}, seed
+        assert {worker.name for worker in workers if worker.agreement.in_disagreement} == {wrong_one}, seed

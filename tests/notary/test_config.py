@@ -121,7 +121,7 @@ def test_a_number_out_of_range(tmp_path: Path, text: str, said: str) -> None:
     assert str(wrong.value) == f"{tmp_path / 'notary.toml'}: {said}"
 
 
-def test_a_choice_that_is_none_is_told_the_choices(tmp_path: Path) -> None:
+def test_the_error_for_an_invalid_choice_lists_the_choices(tmp_path: Path) -> None:
     """The error names the file or variable, the value, and what may stand there."""
     file = tmp_path / "notary.toml"
     file.write_text('name = "n"\norigin = "o"\n[http]\nreads = "all"\n')
@@ -222,14 +222,14 @@ def test_no_setting_has_a_name_that_a_service_could_make(tmp_path: Path) -> None
         ("[indx]\na = 1", "top level: indx names no setting; the nearest that does is index. See"),
     ],
 )
-def test_an_unknown_key_is_told_with_the_nearest_setting(tmp_path: Path, more: str, said: str) -> None:
+def test_the_error_for_an_unknown_key_names_the_nearest_setting(tmp_path: Path, more: str, said: str) -> None:
     """The error for a misspelt key suggests the nearest setting."""
     (tmp_path / "notary.toml").write_text(f'name = "N"\norigin = "o"\n{more}\n')
     with pytest.raises(ConfigurationError, match=re.escape(said)):
         load(tmp_path / "notary.toml")
 
 
-def test_an_unknown_variable_is_told_with_the_nearest_setting(tmp_path: Path) -> None:
+def test_the_error_for_an_unknown_variable_names_the_nearest_setting(tmp_path: Path) -> None:
     """The error for an unknown variable suggests the nearest setting."""
     for variable, nearest in (("NOTARY_HTTP_LISEN", "NOTARY_HTTP_LISTEN"), ("NOTARY_LOGLEVEL", "NOTARY_WORKER_LOG_LEVEL")):
         with pytest.raises(ConfigurationError, match=rf"{variable} names no setting; the nearest that does is {nearest}\."):

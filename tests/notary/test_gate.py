@@ -331,7 +331,7 @@ async def test_tickets_open_no_more_than_the_last_part(shared: Gate, queue: Subm
     """A party with many tickets leaves the others their room."""
     gathered = [fill(shared, queue).ticket for _ in range(100)]
     before = queue.pending_requests
-    clock.now_s += 2  # what is told where nothing is known of the rate
+    clock.now_s += 2  # the Retry-After of a worker whose rate is not known yet
     for ticket in gathered:
         with contextlib.suppress(Overloaded):
             queue.put(shared.admit(KNOWN.body(spend()), ticket))

@@ -107,7 +107,7 @@ def test_a_life_that_ends_fatally(own_directory: NotaryDirectory, bank: Bank, no
     assert process.ready_line == f"notary worker worker-1 ready at {process.url}\n"
     process.signal(signal.SIGHUP)
     assert httpx.get(f"{process.url}/v1/states/{format_state(state)}", trust_env=False).status_code == 503
-    while "is condemned" not in process.stderr():
+    while "is quarantined" not in process.stderr():
         time.sleep(0.02)
     process.signal(signal.SIGTERM)
     assert process.process.wait(EXIT_S_MAX) == 2
@@ -116,7 +116,7 @@ def test_a_life_that_ends_fatally(own_directory: NotaryDirectory, bank: Bank, no
     assert of["registered"]["worker"] == "worker-1"
     assert of["registered"]["incarnation"] == 2
     assert of["parties read"]["parties"] == 1
-    (fatal,) = [line for line in returned if "is condemned: " in line["message"]]
+    (fatal,) = [line for line in returned if "is quarantined: " in line["message"]]
     assert fatal["level"] == "error"
     # An acceptor process reads the parties by itself.
     assert Counter((line["logger"], line["message"]) for line in returned if line["message"] != "parties read").most_common(1)[0][1] == 1

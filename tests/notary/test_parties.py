@@ -128,7 +128,7 @@ def test_a_directory_that_cannot_be_written_is_an_error(tmp_path: Path) -> None:
 
 
 def test_the_keys_are_those_of_the_parties(file: Path) -> None:
-    """As DER, and as the file is now: whoever leaves it has no key there any more."""
+    """The keys are DER, and those of the file as it is now: a removed party has none."""
     known, bank = Parties(file), Bank("O=B", p256=True)
     key = bank.key.public_key().public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo)
     assert not known.has_key(key)

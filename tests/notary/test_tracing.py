@@ -160,7 +160,7 @@ async def test_from_client_to_decision(
         with Asking(process.url) as asking:
             for more in ({}, {"traceparent": NOT_SAMPLED}, {"traceparent": "00-nonsense-01"}):
                 assert asking.post(bank.body(spend()), **more).status_code == 200
-            assert asking.metric("notary_spans_dropped") == 0
+            assert asking.metric("notary_spans_dropped_total") == 0
         assert process.stop() == 0
     assert collector.services == {"notary"}
     submissions = {span.trace_id: span for span in collector.named("submission")}
@@ -217,9 +217,9 @@ def test_a_collector_that_is_away(
     with Asking(process.url) as asking:
         for _ in range(10):
             asking.decide(bank, spend())
-        while asking.metric("notary_spans_dropped") < 10 * (2 + len(PARTS)) - 8:
+        while asking.metric("notary_spans_dropped_total") < 10 * (2 + len(PARTS)) - 8:
             pass
-        assert asking.metric("notary_spans_exported") == 0
+        assert asking.metric("notary_spans_exported_total") == 0
         assert asking.http.get("/readyz").status_code == 200
     assert process.stop() == 0
 

@@ -98,7 +98,7 @@ def test_they_accept_our_receipts(ask: Ask) -> None:
 
 
 def test_they_refuse_what_we_refuse(ask: Ask) -> None:
-    """They reject the same receipts for the next decision, or with a changed hash, index, size, root or key, or cut short."""
+    """They reject the same receipts for the next decision, or with a changed hash, index, size, root or key, or truncated."""
     questions = []
     for size, position in places(200, 2):
         receipt = notary().receipt(position, size)

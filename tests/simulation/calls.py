@@ -48,7 +48,7 @@ SUSPENDED: Final = (
     "while this worker replayed the log",
     "workers have different roots",
     "this worker's index could not be written",
-    "this worker's index is condemned",
+    "this worker's index is quarantined",
 )
 
 

@@ -206,7 +206,7 @@ class Faults:
             await asyncio.sleep(0.1)
             for process in world.processes():
                 agreement = None if process.worker is None else process.worker.index.agreement
-                for name, (incarnation, size) in () if agreement is None or agreement.disputed else agreement.outvoted.items():
+                for name, (incarnation, size) in () if agreement is None or agreement.in_disagreement else agreement.outvoted.items():
                     slot = next(slot for slot in world.slots if slot.name == name)
                     slot.down = True  # its operator delays the restart
                     if agreement is None or agreement.votes.size <= size:

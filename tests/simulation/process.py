@@ -309,7 +309,7 @@ class Process:
             self.problems.append(wrong)
         self._restore_joiner(self.worker.driver.joiner)
         agreement = self.worker.index.agreement
-        for name in agreement.votes.incarnations if agreement.disputed else ():
+        for name in agreement.votes.incarnations if agreement.in_disagreement else ():
             incarnation, size = agreement.outvoted.get(name, (0, 0))
             if agreement.votes.incarnations[name] == incarnation and agreement.votes.size >= size:
                 self.problems.append(f"a vote of {name} that was outvoted at {size} decisions opens a root disagreement again")
@@ -335,7 +335,7 @@ class Process:
         if path == "/v1/submissions" and self.wrong_clock():
             self.problems.append("it takes in a submission while its clock is wrong by years")
         agreement = None if self.worker is None else self.worker.index.agreement
-        if agreement is not None and (agreement.disputed or agreement.quarantined) and path.startswith(DECISION_PATHS):
+        if agreement is not None and (agreement.in_disagreement or agreement.quarantined) and path.startswith(DECISION_PATHS):
             self.problems.append(f"it answers {path}, and should not: {agreement.quarantined or agreement.votes.rendered()}")
 
     def _answer(

@@ -18,7 +18,9 @@ Place = tuple[int, int | None, int]
 """Offset, writer, and the number of records in effect there."""
 
 
-def _told(spark: SparkSession, ordering: list[int], payload: list[tuple[int, int]], ends: list[tuple[str, int, int, int]]) -> list[Row]:
+def _anomalies(
+    spark: SparkSession, ordering: list[int], payload: list[tuple[int, int]], ends: list[tuple[str, int, int, int]]
+) -> list[Row]:
     """Returns the gaps of ordering records and payload records (partition, offset).
 
     `ends`: the offsets just before and just behind the records that each partition should have.
@@ -35,7 +37,7 @@ def test_what_is_gone_from_the_ends(spark: SparkSession) -> None:
     Behind the last record there may be a transaction's marker, which no reader can distinguish from a gap.
     """
     ends = [("ordering", 0, 4, 9), ("payload", 0, -1, 2), ("payload", 1, -1, 3), ("payload", 2, 5, 6)]
-    assert [(row.offset, row.found) for row in _told(spark, [6, 7], [(0, 0), (0, 1)], ends)] == [
+    assert [(row.offset, row.found) for row in _anomalies(spark, [6, 7], [(0, 0), (0, 1)], ends)] == [
         (None, "offsets 0 to 2 of payload partition 1 are not there"),
         (5, "offsets 5 to 5 of the ordering topic are not there"),
         (8, "offsets 8 to 8 of the ordering topic are not there"),
@@ -69,9 +71,9 @@ def test_an_offset_that_is_there_twice(spark: SparkSession) -> None:
     """A duplicate offset does not replace a missing one; the log cannot be verified, because the right record is unknown."""
     ends = [("ordering", 0, -1, 3), ("payload", 0, -1, 4)]
     with pytest.raises(CouldNotVerify, match="offset 1 of payload partition 0 is there more than once"):
-        _told(spark, [0, 1, 2], [(0, 0), (0, 1), (0, 1), (0, 3)], ends)
+        _anomalies(spark, [0, 1, 2], [(0, 0), (0, 1), (0, 1), (0, 3)], ends)
     with pytest.raises(CouldNotVerify, match="offset 2 of ordering partition 0 is there more than once"):
-        _told(spark, [0, 2, 2], [(0, 0), (0, 1), (0, 2), (0, 3)], ends)
+        _anomalies(spark, [0, 2, 2], [(0, 0), (0, 1), (0, 2), (0, 3)], ends)
 
 
 def _row(offset: int, writer: int | None, seen_here: int, view: str = "foreign") -> tuple[object, ...]:

@@ -18,7 +18,7 @@ def test_constants_are_the_notarys() -> None:
     """Both sides have the same constants: a change on one side alone would make every log look wrong."""
     assert frozenset({constants.FORMAT_VERSION}) == ordering.records.ACTIVE_AT_START
     assert constants.SENT_AT_AHEAD_MAX_MS == joiner.core.SENT_AT_AHEAD_MAX_MS
-    assert constants.ELECTORATE_MS == joiner.core.VOTERS_MS
+    assert constants.VOTERS_MS == joiner.core.VOTERS_MS
     assert constants.VIEWS_KEPT == joiner.history.HISTORY_KEPT
     domains = (ordering.signatures._RECORD_HEAD, ordering.signatures._FILL_HEAD, ordering.signatures._KEY_HEAD)
     assert domains == (constants.RECORD_DOMAIN, constants.FILL_DOMAIN, constants.LOG_KEY_DOMAIN)

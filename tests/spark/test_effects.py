@@ -90,7 +90,7 @@ def test_vectors_in_two_runs() -> None:
         assert second.encoded() == whole.encoded()
 
 
-def _told(applied: Applied) -> tuple[object, ...]:
+def _effect_of(applied: Applied) -> tuple[object, ...]:
     """Returns the replay's outcome of a record. A checkpoint never takes effect, so the replay has a reason for each."""
     view = {Seen.OWN: "own", Seen.FOREIGN: "foreign", None: None}.get(applied.view, "old")
     return (applied.why_not is None, applied.why_not in (None, Why.CHECKPOINT), view)
@@ -121,7 +121,7 @@ def test_random_logs_have_the_effects_of_the_replay(seed: int) -> None:
     identity, rows = _rows(log.streams)
     effects = Effects(identity, b"")
     applied = [effects.apply(row) for row in rows[: len(replayed.records)]]
-    assert [_found(each) for each in applied] == [_told(each) for each in replayed.records]
+    assert [_found(each) for each in applied] == [_effect_of(each) for each in replayed.records]
     assert _carried(effects) == _expected(replayed)
     later = [effects.apply(row) for row in rows[len(replayed.records) :]]
     if replayed.ended_by == "hole":

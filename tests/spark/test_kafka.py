@@ -67,7 +67,7 @@ def _later(spark: SparkSession, source: Kafka | Path, keys: Mapping[str, str], f
     return verify(spark, rest_of(log, known), known, keys, Stages(spark, stages))
 
 
-def _told(violations: Iterable[Mapping[str, Any]]) -> Planted:
+def _reported(violations: Iterable[Mapping[str, Any]]) -> Planted:
     """Returns the violations of the log, in the order of offsets."""
     return sorted([(row["type"], row["position"], row["offset"], row["id"]) for row in violations], key=itemgetter(2))
 
@@ -97,9 +97,9 @@ async def _traffic(notary: Notary, workers: Sequence[Worker], label: str) -> Non
         assert decided == decided[:1] * len(workers)
 
 
-async def _namesakes(notary: Notary, one: Worker, peer: Worker) -> Worker:
+async def _duplicate_names(notary: Notary, one: Worker, peer: Worker) -> Worker:
     """Run a second process with that name, so that each fences the other until one stops; returns the one that stays."""
-    rival = notary.start(one.name, process="namesake", index="elsewhere", **OFTEN)
+    rival = notary.start(one.name, process="duplicate", index="elsewhere", **OFTEN)
     async with Load(notary.client, notary.party, [one.url, rival.url, peer.url], seed=5):
         await until(lambda: any(worker.process.poll() is not None for worker in (one, rival)))
     (stays,) = [worker for worker in (one, rival) if worker.process.poll() is None]
@@ -145,8 +145,8 @@ async def test_log_of_real_workers(
         assert await notary.metric(other, "notary_batches_filled_total ") == 1
         await asyncio.sleep(0.5)
         await _traffic(notary, [other], "last")
-        await notary.until_metric(other, 'notary_log_notices_total{kind="orphan-dropped"}')
-        back = await _namesakes(notary, back, other)
+        await notary.until_metric(other, 'notary_log_anomalies_total{kind="orphan-dropped"}')
+        back = await _duplicate_names(notary, back, other)
         height = await notary.same_height(back, other)
         for worker in (back, other):
             await worker.stop()
@@ -215,10 +215,10 @@ async def test_log_of_real_workers(
         assert (report["continued_from"]["decisions"], report["decisions"]) == (monday.decided, height + 4)
         assert report["violations"] == {type_: 1 for type_, *_ in planted}
         assert report["skipped"]["signature"]["records"] == 1
-        assert _told(pq.read_table(tmp_path / "wednesday/violations").to_pylist()) == planted
+        assert _reported(pq.read_table(tmp_path / "wednesday/violations").to_pylist()) == planted
         assert await asyncio.to_thread(_archived, spark, kafka, folder)
         thursday = await asyncio.to_thread(_later, spark, folder, keys, tmp_path / "monday", tmp_path / "thursday")
-        assert _told(row.asDict() for row in thursday.violations.collect()) == planted
+        assert _reported(row.asDict() for row in thursday.violations.collect()) == planted
         assert await _shown("--config", notary.directory / "notary.toml") == await _shown("--archive", folder)
     finally:
         await notary.end()

@@ -90,15 +90,15 @@ def test_bar_on_a_terminal(spark: SparkSession, tmp_path: Path) -> None:
     assert progress.took_s.keys() == {"decisions"}
 
 
-@pytest.mark.parametrize(("quiet", "told"), [(False, "spark_join verify: one\nspark_join verify: two\n"), (True, "")])
-def test_stages_print_lines_without_a_terminal(spark: SparkSession, quiet: bool, told: str) -> None:
+@pytest.mark.parametrize(("quiet", "printed"), [(False, "spark_join verify: one\nspark_join verify: two\n"), (True, "")])
+def test_stages_print_lines_without_a_terminal(spark: SparkSession, quiet: bool, printed: str) -> None:
     """Without a terminal each stage prints a line, none when quiet; the times are measured in any case."""
     out = StringIO()
     progress = Progress(spark, "verify", quiet=quiet, out=out)
     progress("one")
     progress("two")
     progress.end()
-    assert out.getvalue() == told
+    assert out.getvalue() == printed
     assert list(progress.took_s) == ["one", "two"]
 
 

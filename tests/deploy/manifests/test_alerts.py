@@ -51,12 +51,12 @@ def _two(metric: str, first: str, second: str) -> tuple[tuple[str, str], ...]:
     return ((f'{metric}{{namespace="notary",pod="worker-0"}}', first), (f'{metric}{{namespace="notary",pod="worker-1"}}', second))
 
 
-def _notices(kind: str, values: str) -> tuple[tuple[str, str], ...]:
-    return ((f'notary_log_notices_total{{namespace="notary",pod="worker-0",kind="{kind}"}}', values),)
+def _anomalies(kind: str, values: str) -> tuple[tuple[str, str], ...]:
+    return ((f'notary_log_anomalies_total{{namespace="notary",pod="worker-0",kind="{kind}"}}', values),)
 
 
-def _lives(event: str, values: str) -> tuple[tuple[str, str], ...]:
-    return ((f'notary_lives_total{{namespace="notary",pod="worker-0",event="{event}"}}', values),)
+def _incarnation_events(event: str, values: str) -> tuple[tuple[str, str], ...]:
+    return ((f'notary_incarnation_events_total{{namespace="notary",pod="worker-0",event="{event}"}}', values),)
 
 
 def _answers(slow_per_step: int) -> tuple[tuple[str, str], ...]:
@@ -86,10 +86,10 @@ CASES = (
     Case("NotaryWorkerDown", False, "2m", (('up{job="notary/workers",pod="worker-0"}', "0x10 1x240"),)),
     _case("NotaryNotReady", fires=True, at="2m", notary_ready="1x6 0x240"),
     _case("NotaryNotReady", fires=False, at="2m", notary_ready="1x6 0x6 1x240"),
-    _case("NotaryCondemned", fires=True, at="1m", notary_condemned="0x6 1x240"),
-    _case("NotaryCondemned", fires=False, at="1m", notary_condemned="0x240"),
-    _case("NotaryRootsDisputed", fires=True, at="1m", notary_roots_disputed="0x3 1x240"),
-    _case("NotaryRootsDisputed", fires=False, at="1m", notary_roots_disputed="0x3 1x3 0x240"),
+    _case("NotaryIndexQuarantined", fires=True, at="1m", notary_index_quarantined="0x6 1x240"),
+    _case("NotaryIndexQuarantined", fires=False, at="1m", notary_index_quarantined="0x240"),
+    _case("NotaryRootsDisagree", fires=True, at="1m", notary_root_disagreement="0x3 1x240"),
+    _case("NotaryRootsDisagree", fires=False, at="1m", notary_root_disagreement="0x3 1x3 0x240"),
     Case(
         "NotaryRootsNotCompared", True, "15m", _two("notary_agreed_size", "5x240", "5x240") + _two("notary_positions", "5+1x240", "5+1x240")
     ),
@@ -111,11 +111,14 @@ CASES = (
     ),
     # A single worker has no other to compare with.
     _case("NotaryRootsNotCompared", fires=False, at="15m", notary_agreed_size="0x240", notary_positions="5+1x240"),
-    _case("NotaryRowsNotAudited", fires=True, at="15m", notary_audited_tiles="9x240", notary_positions="5x240", notary_condemned="0x240"),
-    _case(
-        "NotaryRowsNotAudited", fires=False, at="15m", notary_audited_tiles="9+1x240", notary_positions="5x240", notary_condemned="0x240"
+    *(
+        _case(alert, fires=fires, at="15m", notary_audited_tiles_total=tiles, notary_positions=positions, notary_index_quarantined="0x240")
+        for alert, fires, tiles, positions in (
+            ("NotaryRowsNotAudited", True, "9x240", "5x240"),
+            ("NotaryRowsNotAudited", False, "9+1x240", "5x240"),
+            ("NotaryRowsNotAudited", False, "0x240", "0x240"),
+        )
     ),
-    _case("NotaryRowsNotAudited", fires=False, at="15m", notary_audited_tiles="0x240", notary_positions="0x240", notary_condemned="0x240"),
     _case(
         "NotarySnapshotOverdue", fires=True, at="15m", notary_snapshot_age_seconds="100+5x240", notary_snapshot_interval_seconds="60x240"
     ),
@@ -128,8 +131,8 @@ CASES = (
     ),
     # No worker is to make any.
     _case("NotarySnapshotOverdue", fires=False, at="15m", notary_snapshot_age_seconds="0x240", notary_snapshot_interval_seconds="0x240"),
-    _case("NotarySnapshotsFail", fires=True, at="15m", notary_snapshots_failed="0x3 1x240"),
-    _case("NotarySnapshotsFail", fires=False, at="15m", notary_snapshots_failed="7x240"),
+    _case("NotarySnapshotsFail", fires=True, at="15m", notary_snapshots_failed_total="0x3 1x240"),
+    _case("NotarySnapshotsFail", fires=False, at="15m", notary_snapshots_failed_total="7x240"),
     _case("NotaryHoleStays", fires=True, at="1m", notary_hole="0x3 1x240"),
     _case("NotaryHoleStays", fires=False, at="1m", notary_hole="0x11 1 0x240"),
     _case("NotaryLoopIsHeld", fires=True, at="15m", notary_loop_turn_seconds="0.6x240"),
@@ -142,16 +145,16 @@ CASES = (
     Case("NotaryWorkersDriftApart", False, "15m", _two("notary_positions", "900000+100x240", "0+500x240")),
     _case("NotaryClockSkewed", fires=True, at="6m", notary_log_clock_skew_seconds="-11x240"),
     _case("NotaryClockSkewed", fires=False, at="6m", notary_log_clock_skew_seconds="9x240"),
-    *(Case("NotaryForeignRecords", True, "6m", _notices(kind, "0x60 0+1x240")) for kind in ("malformed", "unsigned", "bad-content")),
+    *(Case("NotaryForeignRecords", True, "6m", _anomalies(kind, "0x60 0+1x240")) for kind in ("malformed", "unsigned", "bad-content")),
     # The very first one: the series begins at 1.
-    Case("NotaryForeignRecords", True, "2m", _notices("unsigned", "_x20 1x240")),
-    Case("NotaryForeignRecords", False, "20m", _notices("unsigned", "_x20 1x240")),
-    Case("NotaryForeignRecords", False, "6m", _notices("skipped", "0+1x240")),
-    Case("NotaryForeignHistory", True, "6m", _notices("foreign-view", "0x60 0+1x240")),
-    Case("NotaryForeignHistory", True, "2m", _notices("foreign-view", "_x20 1x240")),
-    _case("NotaryForeignHistory", fires=True, at="1m", notary_doubts_open="1x240"),
-    Case("NotaryForeignHistory", False, "6m", _notices("unsigned", "0+1x240")),
-    _case("NotaryForeignHistory", fires=False, at="1m", notary_doubts_open="0x240"),
+    Case("NotaryForeignRecords", True, "2m", _anomalies("unsigned", "_x20 1x240")),
+    Case("NotaryForeignRecords", False, "20m", _anomalies("unsigned", "_x20 1x240")),
+    Case("NotaryForeignRecords", False, "6m", _anomalies("skipped", "0+1x240")),
+    Case("NotaryForeignHistory", True, "6m", _anomalies("foreign-view", "0x60 0+1x240")),
+    Case("NotaryForeignHistory", True, "2m", _anomalies("foreign-view", "_x20 1x240")),
+    _case("NotaryForeignHistory", fires=True, at="1m", notary_suspicions_open="1x240"),
+    Case("NotaryForeignHistory", False, "6m", _anomalies("unsigned", "0+1x240")),
+    _case("NotaryForeignHistory", fires=False, at="1m", notary_suspicions_open="0x240"),
     _case("NotaryTopicProblems", fires=True, at="1m", notary_topic_problems="2x240"),
     _case("NotaryTopicProblems", fires=False, at="1m", notary_topic_problems="0x240"),
     _case(
@@ -165,9 +168,9 @@ CASES = (
     ),
     _case("NotaryUnregisteredPayloads", fires=True, at="11m", notary_unregistered_bytes="1x240"),
     _case("NotaryUnregisteredPayloads", fires=False, at="11m", notary_unregistered_bytes="1x60 0 1x240"),
-    Case("NotaryWorkersFenced", True, "10m", _lives("fenced", "0x60 1 2 3 4 5x240")),
-    Case("NotaryWorkersFenced", False, "10m", _lives("fenced", "0x60 1x240")),
-    Case("NotaryWorkersFenced", False, "10m", _lives("registered", "0+1x240")),
+    Case("NotaryWorkersFenced", True, "10m", _incarnation_events("fenced", "0x60 1 2 3 4 5x240")),
+    Case("NotaryWorkersFenced", False, "10m", _incarnation_events("fenced", "0x60 1x240")),
+    Case("NotaryWorkersFenced", False, "10m", _incarnation_events("registered", "0+1x240")),
     _case("NotaryNearlyOverloaded", fires=True, at="2m", notary_pending_requests="33000x240", notary_capacity_requests_per_second="0x240"),
     _case(
         "NotaryNearlyOverloaded", fires=True, at="2m", notary_pending_requests="13000x240", notary_capacity_requests_per_second="5000x240"
@@ -236,7 +239,7 @@ def alerts(rules: str) -> dict[str, dict[str, object]]:
     return {rule["alert"]: rule for group in yaml.safe_load(rules)["groups"] for rule in group["rules"]}
 
 
-def judged(tools: Tools, rules: str, cases: tuple[Case, ...], folder: Path) -> subprocess.CompletedProcess[str]:
+def evaluated(tools: Tools, rules: str, cases: tuple[Case, ...], folder: Path) -> subprocess.CompletedProcess[str]:
     """Evaluate the cases with promtool: a file for each alert, because promtool evaluates all rules of a file at each step of each case."""
     files = []
     for alert, rule in alerts(rules).items():
@@ -264,7 +267,7 @@ def judged(tools: Tools, rules: str, cases: tuple[Case, ...], folder: Path) -> s
 
 def test_alerts_fire_and_do_not_fire(tools: Tools, rules: str, tmp_path: Path) -> None:
     """Each alert fires in its own case, and not in similar ones."""
-    done = judged(tools, rules, CASES, tmp_path)
+    done = evaluated(tools, rules, CASES, tmp_path)
     assert done.returncode == 0, done.stdout + done.stderr
 
 
@@ -278,7 +281,7 @@ def test_every_alert_has_its_cases(rules: str) -> None:
 def test_a_wrong_expectation_is_noticed(tools: Tools, rules: str, tmp_path: Path, case: Case) -> None:
     """Promtool fails when an alert does not do what a case expects."""
     wrong = Case(case.alert, not case.fires, case.at, case.series)
-    assert judged(tools, rules, (wrong,), tmp_path).returncode != 0
+    assert evaluated(tools, rules, (wrong,), tmp_path).returncode != 0
 
 
 def test_promtool_reads_the_rules(tools: Tools, rules: str) -> None:

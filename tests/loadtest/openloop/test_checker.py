@@ -26,8 +26,8 @@ def _first(
 ) -> tuple[int, int]:
     """Returns the place of the first decision with that reason that was returned once; `marked`: whether its request has a mark."""
     for number, (one, answers) in enumerate(run):
-        for at, told in enumerate(answers):
-            if told.reason == reason and not one.twice and (marked is None or marked == (at in one.marks)):
+        for at, returned in enumerate(answers):
+            if returned.reason == reason and not one.twice and (marked is None or marked == (at in one.marks)):
                 return number, at
     raise AssertionError(f"the load has no {reason}")
 
@@ -45,7 +45,7 @@ def test_an_honest_notary_is_clean(shuffled: bool) -> None:
     checker.settle()
     assert checker.violations == []
     assert {"committed", "input-conflict", "reference-conflict", "outside-time-window", "repeated"} <= checker.counts.keys()
-    assert checker.decided == len({told.transaction_id for _, answers in run for told in answers})
+    assert checker.decided == len({returned.transaction_id for _, answers in run for returned in answers})
 
 
 def test_a_double_spend_that_commits() -> None:
@@ -82,9 +82,9 @@ def test_conflicts_are_held_to_the_letter() -> None:
     """A conflict with another consumer than the real one is found."""
     run = _run()
     number, at = _first(run, "input-conflict")
-    told = run[number][1][at]
-    conflicts = tuple([replace(conflict, consumed_by="00" * 32) for conflict in told.conflicts])
-    run[number][1][at] = replace(told, conflicts=conflicts)
+    returned = run[number][1][at]
+    conflicts = tuple([replace(conflict, consumed_by="00" * 32) for conflict in returned.conflicts])
+    run[number][1][at] = replace(returned, conflicts=conflicts)
     assert any("the decisions before it make it" in text for text in checked(run))
 
 
@@ -123,8 +123,8 @@ def test_a_receipt_of_another_decision() -> None:
     honest = Honest()
     checker = Checker(verify=honest.verify)
     [one] = asked(1)
-    told = honest.answer(one, receipts=True)
-    checker.answered(one, [replace(told[0], receipt=told[1].receipt), *told[1:]], -1)
+    returned = honest.answer(one, receipts=True)
+    checker.answered(one, [replace(returned[0], receipt=returned[1].receipt), *returned[1:]], -1)
     assert any("does not verify: wrong-position" in text for text in checker.violations)
 
 
@@ -146,8 +146,8 @@ def _body(decisions: list[Any]) -> bytes:
 def test_an_honest_answer_is_read() -> None:
     """An honest answer is parsed with every member, in the order of the requests."""
     one = asked(1)[0]
-    told = Honest().answer(one)
-    assert read(_body(msgspec.to_builtins(told)), one.ids, complete=True) == told
+    returned = Honest().answer(one)
+    assert read(_body(msgspec.to_builtins(returned)), one.ids, complete=True) == returned
 
 
 @pytest.mark.parametrize(
@@ -178,8 +178,8 @@ def test_wrong_answers(spoil: Callable[[list[Any]], list[Any]]) -> None:
 def test_what_a_202_has_decided_stays_decided() -> None:
     """After a 202 a later answer may decide more or fewer requests, but none differently."""
     one = asked(1)[0]
-    told = Honest().answer(one)
-    half = [told[0], None, None]
-    assert same_so_far(half, [None, told[1], None]) == [told[0], told[1], None]
+    returned = Honest().answer(one)
+    half = [returned[0], None, None]
+    assert same_so_far(half, [None, returned[1], None]) == [returned[0], returned[1], None]
     with pytest.raises(WrongAnswer, match="and then"):
-        same_so_far(half, [msgspec.structs.replace(told[0], position=9), *told[1:]])
+        same_so_far(half, [msgspec.structs.replace(returned[0], position=9), *returned[1:]])

@@ -151,7 +151,7 @@ def test_content_that_is_missing_is_named(directory: NotaryDirectory, capsys: py
     """Behind an entry without content no record is applied, and the output names the missing content."""
     write(directory.path, [register("w1", 1), entry(1, 1, b"lost", partition=3), register("w2", 2)])
     became = [each["became"] for each in shown(capsys, directory)]
-    assert became[2:] == ["not judged: the content of batch (1, 1) is not in payload partition 3"] * 2
+    assert became[2:] == ["not applied: the content of batch (1, 1) is not in payload partition 3"] * 2
 
 
 def test_a_part_is_shown(directory: NotaryDirectory, capsys: pytest.CaptureFixture[str]) -> None:

@@ -52,8 +52,8 @@ def test_the_same_again_is_done_already(directory: NotaryDirectory, capsys: pyte
     bank = Bank()
     assert add(directory, bank.name, bank.public_pem, "--json") == 0
     assert add(directory, bank.name, bank.certificate_pem(), "--json") == 0
-    told = [json.loads(line) for line in capsys.readouterr().out.splitlines() if line.startswith("{")]
-    assert told == [{"party": bank.name, "added": added, "changed": False} for added in (True, False)]
+    printed = [json.loads(line) for line in capsys.readouterr().out.splitlines() if line.startswith("{")]
+    assert printed == [{"party": bank.name, "added": added, "changed": False} for added in (True, False)]
 
 
 def test_the_output_names_the_file_and_the_delay(directory: NotaryDirectory, capsys: pytest.CaptureFixture[str]) -> None:
@@ -70,8 +70,8 @@ def test_weight_and_quota_are_written_and_changed(directory: NotaryDirectory, ca
     assert add(directory, bank.name, bank.public_pem, "--weight", "2", "--json") == 0
     assert add(directory, bank.name, bank.public_pem, "--quota", "500", "--json") == 0
     assert add(directory, bank.name, bank.public_pem, "--json") == 0
-    told = [json.loads(line) for line in capsys.readouterr().out.splitlines() if line.startswith("{")]
-    assert [(each["added"], each["changed"]) for each in told] == [(True, False), (False, True), (False, False)]
+    printed = [json.loads(line) for line in capsys.readouterr().out.splitlines() if line.startswith("{")]
+    assert [(each["added"], each["changed"]) for each in printed] == [(True, False), (False, True), (False, False)]
     expected: dict[str, Any] = {bank.name: {"public_key": bank.public_pem.decode(), "weight": 2, "requests_per_s": 500}}
     assert registered(directory) == expected
     for wrong in (("--weight", "0"), ("--weight", "101"), ("--quota", "-1")):

@@ -401,7 +401,7 @@ def test_a_corrupt_index_is_a_clear_error(own_decided: Path) -> None:
 
 
 def test_a_row_that_turns_out_corrupt_quarantines_the_index(own_decided: Path, notary_process: Start) -> None:
-    """Damage found by a query gives 503; the worker stays to report the reason until it is told to end, and never starts again."""
+    """Damage found by a query gives 503; the worker stays to report the reason until a signal ends it, and never starts again."""
     folder = own_decided / "notary"
     with _opened(folder / "index" / "worker-1") as index:
         # A state, not a decision: the worker audits decisions by itself.
@@ -410,15 +410,15 @@ def test_a_row_that_turns_out_corrupt_quarantines_the_index(own_decided: Path, n
     process = notary_process(folder / "notary.toml")
     answer = httpx.get(f"{process.url}/v1/states/{format_state(state)}", trust_env=False)
     assert (answer.status_code, answer.json()["type"]) == (503, "/problems/not-ready")
-    while "condemned" not in (printed := httpx.get(f"{process.url}/readyz", trust_env=False)).text:
+    while "quarantined" not in (printed := httpx.get(f"{process.url}/readyz", trust_env=False)).text:
         assert printed.status_code == 503
         time.sleep(0.02)
-    assert "notary_condemned 1.0" in httpx.get(f"{process.url}/metrics", trust_env=False).text
+    assert "notary_index_quarantined 1.0" in httpx.get(f"{process.url}/metrics", trust_env=False).text
     assert httpx.get(f"{process.url}/livez", trust_env=False).status_code == 200
     process.signal(signal.SIGTERM)
     assert process.process.wait(EXIT_S_MAX) == 2
     process.check_quiet()
-    assert process.stderr().count("is condemned: ") == 1
+    assert process.stderr().count("is quarantined: ") == 1
     code, printed_again = serve_in_vain(folder / "notary.toml")
     assert code == 2
     assert "never answers again" in printed_again

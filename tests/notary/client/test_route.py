@@ -3,11 +3,11 @@
 from notary.client import RetryPolicy
 from notary.client.route import Route
 
-PATIENCE = RetryPolicy(backoff_s_first=1.0, backoff_s_max=8.0)
+RETRIES = RetryPolicy(backoff_s_first=1.0, backoff_s_max=8.0)
 
 
 def route(*urls: str) -> Route:
-    return Route(urls, PATIENCE, lambda: 1.0)
+    return Route(urls, RETRIES, lambda: 1.0)
 
 
 def test_the_first_failure_costs_no_pause() -> None:
@@ -65,9 +65,9 @@ def test_a_slow_worker_gives_way() -> None:
 
 def test_chance_spreads_the_pauses() -> None:
     """Random numbers spread the back-off between half of its full length and the full length."""
-    assert PATIENCE.pause_s(2, 0.0) == 1.0
-    assert PATIENCE.pause_s(2, 1.0) == 2.0
-    assert PATIENCE.pause_s(10_000, 1.0) == 8.0
+    assert RETRIES.pause_s(2, 0.0) == 1.0
+    assert RETRIES.pause_s(2, 1.0) == 2.0
+    assert RETRIES.pause_s(10_000, 1.0) == 8.0
 
 
 def test_a_url_may_be_left_out() -> None:

@@ -26,7 +26,7 @@ HUGE = "1" + "0" * 10_000
 @pytest.fixture(autouse=True)
 def nothing_logged(worker: NotaryProcess, asking: Asking) -> Iterator[None]:
     """After each test: no batch was sent, no decision was made, and stderr shows neither a traceback nor the body."""
-    counts = ("notary_batches_sent", "notary_positions", "notary_pending_requests")
+    counts = ("notary_batches_sent_total", "notary_positions", "notary_pending_requests")
     before = [asking.metric(name) for name in counts]
     yield
     assert [asking.metric(name) for name in counts] == before

@@ -28,9 +28,9 @@ IMPATIENT = {"HTTP_HEAD_MS_MAX": 400, "HTTP_BODY_MS_MAX": 400, "HTTP_CONNECTIONS
 @pytest.fixture(autouse=True)
 def nothing_logged(worker: NotaryProcess, asking: Asking) -> Iterator[None]:
     """After each test: no batch was sent, stderr shows neither a traceback nor the sent bytes, and the worker answers."""
-    before = asking.metric("notary_batches_sent")
+    before = asking.metric("notary_batches_sent_total")
     yield
-    assert asking.metric("notary_batches_sent") == before
+    assert asking.metric("notary_batches_sent_total") == before
     worker.check_quiet(MARKER)
 
 
@@ -232,7 +232,7 @@ def test_a_call_of_http_1_0_is_answered_and_the_connection_closed(wire: Wire) ->
 
 
 def test_expect_100_continue_is_answered(wire: Wire) -> None:
-    """A client with `Expect: 100-continue` is told to send its body."""
+    """A client with `Expect: 100-continue` gets 100 and sends its body."""
     wire.send(post_head(2, "Expect: 100-continue"))
     assert wire.answer()[0] == 100
     assert wire.send(b"{}").problem()["status"] == 400

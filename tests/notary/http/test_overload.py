@@ -167,7 +167,7 @@ async def test_the_same_again_is_refused_like_any_other(own_directory: NotaryDir
 async def test_a_party_without_room_leaves_it_to_others_and_comes_back_with_its_ticket(
     own_directory: NotaryDirectory, bank: Bank, intake_processes: int
 ) -> None:
-    """Refused for its share, it is told when and gets a ticket; another party comes in; with its ticket it is preferred, then."""
+    """A party refused for its share gets Retry-After and a ticket; another party is admitted; later the ticket is preferred."""
     other = Bank("O=Other")
     parties.add(own_directory.path / "parties.json", other.name, other.public_pem, "the test's party")
     settings = {"limits.pending_requests_max": 100, "http.intake_processes": intake_processes}
@@ -186,7 +186,7 @@ async def test_a_party_without_room_leaves_it_to_others_and_comes_back_with_its_
         late = await service.post(bank.body(spend()), ticket=ticket)
         assert late.status_code == 503, "it is used"
         text = service.worker.metrics.text()
-        assert b"notary_tickets_used 1.0" in text
+        assert b"notary_tickets_used_total 1.0" in text
         assert b"notary_pending_parties 2.0" in text
         assert b"notary_full_parties 1.0" in text
         service.gate.set()

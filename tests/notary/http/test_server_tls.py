@@ -117,7 +117,7 @@ def test_nothing_older_than_tls_1_3(serve_tls: Callable[..., Service]) -> None:
             assert b"HTTP" not in plain.recv(1 << 16)
     with service.connect(service.context()) as connection:
         assert connection.version() == "TLSv1.3"
-    wait_until(lambda: service.metric("notary_tls_handshakes_failed") == 2)
+    wait_until(lambda: service.metric("notary_tls_handshakes_failed_total") == 2)
 
 
 def test_a_server_of_another_authority_is_not_believed(serve_tls: Callable[..., Service]) -> None:

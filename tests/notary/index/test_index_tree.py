@@ -193,8 +193,8 @@ def test_roots_are_compared_at_their_place_in_the_step(index: Index) -> None:
     """A checkpoint between two batches of one step is compared with the tree at that place; one ahead of the tree waits."""
     ready = step(WHOLE, 10)
     ready.batches.append(step(WHOLE + 10, 10).batches[0])
-    electorate = frozenset("abc")
-    at_end = RootSeen("b", 2, WHOLE + 20, bytes(32), 0, electorate, batches_before=1)
+    voters = frozenset("abc")
+    at_end = RootSeen("b", 2, WHOLE + 20, bytes(32), 0, voters, batches_before=1)
     ready.roots_seen = [at_end]
     index.apply(ready)
     assert disagrees(index)  # ahead of the tree at its place, reached at the step's end, and then another root
@@ -223,7 +223,7 @@ def vote(offset: int, name: str, incarnation: int, size: int, root: bytes) -> Ro
 
 def disagrees(index: Index) -> bool:
     """Returns True during a root disagreement."""
-    return index.agreement.disputed
+    return index.agreement.in_disagreement
 
 
 def read(index: Index, *seen: RootSeen) -> None:

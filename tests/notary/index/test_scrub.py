@@ -64,7 +64,7 @@ def test_the_exit_code_separates_corrupt_from_unreadable(
 
 
 @pytest.mark.seconds
-def test_a_worker_condemns_its_rotten_index(tmp_path: Path) -> None:
+def test_a_worker_quarantines_its_rotten_index(tmp_path: Path) -> None:
     """With 64 bytes of consumed states flipped on disk, a running worker quarantines the index, stops, and does not start with it again."""
     notary = NotaryDirectory.create(tmp_path / "notary")
     bank = Bank()
@@ -84,8 +84,8 @@ def test_a_worker_condemns_its_rotten_index(tmp_path: Path) -> None:
             middle = len(data) // 3
             data[middle : middle + 64] = bytes(byte ^ 0xFF for byte in data[middle : middle + 64])
             table.write_bytes(data)
-        # The process stays to report the reason until it is told to end.
-        while "is condemned" not in (text := httpx.get(f"{worker.url}/readyz?verbose").text):
+        # The process stays to report the reason until a signal ends it.
+        while "is quarantined" not in (text := httpx.get(f"{worker.url}/readyz?verbose").text):
             assert worker.process.poll() is None
             time.sleep(0.05)
         assert "checksum" in text
@@ -93,4 +93,4 @@ def test_a_worker_condemns_its_rotten_index(tmp_path: Path) -> None:
         assert worker.wait() == 2
     code, messages = serve_in_vain(notary.config)
     assert code == 2
-    assert "is condemned" in messages
+    assert "is quarantined" in messages

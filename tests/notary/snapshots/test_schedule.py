@@ -33,10 +33,12 @@ def test_worker_makes_and_restores(desk: Desk, bank: Bank, notary_process: Calla
     settings = {"SNAPSHOTS_URL": "snapshots", "SNAPSHOTS_EVERY_S": 1, "SNAPSHOTS_KEEP": 2}
     process = notary_process(desk.config, settings=settings)
     decided = spent(process, bank)
-    while _metrics(process)["notary_snapshots_made"] < 4 or not any(name.startswith(f"{1200:016d}") for name in desk.names("manifests")):
+    while _metrics(process)["notary_snapshots_made_total"] < 4 or not any(
+        name.startswith(f"{1200:016d}") for name in desk.names("manifests")
+    ):
         time.sleep(0.05)
     found = _metrics(process)
-    assert (found["notary_snapshots_failed"], found["notary_snapshot_interval_seconds"]) == (0, 1)
+    assert (found["notary_snapshots_failed_total"], found["notary_snapshot_interval_seconds"]) == (0, 1)
     assert process.stop() == 0
     assert 2 <= len(desk.names("manifests")) <= 3, "one may have been made, and the worker ended before it pruned"
     shutil.rmtree(desk.index)
