@@ -212,6 +212,8 @@ class Index:
     def _put_salvage(self, ready: Ready, batch: WriteBatch) -> None:
         """Add the rows of a step of a salvage: its items to keep, or all of them as decided (R11)."""
         assert not (ready.salvaged and ready.batches)
+        if not (ready.salvaged or ready.items_dropped or ready.items):
+            return
         states, decisions, positions, meta = [self._store.handle(name) for name in (STATES, DECISIONS, POSITIONS, META)]
         if ready.items_dropped:
             for key, _ in self._rows_with(rows.ITEMS_PREFIX):
