@@ -1,0 +1,14 @@
+"""The real joiner and index decide the model's histories as the model does (R11)."""
+
+import pytest
+
+from tests.model.real import check_real
+
+pytestmark = pytest.mark.seconds
+
+
+@pytest.mark.parametrize("first", range(1, 61, 20))
+def test_real_readers_decide_as_the_model(first: int) -> None:
+    """Real records of twenty random histories of disasters and salvages take effect and decide as in the model."""
+    for seed in range(first, first + 20):
+        check_real(seed)
