@@ -21,6 +21,8 @@ CONFLICT_US: Final = 1
 """The reading of a conflict, or its writing as JSON."""
 
 _ROW = Struct(">QqB")
+ROW_HEAD_BYTES: Final = _ROW.size
+"""The bytes of an index row before its conflicts."""
 _HASH_OF_NOTHING = sha256(b"").digest()
 
 
