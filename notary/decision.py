@@ -13,7 +13,7 @@ import msgspec
 from ordering.errors import CorruptRecord
 from ordering.ids import StateRef, TransactionId
 from ordering.pieces import Pieces
-from ordering.salvage import CONFLICT_BYTES, LEAF, LEAF_PREFIX
+from ordering.salvage import CONFLICT_BYTES, LEAF, LEAF_PREFIX, Decided
 
 LEAF_BYTES: Final = 104
 CONFLICTS_A_PIECE: Final = 1_000
@@ -97,6 +97,12 @@ def to_row(decision: Decision) -> bytes:
     """Encodes the index row of a decision: u64 position, i64 log time, u8 outcome, then 69 bytes for each conflict."""
     head = _ROW.pack(decision.position, decision.log_time_ms, decision.outcome)
     return head + _conflict_bytes(decision.conflicts) if decision.conflicts else head
+
+
+def row_of_item(item: Decided) -> bytes:
+    """Encodes the index row of a salvaged decision."""
+    _, position, _, log_time_ms, outcome, _, _ = LEAF.unpack(item.leaf)
+    return _ROW.pack(position, log_time_ms, outcome) + item.conflicts
 
 
 def from_row(transaction_id: TransactionId, row: bytes) -> Decision:

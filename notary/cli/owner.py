@@ -74,6 +74,14 @@ class OwnedLog:
         self._replay = Replay(self.log, self.joiner, self._observe, ordering_only=state is None, name=name)
         await self._read_on()
 
+    async def _read_both(self) -> None:
+        """Read both topics from their start: a salvage's records take effect by what both hold (R11)."""
+        assert self._replay is not None
+        await self._replay.close()
+        self.joiner = Joiner()
+        self._replay = Replay(self.log, self.joiner, self._observe, ordering_only=False, name=f"notary {self._command}")
+        await self._read_on()
+
     async def append(self, record: OwnerRecord, owner: SigningKey) -> CommandOutcome:
         """Append one record, signed by the owner, and read the log back past it. Raises `OutcomeUnknown`, `NotReady`.
 
@@ -106,7 +114,9 @@ class OwnedLog:
     async def _read_on(self) -> None:
         assert self._replay is not None
         await self._replay.read_to_end()
-        if self._replay.stop:
+        if self._replay.needs_contents:
+            await self._read_both()
+        elif self._replay.stop:
             raise ConfigurationError(self._replay.stop)
 
     def _observe(self, records: Sequence[Record], ready: Ready) -> None:

@@ -72,10 +72,15 @@ class IndexView:
                 yield from_row(id_, row)
 
     def states(self) -> Iterator[tuple[StateRef, TransactionId, int]]:
-        """Yields all consumed states in their order: (state, transaction that consumed it, its position). Raises `Fatal`."""
+        """Yields all consumed states in their order: (state, transaction that consumed it, its position). Raises `Fatal`.
+
+        Reserved states are left out: nobody knows which transaction consumed them (R11).
+        """
         with reading(self._directory):
             for state, row in self._rows(STATES, STATE_REF_BYTES):
-                yield (state, *rows.state_of(row))
+                consumer, position = rows.state_of(row)
+                if position != rows.RESERVED:
+                    yield state, consumer, position
 
     def rows_of(self, family: str, from_key: bytes | None = None) -> Iterator[tuple[bytes, bytes]]:
         """Yields every row of a family from that key on, undecoded."""

@@ -385,9 +385,11 @@ def test_activate_is_passed_by_who_can_read_it() -> None:
 
     trims = [history.owner(Trim(1, bytes(32))), history.activate(2), history.owner(Trim(2, bytes(32)))]
     ready = reading.step(*trims)
+    assert (ready.stop, _kinds(ready), ready.more) == (None, ["malformed"], True)
+    reading.step()
     more = reading.step(history.entry(1, 1, "a"), history.payload(1, 1, "a"))
-    assert (ready.stop, _kinds(ready)) == (None, ["malformed"])
     assert reading.joiner.log_state is not None
+    assert reading.joiner.log_state.trimmed == 2
     assert named(more.batches) == [(1, 1, "1")]
     assert _log(reading)[2] == (1, 2)
     assert reading.restarted().joiner.log_state == reading.joiner.log_state

@@ -459,8 +459,8 @@ async def test_record_that_cannot_be_read(start: Start, log: FaultyLog) -> None:
 
 async def test_a_worker_stops_before_a_newer_version(start: Start, log: FaultyLog) -> None:
     """A worker stops before a record that activates a version that it cannot read; a restart stops there again."""
-    log.register("w2", version=2)
-    log.say(Activate(2))
+    log.register("w2", version=3)
+    log.say(Activate(3))
     ends = log.ends()
     worker = start()
     assert (await worker.dies()).code is FatalCode.FORMAT_TOO_NEW

@@ -1,0 +1,353 @@
+"""Tests a salvage in the readers (R11): the joiner with its index, on logs that lost their end."""
+
+from collections.abc import Callable
+from hashlib import sha256
+from typing import Any
+
+import pytest
+
+from joiner import Joiner, JoinerLimits
+from notary.decision import Conflict, Decision, Kind, Outcome
+from notary.tree import leaf_hash
+from ordering.ids import StateRef
+from ordering.log import ORDERING
+from ordering.records import Trim, View
+from ordering.salvage import Hashed, Item, Lost, lost_leaf
+from tests.joiner.compared import restored
+from tests.joiner.history import History, requests, signing_key
+from tests.joiner.salvaged import Owner, Whole, item_of
+
+
+def lives(*, cut: bool = True) -> tuple[History, Whole]:
+    """Returns a log with format version 2 and the decisions a, b, c, d, and a survivor; the log has lost c and d."""
+    history = History()
+    history.register("w1", version=2)
+    history.activate(2)
+    for sequence, label in enumerate("abcd", 1):
+        history.entry(1, sequence, label)
+        history.payload(1, sequence, label)
+    survivor = Whole(history).read()
+    assert survivor.index.position_next == 4
+    if cut:
+        history.cut({ORDERING: 5, 0: 2})
+    return history, survivor
+
+
+def state_of(label: str) -> StateRef:
+    return requests(label)[0].inputs[0]
+
+
+def worker_goes_on(history: History, *labels: str, name: str = "w2") -> Whole:
+    """Register a worker with the key in force, and let it send a batch; returns a reader."""
+    history.register(name, version=2)
+    incarnation = max(state.incarnation for state in Whole(history).read().joiner.incarnations.snapshot())
+    history.entry(incarnation, 1, *labels)
+    history.payload(incarnation, 1, *labels)
+    return Whole(history).read()
+
+
+def test_salvaged_decisions_are_decided_as_before() -> None:
+    """All rows, the root and log time are those of the survivor. Retries get the same decision, and no state is spent twice."""
+    history, survivor = lives()
+    owner = Owner(history)
+    owner.salvage(survivor.item(2), survivor.item(3))
+    reader = Whole(history).read()
+    assert reader.index.contents() == survivor.index.contents()
+    assert reader.index.tree.root_at(4) == survivor.index.tree.root_at(4)
+    assert reader.joiner.log_time_ms == survivor.joiner.log_time_ms
+    after = worker_goes_on(history, "c", "e")
+    id_c, id_e = [request.transaction_id for request in requests("c", "e")]
+    assert after.index.decision(id_c) == survivor.index.decision(id_c)
+    assert after.index.position(id_e) == 4
+
+
+def test_nothing_counts_before_done_and_no_worker_between() -> None:
+    """Between begin and done no item is decided and no worker's record takes effect, whatever key signed it."""
+    history, survivor = lives()
+    owner = Owner(history)
+    owner.key()
+    before = Whole(history).read().all()
+    owner.begin()
+    history.register("w2", version=2)
+    history.entry(1, 9, "x")
+    history.payload(1, 9, "x")
+    history.checkpoint(1, 2, view=View(99, bytes(32)))
+    owner.items(survivor.item(2), survivor.item(3))
+    history.fence(1, 2)
+    reader = Whole(history).read()
+    assert reader.all()[0] == before[0]
+    assert reader.joiner.incarnations.snapshot() == Whole(history).read().joiner.incarnations.snapshot()
+    assert [state.fenced for state in reader.joiner.incarnations.snapshot()] == [False]
+    assert reader.notices.count("skipped") == 4
+    assert reader.joiner.suspicions.open == {}
+    owner.done(survivor.item(2), survivor.item(3))
+    assert Whole(history).read().index.contents() == survivor.index.contents()
+
+
+def test_a_sealed_entry_decides_nothing_and_ends_the_workers_part() -> None:
+    """A seal by the owner is the content of an entry whose content is lost. Its sequence is not used up; nothing behind it counts."""
+    history, survivor = lives(cut=False)
+    history.cut({0: 2})
+    assert Whole(history).read().joiner.hole is not None
+    history.seal(1, 3, key=signing_key("thief"))
+    assert Whole(history).read().joiner.hole is not None
+    history.seal(1, 3)
+    reader = Whole(history).read()
+    assert (reader.joiner.hole, reader.index.position_next) == (None, 2)
+    assert reader.joiner.incarnations.get(1) is not None
+    assert reader.joiner.incarnations.counts(1, 3)
+    log_state = reader.joiner.log_state
+    assert log_state is not None
+    assert log_state.sealed
+    last = reader.joiner.history.last
+    assert last is not None
+    assert last.offset == 5  # the entry of c; that of d behind it is skipped
+    Owner(history).salvage(survivor.item(2), survivor.item(3))
+    assert Whole(history).read().index.contents() == survivor.index.contents()
+
+
+def test_a_payload_before_the_seal_still_counts() -> None:
+    """The first good record is the content (R3), also beside a seal."""
+    history, survivor = lives(cut=False)
+    history.payload(1, 3, "c")
+    history.seal(1, 3)
+    assert Whole(history).read().all() == survivor.all()
+
+
+def test_a_seal_counts_from_format_version_2_on() -> None:
+    """A seal before format version 2 is active is no content, as for a reader that does not know it."""
+    history = History()
+    history.register("w1", version=2)
+    history.entry(1, 1, "a")
+    history.seal(1, 1)
+    history.activate(2)
+    assert Whole(history).read().joiner.hole is not None
+
+
+WRONG: dict[str, Callable[[Owner, Whole], Any]] = {
+    "begin without a key": lambda owner, survivor: owner.begin(),
+    "begin after another record": lambda owner, survivor: (owner.key(), owner.history.partitions(3), owner.begin()),
+    "begin of another size": lambda owner, survivor: (owner.key(), owner.begin(position=1)),
+    "begin for another key": lambda owner, survivor: (owner.key(), owner.begin(key=bytes(32))),
+    "begin for an older view": lambda owner, survivor: (owner.key(), owner.begin(view=View(1, owner.history.log_id))),
+    "items without begin": lambda owner, survivor: (owner.key(), owner.items(survivor.item(2))),
+    "done without begin": lambda owner, survivor: (owner.key(), owner.done()),
+    "a second begin": lambda owner, survivor: (owner.key(), owner.begin(), owner.begin()),
+    "items behind a gap": lambda owner, survivor: (owner.key(), owner.begin(), owner.items(survivor.item(3), first=3)),
+    "items for another key": lambda owner, survivor: (owner.key(), owner.begin(), owner.items(survivor.item(2), key=bytes(32))),
+    "done of another root": lambda owner, survivor: (owner.key(), owner.begin(), owner.items(Lost()), owner.done(Lost(), root=bytes(32))),
+    "done of another size": lambda owner, survivor: (owner.key(), owner.begin(), owner.items(Lost()), owner.done(Lost(), Lost())),
+    "done of an item that the log lost": lambda owner, survivor: (
+        owner.key(),
+        owner.begin(),
+        owner.items(Lost()),
+        owner.done(Hashed(bytes(32))),
+    ),
+    "done for an older view": lambda owner, survivor: (owner.key(), owner.begin(), owner.done(view=View(1, owner.history.log_id))),
+}
+
+
+@pytest.mark.parametrize("what", WRONG)
+def test_a_step_out_of_place_takes_no_effect(what: str) -> None:
+    """A step that breaks one condition is skipped, and a salvage with another key afterwards takes effect."""
+    history, survivor = lives()
+    owner = Owner(history)
+    WRONG[what](owner, survivor)
+    last = history.streams[ORDERING].pop()
+    before = Whole(history).read()
+    history.streams[ORDERING].append(last)
+    reader = Whole(history).read()
+    assert reader.all() == before.all()
+    assert reader.notices == [*before.notices, "skipped"]
+    Owner(history, "another").salvage(survivor.item(2), survivor.item(3))
+    assert Whole(history).read().index.contents() == survivor.index.contents()
+
+
+def test_a_step_that_a_forger_signed_takes_no_effect() -> None:
+    """Only the owner's signature counts."""
+    history, _ = lives()
+    owner = Owner(history)
+    owner.key()
+    before = Whole(history).read()
+    record = owner.begin()
+    history.streams[ORDERING].pop()
+    value = record.value or b""
+    history.put(ORDERING, None, value[:-1] + bytes([value[-1] ^ 1]))
+    reader = Whole(history).read()
+    assert reader.all() == before.all()
+    assert reader.notices[-1] == "unsigned"
+
+
+def test_a_foreign_view_in_a_salvage_record_is_evidence() -> None:
+    """A salvage record for a history that this reader does not have makes it suspect its own; the done of a salvage here ends that."""
+    history, survivor = lives()
+    owner = Owner(history)
+    owner.key()
+    owner.begin(view=View(99, bytes(32)))
+    reader = Whole(history).read()
+    assert list(reader.joiner.suspicions.open) == ["the owner"]
+    owner = Owner(history, "another")
+    owner.salvage(survivor.item(2), survivor.item(3))
+    assert Whole(history).read().joiner.suspicions.open == {}
+
+
+def test_a_copy_of_a_lost_attempt_is_no_evidence() -> None:
+    """A record of a lost attempt names a key that is in force no more: it is skipped, and nobody is suspected."""
+    history, survivor = lives()
+    owner = Owner(history, "first")
+    owner.key()
+    owner.begin()
+    lost = owner.items(survivor.item(2)).value
+    history.cut({ORDERING: 5})
+    history.key = signing_key("notary")
+    Owner(history, "second").salvage(survivor.item(2), survivor.item(3))
+    before = Whole(history).read()
+    history.put(ORDERING, None, lost)
+    reader = Whole(history).read()
+    assert reader.all() == before.all()
+
+
+def test_a_key_record_closes_an_open_salvage() -> None:
+    """A key record drops the items; the steps of the next attempt alone count."""
+    history, survivor = lives()
+    owner = Owner(history)
+    owner.key()
+    owner.begin()
+    owner.items(Lost(), Lost())
+    owner.key("another")
+    assert Whole(history).read().joiner.snapshot().items == ()
+    owner.begin()
+    owner.items(survivor.item(2), survivor.item(3))
+    owner.done(survivor.item(2), survivor.item(3))
+    assert Whole(history).read().index.contents() == survivor.index.contents()
+
+
+def full() -> History:
+    """Returns a log with a seal, two attempts, all forms of items, and a worker that goes on."""
+    history, survivor = lives(cut=False)
+    history.cut({0: 2})
+    history.seal(1, 3)
+    owner = Owner(history)
+    owner.key()
+    owner.begin()
+    owner.items(survivor.item(2))
+    owner.key("another")
+    owner.begin()
+    rejected = Decision(6, sha256(b"r").digest(), Outcome.INPUT_CONFLICT, 9_000_000, (Conflict(state_of("z"), Kind.INPUT, bytes(32)),))
+    items: list[Item] = [survivor.item(2), Hashed(b"h" * 32), Lost(), Lost(), item_of(rejected)]
+    owner.items(*items[:2])
+    owner.items(*items[2:])
+    owner.done(*items)
+    worker_goes_on(history, "e", "z")
+    return history
+
+
+def test_a_restart_anywhere_changes_nothing() -> None:
+    """A reader that restarts after any record, and one that reads in other steps, end with the same rows and history."""
+    history = full()
+    whole = Whole(history).read()
+    count = len(history.streams[ORDERING])
+    assert whole.index.position_next == 9
+    for at_once in (1, 2, 1_000):
+        assert Whole(history).read(at_once).all() == whole.all()
+    for end in range(1, count):
+        part = history.streams[ORDERING][end:]
+        del history.streams[ORDERING][end:]
+        goes_on, restarts = Whole(history).read(), Whole(history).read()
+        history.streams[ORDERING] += part
+        assert goes_on.read().all() == whole.all(), end
+        assert restarts.restarted().read().all() == whole.all(), end
+
+
+def test_a_joiner_restored_in_a_salvage_goes_on() -> None:
+    """A snapshot between begin and done has all items."""
+    history = full()
+    history.cut({ORDERING: len(history.streams[ORDERING]) - 3})
+    reader = Whole(history).read()
+    assert len(reader.joiner.snapshot().items) == 5
+    other = Joiner(None, JoinerLimits(step_requests_max=3), "reader", tree=reader.index.tree)
+    assert restored(reader.joiner, other) == []
+
+
+def test_positions_without_a_decision() -> None:
+    """A position of a hash or of a lost leaf has no transaction; its leaf is empty or the lost leaf, and the audit accepts it."""
+    history = full()
+    index = Whole(history).read().index
+    assert [index.transaction_at(position) is None for position in range(7)] == [False] * 3 + [True] * 3 + [False]
+    assert index.leaves_at(3, 3) == [b"", lost_leaf(4), lost_leaf(5)]
+    assert index.tile(0, 0, 6)[3 * 32 :] == b"h" * 32 + leaf_hash(lost_leaf(4)) + leaf_hash(lost_leaf(5))
+
+
+@pytest.mark.parametrize("row", [b"", b"\1" + b"x" * 32, b"\2", b"\3"])
+def test_a_changed_row_of_a_position_is_found(row: bytes) -> None:
+    """The audit finds a row of a salvaged position that a disk changed."""
+    history = full()
+    reader = Whole(history).read()
+    reader.disk.write([("positions", (3).to_bytes(8, "big"), row)])
+    with pytest.raises(Exception, match="condemned"):
+        reader.index.leaves_at(0, 7)
+
+
+def test_an_index_that_ends_with_a_lost_leaf_opens() -> None:
+    """An index whose last position nobody knows opens again."""
+    history, survivor = lives()
+    Owner(history).salvage(survivor.item(2), Lost())
+    reader = Whole(history).read()
+    assert reader.restarted().index.position_next == 4
+
+
+def test_a_reserved_state_is_for_one_transaction() -> None:
+    """A state that a rejection cites is a conflict for everybody but the transaction whose id has that hash."""
+    for label, expected in (("z", Outcome.COMMITTED), ("other", Outcome.INPUT_CONFLICT)):
+        history, _ = lives()
+        id_, state = requests("z")[0].transaction_id, state_of("z")
+        by = sha256(id_ if label == "z" else b"another").digest()
+        rejected = item_of(Decision(2, bytes(32), Outcome.INPUT_CONFLICT, 7, (Conflict(state, Kind.INPUT, by),)))
+        Owner(history).salvage(rejected)
+        index = Whole(history).read().index
+        consumed = index.consumed(state)
+        assert consumed is not None
+        assert (consumed.by_hash, consumed.position) == (by, None)
+        index = worker_goes_on(history, "z").index
+        decision = index.decision(id_)
+        assert decision is not None
+        assert decision.outcome is expected
+        assert decision.conflicts == (() if label == "z" else (Conflict(state, Kind.INPUT, by),))
+        consumed = index.consumed(state)
+        assert consumed is not None
+        assert consumed.position == (3 if label == "z" else None)
+
+
+def test_a_consumer_that_is_salvaged_later_takes_its_reservation() -> None:
+    """An item that consumes a state replaces the reservation that an item before it made; a consumed state is not reserved."""
+    history, _ = lives()
+    by = sha256(requests("c")[0].transaction_id).digest()
+    cites = (Conflict(state_of("a"), Kind.INPUT, bytes(32)), Conflict(state_of("c"), Kind.INPUT, by))
+    rejected = Decision(2, bytes(32), Outcome.INPUT_CONFLICT, 7, tuple(sorted(cites, key=lambda conflict: conflict.state)))
+    third = Decision(3, requests("c")[0].transaction_id, Outcome.COMMITTED, 8)
+    Owner(history).salvage(item_of(rejected), item_of(third, [state_of("c")]))
+    index = Whole(history).read().index
+    positions = [consumed.position for label in "ac" if (consumed := index.consumed(state_of(label))) is not None]
+    assert positions == [0, 3]
+
+
+def test_trim_records() -> None:
+    """A trim takes effect for a higher position that the tree has, with its root."""
+    history, survivor = lives(cut=False)
+    tree = survivor.index.tree
+    trims = [(3, bytes(32)), (2, tree.root_at(2)), (2, tree.root_at(2)), (1, tree.root_at(1)), (5, tree.root_at(4)), (4, tree.root_at(4))]
+    for position, root in trims:
+        history.owner(Trim(position, root))
+    reader = Whole(history).read()
+    log_state = reader.joiner.log_state
+    assert log_state is not None
+    assert log_state.trimmed == 4
+    assert reader.joiner.history.seen == survivor.joiner.history.seen + 2
+
+
+def test_a_command_that_reads_the_ordering_topic_alone_stops() -> None:
+    """Without contents nobody knows what took effect around a salvage: such a reader stops there, with an error that says so."""
+    history = full()
+    ready = Joiner(ordering_only=True).step(history.streams[ORDERING], 0)
+    assert ready.stop is not None
+    assert ready.stop.code == "salvaged"
