@@ -1,15 +1,16 @@
 """The choice of the items that a salvage puts back (R11, docs/salvage.md). Pure: the same sources give the same items."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
 
 import msgspec
 
+from notary.decision import hashes_of
 from notary.salvage.forest import compare_indexes, compare_receipts
 from notary.salvage.past import check_past
-from notary.salvage.statements import THE_LOG, Index, KeptLog, Receipt, Refused, Source
+from notary.salvage.statements import THE_LOG, ChoiceRefused, KeptLog, Receipt, Survivor, Witness
 from notary.tree import EMPTY_ROOT, TreeView, leaf_hash
-from ordering.salvage import Decided, Hashed, Item, Lost, leaf_of, lost_leaf
+from ordering.salvage import Decided, Hashed, Item, Lost, lost_leaf
 
 LOST_MAX: Final = 1_000_000
 """The positions that one salvage declares lost at most. A receipt of a false size would else fill the log."""
@@ -30,7 +31,7 @@ class Choice(msgspec.Struct, frozen=True):
     first: int
     items: tuple[Item, ...]
     names: tuple[str, ...]
-    """Of each item, the source that has it; empty for a lost one."""
+    """The source of each item; empty for a lost one."""
     root: bytes
     same_roots_to: int
     """Checkpoints up to this size keep their roots: no position below it is lost."""
@@ -56,20 +57,21 @@ class Choice(msgspec.Struct, frozen=True):
         return found
 
 
-def choose(log: KeptLog, indexes: Sequence[Index], receipts: Sequence[Receipt], *, lost_max: int = LOST_MAX) -> Choice:
-    """Returns what the log lacks. Raises `Refused` where the sources contradict each other or say too little."""
+def choose(log: KeptLog, indexes: Sequence[Survivor], receipts: Sequence[Receipt], *, lost_max: int = LOST_MAX) -> Choice:
+    """Returns what the log lacks. Raises `ChoiceRefused` where the sources contradict each other or say too little."""
     indexes = sorted(indexes, key=lambda index: -index.tree.size)
-    trees: list[Source] = [log, *indexes]
+    trees: list[Witness] = [log, *indexes]
     compare_indexes(trees)
-    gaps = [index.gaps() for index in trees]
     largest = max(trees, key=lambda index: index.tree.size)
-    beyond = compare_receipts(largest, receipts, gaps)
-    _check_finality(log, trees, gaps, receipts)
     first = log.tree.size
-    end = max(first, largest.tree.size, *[receipt.size for receipt in receipts])
-    known = _Known(first, end)
+    end = max([largest.tree.size, *[receipt.size for receipt in receipts]])
+    known = _Known(first)
     for index in indexes:
-        known.take_all(first, index.items(first, index.tree.size), index.name)
+        known.take_all(index.items(first, index.tree.size), index.name)
+    gaps = log.gaps()
+    lost_before = [position for position, item in gaps.items() if isinstance(item, Lost)]
+    beyond = compare_receipts(largest, receipts, {*lost_before, *known.lost()})
+    _check_finality([position for position, item in gaps.items() if isinstance(item, Hashed)], indexes, receipts)
     for receipt in receipts:
         known.take_receipt(receipt)
     for (low, high), (value, name) in beyond.items():
@@ -78,38 +80,43 @@ def choose(log: KeptLog, indexes: Sequence[Index], receipts: Sequence[Receipt], 
     known.check_inputs()
     if (lost := end - first - len(known.items)) > lost_max:
         of = max(receipts, key=lambda receipt: receipt.size).name
-        raise Refused(first, f"{lost:,} positions up to {end} would be lost, more than {lost_max:,}; the size {end} is shown by", [of])
+        raise ChoiceRefused(
+            first, f"{lost:,} positions up to {end} would be lost, more than {lost_max:,}; the size {end} is shown by", [of]
+        )
     items = [known.items.get(position, _LOST) for position in range(first, end)]
     names = [known.names.get(position, "") for position in range(first, end)]
     check_past(log, items, names)
-    lost_first = min([position for position, item in enumerate(items, first) if isinstance(item, Lost)], default=end)
-    lost_before = min([position for position, item in gaps[0].items() if isinstance(item, Lost)], default=end)
+    lost_now = [position for position, item in enumerate(items, first) if isinstance(item, Lost)]
     root, forked = _roots(log, items, receipts)
-    return Choice(first, tuple(items), tuple(names), root, min(lost_first, lost_before), tuple(forked))
+    return Choice(first, tuple(items), tuple(names), root, min([*lost_before, *lost_now, end]), tuple(forked))
 
 
 _LOST: Final = Lost()
 
 
 class _Known:
-    """The best item that any source has for each position from `first` up to `end`."""
+    """The best item that any source has for each position from `first` on."""
 
-    def __init__(self, first: int, end: int) -> None:
-        self._first, self._end = first, end
+    def __init__(self, first: int) -> None:
+        self._first = first
         self.items: dict[int, Item] = {}
         self.names: dict[int, str] = {}
         self._bare: dict[int, str] = {}
         """The committed decisions whose consumed states are unknown, with their receipts."""
 
-    def take_all(self, first: int, items: Iterable[Item], name: str) -> None:
-        """Take the items of an index."""
-        for position, item in enumerate(items, first):
+    def take_all(self, items: Iterable[Item], name: str) -> None:
+        """Take the items of an index, from `first` on."""
+        for position, item in enumerate(items, self._first):
             mine = self.items.get(position)
             if not isinstance(mine, Decided):
                 if mine is None or isinstance(item, Decided):
                     self._put(position, item, name)
             elif isinstance(item, Decided) and item.inputs != mine.inputs:
-                raise Refused(position, "two lists of consumed states", [self.names[position]], [name])
+                raise ChoiceRefused(position, "two lists of consumed states", [self.names[position]], [name])
+
+    def lost(self) -> list[int]:
+        """Returns the positions that an earlier salvage, which the log lost, declared lost."""
+        return [position for position, item in self.items.items() if isinstance(item, Lost)]
 
     def take_receipt(self, receipt: Receipt) -> None:
         """Take the decision of a receipt."""
@@ -119,7 +126,7 @@ class _Known:
         mine = self.items.get(position)
         if isinstance(mine, Decided) and position not in self._bare:
             if receipt.with_inputs and mine.inputs != receipt.item.inputs:
-                raise Refused(position, "two lists of consumed states", [self.names[position]], [receipt.name])
+                raise ChoiceRefused(position, "two lists of consumed states", [self.names[position]], [receipt.name])
             return
         self._put(position, receipt.item, receipt.name)
         if receipt.with_inputs:
@@ -133,29 +140,23 @@ class _Known:
             self._put(position, Lost() if value == leaf_hash(lost_leaf(position)) else Hashed(value), name)
 
     def check_inputs(self) -> None:
-        """Raise `Refused` for a committed decision without its consumed states."""
+        """Raise `ChoiceRefused` for a committed decision without its consumed states."""
         if self._bare:
             position = min(self._bare)
             why = "the receipt of a committed transaction, without its request, and no index has it: its states could be spent again"
-            raise Refused(position, why, [self._bare[position]])
+            raise ChoiceRefused(position, why, [self._bare[position]])
 
     def _put(self, position: int, item: Item, name: str) -> None:
         self.items[position], self.names[position] = item, name
 
 
-def _check_finality(log: KeptLog, trees: Sequence[Source], gaps: Sequence[Mapping[int, Item]], receipts: Sequence[Receipt]) -> None:
-    """Raise `Refused` for a decision at a position that the log has as a hash since an earlier salvage."""
-    hashed = [position for position, item in gaps[0].items() if isinstance(item, Hashed)]
-    held = {receipt.position: receipt.name for receipt in reversed(receipts)}
+def _check_finality(hashed: Sequence[int], indexes: Sequence[Survivor], receipts: Sequence[Receipt]) -> None:
+    """Raise `ChoiceRefused` for a decision at a position that the log has as a hash since an earlier salvage."""
     for position in hashed:
-        names = [index.name for index, own in zip(trees, gaps, strict=True) if position < index.tree.size and position not in own]
-        if names or position in held:
-            raise Refused(
-                position,
-                "an earlier salvage put back the hash of this decision alone, which is final",
-                [THE_LOG],
-                [*names, *([held[position]] if position in held else [])],
-            )
+        knows = [index.name for index in indexes if position < index.tree.size and index.has_decided(position)]
+        knows += [receipt.name for receipt in receipts if receipt.position == position]
+        if knows:
+            raise ChoiceRefused(position, "an earlier salvage put back the hash of this decision alone, which is final", [THE_LOG], knows)
 
 
 def _roots(log: KeptLog, items: Sequence[Item], receipts: Sequence[Receipt]) -> tuple[bytes, list[ForkedCheckpoint]]:
@@ -177,13 +178,8 @@ def _growing(log: KeptLog, items: Sequence[Item], sizes: Iterator[int]) -> Itera
     tree = log.grown()
     for size in sizes:
         start = tree.size - log.tree.size
-        tree.append([leaf_hash_of(item, place) for place, item in enumerate(items[start : size - log.tree.size], tree.size)])
+        tree.append(hashes_of(tree.size, items[start : size - log.tree.size]))
         yield size, TreeView(size, tree.edge, _no_tile).root
-
-
-def leaf_hash_of(item: Item, position: int) -> bytes:
-    """Returns the hash of an item's leaf."""
-    return item.leaf_hash if isinstance(item, Hashed) else leaf_hash(leaf_of(item, position))
 
 
 def _no_tile(level: int, index: int) -> list[list[bytes]]:

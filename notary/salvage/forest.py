@@ -5,15 +5,15 @@ receipts are compared with the largest index; those beyond it with each other, a
 """
 
 from bisect import bisect_left
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Sequence
 from functools import lru_cache
 from itertools import groupby
 from operator import itemgetter
 from typing import TypeAlias
 
-from notary.salvage.statements import Receipt, Refused, Source
+from notary.salvage.statements import ChoiceRefused, Receipt, Witness
 from notary.tree import TreeView, leaf_hash, node_hash
-from ordering.salvage import Item, Lost, lost_leaf
+from ordering.salvage import lost_leaf
 
 Span: TypeAlias = tuple[int, int]
 """The positions under a node: from the first up to the second."""
@@ -21,8 +21,8 @@ Nodes: TypeAlias = dict[Span, tuple[bytes, str]]
 """Nodes with the name of a source for each."""
 
 
-def compare_indexes(indexes: Sequence[Source]) -> None:
-    """Raise `Refused` at the first position where two indexes have different leaves."""
+def compare_indexes(indexes: Sequence[Witness]) -> None:
+    """Raise `ChoiceRefused` at the first position where two indexes have different leaves."""
     largest = max(indexes, key=lambda index: index.tree.size)
     found = [difference(largest.tree, index.tree) for index in indexes]
     places = [place for place in found if place is not None]
@@ -31,7 +31,7 @@ def compare_indexes(indexes: Sequence[Source]) -> None:
     place = min(places)
     leaves = [(index.tree.node(0, place), index.name) for index in indexes if index.tree.size > place]
     sides = [[name for _, name in side] for _, side in groupby(sorted(leaves, key=itemgetter(0)), itemgetter(0))]
-    raise Refused(place, "two leaves", *sides)
+    raise ChoiceRefused(place, "two leaves", *sides)
 
 
 def difference(one: TreeView, other: TreeView) -> int | None:
@@ -72,16 +72,16 @@ def nodes_of(receipt: Receipt) -> dict[Span, bytes]:
     return found
 
 
-def compare_receipts(largest: Source, receipts: Sequence[Receipt], gaps: Sequence[Mapping[int, Item]]) -> Nodes:
-    """Raise `Refused` for a node with two hashes. Returns the nodes that receipts show beyond the largest index.
+def compare_receipts(largest: Witness, receipts: Sequence[Receipt], declared_lost: Collection[int]) -> Nodes:
+    """Raise `ChoiceRefused` for a node with two hashes. Returns the nodes that receipts show beyond the largest index.
 
-    `gaps`: of each index, the positions without a decision. A receipt from before an earlier salvage has other nodes above a position that
-    this salvage declared lost, and is right. So its leaf is compared, and those of its nodes that cover no lost position.
+    A receipt from before an earlier salvage has other nodes above a position that this salvage declared lost, and is right. So its leaf is
+    compared, and those of its nodes that cover no lost position.
     """
     tree = largest.tree
     over = lru_cache(1 << 16)(tree.over)
-    declared = {place for each in gaps for place, item in each.items() if isinstance(item, Lost)}
-    lost = sorted(declared | {beside for beside in map(_lost_beside, receipts) if beside is not None})
+    beside = {place for place in map(_lost_beside, receipts) if place is not None}
+    lost = sorted(beside.union(declared_lost))
     beyond: Nodes = {}
     for receipt in receipts:
         if receipt.size <= tree.size and over(0, receipt.size) == receipt.root:
@@ -102,7 +102,7 @@ def _lost_beside(receipt: Receipt) -> int | None:
     return beside if receipt.hashes and receipt.hashes[0] == leaf_hash(lost_leaf(beside)) else None
 
 
-def _derive(largest: Source, beyond: Nodes) -> None:
+def _derive(largest: Witness, beyond: Nodes) -> None:
     """Compare each node beyond the largest index with the hash that follows from the nodes below it."""
     size = largest.tree.size
     derived: Nodes = dict(beyond)
@@ -141,6 +141,6 @@ def _derive(largest: Source, beyond: Nodes) -> None:
             derive(low, high)
 
 
-def _two(low: int, high: int, one: str, other: str) -> Refused:
+def _two(low: int, high: int, one: str, other: str) -> ChoiceRefused:
     what = "two leaves" if high - low == 1 else f"two hashes of the leaves up to position {high}"
-    return Refused(low, what, [one], [other])
+    return ChoiceRefused(low, what, [one], [other])

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from hashlib import sha256
 from typing import Final
 
-from notary.salvage.statements import THE_LOG, KeptLog, Refused
+from notary.salvage.statements import THE_LOG, ChoiceRefused, KeptLog
 from ordering.ids import STATE_REF_BYTES, StateRef, TransactionId, format_state
 from ordering.salvage import CONFLICT_BYTES, Decided, Item
 
@@ -17,9 +17,9 @@ AT_ONCE: Final = 1_000
 
 
 def check_past(log: KeptLog, items: Sequence[Item], names: Sequence[str]) -> None:
-    """Go through the items as a notary that decides them. Raises `Refused` for the first that it cannot have decided.
+    """Go through the items as a notary that decides them. Raises `ChoiceRefused` for the first that it cannot have decided.
 
-    `names`: of each item, the source that has it.
+    `names`: the source of each item.
     """
     _Past(log).take(items, names)
 
@@ -61,9 +61,9 @@ class _Past:
     def _decide(self, position: int, item: Decided, name: str) -> None:
         id_ = item.transaction_id
         if (there := self._decided.get(id_)) is not None:
-            raise Refused(position, f"transaction {id_.hex()} stands at position {there[0]} already", [name], [there[1]])
+            raise ChoiceRefused(position, f"transaction {id_.hex()} stands at position {there[0]} already", [name], [there[1]])
         if item.log_time_ms < self._log_time_ms:
-            raise Refused(position, f"log time goes back from {self._log_time_ms} to {item.log_time_ms}", [name], [self._before])
+            raise ChoiceRefused(position, f"log time goes back from {self._log_time_ms} to {item.log_time_ms}", [name], [self._before])
         self._decided[id_] = position, name
         self._log_time_ms, self._before = item.log_time_ms, name
         me = sha256(id_).digest()
@@ -71,14 +71,14 @@ class _Past:
             cited = self._cited.get(state)
             consumer, whose = self._consumed.setdefault(state, (me, name))
             if cited is not None or consumer != me:
-                raise Refused(position, f"the state {format_state(state)} was consumed before", [name], [cited or whose])
+                raise ChoiceRefused(position, f"the state {format_state(state)} was consumed before", [name], [cited or whose])
         for state, shown in conflicts_of(item):
             if state not in self._consumed and self._has_gap:
                 self._consumed[state], self._cited[state] = (shown, name), name
             consumer, whose = self._consumed.get(state, (b"", THE_LOG))
             if consumer != shown:
                 why = "consumed by another transaction" if consumer else "not consumed before, and each decision before is known"
-                raise Refused(position, f"a conflict shows the state {format_state(state)}, which was {why}", [name], [whose])
+                raise ChoiceRefused(position, f"a conflict shows the state {format_state(state)}, which was {why}", [name], [whose])
 
     _before: str = THE_LOG
     """The source of the last decision."""

@@ -18,7 +18,7 @@ NAMES_SHOWN: Final = 6
 COMMITTED: Final = 0
 
 
-class Refused(NotaryError):
+class ChoiceRefused(NotaryError):
     """No items can be chosen from these sources. `sides` has the names of the sources, those that agree together."""
 
     def __init__(self, position: int, why: str, *sides: Sequence[str]) -> None:
@@ -35,7 +35,7 @@ class SourceRefused(NotaryError):
     """Something that was named as a source is none: it does not verify, or is of another log."""
 
 
-class Source(Protocol):
+class Witness(Protocol):
     """A source that states every leaf up to its size."""
 
     @property
@@ -48,25 +48,29 @@ class Source(Protocol):
         """The tree of all its leaves."""
         ...
 
-    def gaps(self) -> Mapping[int, Item]:
-        """Returns the positions without a decision, which an earlier salvage left."""
-        ...
 
-
-class Index(Source, Protocol):
+class Survivor(Witness, Protocol):
     """An index or a snapshot."""
 
     def items(self, first: int, end: int) -> Iterator[Item]:
         """Yields the items of the positions from `first` up to `end`, each decision with the states that it consumed."""
         ...
 
+    def has_decided(self, position: int) -> bool:
+        """Returns False for a position whose decision it does not know, since an earlier salvage; the position is below its size."""
+        ...
 
-class KeptLog(Source, Protocol):
+
+class KeptLog(Witness, Protocol):
     """The kept log."""
 
     @property
     def log_time_ms(self) -> int:
         """Log time at its end."""
+        ...
+
+    def gaps(self) -> Mapping[int, Item]:
+        """Returns the positions without a decision, which an earlier salvage left."""
         ...
 
     def grown(self) -> Tree:

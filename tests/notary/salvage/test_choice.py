@@ -6,8 +6,8 @@ import pytest
 
 from notary.salvage.choice import Choice, choose
 from notary.salvage.forest import difference, nodes_of
-from notary.salvage.statements import Receipt, Refused
-from notary.tree import leaf_hash
+from notary.salvage.statements import ChoiceRefused, Receipt
+from notary.tree import Tree, TreeView, leaf_hash, view_at
 from ordering.salvage import Decided, Hashed, Item, Lost, lost_leaf
 from tests.notary.salvage.witnesses import MemoryIndex, decided, id_of, receipt, tag_of
 
@@ -19,8 +19,8 @@ def chosen(kept: Sequence[Item], indexes: Sequence[MemoryIndex] = (), receipts: 
     return choose(MemoryIndex("the log", kept), indexes, receipts)
 
 
-def refused(kept: Sequence[Item], indexes: Sequence[MemoryIndex] = (), receipts: Sequence[Receipt] = ()) -> Refused:
-    with pytest.raises(Refused) as raised:
+def refused(kept: Sequence[Item], indexes: Sequence[MemoryIndex] = (), receipts: Sequence[Receipt] = ()) -> ChoiceRefused:
+    with pytest.raises(ChoiceRefused) as raised:
         chosen(kept, indexes, receipts)
     return raised.value
 
@@ -92,7 +92,7 @@ def test_a_receipt_before_an_earlier_salvage_is_accepted() -> None:
 
 
 def test_a_request_completes_a_receipt() -> None:
-    """Of two receipts of one decision, the one with its request gives the consumed states, in either order."""
+    """If there are two receipts of one decision, the one with its request gives the consumed states, in either order."""
     one, other = receipt("bare", ALL, 9, bare=True), receipt("full", ALL, 9)
     for receipts in ([one, other], [other, one]):
         assert chosen(ALL[:9], receipts=receipts).items == (ALL[9],)
@@ -206,8 +206,7 @@ def test_a_receipt_without_its_request() -> None:
 def test_a_decision_at_a_final_hash() -> None:
     """A decision, of an index or a receipt, at a position that an earlier salvage put back as a hash is refused."""
     hashed = replaced(4, Hashed(leaf_hash(ALL[4].leaf)))
-    for sources in (([MemoryIndex("a", ALL)], []), ([], [receipt("a", ALL, 4)])):
-        refusal = refused(hashed, *sources)
+    for refusal in (refused(hashed, [MemoryIndex("a", ALL)]), refused(hashed, receipts=[receipt("a", ALL, 4)])):
         assert (refusal.position, refusal.names) == (4, ["the log", "a"])
     assert chosen(hashed, [MemoryIndex("a", hashed)]).items == ()
 
@@ -221,7 +220,7 @@ def test_two_lists_of_consumed_states() -> None:
 
 def test_a_size_far_beyond_everything() -> None:
     """A checkpoint that would declare more positions lost than the limit is refused."""
-    with pytest.raises(Refused, match="5 positions up to 10 would be lost, more than 4"):
+    with pytest.raises(ChoiceRefused, match="5 positions up to 10 would be lost, more than 4"):
         choose(MemoryIndex("the log", ALL[:5]), [], [receipt("r", ALL, 2)], lost_max=4)
 
 
@@ -233,11 +232,32 @@ def test_a_size_far_beyond_everything() -> None:
 def test_the_first_difference_of_two_trees(size: int, where: Callable[[int], int]) -> None:
     """Two trees that differ at one leaf are found different there, also if one is longer."""
     place = where(size)
-    one = [Lost()] * size
+    one: list[Item] = [Lost()] * size
     other = [*one[:place], decided(place, "x"), *one[place + 1 :], Lost()]
     trees = MemoryIndex("", one).tree, MemoryIndex("", other).tree
     assert difference(*trees) == difference(*trees[::-1]) == place
     assert difference(trees[0], MemoryIndex("", [*one, Lost()]).tree) is None
+
+
+def test_large_trees_are_compared_by_few_nodes() -> None:
+    """The first difference of two trees of 70,000 leaves is found without reading most of their tiles."""
+    size, place = 70_000, 12_345
+    hashes = [number.to_bytes(32) for number in range(size)]
+    read: list[tuple[int, int]] = []
+
+    def view(leaves: list[bytes]) -> TreeView:
+        tiles = Tree().append(leaves)
+
+        def tile(level: int, index: int) -> bytes:
+            read.append((level, index))
+            return tiles[level, index]
+
+        return view_at(size, tile)
+
+    one, other = view(hashes), view([*hashes[:place], bytes(32), *hashes[place + 1 :]])
+    assert difference(one, one) is None
+    assert difference(one, other) == place
+    assert len(set(read)) < 10
 
 
 @pytest.mark.parametrize("size", [1, 2, 5, 8, 9, 257, 300])

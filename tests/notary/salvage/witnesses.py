@@ -3,8 +3,7 @@
 from collections.abc import Iterator, Mapping, Sequence
 from hashlib import sha256
 
-from notary.decision import ROW_HEAD_BYTES, Conflict, Decision, Kind, Outcome, leaf, to_row
-from notary.salvage.choice import leaf_hash_of
+from notary.decision import ROW_HEAD_BYTES, Conflict, Decision, Kind, Outcome, hashes_of, leaf, to_row
 from notary.salvage.statements import Receipt
 from notary.tree import Tree, TreeView, read_edge, view_at
 from ordering.ids import StateRef, TransactionId
@@ -38,14 +37,14 @@ def decided(
 
 
 class MemoryIndex:
-    """An `Index` and a `KeptLog` made of the items from position 0 on."""
+    """A `Survivor` and a `KeptLog` made of the items from position 0 on."""
 
     def __init__(
         self, name: str, items: Sequence[Item], *, time: int | None = None, consumed: Mapping[StateRef, bytes] | None = None
     ) -> None:
         self.name = name
         self._items = list(items)
-        self._tiles = Tree().append([leaf_hash_of(item, position) for position, item in enumerate(items)])
+        self._tiles = Tree().append(hashes_of(0, items))
         self.tree: TreeView = view_at(len(self._items), self._tile)
         decided = [item for item in items if isinstance(item, Decided)]
         self.log_time_ms = time if time is not None else max([item.log_time_ms for item in decided], default=0)
@@ -58,6 +57,9 @@ class MemoryIndex:
 
     def items(self, first: int, end: int) -> Iterator[Item]:
         yield from self._items[first:end]
+
+    def has_decided(self, position: int) -> bool:
+        return isinstance(self._items[position], Decided)
 
     def gaps(self) -> dict[int, Item]:
         return {position: item for position, item in enumerate(self._items) if not isinstance(item, Decided)}
