@@ -1,4 +1,4 @@
-"""Tests brokers that lose acknowledged records and grow again: R10 with real brokers and real worker processes."""
+"""Tests brokers that lose acknowledged records and grow again: R10 and R11 with real brokers and real worker processes."""
 
 import asyncio
 import json

@@ -270,6 +270,17 @@ def test_the_plan_in_words(wreck: Wreck, capsys: pytest.CaptureFixture[str]) -> 
         assert words in printed
 
 
+def test_a_worker_starts_with_the_index_of_the_command(wreck: Wreck, bank: Bank) -> None:
+    """The index that the command made of the log is a worker's index: a copy of it saves the replay."""
+    wreck.cut()
+    wreck.salvage("--index", wreck.index, "--yes")
+    shutil.copytree(wreck.directory.path / "salvage" / "index", wreck.directory.path / "index" / "fresh")
+    with wreck.start() as process, Asking(process.url) as asking:
+        wreck.check(asking, range(6))
+        assert asking.decide(bank, spend())[0]["position"] == 12
+        assert process.stop() == 0
+
+
 @pytest.mark.parametrize("appended", [0, 1, 2, 3, 4])
 def test_a_crash_before_any_record(wreck: Wreck, appended: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """The command dies before any of its records, or before the key is in place: the same command again completes the salvage."""
