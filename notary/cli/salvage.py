@@ -43,9 +43,10 @@ from ordering.salvage import Decided, Item, encode_items
 from ordering.signatures import SigningKey, endorse_key
 
 ATTEMPTS_MAX: Final = 10
-ITEMS_BYTES: Final = 256 << 10
+ITEMS_BYTES: Final = 900 << 10
 """The bytes of items in a record, if each fits; a single decision of 10,000 conflicts takes 690 kB."""
 WORK: Final = "salvage"
+KEY_FILES: Final = "key-{}.pem"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -91,7 +92,6 @@ class _Salvage:
         self._progress = ExportProgress()
         self._sealed = 0
         self._key_files = config.path(config.key_file), config.path(config.key_history_file)
-        self._key_file = self._work / "key.pem"
         self._goal_file = self._work / "goal"
         """The size and root that an attempt's `done` names, written before it."""
 
@@ -99,7 +99,6 @@ class _Salvage:
         make_directory(self._work)
         with alone_in(self._work, f"another process salvages with the folder {self._work}: wait for it"):
             async with owner.opened(self._config, "salvage") as log:
-                signer = owner.load_owner_key(self._config, self._arguments.owner_key, log.genesis)
                 identity = f"{log.log.identity} {log.log_id.hex()}"
                 with keeping(self._work / "index", log.genesis.notary_name, identity) as kept:
                     state = kept.state()
@@ -110,7 +109,7 @@ class _Salvage:
                         )
                     await log.replay(state, kept.apply, kept.stored_tree)
                     with self._sources(log) as sources:
-                        return await self._salvage(_Job(log, kept, signer, *sources))
+                        return await self._salvage(_Job(log, kept, *sources))
 
     @contextmanager
     def _sources(self, log: owner.OwnedLog) -> Iterator[tuple[list[StoredIndex], list[Receipt]]]:
@@ -127,7 +126,7 @@ class _Salvage:
             facts = {**facts_of(choice), "seals": job.log.joiner.hole is not None}
             for line in () if self._arguments.json else lines_of(choice, job.indexes, job.receipts, job.log.joiner.hole):
                 print(line)
-            if not choice.items and job.log.joiner.hole is None and not job.log.state.sealed:
+            if not choice.items and job.log.joiner.hole is None and not job.log.state.sealed and self._own_key(job) is None:
                 return self._end({**facts, "done": False}, "nothing is missing: the log has all that these sources have")
             if self._arguments.plan:
                 return self._end({**facts, "done": False}, "this was the plan: nothing was appended")
@@ -136,13 +135,14 @@ class _Salvage:
                     f"records of format version {SALVAGE_FORMAT} do not count in this log yet: `notary activate {SALVAGE_FORMAT}`, after"
                     " `notary retire` of the workers that do not come back (docs/runbook.md, Salvaging what the log lost)"
                 )
+            signer = owner.load_owner_key(self._config, self._arguments.owner_key, job.log.genesis)
             keys.present_history(*self._key_files, self._config.origin)  # at the end this key endorses the new one
             if not self._agreed(choice):
                 return self._end({**facts, "done": False}, "nothing was appended", EXIT_NO)
             for attempt in range(ATTEMPTS_MAX):
                 if attempt:
                     self._say("another record came between: the salvage starts over, with another key")
-                if (done := await self._attempt(job)) is not None:
+                if (done := await self._attempt(job, signer)) is not None:
                     return self._place_key(job, *done)
         except ChoiceRefused as refusal:
             self._progress.end()
@@ -165,45 +165,52 @@ class _Salvage:
 
     def _is_done(self, job: "_Job") -> bool:
         """Returns true if an earlier run's `done` took effect, and its key is not in place yet."""
-        if not self._key_file.exists() or not self._goal_file.exists():
+        if self._own_key(job) is None or not self._goal_file.exists():
             return False
         state, tree = job.log.state, job.kept.tree
         size, _, root = self._goal_file.read_text().partition(" ")
         return (
-            keys.load(self._key_file).public_key().public_bytes_raw() == state.key
-            and not state.sealed
+            not state.sealed
             and state.settled > state.key_seen
             and 0 <= int(size) <= tree.size
             and (tree.over(0, int(size)).hex() if int(size) else root) == root
         )
 
-    async def _attempt(self, job: "_Job") -> tuple[Choice, int] | None:
+    def _own_key(self, job: "_Job") -> Path | None:
+        """Returns the file of the key in force, if an attempt of this command made it: no worker has it yet."""
+        for file in sorted(self._work.glob(KEY_FILES.format("*"))):
+            if keys.load(file).public_key().public_bytes_raw() == job.log.state.key:
+                return file
+        return None
+
+    async def _attempt(self, job: "_Job", signer: SigningKey) -> tuple[Choice, int] | None:
         """Append seals, the key, `begin`, the items and `done`. Returns the choice and the offset of `done`; None if one took no effect."""
         log = job.log
         while log.joiner.hole is not None:
             self._say(f"sealing entry ({log.joiner.hole.incarnation}, {log.joiner.hole.sequence}), whose content is missing")
-            await log.seal(job.signer)
+            await log.seal(signer)
             self._sealed += 1
-        for file in (self._goal_file, self._key_file):
-            file.unlink(missing_ok=True)  # they were of an earlier attempt, whose key never comes back
-        new = SigningKey(keys.create(self._key_file).private_bytes_raw())
-        if not (await log.append(endorse_key(new, log.log_id, log.state.key), job.signer)).took_effect or log.state.key != new.public_key:
+        self._goal_file.unlink(missing_ok=True)  # it was of an earlier attempt
+        # Keys of earlier attempts never come back. Their files stay until the end: one of them shows that no worker has the key in force.
+        number = len(list(self._work.glob(KEY_FILES.format("*"))))
+        new = SigningKey(keys.create(self._work / KEY_FILES.format(number)).private_bytes_raw())
+        if not (await log.append(endorse_key(new, log.log_id, log.state.key), signer)).took_effect or log.state.key != new.public_key:
             return None
         begin = SalvageBegin(new.public_key, log.joiner.history.view, job.kept.tree.size)
-        if not (await log.append(begin, job.signer)).took_effect:
+        if not (await log.append(begin, signer)).took_effect:
             return None
         choice = self._chosen(job)
         sent = 0
         for some in _records(choice.first, choice.items):
             record = SalvageItems(new.public_key, log.joiner.history.view, choice.first + sent, some)
-            if not (await log.append(record, job.signer)).took_effect:
+            if not (await log.append(record, signer)).took_effect:
                 return None
             sent += len(some)
             self._progress("items", sent, len(choice.items))
         self._progress.end()
         replace_file(self._goal_file, f"{choice.end} {choice.root.hex()}".encode())
         done = SalvageDone(new.public_key, log.joiner.history.view, choice.end, choice.root)
-        outcome = await log.append(done, job.signer)
+        outcome = await log.append(done, signer)
         if not outcome.took_effect:
             return None
         self._check(job, choice)
@@ -223,12 +230,14 @@ class _Salvage:
             )
 
     def _place_key(self, job: "_Job", choice: Choice | None, offset: int | None) -> int:
-        files = self._key_files
+        files, made = self._key_files, self._own_key(job)
+        assert made is not None
         with keys.alone_with(files[0]):
-            history = keys.adopt(self._key_file, *files, self._config.origin)
+            history = keys.adopt(made, *files, self._config.origin)
         # A crash before this line leaves the files: the next run finds the key in place.
-        for file in (self._goal_file, self._key_file):
+        for file in self._work.glob(KEY_FILES.format("*")):
             file.unlink()
+        self._goal_file.unlink()
         tree = job.kept.tree
         facts = {
             "done": True,
@@ -271,7 +280,6 @@ class _Job(msgspec.Struct, frozen=True):
 
     log: owner.OwnedLog
     kept: KeptIndex
-    signer: SigningKey
     indexes: list[StoredIndex]
     receipts: list[Receipt]
 

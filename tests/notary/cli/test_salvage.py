@@ -137,7 +137,10 @@ def test_an_index_gives_everything_back(wreck: Wreck, bank: Bank) -> None:
     """The log loses its end; a surviving index gives all of it back: a worker on an empty disk has the same decisions and the same root."""
     root = wreck.root
     wreck.cut()
+    owner_key = wreck.directory.path / "owner-key.pem"
+    owner_key.rename(owner_key.with_name("elsewhere"))
     assert wreck.salvage("--index", wreck.index, "--plan")["decisions_put_back"] == 6
+    owner_key.with_name("elsewhere").rename(owner_key)
     done = wreck.salvage("--index", wreck.index, "--yes")
     assert (done["done"], done["decisions"], done["root"], done["lost"], done["no_consistency_proof"]) == (True, 12, root, [], [])
     with wreck.start() as process, Asking(process.url) as asking:
@@ -302,6 +305,10 @@ def test_a_crash_before_any_record(wreck: Wreck, appended: int, monkeypatch: pyt
         patch.setattr(OwnedLog, "append", dying)
         patch.setattr(keys, "adopt", die)
         wreck.salvage("--index", wreck.index, "--yes", code=2)
+    if appended == 1:
+        # Only the key is in the log. It is no worker's, so even without sources something is missing.
+        assert wreck.salvage("--plan")["seals"] is False
+        assert "give --yes" in wreck.salvage(code=2)["stderr"]
     again = wreck.salvage("--index", wreck.index, "--yes")
     assert (again["decisions"], again["root"], again["resumed"]) == (12, root, appended == 4)
     with wreck.start() as process, Asking(process.url) as asking:
