@@ -815,14 +815,14 @@ class Joiner:
             ready.more = True
             return False
         if isinstance(record, Trim):
-            self._change_log(head, log.with_trim(record, self._tree), "a trim record does not count: it is not above the last one, or has another tree", ready)
+            self._change_log(head, log.with_trim(record, self._tree), "a trim record does not count", ready)
         elif record.key != log.key:
             ready.notices.append(Notice("skipped", ORDERING, head.offset, "a salvage record names another key than the one in force"))
         elif self.history.compare(record.view) is Comparison.FOREIGN and self._examines(head, record.view, OWNER_NAME, ready):
             return False
         else:
             changed = log.with_salvage(record, self.history.seen, self._tree, self._items) if record.view == self.history.view else None
-            self._change_log(head, changed, "a salvage record does not count: its history or tree is another, or no step of it is due", ready)
+            self._change_log(head, changed, "a salvage record does not count: no such step is due", ready)
             if changed is not None:
                 self._salvage(record, ready)
         ready.more = True

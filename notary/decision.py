@@ -3,6 +3,7 @@
 `notary.wire` has its JSON. A request gets one decision, for ever. Its *position* is the number of decisions made before it.
 """
 
+from collections.abc import Sequence
 from enum import IntEnum
 from hashlib import sha256
 from struct import Struct, error
@@ -10,10 +11,11 @@ from typing import Final, Literal
 
 import msgspec
 
+from notary.tree import leaf_hash
 from ordering.errors import CorruptRecord
 from ordering.ids import StateRef, TransactionId
 from ordering.pieces import Pieces
-from ordering.salvage import CONFLICT_BYTES, LEAF, LEAF_PREFIX, Decided
+from ordering.salvage import CONFLICT_BYTES, LEAF, LEAF_PREFIX, Decided, Hashed, Item, leaf_of
 
 LEAF_BYTES: Final = 104
 CONFLICTS_A_PIECE: Final = 1_000
@@ -97,6 +99,11 @@ def to_row(decision: Decision) -> bytes:
     """Encodes the index row of a decision: u64 position, i64 log time, u8 outcome, then 69 bytes for each conflict."""
     head = _ROW.pack(decision.position, decision.log_time_ms, decision.outcome)
     return head + _conflict_bytes(decision.conflicts) if decision.conflicts else head
+
+
+def hashes_of(first: int, items: Sequence[Item]) -> list[bytes]:
+    """Returns the leaf hashes of the items of a salvage from position `first` on."""
+    return [item.leaf_hash if isinstance(item, Hashed) else leaf_hash(leaf_of(item, at)) for at, item in enumerate(items, first)]
 
 
 def row_of_item(item: Decided) -> bytes:

@@ -11,11 +11,22 @@ import msgspec
 from joiner import JoinerState, LogState, OrderedBatch, Ready, RootSeen, VoteVoid
 from notary.agreement import Agreement, observe
 from notary.decide import decide
-from notary.decision import Decision, Outcome, from_row, from_row_in_pieces, leaf, leaf_of_row, position_of_row, row_of_item, to_row
+from notary.decision import (
+    Decision,
+    Outcome,
+    from_row,
+    from_row_in_pieces,
+    hashes_of,
+    leaf,
+    leaf_of_row,
+    position_of_row,
+    row_of_item,
+    to_row,
+)
 from notary.index import rows
 from notary.index.rocks import IndexSettings, RocksStore
 from notary.index.store import DECISIONS, INDEX_FORMAT_VERSION, META, POSITIONS, REMEDY, STATES, TILES, Family, Store, WriteBatch, reading
-from notary.index.tiles import StoredTree, hashes_of
+from notary.index.tiles import StoredTree
 from notary.tree import HASH_BYTES, TILE_WIDTH, leaf_hash
 from ordering.errors import ConfigurationError, CorruptRecord, Fatal, FatalCode, Quarantined
 from ordering.ids import StateRef, TransactionId
@@ -434,6 +445,12 @@ class Index:
         with self._sound():
             row = self._positions.get(rows.U64.pack(position))
             return None if row is None or rows.undecided_of(row) is not None else row
+
+    def undecided(self) -> dict[int, Item]:
+        """Returns the positions without a decision, after salvages (R11). It reads the rows of all positions."""
+        with self._sound():
+            found = [(key, rows.undecided_of(row)) for key, row in self._positions.items()]
+        return {rows.U64.unpack(key)[0]: item for key, item in found if item is not None}
 
     def consumed(self, state: StateRef) -> Consumed | None:
         """Returns the transaction that consumed the state; None while the state is neither consumed nor reserved."""

@@ -5,6 +5,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any, Final
 
+from notary.decision import hashes_of
 from notary.index import rows
 from notary.index.store import reading
 from notary.tree import (
@@ -22,15 +23,10 @@ from notary.tree import (
     view_at,
 )
 from ordering.errors import CorruptRecord
-from ordering.salvage import Hashed, Item, leaf_of
+from ordering.salvage import Item
 
 INSIDES_KEPT: Final = 64
 """Full tiles kept in memory with their inner hashes, for receipts: about 50 kB each."""
-
-
-def hashes_of(first: int, items: Sequence[Item]) -> list[bytes]:
-    """Returns the leaf hashes of the items of a salvage from position `first` on."""
-    return [item.leaf_hash if isinstance(item, Hashed) else leaf_hash(leaf_of(item, at)) for at, item in enumerate(items, first)]
 
 
 class StoredTree:

@@ -1,0 +1,299 @@
+"""`notary salvage`: puts decisions back that the log lost, from all that survived (R11, docs/salvage.md).
+
+Its steps, and the result of a crash after each:
+
+| step | a crash after it leaves |
+|---|---|
+| read the log into an index of the command's own, choose, ask | nothing but that index, which the next run goes on from |
+| a seal for each entry at the end whose content is missing | workers' records count no more; the next run goes on |
+| a new key, in a file of the command's own, then its `key` record | a key that no worker has; the next run makes another one |
+| `begin`, items | the same: nothing takes effect before `done` |
+| `done` | the salvage is done; workers have no key. The next run finds the key in force in its own file, and goes on |
+| the key in place of the present one | all is done |
+"""
+
+import argparse
+import asyncio
+import json
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from hashlib import sha256
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+
+from joiner.look import examine
+from notary import keys
+from notary.access import alone_in
+from notary.cli import EXIT_DONE, EXIT_NO, owner
+from notary.cli.export import ExportProgress
+from notary.config import Config, load
+from notary.salvage.choice import Choice, choose
+from notary.salvage.indexes import StoredIndex, open_indexes
+from notary.salvage.kept import KeptIndex, keeping
+from notary.salvage.receipts import read_receipts
+from notary.salvage.report import after, facts_of, lines_of, sides_of
+from notary.salvage.statements import ChoiceRefused, Receipt
+from ordering.durable import make_directory, replace_file
+from ordering.errors import ConfigurationError, OutcomeUnknown
+from ordering.records import SALVAGE_FORMAT, SalvageBegin, SalvageDone, SalvageItems
+from ordering.salvage import Decided, Item, encode_items
+from ordering.signatures import SigningKey, endorse_key
+
+ATTEMPTS_MAX: Final = 10
+ITEMS_BYTES: Final = 900 << 10
+"""The bytes of items in a record, if each fits; a single decision of 10,000 conflicts takes 690 kB."""
+WORK: Final = "salvage"
+KEY_FILES: Final = "key-{}.pem"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the flags of `notary salvage`."""
+    parser.add_argument(
+        "--index",
+        action="append",
+        default=[],
+        type=Path,
+        metavar="DIR",
+        help="a surviving index, or a restored snapshot; may be given again. Its worker may be running",
+    )
+    parser.add_argument(
+        "--receipts",
+        action="append",
+        default=[],
+        type=Path,
+        metavar="DIR",
+        help="a folder, or a file, with receipts and requests of parties, as `notary submit` reads and writes them; may be given again",
+    )
+    parser.add_argument("--plan", "--dry-run", dest="plan", action="store_true", help="say what would be put back, and append nothing")
+    parser.add_argument("--yes", action="store_true", help="do not ask before the first record is appended")
+    parser.add_argument(
+        "--work",
+        type=Path,
+        metavar="DIR",
+        help=f"the folder for an index of the log and for the new key (default: {WORK} beside notary.toml)",
+    )
+    owner.add_arguments(parser)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Salvage. Returns 0 when it is done, or nothing is missing; 1 when the sources are refused or the answer was no."""
+    return asyncio.run(_Salvage(load(arguments.config), arguments).run())
+
+
+class _Salvage:
+    """One run of the command."""
+
+    def __init__(self, config: Config, arguments: argparse.Namespace) -> None:
+        self._config, self._arguments = config, arguments
+        self._work: Path = arguments.work or config.path(WORK)
+        self._progress = ExportProgress()
+        self._sealed = 0
+        self._key_files = config.path(config.key_file), config.path(config.key_history_file)
+        self._goal_file = self._work / "goal"
+        """The size and root that an attempt's `done` names, written before it."""
+
+    async def run(self) -> int:
+        make_directory(self._work)
+        with alone_in(self._work, f"another process salvages with the folder {self._work}: wait for it"):
+            async with owner.opened(self._config, "salvage") as log:
+                identity = f"{log.log.identity} {log.log_id.hex()}"
+                with keeping(self._work / "index", log.genesis.notary_name, identity) as kept:
+                    state = kept.state()
+                    if state.effects and (lost := await examine(log.log, state.effects, state.marks)):
+                        raise ConfigurationError(
+                            f"the log does not hold the history of {self._work / 'index'}, which an earlier run made: {lost}. The log"
+                            " was cut since. Remove that folder, and run it again"
+                        )
+                    await log.replay(state, kept.apply, kept.stored_tree)
+                    with self._sources(log) as sources:
+                        return await self._salvage(_Job(log, kept, *sources))
+
+    @contextmanager
+    def _sources(self, log: owner.OwnedLog) -> Iterator[tuple[list[StoredIndex], list[Receipt]]]:
+        trusted = keys.verifier_keys(self._config.path(self._config.key_history_file), self._config.origin)[1]
+        receipts = read_receipts(self._arguments.receipts, log.genesis.notary_name, trusted)
+        with open_indexes(self._arguments.index, log.log_id, self._progress) as indexes:
+            yield indexes, receipts
+
+    async def _salvage(self, job: "_Job") -> int:
+        if self._is_done(job):
+            return self._place_key(job, None, None)
+        try:
+            choice = self._chosen(job)
+            facts = {**facts_of(choice), "seals": job.log.joiner.hole is not None}
+            for line in () if self._arguments.json else lines_of(choice, job.indexes, job.receipts, job.log.joiner.hole):
+                print(line)
+            if not choice.items and job.log.joiner.hole is None and not job.log.state.sealed and self._own_key(job) is None:
+                return self._end({**facts, "done": False}, "nothing is missing: the log has all that these sources have")
+            if self._arguments.plan:
+                return self._end({**facts, "done": False}, "this was the plan: nothing was appended")
+            if SALVAGE_FORMAT not in job.log.state.formats:
+                raise ConfigurationError(
+                    f"records of format version {SALVAGE_FORMAT} do not count in this log yet: `notary activate {SALVAGE_FORMAT}`, after"
+                    " `notary retire` of the workers that do not come back (docs/runbook.md, Salvaging what the log lost)"
+                )
+            signer = owner.load_owner_key(self._config, self._arguments.owner_key, job.log.genesis)
+            keys.present_history(*self._key_files, self._config.origin)  # at the end this key endorses the new one
+            if not self._agreed(choice):
+                return self._end({**facts, "done": False}, "nothing was appended", EXIT_NO)
+            for attempt in range(ATTEMPTS_MAX):
+                if attempt:
+                    self._say("another record came between: the salvage starts over, with another key")
+                if (done := await self._attempt(job, signer)) is not None:
+                    return self._place_key(job, *done)
+        except ChoiceRefused as refusal:
+            self._progress.end()
+            if self._arguments.json:
+                print(json.dumps({"done": False, "refused": str(refusal), "position": refusal.position, "sides": refusal.sides}))
+            else:
+                print(f"refused        {refusal}")
+                for line in sides_of(refusal, job.kept, job.indexes, job.receipts):
+                    print(line)
+            return EXIT_NO
+        raise OutcomeUnknown(
+            f"{ATTEMPTS_MAX} attempts were disturbed by other records of the owner: stop other commands, and run the same again"
+        )
+
+    def _chosen(self, job: "_Job") -> Choice:
+        try:
+            return choose(job.kept, job.indexes, job.receipts)
+        finally:
+            self._progress.end()
+
+    def _is_done(self, job: "_Job") -> bool:
+        """Returns true if an earlier run's `done` took effect, and its key is not in place yet."""
+        if self._own_key(job) is None or not self._goal_file.exists():
+            return False
+        state, tree = job.log.state, job.kept.tree
+        size, _, root = self._goal_file.read_text().partition(" ")
+        return (
+            not state.sealed
+            and state.settled > state.key_seen
+            and 0 <= int(size) <= tree.size
+            and (tree.over(0, int(size)).hex() if int(size) else root) == root
+        )
+
+    def _own_key(self, job: "_Job") -> Path | None:
+        """Returns the file of the key in force, if an attempt of this command made it: no worker has it yet."""
+        for file in sorted(self._work.glob(KEY_FILES.format("*"))):
+            if keys.load(file).public_key().public_bytes_raw() == job.log.state.key:
+                return file
+        return None
+
+    async def _attempt(self, job: "_Job", signer: SigningKey) -> tuple[Choice, int] | None:
+        """Append seals, the key, `begin`, the items and `done`. Returns the choice and the offset of `done`; None if one took no effect."""
+        log = job.log
+        while log.joiner.hole is not None:
+            self._say(f"sealing entry ({log.joiner.hole.incarnation}, {log.joiner.hole.sequence}), whose content is missing")
+            await log.seal(signer)
+            self._sealed += 1
+        self._goal_file.unlink(missing_ok=True)  # it was of an earlier attempt
+        # Keys of earlier attempts never come back. Their files stay until the end: one of them shows that no worker has the key in force.
+        number = len(list(self._work.glob(KEY_FILES.format("*"))))
+        new = SigningKey(keys.create(self._work / KEY_FILES.format(number)).private_bytes_raw())
+        if not (await log.append(endorse_key(new, log.log_id, log.state.key), signer)).took_effect or log.state.key != new.public_key:
+            return None
+        begin = SalvageBegin(new.public_key, log.joiner.history.view, job.kept.tree.size)
+        if not (await log.append(begin, signer)).took_effect:
+            return None
+        choice = self._chosen(job)
+        sent = 0
+        for some in _records(choice.first, choice.items):
+            record = SalvageItems(new.public_key, log.joiner.history.view, choice.first + sent, some)
+            if not (await log.append(record, signer)).took_effect:
+                return None
+            sent += len(some)
+            self._progress("items", sent, len(choice.items))
+        self._progress.end()
+        replace_file(self._goal_file, f"{choice.end} {choice.root.hex()}".encode())
+        done = SalvageDone(new.public_key, log.joiner.history.view, choice.end, choice.root)
+        outcome = await log.append(done, signer)
+        if not outcome.took_effect:
+            return None
+        self._check(job, choice)
+        return choice, outcome.offset
+
+    def _check(self, job: "_Job", choice: Choice) -> None:
+        """Compare the index of the log, which has read everything back, with the choice. Raises `OutcomeUnknown`."""
+        tree = job.kept.tree
+        states = [(state, item) for item in choice.items if isinstance(item, Decided) for state in item.inputs]
+        consumed = job.kept.consumed([state for state, _ in states])
+        if (tree.size, tree.root) != (choice.end, choice.root) or any(
+            consumed.get(state) != sha256(item.transaction_id).digest() for state, item in states
+        ):
+            raise OutcomeUnknown(
+                f"`done` took effect, and what was read back is another log: {tree.size} decisions with the root {tree.root.hex()}, not"
+                f" {choice.end} with {choice.root.hex()}, or other consumed states. Start no worker, and keep {self._work}"
+            )
+
+    def _place_key(self, job: "_Job", choice: Choice | None, offset: int | None) -> int:
+        files, made = self._key_files, self._own_key(job)
+        assert made is not None
+        with keys.alone_with(files[0]):
+            history = keys.adopt(made, *files, self._config.origin)
+        # A crash before this line leaves the files: the next run finds the key in place.
+        for file in self._work.glob(KEY_FILES.format("*")):
+            file.unlink()
+        self._goal_file.unlink()
+        tree = job.kept.tree
+        facts = {
+            "done": True,
+            "offset": offset,
+            "resumed": choice is None,
+            "decisions": tree.size,
+            "root": tree.root.hex(),
+            "verifier_key": history[-1].verifier_key,
+            "key_file": str(files[0]),
+            "key_history_file": str(files[1]),
+            **({} if choice is None else {**facts_of(choice), "seals": self._sealed > 0}),
+        }
+        for line in () if self._arguments.json else after(facts, embedded=self._config.log.kind == "embedded"):
+            print(line)
+        return self._end(facts, "")
+
+    def _agreed(self, choice: Choice) -> bool:
+        """Ask before the first record. Raises `ConfigurationError` if nobody is there to answer."""
+        if self._arguments.yes:
+            return True
+        if not sys.stdin.isatty() or self._arguments.json:
+            raise ConfigurationError("nothing was appended: read the plan above (or --plan), then give --yes")
+        self._say(f"this cannot be undone. Type the number of decisions that the log then has, {choice.end}, to go on:")
+        return sys.stdin.readline().strip() == str(choice.end)
+
+    def _say(self, text: str) -> None:
+        self._progress.end()
+        print(f"notary salvage: {text}", file=sys.stderr)
+
+    def _end(self, facts: dict[str, Any], text: str, code: int = EXIT_DONE) -> int:
+        if self._arguments.json:
+            print(json.dumps(facts))
+        elif text:
+            print(text)
+        return code
+
+
+class _Job(msgspec.Struct, frozen=True):
+    """The open log and the sources."""
+
+    log: owner.OwnedLog
+    kept: KeptIndex
+    indexes: list[StoredIndex]
+    receipts: list[Receipt]
+
+
+def _records(first: int, items: Sequence[Item]) -> Iterator[tuple[Item, ...]]:
+    """Yields the items in pieces, one for each record."""
+    piece: list[Item] = []
+    piece_bytes = 0
+    for position, item in enumerate(items, first):
+        item_bytes = len(encode_items(position, [item]))
+        if piece and piece_bytes + item_bytes > ITEMS_BYTES:
+            yield tuple(piece)
+            piece, piece_bytes = [], 0
+        piece.append(item)
+        piece_bytes += item_bytes
+    if piece:
+        yield tuple(piece)

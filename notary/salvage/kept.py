@@ -1,0 +1,78 @@
+"""The kept log as a source: an index of it, made in a folder of the command's own by a replay like any worker's."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+from joiner import JoinerState, Ready
+from notary.index import Index
+from notary.index.tiles import StoredTree
+from notary.salvage.statements import THE_LOG
+from notary.tree import Tree, TreeView, read_edge
+from ordering.ids import StateRef, TransactionId
+from ordering.salvage import Item
+
+
+class KeptIndex:
+    """A `KeptLog`, kept at the end of the log by `apply`."""
+
+    name = THE_LOG
+
+    def __init__(self, index: Index) -> None:
+        self._index = index
+
+    @property
+    def stored_tree(self) -> StoredTree:
+        """The tree as the joiner asks for it."""
+        return self._index.tree
+
+    def state(self) -> JoinerState:
+        """Returns the state from which reading goes on."""
+        return self._index.joiner_state()
+
+    def apply(self, ready: Ready) -> None:
+        """Apply a step of the joiner, as a worker does."""
+        if ready.advanced:
+            self._index.apply(ready)
+
+    @property
+    def tree(self) -> TreeView:
+        """The tree of all decisions."""
+        return self._index.tree.view()
+
+    @property
+    def log_time_ms(self) -> int:
+        """Log time at the end."""
+        return self._index.log_time_ms
+
+    def gaps(self) -> Mapping[int, Item]:
+        """Returns the positions without a decision, which an earlier salvage left."""
+        state = self.state().log_state
+        if state is None or len(state.keys) == 1:
+            return {}  # every salvage begins with a new key
+        return self._index.undecided()
+
+    def grown(self) -> Tree:
+        """Returns the tree in a form to which leaves can be appended."""
+        size = self.tree.size
+        return Tree(size, read_edge(size, self._index.tree.tile))
+
+    def decided(self, ids: Sequence[TransactionId]) -> dict[TransactionId, int]:
+        """Returns the positions of those transactions that are decided."""
+        found = [(id_, self._index.position(id_)) for id_ in ids]
+        return {id_: position for id_, position in found if position is not None}
+
+    def consumed(self, states: Sequence[StateRef]) -> dict[StateRef, bytes]:
+        """Returns, for those states that are consumed or reserved, the SHA-256 of the consumer's transaction id."""
+        found = [(state, self._index.consumed(state)) for state in states]
+        return {state: consumed.by_hash for state, consumed in found if consumed is not None}
+
+
+@contextmanager
+def keeping(directory: Path, notary_name: str, log_identity: str) -> Iterator[KeptIndex]:
+    """Open the index of the kept log in that folder, or make it, for the length of a block. Raises what `Index.open` does."""
+    index = Index.open(directory, notary_name=notary_name, log_identity=log_identity)
+    try:
+        yield KeptIndex(index)
+    finally:
+        index.close()

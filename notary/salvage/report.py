@@ -1,0 +1,100 @@
+"""The plan of a salvage in words: what is put back, what is lost for good, and which answers it contradicts. Pure."""
+
+from collections.abc import Iterator, Sequence
+from typing import Any, Final
+
+from notary.salvage.choice import Choice
+from notary.salvage.statements import THE_LOG, ChoiceRefused, KeptLog, Receipt, Witness, named
+from ordering.records import Entry
+from ordering.salvage import Decided, Hashed, Lost
+
+RANGES_SHOWN: Final = 5
+FORKED_SHOWN: Final = 10
+
+
+def facts_of(choice: Choice) -> dict[str, Any]:
+    """Returns the choice for programs."""
+    return {
+        "kept": choice.first,
+        "end": choice.end,
+        "root": choice.root.hex(),
+        "decisions_put_back": choice.count(Decided),
+        "hashes": choice.positions(Hashed),
+        "lost": choice.positions(Lost),
+        "same_roots_to": choice.same_roots_to,
+        "no_consistency_proof": [{"size": each.size, "root": each.root.hex(), "source": each.name} for each in choice.forked],
+    }
+
+
+def lines_of(choice: Choice, indexes: Sequence[Witness], receipts: Sequence[Receipt], hole: Entry | None) -> Iterator[str]:
+    """Yields the plan for people, a line each."""
+    yield f"the log has    {choice.first:,} decisions"
+    for index in indexes:
+        yield f"source         index {index.name}, {index.tree.size:,} decisions"
+    if receipts:
+        yield f"source         {len(receipts):,} receipts, up to a tree of {max(receipt.size for receipt in receipts):,} decisions"
+    if hole is not None:
+        yield f"seal           the log ends at the entry of batch ({hole.incarnation}, {hole.sequence}), whose content is missing:"
+        yield "               it is sealed, and decides nothing. A payload of it that comes back later counts no more"
+    if decisions := choice.count(Decided):
+        yield f"put back       {decisions:,} decisions, as they were: positions {_ranges(choice.positions(Decided))}"
+    if hashes := choice.positions(Hashed):
+        yield f"hash alone     positions {_ranges(hashes)}: nobody has these decisions, only the hashes of their leaves"
+        yield "               A receipt of one of them verifies for ever. The notary cannot answer it again, and its states are free"
+    if lost := choice.positions(Lost):
+        yield f"lost           positions {_ranges(lost)}: nobody knows these decisions"
+        yield "               Their transactions may be sent again and may be decided otherwise. This contradicts each answer that"
+        yield "               was given for one of them, for ever: ask all parties for their receipts before you go on"
+    if choice.same_roots_to < choice.end:
+        yield f"checkpoints    of sizes up to {choice.same_roots_to:,} keep their roots. No consistency proof leads from a larger one,"
+        yield f"               up to {choice.end:,}, that was signed before to the new tree; their receipts still verify"
+        for each in choice.forked[:FORKED_SHOWN]:
+            yield f"               size {each.size:,}, root {each.root.hex()}, in {each.name}"
+        if len(choice.forked) > FORKED_SHOWN:
+            yield f"               and {len(choice.forked) - FORKED_SHOWN} more (--json lists them)"
+    else:
+        yield "checkpoints    all keep their roots, and are consistent with the new tree"
+    yield f"the log gets   {choice.end:,} decisions with the root {choice.root.hex()}"
+
+
+def sides_of(refusal: ChoiceRefused, log: KeptLog, indexes: Sequence[Witness], receipts: Sequence[Receipt]) -> Iterator[str]:
+    """Yields, for each side of a refusal, the answers that are contradicted if it is left out."""
+    sizes = {source.name: source.tree.size for source in (log, *indexes)}
+    held = {receipt.name: receipt.position for receipt in receipts}
+    place = refusal.position
+    for side in refusal.sides:
+        ends = [sizes[name] for name in side if name in sizes]
+        if ends and max(ends) > place:
+            answers = f"the answers for positions {_range((place, max(ends) - 1))} that it has"
+        else:
+            answers = f"the answers for positions {_ranges([(at, at) for at in sorted({held[name] for name in side if name in held})])}"
+        if THE_LOG in side:
+            yield f"               without {named(side)}: copy the log up to before position {place} into new topics, and salvage there"
+            yield f"               (docs/salvage.md). It contradicts {answers}"
+        else:
+            yield f"               without {named(side)}: contradicts {answers}"
+
+
+def after(facts: dict[str, Any], *, embedded: bool) -> Iterator[str]:
+    """Yields what was done and what comes next, a line each."""
+    if facts["resumed"]:
+        yield "completed      a salvage that took effect in an earlier run"
+    else:
+        yield f"took effect    ordering record {facts['offset']}"
+    yield f"the log has    {facts['decisions']:,} decisions with the root {facts['root']}, read back and compared"
+    yield f"new key        {facts['verifier_key']}"
+    if embedded:
+        yield "next           move old indexes away, and start the worker"
+        return
+    yield f"next           copy {facts['key_file']} and {facts['key_history_file']} to every worker's machine:"
+    yield "               workers without the key cannot write. Move old indexes away, and start the workers"
+
+
+def _ranges(ranges: Sequence[tuple[int, int]]) -> str:
+    shown = ", ".join([_range(each) for each in ranges[:RANGES_SHOWN]])
+    return shown + (f" and {len(ranges) - RANGES_SHOWN} more ranges" if len(ranges) > RANGES_SHOWN else "")
+
+
+def _range(positions: tuple[int, int]) -> str:
+    first, last = positions
+    return str(first) if first == last else f"{first} to {last}"

@@ -1,0 +1,379 @@
+"""`notary salvage` on real logs that lost their end, with real indexes and receipts that survived."""
+
+import asyncio
+import io
+import json
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from notary import cli, keys
+from notary.cli.owner import CommandOutcome, OwnedLog
+from notary.index import Index, viewing
+from ordering.embedded import EmbeddedLog
+from ordering.log import ORDERING
+from ordering.records import Key
+from ordering.signatures import SigningKey, endorse_key
+from ordering.store import KEY, open_store
+from tests.notary.http.asking import Asking
+from tests.notary.party import Bank, RequestObject, fresh_state, spend
+from tests.notary.process import NotaryDirectory, NotaryProcess
+from tests.notary.rows import put_row
+
+pytestmark = pytest.mark.seconds
+
+
+class Wreck:
+    """A notary with two rounds of decisions, and the log's ends after the first."""
+
+    def __init__(self, directory: NotaryDirectory, capsys: pytest.CaptureFixture[str]) -> None:
+        self.directory, self._capsys = directory, capsys
+        self.index = directory.path / "survivor"
+        said: dict[str, Any] = json.loads((directory.path / "said.json").read_text())
+        self.requests: list[RequestObject] = said["requests"]
+        self.decisions: list[dict[str, Any]] = said["decisions"]
+        self.ends: dict[int, int] = {int(stream): end for stream, end in said["ends"].items()}
+        self.kept: int = said["kept"]
+
+    def cut(self, streams: Sequence[int] | None = None, *, records: int = 1 << 30) -> None:
+        """Lose the end of these topic-partitions (default: of all), as the first round left them, or the last `records` records."""
+        store, _ = open_store(self.directory.path / "log")
+        for stream in self.ends if streams is None else streams:
+            offset = max(self.ends[stream], self.end_of(store, stream) - records)
+            while store.get(KEY.pack(stream + 1, offset)) is not None:
+                store.delete(KEY.pack(stream + 1, offset))
+                offset += 1
+        store.close()
+
+    @staticmethod
+    def end_of(store: Any, stream: int) -> int:
+        offset = 0
+        while store.get(KEY.pack(stream + 1, offset)) is not None:
+            offset += 1
+        return offset
+
+    def salvage(self, *arguments: object, code: int = 0) -> dict[str, Any]:
+        """Run `notary salvage --json`, which should exit with that code. Returns its object; `stderr` is its complaints."""
+        self._capsys.readouterr()
+        found = cli.main(["salvage", "--config", str(self.directory.config), "--json", *map(str, arguments)])
+        printed = self._capsys.readouterr()
+        assert found == code, printed.out + printed.err
+        return {**(json.loads(printed.out) if printed.out else {}), "stderr": printed.err}
+
+    def receipts(self, places: Sequence[int], *, requests: bool = True) -> Path:
+        """Write the receipts of these places of `decisions`, as a party keeps them. Returns their folder."""
+        folder = self.directory.path / "receipts"
+        folder.mkdir(exist_ok=True)
+        (folder / "decisions.jsonl").write_text("".join([json.dumps(self.decisions[place]) + "\n" for place in places]))
+        if requests:
+            (folder / "requests.json").write_text(json.dumps([self.requests[place] for place in places]))
+        return folder
+
+    def start(self, name: str = "fresh") -> NotaryProcess:
+        """Start a worker on an empty disk."""
+        return NotaryProcess.start(self.directory.config, name)
+
+    @property
+    def root(self) -> str:
+        """The root of the survivor's tree."""
+        with viewing(self.index) as view:
+            return view.root.hex()
+
+    def check(self, asking: Asking, places: Sequence[int]) -> None:
+        """Compare the decisions at these places with what the worker answers now."""
+        for place in places:
+            wanted = {name: value for name, value in self.decisions[place].items() if name != "receipt"}
+            assert asking.get(f"/v1/transactions/{wanted['transaction_id']}").json() == wanted
+
+
+def decide(asking: Asking, bank: Bank, *requests: RequestObject) -> list[dict[str, Any]]:
+    """Returns decisions with their receipts."""
+    decisions: list[dict[str, Any]] = asking.post(bank.body(*requests)).json()["decisions"]
+    return decisions
+
+
+@pytest.fixture(scope="module")
+def template(tmp_path_factory: pytest.TempPathFactory, bank: Bank) -> NotaryDirectory:
+    """A notary whose worker decided 6 transactions, and then 6 more: four commits and two double spends."""
+    directory = NotaryDirectory.create(tmp_path_factory.mktemp("wreck") / "notary")
+    directory.register(bank)
+    with NotaryProcess.start(directory.config) as process, Asking(process.url) as asking:
+        for _ in range(6):
+            decide(asking, bank, spend())
+        assert process.stop() == 0
+    assert cli.main(["retire", "worker-1", "--config", str(directory.config)]) == 0
+    assert cli.main(["activate", "2", "--config", str(directory.config)]) == 0
+    ends = asyncio.run(_ends(directory))
+    coin = fresh_state()
+    requests = [spend(coin), spend(), spend(coin), spend(), spend(), spend(coin)]
+    with NotaryProcess.start(directory.config) as process, Asking(process.url) as asking:
+        decisions = [decide(asking, bank, request)[0] for request in requests]
+        assert process.stop() == 0
+    (directory.path / "index" / "worker-1").rename(directory.path / "survivor")
+    said = {"requests": requests, "decisions": decisions, "ends": ends, "kept": 6}
+    (directory.path / "said.json").write_text(json.dumps(said))
+    return directory
+
+
+async def _ends(directory: NotaryDirectory) -> dict[int, int]:
+    log = EmbeddedLog.open(directory.path / "log")
+    try:
+        return {stream: bound.offset_end for stream, bound in (await log.bounds()).items()}
+    finally:
+        await log.close()
+
+
+@pytest.fixture
+def wreck(template: NotaryDirectory, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Wreck:
+    """A copy of the template for one test."""
+    shutil.copytree(template.path, tmp_path / "notary")
+    return Wreck(NotaryDirectory(tmp_path / "notary"), capsys)
+
+
+def test_an_index_gives_everything_back(wreck: Wreck, bank: Bank) -> None:
+    """The log loses its end; a surviving index gives all of it back: a worker on an empty disk has the same decisions and the same root."""
+    root = wreck.root
+    wreck.cut()
+    owner_key = wreck.directory.path / "owner-key.pem"
+    owner_key.rename(owner_key.with_name("elsewhere"))
+    assert wreck.salvage("--index", wreck.index, "--plan")["decisions_put_back"] == 6
+    owner_key.with_name("elsewhere").rename(owner_key)
+    done = wreck.salvage("--index", wreck.index, "--yes")
+    assert (done["done"], done["decisions"], done["root"], done["lost"], done["no_consistency_proof"]) == (True, 12, root, [], [])
+    with wreck.start() as process, Asking(process.url) as asking:
+        wreck.check(asking, range(6))
+        assert asking.decide(bank, wreck.requests[1])[0]["position"] == 7
+        again = asking.decide(bank, spend(wreck.requests[0]["inputs"][0]))[0]
+        assert (again["reason"], again["position"]) == ("input-conflict", 12)
+        assert process.stop() == 0
+
+
+def test_a_payload_topic_that_lost_its_end(wreck: Wreck, bank: Bank) -> None:
+    """Only the payload partitions lose their end: the entry without content is sealed, and an index gives everything back."""
+    root = wreck.root
+    wreck.cut([stream for stream in wreck.ends if stream != ORDERING])
+    plan = wreck.salvage("--index", wreck.index, "--plan")
+    assert (plan["seals"], plan["decisions_put_back"]) == (True, 6)
+    done = wreck.salvage("--index", wreck.index, "--yes")
+    assert (done["decisions"], done["root"]) == (12, root)
+    with wreck.start() as process, Asking(process.url) as asking:
+        wreck.check(asking, range(6))
+        asking.decide(bank, spend())
+        assert process.stop() == 0
+
+
+def test_receipts_without_an_index(wreck: Wreck, bank: Bank) -> None:
+    """Without any index, receipts give their decisions back; a conflict reserves its state; lost transactions may be sent again."""
+    wreck.cut()
+    done = wreck.salvage("--receipts", wreck.receipts([2, 4]), "--yes")
+    assert (done["decisions"], done["same_roots_to"]) == (11, 6)
+    assert [each["size"] for each in done["no_consistency_proof"]] == [9, 11]
+    assert done["lost"][0] == [6, 7]
+    with wreck.start() as process, Asking(process.url) as asking:
+        wreck.check(asking, [2, 4])
+        coin = wreck.requests[0]["inputs"][0]
+        # The coin is reserved for its first spender, whose decision nobody has.
+        assert asking.decide(bank, spend(coin))[0]["reason"] == "input-conflict"
+        assert asking.decide(bank, wreck.requests[0])[0]["outcome"] == "committed"
+        assert process.stop() == 0
+
+
+def test_a_receipt_without_its_request_is_refused(wreck: Wreck) -> None:
+    """The receipt of a committed transaction needs its request, or an index that has its position; nothing is appended."""
+    wreck.cut()
+    before = asyncio.run(_ends(wreck.directory))
+    refused = wreck.salvage("--receipts", wreck.receipts([4], requests=False), "--yes", code=1)
+    assert refused["position"] == 10
+    assert "without its request" in refused["refused"]
+    assert asyncio.run(_ends(wreck.directory)) == before
+    assert wreck.salvage("--index", wreck.index, "--receipts", wreck.directory.path / "receipts", "--plan")["end"] == 12
+
+
+def test_a_log_that_went_on(wreck: Wreck, bank: Bank) -> None:
+    """A worker went on in the cut log, so index and log contradict each other: the command refuses, with the position and both names."""
+    wreck.cut()
+    with wreck.start() as process, Asking(process.url) as asking:
+        asking.decide(bank, spend())
+        assert process.stop() == 0
+    refused = wreck.salvage("--index", wreck.index, "--yes", code=1)
+    assert refused["position"] == 6
+    assert sorted(refused["sides"]) == [[str(wreck.index)], ["the log"]]
+
+
+def test_nothing_is_missing(wreck: Wreck) -> None:
+    """With nothing lost the command appends nothing."""
+    before = asyncio.run(_ends(wreck.directory))
+    assert wreck.salvage("--index", wreck.index, "--yes")["done"] is False
+    assert asyncio.run(_ends(wreck.directory)) == before
+
+
+def test_nothing_is_appended_without_a_yes(wreck: Wreck) -> None:
+    """Without a terminal to ask on, the command appends nothing unless it is given --yes."""
+    wreck.cut()
+    before = asyncio.run(_ends(wreck.directory))
+    assert "give --yes" in wreck.salvage("--index", wreck.index, code=2)["stderr"]
+    assert asyncio.run(_ends(wreck.directory)) == before
+
+
+@pytest.mark.parametrize(("answer", "code"), [("12", 0), ("yes", 1)])
+def test_a_person_is_asked_on_a_terminal(
+    wreck: Wreck, answer: str, code: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """On a terminal the command asks for the number of decisions that the log then has; any other answer appends nothing."""
+    wreck.cut()
+    before = asyncio.run(_ends(wreck.directory))
+    terminal = io.StringIO(f"{answer}\n")
+    monkeypatch.setattr(terminal, "isatty", lambda: True)
+    monkeypatch.setattr("sys.stdin", terminal)
+    assert cli.main(["salvage", "--config", str(wreck.directory.config), "--index", str(wreck.index)]) == code
+    printed = capsys.readouterr()
+    assert "Type the number of decisions" in printed.err
+    assert ("took effect" in printed.out) == (code == 0)
+    assert (asyncio.run(_ends(wreck.directory)) == before) == (code == 1)
+
+
+def test_a_machine_without_the_present_key(wreck: Wreck) -> None:
+    """Without the notary's present key, which has to endorse the new one, nothing is appended."""
+    wreck.cut()
+    before = asyncio.run(_ends(wreck.directory))
+    (wreck.directory.path / "notary-key.pem").unlink()
+    assert "notary-key.pem" in wreck.salvage("--index", wreck.index, "--yes", code=2)["stderr"]
+    assert asyncio.run(_ends(wreck.directory)) == before
+
+
+def test_sources_that_are_none(wreck: Wreck, tmp_path: Path) -> None:
+    """A receipt that does not verify, an index of another log and a folder without an index are refused with their names."""
+    folder = wreck.receipts([1])
+    changed = {**wreck.decisions[1], "log_time": 1}
+    (folder / "decisions.jsonl").write_text("\n" + json.dumps(changed))
+    assert "decisions.jsonl:2 does not verify: wrong-root" in wreck.salvage("--receipts", folder, "--plan", code=2)["stderr"]
+    other = NotaryDirectory.create(tmp_path / "other")
+    with NotaryProcess.start(other.config) as process:
+        assert process.stop() == 0
+    assert "is of another log" in wreck.salvage("--index", other.path / "index" / "worker-1", "--plan", code=2)["stderr"]
+    assert "there is no index in" in wreck.salvage("--index", tmp_path, "--plan", code=2)["stderr"]
+
+
+def test_the_plan_in_words(wreck: Wreck, capsys: pytest.CaptureFixture[str]) -> None:
+    """For people the plan says what is put back, what is lost for good, and which checkpoints get no consistency proof."""
+    wreck.cut()
+    arguments = ["salvage", "--config", str(wreck.directory.config), "--receipts", str(wreck.receipts([4])), "--plan"]
+    assert cli.main(arguments) == 0
+    printed = capsys.readouterr().out
+    for words in (
+        "put back       1 decisions",
+        "lost           positions 6 to 9",
+        "contradicts each answer",
+        "size 11, root ",
+        "nothing was appended",
+    ):
+        assert words in printed
+
+
+def test_a_worker_starts_with_the_index_of_the_command(wreck: Wreck, bank: Bank) -> None:
+    """The index that the command made of the log is a worker's index: a copy of it saves the replay."""
+    wreck.cut()
+    wreck.salvage("--index", wreck.index, "--yes")
+    shutil.copytree(wreck.directory.path / "salvage" / "index", wreck.directory.path / "index" / "fresh")
+    with wreck.start() as process, Asking(process.url) as asking:
+        wreck.check(asking, range(6))
+        assert asking.decide(bank, spend())[0]["position"] == 12
+        assert process.stop() == 0
+
+
+@pytest.mark.parametrize("appended", [0, 1, 2, 3, 4])
+def test_a_crash_before_any_record(wreck: Wreck, appended: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The command dies before any of its records, or before the key is in place: the same command again completes the salvage."""
+    root = wreck.root
+    wreck.cut()
+    append = OwnedLog.append
+    done: list[object] = []
+
+    async def dying(log: OwnedLog, *given: Any) -> CommandOutcome:
+        if len(done) == appended:
+            raise KeyboardInterrupt
+        done.append(given)
+        return await append(log, *given)
+
+    def die(*given: Any) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(OwnedLog, "append", dying)
+        patch.setattr(keys, "adopt", die)
+        wreck.salvage("--index", wreck.index, "--yes", code=2)
+    if appended == 1:
+        # Only the key is in the log. It is no worker's, so even without sources something is missing.
+        assert wreck.salvage("--plan")["seals"] is False
+        assert "give --yes" in wreck.salvage(code=2)["stderr"]
+    again = wreck.salvage("--index", wreck.index, "--yes")
+    assert (again["decisions"], again["root"], again["resumed"]) == (12, root, appended == 4)
+    with wreck.start() as process, Asking(process.url) as asking:
+        wreck.check(asking, range(6))
+        assert process.stop() == 0
+
+
+@pytest.mark.parametrize("before", [1, 2, 3])
+def test_another_record_of_the_owner_comes_between(wreck: Wreck, before: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another key that comes between the salvage's own records makes it start over with another key; it ends with the same decisions."""
+    root = wreck.root
+    wreck.cut()
+    append = OwnedLog.append
+    seen: list[object] = []
+
+    async def disturbed(log: OwnedLog, record: Any, signer: SigningKey) -> CommandOutcome:
+        seen.append(record)
+        if len(seen) == before + 1:
+            await append(log, endorse_key(SigningKey(bytes(32)), log.log_id, log.state.key), signer)
+        return await append(log, record, signer)
+
+    monkeypatch.setattr(OwnedLog, "append", disturbed)
+    done = wreck.salvage("--index", wreck.index, "--yes")
+    assert (done["decisions"], done["root"]) == (12, root)
+    used = {record.public_key for record in seen if isinstance(record, Key)}
+    assert len(used) == 2
+    assert "starts over" in done["stderr"]
+
+
+def test_a_second_loss_takes_the_done(wreck: Wreck) -> None:
+    """The log loses the last record of the salvage: the command says that its own index does not fit, and then begins with another key."""
+    root = wreck.root
+    wreck.cut()
+    first = wreck.salvage("--index", wreck.index, "--yes")
+    wreck.cut([ORDERING], records=1)
+    assert "Remove that folder" in wreck.salvage("--index", wreck.index, "--yes", code=2)["stderr"]
+    shutil.rmtree(wreck.directory.path / "salvage" / "index")
+    second = wreck.salvage("--index", wreck.index, "--yes")
+    assert (second["decisions"], second["root"]) == (12, root)
+    assert second["verifier_key"] != first["verifier_key"]
+    with wreck.start() as process, Asking(process.url) as asking:
+        wreck.check(asking, range(6))
+        assert process.stop() == 0
+
+
+def test_a_hash_is_final(wreck: Wreck) -> None:
+    """A position that an earlier salvage put back as a hash gets no decision later; a worker answers 404 for it."""
+    wreck.cut()
+    done = wreck.salvage("--receipts", wreck.receipts([3]), "--yes")
+    assert (done["hashes"], done["lost"]) == ([[8, 8]], [[6, 7]])
+    refused = wreck.salvage("--receipts", wreck.receipts([2]), "--yes", code=1)
+    assert (refused["position"], "which is final" in refused["refused"]) == (8, True)
+    with wreck.start() as process, Asking(process.url) as asking:
+        wreck.check(asking, [3])
+        assert asking.get(f"/v1/transactions/{wreck.decisions[2]['transaction_id']}").status_code == 404
+        assert process.stop() == 0
+
+
+def test_an_index_with_a_changed_row(wreck: Wreck) -> None:
+    """An index whose decision is not the leaf of its tree is no source."""
+    id_ = bytes.fromhex(wreck.decisions[3]["transaction_id"])
+    with viewing(wreck.index) as view:
+        name, log = view.notary_name, view.log_identity
+    index = Index.open(wreck.index, notary_name=name, log_identity=log)
+    put_row(index, "decisions", id_, bytes(17))
+    index.close()
+    wreck.cut()
+    assert "its decision at position 9 is not the leaf of its tree" in wreck.salvage("--index", wreck.index, "--plan", code=2)["stderr"]
