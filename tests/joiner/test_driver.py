@@ -17,7 +17,7 @@ from notary.decision import Decision, Outcome
 from ordering.errors import Fatal, FatalCode, NotReady, OutcomeUnknown, OutOfRange
 from ordering.log import ORDERING, Bounds, Record
 from ordering.records import Activate, Entry, batch_key, decode
-from payload import Request
+from payload import Request, decode_requests_in_pieces
 from tests.joiner.faulty import (
     DRIVER,
     PARTITIONS,
@@ -106,7 +106,7 @@ async def test_a_large_batch_leaves_turns_of_the_loop(start: Start, monkeypatch:
             await asyncio.sleep(0)
             turns += 1
 
-    decode, apply = core.decode_requests_in_pieces, reader.index.apply
+    decode, apply = decode_requests_in_pieces, reader.index.apply
 
     def decoding(value: bytes, notary_name: str) -> Generator[None, None, tuple[Request, ...]]:
         began.append(turns)

@@ -125,7 +125,7 @@ class _Replacement(ast.NodeTransformer):
         """Returns what must be the same: all of a statement, or its kind and its condition or subject."""
         if not self._is_head:
             return ast.dump(statement)
-        condition: ast.AST = getattr(statement, "test", None) or getattr(statement, "subject", statement)
+        condition: Any = getattr(statement, "test", None) or getattr(statement, "subject", statement)
         return type(statement).__name__ + ast.dump(condition)
 
 
