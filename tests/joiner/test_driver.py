@@ -18,7 +18,7 @@ from ordering.errors import Fatal, FatalCode, NotReady, OutcomeUnknown, OutOfRan
 from ordering.log import ORDERING, Bounds, Record
 from ordering.records import Activate, Entry, batch_key, decode
 from ordering.signatures import sign_seal
-from payload import Request
+from payload import Request, decode_requests_in_pieces
 from tests.joiner.faulty import (
     DRIVER,
     PARTITIONS,
@@ -107,7 +107,7 @@ async def test_a_large_batch_leaves_turns_of_the_loop(start: Start, monkeypatch:
             await asyncio.sleep(0)
             turns += 1
 
-    decode, apply = core.decode_requests_in_pieces, reader.index.apply
+    decode, apply = decode_requests_in_pieces, reader.index.apply
 
     def decoding(value: bytes, notary_name: str) -> Generator[None, None, tuple[Request, ...]]:
         began.append(turns)

@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+from functools import partial
 
 import pytest
 
@@ -45,7 +46,7 @@ async def test_key_rotated_under_load(notary: Notary) -> None:
         return await _key(notary, worker) != former
 
     for worker in workers:
-        await until(lambda worker=worker: rotated(worker))
+        await until(partial(rotated, worker))
         assert worker.process.poll() is None
         assert await notary.metric(worker, 'notary_log_anomalies_total{kind="unsigned"}') >= 3
         assert await notary.metric(worker, "notary_suspicions_open ") == 0

@@ -4,7 +4,7 @@ import asyncio
 import json
 import shutil
 import signal
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -57,7 +57,7 @@ def _put_back(broker: Cluster, copy: Path, partitions: str = "") -> None:
     broker.up()
 
 
-async def _spend(notary: Notary, url: str, *labels: str, content: str = "") -> list[dict[str, object]]:
+async def _spend(notary: Notary, url: str, *labels: str, content: str = "") -> list[Mapping[str, object]]:
     return [
         (await notary.client.decide([url], notary.party.submission(spend(state(label), content=content or label))))[0] for label in labels
     ]

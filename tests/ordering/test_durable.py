@@ -11,10 +11,12 @@ from pathlib import Path
 
 import pytest
 
+import ordering
 from ordering.durable import create_file, locked_directory, locked_file, make_directory, replace_file
 from tests.notary.disk import Disk, Killed
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(ordering.__file__).parents[1]
+"""The folder of the packages under test: the checkout, or an environment in which they are installed."""
 PRODUCT = ("ordering", "payload", "joiner", "notary", "deploy", "loadtest", "spark_join")
 
 

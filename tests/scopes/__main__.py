@@ -7,6 +7,7 @@ import argparse
 import json
 import sys
 from collections.abc import Sequence
+from functools import partial
 
 import msgspec
 
@@ -29,7 +30,7 @@ def main(argv: Sequence[str]) -> int:
     ]
     found = []
     for scope in scopes:
-        found.append(Search(scope).run(asked.states_max, lambda states, seconds, name=scope.name: _progress(name, states, seconds)))
+        found.append(Search(scope).run(asked.states_max, partial(_progress, scope.name)))
         _progress("", 0, 0)
         if asked.json:
             print(json.dumps(msgspec.to_builtins(found[-1])), flush=True)
@@ -67,7 +68,7 @@ def _progress(name: str, states: int, seconds: float) -> None:
 
 
 def _print_table(found: list[Explored]) -> None:
-    rows = [COLUMNS]
+    rows: list[tuple[str, ...]] = [COLUMNS]
     for e in found:
         numbers = (e.states, e.transitions, e.ends, e.joiner_states, e.joiner_steps)
         cut = "" if e.whole else " (violation)" if e.violation else " (incomplete)"

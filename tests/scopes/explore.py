@@ -85,7 +85,8 @@ class Search:
         self._is_new(self.rules.key(first))
         frontier = deque([first])
         at = transitions = ends = 0
-        violation, trace = "", ()
+        violation = ""
+        trace: tuple[str, ...] = ()
         whole = True
         while frontier and whole:
             world = frontier.popleft()
