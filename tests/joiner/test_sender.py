@@ -201,16 +201,17 @@ async def test_less_is_decoded_ahead_while_reading_is_behind() -> None:
     queue.rate.per_s = 100 / BEHIND_S
     for number in range(100):
         ask(sender, f"{number}")
-    assert not queue.has_batch
+    seen = [queue.has_batch]
     queue.reading_is_behind = lambda: True
-    assert queue.has_batch
-    queue.rate.per_s = 0.0
-    assert not queue.has_batch, "nothing is known of the rate"
+    seen.append(queue.has_batch)
+    queue.rate.per_s = 0.0  # nothing is known of it
+    seen.append(queue.has_batch)
     queue.rate.per_s = 1.0
     batch = queue.take_batch()
-    assert not queue.has_batch
+    seen.append(queue.has_batch)
     queue.put_back(batch)
-    assert queue.has_batch
+    seen.append(queue.has_batch)
+    assert seen == [False, True, False, False, True]
 
 
 async def test_each_submission_of_a_batch_gets_its_own_decisions() -> None:
