@@ -13,8 +13,11 @@ PARTS = (Joiner, Buffer, Incarnations, History, Suspicions)
 
 
 def differences(one: Joiner, other: Joiner) -> list[str]:
-    """Returns the paths of the attributes that differ; what a joiner has prepared is no state, and is left out."""
-    return [path for path in _differences(one, other, "joiner") if path != "joiner._prepared"]
+    """Returns the paths of the attributes that differ.
+
+    What a joiner has prepared is no state, nor is the reader's tree, with which it is made.
+    """
+    return [path for path in _differences(one, other, "joiner") if path not in ("joiner._prepared", "joiner._tree")]
 
 
 def _differences(one: Any, other: Any, path: str) -> Iterator[str]:
