@@ -38,6 +38,8 @@ REPLICATION_WANTED: Final = 3
 PARTITIONS_MAX: Final = 1000
 """The maximum number of payload partitions that a command creates."""
 ASK_AGAIN_S: Final = 0.05
+BROKERS_LEARN_S: Final = 2.0
+"""A broker learns of added partitions after the controller has added them. A lower count than wanted is read again for that long."""
 
 _FIXED: Final = {
     "cleanup.policy": "delete",
@@ -117,6 +119,7 @@ async def create_topics(
         facts, problems = await inspect(client, prefix, wait_ms=timeout_ms)
         if problems:
             raise ConfigurationError(" ".join(problems))
+        facts = await _extended(client, names, payload_partitions, facts)
         check_payload_partitions(
             f"topic {names[1]} exists already and",
             len(facts.topics[names[1]].replicas),
@@ -146,6 +149,10 @@ async def add_partitions(
         try:
             await client.create_partitions({payload: NewPartitions(payload_partitions)}, timeout_ms=timeout_ms)
         except (InvalidPartitionsError, PolicyViolationError, TopicAuthorizationFailedError, InvalidReplicationAssignmentError) as problem:
+            if isinstance(problem, InvalidPartitionsError):
+                facts = await _extended(client, (payload,), payload_partitions, facts)
+                if len(facts.topics[payload].replicas) >= payload_partitions:
+                    return
             what = f"topic {payload} cannot be extended to {payload_partitions} partitions: {error_text(problem)}"
             if isinstance(problem, TopicAuthorizationFailedError):
                 what += ". This user may not alter topics: have one who may do that first (docs/operations.md, More payload partitions)"
@@ -180,6 +187,17 @@ async def inspect(client: AIOKafkaAdminClient, prefix: str, wait_ms: int) -> tup
             if loop.time() >= deadline:
                 raise
         await asyncio.sleep(ASK_AGAIN_S)
+
+
+async def _extended(client: AIOKafkaAdminClient, names: tuple[str, ...], payload_partitions: int, facts: ClusterFacts) -> ClusterFacts:
+    """Describe the topics again while the last of `names` has fewer partitions: a broker may not have learnt of the new ones yet."""
+    loop = asyncio.get_running_loop()
+    deadline = loop.time() + BROKERS_LEARN_S
+    while len(facts.topics[names[-1]].replicas) < payload_partitions and loop.time() < deadline:
+        await asyncio.sleep(ASK_AGAIN_S)
+        found = await describe_cluster(client, list(names))
+        facts = found if set(names) <= set(found.topics) else facts
+    return facts
 
 
 async def _create(
