@@ -15,7 +15,7 @@ PARTS = (Joiner, Buffer, Incarnations, History, Suspicions)
 def differences(one: Joiner, other: Joiner) -> list[str]:
     """Returns the paths of the attributes that differ.
 
-    What a joiner has prepared is no state, nor is the reader's tree, with which it is made.
+    Prepared work is no state, nor is the reader's tree, with which a joiner is made.
     """
     return [path for path in _differences(one, other, "joiner") if path not in ("joiner._prepared", "joiner._tree")]
 
