@@ -112,7 +112,10 @@ class LogState(msgspec.Struct, frozen=True):
                 return msgspec.structs.replace(self, sealed=False, salvage=None, settled=seen)
 
     def with_trim(self, record: Trim, tree: SalvageTree | None) -> "LogState | None":
-        """Returns the state after a trim record, or None if it does not take effect."""
+        """Returns the state after a trim record, or None if it does not take effect. Its view is the reader's own, also an older one.
+
+        A reader without a `tree` believes the owner's position and root: it read the records that the owner had read.
+        """
         if record.position <= self.trimmed:
             return None
         if tree is not None and (record.position > tree.size or tree.root_at(record.position) != record.root):

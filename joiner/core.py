@@ -104,7 +104,7 @@ NO_OWN: Own = {}
 
 _R2 = "its incarnation is not registered, is over, or has reached this sequence"
 OWNER_NAME = "the owner"
-"""The writer of a salvage record, in suspicions."""
+"""The writer of a salvage or trim record, in suspicions."""
 SALVAGE_OPEN = "the owner restores lost decisions, from a seal or the begin of a salvage to its end"
 
 _WORKER_RECORDS = (Entry, Register, Fence, Checkpoint)
@@ -814,12 +814,17 @@ class Joiner:
         if ready.advanced:
             ready.more = True
             return False
-        if isinstance(record, Trim):
-            self._change_log(head, log.with_trim(record, self._tree), "a trim record does not count", ready)
-        elif record.key != log.key:
-            ready.notices.append(Notice("skipped", ORDERING, head.offset, "a salvage record names another key than the one in force"))
-        elif self.history.compare(record.view) is Comparison.FOREIGN and self._examines(head, record.view, OWNER_NAME, ready):
+        if record.key != log.key:
+            text = "a salvage or trim record names another key than the one in force"
+            ready.notices.append(Notice("skipped", ORDERING, head.offset, text))
+            ready.more = True
+            return True
+        comparison = self.history.compare(record.view)
+        if comparison is Comparison.FOREIGN and self._examines(head, record.view, OWNER_NAME, ready):
             return False
+        if isinstance(record, Trim):
+            trimmed = log.with_trim(record, self._tree) if comparison is Comparison.OWN else None
+            self._change_log(head, trimmed, "a trim record does not count: its view, position or root is not this log's", ready)
         else:
             changed = log.with_salvage(record, self.history.seen, self._tree, self._items) if record.view == self.history.view else None
             self._change_log(head, changed, "a salvage record does not count: no such step is due", ready)

@@ -23,7 +23,7 @@ Kinds 1 to 4 are signed by the notary, the others by its owner. Kinds 11 and 12 
 | begin | u64 position |
 | items | u64 first position, u32 count, that many items (`ordering.salvage`) |
 | done | u64 tree size, 32-byte root |
-| 12 trim | u64 position, 32-byte root |
+| 12 trim | 32-byte public key in force, view, u64 position, 32-byte root |
 """
 
 from collections.abc import Container
@@ -67,7 +67,7 @@ _SETTLE_BODY = Struct(">Q32s")
 _SALVAGE_BODY = Struct(">32sQ32sB")
 _BEGIN_REST = Struct(">Q")
 _DONE_REST = Struct(">Q32s")
-_TRIM_BODY = Struct(">Q32s")
+_TRIM_BODY = Struct(">32sQ32sQ32s")
 _U16 = Struct(">H")
 _BATCH_KEY = Struct(">QQ")
 
@@ -188,8 +188,10 @@ class SalvageDone(msgspec.Struct, frozen=True, gc=False):
 
 
 class Trim(msgspec.Struct, frozen=True, gc=False):
-    """Payloads of decisions below `position` may be freed. `root` is the root of the tree at that size."""
+    """Payloads of decisions below `position` may be freed. `root` is the root of the tree at that size. `key` is as in a salvage."""
 
+    key: bytes
+    view: View
     position: int
     root: bytes
 
@@ -235,8 +237,8 @@ def encode(record: OrderingRecord) -> bytes:
             return _salvage(key, view, 1) + encode_items(first, items)
         case SalvageDone(key, view, tree_size, root):
             return _salvage(key, view, 2) + _DONE_REST.pack(tree_size, root)
-        case Trim(position, root):
-            return _HEAD.pack(SALVAGE_FORMAT, 12) + _TRIM_BODY.pack(position, root)
+        case Trim(key, view, position, root):
+            return _HEAD.pack(SALVAGE_FORMAT, 12) + _TRIM_BODY.pack(key, view.seen, view.history, position, root)
 
 
 def decode(value: bytes | None, active: Container[int] = ACTIVE_AT_START) -> OrderingRecord:
@@ -309,7 +311,8 @@ def _decode_body(kind: int, body: bytes) -> OrderingRecord:
         case 11:
             return _decode_salvage(body)
         case 12:
-            return Trim(*_whole(kind, _TRIM_BODY, body))
+            key, seen, history, position, root = _whole(kind, _TRIM_BODY, body)
+            return Trim(key, View(seen, history), position, root)
         case _:
             raise CorruptRecord(f"kind {kind} is unknown to all format versions up to {FORMAT_VERSION}")
 

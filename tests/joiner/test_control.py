@@ -383,7 +383,10 @@ def test_activate_is_passed_by_who_can_read_it() -> None:
     """A worker that can read the version goes on; records of that version count after the activation, and are malformed before it."""
     history, reading = _begun("w1", version=2, reads=2)
 
-    trims = [history.owner(Trim(1, bytes(32))), history.activate(2), history.owner(Trim(2, bytes(32)))]
+    def trim(position: int) -> Record:
+        return history.owner(Trim(history.key.public_key, history.view, position, bytes(32)))
+
+    trims = [trim(1), history.activate(2), trim(2)]
     ready = reading.step(*trims)
     assert (ready.stop, _kinds(ready), ready.more) == (None, ["malformed"], True)
     reading.step()

@@ -80,6 +80,10 @@ def check_end(world: "World") -> None:
             continue
         if reader.hashes != true.leaves:
             raise Broken("P4 a snapshot and the replay differ")
+    believing = Reader(world.broken, has_tree=False)
+    believing.read(world.log.copy(world.log.ends))
+    if believing.view != base_of(world.log, world.snapshots, world.broken).view:
+        raise Broken("P4 a reader without a tree has another history")
     times = [item.decision.time for item in true.items if item.decision is not None]
     if times != sorted(times):
         raise Broken("P1 log time goes back")

@@ -20,5 +20,6 @@ FAULTS = {
     "a key comes back": ("after a second disaster the key that the log lost is used again", 300),
     "trimmed by what was joined": ("a partition is trimmed up to the last content joined", 300),
     "trimmed beyond the archive": ("a snapshot that the archive does not cover lets payloads be freed", 300),
+    "a trim needs no view": ("a reader without a tree believes a trim of any history, a lost one too", 2000),
     "trimmed is filled": ("a reader takes a trimmed payload for a hole", 300),
 }

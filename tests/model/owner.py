@@ -107,6 +107,7 @@ def trim(log: Log, snapshots: list[Reader], archived: list[int] | None, time: in
     ]
     if older.size == 0 or not any(end > start for end, start in zip(ends, log.start, strict=True)):
         return False
-    log.order.append((time, Record("trim", (older.size,), OWNER)))
+    base = base_of(log, snapshots, broken)
+    log.order.append((time, Record("trim", (older.size, root(older.hashes)), f"{OWNER} for {base.key}", base.view)))
     log.start = [max(pair) for pair in zip(ends, log.start, strict=True)]
     return True

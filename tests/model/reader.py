@@ -1,5 +1,7 @@
 """A reader of the log: R2, R3, R5, R7, R10 in small, and R11 as docs/salvage.md proposes it. A function of the log, at any speed.
 
+A reader without a tree, as some commands are, believes the owner's positions and roots.
+
 R11 in one paragraph. `begin` opens a salvage; from there on workers' records count nowhere. `items` give decisions by position. `done`
 gives size and root, and all items take effect there at once, or not at all. Each takes effect only if its view is exactly the reader's
 history at its place. So copies and rivals fail, and a plan for one history never lands in another. `begin` must follow a `key` record. A
@@ -29,6 +31,7 @@ from tests.model.tree import digest, root
 
 WORKERS = ("register", "entry", "fence")
 SALVAGE = ("begin", "items", "done")
+NAME_THE_KEY = (*SALVAGE, "trim")
 
 
 def tag(id_: str) -> str:
@@ -39,8 +42,8 @@ def tag(id_: str) -> str:
 class Reader:
     """One index."""
 
-    def __init__(self, broken: frozenset[str] = frozenset()) -> None:
-        self.broken = broken
+    def __init__(self, broken: frozenset[str] = frozenset(), *, has_tree: bool = True) -> None:
+        self.broken, self.has_tree = broken, has_tree
         self.hist = [b""]  # by the number of records in effect
         self.offset = 0
         self.read_to = [0] * PARTITIONS
@@ -128,10 +131,10 @@ class Reader:
         return True
 
     def signer_of(self, record: Record) -> str:
-        """Returns the signer that counts. Records of a salvage name the key in force too, so those of a lost history never count."""
+        """Returns the signer that counts. Salvages and trims name the key in force too, so those of a lost history never count."""
         if record.kind in WORKERS:
             return self.key
-        if record.kind not in SALVAGE:
+        if record.kind not in NAME_THE_KEY:
             return OWNER
         return record.signer if "any key" in self.broken and record.signer.startswith(OWNER) else f"{OWNER} for {self.key}"
 
@@ -236,15 +239,21 @@ class Reader:
             if self.sealed == "open" and "a key closes nothing" not in self.broken:
                 self.sealed, self.pending = "void", []
             self.take_effect(time, record)
-        elif kind == "trim" and body[0] > self.low_water and body[0] <= self.size:
-            self.low_water = body[0]
-            self.take_effect(time, record)
-        elif kind in SALVAGE:
+        elif kind in NAME_THE_KEY:
             exact = record.view is not None and self.compare(record.view)
             if exact is False:
                 self.suspected = True
-            if exact or (exact is None and "any view" in self.broken):
+            if kind == "trim":
+                self.apply_trim(time, record, is_own=exact is not False or "a trim needs no view" in self.broken)
+            elif exact or (exact is None and "any view" in self.broken):
                 self.apply_salvage(time, record)
+
+    def apply_trim(self, time: int, record: Record, *, is_own: bool) -> None:
+        position, root_there = record.body
+        is_true = not self.has_tree or (position <= self.size and root(self.hashes[:position]) == root_there)
+        if is_own and is_true and position > self.low_water:
+            self.low_water = position
+            self.take_effect(time, record)
 
     def follows_key(self) -> bool:
         again = "a key for all attempts" in self.broken and self.sealed == "open"
@@ -252,7 +261,7 @@ class Reader:
 
     def apply_salvage(self, time: int, record: Record) -> None:
         kind, body = record.kind, record.body
-        if kind == "begin" and body[0] == self.size and self.follows_key():
+        if kind == "begin" and (body[0] == self.size or not self.has_tree) and self.follows_key():
             self.sealed, self.pending = "open", []
             self.take_effect(time, record)
         elif kind == "items" and self.sealed == "open" and body[0] == self.size + len(self.pending):
@@ -264,7 +273,7 @@ class Reader:
             self.take_effect(time, record)
         elif kind == "done" and self.sealed == "open" and body[0] == self.size + len(self.pending):
             hashes = self.hashes + [item.leaf(self.size + n) for n, item in enumerate(self.pending)]
-            if root(hashes) != body[1]:
+            if self.has_tree and root(hashes) != body[1]:
                 return
             for item in self.pending:
                 self.put(item)

@@ -129,9 +129,6 @@ class Real:
                 made = Fence(0, self.view(record.view), *body)
             case "key":
                 made = endorse_key(key_of(body[0]), self.history.log_id, key_of(body[1]).public_key)
-            case "trim":
-                tree = self.reader.index.tree
-                made = Trim(body[0], tree.root_at(body[0]) if body[0] <= tree.size else bytes(32))
             case _:
                 public_key = key_of(signer.removeprefix("owner for ")).public_key
                 signer = model.OWNER
@@ -140,6 +137,9 @@ class Real:
 
     def salvage(self, record: model.Record, public_key: bytes) -> OrderingRecord:
         view, body = self.view(record.view), record.body
+        if record.kind == "trim":
+            is_ours = body[0] <= self.model.size and root(self.model.hashes[: body[0]]) == body[1]
+            return Trim(public_key, view, body[0], self.reader.index.tree.root_at(body[0]) if is_ours else bytes(32))
         if record.kind == "begin":
             return SalvageBegin(public_key, view, body[0])
         if record.kind == "items":

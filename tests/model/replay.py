@@ -114,17 +114,20 @@ def replay(log: Log, broken: frozenset[str] = frozenset()) -> Replayed:
                 return (1 if content.kind == "data" else 0), content
             writers.append((offset, record.signer))
             return 0, None
-        of_salvage = record.kind in ("begin", "items", "done")
-        if record.signer != (f"owner for {keys[-1]}" if of_salvage else "owner") and not (of_salvage and "any key" in broken):
+        names_key = record.kind in ("begin", "items", "done", "trim")
+        if record.signer != (f"owner for {keys[-1]}" if names_key else "owner") and not (names_key and "any key" in broken):
             return None
         if record.kind == "key" and body[0] not in keys and body[1] == keys[-1]:
             keys.append(body[0])
             if salvage is not None and "a key closes nothing" not in broken:
                 salvage, void = None, True
             return 0, None
-        if record.kind == "trim" and low_water < body[0] <= len(items):
-            low_water = body[0]
-            return 0, None
+        if record.kind == "trim" and low_water < body[0] <= len(items) and record.view is not None:
+            is_own = record.view.seen < len(views) and views[record.view.seen] == record.view.history
+            leaves = [item.leaf(position) for position, item in enumerate(items[: body[0]])]
+            if root(leaves) == body[1] and (is_own or "a trim needs no view" in broken):
+                low_water = body[0]
+                return 0, None
         if (
             record.kind == "begin"
             and exact

@@ -111,7 +111,7 @@ GOLDEN = [
         + bytes(4),
     ),
     (SalvageDone(KEY_1, VIEW, 11, ROOT), b"\x02\x0b" + KEY_1 + SEEN + b"\2" + struct.pack(">Q", 11) + ROOT),
-    (Trim(2**63, ROOT), b"\x02\x0c" + struct.pack(">Q", 2**63) + ROOT),
+    (Trim(KEY_1, VIEW, 2**63, ROOT), b"\x02\x0c" + KEY_1 + SEEN + struct.pack(">Q", 2**63) + ROOT),
 ]
 
 u16, u32, u64 = (st.integers(0, 2**bits - 1) for bits in (16, 32, 64))
@@ -153,7 +153,7 @@ BY_KIND: dict[int, st.SearchStrategy[OrderingRecord]] = {
     9: st.builds(Retire, u64),
     10: st.builds(Settle, views),
     11: st.one_of(st.builds(SalvageBegin, hashes, views, u64), st.builds(SalvageDone, hashes, views, u64, hashes), salvage_items()),
-    12: st.builds(Trim, u64, hashes),
+    12: st.builds(Trim, hashes, views, u64, hashes),
 }
 RECORDS = st.one_of(*BY_KIND.values())
 signatures = st.binary(min_size=SIGNATURE_BYTES, max_size=SIGNATURE_BYTES)
@@ -322,7 +322,7 @@ def an_item(leaf: bytes, rest: bytes = bytes(4)) -> bytes:
         (an_item(item_leaf(9, 3), b"\0\0\0\1" + STATE_1), "is a rejection and consumes 1 states"),
         (an_item(item_leaf(9, 1, CONFLICTS, 2**32 - 1), CONFLICTS), "end before"),
         (ITEMS + b"\0\x10\0\0" + b"\2" * (1 << 20), "at most 1048576 bytes"),
-        (b"\x02\x0c" + bytes(39), "should have 40 bytes and has 39"),
+        (b"\x02\x0c" + bytes(111), "should have 112 bytes and has 111"),
     ],
 )
 def test_a_malformed_salvage_or_trim_record_is_refused(data: bytes, why: str) -> None:

@@ -1,12 +1,14 @@
 """Tests a salvage in the readers (R11): the joiner with its index, on logs that lost their end."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from hashlib import sha256
 from typing import Any
 
+import msgspec
 import pytest
 
 from joiner import Joiner, JoinerLimits
+from joiner.core import OWNER_NAME
 from notary.decision import Conflict, Decision, Kind, Outcome
 from notary.tree import leaf_hash
 from ordering.errors import Quarantined
@@ -333,17 +335,57 @@ def test_a_consumer_that_is_salvaged_later_takes_its_reservation() -> None:
 
 
 def test_a_trim_takes_effect_for_a_higher_position() -> None:
-    """A trim takes effect for a higher position that the tree has, with its root."""
+    """A trim takes effect for a higher position that the tree has, with its root. Its view may be an older part of the history."""
     history, survivor = lives(cut=False)
-    tree = survivor.index.tree
+    tree, view, key = survivor.index.tree, survivor.joiner.history.view, history.key.public_key
     trims = [(3, bytes(32)), (2, tree.root_at(2)), (2, tree.root_at(2)), (1, tree.root_at(1)), (5, tree.root_at(4)), (4, tree.root_at(4))]
     for position, root in trims:
-        history.owner(Trim(position, root))
+        history.owner(Trim(key, view, position, root))
     reader = Whole(history).read()
     log_state = reader.joiner.log_state
     assert log_state is not None
     assert log_state.trimmed == 4
     assert reader.joiner.history.seen == survivor.joiner.history.seen + 2
+
+
+@pytest.mark.parametrize("has_tree", [True, False])
+def test_a_trim_of_a_lost_history_counts_for_nobody(*, has_tree: bool) -> None:
+    """Where the log lost decisions, a copy of a trim that it lost is skipped, with the tree and without: its view is foreign."""
+    history, survivor = lives(cut=False)
+    lost = history.owner(Trim(history.key.public_key, survivor.joiner.history.view, 2, survivor.index.tree.root_at(2)))
+    assert _trimmed(history, has_tree=has_tree) == (2, {})
+    history.cut({ORDERING: 5, 0: 2})
+    history.put(ORDERING, None, lost.value)
+    trimmed, suspicions = _trimmed(history, has_tree=has_tree)
+    assert trimmed == 0
+    assert list(suspicions) == [OWNER_NAME]
+
+
+def test_a_trim_that_names_a_former_key_is_skipped_unseen() -> None:
+    """A trim counts under the key that it names. Under another one it is no evidence, so a salvage ends what a lost trim can do."""
+    history, survivor = lives(cut=False)
+    trim = Trim(history.key.public_key, survivor.joiner.history.view, 2, survivor.index.tree.root_at(2))
+    history.cut({ORDERING: 5, 0: 2})
+    Owner(history).salvage(survivor.item(2), survivor.item(3))
+    history.owner(trim)
+    history.owner(msgspec.structs.replace(trim, view=Whole(history).read().joiner.history.view))
+    assert _trimmed(history) == (0, {})
+
+
+def _trimmed(history: History, *, has_tree: bool = True) -> tuple[int, Mapping[str, object]]:
+    """Returns the position up to which a reader takes the log for trimmed, and its open suspicions."""
+    if has_tree:
+        joiner = Whole(history).read().joiner
+    else:
+        joiner = Joiner()
+        records = [record for of_stream in history.streams.values() for record in of_stream]
+        ready = joiner.step(records, 0)
+        while ready.more or ready.evidence is not None:
+            if ready.evidence is not None:
+                joiner.examined(ready.evidence)
+            ready = joiner.step((), 0)
+    assert joiner.log_state is not None
+    return joiner.log_state.trimmed, joiner.suspicions.open
 
 
 def test_a_command_that_reads_the_ordering_topic_alone_stops() -> None:

@@ -14,9 +14,9 @@ from notary.cli.owner import OWNER_KEY
 from notary.cli.replay import Replay
 from ordering.embedded import EmbeddedLog
 from ordering.log import ORDERING
-from ordering.records import Trim
+from ordering.records import Trim, View
 from ordering.store import KEY, encode_row, open_store
-from tests.notary.cli.written import entry, register, write
+from tests.notary.cli.written import entry, log_id, register, signing_key, write
 from tests.notary.http.asking import Asking
 from tests.notary.party import Bank, spend
 from tests.notary.process import NotaryDirectory, NotaryProcess
@@ -237,7 +237,8 @@ def test_a_command_goes_on_in_a_log_with_a_trim(directory: NotaryDirectory, caps
     """Where the payload topic also determines what takes effect, a command reads both topics."""
     write(directory.path, [register("w1", 1, 2)])
     assert run(directory, "activate", 2) == 0
-    write(directory.path, [Trim(1, bytes(32))], OWNER_KEY)
+    key = signing_key(directory.path / "notary-key.pem").public_key
+    write(directory.path, [Trim(key, View(1, log_id(directory.path)), 1, bytes(32))], OWNER_KEY)
     code, printed = run_json(capsys, directory, "retire", "w1")
     assert (code, printed["took_effect"]) == (0, True)
 
