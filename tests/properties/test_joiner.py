@@ -87,7 +87,7 @@ def batches(draw: st.DrawFn) -> tuple[list[Any], list[Any]]:
     payload = (partition, (*name, named))
     fill = (partition, (*name, "fill", draw(st.sampled_from([named] * 5 + [("a", "b", "c")])), draw(st.sampled_from([None] * 4 + [0, 1]))))
     others = draw(st.lists(st.tuples(partitions, st.tuples(st.just(name[0]), st.just(name[1]), contents)), max_size=1))
-    sent = draw(st.sampled_from([[payload]] * 5 + [[], [payload, payload], [fill, payload], [fill]]))
+    sent: list[Any] = draw(st.sampled_from([[payload]] * 5 + [[], [payload, payload], [fill, payload], [fill]]))
     return [entry] * draw(st.sampled_from([1, 1, 1, 1, 0, 2])), draw(st.permutations([*sent, *others]))
 
 

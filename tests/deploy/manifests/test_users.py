@@ -7,7 +7,7 @@ import os
 import subprocess
 import sys
 import tomllib
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -177,10 +177,11 @@ async def denied(broker: Guarded, user: str) -> set[str]:
         for what, codes in answers.items():
             if all(for_code(code) in (TopicAuthorizationFailedError, ClusterAuthorizationFailedError) for code in codes) and codes:
                 refusals.add(what)
-        for what, ask in {
+        calls: dict[str, Callable[[], Awaitable[object]]] = {
             "delete records": lambda: client.delete_records({TopicPartition(ORDERING, 0): RecordsToDelete(1)}),
             "add partitions": lambda: client.create_partitions({PAYLOAD: NewPartitions(17)}),
-        }.items():
+        }
+        for what, ask in calls.items():
             try:
                 await ask()
             except TopicAuthorizationFailedError:
