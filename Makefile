@@ -44,11 +44,11 @@ test-computing: test-others
 	@$(MAKE) --no-print-directory kafka manifests-tools && $(MAKE) --no-print-directory test-computes
 
 test-setup: $(VENV)/.dev
-	@$(call timed,kafka and tools,$(MAKE) --no-print-directory kafka && $(MAKE) --no-print-directory manifests-tools)
-	@$(call timed,lint and types,$(MAKE) --no-print-directory lint)
+	@$(call timed,kafka and tools,nice -n 5 $(MAKE) --no-print-directory kafka && nice -n 5 $(MAKE) --no-print-directory manifests-tools)
+	@$(call timed,lint and types,nice -n 5 $(MAKE) --no-print-directory lint)
 
 test-others:
-	@$(call timed,tests without brokers,nice -n 10 $(PYTEST) -q $(TWO) -m "$(OTHERS) and not go" --durations 10)
+	@$(call timed,tests without brokers,nice -n 5 $(PYTEST) -q $(TWO) -m "$(OTHERS) and not go" --durations 10)
 
 test-sites-and-faults: test-sites
 	@$(MAKE) --no-print-directory test-faults
