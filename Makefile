@@ -8,7 +8,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check
 PYTEST ?= $(BIN)/python -m pytest
 COMPILE := $(BIN)/python -m piptools compile --quiet --strip-extras --generate-hashes --no-emit-index-url --no-emit-find-links --no-header
 # Tests that a busy neighbour would disturb: fault injection, shared brokers, rivals. They wait half of the time. So they run as two
-# lanes of one process each, with brokers of their own, and all that computes runs beside them with a low priority.
+# processes, each with brokers of its own, and what computes for minutes runs beside them with a low priority.
 # What installs packages of Debian (`peers`, `image`) or needs hours (`nightly`) is left to `make nightly`.
 APART := peers or image or nightly
 ALONE := (kafka or chaos) and not (spark or $(APART))
@@ -24,7 +24,7 @@ FAULT_FOLDERS := tests/chaos tests/deploy
 # Runs a command, and prints how long it took.
 timed = began=$$(date +%s); $(2); code=$$?; echo "$(1): $$(( $$(date +%s) - began )) s"; exit $$code
 
-.PHONY: help demo test test-waiting test-computing test-setup test-others test-sites-and-faults test-sites test-faults test-brokers test-computes check check-lint check-tests nightly test-properties test-wheel test-lowest test-latest coverage test-peers test-image test-spark lint kafka manifests manifests-live manifests-tools image image-tools simulate scopes mutants chaos hostile operations sites bench bench-spark bench-plot load peers compare clean lock
+.PHONY: help demo test test-setup test-others test-faults test-sites test-brokers test-computes check check-lint check-tests nightly test-properties test-wheel test-lowest test-latest coverage test-peers test-image test-spark lint kafka manifests manifests-live manifests-tools image image-tools simulate scopes mutants chaos hostile operations sites bench bench-spark bench-plot load peers compare clean lock
 
 help:  ## what can be made
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 12
@@ -35,6 +35,7 @@ demo: $(VENV)/.runtime  ## a notary on an embedded log, a double spend and a cra
 test: $(VENV)/.dev  ## lint, types, all tests on real brokers; it installs nothing outside of this folder
 	@$(call timed,make test,$(MAKE) --no-print-directory --jobs 4 test-waiting test-computing)
 
+.PHONY: test-waiting test-computing test-sites-and-faults
 # First Kafka and the tools are fetched and built, beside the tests that need neither.
 test-waiting: test-setup
 	@$(MAKE) --no-print-directory test-brokers test-sites-and-faults
