@@ -16,7 +16,7 @@ COMPUTES := (spark or exhaustive or (go and not kafka)) and not ($(APART))
 OTHERS := not (kafka or chaos or spark or exhaustive or $(APART))
 CHECKED := $(OTHERS) and not (go or seconds)
 TWO := --numprocesses 2 --dist loadfile --no-loadscope-reorder
-# The folders of tests, first those that take longest. The first of the two processes has those of FAULT_FOLDERS.
+# The folders of tests, first those that take longest. One of the two lanes has those of FAULT_FOLDERS.
 LONG := tests/deploy tests/spark
 ROOMS := $(LONG) $(filter-out $(LONG) tests/__pycache__,$(patsubst %/,%,$(wildcard tests/*/)))
 FAULT_FOLDERS := tests/chaos tests/deploy
@@ -33,22 +33,32 @@ demo: $(VENV)/.runtime  ## a notary on an embedded log, a double spend and a cra
 	$(BIN)/notary demo
 
 test: $(VENV)/.dev  ## lint, types, all tests on real brokers; it installs nothing outside of this folder
-	@$(call timed,make test,$(MAKE) --no-print-directory --jobs 2 test-setup test-others \
-		&& $(MAKE) --no-print-directory --jobs 4 test-faults test-sites test-brokers test-computes)
+	@$(call timed,make test,$(MAKE) --no-print-directory --jobs 4 test-waiting test-computing)
 
-# Kafka and the tools are fetched and built beside the tests that need neither.
+.PHONY: test-waiting test-computing test-sites-and-faults
+# First Kafka and the tools are fetched and built, beside the tests that need neither.
+test-waiting: test-setup
+	@$(MAKE) --no-print-directory test-brokers test-sites-and-faults
+
+# The set-up has ended by then, or this waits for it.
+test-computing: test-others
+	@$(MAKE) --no-print-directory kafka manifests-tools && $(MAKE) --no-print-directory test-computes
+
 test-setup: $(VENV)/.dev
-	@$(call timed,kafka and tools,$(MAKE) --no-print-directory kafka && $(MAKE) --no-print-directory manifests-tools)
-	@$(call timed,lint and types,$(MAKE) --no-print-directory lint)
+	@$(call timed,kafka and tools,nice -n 5 $(MAKE) --no-print-directory kafka && nice -n 5 $(MAKE) --no-print-directory manifests-tools)
+	@$(call timed,lint and types,nice -n 5 $(MAKE) --no-print-directory lint)
 
 test-others:
-	@$(call timed,tests without brokers,$(PYTEST) -q $(TWO) -m "$(OTHERS) and not go" --durations 10)
+	@$(call timed,tests without brokers,nice -n 5 $(PYTEST) -q $(TWO) -m "$(OTHERS) and not go" --durations 10)
 
-test-faults:
-	@$(call timed,faults,$(PYTEST) tests/chaos -q -m "$(ALONE)" --durations 10)
+test-sites-and-faults: test-sites
+	@$(MAKE) --no-print-directory test-faults
 
 test-sites:
 	@$(call timed,sites,$(PYTEST) tests/deploy -q -m "$(ALONE)" --durations 10)
+
+test-faults:
+	@$(call timed,faults,$(PYTEST) tests/chaos -q -m "$(ALONE)" --durations 10)
 
 test-brokers:
 	@$(call timed,brokers,$(PYTEST) $(filter-out $(FAULT_FOLDERS),$(ROOMS)) -q -m "$(ALONE)" --durations 10)

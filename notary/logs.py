@@ -4,7 +4,6 @@ A call names its fields in the format, `logger.info("parties read file=%s partie
 As JSON, each `name=%…` becomes a member of the object, a number stays a number, and `message` is the rest of the sentence.
 """
 
-import json
 import logging
 import re
 import sys
@@ -14,6 +13,7 @@ from datetime import UTC, datetime
 from typing import Any, Final, Literal
 
 import msgspec
+import orjson
 
 logger = logging.getLogger("notary")
 
@@ -64,7 +64,11 @@ class _JsonFormatter(logging.Formatter):
         }
         if record.exc_info:
             line["exception"] = self.formatException(record.exc_info)
-        return json.dumps(line)
+        try:
+            return orjson.dumps(line).decode()
+        except orjson.JSONEncodeError:
+            # A number of more than 64 bits, or text that is no Unicode, as file names may be. No line is lost for that.
+            return orjson.dumps({name: str(value).encode(errors="backslashreplace").decode() for name, value in line.items()}).decode()
 
 
 def _apart(record: logging.LogRecord) -> tuple[str, dict[str, Any]]:

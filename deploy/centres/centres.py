@@ -1,6 +1,5 @@
 """`Centres`: makes some data centres, and controls the lines between them."""
 
-import json
 import os
 import subprocess
 import sys
@@ -9,6 +8,8 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import NoReturn, Self
+
+import orjson
 
 from deploy.centres.device import address
 from deploy.local.errors import CannotRun
@@ -42,7 +43,7 @@ class Centres:
         )
         assert self._forwarder.stdout is not None
         try:
-            self._networks = json.loads(self._forwarder.stdout.readline() or self._gone())["networks"]
+            self._networks = orjson.loads(self._forwarder.stdout.readline() or self._gone())["networks"]
             self.slow(self._delay_ms, self._jitter_ms)
         except BaseException:
             self.__exit__(None, None, None)
@@ -91,7 +92,7 @@ class Centres:
 
     def counts(self) -> Mapping[tuple[int, int], Mapping[str, int]]:
         """Returns `packets` and `bytes` delivered and packets `lost`, by (from, to)."""
-        counts: dict[str, dict[str, int]] = json.loads(self._ask("counts"))
+        counts: dict[str, dict[str, int]] = orjson.loads(self._ask("counts"))
         return {(int(pair[0]), int(pair[2])): of_line for pair, of_line in counts.items()}
 
     def _pairs(self) -> list[tuple[int, int]]:

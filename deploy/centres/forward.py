@@ -10,13 +10,14 @@ It exits with 0 at the end of stdin, and with 2 and a reason on stderr if it may
 """
 
 import itertools
-import json
 import os
 import random
 import select
 import sys
 import time
 from collections.abc import Sequence
+
+import orjson
 
 from deploy.centres.device import Device, make, number_of
 from deploy.centres.lines import Lines, NetworkLine
@@ -45,7 +46,7 @@ def main(arguments: Sequence[str]) -> int:
         )
         return COULD_NOT
     networks = [f"/proc/{os.getpid()}/fd/{device.namespace}" for device in devices.values()]
-    print(json.dumps({"networks": networks}), flush=True)
+    print(orjson.dumps({"networks": networks}).decode(), flush=True)
     forward(devices, random.Random(seed))
     return DONE
 
@@ -93,12 +94,11 @@ def _obey(command: str, lines: Lines) -> str:
     verb, *words = command.split()
     try:
         if verb == "counts":
-            return json.dumps(
-                {
-                    f"{source}>{target}": {"packets": line.packets, "bytes": line.bytes, "lost": line.lost}
-                    for (source, target), line in lines.lines.items()
-                }
-            )
+            counts = {
+                f"{source}>{target}": {"packets": line.packets, "bytes": line.bytes, "lost": line.lost}
+                for (source, target), line in lines.lines.items()
+            }
+            return orjson.dumps(counts).decode()
         if verb != "line":
             return f"what is {verb!r}? `line` and `counts` are known"
         line = lines.lines[int(words[0]), int(words[1])]

@@ -5,12 +5,13 @@ reason.
 """
 
 import argparse
-import json
 import logging
 import sys
 import time
 from dataclasses import asdict
 from pathlib import Path
+
+import orjson
 
 from deploy.local.cluster import Cluster
 from deploy.local.errors import CannotRun
@@ -105,7 +106,7 @@ def _up(chosen: argparse.Namespace) -> int:
         file=sys.stderr,
     )
     if chosen.json:
-        print(json.dumps({"directory": str(cluster.directory), "seconds": round(seconds, 2), **asdict(status)}))
+        print(orjson.dumps({"directory": str(cluster.directory), "seconds": round(seconds, 2), **asdict(status)}).decode())
     else:
         print(cluster.bootstrap)
     return DONE
@@ -141,11 +142,11 @@ def _there_already(chosen: argparse.Namespace) -> Cluster:
 
 def _status(chosen: argparse.Namespace) -> int:
     if not Cluster.exists(chosen.dir):
-        print(json.dumps({"serving": False, "reason": "no cluster"}) if chosen.json else f"no cluster in {chosen.dir}")
+        print('{"serving":false,"reason":"no cluster"}' if chosen.json else f"no cluster in {chosen.dir}")
         return NO
     status = Cluster.open(chosen.dir).status()
     if chosen.json:
-        print(json.dumps(asdict(status)))
+        print(orjson.dumps(asdict(status)).decode())
         return DONE if status.serving else NO
     print("broker  port   pid      condition  registered")
     for broker in status.brokers:

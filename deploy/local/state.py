@@ -1,9 +1,10 @@
 """cluster.json: the record of the brokers of a folder, with their ports and processes."""
 
-import json
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+
+import orjson
 
 from deploy.local.errors import CannotRun
 from deploy.local.process import BrokerProcess
@@ -82,14 +83,14 @@ def state_file(directory: Path) -> Path:
 def write_state(directory: Path, state: ClusterState) -> None:
     """Replace the state atomically."""
     content = {"format": FORMAT, **asdict(state)}
-    replace_file(state_file(directory), f"{json.dumps(content, indent=2, default=dict)}\n".encode())
+    replace_file(state_file(directory), orjson.dumps(content, default=dict, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE))
 
 
 def read_state(directory: Path) -> ClusterState:
     """Return the state. Raises CannotRun if there is none, or one that this program did not write."""
     path = state_file(directory)
     try:
-        content = json.loads(path.read_text())
+        content = orjson.loads(path.read_bytes())
         if content["format"] != FORMAT:
             raise CannotRun(
                 f"{path} has format {content['format']}, this program knows {FORMAT}: end that cluster with the program that made it"

@@ -5,7 +5,6 @@ Go modules are pinned by version and hash; kustomize is built with the `go.sum` 
 started. Kubernetes' own programs are built from `kubernetes/go.mod`, for `make manifests-live` only.
 """
 
-import json
 import os
 import re
 import shutil
@@ -14,6 +13,8 @@ import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
+
+import orjson
 
 from deploy.commands import run
 from deploy.local import golang
@@ -138,7 +139,7 @@ def _generate_strimzi(folder: Path) -> None:
 
 
 def _module(module: GoModule) -> Path:
-    found = json.loads(run(["go", "mod", "download", "-json", f"{module.path}@{module.version}"]))
+    found = orjson.loads(run(["go", "mod", "download", "-json", f"{module.path}@{module.version}"]))
     if found["Sum"] != module.sum:
         raise CannotRun(f"{module.path} {module.version} has the hash {found['Sum']}, and {module.sum} is pinned")
     return Path(found["Dir"])

@@ -1,7 +1,8 @@
 """The notary's files: `notary.toml` of one worker, and the files for `notary init` and the owner's commands."""
 
-import json
 import shlex
+
+import orjson
 
 from deploy.render.kafka import in_sync_min
 from deploy.render.sites import Site, Sites, WorkerPlace, worker_principal
@@ -68,5 +69,5 @@ def _toml(sections: dict[str, dict[str, str]]) -> str:
     for section, settings in sections.items():
         lines += ["", f"[{section}]"] if section else []
         # A JSON string is a TOML basic string, except for DEL, which `isprintable` has excluded in `sites`.
-        lines += [f"{key} = {json.dumps(value, ensure_ascii=False)}" for key, value in settings.items()]
+        lines += [f"{key} = {orjson.dumps(value).decode()}" for key, value in settings.items()]
     return "\n".join(lines) + "\n"

@@ -13,13 +13,14 @@ Scripts take a 1 as the notary's own result, so only the return value of a comma
 """
 
 import argparse
-import json
 import os
 import sys
 import traceback
 from collections.abc import Sequence
 from contextlib import suppress
 from importlib import import_module
+
+import orjson
 
 from notary.version import VERSION
 from ordering.errors import Fatal, NotaryError
@@ -79,8 +80,13 @@ def _line(text: str, problem: Exception, *, as_json: bool) -> str:
     """Returns the line that reports an error: text, or under `--json` an object. A fatal error has its code in it."""
     code = {"code": problem.code} if isinstance(problem, Fatal) else {}
     if as_json:
-        return json.dumps({"level": "error", "message": text, **code}) + "\n"
+        return json_line({"level": "error", "message": text, **code}) + "\n"
     return " ".join([text, *[f"code={each}" for each in code.values()]]) + "\n"
+
+
+def json_line(facts: object) -> str:
+    """Returns a result for programs: JSON on one line."""
+    return orjson.dumps(facts).decode()
 
 
 def _run(given: list[str], wanted: str) -> int:

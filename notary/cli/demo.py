@@ -7,7 +7,6 @@ nothing about the notary: exit code 2.
 """
 
 import argparse
-import json
 import os
 import signal
 import subprocess
@@ -17,10 +16,11 @@ from hashlib import sha256
 from pathlib import Path
 
 import msgspec
+import orjson
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from notary.cli import EXIT_DONE, EXIT_NO
+from notary.cli import EXIT_DONE, EXIT_NO, json_line
 from notary.client import Answer, Client, Contradiction, Signer, TransactionRequest, Unproven, transaction_ids
 from notary.verify import NotVerified, SignedCheckpoint, verify_receipt
 from ordering.errors import NotaryError
@@ -52,7 +52,7 @@ def run(arguments: argparse.Namespace) -> int:
 def _play(folder: Path, stage: "_Stage") -> None:
     directory = folder / "notary"
     stage.step("The operator makes a notary: its key, the owner's key (kept beside it here), a configuration, an embedded log.")
-    made = json.loads(_command("init", str(directory), "--name", NOTARY, "--origin", "notary.example/demo", "--json"))
+    made = orjson.loads(_command("init", str(directory), "--name", NOTARY, "--origin", "notary.example/demo", "--json"))
     config = directory / "notary.toml"
     stage.step("Two banks make their keys; the operator registers them.")
     keys = {bank: _make_key(folder, bank) for bank in (BANK_A, BANK_B)}
@@ -185,7 +185,7 @@ class _Worker:
         if not line:
             self._end(signal.SIGTERM)
             raise _CouldNotPlay(f"`notary serve` ended with {process.returncode} before it was ready")
-        self.url = json.loads(line)["url"]
+        self.url = orjson.loads(line)["url"]
 
     def kill(self) -> None:
         """End the process with SIGKILL."""
@@ -210,13 +210,13 @@ class _Stage:
     def step(self, text: str) -> None:
         """Print one step of the demo."""
         self._steps += 1
-        print(json.dumps({"step": text}) if self._as_json else f"{self._steps:2}  {text}", flush=True)
+        print(json_line({"step": text}) if self._as_json else f"{self._steps:2}  {text}", flush=True)
 
     def answer(self, answer: Answer) -> None:
         """Print an answer of the notary."""
         if self._as_json:
             members = ("transaction_id", "position", "outcome", "reason")
-            print(json.dumps({name: getattr(answer, name) for name in members}), flush=True)
+            print(json_line({name: getattr(answer, name) for name in members}), flush=True)
             return
         reason = f": {answer.reason}" if answer.reason else ""
         print(f"      -> {answer.transaction_id[:16]}... {answer.outcome}{reason}, position {answer.position}", flush=True)

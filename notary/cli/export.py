@@ -2,7 +2,6 @@
 
 import argparse
 import contextlib
-import json
 import os
 import shutil
 import sys
@@ -12,7 +11,9 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from notary.cli import EXIT_DONE
+import orjson
+
+from notary.cli import EXIT_DONE, json_line
 from notary.index import IndexView, viewing
 from ordering.durable import make_directory, replace_file
 from ordering.errors import ConfigurationError
@@ -45,7 +46,7 @@ def run(arguments: argparse.Namespace) -> int:
         report[f"{what}_rows"] = sum(file["rows"] for file in said["files"] if file["path"].startswith(what))
     report |= {"ordering_offset_next": said["offsets_next"]["ordering"], "files": len(said["files"])}
     if arguments.json:
-        print(json.dumps(report))
+        print(json_line(report))
     else:
         print(f"{report['decisions_rows']} decisions and {report['states_rows']} consumed states of {said['notary']} are in {out}")
     return EXIT_DONE
@@ -82,7 +83,7 @@ def _export(view: IndexView, out: Path) -> dict[str, Any]:
         "files": [{"path": file.path, "rows": file.rows, "sha256": file.sha256} for file in files],
     }
     # A crash before this leaves files without a manifest: not an export, and not an empty folder that another run would fill.
-    replace_file(out / MANIFEST, f"{json.dumps(said, indent=1)}\n".encode())
+    replace_file(out / MANIFEST, orjson.dumps(said, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE))
     return said
 
 

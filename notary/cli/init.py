@@ -14,7 +14,6 @@ An embedded log, with its genesis record, is made inside the directory, so there
 import argparse
 import asyncio
 import contextlib
-import json
 import os
 import sys
 import time
@@ -27,7 +26,7 @@ import msgspec
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from notary import keys, parties
-from notary.cli import EXIT_DONE
+from notary.cli import EXIT_DONE, json_line
 from notary.cli.staged import staged
 from notary.config import NAME_BYTES_MAX, check_origin, kafka_security, load
 from ordering.durable import create_file
@@ -246,7 +245,7 @@ def _report(arguments: argparse.Namespace, log_settings: LogSettings, keys_made:
             "topics": topics,
             "warnings": list(made.warnings),
         }
-        print(json.dumps(facts))
+        print(json_line(facts))
         return
     keep = "move it off this machine: no worker needs it" if kafka else "it lies here for convenience: in earnest keep it off the worker"
     print(f"configuration  {file}")
@@ -300,4 +299,4 @@ def _toml(arguments: argparse.Namespace, log_settings: LogSettings) -> str:
 
 def _quoted(text: str) -> str:
     # A JSON string is a TOML basic string, except for DEL, the one control character that JSON does not escape.
-    return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")
+    return json_line(text).replace("\x7f", "\\u007f")

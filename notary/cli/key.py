@@ -6,7 +6,6 @@ that `notary.keys` describes. The table there lists the result of a crash after 
 
 import argparse
 import asyncio
-import json
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +13,7 @@ import msgspec
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 
 from notary import keys
-from notary.cli import EXIT_DONE, owner
+from notary.cli import EXIT_DONE, json_line, owner
 from notary.config import Config, load
 from ordering.errors import ConfigurationError
 from ordering.signatures import SigningKey, endorse_key
@@ -57,7 +56,7 @@ def _show(config: Config, *, as_json: bool) -> None:
     if as_json:
         # The member `keys` has the form of `GET /v1/notary`, so that a verifier can follow either.
         facts: dict[str, Any] = {"verifier_key": history[-1].verifier_key, "keys": msgspec.to_builtins(history)}
-        print(json.dumps(facts | ({} if waiting is None else {"prepared": waiting.verifier_key})))
+        print(json_line(facts | ({} if waiting is None else {"prepared": waiting.verifier_key})))
         return
     print(f"verifier key   {history[-1].verifier_key}")
     for number, each in enumerate(history, 1):
@@ -73,7 +72,7 @@ def _prepare(config: Config, *, as_json: bool) -> None:
     key_next, history_next = keys.next_of(files[0]), keys.next_of(files[1])
     if as_json:
         facts = {"verifier_key": waiting.present, "prepared": waiting.verifier_key, "found": waiting.found}
-        print(json.dumps(facts | {"key_file": str(key_next), "key_history_file": str(history_next)}))
+        print(json_line(facts | {"key_file": str(key_next), "key_history_file": str(history_next)}))
         return
     if waiting.found:
         print("prepared       already, by an earlier call")
@@ -111,7 +110,7 @@ async def _rotate(config: Config, arguments: argparse.Namespace) -> int:
             "key_history_file": str(history_file),
             "keys": msgspec.to_builtins(history),
         }
-        print(json.dumps(facts))
+        print(json_line(facts))
         return EXIT_DONE
     if done.offset is None:
         print("completed      a rotation that the log had taken already")

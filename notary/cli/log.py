@@ -7,7 +7,6 @@ differs from the replay's own history is shown as an anomaly (`notice` in the co
 
 import argparse
 import asyncio
-import json
 import sys
 from collections import deque
 from collections.abc import AsyncIterator, Iterator, Sequence
@@ -21,7 +20,7 @@ import msgspec
 
 from joiner import Effect, Joiner, OrderedBatch, Ready
 from joiner.history import NO_CONTENT
-from notary.cli import EXIT_DONE, owner
+from notary.cli import EXIT_DONE, json_line, owner
 from notary.cli.replay import Replay
 from notary.config import load
 from ordering.errors import ConfigurationError, CorruptRecord
@@ -230,7 +229,7 @@ class _Shown:
             }
             if effect is not None and batch is not None:
                 facts["content"] = _content(effect, batch)
-            print(json.dumps(facts))
+            print(json_line(facts))
             return
         time = _time(record.append_time_ms)
         said = f"{len(value)} bytes" if decoded is None else " ".join(_fields(decoded))
@@ -275,7 +274,7 @@ class _Shown:
                 "content_of": content_of,
                 "became": became,
             }
-            print(json.dumps(facts))
+            print(json_line(facts))
             return
         where = f"{payload.partition}/{payload.offset}"
         print(f"{where:>8}  {_time(payload.append_time_ms)}  {kind:<10}  {signer:<14}  {became}; batch {batch}, {payload.size} bytes")

@@ -9,7 +9,6 @@ its own record, and reports the result. A command is atomic: it appends one reco
 """
 
 import argparse
-import json
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -20,7 +19,7 @@ import msgspec
 from joiner import Joiner, JoinerState, LogState, Ready
 from joiner.control import SalvageTree
 from notary import keys
-from notary.cli import EXIT_DONE, EXIT_NO
+from notary.cli import EXIT_DONE, EXIT_NO, json_line
 from notary.cli.replay import Replay
 from notary.config import Config
 from notary.open_log import check_genesis, open_log
@@ -200,7 +199,7 @@ def report(outcome: CommandOutcome, done: str, facts: dict[str, Any], *, as_json
     `done` describes the effect for people, `facts` for programs.
     """
     if as_json:
-        print(json.dumps({"offset": outcome.offset, "took_effect": outcome.took_effect, "why_not": outcome.why_not or None, **facts}))
+        print(json_line({"offset": outcome.offset, "took_effect": outcome.took_effect, "why_not": outcome.why_not or None, **facts}))
     elif outcome.took_effect:
         print(f"took effect    ordering record {outcome.offset}: {done}")
     else:

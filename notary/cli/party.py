@@ -1,12 +1,11 @@
 """`notary party add`: registers a party's public key or certificate."""
 
 import argparse
-import json
 from pathlib import Path
 from typing import Final
 
 from notary import parties
-from notary.cli import EXIT_DONE
+from notary.cli import EXIT_DONE, json_line
 from notary.config import load
 from ordering.errors import ConfigurationError
 
@@ -35,7 +34,7 @@ def run(arguments: argparse.Namespace) -> int:
     file, source = config.path(config.parties_file), str(arguments.public_key)
     done = parties.add(file, arguments.name, pem, source, arguments.weight, arguments.quota)
     if arguments.json:
-        print(json.dumps({"party": arguments.name, "added": done == "added", "changed": done == "changed"}))
+        print(json_line({"party": arguments.name, "added": done == "added", "changed": done == "changed"}))
     else:
         known = "" if done == "unchanged" else f"; a worker with the file {file} takes it in within {parties.LOOK_S:g} s"
         print(f"{_DONE[done]} {arguments.name}{known}")

@@ -3,7 +3,6 @@
 import argparse
 import asyncio
 import gc
-import json
 import logging
 import os
 import signal
@@ -13,7 +12,7 @@ from pathlib import Path
 import msgspec
 import uvloop
 
-from notary.cli import EXIT_COULD_NOT, EXIT_DONE, drop_what_cannot_be_written
+from notary.cli import EXIT_COULD_NOT, EXIT_DONE, drop_what_cannot_be_written, json_line
 from notary.config import SETTINGS, Config, load
 from notary.http import App, Server, bind, parse_listen
 from notary.intake import Intake
@@ -235,7 +234,7 @@ def _server(config: Config, app: App, listen: str, certificates: Certificates | 
 def _print_ready(worker: Worker, url: str, *, as_json: bool) -> None:
     line = f"notary worker {worker.config.worker.name} ready at {url}"
     try:
-        print(json.dumps({"worker": worker.config.worker.name, "url": url}) if as_json else line, flush=True)
+        print(json_line({"worker": worker.config.worker.name, "url": url}) if as_json else line, flush=True)
     except OSError as problem:
         logger.warning("the ready line cannot be written: %s", problem)
         drop_what_cannot_be_written()

@@ -5,12 +5,12 @@ The numbers below were fitted to the tables of docs/performance.md, and `tests/n
 """
 
 import argparse
-import json
 import math
 from typing import Final
 
 import msgspec
 
+from notary.cli import json_line
 from ordering.errors import ConfigurationError
 
 CENTRES: Final = 3
@@ -168,7 +168,7 @@ def run(arguments: argparse.Namespace) -> int:
         log_gib_a_year=round(size.log_gib_a_year * share, 1),
     )
     if arguments.json:
-        print(json.dumps(msgspec.to_builtins(size)))
+        print(json_line(msgspec.to_builtins(size)))
         return 0
     inputs = "1 input" if load.inputs == 1 else f"{load.inputs} inputs"
     requests = "1 request" if load.per_submission == 1 else f"{load.per_submission} requests"

@@ -4,7 +4,6 @@ All but `create` need no private key: they read the key history.
 """
 
 import argparse
-import json
 import os
 import sys
 import time
@@ -13,7 +12,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from notary import keys
-from notary.cli import EXIT_DONE, EXIT_NO
+from notary.cli import EXIT_DONE, EXIT_NO, json_line
 from notary.cli.export import ExportProgress
 from notary.config import Config, load
 from notary.keyring import Keyring
@@ -98,7 +97,7 @@ class _Job:
     def print(self, facts: dict[str, Any], text: str) -> None:
         """Print the facts as JSON, or the text."""
         self.progress.end()
-        print(json.dumps(facts) if self.arguments.json else text)
+        print(json_line(facts) if self.arguments.json else text)
 
     def complain(self, text: str) -> None:
         """Print a message for people."""
@@ -143,7 +142,7 @@ def _create(job: _Job) -> int:
 def _list(job: _Job) -> int:
     found = list(job.found())
     if job.arguments.json:
-        print(json.dumps({"snapshots": [_facts(each.name, each.manifest, each.problem) for each in found]}))
+        print(json_line({"snapshots": [_facts(each.name, each.manifest, each.problem) for each in found]}))
     for each in () if job.arguments.json else found:
         print(f"{each.name}  not used: {each.problem}" if each.manifest is None else _line(each.manifest))
     return EXIT_DONE

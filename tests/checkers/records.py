@@ -205,7 +205,8 @@ def _body(kind: int, body: _Bytes) -> Ordering | None:
             version = int.from_bytes(body.take(2), "big")
             return Activate(version) if version else None
         case 6:
-            genesis = Genesis(*body.fixed(_GENESIS), body.text(), body.text())
+            salt, partitions, notary_key, owner_key = body.fixed(_GENESIS)
+            genesis = Genesis(salt, partitions, notary_key, owner_key, body.text(), body.text())
             named = all(1 <= len(text.encode()) <= 255 for text in (genesis.name, genesis.origin))
             return genesis if genesis.partitions and named else None
         case 7:

@@ -71,7 +71,7 @@ class Writing:
         """Draw the name of a batch: mostly the next one of an incarnation that has not ended."""
         replayed = self.log.replayed()
         going_on = [life for life in replayed.incarnations if not life.fenced]
-        if going_on and self.draw(st.integers(0, 3)):
+        if going_on and self.draw(st.integers(0, 3)) > 0:
             life = self.draw(st.sampled_from(going_on))
             return life.incarnation, life.sequence_last + 1
         return self.draw(st.tuples(st.integers(0, 3), st.integers(0, 5)))

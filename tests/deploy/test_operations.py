@@ -183,7 +183,7 @@ class Steady(Load):
                     self.decided += 1
                     await asyncio.sleep(0.1)
                     if self._stop:
-                        break
+                        break  # type: ignore[unreachable]  # it is set while this task waits
 
 
 class Asking:

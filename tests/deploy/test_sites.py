@@ -47,7 +47,9 @@ REFUSED = {TOPIC_REFUSED, GROUP_REFUSED, CLUSTER_REFUSED, DELETION_DISABLED}
 
 def context(made: Installed, name: str, folder: Path | None = None) -> ssl.SSLContext:
     pki = folder or made.directory / "pki"
-    return create_ssl_context(cafile=made.directory / "pki" / "ca.pem", certfile=pki / name / "cert.pem", keyfile=pki / name / "key.pem")
+    files = {"certfile": pki / name / "cert.pem", "keyfile": pki / name / "key.pem"}
+    made_context: ssl.SSLContext = create_ssl_context(cafile=made.directory / "pki" / "ca.pem", **files)
+    return made_context
 
 
 class Watched(Http):

@@ -62,7 +62,6 @@ def test_names_state_a_behaviour() -> None:
     short = [
         f"{file.relative_to(ROOT)}: test_{name}"
         for file in _files()
-        if file.relative_to(ROOT / "tests").parts[0] != "loadtest"  # its names are shortened and renamed with its rooms
         for name in _NAMED.findall(file.read_text())
         if len(name.split("_")) < WORDS_MIN
     ]

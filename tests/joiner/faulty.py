@@ -11,6 +11,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from hashlib import sha256
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -229,7 +230,8 @@ class Worker:
     async def decided(self, *labels: str) -> list[Decision]:
         """Submit these requests; returns their decisions. Fails if the worker dies meanwhile."""
         answer = ask(self.sender, *labels)
-        await asyncio.wait([answer, self.running], return_when=asyncio.FIRST_COMPLETED)
+        first: list[asyncio.Future[Any]] = [answer, self.running]
+        await asyncio.wait(first, return_when=asyncio.FIRST_COMPLETED)
         if not answer.done():
             await self.running
         return list(await answer)

@@ -416,10 +416,10 @@ async def test_a_log_that_gives_nothing(monkeypatch: pytest.MonkeyPatch) -> None
 
     async def silent(offsets_next: Mapping[int, int]) -> object:
         opened = await reader(offsets_next)
-        opened.pause = lambda streams: None  # type: ignore[method-assign, assignment]
+        opened.pause = lambda streams: None  # type: ignore[method-assign]
         opened._take = lambda: []  # type: ignore[method-assign]
         return opened
 
-    log.open_reader = silent  # type: ignore[method-assign]
+    log.open_reader = silent  # type: ignore[method-assign, assignment]
     with pytest.raises(NotReady, match="did not return"):
         await _examine(log, reading)

@@ -166,7 +166,7 @@ class CrashingLog:
 
 def wrap(plan: Plan) -> None:
     """Wrap the log, `Index.apply` and `Sender.resolve` according to the plan."""
-    open_log, apply, resolve = serve.open_log, Index.apply, Sender.resolve
+    open_log, apply, resolve = serve.open_log, Index.apply, Sender.resolve  # type: ignore[attr-defined]  # `serve` imports it
 
     async def open_crashing_log(config: Config) -> Log:
         return CrashingLog(await open_log(config), plan)
@@ -185,9 +185,9 @@ def wrap(plan: Plan) -> None:
         if plan.armed and ready.batches and plan.point == "before-answer":
             die()
 
-    serve.open_log = open_crashing_log
-    Index.apply = crashing_apply  # type: ignore[method-assign]
-    Sender.resolve = crashing_resolve  # type: ignore[method-assign]
+    serve.open_log = open_crashing_log  # type: ignore[attr-defined]
+    Index.apply = crashing_apply  # type: ignore[method-assign, assignment]
+    Sender.resolve = crashing_resolve  # type: ignore[method-assign, assignment]
 
 
 if __name__ == "__main__":

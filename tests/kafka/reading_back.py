@@ -37,6 +37,6 @@ def read_rows(directory: Path) -> Rows:
     families = {name: Options(raw_mode=True) for name in Rdict.list_cf(str(directory))}
     store = Rdict(str(directory), options=raw, column_families=families, access_type=AccessType.read_only())
     try:
-        return {name: list(store.get_column_family(name).items()) for name in FAMILIES}
+        return {name: [*store.get_column_family(name).items()] for name in FAMILIES}
     finally:
         store.close()

@@ -15,7 +15,7 @@ from aiokafka import AIOKafkaProducer, TopicPartition
 from aiokafka.admin import AIOKafkaAdminClient, RecordsToDelete
 
 from notary.config import load
-from ordering.records import Activate, Checkpoint, Fence, Partitions, Register, Retire, Settle, View, batch_key
+from ordering.records import Activate, Checkpoint, Fence, OrderingRecord, Partitions, Register, Retire, Settle, View, batch_key
 from ordering.signatures import endorse_key
 from ordering.topics import create_topics, topic_names
 from tests.asking.load import Load, until
@@ -138,7 +138,7 @@ async def test_forged_records_are_skipped_by_all_workers(notary: Notary) -> None
         garbage = [b"", b"\x00", b"not a record", b"\x01\xff of an unknown kind", b"\x63\x01 of an unknown version", os.urandom(300), None]
         for value in (*garbage, b"\x01\x05\xff\xff", b"\x01\x05\xff\xff" + bytes(64)):
             await hand.ordering(value, key=b"key")
-        unsigned = [
+        unsigned: list[OrderingRecord] = [
             hand.entry(1, 2**40, content, ids),
             hand.entry(2, 2**40, content, ids, partition=4_000_000),
             Register(os.urandom(16), hand.view, 1, "a", "0"),

@@ -5,7 +5,7 @@
     with NotaryProcess.start(directory.config, "worker-1") as worker:
         httpx.post(worker.url + "/v1/submissions", ...)
 
-Kafka tests make the directory with `kafka=cluster.bootstrap`. Tests wait for the ready line on stdout, never for a time.
+Kafka tests make the directory with `options=["--kafka", …]`. Tests wait for the ready line on stdout, never for a time.
 """
 
 import os
@@ -34,12 +34,9 @@ class NotaryDirectory:
         self.config = path / "notary.toml"
 
     @classmethod
-    def create(
-        cls, path: Path, *, name: str = NOTARY, origin: str = "notary.example/test", kafka: str = "", topic_prefix: str = "notary"
-    ) -> Self:
-        """Run `notary init`."""
-        brokers = ["--kafka", kafka, "--topic-prefix", topic_prefix] if kafka else ["--partitions", "4"]
-        assert cli.main(["init", str(path), "--name", name, "--origin", origin, *brokers]) == 0
+    def create(cls, path: Path, *, name: str = NOTARY, origin: str = "notary.example/test", options: Sequence[str] = ()) -> Self:
+        """Run `notary init` with these options; without any it makes an embedded log."""
+        assert cli.main(["init", str(path), "--name", name, "--origin", origin, *(options or ["--partitions", "4"])]) == 0
         return cls(path)
 
     def register(self, bank: Bank) -> None:

@@ -77,6 +77,8 @@ def logged(monkeypatch: pytest.MonkeyPatch) -> Callable[..., dict[str, Any]]:
         ("process %s ended with %d, again", ("w/1", -9), {"message": "process w/1 ended with -9, again"}),
         ("100%% of x=%s", ("y",), {"message": "100% of", "x": "y"}),
         ("no fields: 5%", (), {"message": "no fields: 5%"}),
+        ("parties read file=%s", ("a\udcff",), {"message": "parties read", "file": "a\\udcff"}),
+        ("waits, requests=%d", (1 << 64,), {"message": "waits", "requests": str(1 << 64)}),
         ("stopped: %s", ("a=1 b=2",), {"message": "stopped: a=1 b=2"}),
         ("one name=%s, name=%s", ("a", "b"), {"message": "one name=a, name=b"}),
         ("time=%s", ("now",), {"message": "time=now"}),

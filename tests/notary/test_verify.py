@@ -262,7 +262,7 @@ def changed(**members: Any) -> dict[str, Any]:
         changed(conflicts=[{**PLAIN["conflicts"][0], "other": 1}]),
         changed(other=1),
         changed(receipt=5),
-        {**PLAIN, 5: 5},
+        dict[Any, Any](PLAIN) | {5: 5},
         {**PLAIN, "\ud800": 5},
         {name: value for name, value in PLAIN.items() if name != "reason"},
         {name: value for name, value in PLAIN.items() if name != "conflicts"},
@@ -470,7 +470,8 @@ def test_what_the_tiles_cannot_show() -> None:
     """Tiles of another tree, or none, are no evidence against the notary; checkpoints of two notaries are not compared."""
     older, newer = checkpoint_of(NOTARY, 200), checkpoint_of(NOTARY, 300)
     assert reason_of(older, newer, FORK.read) == "wrong-tile"
-    for nothing in (b"", None, 5, "x", [], bytearray(9000), b"x" * 31):
+    nothings: tuple[object, ...] = (b"", None, 5, "x", [], bytearray(9000), b"x" * 31)
+    for nothing in nothings:
         assert reason_of(older, newer, lambda *_, nothing=nothing: nothing) == "missing-tile"
     assert reason_of(older, checkpoint_of(OTHER, 300)) == "wrong-origin"
     assert reason_of(msgspec.structs.replace(older, size=-1), newer) == "malformed-checkpoint"

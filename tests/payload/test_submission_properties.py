@@ -45,7 +45,7 @@ windows = st.one_of(
     st.builds(lambda at: {"from": None, "until": at}, times),
     st.lists(times, min_size=2, max_size=2, unique=True).map(lambda ends: {"from": min(ends), "until": max(ends)}),
 )
-requests = st.fixed_dictionaries(
+requests: st.SearchStrategy[dict[str, Any]] = st.fixed_dictionaries(
     {"content_hash": hashes},
     optional={
         "inputs": st.lists(states, max_size=6, unique=True),
@@ -54,11 +54,12 @@ requests = st.fixed_dictionaries(
     },
 ).filter(lambda request: request.get("inputs") or request.get("references") or "time_window" in request)
 parties = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=60)
+requests_of_one = st.lists(requests, min_size=1, max_size=4, unique_by=lambda request: naive_id(request, NOTARY))
 submissions = st.fixed_dictionaries(
     {
         "party": parties,
         "signature": st.binary(max_size=80).map(lambda signature: base64.b64encode(signature).decode()),
-        "requests": st.lists(requests, min_size=1, max_size=4, unique_by=lambda request: naive_id(request, NOTARY)),
+        "requests": requests_of_one,
     }
 )
 anything = st.recursive(

@@ -64,7 +64,8 @@ class Player:
         partition, version = int(options.get("in", 0)), int(options.get("version", 1))
         key = {"": None, "notary": KEY}.get(by := options.get("by", ""), signing_key(by))
         view = {"": None, "own": self.reading.view}.get(of := options.get("view", ""), View(int(of) if of.isdigit() else 0, b"?" * 32))
-        name = tuple(map(int, words[0].split("/"))) if words and "/" in words[0] else (0, 0)
+        incarnation, _, sequence = words[0].partition("/") if words and "/" in words[0] else ("0", "/", "0")
+        name = int(incarnation), int(sequence)
         match command:
             case "register":
                 self.history.register(words[0], words[1] if len(words) > 1 else None, version=version, view=view)

@@ -1,14 +1,14 @@
-"""The expected result of the log so far, updated record by record: the same as `joined` computes from the complete log, but hashable.
+"""The expected result of the log so far, updated record by record: the same as the replay of the complete log, but hashable.
 
-`joined` reads the whole log each time, so two states could only be equal if their whole logs were. Here the past is dropped: (incarnations,
-log time, ordering records that wait, first contents by partition) is all that a later record can depend on. Shares no code with the joiner;
-each new step of the search is compared with `joined` (see `Expectations.append`).
+The replay reads the whole log each time, so two states could only be equal if their whole logs were. Here the past is dropped: a later
+record can depend on (incarnations, log time, ordering records that wait, first contents by partition) and on nothing else. Shares no code
+with the joiner; each new step of the search is compared with the replay (see `Expectations.append`).
 """
 
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
-from tests.properties.reference import joined
-from tests.scopes.scope import PARTITIONS, Scope
+from tests.checkers.replay import replay
+from tests.scopes.scope import PARTITIONS, STREAMS, Scope, genesis
 
 LifeSeen: TypeAlias = tuple[int, bool, int]
 """An incarnation: last sequence counted, fenced or not, log time of its last activity."""
@@ -32,7 +32,6 @@ class Expectations:
         self._numbers: dict[State, int] = {EMPTY: 0}
         self.states: list[State] = [EMPTY]
         self._steps: dict[tuple[int, int], tuple[int, tuple[Batch, ...]]] = {}
-        self._plainly = [self._plain(number) for number in range(len(scope.labels))]
 
     def append(self, before: int, log: Log, number: int) -> tuple[int, tuple[Batch, ...]]:
         """Append that label to that log; returns the number of the state after it, and the batches that it settles."""
@@ -90,25 +89,12 @@ class Expectations:
         assert self._joined(longer) == self._joined(log) + settled, f"not what the complete log says: {longer}, {batches}"
 
     def _joined(self, log: Log) -> list[Batch]:
-        ordering, *payloads = [[self._plainly[number] for number in stream] for stream in log]
-        batches, _, _ = joined([("genesis",), *ordering], payloads, PARTITIONS)
-        return [(batch[0] - 1, *batch[1:5]) for batch in batches]
-
-    def _plain(self, number: int) -> tuple[Any, ...]:
-        """Returns the label in the form that `joined` takes."""
-        label = self._scope.labels[number]
-        name, labels = (label.life, label.number), (f"{label.life}.{label.number}",)
-        match label.kind:
-            case "register":
-                return "register", label.life, self._scope.incarnations[label.life - 1].name, 0
-            case "fence":
-                return "fence", *name, 0
-            case "entry":
-                times = self._scope.sent_at_ms(number), self._scope.append_time_ms(number)
-                return "entry", *name, *times, label.partition, labels, labels, 0
-            case "payload":
-                return *name, labels
-        return *name, "fill", labels, 0
+        # The scope's ordering topic begins after genesis.
+        ordering, *payloads = log
+        streams = [[self._scope.record(number, offset) for offset, number in enumerate(stream)] for stream in payloads]
+        first = [genesis(), *[self._scope.record(number, offset) for offset, number in enumerate(ordering, 1)]]
+        found = replay(dict(zip(STREAMS, [first, *streams], strict=True))).batches
+        return [(each.offset - 1, each.incarnation, each.sequence, each.log_time, each.signed_fill) for each in found]
 
 
 def _past(incarnations: list[LifeSeen], life: int, sequence: int) -> bool:

@@ -2,7 +2,7 @@
 
 For each named scope (`named`), the search visits **every** order in which its records can enter the log, with its faults at every moment,
 and **every** order in which its readers can read that log, crash and resume. In each state it checks:
-- a reader has emitted what follows from the complete log (`tests.properties.reference.joined`), in that order, each batch once, and after
+- a reader has emitted what follows from the complete log (`tests.checkers.replay`), in that order, each batch once, and after
   it has read everything it has emitted everything: so two readers never disagree, and a restart neither loses nor repeats a batch;
 - it knows the incarnations that the log registers, at that log time, and buffers nothing that can never count;
 - it has not paused the partition from which the hole at its head must be filled, nor the ordering topic while it waits for nothing;

@@ -6,9 +6,9 @@ Log, index and answers are those of one process on an embedded log, made once.
 import asyncio
 import shutil
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import msgspec
 import pytest
@@ -32,7 +32,8 @@ KEYS: list[SigningKey] = []
 """The keys of the notary whose data is changed."""
 
 
-class Left(NamedTuple):
+@dataclass(frozen=True)
+class Left:
     """The remaining data of a notary after a short run."""
 
     remains: Remains

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING
 from ordering.log import ORDERING, Record
 from tests.checkers.records import batch_key, ordering_record
 from tests.checkers.replay import Batch, Replayed, replay
+from tests.simulation.cluster import SimulatedReader
 from tests.simulation.damage import name_of
 from tests.simulation.plan import AIMED
 from tests.simulation.slot import Slot
@@ -136,6 +137,7 @@ class Aimed:
             process = slot.running()
             driver = None if process is None or process.worker is None else process.worker.driver
             reader = None if driver is None else driver._reader
+            assert reader is None or isinstance(reader, SimulatedReader)
             if driver is not None and reader is not None and reader.is_paused(ORDERING) and driver.joiner.hole_offset is not None:
                 return driver.joiner.hole_offset
         return None

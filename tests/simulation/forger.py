@@ -83,21 +83,20 @@ class Forger:
         view = View(draw.randint(1, 60), draw.randbytes(32))
         ids = tuple([draw.randbytes(32) for _ in range(draw.randint(0, 2))])
         name = draw.choice(self._world.slots).name
-        return draw.choice(
-            [
-                Entry(incarnation, sequence, view, self._world.wall_ms(), 0, draw.randbytes(32), ids),
-                Entry(incarnation, sequence, view, self._world.wall_ms(), 0, self._hash_of_a_payload(), ids),
-                Register(draw.randbytes(16), view, 1, name, "forged"),
-                Fence(incarnation, view, incarnation, max(0, sequence - 1)),
-                Checkpoint(incarnation, view, draw.randint(0, 9), bytes(32)),
-                Activate(draw.choice([2, 65535])),
-                endorse_key(self._thief, self._world.owner.log_id, self._world.owner.in_force().public_key),
-                Key(self._thief.public_key, bytes(SIGNATURE_BYTES)),
-                Partitions(draw.randint(1, 1_000_000)),
-                Retire(incarnation),
-                Settle(view),
-            ]
-        )
+        records: list[OrderingRecord] = [
+            Entry(incarnation, sequence, view, self._world.wall_ms(), 0, draw.randbytes(32), ids),
+            Entry(incarnation, sequence, view, self._world.wall_ms(), 0, self._hash_of_a_payload(), ids),
+            Register(draw.randbytes(16), view, 1, name, "forged"),
+            Fence(incarnation, view, incarnation, max(0, sequence - 1)),
+            Checkpoint(incarnation, view, draw.randint(0, 9), bytes(32)),
+            Activate(draw.choice([2, 65535])),
+            endorse_key(self._thief, self._world.owner.log_id, self._world.owner.in_force().public_key),
+            Key(self._thief.public_key, bytes(SIGNATURE_BYTES)),
+            Partitions(draw.randint(1, 1_000_000)),
+            Retire(incarnation),
+            Settle(view),
+        ]
+        return draw.choice(records)
 
     def _signature(self) -> tuple[SigningKey | None, bytes, str]:
         """Returns a key (None for an unsigned record), the id of the log to sign for, and a description."""

@@ -199,23 +199,22 @@ class Hostile:
 
     def _wrongly_headed(self) -> Attack:
         submission = deployment().party.submission(request := self._request())
-        status, method, path, headers = self._draw.choice(
-            [
-                (415, "POST", SUBMISSIONS, {b"content-type": b"text/plain"}),
-                (415, "POST", SUBMISSIONS, {b"content-type": None}),
-                (415, "POST", SUBMISSIONS, {b"content-type": b"application/json; charset=utf-16"}),
-                (415, "POST", SUBMISSIONS, {b"content-encoding": b"gzip"}),
-                (400, "POST", f"{SUBMISSIONS}?receipts=perhaps", {}),
-                (405, "PUT", SUBMISSIONS, {}),
-                (405, "POST", f"/v1/transactions/{submission.ids[0]}", {}),
-                (404, "POST", f"{SUBMISSIONS}/", {}),
-                (404, "POST", "/v1/submission", {}),
-                (400, "GET", "/v1/transactions/17", {}),
-                (400, "GET", f"/v1/transactions/{submission.ids[0]}?wait=-1", {}),
-                (400, "GET", f"/v1/states/{request['inputs'][0]}1e9", {}),
-                (404, "GET", "/tile/0/x1", {}),
-            ]
-        )
+        calls: list[tuple[int, str, str, Mapping[bytes, bytes | None]]] = [
+            (415, "POST", SUBMISSIONS, {b"content-type": b"text/plain"}),
+            (415, "POST", SUBMISSIONS, {b"content-type": None}),
+            (415, "POST", SUBMISSIONS, {b"content-type": b"application/json; charset=utf-16"}),
+            (415, "POST", SUBMISSIONS, {b"content-encoding": b"gzip"}),
+            (400, "POST", f"{SUBMISSIONS}?receipts=perhaps", {}),
+            (405, "PUT", SUBMISSIONS, {}),
+            (405, "POST", f"/v1/transactions/{submission.ids[0]}", {}),
+            (404, "POST", f"{SUBMISSIONS}/", {}),
+            (404, "POST", "/v1/submission", {}),
+            (400, "GET", "/v1/transactions/17", {}),
+            (400, "GET", f"/v1/transactions/{submission.ids[0]}?wait=-1", {}),
+            (400, "GET", f"/v1/states/{request['inputs'][0]}1e9", {}),
+            (404, "GET", "/tile/0/x1", {}),
+        ]
+        status, method, path, headers = self._draw.choice(calls)
         return Attack(status, submission.body, self._traces(request), method, path, headers)
 
     # ---- submissions without a valid signature ----

@@ -10,9 +10,10 @@ A host can be paused, as SIGSTOP does: none of its callbacks run until it is res
 import asyncio
 import heapq
 import itertools
+from collections import deque
 from collections.abc import Callable, Coroutine
 from contextvars import Context, ContextVar
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 RESOLUTION_S = 1e-6
 TURNS_MAX = 200_000
@@ -65,6 +66,9 @@ class _Clock:
 class _Handle(asyncio.Handle):
     """A callback that is held back while its host is paused."""
 
+    _loop: "SimulatedLoop"
+    _context: Context
+
     def _run(self) -> None:
         if not self._loop.holds_back(self):
             super()._run()
@@ -73,6 +77,10 @@ class _Handle(asyncio.Handle):
 class _TimerHandle(asyncio.TimerHandle):
     """A timer whose callback is held back while its host is paused."""
 
+    _loop: "SimulatedLoop"
+    _context: Context
+    _scheduled: bool
+
     def _run(self) -> None:
         if not self._loop.holds_back(self):
             super()._run()
@@ -80,6 +88,12 @@ class _TimerHandle(asyncio.TimerHandle):
 
 class SimulatedLoop(asyncio.BaseEventLoop):
     """The event loop. Work for threads is done at once, and its result arrives `thread_s()` seconds later."""
+
+    if TYPE_CHECKING:  # parts of asyncio's own loop
+        _ready: deque[asyncio.Handle]
+        _scheduled: list[asyncio.TimerHandle]
+
+        def _check_closed(self) -> None: ...
 
     def __init__(self, thread_s: Callable[[], float] = lambda: 0.0) -> None:
         super().__init__()
@@ -108,7 +122,7 @@ class SimulatedLoop(asyncio.BaseEventLoop):
         """Returns whether the callbacks of that host are held back."""
         return host in self._paused
 
-    def holds_back(self, handle: asyncio.Handle) -> bool:
+    def holds_back(self, handle: "_Handle | _TimerHandle") -> bool:
         """Hold the callback back if its host is paused; returns whether it was held back."""
         if not self._paused:
             return False

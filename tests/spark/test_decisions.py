@@ -60,8 +60,8 @@ def _requests(worlds: list[list[Asked]]) -> list[Request]:
         for world, wanted in enumerate(worlds):
             if turn < len(wanted):
                 inputs, references, (from_ms, until_ms) = wanted[turn]
-                texts = [tuple(sorted([_state((world, label)) for label in labels])) for labels in (inputs, references)]
-                found.append(Request(sha256(b"%d %d" % (turn, world)).digest(), *texts, from_ms, until_ms, bytes(32)))
+                spent, read = [tuple(sorted([_state((world, label)) for label in labels])) for labels in (inputs, references)]
+                found.append(Request(sha256(b"%d %d" % (turn, world)).digest(), spent, read, from_ms, until_ms, bytes(32)))
     return found
 
 

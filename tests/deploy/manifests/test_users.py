@@ -7,7 +7,7 @@ import os
 import subprocess
 import sys
 import tomllib
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -32,7 +32,7 @@ from deploy.local.state import write_state
 from deploy.manifests import Manifest
 from ordering.connection import KafkaSecurity, client_settings
 from ordering.topics import topic_names
-from tests.deploy.scraped import Bank, scraped
+from tests.deploy.scraped import scraped
 from tests.spark.conftest import settings_folder
 
 pytestmark = [pytest.mark.go, pytest.mark.kafka, pytest.mark.timeout(600)]
@@ -177,10 +177,11 @@ async def denied(broker: Guarded, user: str) -> set[str]:
         for what, codes in answers.items():
             if all(for_code(code) in (TopicAuthorizationFailedError, ClusterAuthorizationFailedError) for code in codes) and codes:
                 refusals.add(what)
-        for what, ask in {
+        calls: dict[str, Callable[[], Awaitable[object]]] = {
             "delete records": lambda: client.delete_records({TopicPartition(ORDERING, 0): RecordsToDelete(1)}),
             "add partitions": lambda: client.create_partitions({PAYLOAD: NewPartitions(17)}),
-        }.items():
+        }
+        for what, ask in calls.items():
             try:
                 await ask()
             except TopicAuthorizationFailedError:
@@ -212,9 +213,9 @@ def broker(rendered: dict[str, list[Manifest]], tmp_path_factory: pytest.TempPat
         lines = [f"security_protocol = {log['security_protocol']!r}", *(f"{name} = {file!r}" for name, file in here["owner"].items())]
         (folder / "log.toml").write_text("\n".join(lines))
         init = ["--kafka", running.outside, "--log-settings", str(folder / "log.toml"), "--partitions", "16"]
-        environment = {f"NOTARY_LOG_{name.upper()}": file for name, file in here["worker"].items()}
-        with scraped(folder / "notary", init, environment) as worker:
-            Bank(worker, folder).spend()
+        settings = {f"LOG_{name.upper()}": file for name, file in here["worker"].items()}
+        with scraped(folder / "notary", init, settings) as worker:
+            worker.decide()
             running.metrics = worker.get("/metrics")
         yield running
 

@@ -167,7 +167,7 @@ def test_an_honest_answer_is_read() -> None:
     ],
     ids=["order", "one too few", "one too many", "null", "id", "no reason", "reason", "no conflicts", "unknown", "position", "text"],
 )
-def test_wrong_answers(spoil: Callable[[list[Any]], list[Any]]) -> None:
+def test_wrong_answers_are_rejected(spoil: Callable[[list[Any]], list[Any]]) -> None:
     """An answer with another order, number, id or form is rejected."""
     one = asked(1)[0]
     body = _body(spoil(msgspec.to_builtins(Honest().answer(one))))

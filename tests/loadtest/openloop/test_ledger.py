@@ -32,7 +32,7 @@ def test_what_checkers_hear_is_dense() -> None:
 
 
 @pytest.mark.parametrize("at", [0, 5, PAGE - 1, PAGE, 2 * PAGE])
-def test_a_gap(at: int) -> None:
+def test_a_gap_is_found_anywhere(at: int) -> None:
     """A position that no process received is found anywhere; if other clients submit too, it may be theirs."""
     heard = _heard(*[(position, 1) for position in range(2 * PAGE + 9) if position != at])
     assert any("gaps" in text for text in _violations(heard))

@@ -18,7 +18,7 @@ def _plan(*arguments: str) -> LoadPlan:
     return plan_of(_parsed(*arguments), ("http://a:1",), run="r", seed="s", notary_name="N", verifier_key="K")
 
 
-def test_defaults() -> None:
+def test_defaults_are_the_notarys() -> None:
     """The defaults are four inputs a request, one request a submission, a thousand a second; names and key are the notary's."""
     plan = _plan()
     assert (plan.mix.inputs, plan.mix.inputs_distribution, plan.mix.submission_requests) == (4.0, "fixed", 1)
@@ -71,6 +71,6 @@ def test_hosts_that_are_none(host: str | None) -> None:
         urls_of(host)
 
 
-def test_several_hosts() -> None:
+def test_host_takes_several_urls() -> None:
     """`--host` takes several URLs, separated by commas."""
     assert urls_of("http://a:1, http://b:2/") == ("http://a:1", "http://b:2")

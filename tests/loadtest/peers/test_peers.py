@@ -78,7 +78,7 @@ def test_the_command_compares(tmp_path: Path, capsys: pytest.CaptureFixture[str]
 
 
 @pytest.mark.kafka
-def test_limits(kafka_cluster: Cluster) -> None:
+def test_limits_have_a_rate_each(kafka_cluster: Cluster) -> None:
     """Append and read, verify, and apply each have a rate, at one request a submission and at a hundred."""
     lines = io.StringIO()
     appended = measure_limits(Report(lines, io.StringIO()), kafka_cluster.bootstrap, None, 0.5, 1)

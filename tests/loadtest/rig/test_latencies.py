@@ -43,7 +43,7 @@ def test_histograms_add_up_and_travel() -> None:
 
 
 @pytest.mark.parametrize(("percent", "wanted"), [(50, 6), (99, 10), (0, 1)])
-def test_percentile(percent: float, wanted: float) -> None:
+def test_percentile_is_the_lowest_value(percent: float, wanted: float) -> None:
     """A percentile is the lowest value that at least this share of the values does not exceed."""
     assert percentile([10, 9, 8, 7, 6, 5, 4, 3, 2, 1], percent) == wanted
 

@@ -43,7 +43,7 @@ def test_starts_are_even_within_a_stage() -> None:
         ("spike", [100.0, 500.0, 100.0]),
     ],
 )
-def test_shapes(shape: Shape, rates: list[float]) -> None:
+def test_shapes_have_their_rates(shape: Shape, rates: list[float]) -> None:
     """Each shape has its rates, and takes the given time, whatever its stages."""
     stages = stages_of(shape, 100.0, 30.0)
     assert [stage.requests_per_s for stage in stages] == rates

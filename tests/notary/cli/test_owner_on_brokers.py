@@ -28,7 +28,7 @@ def test_a_log_in_use_changes(
     kafka_cluster: Cluster, kafka_prefix: str, tmp_path: Path, bank: Bank, notary_process: Callable[..., NotaryProcess]
 ) -> None:
     """Two workers on two machines continue while partitions are added and the key is rotated; a retired worker stops."""
-    first = NotaryDirectory.create(tmp_path / "first", kafka=kafka_cluster.bootstrap, topic_prefix=kafka_prefix)
+    first = NotaryDirectory.create(tmp_path / "first", options=["--kafka", kafka_cluster.bootstrap, "--topic-prefix", kafka_prefix])
     first.register(bank)
     second = NotaryDirectory(Path(shutil.copytree(first.path, tmp_path / "second")))
     (second.path / "owner-key.pem").unlink()

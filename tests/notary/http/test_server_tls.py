@@ -207,6 +207,7 @@ def test_the_notarys_client(own_directory: NotaryDirectory, bank: Bank, serve_tl
             client.notary(deadline_s=1.5)
 
 
+@pytest.mark.parametrize("intake", [0], ids=["alone"], indirect=True, scope="session")
 def test_the_client_gets_the_remedy(serve_tls: Callable[..., Service]) -> None:
     """An error for a missing authority, or for the wrong one of two ports, names the right flag or URL."""
     (health,) = free_ports(1)
@@ -216,7 +217,7 @@ def test_the_client_gets_the_remedy(serve_tls: Callable[..., Service]) -> None:
 
     def said(url: str) -> str:
         with Client([url], retry_policy=RetryPolicy(attempt_s_max=5.0)) as client, pytest.raises(Unreachable) as failed:
-            client.notary(deadline_s=5.0)
+            client.notary(deadline_s=3.0)
         return str(failed.value)
 
     assert "is its authority in the file of `--tls-ca`" in said(secured)

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from hashlib import sha256
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -345,7 +346,11 @@ def test_other_memtables_and_filters(directory: Path) -> None:
     ours = open_store(directory, SMALL)
     write(ours, slice(100, 200))
     ours.close()
-    for opens in (lambda: open_store(directory, SMALL), lambda: Rdict(str(directory), options=whole, column_families=dict(plain))):
+    ways: list[Callable[[], Any]] = [
+        lambda: open_store(directory, SMALL),
+        lambda: Rdict(str(directory), options=whole, column_families=dict(plain)),
+    ]
+    for opens in ways:
         opened = opens()
         for name, rows_of in written.items():
             assert opened.get_column_family(name).get([key for key, _ in rows_of]) == [row for _, row in rows_of]
@@ -358,10 +363,16 @@ def test_other_memtables_and_filters(directory: Path) -> None:
 STEPS = 40
 
 
+def rocks(index: Index) -> RocksStore:
+    """Returns the index's store, which is a real RocksDB in these tests."""
+    assert isinstance(index._store, RocksStore)
+    return index._store
+
+
 def into_tables(index: Index, families: Sequence[str]) -> None:
     """Move the rows that are only in the write-ahead log into table files."""
     for name in families:
-        index._store._store.get_column_family(name).flush()
+        rocks(index)._store.get_column_family(name).flush()
 
 
 @pytest.fixture(scope="module")
@@ -459,7 +470,7 @@ def damage_block(directory: Path, name: str) -> None:
     """Change a bit of a family's table files."""
     key_bytes = {"states": 36, "decisions": 32}[name]
     index = _open(directory)
-    damaged = [file["name"].strip("/") for file in index._store._store.live_files() if len(file["start_key"]) == key_bytes]
+    damaged = [file["name"].strip("/") for file in rocks(index)._store.live_files() if len(file["start_key"]) == key_bytes]
     index.close()
     assert damaged
     for file in damaged:
@@ -510,15 +521,15 @@ def test_damaged_block_of_lives(directory: Path) -> None:
         data = bytearray(table.read_bytes())
         data[len(data) // 2] ^= 1
         table.write_bytes(data)
-    index, said = _open_or_fatal(directory)
-    if index is None:
+    reopened, said = _open_or_fatal(directory)
+    if reopened is None:
         assert "checksum" in said
         return
     try:
         with pytest.raises(Fatal, match=r"cannot be read: .*checksum"):
-            index.joiner_state()
+            reopened.joiner_state()
     finally:
-        index.close()
+        reopened.close()
 
 
 def test_rows_that_do_not_reach_the_progress(whole: Path, directory: Path) -> None:
@@ -643,8 +654,8 @@ def test_an_audit_leaves_the_cache_to_what_is_looked_up(tmp_path: Path) -> None:
     """The rows that audits and monitors read do not enter the block cache: at 256 rows a second they would fill it within minutes."""
     settings = IndexSettings(cache_bytes=64 << 20, write_buffer_bytes=256 << 10)
 
-    def cached() -> int:
-        return int(store._families[DECISIONS].property_int_value("rocksdb.block-cache-usage"))
+    def cached(index: Index) -> int:
+        return int(rocks(index)._families[DECISIONS].property_int_value("rocksdb.block-cache-usage"))
 
     def opened() -> Index:
         return Index.open(tmp_path, notary_name="N", log_identity="L", settings=settings)
@@ -656,14 +667,12 @@ def test_an_audit_leaves_the_cache_to_what_is_looked_up(tmp_path: Path) -> None:
     growth = []
     for looked_up in (False, True):
         index = opened()
-        store = index._store
-        assert isinstance(store, RocksStore)
-        filters = cached()
+        filters = cached(index)
         for tile in range(index.position_next // TILE_WIDTH):
             completed(index.audit(tile))
             for position in range(tile * TILE_WIDTH, (tile + 1) * TILE_WIDTH if looked_up else 0):
                 assert index.decision(index.transaction_at(position) or b"") is not None
-        growth.append(cached() - filters)
+        growth.append(cached(index) - filters)
         index.close()
     audited, looked_up_too = growth
     rows_bytes = index.position_next * 100  # of both families, with RocksDB's own
