@@ -48,8 +48,9 @@ test-setup: $(VENV)/.dev
 	@$(call timed,kafka and tools,nice -n 5 $(MAKE) --no-print-directory kafka && nice -n 5 $(MAKE) --no-print-directory manifests-tools)
 	@$(call timed,lint and types,nice -n 5 $(MAKE) --no-print-directory lint)
 
+# They wait half of the time too: for their processes, and for deadlines that pass.
 test-others:
-	@$(call timed,tests without brokers,nice -n 5 $(PYTEST) -q $(TWO) -m "$(OTHERS) and not go" --durations 10)
+	@$(call timed,tests without brokers,nice -n 5 $(PYTEST) -q $(TWO) --numprocesses 3 -m "$(OTHERS) and not go" --durations 10)
 
 test-sites-and-faults: test-sites
 	@$(MAKE) --no-print-directory test-faults
