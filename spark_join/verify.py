@@ -80,7 +80,9 @@ def verify(
         refuse_ahead(exports, joined)
     items, reserved = joined.items, carry_of(joined.carry).salvaged
     claimed = None if items is None else claims(items).select("state", "consumed_by", "position")
-    decisions = stages.keep("decisions", decide(joined.requests, state.consumed, stages, claimed=claimed, reserved=reserved))
+    touched = joined.requests.select(F.explode(F.concat("inputs", "references")).alias("state"))
+    consumed = state.among("consumed", touched, stages, "states")
+    decisions = stages.keep("decisions", decide(joined.requests, consumed, stages, claimed=claimed, reserved=reserved))
     counts = {row.outcome: row["count"] for row in decisions.groupBy("outcome").count().collect()}
     salvaged = {} if items is None else {row.form: row["count"] for row in items.groupBy("form").count().collect()}
     decided = state.decided + sum(counts.values()) + sum(salvaged.values())
@@ -111,8 +113,9 @@ def verify(
     ]
     found.append(session.createDataFrame(joined.wrong_begins, VIOLATION))
     if items is not None:
-        spent = state.consumed, _consumed(joined.requests, decisions)
-        found.append(wrong_items(items, joined.requests, spent, state.ids))
+        known = state.among("consumed", claims(items).select("state"), stages, "salvaged states")
+        ids = state.among("ids", items.where(F.col("id").isNotNull()).select("id"), stages, "salvaged ids")
+        found.append(wrong_items(items, joined.requests, [known, _consumed(joined.requests, decisions)], ids))
     if exports is not None:
         found.append(compare(session, exports, joined, decisions, compared.roots, stages))
     return Verified(

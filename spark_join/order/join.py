@@ -88,7 +88,8 @@ def join(log: LogFrames, state: AppliedState, keys: Keys | None, stages: Stages)
     salvages = salvage.salvages(records)
     items = salvage.restored(log.ordering, records, salvages)
     items = None if items is None else stages.keep("salvaged", items)
-    repeated = stages.keep("repetitions", contents.repetitions(read.requests, state.ids, items))
+    decided = state.among("ids", read.requests.select("id"), stages, "ids")
+    repeated = stages.keep("repetitions", contents.repetitions(read.requests, decided, items))
     starts = contents.entry_starts(read.requests, repeated, state.decided, salvages)
     start_of = {}
     if salvages:

@@ -1,6 +1,7 @@
 """Spark decides logs with salvages as workers and the replay do (R11); it reports what an owner restores wrongly."""
 
-from collections.abc import Mapping, Sequence
+import json
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import pytest
@@ -17,6 +18,7 @@ from tests.joiner.history import History
 from tests.joiner.salvaged import Owner
 from tests.model.real import salvaged_log
 from tests.spark.archived import archive
+from tests.spark.broker import Broker
 from tests.spark.test_verify import found_decisions
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(900)]
@@ -48,33 +50,37 @@ def test_histories_of_disasters(spark: SparkSession, tmp_path: Path, seed: int) 
     _hold(_verified(spark, tmp_path, streams), replayed, replayed.salvaged)
 
 
-def test_a_night_in_the_middle_of_a_salvage(spark: SparkSession, tmp_path: Path) -> None:
-    """A run that ends between the begin and the done of a salvage keeps a state before the begin; the next run restores all items."""
+def _clean() -> tuple[Streams, Streams]:
+    """Returns a log that lost its end and was salvaged, without a trace of another history; and the same in the middle of the salvage."""
     history = History()
     history.activate(2)
     history.register(version=2)
     history.payload(1, 1, "a", "b")
     history.entry(1, 1, "a", "b")
-    other = Owner(history).reader()
-    items = [other.item(0), other.item(1)]
-    history.cut({ORDERING: 3, 0: 0})
     owner = Owner(history)
+    first = owner.reader().item(0)
+    history.cut({ORDERING: 3, 0: 0})
     owner.key()
     owner.begin()
-    owner.items(items[0])
+    owner.items(first)
     middle = {stream: list(records) for stream, records in history.streams.items()}
     owner.items(Hashed(bytes(32)), Lost())
-    owner.done(items[0], Hashed(bytes(32)), Lost())
+    owner.done(first, Hashed(bytes(32)), Lost())
     history.register("w2", version=2)
     history.payload(2, 1, "a", "c")
     history.entry(2, 1, "a", "c")
+    return middle, history.streams
 
+
+def test_a_night_in_the_middle_of_a_salvage(spark: SparkSession, tmp_path: Path) -> None:
+    """A run that ends between the begin and the done of a salvage keeps a state before the begin; the next run restores all items."""
+    middle, streams = _clean()
     early = _verified(spark, tmp_path / "monday", middle)
     _hold(early, replay(middle), 0)
     kept = early.after()
     assert kept.offsets_next[ORDERING] == 4
-    late = _verified(spark, tmp_path / "tuesday", history.streams, kept)
-    _hold(late, replay(history.streams), 3)
+    late = _verified(spark, tmp_path / "tuesday", streams, kept)
+    _hold(late, replay(streams), 3)
     assert late.violations.isEmpty()
     assert [decision["position"] for decision in found_decisions(late)] == [3]
 
@@ -106,3 +112,27 @@ def test_wrong_items_are_violations(spark: SparkSession, tmp_path: Path) -> None
         ("salvage-mismatch", 3),
         ("salvage-mismatch", 4),
     ]
+
+
+@pytest.mark.kafka
+def test_nights_of_a_salvaged_log(
+    kafka_broker: Broker, kafka_prefix: str, tmp_path: Path, command: Callable[..., int], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A salvaged range is restored into a cluster and archived again; each night, in one session, goes on from the one before."""
+    _, streams = _clean()
+    where = ["--bootstrap", kafka_broker.bootstrap, "--prefix", kafka_prefix]
+    assert command("restore", *where, "--archive", archive(streams, tmp_path / "given")) == 0
+    nights = ["nightly", *where, "--archive", tmp_path / "archive", "--reports", tmp_path / "reports"]
+    assert command(*nights) == 0
+    (monday,) = (tmp_path / "reports").iterdir()
+    report = json.loads((monday / "report.json").read_text())
+    assert (report["decisions"], report["salvaged"]) == (4, {"decisions": 1, "hashes": 1, "lost": 1})
+    assert report["root"] == replay(streams).root(4).hex()
+    printed, _ = capsys.readouterr()
+    lines = [json.loads(line) for line in printed.splitlines()]
+    assert [(line.get("range"), line.get("decisions")) for line in lines[-2:]] == [(1, None), (None, 4)]
+    assert command(*nights) == 0
+    (tuesday,) = [folder for folder in (tmp_path / "reports").iterdir() if folder != monday]
+    report = json.loads((tuesday / "report.json").read_text())
+    assert (report["decisions"], report["continued_from"]["report"]) == (4, str(monday / "report.json"))
+    assert report["state_sha256"] is not None
