@@ -1,19 +1,20 @@
 """Spark decides logs with salvages as workers and the replay do (R11); it reports what an owner restores wrongly."""
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from pyspark.sql import SparkSession
 
-from ordering.log import ORDERING, Record
+from ordering.log import ORDERING
 from ordering.salvage import Hashed, Lost
 from spark_join.engine.stages import Stages
+from spark_join.log import ORDERING as ORDERING_TOPIC
 from spark_join.log.archive import read_archive
 from spark_join.state import AppliedState, rest_of, start
 from spark_join.verify import Verified, verify
-from tests.checkers.replay import Replayed, replay
+from tests.checkers.replay import Replayed, Streams, replay
 from tests.joiner.history import History
 from tests.joiner.salvaged import Owner
 from tests.model.real import salvaged_log
@@ -22,8 +23,6 @@ from tests.spark.broker import Broker
 from tests.spark.test_verify import found_decisions
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(900)]
-
-Streams = Mapping[int, Sequence[Record]]
 
 
 def _verified(spark: SparkSession, folder: Path, streams: Streams, state: AppliedState | None = None) -> Verified:
@@ -78,7 +77,7 @@ def test_a_night_in_the_middle_of_a_salvage(spark: SparkSession, tmp_path: Path)
     early = _verified(spark, tmp_path / "monday", middle)
     _hold(early, replay(middle), 0)
     kept = early.after()
-    assert kept.offsets_next[ORDERING] == 4
+    assert kept.offsets_next[ORDERING_TOPIC] == 4
     late = _verified(spark, tmp_path / "tuesday", streams, kept)
     _hold(late, replay(streams), 3)
     assert late.violations.isEmpty()
