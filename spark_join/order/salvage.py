@@ -119,14 +119,14 @@ def restored(ordering: DataFrame, records: DataFrame, found: Sequence[Salvage]) 
 
     `ordering` are the ordering records with their values, `records` the same after `effects`.
     """
-    dones = [(each.begin, each.offset, each.position) for each in found if each.items]
+    dones = [(each.begin, each.offset, str(each.position)) for each in found if each.items]
     if not dones:
         return None
-    of = ordering.sparkSession.createDataFrame(dones, "begin bigint, done bigint, position decimal(20,0)")
+    of = ordering.sparkSession.createDataFrame(dones, "begin bigint, done bigint, position string")
     steps = records.where(F.col("effect") & (F.col("kind") == "salvage-items")).select("offset")
     in_effect = steps.join(F.broadcast(of), (F.col("offset") > F.col("begin")) & (F.col("offset") < F.col("done")))
     values = ordering.select("offset", "value").join(in_effect, "offset")
-    return values.select("done", F.col("position").cast("string").alias("position"), "value").mapInArrow(_decoded, _ITEM)
+    return values.select("done", "position", "value").mapInArrow(_decoded, _ITEM)
 
 
 def _decoded(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

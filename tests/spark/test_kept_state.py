@@ -189,7 +189,7 @@ def _file(state_: Path, table: str, run: int) -> Path:
 def _file_damaged(state_: Path, table: str = "hashes") -> None:
     file = _file(state_, table, 2)
     content = bytearray(file.read_bytes())
-    content[len(content) // 2] ^= 1
+    content[8] ^= 1  # in a page of rows, not in the footer
     file.write_bytes(content)
 
 
