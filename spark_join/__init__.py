@@ -16,10 +16,10 @@ A log passes through these packages and modules:
 | `verify` | the complete verification: takes a state and a log, returns the violations and the next state |
 | `state`, `kept_state` | what deciding the rest of a log needs; its files, from one run to the next |
 | `report/` | writes the result: `report.json`, `report.html`, `violations/` |
-| `commands`, `arguments` | the command line: `verify`, `archive`, `restore` |
+| `commands`, `arguments` | the command line: `verify`, `archive`, `nightly`, `restore` |
 | `engine/` | the Spark session, its stages and their progress, files that outlive a stage, functions that DataFrames lack |
 | `violations` | one row for each violation |
 | `constants`, `errors` | numbers that formats.md fixes; `CouldNotVerify` and the exit codes of the process |
 
-`python -P -m spark_join verify --help` lists its arguments; `archive` and `restore` are the other commands.
+`python -P -m spark_join verify --help` lists its arguments; `archive`, `nightly` and `restore` are the other commands.
 """

@@ -1,4 +1,4 @@
-"""The entry point of `python -P -m spark_join verify|archive|restore …`; `spark-submit` runs it too. See `commands`.
+"""The entry point of `python -P -m spark_join verify|archive|nightly|restore …`; `spark-submit` runs it too. See `commands`.
 
 Without Spark's packages the exit code is 2 (`COULD_NOT`). Python's own exit code, 1, would mean that there are violations.
 """

@@ -14,6 +14,7 @@ def parser() -> argparse.ArgumentParser:
     commands = made.add_subparsers(dest="command", required=True, metavar="COMMAND")
     _add_verify(commands.add_parser("verify", help="decide everything again, and compare it with the log's own claims"))
     _add_archive(commands.add_parser("archive", help="add the new records of both topics to an archive, which is made if there is none"))
+    _add_nightly(commands.add_parser("nightly", help="archive, then verify what is new since the last report, in one session"))
     _add_restore(commands.add_parser("restore", help="bring an archive back into a cluster that does not have its topics"))
     return made
 
@@ -23,12 +24,7 @@ def _add_verify(command: argparse.ArgumentParser) -> None:
     source.add_argument("--archive", type=_folder, metavar="DIR", help="the archive of both topics")
     source.add_argument("--bootstrap", metavar="HOST:PORT[,…]", help="the brokers that have both topics")
     _add_kafka(command)
-    command.add_argument(
-        "--parties",
-        type=Path,
-        metavar="FILE",
-        help="the parties' keys, as parties.json has them; without them no signature of a party is checked",
-    )
+    _add_parties(command)
     command.add_argument(
         "--index",
         type=_folder,
@@ -47,6 +43,27 @@ def _add_verify(command: argparse.ArgumentParser) -> None:
     command.add_argument("--keep-state", action="store_true", help="keep in --out, as state/, what a later run continues from")
     command.add_argument("--checkpoint-from", type=_folder, metavar="DIR", help="the --out of an earlier run: verify what came after it")
     _add_session(command)
+
+
+def _add_parties(command: argparse.ArgumentParser) -> None:
+    command.add_argument(
+        "--parties",
+        type=Path,
+        metavar="FILE",
+        help="the parties' keys, as parties.json has them; without them no signature of a party is checked",
+    )
+
+
+def _add_nightly(command: argparse.ArgumentParser) -> None:
+    _add_archive(command)
+    _add_parties(command)
+    command.add_argument(
+        "--reports",
+        type=_folder,
+        required=True,
+        metavar="DIR",
+        help="the folder of all nights: each run makes a folder there, and goes on from the newest one that kept a state",
+    )
 
 
 def _add_archive(command: argparse.ArgumentParser) -> None:

@@ -1,4 +1,4 @@
-"""The commands: `verify`, `archive` and `restore` (docs/spark.md). `errors` lists their exit codes, and `arguments` their arguments."""
+"""The commands: `verify`, `archive`, `nightly`, `restore` (docs/spark.md). `errors` has their exit codes, `arguments` their arguments."""
 
 import argparse
 import sys
@@ -23,13 +23,13 @@ from spark_join.engine.session import cause, open_session, refuse_folder_of_its_
 from spark_join.engine.stages import Progress, Stages
 from spark_join.errors import CLEAN, COULD_NOT, VIOLATED, CouldNotVerify
 from spark_join.exports import read_exports
-from spark_join.kept_state import read_state, write_state
+from spark_join.kept_state import newest_state, read_state, write_state
 from spark_join.log import LogFrames
 from spark_join.log.archive import read_archive, unlisted
 from spark_join.log.archiving import archive
 from spark_join.log.kafka import Kafka, jar_settings, parse_properties, read_kafka
 from spark_join.log.restore import restore
-from spark_join.order.payloads import read_keys
+from spark_join.order.payloads import Keys, read_keys
 from spark_join.report import RunMetadata, refuse_used, write_report
 from spark_join.state import AppliedState, rest_of, start
 from spark_join.verify import Verified, verify
@@ -44,7 +44,7 @@ def main(arguments: Sequence[str]) -> int:
 
 def run(chosen: argparse.Namespace) -> int:
     """Run the command of a namespace that `arguments.parser` made; return the exit code."""
-    command = {"verify": _verify, "archive": _archive, "restore": _restore}[chosen.command]
+    command = {"verify": _verify, "archive": _archive, "nightly": _nightly, "restore": _restore}[chosen.command]
     try:
         return command(chosen)
     except (CouldNotVerify, CannotRun, OSError) as problem:
@@ -67,49 +67,83 @@ def _verify(chosen: argparse.Namespace) -> int:
         raise CouldNotVerify("an export is compared from its first decision on: leave --checkpoint-from out where there is an --index")
     chosen.out.mkdir(parents=True, exist_ok=True)
     keys = None if chosen.parties is None else read_keys(chosen.parties)
-    earlier = chosen.checkpoint_from
     with _session(chosen) as (session, folder, progress):
-        state = start(session)
-        if earlier is not None:
-            progress("state")
-            state = read_state(session, earlier)
-        progress("log")
-        log = rest_of(_read_log(chosen, session, progress, state), state)
-        exports = read_exports(session, chosen.index) if chosen.index else None
-        verified = verify(session, log, state, keys, Stages(session, folder, progress), exports)
-        state_sha256 = None
-        if chosen.keep_state and verified.violations.isEmpty():
-            progress("state that is kept")
-            state_sha256 = write_state(session, chosen.out, verified.after(), earlier)
-        progress("report")
-        ran = RunMetadata(
-            at=datetime.now(UTC),
-            signatures=keys is not None,
-            stages_s=progress.took_s,
-            state=state,
-            earlier=earlier,
-            state_sha256=state_sha256,
-        )
-        report = write_report(chosen.out, log, verified, ran)
+        report, verified = _verify_in(chosen, session, folder, progress, keys)
+    return _ended(chosen, report, verified)
+
+
+def _verify_in(
+    chosen: argparse.Namespace, session: SparkSession, folder: Path, progress: Progress, keys: Keys | None
+) -> tuple[dict[str, Any], Verified]:
+    """Verify in a session, and write report and state; returns the report and what it is of."""
+    earlier = chosen.checkpoint_from
+    state = start(session)
+    if earlier is not None:
+        progress("state")
+        state = read_state(session, earlier)
+    progress("log")
+    log = rest_of(_read_log(chosen, session, progress, state), state)
+    exports = read_exports(session, chosen.index) if chosen.index else None
+    verified = verify(session, log, state, keys, Stages(session, folder, progress), exports)
+    state_sha256 = None
+    if chosen.keep_state and verified.violations.isEmpty():
+        progress("state that is kept")
+        state_sha256 = write_state(session, chosen.out, verified.after(), earlier)
+    progress("report")
+    ran = RunMetadata(
+        at=datetime.now(UTC),
+        signatures=keys is not None,
+        stages_s=progress.took_s,
+        state=state,
+        earlier=earlier,
+        state_sha256=state_sha256,
+    )
+    return write_report(chosen.out, log, verified, ran), verified
+
+
+def _ended(chosen: argparse.Namespace, report: Mapping[str, Any], verified: Verified) -> int:
+    """Print the figures of a report; returns the exit code."""
     _print_figures(chosen, report, verified)
-    if chosen.keep_state and state_sha256 is None:
+    if chosen.keep_state and report["state_sha256"] is None:
         _report(chosen, "no state is kept: a later run may not continue from a log with violations")
     return VIOLATED if report["violations"] else CLEAN
 
 
 def _archive(chosen: argparse.Namespace) -> int:
     """Archive, and print a JSON object for each range that was added, one a line."""
-    added = 0
     with _session(chosen) as (session, _, progress):
-        for each in archive(session, _kafka(session, chosen), chosen.archive, progress, chosen.range_records):
-            added += 1
-            with progress.paused():
-                print(msgspec.json.encode(each).decode(), flush=True)
-                for place, missing in each.gaps.items():
-                    _report(chosen, f"{missing} offsets of {place} hold no record, as a transaction leaves them")
-    if not added:
-        _report(chosen, f"{chosen.archive} has all records of the topics already")
+        _archive_in(chosen, session, progress)
     return CLEAN
+
+
+def _archive_in(chosen: argparse.Namespace, session: SparkSession, progress: Progress) -> None:
+    """Archive in a session, and print the ranges."""
+    added = 0
+    for each in archive(session, _kafka(session, chosen), chosen.archive, progress, chosen.range_records):
+        added += 1
+        with progress.paused():
+            print(msgspec.json.encode(each).decode(), flush=True)
+            for place, missing in each.gaps.items():
+                _report(chosen, f"{missing} offsets of {place} hold no record, as a transaction leaves them")
+    if not added:
+        with progress.paused():
+            _report(chosen, f"{chosen.archive} has all records of the topics already")
+
+
+def _nightly(chosen: argparse.Namespace) -> int:
+    """Archive, verify the archive from the newest state on, and keep a state, all in one session. Prints what the two commands print."""
+    if chosen.work is None:
+        refuse_folder_of_its_own(chosen.master)
+    keys = None if chosen.parties is None else read_keys(chosen.parties)
+    chosen.index, chosen.keep_state = [], True
+    chosen.checkpoint_from = newest_state(chosen.reports)
+    chosen.out = chosen.reports / f"{datetime.now(UTC):%Y%m%dT%H%M%SZ}"
+    refuse_used(chosen.out)
+    with _session(chosen) as (session, folder, progress):
+        _archive_in(chosen, session, progress)
+        chosen.out.mkdir(parents=True, exist_ok=True)
+        report, verified = _verify_in(chosen, session, folder, progress, keys)
+    return _ended(chosen, report, verified)
 
 
 def _restore(chosen: argparse.Namespace) -> int:

@@ -9,8 +9,9 @@ A run writes only the new rows of the tables that grow. It links the files of th
 links are impossible. So each state is complete, and earlier ones may be deleted. All files are synced before `state.json` is, and the
 report is written last: a crash before that leaves no state.
 
-The SHA-256 of a file proves that it is unchanged. Its rows and its root prove that it was a state: rows are counted while they are written,
-and in the footers of the files, after writing and again before reading.
+The SHA-256 of a file proves that it is unchanged. The files of `ids` and `consumed` are most of a state: their bytes are read once, by the
+stage that looks for rows in them, and hashed there (`rows_among`). Its rows and its root prove that it was a state: rows are counted while
+they are written, and in the footers of the files, after writing and again before reading.
 """
 
 import os
@@ -21,22 +22,27 @@ from pathlib import Path
 from typing import Final, TypeVar
 
 import msgspec
+import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
 
-from spark_join.engine.files import file_hashes, refuse_other_bytes, rows_in, sync_files, write_complete, write_last
+from spark_join.engine.files import file_hashes, refuse_other_bytes, rows_among, rows_in, sync_files, write_complete, write_last
+from spark_join.engine.stages import Stages
 from spark_join.errors import CouldNotVerify
 from spark_join.log import Place
 from spark_join.order.identity import Identity
-from spark_join.state import GROWING, STANDING, AppliedState, LastRecord
+from spark_join.state import GROWING, STANDING, AppliedState, Find, LastRecord
 from spark_join.tree import CHUNK_BITS, root_of
 
-STATE_VERSION: Final = 4
+STATE_VERSION: Final = 5
 STATE: Final = "state"
 REPORT: Final = "report.json"
 _MANIFEST = "state.json"
 _CARRY = "carry.msgpack"
 DECISIONS_A_FILE: Final = 250_000
 """Decisions for each file of a growing table, so that its files stay few; 41 MB of `consumed`, with 4 inputs a request."""
+SEARCHED: Final = frozenset({"ids", "consumed"})
+"""The tables whose files are hashed by the stage that searches them."""
 _Of = TypeVar("_Of")
 _AGAIN = "no run continues from that; verify from the log's start, or from an earlier state"
 
@@ -122,11 +128,29 @@ def write_state(session: SparkSession, out: Path, added: AppliedState, earlier: 
     return sha256(content).hexdigest()
 
 
+def newest_state(folder: Path) -> Path | None:
+    """Returns the last of the runs in `folder`, by name, that has kept a state; None if none has.
+
+    Raises `CouldNotVerify` for a report that cannot be read.
+    """
+    for report in sorted(folder.glob(f"*/{REPORT}"), reverse=True):
+        try:
+            kept = msgspec.json.decode(report.read_bytes(), type=_Report).state_sha256
+        except (OSError, msgspec.DecodeError, UnicodeDecodeError) as problem:
+            raise CouldNotVerify(f"{report} cannot be read: {problem}. Take its folder away, or verify with --checkpoint-from") from None
+        if kept is not None:
+            return report.parent
+    return None
+
+
 def read_state(session: SparkSession, out: Path) -> AppliedState:
-    """Reads the state that a run kept in its folder `out`, after checking hashes, row counts and root. Raises `CouldNotVerify`."""
+    """Reads the state that a run kept in its folder `out`, after checking hashes, row counts and root. Raises `CouldNotVerify`.
+
+    The hashes of `SEARCHED` tables are checked by `AppliedState.among`.
+    """
     manifest, folder = _manifest(out)
     _refuse_other_files(folder, manifest)
-    refuse_other_bytes(session, folder, {file.path: file.sha256 for file in manifest.files}, _MANIFEST)
+    refuse_other_bytes(session, folder, {file.path: file.sha256 for file in manifest.files if file.table not in SEARCHED}, _MANIFEST)
     _refuse_other_rows(folder, manifest)
     tables = _tables(session, folder, manifest)
     root = root_of(tables["chunks"], tables["hashes"], manifest.decisions)
@@ -141,8 +165,25 @@ def read_state(session: SparkSession, out: Path) -> AppliedState:
         decided=manifest.decisions,
         root=bytes.fromhex(manifest.root),
         signatures_checked=manifest.signatures_checked,
+        find=_find(session, folder, manifest),
         **tables,
     )
+
+
+def _find(session: SparkSession, folder: Path, manifest: _Manifest) -> Find:
+    """Returns a function that searches the files of a table, once it has compared all of them with their hashes."""
+
+    def find(table: str, asked: str, stages: Stages) -> DataFrame:
+        hashes = {file.path: file.sha256 for file in manifest.files if file.table == table}
+        columns = dict([column.split() for column in GROWING[table].split(", ")])
+        rows = rows_among(session, folder, hashes, columns, stages.folder_of(asked))
+        kept = stages.keep(f"{asked}, in {table}", rows)
+        if first := kept.where(F.col("problem").isNotNull()).orderBy("problem").head():
+            path, found = first.problem.split(" ", 1)
+            raise CouldNotVerify(f"{folder / path}: {_MANIFEST} says SHA-256 {hashes[path]}, and there is {found}")
+        return kept.drop("problem")
+
+    return find
 
 
 def _by_topic(by_place: Mapping[Place, _Of]) -> dict[str, dict[int, _Of]]:
@@ -171,7 +212,10 @@ def _refuse_other_rows(folder: Path, manifest: _Manifest) -> None:
     for table, files in _files(folder, manifest).items():
         if not files:
             raise CouldNotVerify(f"{folder / table} has no file, not even an empty one: all executors must reach it")
-        rows = rows_in(files)
+        try:
+            rows = rows_in(files)
+        except (OSError, pa.ArrowInvalid) as problem:
+            raise CouldNotVerify(f"{folder / table} has a file that cannot be read: {problem}: {_AGAIN}") from None
         if rows != manifest.rows.get(table):
             raise CouldNotVerify(f"{folder / table} has {rows} rows, and there should be {manifest.rows.get(table)} in its files: {_AGAIN}")
         if rows != expected.get(table, rows):

@@ -5,23 +5,26 @@ All ordering records before `offsets_next` are applied, and none from there on. 
 | rule | state |
 |---|---|
 | R2, R5, R6, R9 | carry: all incarnations, the declared number of payload partitions, the log time |
+| R11 | carry: the active format versions, the last `key` record, whether records of workers count. An open salvage: no part of it |
 | R3 | orphans: payload records under each key that an entry may still name, one of each value |
 | R10 | identity: the log id, all keys ever in force. carry: the number of records in effect, the last 2^16 histories, the last settle |
 | R7 | the ids that are decided, their number, and the transaction that consumed each consumed state |
 | R9 | the hash of every leaf, since a checkpoint may come late and name any size, and the roots of full chunks (`tree`) |
 
-This software does not read a log of format version 2, so the active versions are not kept. `ids`, `consumed`, `hashes` and `chunks` grow
+Positions that a salvage restored without their decision have a null among the ids. `ids`, `consumed`, `hashes` and `chunks` grow
 with the log, only by new rows; each run writes `carry` and `orphans` anew.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Final
 
 import msgspec
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from spark_join.engine.columns import u64
+from spark_join.engine.columns import part, u64
+from spark_join.engine.files import PREFIX_BYTES
+from spark_join.engine.stages import Stages
 from spark_join.errors import CouldNotVerify
 from spark_join.log import LogFrames, Place, records_since
 from spark_join.order.identity import Identity
@@ -36,6 +39,10 @@ GROWING: Final = {
 STANDING: Final = {
     "orphans": "offset bigint, append_time_ms bigint, key binary, value binary, partition int",
 }
+
+
+Find = Callable[[str, str, Stages], DataFrame]
+"""A function of a table, the stage that has the prefixes that are asked for, and the stages: returns the rows that begin with one."""
 
 
 class LastRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -70,6 +77,20 @@ class AppliedState(msgspec.Struct, frozen=True, kw_only=True):
     """Columns: size, the end of a full chunk, and hash, the root of that chunk alone"""
     orphans: DataFrame
     """Payload records that an entry may still name"""
+    find: Find | None = None
+    """Finds rows of `ids` and `consumed` in the files of a state that was kept; None for one in memory"""
+
+    def among(self, table: str, keys: DataFrame, stages: Stages, what: str) -> DataFrame:
+        """Returns the rows of `ids` or `consumed` whose key is in `keys` (one binary column), and perhaps others.
+
+        `what` names the stages.
+        """
+        frame: DataFrame = getattr(self, table)
+        if self.find is None:
+            return frame
+        asked = f"{what} asked for"
+        stages.keep(asked, keys.select(part(F.col(keys.columns[0]), 0, PREFIX_BYTES).alias("prefix")))
+        return self.find(table, asked, stages).select(*frame.columns)
 
     @property
     def since(self) -> dict[Place, int]:

@@ -8,16 +8,22 @@ A file is synced to the disk before another file refers to it. Executors compare
 
 import os
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from hashlib import file_digest
+from functools import lru_cache
+from hashlib import file_digest, sha256
 from pathlib import Path
-from typing import IO
+from typing import IO, Final
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from pyspark.sql import DataFrame, Observation, SparkSession
 from pyspark.sql import functions as F
 
 from spark_join.errors import CouldNotVerify
+
+PREFIX_BYTES: Final = 8
+PREFIXES_MAX: Final = 32_000_000
+"""Prefixes by which an executor filters rows: 0.5 GB in each Python worker. With more, all rows go on to Spark."""
 
 
 def write_complete(frame: DataFrame, folder: Path, compression: str = "snappy") -> int:
@@ -126,3 +132,57 @@ def refuse_other_bytes(session: SparkSession, folder: Path, sha256_of: Mapping[s
     other = file_hashes(session, folder, sha256_of.keys()).join(listed, "path").where(~F.col("found").eqNullSafe(F.col("sha256")))
     if first := other.orderBy("path").head():
         raise CouldNotVerify(f"{folder / first.path}: {listed_by} says SHA-256 {first.sha256}, and there is {first.found or first.problem}")
+
+
+def rows_among(session: SparkSession, folder: Path, sha256_of: Mapping[str, str], columns: Mapping[str, str], asked: Path) -> DataFrame:
+    """Reads Parquet files in `folder`, each once: hashes its bytes, decodes them, and returns the rows that may be asked for, and problem.
+
+    Those are the rows whose first of `columns` (types by name), a binary one, begins as a value in the files of `asked` does. These have
+    the column prefix, `PREFIX_BYTES` each. A file that is missing or has another hash gives a row that has only problem.
+    """
+    names = list(columns)
+    schema = pa.schema([*[(name, _ARROW[type_]) for name, type_ in columns.items()], ("problem", pa.string())])
+
+    def found(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            for path, expected in zip(batch.column("path").to_pylist(), batch.column("sha256").to_pylist(), strict=True):
+                content = _content(folder / path)
+                digest = None if content is None else sha256(content).hexdigest()
+                if content is None or digest != expected:
+                    yield pa.RecordBatch.from_pylist([{"problem": f"{path} {digest or 'nothing that can be read'}"}], schema)
+                    continue
+                parquet = pq.ParquetFile(pa.BufferReader(content))
+                for group in range(parquet.num_row_groups):
+                    rows = _among(parquet.read_row_group(group, columns=names), asked)
+                    yield from rows.append_column("problem", pa.nulls(rows.num_rows, pa.string())).cast(schema).to_batches()
+
+    listed = session.createDataFrame(list(sha256_of.items()), "path string, sha256 string")
+    spread = listed.repartition(max(1, min(len(sha256_of), 4 * session.sparkContext.defaultParallelism)))
+    return spread.mapInArrow(found, ", ".join([f"{name} {type_}" for name, type_ in columns.items()]) + ", problem string")
+
+
+_ARROW: Final = {"binary": pa.binary()}
+
+
+def _content(file: Path) -> bytes | None:
+    try:
+        return file.read_bytes()
+    except OSError:
+        return None
+
+
+def _among(rows: pa.Table, asked: Path) -> pa.Table:
+    prefixes = _prefixes(asked)
+    if prefixes is None:
+        return rows
+    return rows.filter(pc.is_in(pc.binary_slice(rows.column(0), 0, PREFIX_BYTES), value_set=prefixes))
+
+
+@lru_cache(maxsize=1)
+def _prefixes(asked: Path) -> pa.Array | None:
+    """Returns all prefixes; None if they are too many. A Python worker keeps them from one file to the next."""
+    files = sorted(asked.glob("*.parquet"))
+    if rows_in(files) > PREFIXES_MAX:
+        return None
+    tables = [pq.read_table(file, columns=["prefix"]) for file in files]
+    return pa.concat_tables(tables).column(0).combine_chunks() if tables else pa.array([], pa.binary())

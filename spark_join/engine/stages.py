@@ -35,9 +35,13 @@ class Stages:
         Raises `CouldNotVerify` for a folder that not all executors reach.
         """
         self._on_stage(stage)
-        where = self._folder / stage.replace(" ", "-")
+        where = self.folder_of(stage)
         write_complete(frame, where)
         return self._session.read.schema(frame.schema).parquet(str(where))
+
+    def folder_of(self, stage: str) -> Path:
+        """Returns the folder of a stage's files. All executors reach it."""
+        return self._folder / stage.replace(" ", "-")
 
 
 class Progress:

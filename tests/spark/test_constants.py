@@ -16,15 +16,19 @@ from spark_join.log import restore
 
 def test_constants_are_the_notarys() -> None:
     """Both sides have the same constants: a change on one side alone would make every log look wrong."""
-    assert frozenset({constants.FORMAT_VERSION}) == ordering.records.ACTIVE_AT_START
+    formats = (ordering.records.FORMAT_VERSION, ordering.records.RECORD_FORMAT, ordering.records.SALVAGE_FORMAT)
+    assert formats == (constants.FORMAT_VERSION, constants.RECORD_FORMAT, constants.SALVAGE_FORMAT)
+    assert constants.SALVAGE_BYTES_MAX == ordering.records.SALVAGE_BYTES_MAX
     assert constants.SENT_AT_AHEAD_MAX_MS == joiner.core.SENT_AT_AHEAD_MAX_MS
     assert constants.VOTERS_MS == joiner.core.VOTERS_MS
     assert constants.VIEWS_KEPT == joiner.history.HISTORY_KEPT
     domains = (ordering.signatures._RECORD_HEAD, ordering.signatures._FILL_HEAD, ordering.signatures._KEY_HEAD)
     assert domains == (constants.RECORD_DOMAIN, constants.FILL_DOMAIN, constants.LOG_KEY_DOMAIN)
+    assert constants.SEAL_DOMAIN == ordering.signatures._SEAL_HEAD
     assert constants.TRANSACTION_DOMAIN == payload.request._TRANSACTION_DOMAIN
     assert constants.SUBMISSION_DOMAIN == payload.submission._SUBMISSION_DOMAIN
-    assert constants.LEAF_PREFIX == ordering.salvage.LEAF_PREFIX
+    assert (constants.LEAF_PREFIX, constants.LOST_PREFIX) == (ordering.salvage.LEAF_PREFIX, ordering.salvage.LOST_PREFIX)
+    assert constants.CONFLICT_BYTES == ordering.salvage.CONFLICT_BYTES
     assert constants.ID_BYTES == ordering.ids.TRANSACTION_ID_BYTES
     assert constants.REQUESTS_MAX == payload.submission.REQUESTS_MAX
     assert constants.STATES_MAX == payload.request.INPUTS_AND_REFERENCES_MAX

@@ -144,7 +144,7 @@ def test_newer_format_is_not_verified(spark: SparkSession, tmp_path: Path) -> No
     hold(joined(spark, log.streams, tmp_path / "before"), log.replayed())
     log.retire(2)
     log.activate(7)
-    with pytest.raises(CouldNotVerify, match="ordering record 7 activates format version 7, and this software reads 1"):
+    with pytest.raises(CouldNotVerify, match="ordering record 7 activates format version 7, and this software reads 2"):
         joined(spark, log.streams, tmp_path)
 
 

@@ -186,10 +186,10 @@ def _file(state_: Path, table: str, run: int) -> Path:
     return sorted((state_ / f"state/{table}/{run:08}").glob("*.parquet"))[0]
 
 
-def _file_damaged(state_: Path) -> None:
-    file = _file(state_, "hashes", 2)
+def _file_damaged(state_: Path, table: str = "hashes") -> None:
+    file = _file(state_, table, 2)
     content = bytearray(file.read_bytes())
-    content[len(content) // 2] ^= 1
+    content[8] ^= 1  # in a page of rows, not in the footer
     file.write_bytes(content)
 
 
@@ -241,14 +241,15 @@ def _replaced(state_: Path, old: bytes, new: bytes) -> None:
 
 DAMAGES: list[tuple[Callable[[Path], object], str]] = [
     (
-        lambda state_: _replaced(state_, b'"state_version":4', b'"state_version":5'),
-        "/state has state version 5, and this software reads 4: use its version",
+        lambda state_: _replaced(state_, b'"state_version":5', b'"state_version":6'),
+        "/state has state version 6, and this software reads 5: use its version",
     ),
     (lambda state_: _replaced(state_, b'"run":2', b'"run":3'), "state.json is not what .*report.json says: its SHA-256 is another"),
     (
         lambda state_: _file(state_, "consumed", 1).unlink(),
-        "/state/consumed/00000001/part-.*: state.json says SHA-256 [0-9a-f]{64}, and there is nothing that can be read",
+        "/state/consumed has a file that cannot be read: .*part-.*",
     ),
+    (lambda state_: _file(state_, "ids", 1).write_bytes(b"PAR1"), "/state/ids has a file that cannot be read: .*bytes"),
     (_file_damaged, "/state/hashes/00000002/part-.*: state.json says SHA-256 [0-9a-f]{64}, and there is [0-9a-f]{64}"),
     (lambda state_: (state_ / "state/state.json").unlink(), "has no report and state to continue from: .*No such file"),
     (lambda state_: (state_ / "report.json").write_text("{"), "has no report and state to continue from: .*truncated"),
@@ -281,6 +282,23 @@ def test_state_that_is_not_what_it_was(spark: SparkSession, nights: Nights, tmp_
         damage(earlier)
         with pytest.raises(CouldNotVerify, match=message):
             read_state(spark, earlier)
+
+
+@pytest.mark.parametrize("table", ["ids", "consumed"])
+def test_files_that_are_hashed_while_they_are_searched(spark: SparkSession, nights: Nights, tmp_path: Path, table: str) -> None:
+    """No run continues from a state with a changed file of ids or consumed states; the stage that searches it finds out."""
+    shutil.copytree(nights.folder / "1", tmp_path / "earlier", ignore=shutil.ignore_patterns("archive", "stages"))
+    known, key = read_state(spark, nights.folder / "1"), {"ids": "id", "consumed": "state"}[table]
+    rows = getattr(known, table).collect()
+    asked = getattr(known, table).select(key).limit(3).collect()
+    found = known.among(table, spark.createDataFrame(asked, f"{key} binary"), Stages(spark, tmp_path / "stages"), "rows").collect()
+    assert {bytes(row[0]) for row in asked} <= {bytes(row[0]) for row in found}
+    assert 0 < len(found) < len(rows)
+    _file_damaged(tmp_path / "earlier", table)
+    damaged = read_state(spark, tmp_path / "earlier")
+    message = f"/state/{table}/00000002/part-.*: state.json says SHA-256 [0-9a-f]{{64}}, and there is [0-9a-f]{{64}}"
+    with pytest.raises(CouldNotVerify, match=message):
+        damaged.among(table, getattr(known, table).select(key), Stages(spark, tmp_path / "stages of the other"), "rows")
 
 
 def test_state_survives_a_loss_of_power(spark: SparkSession, nights: Nights, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -78,6 +78,7 @@ def _verified(spark: SparkSession, violations: DataFrame) -> tuple[LogFrames, Ve
         "O=Notary",
         0,
         {"committed": 0},
+        {},
         bytes(32),
         Counts(0, 0, 0),
         {},

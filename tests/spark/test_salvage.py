@@ -1,0 +1,137 @@
+"""Spark decides logs with salvages as workers and the replay do (R11); it reports what an owner restores wrongly."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+from ordering.log import ORDERING
+from ordering.salvage import Hashed, Lost
+from spark_join.engine.stages import Stages
+from spark_join.log import ORDERING as ORDERING_TOPIC
+from spark_join.log.archive import read_archive
+from spark_join.state import AppliedState, rest_of, start
+from spark_join.verify import Verified, verify
+from tests.checkers.replay import Replayed, Streams, replay
+from tests.joiner.history import History
+from tests.joiner.salvaged import Owner
+from tests.model.real import salvaged_log
+from tests.spark.archived import archive
+from tests.spark.broker import Broker
+from tests.spark.test_verify import found_decisions
+
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(900)]
+
+
+def _verified(spark: SparkSession, folder: Path, streams: Streams, state: AppliedState | None = None) -> Verified:
+    log = read_archive(spark, archive(streams, folder / "archive"))
+    state = state or start(spark)
+    return verify(spark, rest_of(log, state), state, None, Stages(spark, folder / "stages"))
+
+
+def _hold(found: Verified, replayed: Replayed, salvaged: int) -> None:
+    """Check decisions, positions and root against the replay; no more is wrong than what a disaster leaves in a log."""
+    assert (found.decided, found.root) == (replayed.size, replayed.root(replayed.size))
+    assert sum(found.salvaged.values()) == salvaged
+    expected = {decision["position"]: decision for decision in replayed.decisions}
+    for decision in found_decisions(found):
+        assert decision == expected[decision["position"]]
+    assert {row.type for row in found.violations.collect()} <= {"foreign-view", "sequence-gap", "missing-payload"}
+
+
+@pytest.mark.parametrize("seed", [8, 59, 72])
+def test_histories_of_disasters(spark: SparkSession, tmp_path: Path, seed: int) -> None:
+    """Spark has the replay's decisions and root for the model's histories: decisions, hashes, lost leaves, reservations, seals, trims."""
+    streams = salvaged_log(seed)
+    replayed = replay(streams)
+    _hold(_verified(spark, tmp_path, streams), replayed, replayed.salvaged)
+
+
+def _clean() -> tuple[Streams, Streams]:
+    """Returns a log that lost its end and was salvaged, without a trace of another history; and the same in the middle of the salvage."""
+    history = History()
+    history.activate(2)
+    history.register(version=2)
+    history.payload(1, 1, "a", "b")
+    history.entry(1, 1, "a", "b")
+    owner = Owner(history)
+    first = owner.reader().item(0)
+    history.cut({ORDERING: 3, 0: 0})
+    owner.key()
+    owner.begin()
+    owner.items(first)
+    middle = {stream: list(records) for stream, records in history.streams.items()}
+    owner.items(Hashed(bytes(32)), Lost())
+    owner.done(first, Hashed(bytes(32)), Lost())
+    history.register("w2", version=2)
+    history.payload(2, 1, "a", "c")
+    history.entry(2, 1, "a", "c")
+    return middle, history.streams
+
+
+def test_a_night_in_the_middle_of_a_salvage(spark: SparkSession, tmp_path: Path) -> None:
+    """A run that ends between the begin and the done of a salvage keeps a state before the begin; the next run restores all items."""
+    middle, streams = _clean()
+    early = _verified(spark, tmp_path / "monday", middle)
+    _hold(early, replay(middle), 0)
+    kept = early.after()
+    assert kept.offsets_next[ORDERING_TOPIC] == 4
+    late = _verified(spark, tmp_path / "tuesday", streams, kept)
+    _hold(late, replay(streams), 3)
+    assert late.violations.isEmpty()
+    assert [decision["position"] for decision in found_decisions(late)] == [3]
+
+
+def test_wrong_items_are_violations(spark: SparkSession, tmp_path: Path) -> None:
+    """An owner who restores a decision twice, or one that spends a spent state, or begins at another position, is reported."""
+    history = History()
+    history.activate(2)
+    history.register(version=2)
+    history.payload(1, 1, "a", "b")
+    history.entry(1, 1, "a", "b")
+    owner = Owner(history)
+    reader = owner.reader()
+    again = reader.item(1)
+    leaf = bytearray(again.leaf)
+    leaf[19:27] = (2).to_bytes(8, "big")
+    second = type(again)(bytes(leaf), b"", again.inputs)  # the same transaction at another position
+    leaf[19:27] = (3).to_bytes(8, "big")
+    leaf[27:59] = bytes(32)
+    thief = type(again)(bytes(leaf), b"", again.inputs)  # another transaction consumes the same state
+    owner.salvage(second, thief)
+    assert replay(history.streams).salvaged == 2
+    owner.key("another")
+    owner.begin(position=9)
+    found = _verified(spark, tmp_path, history.streams)
+    assert sorted([(row.type, row.position) for row in found.violations.collect()]) == [
+        ("salvage-mismatch", 2),
+        ("salvage-mismatch", 2),
+        ("salvage-mismatch", 3),
+        ("salvage-mismatch", 4),
+    ]
+
+
+@pytest.mark.kafka
+def test_nights_of_a_salvaged_log(
+    kafka_broker: Broker, kafka_prefix: str, tmp_path: Path, command: Callable[..., int], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A salvaged range is restored into a cluster and archived again; each night, in one session, goes on from the one before."""
+    _, streams = _clean()
+    where = ["--bootstrap", kafka_broker.bootstrap, "--prefix", kafka_prefix]
+    assert command("restore", *where, "--archive", archive(streams, tmp_path / "given")) == 0
+    nights = ["nightly", *where, "--archive", tmp_path / "archive", "--reports", tmp_path / "reports"]
+    assert command(*nights) == 0
+    (monday,) = (tmp_path / "reports").iterdir()
+    report = json.loads((monday / "report.json").read_text())
+    assert (report["decisions"], report["salvaged"]) == (4, {"decisions": 1, "hashes": 1, "lost": 1})
+    assert report["root"] == replay(streams).root(4).hex()
+    printed, _ = capsys.readouterr()
+    lines = [json.loads(line) for line in printed.splitlines()]
+    assert [(line.get("range"), line.get("decisions")) for line in lines[-2:]] == [(1, None), (None, 4)]
+    assert command(*nights) == 0
+    (tuesday,) = [folder for folder in (tmp_path / "reports").iterdir() if folder != monday]
+    report = json.loads((tuesday / "report.json").read_text())
+    assert (report["decisions"], report["continued_from"]["report"]) == (4, str(monday / "report.json"))
+    assert report["state_sha256"] is not None
