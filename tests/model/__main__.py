@@ -5,7 +5,7 @@ import sys
 import time
 from collections import Counter
 
-from tests.model.faults import FAULTS
+from tests.model.faults import FAULTS, RARE
 from tests.model.traffic import Broken
 from tests.model.world import World
 
@@ -22,7 +22,8 @@ def one(seed: int, broken: frozenset[str] = frozenset()) -> tuple[str, Counter[s
 
 def noticed(fault: str, seeds: int) -> tuple[int, str]:
     """Returns the first seed that notices a fault, and how; 0 if none does."""
-    for seed in range(1, seeds + 1):
+    first = RARE.get(fault, 1)
+    for seed in range(first, first + seeds):
         if why := one(seed, frozenset([fault]))[0]:
             return seed, why
     return 0, "not noticed"
