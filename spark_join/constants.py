@@ -2,11 +2,17 @@
 
 from typing import Final
 
-FORMAT_VERSION: Final = 1
+FORMAT_VERSION: Final = 2
 """The highest format version that this software reads."""
 
 RECORD_FORMAT: Final = 1
-"""The format version of the ordering records that it decodes."""
+"""The format version of the kinds 1 to 10."""
+
+SALVAGE_FORMAT: Final = 2
+"""The format version of the kinds 11 and 12, and of seals (R11)."""
+
+SALVAGE_BYTES_MAX: Final = 1 << 20
+"""Bytes in a record of kind 11."""
 
 SENT_AT_AHEAD_MAX_MS: Final = 60_000
 """The most by which an append time counts as ahead of the sender's clock: a later one is cut to that (R6)."""
@@ -19,16 +25,22 @@ VIEWS_KEPT: Final = 1 << 16
 
 RECORD_DOMAIN: Final = b"notary/log/v1\n"
 FILL_DOMAIN: Final = b"notary/fill/v1\n"
+SEAL_DOMAIN: Final = b"notary/seal/v1\n"
 LOG_KEY_DOMAIN: Final = b"notary/log-key/v1\n"
 NO_LOG_ID: Final = bytes(32)
 """Takes the place of the log id in the message that the signature of the genesis record covers."""
 SIGNATURE_BYTES: Final = 64
 HASH_BYTES: Final = 32
 FILL_BYTES: Final = HASH_BYTES + SIGNATURE_BYTES
+"""Bytes of a fill and of a seal."""
+
+STATE_BYTES: Final = 36
+CONFLICT_BYTES: Final = STATE_BYTES + 1 + HASH_BYTES
 
 TRANSACTION_DOMAIN: Final = b"notary/transaction/v1\n"
 SUBMISSION_DOMAIN: Final = b"notary/submission/v1\n"
 LEAF_PREFIX: Final = b"notary/decision/v1\n"
+LOST_PREFIX: Final = b"notary/lost/v1\n"
 
 ID_BYTES: Final = 32
 KEY_BYTES: Final = 16

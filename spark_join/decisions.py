@@ -28,13 +28,31 @@ from spark_join.engine.stages import Stages
 ROUNDS_MAX = 6
 
 
-def decide(requests: DataFrame, consumed: DataFrame, stages: Stages, rounds_max: int = ROUNDS_MAX) -> DataFrame:
+def decide(
+    requests: DataFrame,
+    consumed: DataFrame,
+    stages: Stages,
+    rounds_max: int = ROUNDS_MAX,
+    *,
+    claimed: DataFrame | None = None,
+    reserved: bool = False,
+) -> DataFrame:
     """Returns position, id, log_time_ms, outcome and conflicts (state, kind, consumed_by; ascending) of the `requests` of `join`.
 
-    `consumed` (state, consumed_by) lists the states that earlier decisions consumed.
+    `consumed` (state, consumed_by) lists the states that earlier decisions consumed. `claimed` (state, consumed_by, position) those that
+    are not free from a position on, since a salvage restored a decision there. `reserved`: a state in these two may be free for the
+    transaction whose id has the hash `consumed_by` (R11).
     """
     touches = _touches(requests)
-    gone = stages.keep("states consumed before", touches.join(consumed, "state").select("position", "state", "kind", "consumed_by"))
+    names = ("position", "state", "kind", "consumed_by")
+    met = touches.join(consumed, "state").select(*names)
+    if claimed is not None:
+        since = touches.join(claimed.withColumnRenamed("position", "since"), "state")
+        met = met.union(since.where(F.col("position") > F.col("since")).select(*names))
+    if reserved:
+        own = requests.select("position", sha256(F.col("id")).alias("own"))
+        met = met.join(own, "position").where(F.col("consumed_by") != F.col("own")).select(*names).distinct()
+    gone = stages.keep("states consumed before", met)
     too_late = gone.select("position", F.lit(True).alias("too_late")).distinct()
     touches = touches.join(too_late, "position", "left").withColumn("may_consume", F.col("may_consume") & F.col("too_late").isNull())
     contended = stages.keep("contended states", _contended(touches.drop("too_late")))
@@ -52,7 +70,7 @@ def decide(requests: DataFrame, consumed: DataFrame, stages: Stages, rounds_max:
         .select("position", "state", "kind", "consumed_by")
         .union(gone)
         .groupBy("position")
-        .agg(F.sort_array(F.collect_list(F.struct("state", "kind", "consumed_by"))).alias("met"))
+        .agg(F.sort_array(F.collect_set(F.struct("state", "kind", "consumed_by"))).alias("met"))
     )
     placed = requests.select("position", "id", "log_time_ms", _in_window().alias("in_window")).join(conflicts, "position", "left")
     outcome = (

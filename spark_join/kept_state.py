@@ -30,7 +30,7 @@ from spark_join.order.identity import Identity
 from spark_join.state import GROWING, STANDING, AppliedState, LastRecord
 from spark_join.tree import CHUNK_BITS, root_of
 
-STATE_VERSION: Final = 4
+STATE_VERSION: Final = 5
 STATE: Final = "state"
 REPORT: Final = "report.json"
 _MANIFEST = "state.json"

@@ -5,12 +5,13 @@ All ordering records before `offsets_next` are applied, and none from there on. 
 | rule | state |
 |---|---|
 | R2, R5, R6, R9 | carry: all incarnations, the declared number of payload partitions, the log time |
+| R11 | carry: the active format versions, the last `key` record, whether records of workers count. An open salvage: no part of it |
 | R3 | orphans: payload records under each key that an entry may still name, one of each value |
 | R10 | identity: the log id, all keys ever in force. carry: the number of records in effect, the last 2^16 histories, the last settle |
 | R7 | the ids that are decided, their number, and the transaction that consumed each consumed state |
 | R9 | the hash of every leaf, since a checkpoint may come late and name any size, and the roots of full chunks (`tree`) |
 
-This software does not read a log of format version 2, so the active versions are not kept. `ids`, `consumed`, `hashes` and `chunks` grow
+Positions that a salvage restored without their decision have a null among the ids. `ids`, `consumed`, `hashes` and `chunks` grow
 with the log, only by new rows; each run writes `carry` and `orphans` anew.
 """
 

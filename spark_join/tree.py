@@ -240,8 +240,9 @@ def counts_of(records: DataFrame) -> Counts:
 
 
 def compared_of(records: DataFrame) -> DataFrame:
-    """Returns offset, tree_size (8 bytes) and root of the checkpoints that are to be compared."""
-    return records.where((F.col("kind") == "checkpoint") & _is_compared()).select("offset", "tree_size", "root")
+    """Returns offset, tree_size (8 bytes) and root of checkpoints that are to be compared, and of `done` and `trim` records in effect."""
+    owners = F.col("kind").isin("salvage-done", "trim") & F.col("effect")
+    return records.where(((F.col("kind") == "checkpoint") & _is_compared()) | owners).select("offset", "tree_size", "root")
 
 
 def sizes_of(checkpoints: DataFrame, decided: int, others: Collection[int]) -> DataFrame:

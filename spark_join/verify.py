@@ -20,6 +20,7 @@ from spark_join.order.effects import BEYOND, carry_of
 from spark_join.order.identity import Identity
 from spark_join.order.join import Joined, Undecided, join
 from spark_join.order.payloads import Keys
+from spark_join.order.salvage import DECISION, HASH, LOST, claims, wrong_items
 from spark_join.state import AppliedState, last_records
 from spark_join.tree import Counts, compare_roots, compared_of, counts_of, sizes_of
 from spark_join.violations import LOG, VIOLATION, violations
@@ -41,6 +42,8 @@ class Verified(msgspec.Struct, frozen=True):
     """The number of decisions of the complete log, the earlier part included"""
     outcomes: dict[str, int]
     """Numbers of decisions by outcome, or by reason for rejections. This and all members below are of this run only, except `root`"""
+    salvaged: dict[str, int]
+    """The numbers of positions that salvages restored, by form of their item"""
     root: bytes
     """The root over all decisions of the complete log"""
     checkpoints: Counts
@@ -75,9 +78,12 @@ def verify(
     if exports is not None:
         refuse_others(exports, joined)
         refuse_ahead(exports, joined)
-    decisions = stages.keep("decisions", decide(joined.requests, state.consumed, stages))
+    items, reserved = joined.items, carry_of(joined.carry).salvaged
+    claimed = None if items is None else claims(items).select("state", "consumed_by", "position")
+    decisions = stages.keep("decisions", decide(joined.requests, state.consumed, stages, claimed=claimed, reserved=reserved))
     counts = {row.outcome: row["count"] for row in decisions.groupBy("outcome").count().collect()}
-    decided = state.decided + sum(counts.values())
+    salvaged = {} if items is None else {row.form: row["count"] for row in items.groupBy("form").count().collect()}
+    decided = state.decided + sum(counts.values()) + sum(salvaged.values())
     checkpoints = stages.keep("checkpoints", compared_of(joined.records))
     lost = _lost_payload(joined, decided)
     trees: set[int] = set()
@@ -85,7 +91,10 @@ def verify(
         if joined.offset_hole is not None and not lost:
             refuse_behind_hole(exports, joined.offset_hole)
         trees = {manifest.tree.size for manifest in exports.manifests.values()}
-    hashes = stages.keep("leaf hashes", tree.hashed(tree.leaves(decisions)))
+    leaf_hashes = tree.hashed(tree.leaves(decisions))
+    if items is not None:
+        leaf_hashes = leaf_hashes.union(items.select("position", "hash"))
+    hashes = stages.keep("leaf hashes", leaf_hashes)
     sizes = sizes_of(checkpoints, decided, trees)
     parts = stages.keep("parts of the tree", tree.parts(state.hashes, hashes, sizes, state.decided, decided))
     # A full chunk of the state in which a size ends is in both frames.
@@ -100,12 +109,17 @@ def verify(
         _unsigned(joined),
         violations(gaps, F.lit("sequence-gap"), offset=F.col("offset"), found=F.col("found"), expected=F.col("expected")),
     ]
+    found.append(session.createDataFrame(joined.wrong_begins, VIOLATION))
+    if items is not None:
+        spent = state.consumed, _consumed(joined.requests, decisions)
+        found.append(wrong_items(items, joined.requests, spent, state.ids))
     if exports is not None:
         found.append(compare(session, exports, joined, decisions, compared.roots, stages))
     return Verified(
         joined.identity.notary_name,
         decided,
         {name: counts.get(outcome, 0) for outcome, name in OUTCOMES.items()},
+        {form: salvaged.get(form, 0) for form in (DECISION, HASH, LOST)},
         compared.root,
         counts_of(joined.records),
         {row.kind: row["count"] for row in joined.records.groupBy("kind").count().collect()},
@@ -203,9 +217,11 @@ def state_after(
     state: AppliedState, log: LogFrames, joined: Joined, decided: NewDecisions, stages: Stages, *, signatures: bool
 ) -> AppliedState:
     """Returns the state at the end of `log`, or at its first hole. Its growing tables have only the rows that are new since `state`."""
-    offset_next = log.offsets_end[ORDERING] if joined.offset_hole is None else joined.offset_hole
-    committed = decided.decisions.where(F.col("outcome") == COMMITTED).select("position")
-    consumers = joined.requests.join(committed, "position", "left_semi").sort("position")
+    offset_next = log.offsets_end[ORDERING] if joined.offset_next is None else joined.offset_next
+    ids, consumed = decided.decisions.select("position", "id"), _consumed(joined.requests, decided.decisions)
+    if joined.items is not None:
+        ids = ids.union(joined.items.select("position", "id"))
+        consumed = consumed.union(claims(joined.items).select("state", "consumed_by"))
     return AppliedState(
         identity=_up_to(joined.identity, offset_next),
         offsets_next={**log.offsets_end, ORDERING: offset_next},
@@ -214,13 +230,20 @@ def state_after(
         decided=decided.count,
         root=decided.root,
         signatures_checked=state.signatures_checked and signatures,
-        ids=decided.decisions.sort("position").select("id"),
-        # Sorted, the inputs of a transaction are neighbours, so zstd stores their common 32 bytes about once.
-        consumed=consumers.select(F.explode("inputs").alias("state"), sha256(F.col("id")).alias("consumed_by")),
+        ids=ids.sort("position").select("id"),
+        consumed=consumed,
         hashes=decided.hashes.sort("position"),
         chunks=decided.chunks,
         orphans=_orphans(joined, stages),
     )
+
+
+def _consumed(requests: DataFrame, decisions: DataFrame) -> DataFrame:
+    """Returns state and consumed_by of the states that `decisions` on `requests` consumed."""
+    committed = decisions.where(F.col("outcome") == COMMITTED).select("position")
+    # Sorted, the inputs of a transaction are neighbours, so zstd stores their common 32 bytes about once.
+    consumers = requests.join(committed, "position", "left_semi").sort("position")
+    return consumers.select(F.explode("inputs").alias("state"), sha256(F.col("id")).alias("consumed_by"))
 
 
 def _up_to(identity: Identity, offset_next: int) -> Identity:

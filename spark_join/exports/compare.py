@@ -33,15 +33,21 @@ def compare(
     session: SparkSession, exports: Exports, joined: Joined, decisions: DataFrame, roots: Mapping[int, bytes], stages: Stages
 ) -> DataFrame:
     """Returns the violations (`violations.VIOLATION`). `decisions` come from `decide`; `roots`, by size, has that of each export's tree."""
-    reached = _reached(exports, joined)
+    requests = joined.requests
+    if joined.items is not None:  # what a salvage restored is decided as well
+        known = joined.items.where(F.col("id").isNotNull())
+        decisions = decisions.union(known.select(*decisions.columns))
+        names = ("position", "offset", "id", "inputs")
+        requests = requests.select(*names).union(joined.items.select(*names))
+    reached = _reached(exports, requests)
     sizes = session.createDataFrame(
         [(source, min(manifest.decisions, reached[source]), manifest.decisions) for source, manifest in exports.manifests.items()],
         "source string, size bigint, decisions bigint",
     )
     wrong = stages.keep("decisions of the exports", wrong_decisions(exports.decisions, decisions, sizes))
     in_place = stages.keep("places in the exports", placed(wrong, exports.decisions))
-    double = stages.keep("double spends of the exports", double_spends(wrong, exports.decisions, joined.requests))
-    of_states = stages.keep("states of the exports", wrong_states(exports.states, joined.requests, decisions, wrong, sizes))
+    double = stages.keep("double spends of the exports", double_spends(wrong, exports.decisions, requests))
+    of_states = stages.keep("states of the exports", wrong_states(exports.states, requests, decisions, wrong, sizes))
     differ = {row.source for row in wrong.select("source").distinct().collect()}
     together = [
         decision_violations(in_place, double),
@@ -51,10 +57,10 @@ def compare(
     return reduce(DataFrame.unionByName, together)
 
 
-def _reached(exports: Exports, joined: Joined) -> dict[str, int]:
+def _reached(exports: Exports, requests: DataFrame) -> dict[str, int]:
     """Returns the number of decisions that the log has up to where each index has read."""
     counts = [F.count(F.when(F.col("offset") < manifest.offsets_next.ordering, 1)) for manifest in exports.manifests.values()]
-    (counted,) = joined.requests.agg(*counts).collect()
+    (counted,) = requests.agg(*counts).collect()
     return dict(zip(exports.manifests, counted, strict=True))
 
 

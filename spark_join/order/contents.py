@@ -8,9 +8,10 @@ Nearly every request occurs once. To find the others, Spark moves only ids. Only
 others the ordinal in the entry gives the position, and Spark does not move these requests.
 """
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from hashlib import sha256
 from itertools import accumulate
+from typing import Final
 
 import msgspec
 import pyarrow as pa
@@ -22,6 +23,10 @@ from spark_join.engine.columns import before, part
 from spark_join.engine.columns import sha256 as hash_of
 from spark_join.order.identity import Identity
 from spark_join.order.payloads import DecodedRequest, DecodedSubmission, Keys, PayloadDecoder, Signatures
+from spark_join.order.salvage import Salvage
+
+SEAL: Final = 2
+"""The mark of an entry whose content is a seal."""
 
 _REQUEST = "struct<id: binary, inputs: array<binary>, references: array<binary>, from_ms: bigint, until_ms: bigint>"
 _FAULT = "struct<id: binary, party: string, fault: string>"
@@ -54,8 +59,9 @@ def keyed(payload: DataFrame, *, is_orphan: bool) -> DataFrame:
 def with_places(records: DataFrame, places: DataFrame, identity: Identity) -> DataFrame:
     """Returns `records` (`ordering_records.SCHEMA`) with the place of the content of each entry that has a good signature.
 
-    Adds `content_offset`, `content_append_time_ms`, and `mark` (1 for a payload, 0 for a fill); all three are null without a content.
-    `places` are the payload records, from `keyed`.
+    Adds `content_offset`, `content_append_time_ms`, and `mark` (1 for a payload, 0 for a fill); all three are null without such a content.
+    `sealed` is true if a seal comes before it, or there is a seal alone: it counts if format version 2 is active there. `places` are the
+    payload records, from `keyed`.
     """
     entries = records.where((F.col("kind") == "entry") & F.col("signed")).select(
         F.col("offset").alias("entry_offset"), "partition", F.concat("incarnation", "sequence").alias("key"), "payload_hash"
@@ -66,16 +72,25 @@ def with_places(records: DataFrame, places: DataFrame, identity: Identity) -> Da
     near = entries.join(contents, ["partition", "key"])
     payloads = near.where(F.col("value_hash") == F.col("payload_hash")).select("entry_offset", "place", F.lit(1).alias("mark"))
     named = near.where(part(F.col("fill"), 0, HASH_BYTES) == F.col("payload_hash"))
-    asked = named.select("entry_offset", "partition", "key", "payload_hash", "fill", "place.offset", "place.append_time_ms")
-    fills = asked.mapInArrow(_good_fills(identity), asked.schema).select(
-        "entry_offset", F.struct("offset", "append_time_ms").alias("place"), F.lit(0).alias("mark")
+    asked = named.select(
+        "entry_offset", "partition", "key", "payload_hash", "fill", "place.offset", "place.append_time_ms", F.lit(0).alias("mark")
     )
-    firsts = payloads.union(fills).groupBy("entry_offset").agg(F.min(F.struct("place", "mark")).alias("first"))
+    fills = asked.mapInArrow(_good_fills(identity), asked.schema).select(
+        "entry_offset", F.struct("offset", "append_time_ms").alias("place"), "mark"
+    )
+    is_seal = F.col("mark") == SEAL
+    firsts = (
+        payloads.union(fills)
+        .groupBy("entry_offset")
+        .agg(F.min(F.when(~is_seal, F.struct("place", "mark"))).alias("first"), F.min(F.when(is_seal, F.col("place"))).alias("seal"))
+    )
+    comes_first = F.coalesce(F.col("seal.offset") < F.col("first.place.offset"), F.col("seal").isNotNull())
     found = firsts.select(
         F.col("entry_offset").alias("offset"),
         F.col("first.place.offset").alias("content_offset"),
         F.col("first.place.append_time_ms").alias("content_append_time_ms"),
         F.col("first.mark").alias("mark"),
+        comes_first.alias("sealed"),
     )
     return records.join(found, "offset", "left")
 
@@ -118,9 +133,18 @@ def _good_fills(identity: Identity) -> Callable[[Iterable[pa.RecordBatch]], Iter
     def kept(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
             rows = zip(*(batch.column(name).to_pylist() for name in names), strict=True)
-            yield batch.filter(pa.array([identity.is_fill(*row) for row in rows], pa.bool_()))
+            marks = pa.array([_mark(identity, *row) for row in rows], pa.int32())
+            marked = batch.set_column(batch.schema.get_field_index("mark"), "mark", marks)
+            yield marked.filter(marks.is_valid())
 
     return kept
+
+
+def _mark(identity: Identity, value: bytes, offset: int, partition: int, key: bytes, payload_hash: bytes) -> int | None:
+    """Returns the mark of an entry with this content: 0 for a good fill, `SEAL` for a good seal, None for neither."""
+    if identity.is_fill(value, offset, partition, key, payload_hash):
+        return 0
+    return SEAL if identity.is_seal(value, partition, key, payload_hash) else None
 
 
 def _decoder(notary_name: str, keys: Keys | None) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
@@ -180,25 +204,41 @@ def _offsets(counts: Iterable[int]) -> pa.Array:
     return pa.array(accumulate(counts, initial=0), pa.int32())
 
 
-def repetitions(requests: DataFrame, decided: DataFrame) -> DataFrame:
+def repetitions(requests: DataFrame, decided: DataFrame, items: DataFrame | None = None) -> DataFrame:
     """Returns offset and ordinal of the `requests` (`contents.Contents`) that repeat an earlier one.
 
-    Their id occurs earlier in the order, or in `decided`, the ids of the part before.
+    Their id occurs earlier in the order, in `decided`, the ids of the part before, or in the `items` of a salvage that is done by then
+    (`salvage.restored`).
     """
     places = requests.select("id", F.struct("offset", "ordinal").alias("place"))
     often = places.groupBy("id").agg(F.min("place").alias("first"), F.max("place").alias("last")).where(F.col("first") < F.col("last"))
     later = places.join(often, "id").where(F.col("place") > F.col("first")).select("place.*")
+    if items is not None:
+        salvaged = places.join(items.where(F.col("id").isNotNull()).select("id", "done"), "id")
+        later = later.union(salvaged.where(F.col("place.offset") > F.col("done")).select("place.*"))
     known = decided.join(requests.select("id"), "id", "left_semi")  # Spark broadcasts the right side if it is small
     return later.union(places.join(known, "id", "left_semi").select("place.*")).distinct()
 
 
-def with_positions(requests: DataFrame, repeated: DataFrame, decided: int) -> DataFrame:
-    """Returns `requests` without those in `repeated`, with `position`: from `decided` on, in the order of offset and ordinal."""
+def entry_starts(requests: DataFrame, repeated: DataFrame, decided: int, salvages: Sequence[Salvage] = ()) -> DataFrame:
+    """Returns offset, _start (the position of its first decision) and _once (nothing in it is repeated) of each entry.
+
+    The steps of `salvages` have a row too: with its items a `done` takes positions as an entry does.
+    """
     gone = repeated.groupBy("offset").agg(F.count("*").alias("_gone"))
     counts = requests.groupBy("offset").agg(F.count("*").alias("_requests")).join(gone, "offset", "left")
-    counts = counts.withColumn("_left", F.col("_requests") - F.coalesce("_gone", F.lit(0)))
+    counts = counts.select(
+        "offset", (F.col("_requests") - F.coalesce("_gone", F.lit(0))).alias("_left"), F.col("_gone").isNull().alias("_once")
+    )
+    if salvages:
+        rows = [(each.offset, each.items, True) for each in salvages]
+        counts = counts.union(requests.sparkSession.createDataFrame(rows, "offset bigint, _left bigint, _once boolean"))
     entries = before(counts, "_earlier", F.col("_left"), "sum", "offset")
-    starts = entries.select("offset", (F.coalesce("_earlier", F.lit(0)) + decided).alias("_start"), F.col("_gone").isNull().alias("_once"))
+    return entries.select("offset", (F.coalesce("_earlier", F.lit(0)) + decided).alias("_start"), "_once")
+
+
+def with_positions(requests: DataFrame, repeated: DataFrame, starts: DataFrame) -> DataFrame:
+    """Returns `requests` without those in `repeated`, with `position`, in the order of offset and ordinal. `starts`: `entry_starts`."""
     placed = requests.join(starts, "offset")
     unrepeated = placed.where("_once").withColumn("position", F.col("_start") + F.col("ordinal"))
     left = placed.where(~F.col("_once")).join(repeated, ["offset", "ordinal"], "left_anti")

@@ -6,6 +6,9 @@ signatures, contents and ids, in parallel.
 
 The first entry in effect without a content is the hole. The state for a later run is taken there (`Carry`). Behind it, records are applied
 as if this hole and all others had a content: which records take effect does not depend on contents. The history does, so it ends there.
+
+A salvage (R11) that has begun and is not done when the log ends is such a place too: a later run goes on from its `begin`, and finds all of
+its items behind that.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -18,8 +21,8 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 
-from spark_join.constants import HASH_BYTES, SENT_AT_AHEAD_MAX_MS, VIEWS_KEPT, VOTERS_MS
-from spark_join.order.identity import Identity
+from spark_join.constants import HASH_BYTES, SALVAGE_FORMAT, SENT_AT_AHEAD_MAX_MS, VIEWS_KEPT, VOTERS_MS
+from spark_join.order.identity import NOTARY_KINDS, Identity
 
 NO_SEQUENCE: Final = bytes(8)
 OWN, FOREIGN, OLD, BEYOND = "own", "foreign", "old", "beyond"
@@ -56,6 +59,29 @@ class Carry(msgspec.Struct):
     """The offset of the last view that was the reader's own"""
     histories: bytes = b""
     """The last `VIEWS_KEPT` values of the history, 32 bytes each, the newest last"""
+    key_seen: int = 0
+    """The ordinal of the last `key` record among the records in effect"""
+    sealed: bool = False
+    """True from a sealed entry or the `begin` of a salvage on, until its `done`: no record of a worker counts (R11)"""
+    trimmed: int = 0
+    """The position in the last trim record in effect"""
+    salvaged: bool = False
+    """True once a salvage has restored a position: states may be reserved"""
+
+
+class _Salvage(msgspec.Struct):
+    """A salvage that has begun."""
+
+    offset: int
+    """Of its `begin`"""
+    resume: bytes
+    """The carry before that, encoded"""
+    first: int
+    """The position of the first item"""
+    position_next: int
+    """The position after the last item so far"""
+    time_ms: int
+    """The latest log time of the items, or the log time"""
 
 
 class AppliedRecord(msgspec.Struct):
@@ -75,6 +101,14 @@ class AppliedRecord(msgspec.Struct):
     """For a foreign view: how many records had taken effect before it"""
     foreign_writer: bytes | None = None
     """For a foreign view: the incarnation that wrote it, 8 bytes; None for the owner"""
+    is_sealed: bool = False
+    """True for an entry in effect whose content is a seal"""
+    salvage_begin: int | None = None
+    """For the `begin` and `done` of a salvage in effect: the offset of that `begin`"""
+    salvage_position: bytes | None = None
+    """For these two: the position of the first item, as the owner states it, 8 bytes"""
+    salvaged: int | None = None
+    """For these two: the number of positions that take effect here"""
 
 
 _VERDICT: Final = pa.schema(
@@ -87,11 +121,18 @@ _VERDICT: Final = pa.schema(
         ("expected", pa.string()),
         ("seen_here", pa.int64()),
         ("foreign_writer", pa.binary()),
+        ("is_sealed", pa.bool_()),
+        ("salvage_begin", pa.int64()),
+        ("salvage_position", pa.binary()),
+        ("salvaged", pa.int64()),
     ]
 )
 _CARRY: Final = ("carry", pa.binary())
+"""The carry in the last row; its `salvage_begin` is that of a salvage that is not done."""
 _decode, _encode = msgspec.msgpack.Decoder(Carry).decode, msgspec.msgpack.encode
 Row = Mapping[str, Any]
+NAME_THE_KEY: Final = frozenset({"salvage-begin", "salvage-items", "salvage-done", "trim"})
+"""Kinds 11 and 12: they belong to format version 2, and name the notary's key in force."""
 
 
 def carry_of(encoded: bytes) -> Carry:
@@ -106,6 +147,9 @@ class Effects:
         self.carry = _decode(carry) if carry else Carry()
         self.at_hole: bytes | None = None
         """The carry before the hole"""
+        self._identity = identity
+        self.salvage: _Salvage | None = None
+        """The salvage that has begun and is not done"""
         self._rotations = {offset - 1 for offset, _ in identity.notary_keys[1:]}
         first = self.carry.seen - len(self.carry.histories) // HASH_BYTES + 1
         kept = self.carry.histories
@@ -115,24 +159,37 @@ class Effects:
 
     def apply(self, row: Row) -> AppliedRecord:
         """Apply one record: a row of `ordering_records.SCHEMA`, with `mark`, 1 for an entry whose content is its payload, 0 for one whose
-        content is a fill, None for all others."""
+        content is a fill, None for all others, and `sealed`, true where a seal comes before that."""
         verdict = AppliedRecord()
         kind = row["kind"]
-        if kind == "malformed" or not row["signed"]:
-            verdict.skipped = "malformed" if kind == "malformed" else "signature"
+        verdict.skipped = self._unseen(kind, row)
+        if verdict.skipped is not None:
             return verdict
         if row["seen"] is not None:
             self._compare(row, verdict)
         verdict.skipped = _APPLY[kind](self, row, verdict)
         verdict.effect = verdict.skipped is None and kind != "checkpoint"
         if verdict.effect and self.at_hole is None:
-            self._advance(row)
+            self._advance(row, 2 if verdict.is_sealed else row["mark"] or 0)
         return verdict
 
+    def _unseen(self, kind: str, row: Row) -> str | None:
+        """Returns the reason to skip a record before its view is compared, or None."""
+        if kind == "malformed" or (kind in NAME_THE_KEY and SALVAGE_FORMAT not in self.carry.formats):
+            return "malformed"
+        if not row["signed"]:
+            return "signature"
+        if kind in NAME_THE_KEY and row["public_key"] != self._identity.notary_key(row["offset"]):
+            return "key"
+        return "salvage" if kind in NOTARY_KINDS and self.carry.sealed else None
+
     def encoded(self) -> bytes:
-        """Returns the encoded carry at the hole; without a hole, after the last record that was applied."""
+        """Returns the encoded carry at the hole or at the `begin` of an open salvage; otherwise after the last record that was applied."""
         if self.at_hole is not None:
             return self.at_hole
+        return self._encoded() if self.salvage is None else self.salvage.resume
+
+    def _encoded(self) -> bytes:
         return _encode(msgspec.structs.replace(self.carry, histories=b"".join(self._histories.values())))
 
     @property
@@ -162,19 +219,18 @@ class Effects:
         A register record counts as the first record of the incarnation that it begins.
         """
         kind = row["kind"]
-        if kind == "settle":
+        if kind == "settle" or kind in NAME_THE_KEY:
             return None
         if kind == "register":
             return self._nonces.get(row["nonce"], len(self.carry.incarnations) + 1).to_bytes(8, "big")
         writer: bytes = row["writer" if kind == "fence" else "incarnation"]
         return writer
 
-    def _advance(self, row: Row) -> None:
+    def _advance(self, row: Row, mark: int) -> None:
         carry = self.carry
         if carry.seen:
-            mark = bytes((row["mark"] or 0,))
             time = row["append_time_ms"].to_bytes(8, "big", signed=True)
-            history = sha256(self._histories[carry.seen] + time + row["value_hash"] + mark).digest()
+            history = sha256(self._histories[carry.seen] + time + row["value_hash"] + bytes((mark,))).digest()
         else:
             history = row["value_hash"]
         carry.seen += 1
@@ -201,8 +257,12 @@ class Effects:
             return "sequence"
         if row["partition"] >= carry.partitions:
             return "partition"
+        if row["sealed"] and SALVAGE_FORMAT in carry.formats:
+            carry.sealed, self.salvage, verdict.is_sealed = True, None, True
+            verdict.log_time_ms, verdict.reached = carry.log_time_ms, incarnation.reached
+            return None
         if row["mark"] is None and self.at_hole is None:
-            self.at_hole = self.encoded()
+            self.at_hole = self._encoded()
         carry.log_time_ms = max(carry.log_time_ms, min(row["append_time_ms"], row["sent_at_ms"] + SENT_AT_AHEAD_MAX_MS))
         verdict.log_time_ms, verdict.reached = carry.log_time_ms, incarnation.reached
         incarnation.reached, incarnation.active_at_ms = row["sequence"], carry.log_time_ms
@@ -251,7 +311,10 @@ class Effects:
         return None
 
     def _key(self, row: Row, verdict: AppliedRecord) -> str | None:
-        return None if row["offset"] in self._rotations else "key"
+        if row["offset"] not in self._rotations:
+            return "key"
+        self.carry.key_seen, self.salvage = self.carry.seen + 1, None
+        return None
 
     def _partitions(self, row: Row, verdict: AppliedRecord) -> str | None:
         if row["partitions"] <= self.carry.partitions:
@@ -274,6 +337,55 @@ class Effects:
         self.carry.settled, self.carry.settled_offset = seen, row["offset"]
         return None
 
+    def _is_exact(self, row: Row, verdict: AppliedRecord) -> bool:
+        """Returns True if a view is exactly the history at its place. Behind a hole nobody knows that history."""
+        return verdict.view == OWN and int.from_bytes(row["seen"], "big") == self.carry.seen and self.at_hole is None
+
+    def _begin(self, row: Row, verdict: AppliedRecord) -> str | None:
+        if not self._is_exact(row, verdict):
+            return "view"
+        if self.carry.key_seen != self.carry.seen:
+            return "salvage"
+        first = int.from_bytes(row["first"], "big")
+        resume = self._encoded()
+        self.salvage = _Salvage(row["offset"], resume, first, first, self.carry.log_time_ms)
+        self.carry.sealed = True
+        verdict.salvage_begin, verdict.salvage_position, verdict.salvaged = row["offset"], row["first"], 0
+        return None
+
+    def _items(self, row: Row, verdict: AppliedRecord) -> str | None:
+        if not self._is_exact(row, verdict):
+            return "view"
+        salvage = self.salvage
+        if salvage is None or salvage.position_next != int.from_bytes(row["first"], "big"):
+            return "salvage"
+        salvage.position_next += row["count"]
+        if row["items_time_ms"] is not None:
+            salvage.time_ms = max(salvage.time_ms, row["items_time_ms"])
+        return None
+
+    def _done(self, row: Row, verdict: AppliedRecord) -> str | None:
+        if not self._is_exact(row, verdict):
+            return "view"
+        salvage, carry = self.salvage, self.carry
+        if salvage is None or salvage.position_next != int.from_bytes(row["tree_size"], "big"):
+            return "salvage"
+        verdict.salvage_begin, verdict.salvage_position = salvage.offset, salvage.first.to_bytes(8, "big")
+        verdict.salvaged = salvage.position_next - salvage.first
+        carry.log_time_ms, carry.sealed, self.salvage = salvage.time_ms, False, None
+        carry.settled, carry.settled_offset = carry.seen, row["offset"]
+        carry.salvaged = carry.salvaged or verdict.salvaged > 0
+        return None
+
+    def _trim(self, row: Row, verdict: AppliedRecord) -> str | None:
+        if verdict.view != OWN:
+            return "view"
+        position = int.from_bytes(row["tree_size"], "big")
+        if position <= self.carry.trimmed:
+            return "trim"
+        self.carry.trimmed = position
+        return None
+
 
 _APPLY: Final[dict[str, Callable[[Effects, Row, AppliedRecord], str | None]]] = {
     "entry": Effects._entry,
@@ -286,14 +398,19 @@ _APPLY: Final[dict[str, Callable[[Effects, Row, AppliedRecord], str | None]]] = 
     "partitions": Effects._partitions,
     "retire": Effects._retire,
     "settle": Effects._settle,
+    "salvage-begin": Effects._begin,
+    "salvage-items": Effects._items,
+    "salvage-done": Effects._done,
+    "trim": Effects._trim,
 }
 """The functions that apply a record, by its kind; each returns the reason why the record has no effect, or None."""
 
 
 def apply(records: DataFrame, identity: Identity, carry: bytes) -> DataFrame:
-    """Applies `records` (`ordering_records.SCHEMA` and `mark`) in one task, and adds the columns of `AppliedRecord`.
+    """Applies `records` (`ordering_records.SCHEMA`, `mark` and `sealed`) in one task, and adds the columns of `AppliedRecord`.
 
-    The result has one more row, which has only `carry`.
+    `mark` is 2 for an entry in effect whose content is a seal. The result has one more row, which has only `carry`, and in
+    `salvage_begin` the offset of a salvage that is not done.
     """
     schema = pa.schema([*to_arrow_schema(records.schema), *_VERDICT, _CARRY])
 
@@ -307,7 +424,10 @@ def apply(records: DataFrame, identity: Identity, carry: bytes) -> DataFrame:
             ]
             given = [column.cast(field.type) for column, field in zip(batch.columns, schema, strict=False)]
             yield pa.RecordBatch.from_arrays([*given, *columns, pa.nulls(batch.num_rows, pa.binary())], schema=schema)
-        yield pa.RecordBatch.from_pylist([{"carry": effects.encoded()}], schema)
+        is_open = effects.at_hole is None and effects.salvage is not None
+        resume = {"salvage_begin": effects.salvage.offset} if is_open and effects.salvage is not None else {}
+        yield pa.RecordBatch.from_pylist([{"carry": effects.encoded(), **resume}], schema)
 
     in_order = records.repartition(1).sortWithinPartitions("offset")
-    return in_order.mapInArrow(applied, from_arrow_schema(schema)).withColumn("effect", F.coalesce("effect", F.lit(False)))
+    found = in_order.mapInArrow(applied, from_arrow_schema(schema)).withColumn("effect", F.coalesce("effect", F.lit(False)))
+    return found.withColumn("mark", F.when(F.col("is_sealed"), 2).otherwise(F.col("mark"))).drop("is_sealed", "sealed")

@@ -19,7 +19,7 @@ import msgspec
 from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 
-from spark_join.constants import FILL_BYTES, FILL_DOMAIN, HASH_BYTES, LOG_KEY_DOMAIN, NO_LOG_ID, RECORD_DOMAIN, SIGNATURE_BYTES
+from spark_join.constants import FILL_BYTES, FILL_DOMAIN, HASH_BYTES, LOG_KEY_DOMAIN, NO_LOG_ID, RECORD_DOMAIN, SEAL_DOMAIN, SIGNATURE_BYTES
 
 NOTARY_KINDS = frozenset({"entry", "register", "fence", "checkpoint"})
 """Kinds 1 to 4, signed with the notary's key in force; all others are signed with the owner's."""
@@ -53,9 +53,16 @@ class Identity(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     def is_fill(self, value: bytes, offset: int, partition: int, batch_key: bytes, payload_hash: bytes) -> bool:
         """Returns True if `value` is a valid fill for the entry at this ordering offset, which names this partition, key and hash (R3)."""
-        message = b"".join((FILL_DOMAIN, self.log_id, partition.to_bytes(4, "big"), batch_key, payload_hash))
+        return self._stands_for(FILL_DOMAIN, self.notary_key(offset), value, partition, batch_key, payload_hash)
+
+    def is_seal(self, value: bytes, partition: int, batch_key: bytes, payload_hash: bytes) -> bool:
+        """Returns True if `value` is a valid seal for an entry that names this partition, key and hash (R11)."""
+        return self._stands_for(SEAL_DOMAIN, self.owner_key, value, partition, batch_key, payload_hash)
+
+    def _stands_for(self, domain: bytes, signer: bytes, value: bytes, partition: int, batch_key: bytes, payload_hash: bytes) -> bool:
+        message = b"".join((domain, self.log_id, partition.to_bytes(4, "big"), batch_key, payload_hash))
         is_for_it = len(value) == FILL_BYTES and value[:HASH_BYTES] == payload_hash
-        return is_for_it and is_signed(self.notary_key(offset), value[HASH_BYTES:], message)
+        return is_for_it and is_signed(signer, value[HASH_BYTES:], message)
 
     def endorsed(self, fields: dict[str, bytes]) -> bool:
         """Returns True if a `key` record with these fields replaces the newest key: its key is new and has signed the endorsement."""

@@ -8,7 +8,7 @@ from spark_join.constants import FORMAT_VERSION
 from spark_join.engine.stages import Stages
 from spark_join.errors import CouldNotVerify
 from spark_join.log import LogFrames
-from spark_join.order import contents, effects, ordering_records
+from spark_join.order import contents, effects, ordering_records, salvage
 from spark_join.order.anomalies import missing_offsets
 from spark_join.order.identity import Identity
 from spark_join.order.ordering_records import identity_at_start, with_rotations
@@ -40,7 +40,7 @@ class Joined(msgspec.Struct, frozen=True):
     faults: DataFrame
     """These two: see `contents.Contents`."""
     entries: DataFrame
-    """The entries among `records` that take effect, up to the hole"""
+    """The entries among `records` that take effect, up to the hole, without sealed ones"""
     carry: bytes
     """See `effects.Carry`: its value at the hole, or after the last record"""
     payload: DataFrame
@@ -51,6 +51,12 @@ class Joined(msgspec.Struct, frozen=True):
     """Missing offsets: see `anomalies.missing_offsets`"""
     undecided: Undecided | None
     """The first entry in effect without a content; nothing from there on is decided"""
+    items: DataFrame | None
+    """The positions that salvages restore (`salvage.placed`); None without any"""
+    wrong_begins: list[tuple[object, ...]]
+    """See `salvage.wrong_begins`"""
+    offset_next: int | None
+    """The ordering offset from which a later run goes on: of the hole, or of a salvage that is not done; None at the log's end"""
 
     @property
     def offset_hole(self) -> int | None:
@@ -74,14 +80,24 @@ def join(log: LogFrames, state: AppliedState, keys: Keys | None, stages: Stages)
     applied = stages.keep("effects", effects.apply(contents.with_places(parsed, places, identity), identity, state.carry))
     records, carried = applied.where(F.col("carry").isNull()).drop("carry"), applied.where(F.col("carry").isNotNull()).head()
     _refuse_newer(records)
-    entries = records.where((F.col("kind") == "entry") & F.col("effect"))
+    entries = records.where((F.col("kind") == "entry") & F.col("effect") & ~F.col("mark").eqNullSafe(contents.SEAL))
     undecided = _undecided(entries)
     if undecided is not None:
         entries = entries.where(F.col("offset") < undecided.from_offset)
     read = contents.split(stages.keep("contents", contents.read_contents(entries, payload, identity.notary_name, keys)))
-    repeated = stages.keep("repetitions", contents.repetitions(read.requests, state.ids))
+    salvages = salvage.salvages(records)
+    items = salvage.restored(log.ordering, records, salvages)
+    items = None if items is None else stages.keep("salvaged", items)
+    repeated = stages.keep("repetitions", contents.repetitions(read.requests, state.ids, items))
+    starts = contents.entry_starts(read.requests, repeated, state.decided, salvages)
+    start_of = {}
+    if salvages:
+        starts = stages.keep("first positions", starts)
+        rows = starts.where(F.col("offset").isin([each.offset for each in salvages])).collect()
+        start_of = {row.offset: row["_start"] for row in rows}
+    resume = None if carried is None else carried.salvage_begin
     return Joined(
-        requests=stages.keep("first occurrences", contents.with_positions(read.requests, repeated, state.decided)),
+        requests=stages.keep("first occurrences", contents.with_positions(read.requests, repeated, starts)),
         identity=identity,
         records=records,
         unreadable=read.unreadable,
@@ -92,6 +108,9 @@ def join(log: LogFrames, state: AppliedState, keys: Keys | None, stages: Stages)
         places=places,
         gone=gone,
         undecided=undecided,
+        items=None if items is None else stages.keep("salvaged decisions", salvage.placed(items, start_of)),
+        wrong_begins=salvage.wrong_begins(salvages, start_of),
+        offset_next=resume if undecided is None else undecided.from_offset,
     )
 
 
@@ -107,7 +126,7 @@ def _refuse_newer(records: DataFrame) -> None:
 
 def _undecided(entries: DataFrame) -> Undecided | None:
     first = F.min(F.struct("offset", "incarnation", "sequence", "partition")).alias("first")
-    (hole,) = entries.where(F.col("content_offset").isNull()).agg(first).collect()
+    (hole,) = entries.where(F.col("mark").isNull()).agg(first).collect()
     if hole.first is None:
         return None
     offset, incarnation, sequence, partition = hole.first

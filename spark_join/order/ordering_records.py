@@ -9,10 +9,14 @@
 | `activate` | format_version |
 | `partitions`, `retire`, `settle` | partitions; incarnation; seen, history |
 | `genesis` | partitions |
-| `key` | none: `with_rotations` reads them |
-| `malformed` | none: a byte too few or too many, a version that is not active, an unknown kind, text that is not UTF-8 |
+| `key` | public_key; `with_rotations` reads the rest |
+| `salvage-begin` | public_key, seen, history, first: the position |
+| `salvage-items` | public_key, seen, history, first, count, items_time_ms: the latest log time of its decisions |
+| `salvage-done`, `trim` | public_key, seen, history, tree_size, root; a trim's position is its tree_size |
+| `malformed` | none: a byte too few or too many, an unknown version or kind, text that is not UTF-8 |
 
-`incarnation`, `writer` (of a fence, whose `incarnation` is the one that it ends), `sequence`, `seen` and `tree_size` are the 8 bytes of a
+Whether format version 2 is active depends on the records before: `effects` knows it. `incarnation`, `writer` (of a fence, whose
+`incarnation` is the one that it ends), `sequence`, `seen`, `first` and `tree_size` are the 8 bytes of a
 u64: they compare as bytes, and Spark's longs cannot hold all of them. `ids_digest` is the SHA-256 of the concatenated transaction ids:
 only the ids would make a row grow with the number of requests.
 """
@@ -28,12 +32,13 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import from_arrow_schema
 
-from spark_join.constants import ID_BYTES, NAME_BYTES_MAX, RECORD_FORMAT, SIGNATURE_BYTES
+from spark_join.constants import ID_BYTES, NAME_BYTES_MAX, RECORD_FORMAT, SALVAGE_BYTES_MAX, SALVAGE_FORMAT, SIGNATURE_BYTES
 from spark_join.engine.columns import part
 from spark_join.engine.stages import Stages
 from spark_join.errors import CouldNotVerify
 from spark_join.log import ORDERING, LogFrames
 from spark_join.order.identity import Identity, identity_of
+from spark_join.order.salvage import Malformed, read_items
 
 Fields = dict[str, Any]
 """The columns of one record that are set, by name, including `kind`."""
@@ -54,8 +59,16 @@ _FORMS: Final[dict[int, tuple[str, Struct, tuple[str, ...]]]] = {
     8: ("partitions", Struct(">I"), ("partitions",)),
     9: ("retire", Struct(">8s"), ("incarnation",)),
     10: ("settle", Struct(">8s32s"), ("seen", "history")),
+    11: ("salvage", Struct(">32s8s32sB"), ("public_key", "seen", "history", "step")),
+    12: ("trim", Struct(">32s8s32s8s32s"), ("public_key", "seen", "history", "tree_size", "root")),
 }
 """The format of each kind, by its number: its name, the fixed part of its body, and the columns of that part."""
+_STEPS: Final[dict[int, tuple[str, Struct, tuple[str, ...]]]] = {
+    0: ("salvage-begin", Struct(">8s"), ("first",)),
+    1: ("salvage-items", Struct(">8sI"), ("first", "count")),
+    2: ("salvage-done", Struct(">8s32s"), ("tree_size", "root")),
+}
+"""The same of the steps of a salvage, for the rest of its body."""
 _TEXTS: Final = {"register": ("name", "software_version"), "genesis": ("notary_name", "origin")}
 """The texts after the fixed part: each is a u16 length and UTF-8."""
 _U16 = Struct(">H")
@@ -78,6 +91,9 @@ _COLUMNS: Final = {
     "tree_size": _BINARY,
     "root": _BINARY,
     "partitions": _LONG,
+    "public_key": _BINARY,
+    "first": _BINARY,
+    "items_time_ms": _LONG,
 }
 SCHEMA: Final = pa.schema(
     [
@@ -93,16 +109,37 @@ _KEY_HEAD = bytes((RECORD_FORMAT, 7))
 
 def read(value: bytes | None) -> Fields:
     """Decodes one record. Returns only the kind, `malformed`, if the record does not decode completely, to its last byte."""
-    if value is not None and len(value) >= _HEAD_BYTES + SIGNATURE_BYTES and value[0] == RECORD_FORMAT and value[1] in _FORMS:
+    if value is not None and len(value) >= _HEAD_BYTES + SIGNATURE_BYTES and value[1] in _FORMS and value[0] == _format_of(value[1]):
         kind, fixed, names = _FORMS[value[1]]
         body = value[_HEAD_BYTES:-SIGNATURE_BYTES]
         try:
             fields = {"kind": kind, **dict(zip(names, fixed.unpack_from(body), strict=True))}
-            if _is_complete(fields, body[fixed.size :]):
+            rest = body[fixed.size :]
+            if kind == "salvage" and len(value) <= SALVAGE_BYTES_MAX:
+                return _step(fields, rest)
+            if kind != "salvage" and _is_complete(fields, rest):
                 return fields
-        except (error, UnicodeDecodeError):
+        except (error, UnicodeDecodeError, Malformed):
             pass
     return {"kind": "malformed"}
+
+
+def _format_of(kind: int) -> int:
+    return SALVAGE_FORMAT if kind in (11, 12) else RECORD_FORMAT
+
+
+def _step(fields: Fields, rest: bytes) -> Fields:
+    """Returns the fields of a step of a salvage. Raises `Malformed`, or an error of `struct`."""
+    if (step := fields.pop("step")) not in _STEPS:
+        raise Malformed
+    kind, fixed, names = _STEPS[step]
+    fields |= {"kind": kind, **dict(zip(names, fixed.unpack_from(rest), strict=True))}
+    if kind == "salvage-items":
+        times = [item["log_time_ms"] for item in read_items(rest) if item["id"] is not None]
+        fields["items_time_ms"] = max(times, default=None)
+    elif len(rest) != fixed.size:
+        raise Malformed
+    return fields
 
 
 def parse(ordering: DataFrame, identity: Identity) -> DataFrame:

@@ -113,6 +113,7 @@ def _content(log: LogFrames, verified: Verified, run: RunMetadata, counts: Mappi
         "skipped": msgspec.to_builtins(verified.skipped),
         "decisions": verified.decided,
         "outcomes": verified.outcomes,
+        "salvaged": verified.salvaged,
         "root": verified.root.hex(),
         "checkpoints": msgspec.to_builtins(verified.checkpoints),
         "signatures_checked": run.signatures,

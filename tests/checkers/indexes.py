@@ -2,9 +2,9 @@
 
 | family | key | value |
 |---|---|---|
-| `states` | 36-byte state | transaction id that consumed it, u64 position |
+| `states` | 36-byte state | transaction id that consumed it, u64 position; of a reserved state the id's hash, 2^64 - 1 |
 | `decisions` | transaction id | u64 position, i64 log time, u8 outcome, 69 bytes a conflict: state, u8 kind, hash of its consumer's id |
-| `positions` | u64 position | transaction id |
+| `positions` | u64 position | transaction id; where a salvage knew none 1 and the leaf's hash, or 2 for a lost leaf |
 | `tiles` | u8 level, u64 tile index | 32 bytes a hash |
 """
 
@@ -21,6 +21,8 @@ Rows = Mapping[str, Sequence[tuple[bytes, bytes]]]
 
 FAMILIES = ("states", "decisions", "positions", "tiles")
 
+HASHED, LOST_ROW = "01", "02"
+RESERVED = 2**64 - 1
 _DECISION = Struct(">QqB")
 _STATE = Struct(">32sQ")
 _TILE = Struct(">BQ")
@@ -32,14 +34,18 @@ _KINDS = {number: kind for kind, number in KINDS.items()}
 def violations(rows: Rows, replayed: Replayed, name: str = "index") -> list[Violation]:
     """Compare an index with the replay up to the index's size; returns the violations. `name` is the worker's."""
     size = height(rows)
-    if size > len(replayed.decisions):
-        return [Violation(Kind.AHEAD_OF_LOG, name, f"{size} positions", f"{len(replayed.decisions)}, as many as the log decides")]
+    if size > replayed.size:
+        return [Violation(Kind.AHEAD_OF_LOG, name, f"{size} positions", f"{replayed.size}, as many as the log decides")]
     found: list[Violation] = []
-    decided = replayed.decisions[:size]
+    decided = [decision for decision in replayed.decisions if decision["position"] < size]
     _hold(found, Kind.WRONG_DECISION, f"{name}, decisions", rows["decisions"], {d["transaction_id"]: d for d in decided}, _decision)
-    ids = {d["position"]: d["transaction_id"] for d in decided}
+    ids = dict.fromkeys(range(size), LOST_ROW)
+    ids |= {position: HASHED + hash_.hex() for position, hash_ in replayed.leaf_hashes.items() if position < size}
+    ids |= {d["position"]: d["transaction_id"] for d in decided}
     _hold(found, Kind.WRONG_POSITION, f"{name}, positions", rows["positions"], ids, _position)
     consumed = {state: by for state, by in replayed.consumed.items() if by[1] < size}
+    if size == replayed.size:  # a smaller index may have rows of a reservation that it has since seen consumed
+        consumed |= {state: (by, RESERVED) for state, by in replayed.reserved.items()}
     _hold(found, Kind.WRONG_STATE, f"{name}, states", rows["states"], consumed, _state)
     _hold(found, Kind.WRONG_TILE, f"{name}, tiles", rows["tiles"], replayed.tree.tiles(size), _tile)
     return found
@@ -130,7 +136,8 @@ def _decision(key: bytes, value: bytes) -> tuple[str, dict[str, Any]]:
 
 
 def _position(key: bytes, value: bytes) -> tuple[int, str]:
-    if len(key) != 8 or len(value) != 32:
+    has_id, has_hash, is_lost = len(value) == 32, len(value) == 33 and value.hex().startswith(HASHED), value.hex() == LOST_ROW
+    if len(key) != 8 or not (has_id or has_hash or is_lost):
         raise ValueError(f"{len(value)} bytes under {len(key)}")
     return int.from_bytes(key, "big"), value.hex()
 

@@ -13,8 +13,11 @@ from typing import Any, NamedTuple
 from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
 """The highest format version that this decoder knows."""
+SALVAGE_FORMAT = 2
+"""The format version of kinds 11 and 12, and of seals."""
+SALVAGE_BYTES_MAX = 1 << 20
 SIGNATURE = 64
 NO_LOG_ID = bytes(32)
 VERIFIED_KEPT = 8_192
@@ -88,22 +91,63 @@ class Settle(NamedTuple):
     view: View
 
 
-Ordering = Entry | Register | Fence | Root | Activate | Genesis | Key | Partitions | Retire | Settle
-OWNERS = (Activate, Genesis, Key, Partitions, Retire, Settle)
-"""The record types that the owner's key signs; the notary's key signs all others."""
+class Item(NamedTuple):
+    """One position that a salvage restores: a decision with its leaf, or the hash of a leaf, or neither: it is lost."""
+
+    leaf: bytes = b""
+    conflicts: tuple[tuple[bytes, int, bytes], ...] = ()
+    """(state, kind, hash of the consumer's id)"""
+    inputs: tuple[bytes, ...] = ()
+    leaf_hash: bytes = b""
+
+
+class Begin(NamedTuple):
+    key: bytes
+    view: View
+    position: int
+
+
+class Items(NamedTuple):
+    key: bytes
+    view: View
+    first: int
+    items: tuple[Item, ...]
+
+
+class Done(NamedTuple):
+    key: bytes
+    view: View
+    size: int
+    root: bytes
+
+
+class Trim(NamedTuple):
+    key: bytes
+    view: View
+    position: int
+    root: bytes
+
+
+NAME_THE_KEY = (Begin, Items, Done, Trim)
+"""The record types that name the notary's key in force."""
+WORKERS = (Entry, Register, Fence, Root)
+"""The record types that the notary's key signs; the owner's key signs all others."""
+Ordering = Entry | Register | Fence | Root | Activate | Genesis | Key | Partitions | Retire | Settle | Begin | Items | Done | Trim
 
 
 def view_of(record: Ordering) -> View | None:
     """Returns the record's view, None for the kinds that have none."""
-    return record.view if isinstance(record, Entry | Register | Fence | Root | Settle) else None
+    return record.view if isinstance(record, (*WORKERS, Settle, *NAME_THE_KEY)) else None
 
 
-def ordering_record(value: bytes | None, active: Container[int] = (FORMAT_VERSION,)) -> Ordering | None:
+def ordering_record(value: bytes | None, active: Container[int] = (1,)) -> Ordering | None:
     """Decodes a record without verifying its signature.
 
     Returns None if it does not decode to its last byte, or its format version is not in `active`.
     """
     if value is None or len(value) < 2 + SIGNATURE or value[0] not in active:
+        return None
+    if value[0] != (SALVAGE_FORMAT if value[1] in (11, 12) else 1) or (value[1] == 11 and len(value) > SALVAGE_BYTES_MAX):
         return None
     body = _Bytes(value[2:-SIGNATURE])
     try:
@@ -125,12 +169,21 @@ def is_endorsed(record: Key, log_id: bytes, key_in_force: bytes) -> bool:
 
 def is_fill(value: bytes, log_id: bytes, partition: int, key: bytes, payload_hash: bytes, public_key: bytes) -> bool:
     """Returns whether the value is a fill for the batch of that key in that partition, whose entry names `payload_hash`."""
-    message = b"notary/fill/v1\n" + log_id + partition.to_bytes(4, "big") + key + payload_hash
+    return _stands_for(b"notary/fill/v1\n", value, log_id, partition, key, payload_hash, public_key)
+
+
+def is_seal(value: bytes, log_id: bytes, partition: int, key: bytes, payload_hash: bytes, owner_key: bytes) -> bool:
+    """Returns whether the value is a seal for that batch: the owner says that a disaster took its content."""
+    return _stands_for(b"notary/seal/v1\n", value, log_id, partition, key, payload_hash, owner_key)
+
+
+def _stands_for(domain: bytes, value: bytes, log_id: bytes, partition: int, key: bytes, payload_hash: bytes, public_key: bytes) -> bool:
+    message = domain + log_id + partition.to_bytes(4, "big") + key + payload_hash
     return len(value) == 32 + SIGNATURE and value[:32] == payload_hash and verified(public_key, value[32:], message)
 
 
 def next_history(history: bytes, append_time: int, value: bytes, mark: int) -> bytes:
-    """Returns H(n + 1), from H(n) and the record that takes effect; `mark` is 1 for an entry joined with its payload, else 0."""
+    """Returns H(n + 1), from H(n) and the record in effect; `mark`: 1 for an entry joined with its payload, 2 with a seal, else 0."""
     return sha256(history + append_time.to_bytes(8, "big", signed=True) + sha256(value).digest() + bytes([mark])).digest()
 
 
@@ -182,6 +235,13 @@ _ROOT = Struct(">QQ32sQ32s")
 _GENESIS = Struct(">16sI32s32s")
 _KEY = Struct(">32s64s")
 _VIEW = Struct(">Q32s")
+_SALVAGE = Struct(">32sQ32sB")
+_ITEMS = Struct(">QI")
+_DONE = Struct(">Q32s")
+_TRIM = Struct(">32sQ32sQ32s")
+_COUNT = Struct(">I")
+LEAF = Struct(">19sQ32sqBI32s")
+LEAF_PREFIX = b"notary/decision/v1\n"
 
 
 def _body(kind: int, body: _Bytes) -> Ordering | None:
@@ -216,7 +276,53 @@ def _body(kind: int, body: _Bytes) -> Ordering | None:
             return Retire(int.from_bytes(body.take(8), "big"))
         case 10:
             return Settle(View(*body.fixed(_VIEW)))
+        case 11:
+            return _salvage(body)
+        case 12:
+            key, seen, history, position, root = body.fixed(_TRIM)
+            return Trim(key, View(seen, history), position, root)
     return None
+
+
+def _salvage(body: _Bytes) -> Ordering | None:
+    key, seen, history, step = body.fixed(_SALVAGE)
+    view = View(seen, history)
+    match step:
+        case 0:
+            return Begin(key, view, int.from_bytes(body.take(8), "big"))
+        case 1:
+            first, count = body.fixed(_ITEMS)
+            items: list[Item] = []
+            while len(items) < count:  # not `range`: a count of 2^32 - 1 items is not believed before they are there
+                item = _item(body, first + len(items))
+                if item is None:
+                    return None
+                items.append(item)
+            return Items(key, view, first, tuple(items)) if 0 < count <= 2**64 - first else None
+        case 2:
+            return Done(key, view, *body.fixed(_DONE))
+    return None
+
+
+def _item(body: _Bytes, position: int) -> Item | None:
+    """Decodes the item of that position; None if it breaks a rule."""
+    form = body.take(1)[0]
+    if form:
+        return Item(leaf_hash=body.take(32)) if form == 1 else Item() if form == 2 else None
+    leaf = body.take(LEAF.size)
+    prefix, at, _, _, outcome, count, digest = LEAF.unpack(leaf)
+    raw = body.take(69 * count)
+    conflicts = tuple([(raw[at : at + 36], raw[at + 36], raw[at + 37 : at + 69]) for at in range(0, len(raw), 69)])
+    (number,) = body.fixed(_COUNT)
+    states = body.take(36 * number)
+    inputs = tuple([states[at : at + 36] for at in range(0, len(states), 36)])
+    if (prefix, at, digest) != (LEAF_PREFIX, position, sha256(raw).digest()) or outcome > 3:
+        return None
+    has_conflicts, may_consume = outcome in (1, 2), outcome == 0
+    right = bool(count) == has_conflicts and all(kind == outcome - 1 for _, kind, _ in conflicts) and (may_consume or not number)
+    met = [state for state, _, _ in conflicts]
+    ascend = met == sorted(set(met)) and list(inputs) == sorted(set(inputs))
+    return Item(leaf, conflicts, inputs) if right and ascend else None
 
 
 # ---- Ed25519 ----

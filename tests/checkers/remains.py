@@ -49,8 +49,8 @@ def _wrong_roots(replayed: Replayed) -> list[Violation]:
     found: list[Violation] = []
     for checkpoint in [checkpoint for checkpoint in replayed.checkpoints if checkpoint.counted]:
         place = f"the root that incarnation {checkpoint.incarnation} wrote at offset {checkpoint.offset}"
-        if checkpoint.size > len(replayed.decisions):
-            wanted = f"{len(replayed.decisions)} at most, as many as the log decides"
+        if checkpoint.size > replayed.size:
+            wanted = f"{replayed.size} at most, as many as the log decides"
             found.append(Violation(Kind.AHEAD_OF_LOG, place, f"{checkpoint.size} decisions", wanted))
         elif checkpoint.root != replayed.root(checkpoint.size):
             found.append(Violation(Kind.OTHER_TREE, place, checkpoint.root, replayed.root(checkpoint.size)))

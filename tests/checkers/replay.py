@@ -14,12 +14,19 @@ from typing import Any, Protocol
 from tests.checkers.precedence import expected_reason, hashed
 from tests.checkers.records import (
     FORMAT_VERSION,
+    LEAF,
+    NAME_THE_KEY,
     NO_LOG_ID,
-    OWNERS,
+    SALVAGE_FORMAT,
+    WORKERS,
     Activate,
+    Begin,
+    Done,
     Entry,
     Fence,
     Genesis,
+    Item,
+    Items,
     Key,
     Ordering,
     Partitions,
@@ -27,10 +34,12 @@ from tests.checkers.records import (
     Retire,
     Root,
     Settle,
+    Trim,
     View,
     batch_key,
     is_endorsed,
     is_fill,
+    is_seal,
     is_signed,
     key_of,
     next_history,
@@ -38,7 +47,7 @@ from tests.checkers.records import (
     view_of,
 )
 from tests.checkers.requests import requests_of
-from tests.checkers.tree import Tree, leaf_of
+from tests.checkers.tree import KINDS, LOST_PREFIX, OUTCOMES, Tree, leaf_of
 
 ORDERING = -1
 SENT_AT_AHEAD_MAX_MS = 60_000
@@ -83,6 +92,8 @@ class Why(StrEnum):
     BAD_SIGNATURE = "bad-signature"
     OTHER_VIEW = "other-view"  # a settle record, or a checkpoint, with another history than this replay's
     CONDITION = "condition"  # that of its kind does not hold: a repeated record, an old sequence, a fenced incarnation, ...
+    SALVAGE = "salvage"  # a worker's record between a seal or the begin of a salvage and its end: it is not even compared
+    OTHER_KEY = "other-key"  # a salvage or trim record that names another key than the one in force: it is not even compared
     CHECKPOINT = "checkpoint"  # these never take effect; this one is compared
 
 
@@ -154,7 +165,7 @@ class Replayed:
     """The result of a replay."""
 
     decisions: list[dict[str, Any]] = field(default_factory=list)
-    """The decisions by position, as the contract's JSON objects."""
+    """The decisions by position, as the contract's JSON objects. A salvage leaves positions without one: these are left out."""
     consumed: dict[str, tuple[str, int]] = field(default_factory=dict)
     """The consumed states by their text: (id of the transaction that consumed it, position of that transaction)."""
     batches: list[Batch] = field(default_factory=list)
@@ -167,6 +178,19 @@ class Replayed:
     ended_by: str = "end"
     """end | hole | activate | no-genesis"""
     leaves: list[bytes] = field(default_factory=list)
+    """The leaves by position; empty where a salvage restored only the hash."""
+    leaf_hashes: dict[int, bytes] = field(default_factory=dict)
+    """The hashes of the leaves that nobody knows, by position."""
+    reserved: dict[str, str] = field(default_factory=dict)
+    """The states that a salvaged rejection shows as consumed, nobody knows by whom: the hash of the id that alone may consume it."""
+    salvaged: int = 0
+    """The number of positions that salvages restored."""
+    sealed: bool = False
+    """True from a sealed entry or the begin of a salvage on, until its end."""
+    salvage: tuple[int, list[Item]] | None = None
+    """The position and the items so far of an open salvage."""
+    trimmed: int = 0
+    """The position of the last trim record that took effect."""
     tree: Tree = field(init=False)
 
     genesis: Genesis | None = None
@@ -185,12 +209,17 @@ class Replayed:
     """All ordering records, applied or skipped, in order."""
 
     def __post_init__(self) -> None:
-        self.tree = Tree(self.leaves)
+        self.tree = Tree(self.leaves, self.leaf_hashes)
 
     @property
     def name(self) -> str:
         """The notary's name, empty before genesis."""
         return "" if self.genesis is None else self.genesis.name
+
+    @property
+    def size(self) -> int:
+        """The number of positions that are taken."""
+        return len(self.leaves)
 
     @property
     def seen(self) -> int:
@@ -261,6 +290,8 @@ class _Replay:
         """The hash of the id of the transaction that consumed a state, by the text of the state."""
         self._positions: dict[str, int] = {}
         """The positions by transaction id."""
+        self._key_seen = 0
+        """The ordinal of the last key record in effect."""
 
     def apply(self, record: LogRecord) -> bool:
         """Apply or skip the next ordering record. Returns False if the log cannot be applied beyond it; `ended_by` has the reason."""
@@ -275,12 +306,16 @@ class _Replay:
             why: Why | None = Why.MALFORMED
         elif not self._is_signed(said, record.value):
             why = Why.BAD_SIGNATURE
+        elif isinstance(said, WORKERS) and replayed.sealed:
+            why = Why.SALVAGE
+        elif isinstance(said, NAME_THE_KEY) and said.key != replayed.keys[-1]:
+            why = Why.OTHER_KEY
         else:
             seen_by = view_of(said)
             view = None if seen_by is None else replayed.compare(seen_by)
             if isinstance(said, Root):
                 why = self._checkpoint(said, record.offset, view)
-            elif isinstance(said, Settle) and (view != Seen.OWN or replayed.seen - said.view.seen >= VIEWS_KEPT):
+            elif isinstance(said, (Settle, *NAME_THE_KEY)) and not self._is_own(said, view):
                 why = Why.OTHER_VIEW
             elif not self._condition(said, record):
                 why = Why.CONDITION
@@ -308,7 +343,7 @@ class _Replay:
         owner = replayed.genesis.owner_key
         if isinstance(said, Genesis):
             return is_signed(value, NO_LOG_ID, owner)
-        if not is_signed(value, replayed.log_id, owner if isinstance(said, OWNERS) else replayed.keys[-1]):
+        if not is_signed(value, replayed.log_id, replayed.keys[-1] if isinstance(said, WORKERS) else owner):
             return False
         return not isinstance(said, Key) or is_endorsed(said, replayed.log_id, replayed.keys[-1])
 
@@ -319,6 +354,13 @@ class _Replay:
         if not own:
             return Why.OTHER_VIEW
         return Why.CHECKPOINT if counted else Why.CONDITION
+
+    def _is_own(self, said: Settle | Begin | Items | Done | Trim, view: Seen | None) -> bool:
+        """Returns whether the view lets an owner's record take effect: of a salvage it has to be exactly the history here."""
+        replayed = self.replayed
+        if isinstance(said, Settle | Trim):
+            return view == Seen.OWN and replayed.seen - said.view.seen < VIEWS_KEPT
+        return said.view == (replayed.seen, replayed.history)
 
     def _condition(self, said: Ordering, record: LogRecord) -> bool:
         """Returns whether the record takes effect, by the last column of the contract's table."""
@@ -345,7 +387,23 @@ class _Replay:
             case Settle():
                 # Otherwise a copy of a settle record would take effect again, since its view is still the reader's own history.
                 return said.view.seen > replayed.settled
+            case Begin():
+                return self._key_seen == replayed.seen and said.position == replayed.size
+            case Items():
+                return replayed.salvage is not None and said.first == sum((replayed.salvage[0], len(replayed.salvage[1])))
+            case Done():
+                return replayed.salvage is not None and (said.size, said.root) == self._with_items(*replayed.salvage)
+            case Trim():
+                fits = replayed.trimmed < said.position <= replayed.size
+                return fits and replayed.root(said.position) == said.root
         return False
+
+    def _with_items(self, first: int, items: Sequence[Item]) -> tuple[int, bytes]:
+        """Returns the size and root of the tree with these items behind its leaves."""
+        replayed = self.replayed
+        known = {first + at: item.leaf_hash for at, item in enumerate(items) if item.leaf_hash}
+        leaves = [*replayed.leaves, *[leaf_of_item(item, first + at) for at, item in enumerate(items)]]
+        return len(leaves), Tree(leaves, {**replayed.leaf_hashes, **known}).root(len(leaves))
 
     def _effect(self, said: Ordering, record: LogRecord) -> int | None:
         """Apply the record's effect; returns its mark.
@@ -377,6 +435,7 @@ class _Replay:
                 replayed.partitions = said.partitions
             case Key():
                 replayed.keys.append(said.public_key)
+                replayed.salvage, self._key_seen = None, replayed.seen + 1
             case Partitions():
                 replayed.partitions = said.partitions
             case Retire():
@@ -384,7 +443,41 @@ class _Replay:
                 life.fenced = life.retired = True
             case Settle():
                 replayed.settled = said.view.seen
+            case Begin():
+                replayed.sealed, replayed.salvage = True, (said.position, [])
+            case Items():
+                assert replayed.salvage is not None
+                replayed.salvage[1].extend(said.items)
+            case Done():
+                assert replayed.salvage is not None
+                for item in replayed.salvage[1]:
+                    self._put(item)
+                replayed.sealed, replayed.salvage, replayed.settled = False, None, said.view.seen
+            case Trim():
+                replayed.trimmed = said.position
         return 0
+
+    def _put(self, item: Item) -> None:
+        """Decide the next position as a salvage restores it."""
+        replayed = self.replayed
+        position = replayed.size
+        replayed.salvaged += 1
+        replayed.leaves.append(leaf_of_item(item, position))
+        if item.leaf_hash:
+            replayed.leaf_hashes[position] = item.leaf_hash
+        if not item.leaf:
+            return
+        decision = decision_of(item)
+        id_ = decision["transaction_id"]
+        self._positions[id_] = position
+        replayed.decisions.append(decision)
+        replayed.log_time = max(replayed.log_time, decision["log_time"])
+        for state in map(_text, item.inputs):
+            self._consumer[state], replayed.consumed[state] = hashed(id_), (id_, position)
+            replayed.reserved.pop(state, None)
+        for conflict in decision["conflicts"]:
+            if conflict["state"] not in self._consumer:
+                self._consumer[conflict["state"]] = replayed.reserved[conflict["state"]] = conflict["consumed_by"]
 
     def _voters(self) -> Iterator[Life]:
         """Returns the voters: the incarnations that have not ended and have been active within a day of log time (R9)."""
@@ -412,11 +505,23 @@ class _Replay:
                 return record
             if is_fill(value, replayed.log_id, entry.partition, key, entry.payload_hash, replayed.keys[-1]):
                 return record
+            if self._is_seal(entry, value):
+                return record
         return None
 
-    def _join(self, entry: Entry, record: LogRecord, content: LogRecord) -> int:
-        """Join the entry with its content; returns its mark, 1 for a payload, 0 for a fill."""
+    def _is_seal(self, entry: Entry, value: bytes) -> bool:
         replayed = self.replayed
+        assert replayed.genesis is not None
+        key = key_of(entry.incarnation, entry.sequence)
+        signed = is_seal(value, replayed.log_id, entry.partition, key, entry.payload_hash, replayed.genesis.owner_key)
+        return signed and SALVAGE_FORMAT in replayed.versions
+
+    def _join(self, entry: Entry, record: LogRecord, content: LogRecord) -> int:
+        """Join the entry with its content; returns its mark, 1 for a payload, 0 for a fill, 2 for a seal."""
+        replayed = self.replayed
+        if self._is_seal(entry, content.value or b""):
+            replayed.sealed, replayed.salvage = True, None
+            return 2
         life = replayed.incarnations[entry.incarnation - 1]
         life.sequence_last = entry.sequence
         log_time = max(replayed.log_time, min(record.append_time_ms, entry.sent_at + SENT_AT_AHEAD_MAX_MS))
@@ -450,13 +555,17 @@ class _Replay:
     def _decide(self, id_: str, request: Mapping[str, Any]) -> None:
         """Decide a transaction that has no decision yet (R7)."""
         replayed = self.replayed
-        reason, conflicts = expected_reason(request, self._consumer, replayed.log_time)
-        position = self._positions[id_] = len(replayed.decisions)
+        by = hashed(id_)
+        consumer = self._consumer
+        if by in replayed.reserved.values():  # what is reserved for a transaction is free for it alone
+            consumer = {state: other for state, other in consumer.items() if other != by}
+        reason, conflicts = expected_reason(request, consumer, replayed.log_time)
+        position = self._positions[id_] = replayed.size
         if reason is None:
-            by = hashed(id_)
             for state in request.get("inputs", ()):
                 self._consumer[state] = by
                 replayed.consumed[state] = (id_, position)
+                replayed.reserved.pop(state, None)
         decision = {
             "transaction_id": id_,
             "position": position,
@@ -467,3 +576,27 @@ class _Replay:
         }
         replayed.decisions.append(decision)
         replayed.leaves.append(leaf_of(decision))
+
+
+def leaf_of_item(item: Item, position: int) -> bytes:
+    """Returns the leaf of an item at that position; empty where only its hash is known."""
+    return b"" if item.leaf_hash else item.leaf or LOST_PREFIX + position.to_bytes(8, "big")
+
+
+def decision_of(item: Item) -> dict[str, Any]:
+    """Returns the decision of an item, as the contract's JSON object."""
+    _, position, id_, log_time, outcome, _, _ = LEAF.unpack(item.leaf)
+    reasons, kinds = {number: reason for reason, number in OUTCOMES.items()}, {number: kind for kind, number in KINDS.items()}
+    conflicts = [{"state": _text(state), "kind": kinds[kind], "consumed_by": by.hex()} for state, kind, by in item.conflicts]
+    return {
+        "transaction_id": id_.hex(),
+        "position": position,
+        "outcome": "rejected" if outcome else "committed",
+        "reason": reasons[outcome],
+        "conflicts": conflicts,
+        "log_time": log_time,
+    }
+
+
+def _text(state: bytes) -> str:
+    return f"{state[:32].hex()}:{int.from_bytes(state[32:], 'big')}"

@@ -1,16 +1,16 @@
 """The leaves of decisions and the tree over them, by the contract and RFC 6962, section 2.1."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from hashlib import sha256
-from struct import Struct
 
 from tests.checkers.precedence import Decided
+from tests.checkers.records import LEAF, LEAF_PREFIX
 
 OUTCOMES = {None: 0, "input-conflict": 1, "reference-conflict": 2, "outside-time-window": 3}
 KINDS = {"input": 0, "reference": 1}
 TILE_WIDTH = 256
 HASH_OF_NOTHING = sha256(b"").digest()
-_LEAF = Struct(">19sQ32sqBI32s")
+LOST_PREFIX = b"notary/lost/v1\n"
 
 
 def conflict_bytes(decision: Decided) -> bytes:
@@ -26,8 +26,8 @@ def conflict_bytes(decision: Decided) -> bytes:
 def leaf_of(decision: Decided) -> bytes:
     """Returns the 104-byte leaf that a receipt of this decision proves."""
     conflicts = decision["conflicts"]
-    return _LEAF.pack(
-        b"notary/decision/v1\n",
+    return LEAF.pack(
+        LEAF_PREFIX,
         decision["position"],
         bytes.fromhex(decision["transaction_id"]),
         decision["log_time"],
@@ -38,10 +38,14 @@ def leaf_of(decision: Decided) -> bytes:
 
 
 class Tree:
-    """The tree of these leaves, at any size up to their number. Every hash is computed on demand, and cached."""
+    """The tree of these leaves, at any size up to their number. Every hash is computed on demand, and cached.
 
-    def __init__(self, leaves: Sequence[bytes]) -> None:
+    `hashes`: the leaf hashes at positions whose leaf nobody knows.
+    """
+
+    def __init__(self, leaves: Sequence[bytes], hashes: Mapping[int, bytes] | None = None) -> None:
         self._leaves = leaves
+        self._hashes = {} if hashes is None else hashes
         self._known: dict[tuple[int, int], bytes] = {}
 
     @property
@@ -59,7 +63,7 @@ class Tree:
         if found is None:
             count = end - start
             if count == 1:
-                found = sha256(b"\x00" + self._leaves[start]).digest()
+                found = self._hashes.get(start) or sha256(b"\x00" + self._leaves[start]).digest()
             else:
                 middle = start + (1 << (count - 1).bit_length() - 1)
                 found = sha256(b"\x01" + self.over(start, middle) + self.over(middle, end)).digest()

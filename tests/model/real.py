@@ -1,7 +1,8 @@
 """The logs of the model's histories as real records, read by the real joiner and index (R11).
 
 `check_real` translates the log of a finished history record by record. After each one the real reader must have as many records in effect
-as the model's reader, and at the end the same decisions, consumed and reserved states.
+as the model's reader, and at the end the same decisions, consumed and reserved states. The independent replay of the whole log
+(`tests.checkers`) must have them too.
 """
 
 import json
@@ -26,6 +27,8 @@ from ordering.records import (
 from ordering.salvage import Decided, Hashed, Item, Lost
 from ordering.signatures import SigningKey, endorse_key, sign_fill, sign_record, sign_seal
 from payload import decode_submission, encode_batch
+from tests.checkers.indexes import violations
+from tests.checkers.replay import Streams, replay
 from tests.joiner.history import KEY, NOTARY, OWNER, PARTY, T0, History, nonce, signing_key
 from tests.joiner.salvaged import Whole, item_of
 from tests.model import log as model
@@ -199,8 +202,34 @@ class Real:
             if (None if consumed is None else consumed.by_hash) != (None if by is None else self.tags[by]):
                 raise Broken(f"R state {number} has another consumer")
         index.leaves_at(0, index.position_next)
+        self.replay(reader)
         if reader.joiner.suspicions.open and not self.model.suspected:
             raise Broken("R the real reader alone is suspected")
+
+    def replay(self, reader: Whole) -> None:
+        """Raises `Broken` unless the independent replay of the log has the reader's history, log state and rows."""
+        replayed, joiner = replay(self.history.streams), reader.joiner
+        state = joiner.log_state
+        assert state is not None
+        items = 0 if replayed.salvage is None else len(replayed.salvage[1])
+        mine = replayed.seen, replayed.history, replayed.log_time, replayed.keys[-1], replayed.sealed, replayed.trimmed, replayed.settled
+        view = joiner.history.view
+        theirs = view.seen, view.history, joiner.log_time_ms, state.key, state.sealed, state.trimmed, state.settled
+        if mine != theirs or items != len(joiner.snapshot().items):
+            raise Broken(f"R the independent replay differs: {mine} with {items} items, not {theirs}")
+        if (replayed.ended_by == "hole") != (joiner.hole is not None):
+            raise Broken(f"R the independent replay ended by {replayed.ended_by}")
+        if wrong := violations(reader.index.contents(), replayed):
+            raise Broken(f"R the index is not that of the independent replay: {wrong[0]}")
+
+
+def salvaged_log(seed: int) -> Streams:
+    """Returns the log of the model's history of that seed, in real records."""
+    world = World(seed)
+    world.run_all()
+    real = Real(world, seed)
+    real.run()
+    return real.history.streams
 
 
 def check_real(seed: int) -> World:

@@ -11,18 +11,19 @@ from spark_join.order.effects import AppliedRecord, Effects
 from spark_join.order.identity import Identity, identity_of
 from spark_join.order.ordering_records import SCHEMA, Fields, read
 from tests.checkers.records import View
-from tests.checkers.replay import ORDERING, Applied, Replayed, Seen, Streams, Why
+from tests.checkers.replay import ORDERING, Applied, Replayed, Seen, Streams, Why, replay
 from tests.checkers.signed_log import T0, SignedLog
 from tests.checkers.test_replay import worked_log
+from tests.model.real import salvaged_log
 from tests.spark.random_logs import DAY_MS, random_log
 
 VECTORS = json.loads((Path(__file__).parents[1] / "vectors.json").read_text())["log"]
 
 
-def _row(identity: Identity, offset: int, at_ms: int, value: bytes, mark: int | None) -> Fields:
+def _row(identity: Identity, offset: int, at_ms: int, value: bytes) -> Fields:
     fields = read(value)
     signed = identity.has_signed(fields["kind"], offset, value)
-    head = {"offset": offset, "append_time_ms": at_ms, "signed": signed, "value_hash": sha256(value).digest(), "mark": mark}
+    head = {"offset": offset, "append_time_ms": at_ms, "signed": signed, "value_hash": sha256(value).digest(), "mark": None, "sealed": None}
     return dict.fromkeys(SCHEMA.names) | fields | head
 
 
@@ -44,22 +45,25 @@ def _rows(streams: Streams) -> tuple[Identity, list[Fields]]:
     identity = _identity([record.value for record in streams[ORDERING]])
     rows = []
     for record in streams[ORDERING]:
-        row = _row(identity, record.offset, record.append_time_ms, record.value or b"", None)
+        row = _row(identity, record.offset, record.append_time_ms, record.value or b"")
         if row["kind"] == "entry":
-            row["mark"] = _mark(streams, identity, row)
+            row["mark"], row["sealed"] = _mark(streams, identity, row)
         rows.append(row)
     return identity, rows
 
 
-def _mark(streams: Streams, identity: Identity, row: Fields) -> int | None:
+def _mark(streams: Streams, identity: Identity, row: Fields) -> tuple[int | None, bool]:
+    """Returns the mark of an entry's first payload or fill, and whether a seal comes before it."""
     key, partition = row["incarnation"] + row["sequence"], row["partition"]
+    sealed = False
     for record in streams.get(partition, []):
         if record.key == key and record.value is not None:
             if sha256(record.value).digest() == row["payload_hash"]:
-                return 1
+                return 1, sealed
             if identity.is_fill(record.value, row["offset"], partition, key, row["payload_hash"]):
-                return 0
-    return None
+                return 0, sealed
+            sealed = sealed or identity.is_seal(record.value, partition, key, row["payload_hash"])
+    return None, sealed
 
 
 def test_every_vector_has_its_effect() -> None:
@@ -129,6 +133,21 @@ def test_random_logs_have_the_effects_of_the_replay(seed: int) -> None:
         assert later[0].effect
         assert _carried(Effects(identity, effects.at_hole)) == _expected(replayed)
         assert "foreign" not in [each.view for each in later if each.expected and "at most" in each.expected]
+
+
+@pytest.mark.parametrize("first", range(1, 61, 20))
+def test_salvages_have_the_effects_of_the_replay(first: int) -> None:
+    """In the model's histories of disasters and salvages each record's effect, view and history are the replay's (R11)."""
+    for seed in range(first, first + 20):
+        streams = salvaged_log(seed)
+        replayed = replay(streams)
+        identity, rows = _rows(streams)
+        effects = Effects(identity, b"")
+        applied = [effects.apply(row) for row in rows[: len(replayed.records)]]
+        assert [_found(each) for each in applied] == [_effect_of(each) for each in replayed.records], seed
+        assert _carried(effects) == _expected(replayed), seed
+        assert (effects.carry.sealed, effects.carry.trimmed) == (replayed.sealed, replayed.trimmed), seed
+        assert sum(each.salvaged or 0 for each in applied) == replayed.salvaged, seed
 
 
 def test_random_logs_meet_everything() -> None:

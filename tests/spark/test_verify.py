@@ -53,9 +53,9 @@ def _found(verified: Verified) -> list[tuple[str, int | None, int]]:
     return sorted([(row.type, row.position, row.offset) for row in rows], key=str)
 
 
-def _hold(verified: Verified, replayed: Replayed) -> None:
-    """Check that every decision, member for member, and the root are the replay's."""
-    found = [
+def found_decisions(verified: Verified) -> list[dict[str, Any]]:
+    """Returns the decisions on requests as the contract's JSON objects, by position."""
+    return [
         {
             "transaction_id": bytes(row.id).hex(),
             "position": row.position,
@@ -73,7 +73,11 @@ def _hold(verified: Verified, replayed: Replayed) -> None:
         }
         for row in verified.decisions.orderBy("position").collect()
     ]
-    assert found == replayed.decisions
+
+
+def _hold(verified: Verified, replayed: Replayed) -> None:
+    """Check that every decision, member for member, and the root are the replay's."""
+    assert found_decisions(verified) == replayed.decisions
     assert verified.root == replayed.root(len(replayed.decisions))
 
 

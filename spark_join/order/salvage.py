@@ -1,0 +1,208 @@
+"""Decisions that a salvage restores (R11; docs/formats.md, Salvage): decodes its items, and places them among the requests.
+
+`effects` finds the steps that take effect. It believes the owner's positions and roots: an exact view says that the owner has read the same
+records. Later stages check what the owner has stated: positions here, roots in `tree`, and states and ids in `wrong_items`.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from functools import reduce
+from hashlib import sha256
+from itertools import pairwise
+from struct import Struct
+from typing import Any, Final
+
+import msgspec
+import pyarrow as pa
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+
+from spark_join.constants import CONFLICT_BYTES, HASH_BYTES, LEAF_PREFIX, LOST_PREFIX, OUTCOMES, SIGNATURE_BYTES, STATE_BYTES
+from spark_join.engine.columns import sha256 as hash_of
+from spark_join.violations import LOG, render_hex, render_state, violations
+
+_STEP_BYTES: Final = 2 + 32 + 8 + 32 + 1
+"""Bytes of an ordering record before the rest of its step: version, kind, public key, view, step."""
+_FIRST = Struct(">QI")
+_COUNT = Struct(">I")
+_LEAF = Struct(">19sQ32sqBI32s")
+DECISION, HASH, LOST = "decisions", "hashes", "lost"
+"""The three forms of an item."""
+_CONFLICT = "struct<state: binary, kind: int, consumed_by: binary>"
+_ITEM = (
+    "done bigint, ordinal bigint, form string, hash binary, id binary, log_time_ms bigint, outcome int,"
+    f" conflicts array<{_CONFLICT}>, inputs array<binary>"
+)
+Item = dict[str, Any]
+
+
+class Malformed(Exception):
+    """Raised for items that break a rule of docs/formats.md."""
+
+
+class Salvage(msgspec.Struct, frozen=True):
+    """A `begin` or a `done` that takes effect."""
+
+    offset: int
+    position: int
+    """The position of its first item, as its `begin` states it"""
+    begin: int
+    """The offset of that `begin`"""
+    items: int
+    """The number of positions that take effect here; 0 for a `begin`"""
+
+
+def read_items(rest: bytes) -> list[Item]:
+    """Decodes the rest of an `items` record. Raises `Malformed`, or an error of `struct`."""
+    first, count = _FIRST.unpack_from(rest)
+    at = _FIRST.size
+    found: list[Item] = []
+    while at < len(rest) and len(found) < count:
+        item, at = _item(rest, at, first + len(found))
+        found.append(item)
+    _demand(count > 0 and len(found) == count and at == len(rest) and first + count <= 1 << 64)
+    return found
+
+
+def _item(rest: bytes, at: int, position: int) -> tuple[Item, int]:
+    empty: Item = {"id": None, "log_time_ms": None, "outcome": None, "conflicts": [], "inputs": []}
+    form, at = rest[at], at + 1
+    if form == 1:
+        hash_ = rest[at : at + HASH_BYTES]
+        _demand(len(hash_) == HASH_BYTES)
+        return {"form": HASH, "hash": hash_, **empty}, at + HASH_BYTES
+    if form == 2:
+        return {"form": LOST, "hash": _hash(LOST_PREFIX + position.to_bytes(8, "big")), **empty}, at
+    _demand(form == 0)
+    prefix, stands, id_, log_time_ms, outcome, count, digest = _LEAF.unpack_from(rest, at)
+    hash_ = _hash(rest[at : at + _LEAF.size])
+    at += _LEAF.size
+    _demand(prefix == LEAF_PREFIX and stands == position and outcome in OUTCOMES and (count > 0) == (outcome in (1, 2)))
+    met = _pieces(rest, at, count, CONFLICT_BYTES)
+    at += count * CONFLICT_BYTES
+    _demand(sha256(b"".join(met)).digest() == digest)
+    conflicts = [{"state": each[:STATE_BYTES], "kind": each[STATE_BYTES], "consumed_by": each[STATE_BYTES + 1 :]} for each in met]
+    _demand(all(each["kind"] == outcome - 1 for each in conflicts))
+    (number,) = _COUNT.unpack_from(rest, at)
+    inputs = _pieces(rest, at + _COUNT.size, number, STATE_BYTES)
+    _demand(not (number and outcome) and _ascend(inputs) and _ascend([each[:STATE_BYTES] for each in met]))
+    item = {"form": DECISION, "hash": hash_, "id": id_, "log_time_ms": log_time_ms, "outcome": outcome}
+    return {**item, "conflicts": conflicts, "inputs": inputs}, at + _COUNT.size + number * STATE_BYTES
+
+
+def _hash(leaf: bytes) -> bytes:
+    return sha256(b"\x00" + leaf).digest()
+
+
+def _pieces(rest: bytes, at: int, count: int, length: int) -> list[bytes]:
+    _demand(at + count * length <= len(rest))
+    return [rest[start : start + length] for start in range(at, at + count * length, length)]
+
+
+def _ascend(states: Sequence[bytes]) -> bool:
+    return all(before < after for before, after in pairwise(states))
+
+
+def _demand(condition: bool) -> None:
+    if not condition:
+        raise Malformed
+
+
+def salvages(records: DataFrame) -> list[Salvage]:
+    """Returns each `begin` and `done` among the records of `effects` that takes effect, in order. The owner signs few."""
+    steps = records.where(F.col("effect") & F.col("kind").isin("salvage-begin", "salvage-done"))
+    rows = steps.select("offset", "salvage_position", "salvage_begin", "salvaged").orderBy("offset").collect()
+    return [Salvage(row.offset, int.from_bytes(row.salvage_position, "big"), row.salvage_begin, row.salvaged) for row in rows]
+
+
+def restored(ordering: DataFrame, records: DataFrame, found: Sequence[Salvage]) -> DataFrame | None:
+    """Returns the items that take effect (`_ITEM`; `done` is the offset of their `done`, `ordinal` counts from 0); None if there are none.
+
+    `ordering` are the ordering records with their values, `records` the same after `effects`.
+    """
+    dones = [(each.begin, each.offset, each.position) for each in found if each.items]
+    if not dones:
+        return None
+    of = ordering.sparkSession.createDataFrame(dones, "begin bigint, done bigint, position decimal(20,0)")
+    steps = records.where(F.col("effect") & (F.col("kind") == "salvage-items")).select("offset")
+    in_effect = steps.join(F.broadcast(of), (F.col("offset") > F.col("begin")) & (F.col("offset") < F.col("done")))
+    values = ordering.select("offset", "value").join(in_effect, "offset")
+    return values.select("done", F.col("position").cast("string").alias("position"), "value").mapInArrow(_decoded, _ITEM)
+
+
+def _decoded(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    conflict = pa.struct([("state", pa.binary()), ("kind", pa.int32()), ("consumed_by", pa.binary())])
+    schema = pa.schema(
+        [
+            ("done", pa.int64()),
+            ("ordinal", pa.int64()),
+            ("form", pa.string()),
+            ("hash", pa.binary()),
+            ("id", pa.binary()),
+            ("log_time_ms", pa.int64()),
+            ("outcome", pa.int32()),
+            ("conflicts", pa.list_(conflict)),
+            ("inputs", pa.list_(pa.binary())),
+        ]
+    )
+    for batch in batches:
+        for row in batch.to_pylist():
+            rest = row["value"][_STEP_BYTES:-SIGNATURE_BYTES]
+            ordinal = _FIRST.unpack_from(rest)[0] - int(row["position"])
+            items = [{"done": row["done"], "ordinal": ordinal + at, **item} for at, item in enumerate(read_items(rest))]
+            yield pa.RecordBatch.from_pylist(items, schema)
+
+
+def placed(items: DataFrame, starts: dict[int, int]) -> DataFrame:
+    """Returns `items` (from `restored`) with `position`; `starts` has the position of the first item of each `done`, by its offset."""
+    of = items.sparkSession.createDataFrame(list(starts.items()), "done bigint, start bigint")
+    placed_ = items.join(F.broadcast(of), "done").withColumn("position", F.col("start") + F.col("ordinal"))
+    return placed_.withColumnRenamed("done", "offset").drop("start", "ordinal")
+
+
+def claims(items: DataFrame) -> DataFrame:
+    """Returns state, consumed_by, position and offset of each state that salvaged decisions consume, or show as consumed (`placed`)."""
+    own = F.transform("inputs", lambda state: F.struct(state.alias("state"), hash_of(F.col("id")).alias("consumed_by")))
+    cited = F.transform("conflicts", lambda met: F.struct(met["state"].alias("state"), met["consumed_by"].alias("consumed_by")))
+    return items.select("position", "offset", F.explode(F.concat(own, cited)).alias("claim")).select("position", "offset", "claim.*")
+
+
+def wrong_begins(found: Sequence[Salvage], starts: dict[int, int]) -> list[tuple[object, ...]]:
+    """Returns a violation for each `begin` at another position than the decisions before it reach."""
+    return [
+        ("salvage-mismatch", starts[each.offset], each.offset, None, f"position {each.position}", f"{starts[each.offset]}", LOG, None, None)
+        for each in found
+        if not each.items and each.offset == each.begin and each.position != starts[each.offset]
+    ]
+
+
+def wrong_items(items: DataFrame, requests: DataFrame, consumed: Sequence[DataFrame], ids: DataFrame) -> DataFrame:
+    """Returns violations for salvaged decisions that spend a state twice, or decide a transaction twice.
+
+    `consumed` are all other states that are consumed, in frames of state and consumed_by; `ids` those that an earlier state has decided.
+    """
+    mine = claims(items)
+    others = reduce(DataFrame.union, [mine.select("state", "consumed_by"), *consumed]).withColumnRenamed("consumed_by", "other")
+    met = mine.join(others, "state").where(F.col("consumed_by") != F.col("other"))
+    spent = met.groupBy("position", "offset", "state", "consumed_by").agg(F.min("other").alias("other"))
+    by = F.lit(" consumed by ")
+    twice = violations(
+        spent,
+        F.lit("salvage-mismatch"),
+        position=F.col("position"),
+        offset=F.col("offset"),
+        found=F.concat(render_state(F.col("state")), by, render_hex(F.col("consumed_by"))),
+        expected=F.concat(render_state(F.col("state")), by, render_hex(F.col("other"))),
+    )
+    known = items.where(F.col("id").isNotNull()).select("id", "position", "offset")
+    all_of_them = known.select("id").union(requests.select("id")).union(ids.select("id"))
+    again = all_of_them.groupBy("id").count().where("count > 1").join(known, "id")
+    decided = violations(
+        again,
+        F.lit("salvage-mismatch"),
+        position=F.col("position"),
+        offset=F.col("offset"),
+        id_=F.lower(F.hex("id")),
+        found=F.lit("a transaction that has another position too"),
+        expected=F.lit("each transaction once"),
+    )
+    return twice.unionByName(decided)
