@@ -164,6 +164,8 @@ class Reader:
 
     def apply_worker(self, time: int, record: Record) -> bool:
         body = record.body
+        if record.view is not None and self.compare(record.view) is False:
+            self.suspected = True  # also by a record that does not count: its writer knew another history
         if record.kind == "entry":
             incarnation, sequence, partition, hash_, _ids = body
             if incarnation not in self.lives or self.is_past(incarnation, sequence):
@@ -172,8 +174,6 @@ class Reader:
             if found is None:
                 self.hole = partition, (incarnation, sequence), hash_
                 return False
-        if record.view is not None and self.compare(record.view) is False:
-            self.suspected = True
         if record.kind == "entry":
             self.apply_entry(time, record, *found)
         elif record.kind == "register" and body[0] not in self.nonces:
