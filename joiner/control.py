@@ -53,6 +53,8 @@ class LogState(msgspec.Struct, frozen=True):
     """True from a sealed entry or the begin of a salvage on, until its done: no record of a worker counts (R11)."""
     salvage: tuple[int, int] | None = None
     """In an open salvage: the position of its first item, and the position after the last one."""
+    salvages: tuple[tuple[int, int, int], ...] = ()
+    """Per salvage that took effect: its first position, the position after its last one, and the number of its key among `keys`."""
     trimmed: int = 0
     """The position in the last trim record that took effect."""
 
@@ -109,7 +111,8 @@ class LogState(msgspec.Struct, frozen=True):
             case SalvageDone():
                 if self.salvage is None or self.salvage[1] != record.tree_size or (tree and tree.root_with(items) != record.root):
                     return None
-                return msgspec.structs.replace(self, sealed=False, salvage=None, settled=seen)
+                salvages = (*self.salvages, (*self.salvage, len(self.keys) - 1))
+                return msgspec.structs.replace(self, sealed=False, salvage=None, settled=seen, salvages=salvages)
 
     def with_trim(self, record: Trim, tree: SalvageTree | None) -> "LogState | None":
         """Returns the state after a trim record, or None if it does not take effect. Its view is the reader's own, also an older one.

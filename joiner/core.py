@@ -837,7 +837,7 @@ class Joiner:
         """Carry out a step of a salvage that took effect."""
         match record:
             case SalvageBegin():
-                self._drop_items(ready)
+                assert not self._items  # the key record before it has dropped those of another attempt
             case SalvageItems():
                 ready.items = record
                 self._items += record.items

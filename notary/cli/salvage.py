@@ -208,6 +208,8 @@ class _Salvage:
             sent += len(some)
             self._progress("items", sent, len(choice.items))
         self._progress.end()
+        if log.joiner.snapshot().items != choice.items:
+            return None  # a rival's items stand where ours were. A reader without a tree would believe our root
         replace_file(self._goal_file, f"{choice.end} {choice.root.hex()}".encode())
         done = SalvageDone(new.public_key, log.joiner.history.view, choice.end, choice.root)
         outcome = await log.append(done, signer)

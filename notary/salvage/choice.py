@@ -70,7 +70,7 @@ def choose(log: KeptLog, indexes: Sequence[Survivor], receipts: Sequence[Receipt
         known.take_all(index.items(first, index.tree.size), index.name)
     gaps = log.gaps()
     lost_before = [position for position, item in gaps.items() if isinstance(item, Lost)]
-    beyond = compare_receipts(largest, receipts, {*lost_before, *known.lost()})
+    beyond = compare_receipts(largest, receipts, {*lost_before, *known.lost()}, _lost_before(log, lost_before))
     _check_finality([position for position, item in gaps.items() if isinstance(item, Hashed)], indexes, receipts)
     for receipt in receipts:
         known.take_receipt(receipt)
@@ -85,13 +85,22 @@ def choose(log: KeptLog, indexes: Sequence[Survivor], receipts: Sequence[Receipt
         )
     items = [known.items.get(position, _LOST) for position in range(first, end)]
     names = [known.names.get(position, "") for position in range(first, end)]
-    check_past(log, items, names)
+    check_past(log, items, names, indexes)
     lost_now = [position for position, item in enumerate(items, first) if isinstance(item, Lost)]
     root, forked = _roots(log, items, receipts)
     return Choice(first, tuple(items), tuple(names), root, min([*lost_before, *lost_now, end]), tuple(forked))
 
 
 _LOST: Final = Lost()
+
+
+def _lost_before(log: KeptLog, lost: Sequence[int]) -> dict[bytes, list[int]]:
+    """Returns, by key, those positions that a salvage had declared lost before the key was in force, or with it.
+
+    No worker has the key of a salvage before its done, so such a key signs only trees with the lost leaves.
+    """
+    declared = {place: number for first, end, number in log.salvages for place in lost if first <= place < end}
+    return {key: [place for place, under in declared.items() if under <= number] for number, key in enumerate(log.keys)}
 
 
 class _Known:

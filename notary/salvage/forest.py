@@ -5,7 +5,7 @@ receipts are compared with the largest index; those beyond it with each other, a
 """
 
 from bisect import bisect_left
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from functools import lru_cache
 from itertools import groupby
 from operator import itemgetter
@@ -72,20 +72,24 @@ def nodes_of(receipt: Receipt) -> dict[Span, bytes]:
     return found
 
 
-def compare_receipts(largest: Witness, receipts: Sequence[Receipt], declared_lost: Collection[int]) -> Nodes:
+def compare_receipts(
+    largest: Witness, receipts: Sequence[Receipt], declared_lost: Collection[int], lost_before: Mapping[bytes, Collection[int]]
+) -> Nodes:
     """Raise `ChoiceRefused` for a node with two hashes. Returns the nodes that receipts show beyond the largest index.
 
     A receipt from before an earlier salvage has other nodes above a position that this salvage declared lost, and is right. So its leaf is
-    compared, and those of its nodes that cover no lost position.
+    compared, and those of its nodes that cover no such position. `lost_before`: by key that signed receipts, the positions that a salvage
+    of the kept log had declared lost before that key was in force, or with it. Trees under that key have the lost leaves there.
     """
     tree = largest.tree
     over = lru_cache(1 << 16)(tree.over)
     beside = {place for place in map(_lost_beside, receipts) if place is not None}
-    lost = sorted(beside.union(declared_lost))
+    lost_of = {key: sorted(beside.union(declared_lost).difference(lost_before.get(key, ()))) for key in {one.key for one in receipts}}
     beyond: Nodes = {}
     for receipt in receipts:
         if receipt.size <= tree.size and over(0, receipt.size) == receipt.root:
             continue  # the proof leads to this root, so all its nodes are the tree's
+        lost = lost_of[receipt.key]
         for (low, high), value in nodes_of(receipt).items():
             if (low, high) != (receipt.position, receipt.position + 1) and bisect_left(lost, low) < bisect_left(lost, high):
                 continue

@@ -5,6 +5,7 @@ An index that a worker has open is read as of one moment. A snapshot is restored
 
 import contextlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from hashlib import sha256
 from itertools import islice
 from pathlib import Path
 from typing import Final
@@ -48,6 +49,15 @@ class StoredIndex:
             if row is None:
                 raise CorruptRecord(f"it has no position {position}")
             return rows.undecided_of(row) is None
+
+    def states(self) -> Iterator[tuple[StateRef, bytes]]:
+        """Yields every consumed or reserved state, with the SHA-256 of its consumer's transaction id."""
+        with _sound(self.name):
+            for number, (state, row) in enumerate(self._view.rows_of(STATES)):
+                consumer, position = rows.state_of(row)
+                yield state, consumer if position == rows.RESERVED else sha256(consumer).digest()
+                if not number % 100_000:
+                    self._progress("states of the index compared", number, None)
 
     def items(self, first: int, end: int) -> Iterator[Item]:
         """Yields the items of these positions. Raises `SourceRefused` where a row is not the leaf of the tree."""

@@ -45,10 +45,21 @@ class KeptIndex:
         """Log time at the end."""
         return self._index.log_time_ms
 
+    @property
+    def keys(self) -> Sequence[bytes]:
+        """Every key of the notary that has been in force, in order."""
+        state = self.state().log_state
+        return () if state is None else state.keys
+
+    @property
+    def salvages(self) -> Sequence[tuple[int, int, int]]:
+        """Per salvage: its first position, the position after its last one, and the number of its key among `keys`."""
+        state = self.state().log_state
+        return () if state is None else state.salvages
+
     def gaps(self) -> Mapping[int, Item]:
         """Returns the positions without a decision, which an earlier salvage left."""
-        state = self.state().log_state
-        if state is None or len(state.keys) == 1:
+        if len(self.keys) < 2:
             return {}  # every salvage begins with a new key
         return self._index.undecided()
 

@@ -6,9 +6,10 @@ each other.
 
 from collections.abc import Sequence
 from hashlib import sha256
+from itertools import islice
 from typing import Final
 
-from notary.salvage.statements import THE_LOG, ChoiceRefused, KeptLog
+from notary.salvage.statements import THE_LOG, ChoiceRefused, KeptLog, Survivor
 from ordering.ids import STATE_REF_BYTES, StateRef, TransactionId, format_state
 from ordering.salvage import CONFLICT_BYTES, Decided, Item
 
@@ -16,12 +17,15 @@ AT_ONCE: Final = 1_000
 """The items whose ids and states are looked up in the log together."""
 
 
-def check_past(log: KeptLog, items: Sequence[Item], names: Sequence[str]) -> None:
+def check_past(log: KeptLog, items: Sequence[Item], names: Sequence[str], indexes: Sequence[Survivor]) -> None:
     """Go through the items as a notary that decides them. Raises `ChoiceRefused` for the first that it cannot have decided.
 
-    `names`: the source of each item.
+    `names`: the source of each item. The consumed states of the indexes must be those that this notary then has.
     """
-    _Past(log).take(items, names)
+    past = _Past(log)
+    past.take(items, names)
+    for index in indexes:
+        past.compare(index)
 
 
 class _Past:
@@ -48,6 +52,24 @@ class _Past:
                 else:
                     self._has_gap = True
                 position += 1
+
+    def compare(self, index: Survivor) -> None:
+        """Raise `ChoiceRefused` for a state that the index shows as consumed by a transaction that did not consume it.
+
+        The leaf of a decision does not hold its states. So an index with the right leaves may have rows of states that do not fit them.
+        """
+        found = index.states()
+        while some := list(islice(found, AT_ONCE)):
+            there = self._log.consumed([state for state, _ in some if state not in self._consumed])
+            for state, shown in some:
+                consumer = self._consumed[state][0] if state in self._consumed else there.get(state)
+                if consumer != shown:
+                    why = "consumed by another transaction" if consumer else "consumed by none"
+                    raise ChoiceRefused(
+                        self._log.tree.size,
+                        f"the index shows the state {format_state(state)}, which its decisions have as {why}",
+                        [index.name],
+                    )
 
     def _look_up(self, items: Sequence[Decided]) -> None:
         """Take from the log what it knows of the ids and states of these items."""

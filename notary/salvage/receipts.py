@@ -6,13 +6,14 @@ and `POST /v1/submissions` return them; requests are as `notary submit` reads th
 
 import json
 from collections.abc import Iterator, Sequence
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, Final
 
 import msgspec
 
 from notary.decision import ROW_HEAD_BYTES, leaf, to_row
-from notary.receipts.note import VerifierKey
+from notary.receipts.note import VerifierKey, open_note
 from notary.receipts.proof import proof_of
 from notary.receipts.refusal import NotVerified
 from notary.salvage.statements import COMMITTED, Receipt, SourceRefused
@@ -55,8 +56,15 @@ def _verified(
             raise SourceRefused(f"the receipt {name} does not verify: {problem}. Leave it out") from None
         inputs = requests.get(decision.transaction_id) if decision.outcome == COMMITTED else ()
         item = Decided(leaf(decision), to_row(decision)[ROW_HEAD_BYTES:], inputs or ())
-        hashes = proof_of(receipt).hashes
-        yield Receipt(name, decision.position, item, checkpoint.size, checkpoint.root, hashes, with_inputs=inputs is not None)
+        proof = proof_of(receipt)
+        key = _signer(proof.checkpoint, tuple(trusted))
+        yield Receipt(name, decision.position, item, checkpoint.size, checkpoint.root, proof.hashes, key, with_inputs=inputs is not None)
+
+
+@lru_cache(1024)
+def _signer(note: str, trusted: tuple[VerifierKey, ...]) -> bytes:
+    """Returns the public key that signed a checkpoint, which was verified; the receipts of one answer share it."""
+    return open_note(note, trusted, "malformed-checkpoint")[1][0].public_key
 
 
 def _values(folder: Path) -> Iterator[tuple[str, dict[str, Any]]]:

@@ -56,6 +56,10 @@ class Survivor(Witness, Protocol):
         """Yields the items of the positions from `first` up to `end`, each decision with the states that it consumed."""
         ...
 
+    def states(self) -> Iterator[tuple[StateRef, bytes]]:
+        """Yields every consumed or reserved state, with the SHA-256 of its consumer's transaction id."""
+        ...
+
     def has_decided(self, position: int) -> bool:
         """Returns False for a position whose decision it does not know, since an earlier salvage; the position is below its size."""
         ...
@@ -67,6 +71,16 @@ class KeptLog(Witness, Protocol):
     @property
     def log_time_ms(self) -> int:
         """Log time at its end."""
+        ...
+
+    @property
+    def keys(self) -> Sequence[bytes]:
+        """Every key of the notary that has been in force, in order."""
+        ...
+
+    @property
+    def salvages(self) -> Sequence[tuple[int, int, int]]:
+        """Per salvage: its first position, the position after its last one, and the number of its key among `keys`."""
         ...
 
     def gaps(self) -> Mapping[int, Item]:
@@ -97,6 +111,8 @@ class Receipt(msgspec.Struct, frozen=True):
     root: bytes
     hashes: tuple[bytes, ...]
     """The inclusion proof, from the leaf up."""
+    key: bytes
+    """The notary's public key that signed the checkpoint."""
     with_inputs: bool
     """False for a committed transaction without its request: the states that it consumed are unknown."""
 

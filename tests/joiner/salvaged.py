@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Protocol
 
 import msgspec
 
@@ -16,10 +17,19 @@ from tests.joiner.history import NOTARY, History, signing_key
 from tests.simulation.disk import SimulatedDisk, SimulatedStore
 
 
+class Log(Protocol):
+    """The records of a log, by topic-partition."""
+
+    @property
+    def streams(self) -> dict[int, list[Record]]:
+        """Returns the records of each topic-partition."""
+        ...
+
+
 class Whole:
     """A joiner and its index, on a disk that outlives them."""
 
-    def __init__(self, history: History, disk: SimulatedDisk | None = None) -> None:
+    def __init__(self, history: Log, disk: SimulatedDisk | None = None) -> None:
         self.history, self.disk = history, disk or SimulatedDisk("salvage")
         store = SimulatedStore(self.disk, lambda step: None)
         self.index = Index.over(store, Path("index"), notary_name=NOTARY, log_identity="L", worker_name="reader")

@@ -2,7 +2,7 @@
 
 P1 a decision that a survivor holds is decided the same after the salvage.
 P2 no receipt of a survivor is contradicted: its leaf stands at its position; an old checkpoint keeps its root unless a position below it
-   is lost; no such position is used again.
+   is lost since it was signed (for keys of the kept log); no such position is used again.
 P3 a state that a survivor knows as consumed is never consumed by another transaction.
 P4 all workers, at any speed and from any snapshot, and an independent replay get the same leaves and roots.
 P5 sources that disagree are refused: whatever was accepted is honoured whole (P1 to P3), and who agrees is never refused (L).
@@ -54,7 +54,8 @@ def check_held(world: "World", reader: Reader, planned: Plan) -> None:
         same = root(reader.hashes[: one.size]) == one.root
         if not same and one.size <= planned.whole_to:
             raise Broken(f"P2 {one.name}: the root of {one.size} is another, and none was to be")
-        if not same and not any(item.is_lost and world.lost_in[n] > one.side for n, item in enumerate(reader.leaves[: one.size])):
+        since = any(item.is_lost and world.lost_in[n] > one.side for n, item in enumerate(reader.leaves[: one.size]))
+        if not same and not since and one.key in reader.keys:
             raise Broken(f"P2 {one.name}: the root of {one.size} is another, and nothing was lost since")
 
 

@@ -24,6 +24,8 @@ class Receipt(NamedTuple):
     size: int
     root: bytes
     proof: tuple[bytes, ...]
+    key: str
+    """The notary's key that signed the checkpoint."""
     side: int = 0
     """The number of salvages done before it was issued. For the checks: a plan does not look at it."""
 
@@ -34,7 +36,6 @@ class Index(NamedTuple):
     name: str
     leaves: tuple[Item, ...]
     spent: tuple[tuple[int, str], ...]
-    keys: frozenset[str]
 
 
 class Refused(Exception):
@@ -64,9 +65,9 @@ class _Tree:
         self._derived: dict[tuple[int, int], tuple[bytes, str] | None] = {}
         self._merges = merges
 
-    def show(self, place: tuple[int, int], value: bytes, name: str) -> None:
-        """Take a node of a proof."""
-        if not self._lost.intersection(range(*place)):
+    def show(self, place: tuple[int, int], value: bytes, name: str, lost_before: set[int]) -> None:
+        """Take a node of a proof. `lost_before`: the positions that were declared lost when it was signed."""
+        if not (self._lost - lost_before).intersection(range(*place)):
             self.state(place, value, name)
 
     def state(self, place: tuple[int, int], value: bytes, name: str) -> None:
@@ -123,8 +124,10 @@ def plan(log: Reader, survivors: Iterable[Index | Receipt], broken: frozenset[st
         shown = nodes(decision.position, item.leaf(decision.position), source.proof, 0, source.size)
         if shown[0, source.size] != source.root:  # the signature of (size, root) is left out of the model
             raise Refused(decision.position, "a receipt does not verify", source.name)
+        number = log.keys.index(source.key) if source.key in log.keys and "keys are not compared" not in broken else -1
+        lost_before = {position for position, under in log.lost_under.items() if under <= number}
         for place, value in shown.items():
-            tree.show(place, value, source.name)
+            tree.show(place, value, source.name, lost_before)
         leaf(decision.position, item, source.name)
         end = max(end, decision.position + 1 if "positions are used again" in broken else source.size)
     tree.check()
@@ -146,7 +149,10 @@ def plan(log: Reader, survivors: Iterable[Index | Receipt], broken: frozenset[st
                 continue
         items.append(item)
     if "decisions are not compared" not in broken:
-        _fold(log, items, known)
+        spent = _fold(log, items, known)
+        for source in survivors:
+            if isinstance(source, Index) and any(spent.get(state) != consumer for state, consumer in source.spent):
+                raise Refused(log.size, "an index shows states as consumed that its decisions did not consume", source.name)
     return Plan(items, whole_to)
 
 
@@ -161,8 +167,8 @@ def _declared_lost(log: Reader, survivors: list[Index | Receipt]) -> set[int]:
     return lost
 
 
-def _fold(log: Reader, items: list[Item], known: dict[int, tuple[Item, str]]) -> None:
-    """Go through the decisions as a notary would have made them. Raises `Refused` where none would have."""
+def _fold(log: Reader, items: list[Item], known: dict[int, tuple[Item, str]]) -> dict[int, str]:
+    """Go through the decisions as a notary would have made them; returns the states consumed. Raises `Refused` where none would have."""
     ids = {decision.id: position for position, decision in enumerate(item.decision for item in log.leaves) if decision is not None}
     spent, cited, time, unknown = dict(log.spent), {}, log.time, any(item.decision is None for item in log.leaves)
     for position, item in enumerate(items, log.size):
@@ -184,3 +190,4 @@ def _fold(log: Reader, items: list[Item], known: dict[int, tuple[Item, str]]) ->
                 spent[state], cited[state] = consumer, name
             if spent.get(state) != consumer:
                 raise Refused(position, f"state {state} was not consumed like that", name, THE_LOG)
+    return spent

@@ -51,7 +51,8 @@ class Reader:
         self.buffer: dict[tuple[int, tuple[int, int]], list[tuple[int, Content]]] = defaultdict(list)
         self.lives: dict[int, tuple[str, int, bool]] = {}
         self.nonces: dict[int, int] = {}  # of registrations -> incarnation
-        self.key, self.keys = "k0", {"k0"}
+        self.key, self.keys = "k0", ["k0"]
+        self.lost_under: dict[int, int] = {}  # position -> the number, among `keys`, of the key under which a salvage declared it lost
         self.time = 0
         self.decided: dict[str, Decision] = {}
         self.spent: dict[int, str] = {}  # state -> tag of the transaction that consumed it, or that alone may consume it
@@ -68,7 +69,20 @@ class Reader:
     def persisted(self) -> "Reader":
         """Returns what a restart finds (R8): what was read and not applied is gone, and is read again."""
         other = copy.copy(self)
-        for name in ("hist", "joined_to", "lives", "nonces", "keys", "decided", "spent", "leaves", "hashes", "pending", "counted"):
+        for name in (
+            "hist",
+            "lost_under",
+            "joined_to",
+            "lives",
+            "nonces",
+            "keys",
+            "decided",
+            "spent",
+            "leaves",
+            "hashes",
+            "pending",
+            "counted",
+        ):
             setattr(other, name, copy.copy(getattr(self, name)))
         # Behind the last content that took effect, not where reading stood: what lies between may be another after a cut.
         other.read_to = [min(pair) for pair in zip(self.read_to, self.joined_to, strict=True)]
@@ -150,6 +164,8 @@ class Reader:
 
     def apply_worker(self, time: int, record: Record) -> bool:
         body = record.body
+        if record.view is not None and self.compare(record.view) is False:
+            self.suspected = True  # also by a record that does not count: its writer knew another history
         if record.kind == "entry":
             incarnation, sequence, partition, hash_, _ids = body
             if incarnation not in self.lives or self.is_past(incarnation, sequence):
@@ -158,8 +174,6 @@ class Reader:
             if found is None:
                 self.hole = partition, (incarnation, sequence), hash_
                 return False
-        if record.view is not None and self.compare(record.view) is False:
-            self.suspected = True
         if record.kind == "entry":
             self.apply_entry(time, record, *found)
         elif record.kind == "register" and body[0] not in self.nonces:
@@ -235,7 +249,7 @@ class Reader:
         kind, body = record.kind, record.body
         if kind == "key" and body[0] not in self.keys and body[1] == self.key:
             self.key = body[0]
-            self.keys.add(body[0])
+            self.keys.append(body[0])
             if self.sealed == "open" and "a key closes nothing" not in self.broken:
                 self.sealed, self.pending = "void", []
             self.take_effect(time, record)
@@ -276,6 +290,8 @@ class Reader:
             if self.has_tree and root(hashes) != body[1]:
                 return
             for item in self.pending:
+                if item.is_lost:
+                    self.lost_under[self.size] = len(self.keys) - 1
                 self.put(item)
             self.sealed, self.pending = "", []
             if "done leaves suspicions" not in self.broken:

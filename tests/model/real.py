@@ -32,7 +32,7 @@ from tests.checkers.replay import Streams, replay
 from tests.joiner.history import KEY, NOTARY, OWNER, PARTY, T0, History, nonce, signing_key
 from tests.joiner.salvaged import Whole, item_of
 from tests.model import log as model
-from tests.model.reader import Reader, tag
+from tests.model.reader import NAME_THE_KEY, Reader, tag
 from tests.model.traffic import Broken
 from tests.model.tree import root
 from tests.model.world import World
@@ -162,6 +162,7 @@ class Real:
         self.reader.read()
         self.note(0)
         for offset, (time, record) in enumerate(order[1:], 1):
+            self.probe(time, record)
             dynamic = record.kind in ("trim", "done")
             value = self.record(time, record) if dynamic else self.made.setdefault(record, self.record(time, record))
             self.history.put(ORDERING, None, value, at=T0 + time)
@@ -177,11 +178,35 @@ class Real:
         if again.all()[0:1] + again.all()[1:4] != self.reader.all()[0:1] + self.reader.all()[1:4]:
             raise Broken("R a reader that did not restart differs")
 
+    def probe(self, time: int, record: model.Record) -> None:
+        """Append records of the owner before the true one, each with one thing wrong: they must have no effect."""
+        if record.kind not in NAME_THE_KEY or record.view is None or self.model.hole is not None or self.draw.random() < 0.5:
+            return
+        older = max(0, self.model.seen - 1)
+        probes = [record._replace(signer=f"{model.OWNER} for {key}") for key in self.model.keys[-2:-1]]
+        if record.kind == "trim":
+            probes.append(record._replace(view=model.View(1, b"foreign")))
+        else:
+            probes.append(record._replace(view=model.View(older, self.model.hist[older])))
+        if record.kind == "items" and self.model.last_kind != "key":  # a begin without a new key
+            probes.append(model.Record("begin", (self.model.size,), f"{model.OWNER} for {self.model.key}", self.model.view))
+        elif record.kind == "done":
+            probes.append(record._replace(body=(record.body[0], b"another root"), view=self.model.view))
+        for one in probes:
+            before = self.model.view
+            self.history.put(ORDERING, None, self.record(time, one), at=T0 + time)
+            assert self.model.apply(time, one)
+            assert self.model.view == before
+            self.reader.read()
+            self.note(self.model.offset)
+
     def note(self, offset: int) -> None:
         view = self.reader.joiner.history.view
         if view.seen != self.model.seen + 1:
             raise Broken(f"R record {offset} takes effect in one of the two: {view.seen - 1} and {self.model.seen} in the model")
         self.views[self.model.hist[-1]] = view.history
+        if self.reader.joiner.suspicions.open and not self.model.suspected:
+            raise Broken(f"R after record {offset} the real reader alone is suspected")
 
     def compare(self, reader: Whole) -> None:
         """Raises `Broken` unless both readers decided alike."""
@@ -203,8 +228,6 @@ class Real:
                 raise Broken(f"R state {number} has another consumer")
         index.leaves_at(0, index.position_next)
         self.replay(reader)
-        if reader.joiner.suspicions.open and not self.model.suspected:
-            raise Broken("R the real reader alone is suspected")
 
     def replay(self, reader: Whole) -> None:
         """Raises `Broken` unless the independent replay of the log has the reader's history, log state and rows."""

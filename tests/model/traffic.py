@@ -42,6 +42,7 @@ class Traffic:
         self.snapshots: list[Reader] = []
         self.archived: list[int] | None = None
         self.mirrored = list(self.log.ends)
+        self.mirror_pace = self.draw.choice([0.14, 0.14, 0.01])  # a slow mirror lacks much
         self.forked = False
         self.attempts: set[str] = set()  # keys of the last salvage, a prime for each further attempt
         self.lost_in: dict[int, int] = {}  # position -> the salvage that declared it lost
@@ -110,9 +111,9 @@ class Traffic:
                 kept = self.snapshots[-2:]
                 self.snapshots = [one for one in self.snapshots if one in kept or self.reads_from(one)]
                 self.check_trim()
-        elif dice < 0.25:
+        elif dice < 0.11 + self.mirror_pace:
             self.mirrored = [self.draw.randint(old, new) for old, new in zip(self.mirrored, self.log.ends, strict=True)]
-        elif dice < 0.26:
+        elif dice > 0.99:
             self.rotate()
 
     def look_after(self) -> None:

@@ -102,4 +102,4 @@ class Worker:
         proof = tuple(path(decision.position, disk.hashes))
         whose = world.receipts if self.generation == world.generation else world.late
         name = f"receipt {world.tally['answers']} of {self.name}"
-        whose.append(Receipt(name, decision, world.requests[id_], disk.size, root(disk.hashes), proof, self.generation))
+        whose.append(Receipt(name, decision, world.requests[id_], disk.size, root(disk.hashes), proof, self.reader.key, self.generation))

@@ -62,9 +62,7 @@ class World(Traffic):
         self.wires = {
             place: deque((self.log if draw.random() < 0.7 else log, one) for log, one in wire) for place, wire in self.wires.items()
         }
-        self.sources = [
-            Index(f"{name} in round {self.generation}", tuple(r.leaves), tuple(r.spent.items()), frozenset(r.keys)) for name, r in survived
-        ]
+        self.sources = [Index(f"{name} in round {self.generation}", tuple(r.leaves), tuple(r.spent.items())) for name, r in survived]
         self.sources += self.receipts
         self.receipts, self.held = [], []
         self.unnoticed()
@@ -135,9 +133,13 @@ class World(Traffic):
         decision = Decision(position, request.id, self.clock[0], "committed")
         leaves[position] = Item(decision, request.inputs)
         if isinstance(one, Index):
-            return one._replace(name="a false index", leaves=tuple(leaves))
+            sound = Reader()
+            for item in leaves:
+                sound.put(item)
+            spent = tuple(sound.spent.items()) if position % 2 else one.spent  # of these leaves, or of others
+            return one._replace(name="a false index", leaves=tuple(leaves), spent=spent)
         hashes = [item.leaf(n) for n, item in enumerate(leaves)]
-        return Receipt("a false receipt", decision, request, one.size, root(hashes), tuple(path(position, hashes)))
+        return Receipt("a false receipt", decision, request, one.size, root(hashes), tuple(path(position, hashes)), one.key)
 
     # ---- salvage
 
@@ -248,7 +250,8 @@ class World(Traffic):
         draw, dice = self.draw, self.draw.random()
         before = base_of(self.log, self.snapshots, self.broken)
         if dice < 0.35 and self.lost_records:
-            partition, record = draw.choice(self.lost_records)
+            owners = [one for one in self.lost_records if one[1].signer.startswith(OWNER)]
+            partition, record = draw.choice(owners if owners and draw.random() < 0.3 else self.lost_records)
             self.count("lost records that come back")
             self.put(self.log, partition, record)
         elif dice < 0.5:
@@ -293,7 +296,8 @@ class World(Traffic):
         self.key = reader.key
         for position, item in enumerate(reader.leaves):
             if item.is_lost:
-                self.lost_in.setdefault(position, self.generation)
+                again = position >= reader.size - len(planned.items)
+                self.lost_in[position] = self.generation if again else self.lost_in.get(position, self.generation)
         check_held(self, reader, planned)
         self.planned = planned
         names = self.draw.choice([("a", "b"), ("a", "b", "d")])

@@ -41,6 +41,9 @@ from notary.self_check import SelfCheck
 from payload import request
 
 SEEDS_FEW: Final = 30
+SIMULATOR: Final = "tests.simulation"
+MODEL: Final = "tests.model"
+"""The model of salvages, whose histories the real joiner and index read in real records (R11)."""
 
 
 class Broken(msgspec.Struct, frozen=True):
@@ -142,6 +145,8 @@ class Mutant(msgspec.Struct, frozen=True):
     broken: str
     seeds: int = SEEDS_FEW
     also: tuple[Broken, ...] = ()
+    module: str = SIMULATOR
+    """The module whose seeds must notice it."""
 
     def apply(self, read: Callable[[str], str]) -> dict[str, str]:
         """Returns the mutated sources, by file; `read` returns a file's source. Raises `ValueError` as `Broken.apply` does."""
@@ -849,4 +854,28 @@ MUTANTS: Final = (
         "{}",
         seeds=300,
     ),
+    Mutant(
+        "a step of a salvage takes effect with an older view",
+        "R11",
+        Joiner._apply_salvage_or_trim,
+        "record.view == self.history.view",
+        "True",
+        module=MODEL,
+    ),
+    Mutant(
+        "a trim takes effect with a foreign view",
+        "R11",
+        Joiner._apply_salvage_or_trim,
+        "comparison is Comparison.OWN",
+        "True",
+        module=MODEL,
+    ),
+    Mutant("a salvage counts under any key", "R11", Joiner._apply_salvage_or_trim, "record.key != log.key", "False", module=MODEL),
+    Mutant("a sealed entry has the mark of a filled one", "R11", Joiner._apply_entry, "2", "0", module=MODEL),
+    Mutant("done leaves suspicions", "R11", Joiner._salvage, "self.suspicions.settle(self.history.seen)", "pass", module=MODEL),
+    Mutant("workers' records count behind a seal", "R11", Joiner._apply_head, "self.log_state.sealed", "False", module=MODEL),
+    Mutant("items count twice", "R11", Joiner._drop_items, "self._items.clear()", "pass", module=MODEL),
+    Mutant("a begin needs no new key", "R11", LogState.with_salvage, "self.key_seen != seen", "False", module=MODEL),
+    Mutant("done has any root", "R11", LogState.with_salvage, "tree.root_with(items) != record.root", "False", module=MODEL),
+    Mutant("salvaged conflicts reserve nothing", "R11", Index._put_salvage, "if cited:", "if False:", seeds=100, module=MODEL),
 )

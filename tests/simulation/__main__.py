@@ -10,7 +10,8 @@ from collections import Counter
 from collections.abc import Iterator
 
 from tests.simulation.plan import plan
-from tests.simulation.simulate import Outcome, simulate
+from tests.simulation.salvaging import salvage_plan
+from tests.simulation.simulate import Outcome, simulate, simulate_salvage
 
 TRACE_LINES = 60
 CHUNK = 4
@@ -28,15 +29,16 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--trace", type=_positive, default=TRACE_LINES, metavar="N", help=f"how many lines of it (default {TRACE_LINES})")
     parser.add_argument("--processes", type=_positive, default=os.cpu_count() or 1, metavar="N", help="how many at once (default: cores)")
     parser.add_argument("--go-on", action="store_true", help="do not stop at the first seed that fails")
+    parser.add_argument("--salvage", action="store_true", help="in each, the log loses its end once and is salvaged")
     parser.add_argument("--json", action="store_true", help="print the result as JSON")
     asked = parser.parse_args(arguments)
     if asked.seed is not None:
-        return _one(asked.seed, asked.trace, as_json=asked.json)
+        return _one(asked.seed, asked.trace, salvage=asked.salvage, as_json=asked.json)
     failed: list[Outcome] = []
     counts: Counter[str] = Counter()
     done, virtual_s, began_s = 0, 0.0, time.monotonic()
     progress = _Progress(asked.seeds)
-    for outcome in _outcomes(range(asked.first, asked.first + asked.seeds), asked.processes):
+    for outcome in _outcomes(range(asked.first, asked.first + asked.seeds), asked.processes, salvage=asked.salvage):
         done += 1
         virtual_s += outcome.virtual_s
         counts.update(outcome.counts)
@@ -63,28 +65,29 @@ def main(arguments: list[str] | None = None) -> int:
         print(f"{done} seeds, {len(failed)} failed, {seconds:.0f} s, {virtual_s / 3600:.1f} hours of simulated time")
         print(", ".join(f"{what}: {count}" for what, count in sorted(counts.items())))
     if failed:
-        _one(failed[0].seed, asked.trace, as_json=False)
+        _one(failed[0].seed, asked.trace, salvage=asked.salvage, as_json=False)
         return 1
     return 0
 
 
-def _outcomes(seeds: range, processes: int) -> Iterator[Outcome]:
+def _outcomes(seeds: range, processes: int, *, salvage: bool) -> Iterator[Outcome]:
+    one = simulate_salvage if salvage else simulate
     if processes == 1 or len(seeds) < 2 * CHUNK:
-        yield from map(simulate, seeds)
+        yield from map(one, seeds)
         return
     # Spawned, not forked: nothing that one simulation leaves in memory must affect another.
     with multiprocessing.get_context("spawn").Pool(processes, maxtasksperchild=CHUNKS_A_PROCESS) as pool:
-        yield from pool.imap_unordered(simulate, seeds, chunksize=CHUNK)
+        yield from pool.imap_unordered(one, seeds, chunksize=CHUNK)
 
 
-def _one(seed: int, lines_max: int, *, as_json: bool) -> int:
+def _one(seed: int, lines_max: int, *, salvage: bool, as_json: bool) -> int:
     """Run one seed with its trace and print the outcome; returns True if it failed."""
     trace: list[str] = []
-    outcome = simulate(seed, lambda at_s, who, what: trace.append(f"{at_s:9.3f} s  {who:<8} {what}"))
+    outcome = simulate(seed, lambda at_s, who, what: trace.append(f"{at_s:9.3f} s  {who:<8} {what}"), salvage=salvage)
     if as_json:
         print(json.dumps({"seed": seed, "problems": outcome.problems, "digest": outcome.digest, "counts": outcome.counts, "trace": trace}))
         return bool(outcome.problems)
-    print(f"\nseed {seed}: {plan(seed)}\n", file=sys.stderr)
+    print(f"\nseed {seed}: {salvage_plan(plan(seed)) if salvage else plan(seed)}\n", file=sys.stderr)
     if len(trace) > lines_max:
         print(f"  ... {len(trace) - lines_max} lines before these (--trace {len(trace)} shows them)", file=sys.stderr)
     for line in trace[-lines_max:]:
@@ -92,7 +95,8 @@ def _one(seed: int, lines_max: int, *, as_json: bool) -> int:
     for problem in outcome.problems:
         print(f"seed {seed}: {problem}", file=sys.stderr)
     if outcome.problems:
-        print(f"\nto repeat it: make simulate SEED={seed}", file=sys.stderr)
+        command = f"python -m tests.simulation --salvage --seed {seed}" if salvage else f"make simulate SEED={seed}"
+        print(f"\nto repeat it: {command}", file=sys.stderr)
     else:
         print(f"seed {seed} holds: {outcome.counts}", file=sys.stderr)
     return bool(outcome.problems)

@@ -6,14 +6,19 @@ from ordering.log import ORDERING
 from tests.checkers import receipts
 from tests.checkers.records import Register, Settle, view_of
 from tests.checkers.replay import Replayed, Seen, replay
+from tests.checkers.violation import Kind
 from tests.simulation import bounds, expected
+from tests.simulation.damage import stands
 from tests.simulation.ends import duplicate_names_unnoticed
 from tests.simulation.faults import YEAR_MS
 from tests.simulation.plan import FAULTS_S
+from tests.simulation.salvaging import has_gaps
 from tests.simulation.slot import IDENTITY_BYTES
 from tests.simulation.world import World
 
 MANY = 8
+UNKNOWN = (Kind.POSITION_GAP, Kind.NO_EARLIER_CAUSE, Kind.WRONG_REASON, Kind.WRONG_CONFLICTS, Kind.WRONG_CONSUMED)
+"""The violations that are none where a salvage left positions without a decision."""
 JUMPS_MS = 400_000
 SHOWN_S = 20.0
 """The extra time for a fill that was sent before the log showed that its hole was passed."""
@@ -27,7 +32,8 @@ def violations(world: World) -> list[str]:
     compared = expected.compared(world, replayed)
     readings = world.clients.readings
     found = expected.index_violations(world, replayed)
-    found += compared.history.violations(replayed.decisions, set(replayed.consumed))
+    answers_wrong = compared.history.violations(replayed.decisions, set(replayed.consumed))
+    found += [one for one in answers_wrong if one.kind not in UNKNOWN] if has_gaps(replayed) else answers_wrong
     found += receipts.violations(world.owner.verifier_keys, chain(compared.receipts, readings.receipts), replayed.tree, readings.notes)
     found += bounds.kept(world)
     world.counts.update(world.clients.calls.counts)
@@ -35,7 +41,7 @@ def violations(world: World) -> list[str]:
     world.counts.update(world.cluster.fates_met)
     world.counts["holes filled"] = len([batch for batch in replayed.batches if batch.filled])
     world.counts["lives fenced by peers"] = len([life for life in replayed.incarnations if life.fenced and not life.fenced_by])
-    looked_up = [decision for decision in compared.looked_up if decision not in replayed.decisions[decision["position"] :][:1]]
+    looked_up = [decision for decision in compared.looked_up if not stands(decision, replayed)]
     problems = world.problems + world.clients.problems + expected.wrong_roots(world, replayed) + duplicate_names_unnoticed(world)
     problems += [*readings.violations(replayed), *world.clients.hostile.found_in(chain(*world.cluster.streams.values()))]
     problems += [
@@ -46,6 +52,7 @@ def violations(world: World) -> list[str]:
         *_log_time(world, replayed),
     ]
     problems += expected.contradictions(world)
+    problems += world.salvaging.violations(replayed)
     problems += [f"looked up {decision}: the log decides otherwise" for decision in looked_up]
     return problems + [str(violation) for violation in found]
 

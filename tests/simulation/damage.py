@@ -140,8 +140,7 @@ class Losses:
     def explains(self, unmet: frozenset[int], decision: Mapping[str, Any]) -> bool:
         """Returns whether the index of such a process may hold this decision because it was made from a log that has since lost it."""
         return any(
-            decision["position"] >= min([self._kept(self.damages[number]) for number in lost])
-            and decision in self._log_of(lost).decisions[decision["position"] :][:1]
+            decision["position"] >= min([self._kept(self.damages[number]) for number in lost]) and stands(decision, self._log_of(lost))
             for lost in _since(unmet)
         )
 
@@ -262,6 +261,12 @@ class Losses:
                     world.owner.settle(driver.joiner.history.view)
                     began_s = world.loop.time()
                     break
+
+
+def stands(decision: Mapping[str, Any], log: Replayed) -> bool:
+    """Returns whether the log decides this at its position. Positions without a decision, since a salvage, are left out of the list."""
+    position = decision["position"]
+    return decision in log.decisions[max(0, position - log.salvaged) : position + 1]
 
 
 def _since(unmet: frozenset[int]) -> Iterator[frozenset[int]]:

@@ -9,7 +9,7 @@ from tests.checkers import indexes, receipts
 from tests.checkers.history import Call, History
 from tests.checkers.replay import Replayed
 from tests.checkers.violation import Kind, Violation
-from tests.simulation.damage import contradicts
+from tests.simulation.damage import contradicts, stands
 
 if TYPE_CHECKING:
     from tests.simulation.world import World
@@ -99,7 +99,7 @@ def wrong_roots(world: "World", replayed: Replayed) -> list[str]:
     """Returns workers' roots that differ from the log's (R9), except those of a worker whose decisions had come to differ."""
     roots = [root for root in replayed.checkpoints if root.counted]
     world.counts["checkpoints"] = len(roots)
-    wrong = [root for root in roots if root.size > len(replayed.decisions) or root.root != replayed.root(root.size)]
+    wrong = [root for root in roots if root.size > replayed.size or root.root != replayed.root(root.size)]
     expected = [root for root in wrong if any(one.wrote(replayed.incarnations[root.incarnation - 1].nonce) for one in world.divergences)]
     world.counts["wrong roots"] = len(expected)
     return [
@@ -117,7 +117,7 @@ def _is_expected(world: "World", replayed: Replayed, name: str, at_s: float, unm
         # It may have been decided again with the same outcome, at another log time.
         world.count("answers from a lost log")
         return True
-    if plain in replayed.decisions[plain["position"] :][:1]:
+    if stands(plain, replayed):
         return False
     if any(one.excuses(name, at_s) and one.explains(plain, replayed) for one in world.divergences):
         world.count("answers of a diverged index")

@@ -68,6 +68,7 @@ class Faults:
             (plan.misnamed, self._misname),
             (plan.votes_repeated, self._repeat_vote),
             (plan.broken, self._broken.strike),
+            (plan.salvages, self.world.salvaging.strike),
         ]
         async with asyncio.TaskGroup() as tasks:
             for count, strike in kinds:

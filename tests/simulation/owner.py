@@ -12,7 +12,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from notary import keys
 from ordering.log import ORDERING
-from ordering.records import OwnerRecord, Partitions, Retire, Settle, View
+from ordering.records import SALVAGE_FORMAT, Activate, OwnerRecord, Partitions, Retire, Settle, View
 from ordering.signatures import SigningKey, endorse_key, sign_record
 from tests.checkers.replay import replay
 from tests.simulation.deployment import HISTORY, KEY, OWNER, deployment, genesis, key_of, log_id, signing_key, verifier_key, write_keys
@@ -30,7 +30,7 @@ class Owner:
         self.log_id = log_id(world.plan.partitions)
         self._keys = [key_of("the notary")]
         self._folder: Path | None = None
-        if world.plan.rotations:
+        if world.plan.rotations or world.plan.salvages:
             self._folder = Path(tempfile.mkdtemp(prefix="simulation-"))
             for file in deployment().directory.iterdir():
                 if file.is_file():
@@ -49,6 +49,8 @@ class Owner:
     def begin(self) -> None:
         """Start the log with its genesis record."""
         self._world.cluster.land(ORDERING, None, genesis(self._world.plan.partitions))
+        if self._world.plan.salvages:
+            self.write(Activate(SALVAGE_FORMAT))
 
     def close(self) -> None:
         """Delete the directory."""
@@ -103,6 +105,11 @@ class Owner:
             self.write(endorse_key(signing_key(key), self.log_id, signing_key(before).public_key))
             before = key
         return True
+
+    def adopt(self, key: Ed25519PrivateKey) -> None:
+        """Give the workers the key of a salvage, which is in force."""
+        self._keys.append(key)
+        write_keys(self.directory, self._keys)
 
     def repair(self) -> bool:
         """Put the workers' key in force again after a loss took its record away. Returns False if the workers have the right key."""

@@ -119,6 +119,8 @@ class Plan(msgspec.Struct, frozen=True):
     """In a plan that changes a worker's consumed states: whether its vote is copied into the log again after it was outvoted."""
     misnamed: int = 0
     """Workers that start with the configuration of another notary."""
+    salvages: int = 0
+    """The number of times that the log loses its end and is salvaged (`salvaging`)."""
     broken: int = 0
     """The number of times that a worker with the notary's key orders contents that are not what their entries say."""
 

@@ -15,6 +15,7 @@ from tests.simulation.checks import violations
 from tests.simulation.loop import HOST, NothingToWaitFor, SimulatedLoop, TimeStandsStill
 from tests.simulation.plan import plan
 from tests.simulation.process import Died
+from tests.simulation.salvaging import salvage_plan
 from tests.simulation.world import World
 
 Tracing = Callable[[float, str, str], None]
@@ -31,13 +32,18 @@ class Outcome(msgspec.Struct, frozen=True):
     counts: dict[str, int]
 
 
-def simulate(seed: int, tracing: Tracing | None = None) -> Outcome:
+def simulate_salvage(seed: int, tracing: Tracing | None = None) -> Outcome:
+    """Run one seed with a salvage (`salvaging`)."""
+    return simulate(seed, tracing, salvage=True)
+
+
+def simulate(seed: int, tracing: Tracing | None = None, *, salvage: bool = False) -> Outcome:
     """Run one seed. `tracing` gets (seconds, host, event) for everything that happens."""
     threads = random.Random(f"threads {seed}")
     loop = SimulatedLoop(lambda: threads.choice([0.0, 0.001, 0.02]))
     stop_listening = _listen(loop, tracing)
     asyncio.set_event_loop(loop)
-    drawn = plan(seed)
+    drawn = salvage_plan(plan(seed)) if salvage else plan(seed)
     world = World(drawn, loop, tracing)
     loop.set_exception_handler(lambda _, context: _nobody_looked(world, context))
     collecting = gc.isenabled()

@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from notary.salvage.choice import choose
+from tests.simulation import salvaging
 from tests.simulation import simulate as simulation
 from tests.simulation.__main__ import main
 from tests.simulation.broken import KINDS as KINDS_OF_BROKEN
@@ -28,6 +30,23 @@ def test_the_first_seeds_hold() -> None:
     for seed in range(1, 6):
         outcome = simulate(seed)
         assert not outcome.problems, f"{outcome.problems}; to repeat it: make simulate SEED={seed}"
+
+
+@pytest.mark.seconds
+def test_salvages_hold(capsys: pytest.CaptureFixture[str]) -> None:
+    """In twenty systems the log loses its end, and every promise holds after the salvage; together they have every form of item."""
+    assert main(["--salvage", "--seeds", "20", "--processes", "1", "--json"]) == 0, capsys.readouterr().err
+    counts = json.loads(capsys.readouterr().out.splitlines()[0])["counts"]
+    assert counts["salvages"] == 20
+    assert {f"salvages with items: {form}" for form in ("decided", "hashed", "lost")} <= set(counts)
+    assert {f"salvages: {what}" for what in ("the order lost", "payloads lost", "both lost", "sealed entries")} <= set(counts)
+
+
+@pytest.mark.seconds
+def test_a_salvage_without_its_sources_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A salvage that puts nothing back, though it was given sources, breaks a promise."""
+    monkeypatch.setattr(salvaging, "choose", lambda log, indexes, receipts: choose(log, [], []))
+    assert any("a source of the salvage holds" in problem for seed in range(1, 6) for problem in simulate(seed, salvage=True).problems)
 
 
 KINDS = {

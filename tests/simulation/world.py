@@ -25,6 +25,7 @@ from tests.simulation.loop import SimulatedLoop
 from tests.simulation.owner import Owner
 from tests.simulation.plan import HEALED_S, AppendFates, Plan
 from tests.simulation.process import Process, simulated
+from tests.simulation.salvaging import Salvaging
 from tests.simulation.slot import Slot
 
 WALL_MS = 1_760_000_000_000
@@ -58,6 +59,7 @@ class World:
         self.cluster = Cluster(plan, loop, self.broker_ms, self.say)
         self.losses = Losses(self)
         self.owner = Owner(self)
+        self.salvaging = Salvaging(self)
         self.slots = [Slot(plan.seed, f"w{number}", f"w{number}", skew_ms) for number, skew_ms in enumerate(plan.skews_ms, 1)]
         self.began_s: dict[bytes, float] = {}
         """The start time of each process, by the prefix of its nonces."""

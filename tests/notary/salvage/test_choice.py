@@ -9,7 +9,7 @@ from notary.salvage.forest import difference, nodes_of
 from notary.salvage.statements import ChoiceRefused, Receipt
 from notary.tree import Tree, TreeView, leaf_hash, view_at
 from ordering.salvage import Decided, Hashed, Item, Lost, lost_leaf
-from tests.notary.salvage.witnesses import MemoryIndex, decided, id_of, receipt, tag_of
+from tests.notary.salvage.witnesses import MemoryIndex, decided, id_of, receipt, state_of, tag_of
 
 ALL = [decided(position, position, position) for position in range(10)]
 """A history of ten: each position's transaction consumes the state of that number."""
@@ -91,12 +91,37 @@ def test_a_receipt_before_an_earlier_salvage_is_accepted() -> None:
     assert chosen(after, receipts=[receipt("old", ALL, 5)]).items == ()
 
 
+def test_a_receipt_from_after_an_earlier_salvage_is_compared_above_its_lost_positions() -> None:
+    """A key that was in force after a position was declared lost signs only trees with its lost leaf; another node there is a fork."""
+    after = replaced(4, Lost())
+    forked = [*after[:6], decided(6, "another", 66), *after[7:]]
+    log = MemoryIndex("the log", after, keys=[b"first", b"salvage", b"later"], salvages=[(3, 6, 1)])
+    for key, is_compared in ((b"first", False), (b"unknown", False), (b"salvage", True), (b"later", True)):
+        one = receipt("r", forked, 0, key=key)
+        assert choose(log, [], [receipt("good", after, 0, key=key)]).forked == ()
+        if not is_compared:
+            assert [each.name for each in choose(log, [], [one]).forked] == ["r"]
+            continue
+        with pytest.raises(ChoiceRefused) as raised:
+            choose(log, [], [one])
+        assert (raised.value.position, raised.value.names) == (4, ["the log", "r"])
+
+
 def test_a_request_completes_a_receipt() -> None:
     """If there are two receipts of one decision, the one with its request gives the consumed states, in either order."""
     one, other = receipt("bare", ALL, 9, bare=True), receipt("full", ALL, 9)
     for receipts in ([one, other], [other, one]):
         assert chosen(ALL[:9], receipts=receipts).items == (ALL[9],)
     assert chosen(ALL[:9], [MemoryIndex("a", ALL)], [one]).items == (ALL[9],)
+
+
+@pytest.mark.parametrize("state", [2, 7, 50])
+def test_an_index_whose_states_do_not_fit_its_decisions(state: int) -> None:
+    """A leaf does not hold the consumed states. An index that shows a state under another transaction, or one too many, is refused."""
+    consumed = {state_of(number): tag_of(id_of(number)) for number in range(10)} | {state_of(state): tag_of(id_of("thief"))}
+    refusal = refused(ALL[:5], [MemoryIndex("sound", ALL), MemoryIndex("a", ALL, consumed=consumed)])
+    assert refusal.names == ["a"]
+    assert "by none" in str(refusal) if state == 50 else "by another transaction" in str(refusal)
 
 
 def test_a_cited_state_may_have_an_unknown_consumer() -> None:

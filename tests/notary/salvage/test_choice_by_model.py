@@ -5,7 +5,7 @@ from collections.abc import Iterable
 import pytest
 
 from notary.decision import ROW_HEAD_BYTES, Conflict, Decision, Kind, Outcome, leaf, to_row
-from notary.salvage import choice, forest
+from notary.salvage import choice, forest, past
 from notary.salvage.choice import Choice, choose
 from notary.salvage.statements import ChoiceRefused, Receipt
 from notary.tree import leaf_hash
@@ -25,8 +25,7 @@ OUTCOMES = {
     model.REFERENCE_CONFLICT: Outcome.REFERENCE_CONFLICT,
     model.LATE: Outcome.OUTSIDE_TIME_WINDOW,
 }
-SEEDS = min(some(400), 550)
-"""Three seeds beyond break a property of the model itself, though choice and plan are equal (docs/salvage.md, Open): 577, 903 and 1131."""
+SEEDS = some(400)
 
 
 class Translation:
@@ -58,14 +57,25 @@ class Translation:
 
     def log(self, reader: Reader) -> MemoryIndex:
         consumed = {state_of(state): self.tags[by] for state, by in reader.spent.items()}
-        return MemoryIndex("the log", [self.item(item) for item in reader.leaves], time=reader.time, consumed=consumed)
+        return MemoryIndex(
+            "the log",
+            [self.item(item) for item in reader.leaves],
+            time=reader.time,
+            consumed=consumed,
+            keys=[key.encode() for key in reader.keys],
+            salvages=[(position, position + 1, number) for position, number in reader.lost_under.items()],
+        )
+
+    def index(self, one: planning.Index) -> MemoryIndex:
+        items = [self.item(item) for item in one.leaves]
+        return MemoryIndex(one.name, items, consumed={state_of(state): self.tags.get(by, tag_of(id_of(by))) for state, by in one.spent})
 
     def receipt(self, one: planning.Receipt) -> Receipt:
         inputs = one.request.inputs if one.request and one.decision.outcome == model.COMMITTED else ()
         item = self.item(model.Item(one.decision, inputs))
         assert isinstance(item, Decided)
         bare = one.decision.outcome == model.COMMITTED and one.request is None
-        return Receipt(one.name, one.decision.position, item, one.size, one.root, one.proof, with_inputs=not bare)
+        return Receipt(one.name, one.decision.position, item, one.size, one.root, one.proof, one.key.encode(), with_inputs=not bare)
 
 
 class Compared:
@@ -79,11 +89,7 @@ class Compared:
         self, log: Reader, survivors: Iterable[planning.Index | planning.Receipt], broken: frozenset[str] = frozenset()
     ) -> planning.Plan:
         survivors = list(survivors)
-        indexes = [
-            MemoryIndex(one.name, [self.translation.item(item) for item in one.leaves])
-            for one in survivors
-            if isinstance(one, planning.Index)
-        ]
+        indexes = [self.translation.index(one) for one in survivors if isinstance(one, planning.Index)]
         receipts = [self.translation.receipt(one) for one in survivors if isinstance(one, planning.Receipt)]
         wanted, why = self._planned(log, survivors, broken)
         found, refusal = self._chosen(self.translation.log(log), indexes, receipts)
@@ -143,10 +149,11 @@ def test_choices_on_random_histories(first: int, monkeypatch: pytest.MonkeyPatch
 
 MUTANTS: dict[str, tuple[object, str, object]] = {
     "indexes are not compared": (choice, "compare_indexes", lambda indexes: None),
-    "decisions are not compared": (choice, "check_past", lambda log, items, names: None),
-    "proofs are not compared": (choice, "compare_receipts", lambda largest, receipts, lost: {}),
+    "decisions are not compared": (choice, "check_past", lambda log, items, names, indexes: None),
+    "proofs are not compared": (choice, "compare_receipts", lambda largest, receipts, lost, before: {}),
     "hashes that follow from others are not compared": (forest, "_derive", lambda largest, beyond: None),
     "a position that was declared lost makes old receipts contradict": (forest, "bisect_left", lambda lost, place: 0),
+    "states of indexes are not compared": (past._Past, "compare", lambda past, index: None),
     "receipts need no request": (choice._Known, "check_inputs", lambda known: None),
     "a hash is not final": (choice, "_check_finality", lambda hashed, indexes, receipts: None),
 }

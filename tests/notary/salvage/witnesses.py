@@ -40,9 +40,16 @@ class MemoryIndex:
     """A `Survivor` and a `KeptLog` made of the items from position 0 on."""
 
     def __init__(
-        self, name: str, items: Sequence[Item], *, time: int | None = None, consumed: Mapping[StateRef, bytes] | None = None
+        self,
+        name: str,
+        items: Sequence[Item],
+        *,
+        time: int | None = None,
+        consumed: Mapping[StateRef, bytes] | None = None,
+        keys: Sequence[bytes] = (),
+        salvages: Sequence[tuple[int, int, int]] = (),
     ) -> None:
-        self.name = name
+        self.name, self.keys, self.salvages = name, keys, salvages
         self._items = list(items)
         self._tiles = Tree().append(hashes_of(0, items))
         self.tree: TreeView = view_at(len(self._items), self._tile)
@@ -57,6 +64,9 @@ class MemoryIndex:
 
     def items(self, first: int, end: int) -> Iterator[Item]:
         yield from self._items[first:end]
+
+    def states(self) -> Iterator[tuple[StateRef, bytes]]:
+        yield from sorted(self._consumed.items())
 
     def has_decided(self, position: int) -> bool:
         return isinstance(self._items[position], Decided)
@@ -74,10 +84,10 @@ class MemoryIndex:
         return {state: self._consumed[state] for state in states if state in self._consumed}
 
 
-def receipt(name: str, items: Sequence[Item], position: int, *, size: int | None = None, bare: bool = False) -> Receipt:
+def receipt(name: str, items: Sequence[Item], position: int, *, size: int | None = None, bare: bool = False, key: bytes = b"") -> Receipt:
     """Returns the receipt of a position, under the checkpoint of a size (default: of all items)."""
     tree = MemoryIndex("", items[:size]).tree
     item = items[position]
     assert isinstance(item, Decided)
     kept = Decided(item.leaf, item.conflicts) if bare else item
-    return Receipt(name, position, kept, tree.size, tree.root, tuple(tree.inclusion(position)), with_inputs=not bare)
+    return Receipt(name, position, kept, tree.size, tree.root, tuple(tree.inclusion(position)), key, with_inputs=not bare)

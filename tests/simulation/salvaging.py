@@ -1,0 +1,217 @@
+"""A salvage (R11): all workers stop, the log loses its end, and the owner puts back what survivors and receipts hold.
+
+It demands beside all other promises:
+
+- A decision that a survivor or a receipt handed in holds is the log's at the end, and no position of theirs has another.
+- A choice of sources of one history is never refused.
+
+Records of the old side that are under way land between the steps of the salvage, and after it.
+"""
+
+import asyncio
+import json
+import random
+import tempfile
+from collections.abc import Mapping
+from hashlib import sha256
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from notary.index import Index, rows
+from notary.index.store import STATES
+from notary.receipts.note import VerifierKey
+from notary.salvage.choice import Choice, choose
+from notary.salvage.kept import KeptIndex
+from notary.salvage.receipts import read_receipts
+from notary.salvage.statements import ChoiceRefused, Receipt
+from notary.wire import to_json
+from ordering.ids import StateRef
+from ordering.log import ORDERING
+from ordering.records import OwnerRecord, SalvageBegin, SalvageDone, SalvageItems, batch_key
+from ordering.salvage import Item
+from ordering.signatures import endorse_key, sign_record, sign_seal
+from tests.checkers.replay import Replayed
+from tests.joiner.salvaged import Whole, item_of
+from tests.notary.salvage.witnesses import MemoryIndex
+from tests.simulation.damage import RECORDS, contradicts
+from tests.simulation.deployment import NOTARY, ORIGIN, OWNER, key_of, signing_key
+from tests.simulation.disk import SimulatedDisk, SimulatedStore
+from tests.simulation.plan import Plan
+from tests.simulation.slot import Slot
+
+if TYPE_CHECKING:
+    from tests.simulation.world import World
+
+ITEMS = 3
+"""The number of items in a record: so that a salvage has several."""
+BETWEEN_S = (0.0, 0.0, 0.05, 1.0)
+DRAINED_S = 30.0
+"""The time for calls that were answered before the loss to reach their clients, and for most delayed records to land."""
+
+Decided = Mapping[str, Any]
+
+
+def salvage_plan(drawn: Plan) -> Plan:
+    """Returns a plan in which the log is salvaged once, without other faults of the log itself, of indexes and of keys."""
+    return msgspec.structs.replace(
+        drawn,
+        salvages=1,
+        cuts=0,
+        leaderless=0,
+        diverged=0,
+        altered_rows=0,
+        forgers=0,
+        rotations=0,
+        damages=0,
+        aimed="",
+        aimed_losses=0,
+        votes_repeated=False,
+        duplicate_name=False,
+        late_registers=0,
+        wrong_clocks=0,
+        jump_of_years=False,
+        misnamed=0,
+        broken=0,
+        readings=0,
+    )
+
+
+class Salvaging:
+    """The salvage of one simulation."""
+
+    def __init__(self, world: "World") -> None:
+        self._world = world
+        self._draw = random.Random(f"salvage {world.plan.seed}")
+        self._held: dict[str, Decided] = {}
+        """The decisions that the sources hold, by transaction id."""
+
+    async def strike(self) -> None:
+        """Stop all workers, lose the end of the log, salvage, and start the workers again."""
+        world, draw, cluster = self._world, self._draw, self._world.cluster
+        for slot in world.slots:
+            slot.down = True
+            slot.kill()
+        await asyncio.sleep(draw.choice([0.0, DRAINED_S]))
+        what = draw.choice(["the order", "payloads", "both"])
+        world.count(f"salvages: {what} lost")
+        partitions = [stream for stream in cluster.streams if stream != ORDERING]
+        for stream in [ORDERING] * (what != "payloads") + partitions * (what != "the order"):
+            length = len(cluster.streams[stream])
+            world.losses.cut(stream, max(2 * (stream == ORDERING), length - draw.choice(RECORDS)))
+        share = draw.choice([0.0, 0.0, 0.3, 1.0])
+        indexes = [self._index(slot) for slot in world.slots if draw.random() < share]
+        receipts = self._receipts(draw.choice([0.0, 0.1, 0.3, 1.0]))
+        for attempt in range(20):
+            try:
+                choice = await self._attempt(f"salvage {attempt} of {world.plan.seed}", indexes, receipts)
+            except ChoiceRefused as refusal:
+                world.problem("owner", f"the sources are of one history, and refused: {refusal}")
+                return
+            if choice is not None:
+                break
+        else:
+            world.problem("owner", "the salvage does not end")
+            return
+        world.count("salvages")
+        for form in sorted({type(item).__name__ for item in choice.items}):
+            world.count(f"salvages with items: {form.lower()}")
+        for slot in world.slots:
+            if draw.random() < 0.5 or contradicts(slot.disk, cluster):
+                slot.disk.wipe()
+            slot.down = False
+
+    def violations(self, replayed: Replayed) -> list[str]:
+        """Returns the decisions that a source held and that the log decides otherwise."""
+        decided = {decision["transaction_id"]: decision for decision in replayed.decisions}
+        return [
+            f"a source of the salvage holds {held}, and the log has {decided.get(id_)}"
+            for id_, held in self._held.items()
+            if decided.get(id_) != held
+        ]
+
+    # ---- sources ----
+
+    def _index(self, slot: Slot) -> MemoryIndex:
+        """Returns what is on a worker's disk, as a source."""
+        disk = SimulatedDisk("survivor")
+        disk.journal = [list(batch) for batch in slot.disk.journal]
+        disk._load()
+        consumed: dict[StateRef, bytes] = {}
+        inputs: dict[bytes, list[StateRef]] = {}
+        for state, row in disk.contents()[STATES]:
+            id_, _ = rows.state_of(row)
+            consumed[state] = sha256(id_).digest()
+            inputs.setdefault(id_, []).append(state)
+        log_identity = dict(disk.contents()["meta"]).get(rows.LOG_KEY, b"").decode()
+        index = Index.over(SimulatedStore(disk, lambda step: None), Path("survivor"), notary_name=NOTARY, log_identity=log_identity)
+        items: list[Item] = []
+        for position in range(index.position_next):
+            id_there = index.transaction_at(position)
+            assert id_there is not None
+            decision = index.decision(id_there)
+            assert decision is not None
+            items.append(item_of(decision, inputs.get(id_there, ())))
+            self._hold(json.loads(msgspec.json.encode(to_json(decision))))
+        return MemoryIndex(f"index of {slot.label}", items, consumed=consumed)
+
+    def _receipts(self, share: float) -> list[Receipt]:
+        """Returns a share of the receipts that clients have, with their requests."""
+        found: list[Decided] = []
+        for call in self._world.history.calls:
+            for decision, request in zip(call.decisions, call.submission.requests, strict=False):
+                if decision is not None and "receipt" in decision and self._draw.random() < share:
+                    found += [decision, request]
+                    self._hold({member: value for member, value in decision.items() if member != "receipt"})
+        trusted = [VerifierKey(ORIGIN, key.public_key) for key in self._world.owner.signing_keys()]
+        with tempfile.TemporaryDirectory() as folder:
+            Path(folder, "receipts.json").write_text("\n".join(map(json.dumps, found)))
+            return read_receipts([Path(folder)], NOTARY, trusted)
+
+    def _hold(self, decision: Decided) -> None:
+        self._held[decision["transaction_id"]] = decision
+
+    # ---- the owner's steps ----
+
+    async def _attempt(self, name: str, indexes: list[MemoryIndex], receipts: list[Receipt]) -> Choice | None:
+        """Append all steps. Returns None if another record came between; raises `ChoiceRefused`."""
+        world, cluster = self._world, self._world.cluster
+        reader = Whole(cluster).read(1_000)
+        while (hole := reader.joiner.hole) is not None:
+            batch = batch_key(hole.incarnation, hole.sequence)
+            cluster.land(hole.partition, batch, sign_seal(world.owner.log_id, hole.partition, batch, hole.payload_hash, OWNER))
+            world.count("salvages: sealed entries")
+            reader.read(1_000)
+        key = key_of(name)
+        state = reader.joiner.log_state
+        assert state is not None
+        self._write(reader, endorse_key(signing_key(key), world.owner.log_id, state.key))
+        public_key = signing_key(key).public_key
+        if not self._write(reader, SalvageBegin(public_key, reader.joiner.history.view, reader.index.position_next)):
+            return None
+        await asyncio.sleep(self._draw.choice(BETWEEN_S))
+        choice = choose(KeptIndex(reader.index), indexes, receipts)
+        for at in range(0, len(choice.items), ITEMS):
+            reader.read(1_000)
+            some = choice.items[at : at + ITEMS]
+            if not self._write(reader, SalvageItems(public_key, reader.joiner.history.view, choice.first + at, some)):
+                return None
+            await asyncio.sleep(self._draw.choice(BETWEEN_S))
+        reader.read(1_000)
+        if not self._write(reader, SalvageDone(public_key, reader.joiner.history.view, choice.end, choice.root)):
+            return None
+        world.owner.adopt(key)
+        return choice
+
+    def _write(self, reader: Whole, record: OwnerRecord) -> bool:
+        """Append a record and read it back. Returns True if it took effect."""
+        self._world.cluster.land(ORDERING, None, sign_record(record, self._world.owner.log_id, OWNER))
+        reader.read(1_000)
+        last = reader.joiner.history.last
+        return last is not None and last.offset == len(self._world.cluster.streams[ORDERING]) - 1
+
+
+def has_gaps(replayed: Replayed) -> bool:
+    """Returns True if a salvage left positions without a decision: consumers of states are unknown then."""
+    return replayed.size != len(replayed.decisions)
