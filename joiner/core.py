@@ -805,10 +805,14 @@ class Joiner:
 
     def _apply_salvage_or_trim(self, head: _Queued, record: SalvageRecord | Trim, log: LogState, ready: Ready) -> bool:
         """Apply a record whose condition asks for the reader's tree: it is the only one of its step (R11)."""
+        if self._ordering_only and isinstance(record, Trim):
+            # It changes nothing else, and after it nobody can read the payload topic from its start.
+            self._change_log(head, log.with_trim(record, None), "a trim record does not count: an earlier one has its position", ready)
+            return True
         if self._ordering_only:
             ready.stop = Fatal(
                 FatalCode.SALVAGED,
-                f"ordering record {head.offset} belongs to a salvage or trim: the payload topic also determines what takes effect there",
+                f"ordering record {head.offset} belongs to a salvage: the payload topic also determines what takes effect there",
             )
             return False
         if ready.advanced:

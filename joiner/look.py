@@ -160,7 +160,8 @@ def contradiction(read_next: Mapping[int, int], marks: Mapping[int, Mark], bound
         if read_next.get(stream, 0) < bound.offset_first:
             return (
                 f"the log lost records that this index needs: {describe(stream)} begins at offset {bound.offset_first}, needed from"
-                f" {read_next.get(stream, 0)}. See {RUNBOOK}, 'Records are missing from the log'"
+                f" {read_next.get(stream, 0)}. If `notary trim` freed them, move this index away and restore a snapshot: `[snapshots] url`,"
+                f" or `notary snapshot restore`. Otherwise see {RUNBOOK}, 'Records are missing from the log'"
             )
     return ""
 
@@ -168,17 +169,24 @@ def contradiction(read_next: Mapping[int, int], marks: Mapping[int, Mark], bound
 async def examine(log: Log, effects: Sequence[Effect], marks: Mapping[int, Mark], *, contents: bool = True) -> str:
     """Read these effects, with or without their contents, and the marks again; returns a message about one that is missing, or "".
 
-    Raises `NotReady` when the log does not return them in time, and the errors of opening a reader and polling.
+    Contents before a payload partition's log start offset are not compared: the owner has freed them (`notary trim`), and no reader of the
+    log can differ by them any more. Raises `NotReady` when the log does not return the others in time, and the errors of opening a reader
+    and polling.
     """
-    return await find_again(log, sought(effects, marks, contents=contents))
+    return await find_again(log, sought(effects, marks, contents=contents), without_freed=True)
 
 
-async def find_again(log: Log, wanted: dict[int, deque[Sought]]) -> str:
-    """Read these records again; returns and raises as `examine` does."""
+async def find_again(log: Log, wanted: dict[int, deque[Sought]], *, without_freed: bool = False) -> str:
+    """Read these records again; returns and raises as `examine` does. `without_freed`: leave out those before a log start offset."""
     if not wanted:
         return ""
     bounds = await log.bounds()
-    for stream, expected in wanted.items():
+    for stream, expected in list(wanted.items()):
+        while without_freed and stream != ORDERING and stream in bounds and expected and expected[0].offset < bounds[stream].offset_first:
+            expected.popleft()
+        if not expected:
+            del wanted[stream]
+            continue
         bound = bounds.get(stream)
         if bound is None:
             raise NotReady(f"{describe(stream)} has no leader now, and has to be compared with the index")

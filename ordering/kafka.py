@@ -438,7 +438,8 @@ class KafkaReader:
         )
         return (
             f"Kafka has nothing to read in {places}: records were deleted, or the log was cut, or it is another log. "
-            "Do not skip: compare with the other workers, then rebuild this index or restore the log"
+            "If `notary trim` freed them, move this index away and restore a snapshot (`[snapshots] url`; `notary snapshot restore`), or "
+            "read an archive. Otherwise do not skip: compare with the other workers, then rebuild this index or restore the log"
         )
 
 

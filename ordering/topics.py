@@ -19,15 +19,17 @@ from collections.abc import Mapping
 from typing import Final
 
 import msgspec
-from aiokafka.admin import AIOKafkaAdminClient, NewPartitions, NewTopic
+from aiokafka.admin import AIOKafkaAdminClient, NewPartitions, NewTopic, RecordsToDelete
 from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
 from aiokafka.errors import (
     InvalidPartitionsError,
     InvalidReplicationAssignmentError,
+    NotLeaderForPartitionError,
     PolicyViolationError,
     TopicAuthorizationFailedError,
     for_code,
 )
+from aiokafka.structs import TopicPartition
 
 from ordering.connection import ClusterFacts, KafkaSecurity, admin, describe_cluster, error_text, finalized_features
 from ordering.errors import ConfigurationError, NotReady
@@ -157,6 +159,28 @@ async def add_partitions(
             if isinstance(problem, TopicAuthorizationFailedError):
                 what += ". This user may not alter topics: have one who may do that first (docs/operations.md, More payload partitions)"
             raise ConfigurationError(what) from None
+
+
+async def free_records(
+    bootstrap: str, prefix: str, offsets_first: Mapping[int, int], security: KafkaSecurity | None = None, *, timeout_ms: int = 30_000
+) -> dict[int, int]:
+    """Delete the records of payload partitions before these offsets (DeleteRecords). Returns each one's log start offset afterwards.
+
+    Repeating it changes nothing. Raises `ConfigurationError` for a user without the right, `NotReady` when the brokers are unreachable.
+    """
+    payload = topic_names(prefix)[1]
+    wanted = {TopicPartition(payload, partition): RecordsToDelete(offset) for partition, offset in offsets_first.items()}
+    async with admin(bootstrap, "notary-trim", security, timeout_ms) as client:
+        try:
+            found = await client.delete_records(wanted)
+        except TopicAuthorizationFailedError as problem:
+            raise ConfigurationError(
+                f"this user may not delete records of {payload}: {error_text(problem)}. It needs the ACL operation Delete on that topic,"
+                " and no other right (docs/runbook.md, 'Freeing old payloads')"
+            ) from None
+        except NotLeaderForPartitionError:
+            raise NotReady(f"{payload} has a partition without a leader, or this user may not describe that topic") from None
+    return {partition.partition: offset for partition, offset in found.items()}
 
 
 async def find_problems(bootstrap: str, prefix: str, security: KafkaSecurity | None = None, *, timeout_ms: int = 10_000) -> list[str]:

@@ -44,6 +44,7 @@ COMMANDS = {
     "snapshot": "make signed copies of an index, list, verify and prune them, or restore one",
     "submit": "have requests decided in a party's name",
     "top": "show workers and brokers at work: rates, latency, lag",
+    "trim": "free old payloads that two snapshots and a verified archive have made needless",
     "verify": "check receipts and checkpoints offline",
     "verify-log": "decide a whole log again in Spark, and compare",
 }

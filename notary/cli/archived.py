@@ -8,7 +8,7 @@ that their offsets rise between its ends, while it is read. One row group of eac
 """
 
 import asyncio
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from hashlib import file_digest
 from pathlib import Path
 from typing import Annotated, Final, Literal
@@ -83,6 +83,22 @@ class ArchivedLog:
         """Returns the Parquet files that no range lists: an interrupted run left them, or the last ranges are missing."""
         listed = {self._folder / file.path for files in self._files.values() for file in files}
         return sorted({*self._folder.glob("*/partition=*/*.parquet")} - listed)
+
+    def damaged(self, progress: Callable[[int, int], None]) -> Iterator[str]:
+        """Reads every file. Yields a sentence for each that is missing, or has other bytes than its range says.
+
+        `progress` receives the number of files read, and of all files.
+        """
+        files = [file for of_stream in self._files.values() for file in of_stream]
+        for number, file in enumerate(files, 1):
+            try:
+                with (self._folder / file.path).open("rb") as opened:
+                    found = file_digest(opened, "sha256").hexdigest()
+            except OSError as problem:
+                found = f"nothing that can be read ({problem.strerror})"
+            if found != file.sha256:
+                yield f"{self._folder / file.path} is damaged: its range says SHA-256 {file.sha256}, and there is {found}. {_REMEDY}"
+            progress(number, len(files))
 
     @property
     def payload_partitions(self) -> int:

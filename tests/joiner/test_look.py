@@ -6,7 +6,7 @@ import pytest
 
 from joiner import JoinerLimits, Mark
 from joiner.history import NONE_SKIPPED, fingerprint_of
-from joiner.look import Recheck, contradiction, examine, to_find_again
+from joiner.look import Recheck, contradiction, examine, find_again, to_find_again
 from joiner.ready import Kept
 from ordering.errors import NotReady
 from ordering.log import ORDERING, Bounds, Record
@@ -155,6 +155,7 @@ class _Log(MemoryLog):
         super().__init__(2, identity="test")
         self._streams = {stream: list(records) for stream, records in history.streams.items()}
         self.leaderless: set[int] = set()
+        self.firsts: dict[int, int] = {}
         self.silent = False
 
     def put_back(self, record: Record) -> None:
@@ -164,7 +165,8 @@ class _Log(MemoryLog):
         del self._streams[stream][end:]
 
     async def bounds(self) -> Mapping[int, Bounds]:
-        return {stream: bound for stream, bound in (await super().bounds()).items() if stream not in self.leaderless}
+        ends = {stream: bound.offset_end for stream, bound in (await super().bounds()).items() if stream not in self.leaderless}
+        return {stream: Bounds(self.firsts.get(stream, 0), end) for stream, end in ends.items()}
 
     def read(self, stream: int, offset_next: int, bytes_max: int, records_max: int) -> list[Record]:
         return [] if self.silent else super().read(stream, offset_next, bytes_max, min(records_max, 2))
@@ -389,6 +391,29 @@ async def test_a_log_that_was_cut(stream: int, end: int) -> None:
     log, reading = _applied()
     log.cut(stream, end)
     assert "is not the one that this index has applied" in await _examine(log, reading)
+
+
+async def test_freed_payloads_are_not_compared() -> None:
+    """Contents before a payload partition's start are left out, and later ones are not; ordering records are never left out."""
+    log, reading = _applied()
+    log.firsts = {0: 1}
+    log.put_back(Record(0, 0, 0, b"", b"freed: nobody reads it"))
+    assert await _examine(log, reading) == ""
+    log.firsts = {0: 9, 1: 9}
+    assert await _examine(log, reading) == ""
+    log.firsts = {0: 1}
+    log.put_back(Record(0, 1, 0, b"", b"another"))
+    assert "record 1 of payload partition 0" in await _examine(log, reading)
+    log.firsts = {0: 9, 1: 9, ORDERING: 1}
+    assert "record 0 of the ordering stream" in await _examine(log, reading)
+
+
+async def test_waiting_records_are_missed_though_the_partition_begins_later() -> None:
+    """A payload that waits to be applied is not left out."""
+    log, _ = _applied()
+    log.firsts = {1: 1}
+    wanted = to_find_again([log.read(1, 0, 1, 1)[0]])
+    assert "record 0 of payload partition 1" in await find_again(log, wanted)
 
 
 async def test_a_partition_without_a_leader_cannot_be_compared() -> None:

@@ -1,0 +1,346 @@
+"""`notary trim`: frees the payloads that neither of two snapshots needs, if a verified archive covers both (R11, docs/salvage.md, Trim).
+
+Its steps, and the result of a crash after each:
+
+| step | a crash after it leaves |
+|---|---|
+| check the report of Spark and every file of the archive | nothing |
+| restore the newest snapshot of each place; compare both with the log and with the archive | a folder, which the next run empties |
+| read the log from the second one on; the mark: a `trim` record with the position and root | the mark; the next run frees |
+| DeleteRecords on the payload topic, as the principal of `--log-settings` | some partitions are freed; the next run frees the others |
+
+Per payload partition the smaller of the two offsets counts, from which a reader of a snapshot reads, or compares after an interruption
+(R10). The ordering topic is not touched.
+"""
+
+import argparse
+import asyncio
+import json
+import shutil
+import sys
+import tomllib
+from collections.abc import Iterator, Mapping, Sequence
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+
+from joiner import JoinerState
+from joiner.look import examine
+from notary import keys
+from notary.access import alone_in
+from notary.cli import EXIT_DONE, EXIT_NO, owner
+from notary.cli.export import ExportProgress
+from notary.config import Config, kafka_security, load
+from notary.index import viewing
+from notary.salvage.kept import KeptIndex, keeping
+from notary.snapshots.manifest import Manifest
+from notary.snapshots.place import place_of
+from notary.snapshots.take import FoundSnapshot, find, restore_newest
+from ordering.connection import KafkaSecurity
+from ordering.durable import make_directory
+from ordering.errors import ConfigurationError, NotReady, OutcomeUnknown
+from ordering.kafka import KafkaLog
+from ordering.log import ORDERING, Log
+from ordering.records import SALVAGE_FORMAT, Trim
+from ordering.settings import LogSettings
+from ordering.stream import describe
+from ordering.topics import free_records
+
+if TYPE_CHECKING:
+    from notary.cli.archived import ArchivedLog
+
+PLACES: Final = 2
+WORK: Final = "trim"
+REPORT: Final = "report.json"
+NAMES_SHOWN: Final = 5
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the flags of `notary trim`."""
+    parser.add_argument(
+        "--before", type=int, metavar="POSITION", help="use only snapshots of at most so many decisions (default: the newest)"
+    )
+    parser.add_argument("--archive", required=True, type=Path, metavar="DIR", help="the archive of both topics")
+    parser.add_argument("--verified", required=True, type=Path, metavar="DIR", help=f"the folder with Spark's {REPORT} about that archive")
+    parser.add_argument(
+        "--snapshots",
+        action="append",
+        default=[],
+        metavar="URL",
+        help="a place of snapshots besides `[snapshots] url`; may be given again. Two places are needed",
+    )
+    parser.add_argument(
+        "--log-settings",
+        type=Path,
+        metavar="FILE",
+        help="`[log]` settings, as `notary init` reads them, of the principal that may delete records (default: the configuration's)",
+    )
+    parser.add_argument("--plan", "--dry-run", dest="plan", action="store_true", help="say what would be freed, and change nothing")
+    parser.add_argument("--yes", action="store_true", help="do not ask before the mark is written")
+    parser.add_argument("--work", type=Path, metavar="DIR", help=f"the folder for a restored index (default: {WORK} beside notary.toml)")
+    owner.add_arguments(parser)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Trim. Returns 0 when the payloads are freed, 1 when something is missing for that, or the answer was no."""
+    return asyncio.run(_Trimming(load(arguments.config), arguments).run())
+
+
+class VerifiedReport(msgspec.Struct, frozen=True):
+    """The members of Spark's report that matter here."""
+
+    notary: str
+    decisions: int
+    root: str
+    violations: dict[str, int]
+
+
+class Snapshot(msgspec.Struct, frozen=True):
+    """A restored snapshot: its place, its manifest, and the state from which its reader goes on."""
+
+    place: str
+    manifest: Manifest
+    state: JoinerState
+
+    def needed_from(self, partition: int) -> int:
+        """Returns the first offset of a payload partition that a reader of this snapshot reads or compares."""
+        mark = self.state.marks.get(partition)
+        return 0 if mark is None else min(mark.offset, self.state.offsets_next.get(partition, 0))
+
+
+def to_free(snapshots: Sequence[Snapshot], firsts: Mapping[int, int]) -> dict[int, int]:
+    """Returns, by payload partition, the offset before which all is freed; `firsts` are the log start offsets now. Pure."""
+    lowest = {partition: min(each.needed_from(partition) for each in snapshots) for partition in firsts if partition != ORDERING}
+    return {partition: offset for partition, offset in lowest.items() if offset > firsts[partition]}
+
+
+class _Trimming:
+    """One run of the command. `_missing` collects what a trim needs and does not have."""
+
+    def __init__(self, config: Config, arguments: argparse.Namespace) -> None:
+        self._config, self._arguments = config, arguments
+        self._work: Path = arguments.work or config.path(WORK)
+        self._index = self._work / "index"
+        self._progress = ExportProgress()
+        self._missing: list[str] = []
+
+    async def run(self) -> int:
+        security = self._security()
+        make_directory(self._work)
+        try:
+            with alone_in(self._work, f"another process trims with the folder {self._work}: wait for it"):
+                async with owner.opened(self._config, "trim") as log:
+                    if not isinstance(log.log, KafkaLog):
+                        raise ConfigurationError(f"{log.log.identity} keeps its payloads: only a log on Kafka can be trimmed")
+                    return await self._trim(log, security)
+        finally:
+            self._progress.end()
+            shutil.rmtree(self._work, ignore_errors=True)
+
+    def _security(self) -> tuple[str, KafkaSecurity | None]:
+        """Returns the brokers and the security of the principal that deletes. Raises `ConfigurationError`."""
+        file: Path | None = self._arguments.log_settings
+        if file is None:
+            return self._config.log.bootstrap, self._config.kafka_security
+        try:
+            given = {"bootstrap": self._config.log.bootstrap, **tomllib.loads(file.read_bytes().decode()), "kind": "kafka"}
+            settings = msgspec.convert(given, LogSettings)
+        except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError, msgspec.ValidationError) as problem:
+            raise ConfigurationError(f"--log-settings {file}: {problem}") from None
+        return settings.bootstrap, kafka_security(settings, file.parent)
+
+    async def _trim(self, log: owner.OwnedLog, security: tuple[str, KafkaSecurity | None]) -> int:
+        identity = f"{log.log.identity} {log.log_id.hex()}"
+        report, archive = self._report(log.genesis.notary_name), self._archive()
+        snapshots = [each for each in [await self._restored(place, identity, log.log, archive) for place in self._places()] if each]
+        if len(snapshots) < PLACES:
+            return self._refused()
+        with keeping(self._index, log.genesis.notary_name, identity) as kept:
+            await log.replay(kept.state(), kept.apply, kept.stored_tree)
+            if report is not None:
+                self._compare(report, kept, snapshots)
+            if SALVAGE_FORMAT not in log.state.formats:
+                self._missing.append(f"format version {SALVAGE_FORMAT}, in which the mark counts: notary activate {SALVAGE_FORMAT}")
+            if self._missing:
+                return self._refused()
+            return await self._free(log, kept, snapshots, security)
+
+    def _report(self, notary: str) -> VerifiedReport | None:
+        """Reads Spark's report; None, and something is missing, if it is of no use."""
+        file = self._arguments.verified / REPORT
+        try:
+            report = msgspec.json.decode(file.read_bytes(), type=VerifiedReport)
+        except (OSError, msgspec.DecodeError, UnicodeDecodeError) as problem:
+            self._missing.append(f"Spark's report: {file} cannot be read ({problem}). Verify the archive: notary verify-log --archive …")
+            return None
+        if report.notary != notary:
+            self._missing.append(f"Spark's report: {file} is of notary {report.notary!r}, not {notary!r}")
+        if report.violations:
+            self._missing.append(f"a clean archive: {file} shows violations: {', '.join(sorted(report.violations))}")
+        return report
+
+    def _archive(self) -> "ArchivedLog | None":
+        if find_spec("pyarrow") is None:
+            raise ConfigurationError("pyarrow is not installed, which reads an archive: pip install 'kafka-notary[parquet]'")
+        from notary.cli.archived import ArchivedLog  # imported late: this function first checks that pyarrow is installed
+
+        try:
+            archive = ArchivedLog(self._arguments.archive)
+        except ConfigurationError as problem:
+            self._missing.append(f"an archive: {problem}")
+            return None
+        damaged = list(archive.damaged(lambda done, of: self._progress("archived files read", done, of)))
+        self._missing += [f"a sound archive: {each}" for each in damaged[:NAMES_SHOWN]]
+        if len(damaged) > NAMES_SHOWN:
+            self._missing.append(f"a sound archive: {len(damaged) - NAMES_SHOWN} more of its files are damaged")
+        return archive
+
+    def _places(self) -> list[str]:
+        """Returns the two places of snapshots to use; fewer, and something is missing, if there are not two."""
+        given = [*([self._config.snapshots.url] if self._config.snapshots.url else []), *self._arguments.snapshots]
+        different = list({_where(url, Path(self._config.directory)): url for url in given}.values())
+        if len(different) < PLACES:
+            named = ", ".join(different) or "none"
+            self._missing.append(f"snapshots on two different places: {named} is named. Name another with --snapshots URL")
+        return different[:PLACES]
+
+    async def _restored(self, place: str, identity: str, log: Log, archive: "ArchivedLog | None") -> Snapshot | None:
+        """Restore the newest snapshot of a place, and compare it with log and archive. Returns None if one is missing or differs."""
+        config, problems = self._config, list[str]()
+        trusted = keys.verifier_keys(config.path(config.key_history_file), config.origin)[0]
+        index = self._index
+        shutil.rmtree(index, ignore_errors=True)  # the state of the one before is in memory: one restored index takes room at a time
+        found = self._old_enough(find(place_of(place, Path(config.directory)), trusted, config.name), problems)
+        try:
+            made = restore_newest(place_of(place, Path(config.directory)), found, index, identity, self._progress, problems.append)
+        except NotReady as problem:
+            made, problems = None, [str(problem)]
+        if made is None:
+            why = "; ".join(problems[:NAMES_SHOWN]) or "there is none"
+            self._missing.append(f"a snapshot of this log in {place} that verifies: {why}")
+            return None
+        with viewing(index) as view:
+            snapshot, unfit = Snapshot(place, made, view.joiner_state()), view.unfit()
+        if unfit:
+            self._missing.append(f"a sound index: {made.name} in {place}: {unfit}")
+            return None
+        for what, held in (("the log", log), ("the archive", archive)):
+            if held is not None and (why := await _lacks(held, snapshot)):
+                self._missing.append(f"{what} does not hold what the snapshot {made.name} in {place} was made from: {why}")
+                return None
+        return snapshot
+
+    def _old_enough(self, found: Iterator[FoundSnapshot], problems: list[str]) -> Iterator[FoundSnapshot]:
+        """Yields the snapshots of at most `--before` decisions."""
+        before = self._arguments.before
+        for each in found:
+            if before is not None and each.manifest is not None and each.manifest.decisions > before:
+                problems.append(f"{each.name} has more than {before} decisions")
+            else:
+                yield each
+
+    def _compare(self, report: VerifiedReport, kept: KeptIndex, snapshots: Sequence[Snapshot]) -> None:
+        """Compare Spark's report with the log: same tree, and as far as both snapshots."""
+        for each in snapshots:
+            if report.decisions < each.manifest.decisions:
+                self._missing.append(
+                    f"an archive that Spark has verified up to the snapshot {each.manifest.name} in {each.place}, which has"
+                    f" {each.manifest.decisions} decisions: the report has {report.decisions}. Archive and verify, then run it again"
+                )
+        size = kept.tree.size
+        if report.decisions > size or kept.stored_tree.root_at(report.decisions).hex() != report.root:
+            self._missing.append(
+                f"a report about this log: it says root {report.root} of {report.decisions} decisions, and the log has another one, or only"
+                f" {size} decisions"
+            )
+
+    async def _free(
+        self, log: owner.OwnedLog, kept: KeptIndex, snapshots: Sequence[Snapshot], security: tuple[str, KafkaSecurity | None]
+    ) -> int:
+        position = min(each.manifest.decisions for each in snapshots)
+        firsts = {stream: bound.offset_first for stream, bound in (await log.log.bounds()).items()}
+        wanted = to_free(snapshots, firsts)
+        facts: dict[str, Any] = {
+            "done": False,
+            "position": position,
+            "trimmed_before": log.state.trimmed,
+            "snapshots": [{"place": each.place, "snapshot": each.manifest.name} for each in snapshots],
+            "offsets_first": {str(partition): offset for partition, offset in sorted(wanted.items())},
+            "records": sum(offset - firsts[partition] for partition, offset in wanted.items()),
+        }
+        self._show(facts)
+        if not wanted:
+            return self._end(facts, "nothing to free: the payload topic begins where these snapshots begin to read")
+        if self._arguments.plan:
+            return self._end(facts, "this was the plan: nothing was changed")
+        if not self._agreed(position):
+            return self._end(facts, "nothing was changed", EXIT_NO)
+        if position > log.state.trimmed:
+            await self._mark(log, kept, position)
+        bootstrap, principal = security
+        try:
+            freed = await free_records(bootstrap, self._config.log.topic_prefix, wanted, principal)
+        except (ConfigurationError, NotReady) as problem:
+            raise type(problem)(
+                f"the mark at position {position} is in the log, and not all is freed: {problem}. Run the same again"
+            ) from None
+        behind = [partition for partition, offset in wanted.items() if freed.get(partition, 0) < offset]
+        if behind:
+            raise OutcomeUnknown(f"{describe(min(behind))} begins before offset {wanted[min(behind)]} still: run the same again")
+        return self._end(facts | {"done": True}, f"freed          payloads of decisions below {position}")
+
+    async def _mark(self, log: owner.OwnedLog, kept: KeptIndex, position: int) -> None:
+        """Append the low-water mark. Raises `ConfigurationError` without the owner's key, `OutcomeUnknown` if it did not count."""
+        signer = owner.load_owner_key(self._config, self._arguments.owner_key, log.genesis)
+        outcome = await log.append(Trim(log.state.key, log.joiner.history.view, position, kept.stored_tree.root_at(position)), signer)
+        if not outcome.took_effect:
+            raise OutcomeUnknown(f"the mark did not count: {outcome.why_not}. Nothing was freed; run the same again")
+
+    def _show(self, facts: Mapping[str, Any]) -> None:
+        if self._arguments.json:
+            return
+        self._progress.end()
+        print(f"position       {facts['position']}: payloads of decisions below it, {facts['records']} records")
+        for each in facts["snapshots"]:
+            print(f"snapshot       {each['snapshot']} in {each['place']}")
+        for partition, offset in facts["offsets_first"].items():
+            print(f"partition {partition:<4} from now on begins at offset {offset}")
+
+    def _agreed(self, position: int) -> bool:
+        if self._arguments.yes:
+            return True
+        if not sys.stdin.isatty() or self._arguments.json:
+            raise ConfigurationError("nothing was changed: read the plan above (or --plan), then give --yes")
+        print(f"notary trim: this cannot be undone. Type the position, {position}, to go on:", file=sys.stderr)
+        return sys.stdin.readline().strip() == str(position)
+
+    def _refused(self) -> int:
+        self._progress.end()
+        if self._arguments.json:
+            print(json.dumps({"done": False, "missing": self._missing}))
+        else:
+            for each in self._missing:
+                print(f"missing        {each}")
+        return EXIT_NO
+
+    def _end(self, facts: dict[str, Any], text: str, code: int = EXIT_DONE) -> int:
+        self._progress.end()
+        print(json.dumps(facts) if self._arguments.json else text)
+        return code
+
+
+async def _lacks(log: Log, snapshot: Snapshot) -> str:
+    """Returns what a log or an archive lacks of the records that an index was made from; empty if it has them all."""
+    ends = {stream: bound.offset_end for stream, bound in (await log.bounds()).items()}
+    state = snapshot.state
+    for stream, offset in sorted(state.offsets_next.items()):
+        if ends.get(stream, 0) < offset:
+            return f"{describe(stream)} ends at offset {ends.get(stream, 0)}, and the snapshot has read it up to {offset}"
+    return await examine(log, state.effects, state.marks)
+
+
+def _where(url: str, relative_to: Path) -> str:
+    """Returns the same text for two names of the same place."""
+    return url.rstrip("/") if "://" in url else str((relative_to / url).resolve())

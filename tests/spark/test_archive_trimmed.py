@@ -1,0 +1,155 @@
+"""`notary trim` on a real broker: it frees nothing before all is there, and what stays is enough for every worker with a snapshot."""
+
+import asyncio
+import json
+import shutil
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from aiokafka.protocol.admin import CreateAclsRequest
+
+from notary import cli
+from ordering.kafka import KafkaLog
+from ordering.log import ORDERING, Bounds
+from ordering.topics import find_problems
+from tests.deploy.manifests.test_users import ALLOW, LITERAL, PAYLOAD, TOPIC, Guarded, denied, guarded
+from tests.notary.http.asking import Asking
+from tests.notary.party import Bank, RequestObject, fresh_state, spend
+from tests.notary.process import EXIT_S_MAX, NotaryDirectory, NotaryProcess, serve
+
+pytestmark = [pytest.mark.spark, pytest.mark.kafka, pytest.mark.timeout(600)]
+
+DELETE = 6
+EVERYTHING = {"delete topics", "create topics", "alter settings", "delete records", "add partitions"}
+
+
+class Office:
+    """A notary on that broker, its archive and the places of its snapshots."""
+
+    def __init__(self, folder: Path, broker: Guarded, command: Callable[..., int], capsys: pytest.CaptureFixture[str]) -> None:
+        self.folder, self.broker, self._command, self._capsys = folder, broker, command, capsys
+        self.bank = Bank()
+        self.directory = NotaryDirectory.create(folder / "notary", kafka=broker.inside)
+        self.directory.register(self.bank)
+        (folder / "trimmer.toml").write_text(
+            f"bootstrap = '{broker.outside}'\nsecurity_protocol = 'SSL'\n"
+            + "".join([f"{name}_file = '{broker.folder / file}'\n" for name, file in _TLS.items()])
+        )
+
+    def decide(self, asking: Asking, requests: Sequence[RequestObject]) -> list[dict[str, Any]]:
+        """Have each request decided in a batch of its own."""
+        return [asking.decide(self.bank, request)[0] for request in requests]
+
+    def run(self, *words: object) -> int:
+        """Run a command of the notary."""
+        return cli.main([*map(str, words), "--config", str(self.directory.config)])
+
+    def archive(self, out: str) -> None:
+        """Archive what is new, and verify all of it."""
+        archive = self.folder / "archive"
+        assert self._command("archive", "--bootstrap", self.broker.inside, "--archive", archive, "--quiet") == 0
+        assert self._command("verify", "--archive", archive, "--out", self.folder / out, "--quiet") == 0
+
+    def trim(self, *flags: object, verified: str = "verified", archive: str = "archive", second: str = "second", code: int = 1) -> Any:
+        """Run `notary trim`. Returns what it printed: an object, or its complaints."""
+        self._capsys.readouterr()
+        named = {"--archive": archive, "--verified": verified, "--snapshots": second, "--log-settings": "trimmer.toml"}
+        given = [word for flag, file in named.items() for word in (flag, self.folder / file)]
+        found = self.run("trim", *given, "--snapshots", self.folder / "first", "--json", *flags)
+        printed = self._capsys.readouterr()
+        assert found == code, printed.out + printed.err
+        return json.loads(printed.out) if printed.out else printed.err
+
+    def bounds(self) -> dict[int, Bounds]:
+        """Returns the bounds of every topic-partition."""
+
+        async def asked() -> dict[int, Bounds]:
+            log = await KafkaLog.open(self.broker.inside, "notary")
+            try:
+                return dict(await log.bounds())
+            finally:
+                await log.close()
+
+        return asyncio.run(asked())
+
+
+_TLS = {"ca": "ca.crt", "cert": "trimmer.crt", "key": "trimmer.key"}
+
+
+async def _may_delete(broker: Guarded) -> None:
+    """Give the user `trimmer` its one right."""
+    async with broker.admin("") as client:
+        answer = await client._send_request(CreateAclsRequest(TOPIC, PAYLOAD, LITERAL, "User:CN=trimmer", "*", DELETE, ALLOW))
+        assert [code for code, _ in answer.creation_responses] == [0]
+
+
+def test_old_payloads_are_freed(tmp_path: Path, command: Callable[..., int], capsys: pytest.CaptureFixture[str]) -> None:
+    """Each lack is named and frees nothing; then payloads go, decisions and states stay, and only a snapshot makes a new worker."""
+    (tmp_path / "broker").mkdir()
+    with guarded(tmp_path / "broker", ["trimmer"]) as broker:
+        office = Office(tmp_path, broker, command, capsys)
+        config, coin = office.directory.config, fresh_state()
+        requests = [spend(coin), *[spend() for _ in range(49)]]
+        with NotaryProcess.start(config) as worker, Asking(worker.url) as asking:
+            decisions = office.decide(asking, requests)
+            assert worker.stop() == 0
+        assert len(office.trim(archive="none", verified="none", second="first")["missing"]) == 3
+        office.archive("early")
+        with NotaryProcess.start(config) as worker, Asking(worker.url) as asking:
+            decisions += office.decide(asking, more := [spend() for _ in range(10)])
+            assert worker.stop() == 0
+        requests += more
+        (none,) = office.trim(verified="early")["missing"][:1]
+        assert f"a snapshot of this log in {tmp_path / 'second'} that verifies: there is none" in none
+        for place in ("first", "second"):
+            assert office.run("snapshot", "create", "--name", "worker-1", "--url", tmp_path / place) == 0
+        assert "the archive does not hold" in office.trim(verified="early")["missing"][0]
+        office.archive("verified")
+        assert "the report has 50" in office.trim(verified="early")["missing"][0]
+        assert office.trim()["missing"] == ["format version 2, in which the mark counts: notary activate 2"]
+        assert office.run("activate", "2") == 0
+        assert "more than 59 decisions" in office.trim("--before", 59)["missing"][0]
+        damaged = shutil.copytree(tmp_path / "archive", tmp_path / "damaged") / "payload/partition=3"
+        file = next(damaged.glob("*.parquet"))
+        file.write_bytes(file.read_bytes()[:-1])
+        assert f"{file} is damaged" in office.trim(archive="damaged")["missing"][0]
+
+        assert "give --yes" in office.trim(code=2)
+        before = office.bounds()
+        assert "the ACL operation Delete" in office.trim("--yes", code=2)  # the right comes now: the mark is written, and stays
+        assert office.bounds()[0] == before[0]
+        asyncio.run(_may_delete(broker))
+        done = office.trim("--yes", code=0)
+        assert (done["done"], done["position"], done["trimmed_before"]) == (True, 60, 60)
+        after = office.bounds()
+        assert done["records"] == sum(after[stream].offset_first - before[stream].offset_first for stream in after) > 0
+        assert after[ORDERING].offset_first == 0
+        assert not office.trim("--yes", code=0)["done"]  # nothing is left to free
+        assert asyncio.run(denied(broker, "trimmer")) == EVERYTHING | {"write notary.ordering", "write notary.payload"}
+        assert asyncio.run(find_problems(broker.inside, "notary")) == []
+
+        with NotaryProcess.start(config) as worker, Asking(worker.url) as asking:
+            assert office.decide(asking, requests) == decisions
+            assert worker.stop() == 0
+        with (
+            NotaryProcess.start(config, "worker-2", settings={"SNAPSHOTS_URL": tmp_path / "second"}) as worker,
+            Asking(worker.url) as asking,
+        ):
+            assert "restored from a snapshot" in worker.stderr()
+            assert office.decide(asking, requests) == decisions
+            (double,) = office.decide(asking, [spend(coin)])
+            assert double["outcome"] == "rejected"
+            office.decide(asking, [spend()])
+            assert worker.stop() == 0
+        assert office.run("retire", "worker-1") == 0  # the owner's commands read no payload
+
+        ends = {stream: bound.offset_end for stream, bound in office.bounds().items()}
+        with (tmp_path / "worker-3").open("w+") as stderr:
+            new = serve(config, "worker-3", "127.0.0.1:0", stderr=stderr)
+            assert new.wait(EXIT_S_MAX) == 2
+            new.communicate()
+            stderr.seek(0)
+            assert "move this index away and restore a snapshot" in stderr.read()
+        assert {stream: bound.offset_end for stream, bound in office.bounds().items()} == ends, "a hole was filled"
