@@ -102,7 +102,7 @@ class Room(Protocol):
         ...
 
     @property
-    def has_batch(self) -> bool:
+    def is_busy(self) -> bool:
         """True while the next batch is full: more that is decoded would only wait."""
         ...
 
@@ -305,7 +305,7 @@ class Gate:
     @property
     def _may_decode(self) -> bool:
         """False while the next batch is full: the bodies wait in their lanes, where a turn for a party is a turn for the whole worker."""
-        return self._room is None or not self._room.has_batch or self._was_closed
+        return self._room is None or not self._room.is_busy or self._was_closed
 
     def _look(self) -> None:
         """Look at what has come, a piece at a time. The log, and in an intake process the worker, have their turns in between."""

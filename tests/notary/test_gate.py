@@ -258,7 +258,7 @@ async def test_a_full_party_is_refused_by_the_first_piece(shared: Gate, queue: S
     assert isinstance(problem, Overloaded)
     assert problem.ticket
     assert (other.results, behind.results) == ([], [])
-    while queue.has_batch:
+    while queue.is_busy:
         queue.take_batch()
     behind.whole()
     await behind.done
@@ -293,9 +293,9 @@ async def test_a_party_whose_bodies_wait_too_long_to_be_decoded_is_refused(share
 
 async def test_bodies_wait_in_their_lanes_while_the_next_batch_is_full(shared: Gate, queue: SubmissionQueue[None]) -> None:
     """Nothing is decoded while the next batch is full: the lanes take turns by party, so the backlog of one delays no other."""
-    queue.taken = shared.resume
+    queue.room_made = shared.resume
     queue.put(shared.admit(KNOWN.body(*(spend() for _ in range(50)))))
-    assert queue.has_batch
+    assert queue.is_busy
     known, other = [RecordingBody(shared) for _ in range(20)], RecordingBody(shared)
     for body in known:
         body.piece(KNOWN.body(spend()))
