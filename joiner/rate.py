@@ -79,16 +79,20 @@ class Pace:
         self._answered = 0
         self._windows: deque[float] = deque(maxlen=self.WINDOWS)
 
+    def begin(self, now_s: float) -> None:
+        """Start a window now: what is counted so far began too early."""
+        self._since_s, self._answered = now_s, 0
+
     def answered(self, requests: int, now_s: float) -> None:
         """Count the requests answered now."""
         if self._since_s is None:
-            self._since_s = now_s  # these were decided before the window began
+            self.begin(now_s)  # these were decided before the window began
             return
         self._answered += requests
         if (lasted_s := now_s - self._since_s) >= self.WINDOW_S:
             self._windows.append(self._answered / lasted_s)
             self.per_s = max(self._windows)
-            self._since_s, self._answered = now_s, 0
+            self.begin(now_s)
 
 
 class Shortest:
