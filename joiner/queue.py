@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from hashlib import sha256
 from typing import Final, Generic, TypeAlias, TypeVar
 
-from joiner.rate import Rate
+from joiner.rate import Pace, Rate
 from joiner.settings import QueueLimits
 from joiner.share import TICKETS_PART, Door, Share
 from ordering.errors import Overloaded
@@ -30,8 +30,10 @@ QUANTUM: Final = 64
 SPARED_PART: Final = 4
 """At most a quarter of the capacity is reserved for parties that have less than an equal share of it; one batch's worth is enough."""
 SPARED_BYTES: Final = 4 << 20
-BEHIND_S: Final = 0.02
-"""The work, at the present rate, that is decoded ahead of the next batch while reading is behind the log."""
+BUSY_S: Final = 0.03
+"""The work, at the present pace, that keeps the worker busy, besides what it decides while an append of its own is under way."""
+BUSY_REQUESTS: Final = 256
+"""At least so many requests are admitted, whatever the pace: it was low, perhaps, since there was little to do."""
 CALM: Final = 0.4
 """While less than this share of the capacity is used, every party is admitted: a tenth is for tickets, half for large submissions."""
 
@@ -91,10 +93,11 @@ class SubmissionQueue(Generic[Decision]):
         self.weight_of: Callable[[str], int] = lambda party: 1
         """A party's weight, 1 or more. The worker sets it."""
         self.rate = Rate()
-        self.reading_is_behind: Callable[[], bool] = lambda: False
-        """Returns True while the log has batches of this worker that are not applied. The sender sets it."""
-        self.taken: Callable[[], None] = lambda: None
-        """Called after a batch was taken. The worker sets it."""
+        self.pace = Pace()
+        self.append_s: Callable[[], float] = lambda: 0.0
+        """Returns the shortest time that an append took lately. The sender sets it."""
+        self.room_made: Callable[[], None] = lambda: None
+        """Called when a batch was taken or answered. The worker sets it."""
         self.queued_requests = self.queued_bytes = 0
         """The requests, and the bytes, of the submissions that are in no batch."""
         self.pending_requests = 0
@@ -110,15 +113,18 @@ class SubmissionQueue(Generic[Decision]):
         return submission.encoded in self._pending
 
     @property
-    def has_batch(self) -> bool:
-        """True while the submissions that are in no batch are enough for the next one. More of them would only wait here, decoded.
+    def is_busy(self) -> bool:
+        """True while the submissions that are admitted and not answered keep the worker busy, or are enough for the next batch.
 
-        While reading is behind the log the worker itself is the limit: then the work of some milliseconds is enough.
+        More of them would only wait here and in the log, first come, first served. They wait at the gate, where parties take turns.
         """
-        requests_max = self._limits.batch_requests_max
-        if self.rate.per_s and self.reading_is_behind():
-            requests_max = min(requests_max, max(QUANTUM, int(self.rate.per_s * BEHIND_S)))
-        return self.queued_bytes >= self._limits.batch_bytes_max or self.queued_requests >= requests_max
+        limits = self._limits
+        busy_requests = max(BUSY_REQUESTS, self.pace.per_s * (BUSY_S + 2 * self.append_s()))
+        return (
+            self.pending_requests >= busy_requests
+            or self.queued_requests >= limits.batch_requests_max
+            or self.queued_bytes >= limits.batch_bytes_max
+        )
 
     @property
     def parties(self) -> int:
@@ -226,7 +232,7 @@ class SubmissionQueue(Generic[Decision]):
         self._queued -= len(submissions)
         if not self._queued:
             self.rate.ran_dry()
-        self.taken()
+        self.room_made()
         return Batch(submissions)
 
     def put_back(self, batch: Batch[Decision]) -> None:
@@ -243,12 +249,15 @@ class SubmissionQueue(Generic[Decision]):
 
     def answer(self, batch: Batch[Decision], decisions: Sequence[Decision]) -> None:
         """Give each submission of a batch its decisions, which come in the order of the batch's requests."""
-        self.rate.answered(len(batch.requests), asyncio.get_running_loop().time())
+        now_s = asyncio.get_running_loop().time()
+        self.rate.answered(len(batch.requests), now_s)
+        self.pace.answered(len(batch.requests), now_s)
         at = 0
         for pending in batch.submissions:
             count = len(pending.requests)
             self._let_go(pending, decisions[at : at + count])
             at += count
+        self.room_made()
 
     async def drain(self) -> None:
         """Return when all admitted submissions have been answered."""

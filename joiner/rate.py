@@ -1,6 +1,8 @@
 """A worker's capacity: its rate of decisions while there is always more to decide, as far as measured."""
 
 import math
+from collections import deque
+from typing import Final
 
 WINDOW_S = 1.0
 STALL_S = 3.0
@@ -62,3 +64,52 @@ class Rate:
         if self._refused or not self._ran_dry:
             seen_per_s = self._answered / (now_s - self._since_s)
             self.per_s = (self.per_s + seen_per_s) / 2 if self.per_s else seen_per_s
+
+
+class Pace:
+    """The requests answered a second lately, whether or not there was more to decide: the largest of the last windows."""
+
+    WINDOW_S: Final = 0.25
+    WINDOWS: Final = 8
+
+    def __init__(self) -> None:
+        self.per_s = 0.0
+        """0 before the first window has ended."""
+        self._since_s: float | None = None
+        self._answered = 0
+        self._windows: deque[float] = deque(maxlen=self.WINDOWS)
+
+    def begin(self, now_s: float) -> None:
+        """Start a window now: what is counted so far began too early."""
+        self._since_s, self._answered = now_s, 0
+
+    def answered(self, requests: int, now_s: float) -> None:
+        """Count the requests answered now."""
+        if self._since_s is None:
+            self.begin(now_s)  # these were decided before the window began
+            return
+        self._answered += requests
+        if (lasted_s := now_s - self._since_s) >= self.WINDOW_S:
+            self._windows.append(self._answered / lasted_s)
+            self.per_s = max(self._windows)
+            self.begin(now_s)
+
+
+class Shortest:
+    """The shortest of the times that were measured in the last one or two windows."""
+
+    def __init__(self, window_s: float) -> None:
+        self._window_s = window_s
+        self._since_s = 0.0
+        self._before = self._now = math.inf
+
+    def measured(self, took_s: float, now_s: float) -> None:
+        """Count a time that was measured now."""
+        if now_s - self._since_s >= self._window_s:
+            self._since_s, self._before, self._now = now_s, self._now, math.inf
+        self._now = min(self._now, took_s)
+
+    def value(self) -> float:
+        """Returns it, in seconds; 0 before the first."""
+        shortest = min(self._before, self._now)
+        return 0.0 if shortest == math.inf else shortest

@@ -25,6 +25,7 @@ from typing import Any, Generic, Protocol, TypeVar
 
 from joiner.core import Joiner
 from joiner.queue import AdmittedSubmission, Batch, Pending, SubmissionQueue
+from joiner.rate import Shortest
 from joiner.ready import Fenced, FenceWanted, FillWanted, OrderedBatch, Ready
 from joiner.settings import QueueLimits, SenderSettings
 from ordering.errors import Fatal, FatalCode, NotReady, OutcomeUnknown
@@ -51,6 +52,9 @@ SEQUENTIAL_S = 30.0
 Where payloads take longer than the hole_timeout of other workers, every batch sent at once would be filled, and none decided.
 """
 
+
+APPENDS_S = 10.0
+"""The shortest append of the last ten to twenty seconds counts as what an append takes."""
 
 KEY_WAIT_S = 2.0
 """A worker that has not registered yet stops when the same key is missing for this time: of two rotations it may have read one."""
@@ -109,7 +113,8 @@ class Sender(Generic[Decision]):
         self._nonce = nonce
         self._choice = PartitionChoice(settings.data_centre or None)
         self.queue: SubmissionQueue[Decision] = SubmissionQueue(limits)
-        self.queue.reading_is_behind = self.reading_is_behind
+        self._appends = Shortest(APPENDS_S)
+        self.queue.append_s = self._appends.value
         self.unresolved: dict[tuple[int, int], Batch[Decision]] = {}
         """Batches that are sent and not decided yet, by name."""
         self.hold: Callable[[], str | None] = lambda: None
@@ -428,7 +433,7 @@ class Sender(Generic[Decision]):
                 else:
                     both = list(await asyncio.gather(payload, ordering, return_exceptions=True))
         finally:
-            del session.appending_since[sequence]
+            since_s = session.appending_since.pop(sequence)
             self._wake.set()
         for problem in both:
             if isinstance(problem, OutcomeUnknown):
@@ -437,6 +442,8 @@ class Sender(Generic[Decision]):
                 raise problem
         if not any(both):
             self._acknowledged.add((session.incarnation, sequence))
+            now_s = asyncio.get_running_loop().time()
+            self._appends.measured(now_s - since_s, now_s)
 
     async def _in_turn(
         self, session: _Session, payload: Coroutine[Any, Any, None], ordering: Coroutine[Any, Any, None]

@@ -32,7 +32,7 @@ class DriverSettings(Struct, frozen=True):
     poll_ms: Fixed[int] = 50
     watch_ms: Fixed[int] = 1_000
     stall_ms: Fixed[int] = 10_000
-    stood_still_ms: Fixed[int] = 2_000  # a process that did not run for so long counts as interrupted: no broker restarts sooner
+    stood_still_ms: Fixed[int] = 2_000  # a process that did not run for so long counts as interrupted
     contradiction_ms: Fixed[int] = 10_000  # ten metadata ages (ordering/connection.py): by then other brokers were asked too
 
     unreachable_s = Seconds("unreachable_ms")

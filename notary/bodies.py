@@ -10,7 +10,7 @@ import msgspec
 from joiner import AdmittedSubmission
 from ordering.errors import NotaryError
 
-TURN_BYTES: Final = 32 << 10
+TURN_BYTES: Final = 4 << 10
 """The bytes of one party's bodies that are decoded before it is the next party's turn."""
 ADDRESSES_SHARE_MIN: Final = 8
 """Addresses have as much together as one party, and at least as much as one of eight."""
@@ -131,10 +131,12 @@ class _Waiting(msgspec.Struct, frozen=True, gc=False):
 class _Lane:
     """The complete bodies of one party."""
 
-    __slots__ = ("bodies", "left_bytes")
+    __slots__ = ("bodies", "left_bytes", "size_bytes")
 
     def __init__(self) -> None:
         self.bodies: deque[_Waiting] = deque()
+        self.size_bytes = 0
+        """The bytes of these."""
         self.left_bytes = TURN_BYTES
 
 
@@ -168,13 +170,28 @@ class Lanes:
         if lane is None:
             lane = ring.lanes[key] = _Lane()
         lane.bodies.append(_Waiting(body, body.size, now_s))
+        lane.size_bytes += body.size
         ring.bodies += 1
+        ring.size_bytes += body.size
 
     def wait_s(self, body: Body, party: bytes, now_s: float) -> float:
         """Returns the wait so far of the oldest body in the lane of a body of that party; 0 when that is empty."""
         ring, key = self._place_of(body, party)
         lane = ring.lanes.get(key)
         return now_s - lane.bodies[0].since_s if lane is not None and lane.bodies else 0.0
+
+    def ahead_bytes(self, body: Body, party: bytes) -> int:
+        """Returns the bytes that are decoded before a body of that party, if it comes now: all that wait, or less by its lane's turns."""
+        ring, key = self._place_of(body, party)
+        lane, waiting_bytes = ring.lanes.get(key), self._parties.size_bytes + self._addresses.size_bytes
+        if lane is None:
+            return 0
+        turns = len(ring.lanes)
+        if ring is self._parties:
+            turns += self._addresses.bodies > 0
+        elif self._parties.bodies:
+            turns *= 1 + max(len(self._parties.lanes), ADDRESSES_SHARE_MIN)
+        return min(waiting_bytes, lane.size_bytes * turns)
 
     def take_older(self, since_s: float) -> list[Body]:
         """Remove and return the bodies that have waited since before that time."""
@@ -207,12 +224,12 @@ class Lanes:
 class _Ring:
     """Lanes in the order of their turns."""
 
-    __slots__ = ("bodies", "lanes")
+    __slots__ = ("bodies", "lanes", "size_bytes")
 
     def __init__(self) -> None:
         self.lanes: OrderedDict[bytes, _Lane] = OrderedDict()
         """By the party that stands first, empty for one that is not registered, or none; or by address."""
-        self.bodies = 0
+        self.bodies = self.size_bytes = 0
 
     def take(self) -> _Waiting:
         """Remove and return the next body. There must be one."""
@@ -227,7 +244,7 @@ class _Ring:
                 break
         waiting = lane.bodies.popleft()
         lane.left_bytes -= waiting.size
-        self.bodies -= 1
+        self._took(lane, waiting)
         return waiting
 
     def take_older(self, since_s: float) -> list[Body]:
@@ -235,6 +252,12 @@ class _Ring:
         older: list[Body] = []
         for lane in self.lanes.values():
             while lane.bodies and lane.bodies[0].since_s < since_s:
-                older.append(lane.bodies.popleft().body)
-        self.bodies -= len(older)
+                waiting = lane.bodies.popleft()
+                self._took(lane, waiting)
+                older.append(waiting.body)
         return older
+
+    def _took(self, lane: _Lane, waiting: _Waiting) -> None:
+        lane.size_bytes -= waiting.size
+        self.size_bytes -= waiting.size
+        self.bodies -= 1

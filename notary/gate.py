@@ -34,6 +34,7 @@ from typing import Final, Protocol, TypeVar
 import msgspec
 
 from joiner import AdmittedSubmission
+from joiner.rate import Pace
 from notary.bodies import Body, Lanes, party_first
 from notary.parties import Parties, Verify
 from notary.quota import Quota, QuotaExceeded
@@ -47,6 +48,8 @@ REFUSAL_REASONS: Final = ("room", "share", "quota")
 """No room for anybody, no room for the party, or its quota is used up."""
 DECODING_WAIT_S: Final = 0.5
 """The wait of a party's complete bodies after which no more of them are read; twice as long for a retry with a ticket."""
+BACKLOG_S: Final = 0.1
+"""A lane whose oldest body has waited for so long is backlogged: a new body's wait is estimated by the bytes ahead of it."""
 HELD_S: Final = 0.05
 """While the next batch is full, the gate looks so often whether it has closed meanwhile."""
 HELD_S_MAX: Final = 5.0
@@ -102,7 +105,7 @@ class Room(Protocol):
         ...
 
     @property
-    def has_batch(self) -> bool:
+    def is_busy(self) -> bool:
         """True while the next batch is full: more that is decoded would only wait."""
         ...
 
@@ -169,6 +172,8 @@ class Gate:
         """The part of these bytes on connections without an admitted submission, by address; by the empty string for all addresses."""
         self._bodies: set[Body] = set()
         self._asked = Lanes(self.is_registered)
+        self._pace = Pace()
+        """The bytes decoded a second while bodies wait."""
         self._next: asyncio.Handle | None = None
         self._held = False
         self._decoding: dict[bool, _Decoding] = {}
@@ -269,6 +274,8 @@ class Gate:
         (RFC 8289: the wait, not the length, shows a queue that is too long).
         """
         wait_s, name = self._asked.wait_s(body, party, self._clock_s()), party.decode(errors="replace")
+        if self._pace.per_s and wait_s > BACKLOG_S:
+            wait_s = max(wait_s, self._asked.ahead_bytes(body, party) / self._pace.per_s)
         if wait_s <= DECODING_WAIT_S:
             return None
         if body.ticket and wait_s <= 2 * DECODING_WAIT_S and self.tickets is not None and self.tickets.counts(body.ticket, name):
@@ -292,6 +299,7 @@ class Gate:
         """Decode a body that is complete, with all that came in this turn of the loop."""
         if not self._asked and not self._decoding:
             self._next = asyncio.get_running_loop().call_soon(self._look)
+            self._pace.begin(self._clock_s())
         self._asked.add(body, self._clock_s())
 
     def resume(self) -> None:
@@ -303,9 +311,9 @@ class Gate:
             self._next = asyncio.get_running_loop().call_soon(self._look)
 
     @property
-    def _may_decode(self) -> bool:
-        """False while the next batch is full: the bodies wait in their lanes, where a turn for a party is a turn for the whole worker."""
-        return self._room is None or not self._room.has_batch or self._was_closed
+    def is_busy(self) -> bool:
+        """True while nothing more is decoded: bodies wait in their lanes, where a turn for a party is a turn for the whole worker."""
+        return self._room is not None and self._room.is_busy and not self._was_closed
 
     def _look(self) -> None:
         """Look at what has come, a piece at a time. The log, and in an intake process the worker, have their turns in between."""
@@ -315,7 +323,7 @@ class Gate:
         finally:  # a bug in the answer to one must not keep the others from being looked at
             if self._asked or self._decoding:
                 loop = asyncio.get_running_loop()
-                self._held = not self._may_decode
+                self._held = self.is_busy
                 if self._held:
                     self._refuse_older()
                 self._next = loop.call_later(HELD_S, self._look) if self._held else loop.call_soon(self._look)
@@ -328,7 +336,7 @@ class Gate:
     def _look_until(self, until_s: float) -> None:
         closed = self._closed()  # once for all: nothing else runs meanwhile
         self._was_closed = closed is not None
-        while (self._asked or self._decoding) and self._may_decode:
+        while (self._asked or self._decoding) and not self.is_busy:
             of_party = self._asked.is_turn_of_parties(self._decoding)
             decoding = self._decoding.get(of_party)
             if decoding is None:
@@ -355,6 +363,7 @@ class Gate:
                 submission = done.value
             except Exception as problem:  # a bug costs one call
                 found = problem
+        self._pace.answered(body.size, self._clock_s())
         self.forget(body)
         try:
             if submission is not None:

@@ -111,7 +111,7 @@ class Worker:
             quota=Quota(config.quota.party_requests_per_s, around.now_s, self.parties.requests_per_s_of),
             tickets=self.tickets,
         )
-        self.sender.queue.taken = self.gate.resume
+        self.sender.queue.room_made = self.gate.resume
         self.topic_watch = TopicWatch(config)
         self.snapshots = SnapshotSchedule(config, self.readiness.is_ready, around.clock_ms)
         parts = (self.driver, self.sender, index, self.issuer, self.self_check, self.topic_watch)

@@ -223,12 +223,14 @@ def _service(config: Config, app: App, certificates: Certificates | None) -> Ser
 
 
 def _server(config: Config, app: App, listen: str, certificates: Certificates | None = None) -> Server:
-    return Server(
+    server = Server(
         app,
         bind(*parse_listen(listen)),
         settings=config.http,
         certificates=certificates,
     )
+    server.is_busy = lambda: app.worker is not None and app.worker.gate.is_busy
+    return server
 
 
 def _print_ready(worker: Worker, url: str, *, as_json: bool) -> None:

@@ -5,6 +5,7 @@ import contextlib
 import errno
 import logging
 import socket
+import sys
 import time
 from collections import OrderedDict, deque
 from collections.abc import Callable
@@ -61,6 +62,8 @@ class Server:
         self.application = application
         self.settings = settings or HttpSettings()
         self.seconds = tuple([seconds_of(self.settings, state) for state in ConnectionState])
+        self.is_busy: Callable[[], bool] = lambda: False
+        """Returns True while the application takes in nothing more: each lane of proven clients then has one slice in a turn. It is set."""
         self.paused = False
         self.ends = False
         self._read_until_s: float | None = None  # None: this turn of the loop has read nothing yet
@@ -146,7 +149,7 @@ class Server:
         assert self._read_until_s is not None
         if now_s > self._read_until_s + (PROVEN_TURN_S - READ_TURN_S if lane else 0):
             return False
-        if lane in self._proven_line if lane else self._line:
+        if (self.is_busy() or lane in self._proven_line) if lane else self._line:
             return False
         self._slice_until_s = now_s + SLICE_S
         return True
@@ -194,7 +197,9 @@ class Server:
     def _take_up(self, line: "_Line", seconds: float) -> None:
         now_s = time.perf_counter()
         until_s = self._read_until_s = now_s + seconds
-        while line and now_s <= until_s:
+        slices = len(line) if self.is_busy() else sys.maxsize
+        while line and now_s <= until_s and slices:
+            slices -= 1
             lane, waiting = next(iter(line.items()))
             self._slice_until_s = now_s + SLICE_S
             slice_until_s = min(self._slice_until_s, until_s)

@@ -52,7 +52,7 @@ class WorkersRoom:
     def __contains__(self, submission: Submission) -> bool:
         return False
 
-    has_batch = False  # the worker decodes nothing, and its processes have cores of their own
+    is_busy = False  # the worker decodes nothing, and its processes have cores of their own
 
     def is_calm(self, requests: int, size_bytes: int) -> bool:
         """Returns True while no submission must be rejected."""

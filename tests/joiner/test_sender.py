@@ -5,7 +5,8 @@ import asyncio
 import pytest
 
 from joiner import FillWanted, Joiner, QueueLimits, Sender, SenderSettings
-from joiner.queue import BEHIND_S
+from joiner.queue import BUSY_REQUESTS
+from joiner.rate import Pace, Shortest
 from joiner.ready import FenceWanted, Ready
 from joiner.sender import _Session
 from ordering.errors import Overloaded
@@ -194,24 +195,48 @@ async def test_no_batch_is_sent_while_the_log_has_one_that_is_not_applied() -> N
         assert not sender.reading_is_behind(), "the log has not acknowledged it yet"
 
 
-async def test_less_is_decoded_ahead_while_reading_is_behind() -> None:
-    """The next batch is a full one while the log is the limit, and the work of some milliseconds while this worker is."""
-    sender = _sender(batch_requests_max=1_000)
+async def test_a_worker_is_busy_with_the_work_of_some_milliseconds() -> None:
+    """Admitted and unanswered requests keep the worker busy when they are 30 ms of its work, and what it does while it appends twice."""
+    sender = _sender(batch_requests_max=10_000)
     queue = sender.queue
-    queue.rate.per_s = 100 / BEHIND_S
-    for number in range(100):
+    queue.pace.answered(1, 0.0)
+    queue.pace.answered(2_500, 0.25)
+    assert queue.pace.per_s == 10_000
+    seen = []
+    for number in range(BUSY_REQUESTS + 244):
+        if number in (BUSY_REQUESTS, 300):
+            seen.append(queue.is_busy)
         ask(sender, f"{number}")
-    seen = [queue.has_batch]
-    queue.reading_is_behind = lambda: True
-    seen.append(queue.has_batch)
-    queue.rate.per_s = 0.0  # nothing is known of it
-    seen.append(queue.has_batch)
-    queue.rate.per_s = 1.0
+    queue.append_s = lambda: 0.01
+    seen.append(queue.is_busy)
+    queue.append_s = lambda: 0.01001
+    seen.append(queue.is_busy)
     batch = queue.take_batch()
-    seen.append(queue.has_batch)
-    queue.put_back(batch)
-    seen.append(queue.has_batch)
-    assert seen == [False, True, False, False, True]
+    queue.append_s = lambda: 0.0
+    seen.append(queue.is_busy)
+    queue.answer(batch, [None] * len(batch.requests))
+    seen.append(queue.is_busy)
+    assert seen == [False, True, True, False, True, False]
+
+
+def test_the_pace_is_the_fastest_quarter_second_of_the_last_two_seconds() -> None:
+    """A pause does not lower the pace at once, and idle times do in the end. The first answers began before it was measured."""
+    pace = Pace()
+    seen = []
+    for now_s, requests in ((5.0, 900), (5.1, 50), (5.25, 50), (5.5, 20), (6.0, 10), *[(6.25 + at / 4, 5) for at in range(8)]):
+        pace.answered(requests, now_s)
+        seen.append(pace.per_s)
+    assert seen == [0, 0, 400, 400, 400, *[400] * 5, 80, 20, 20]
+
+
+def test_the_shortest_append_of_the_last_windows_counts() -> None:
+    """An append that was fast long ago says nothing of the log as it is now."""
+    shortest = Shortest(10.0)
+    seen = [shortest.value()]
+    for now_s, took_s in ((100.0, 0.3), (105.0, 0.2), (109.0, 0.4), (110.0, 0.5), (119.0, 0.6), (120.0, 0.7)):
+        shortest.measured(took_s, now_s)
+        seen.append(shortest.value())
+    assert seen == [0, 0.3, 0.2, 0.2, 0.2, 0.2, 0.5]
 
 
 async def test_each_submission_of_a_batch_gets_its_own_decisions() -> None:

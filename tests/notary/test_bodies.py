@@ -165,3 +165,19 @@ class IncompleteBody(Body):
     def refused(self, problem: Exception) -> None:
         """Keep it."""
         self.problem = problem
+
+
+def test_the_bytes_ahead_of_a_body_are_those_of_the_turns_before_its_own(gate: Gate) -> None:
+    """A party's body waits for one of each other lane for each of its own; an address waits for all parties in turn, too."""
+    lanes = Lanes(lambda party: True)
+    assert lanes.ahead_bytes(body_of(gate, "O=A", 700), b"O=A") == 0
+    many = [body_of(gate, "O=A", 700) for _ in range(50)]
+    for waiting in (*many, body_of(gate, "O=B", 700), body_of(gate, "O=C", 700)):
+        lanes.add(waiting, 0.0)
+    size = many[0].size
+    assert lanes.ahead_bytes(body_of(gate, "O=A", 700), b"O=A") == 52 * size, "no more than waits"
+    assert lanes.ahead_bytes(body_of(gate, "O=B", 700), b"O=B") == 3 * size
+    assert lanes.ahead_bytes(body_of(gate, "O=D", 700), b"O=D") == 0
+    while lanes:
+        lanes.take(of_party=lanes.is_turn_of_parties())
+    assert lanes.ahead_bytes(body_of(gate, "O=A", 700), b"O=A") == 0

@@ -12,7 +12,7 @@ import pytest
 from joiner import AdmittedSubmission, QueueLimits, SubmissionQueue
 from notary import parties
 from notary.bodies import TURN_BYTES, Body
-from notary.gate import DECODING_WAIT_S, HELD_S, HELD_S_MAX, BadSignature, Gate, UnknownParty
+from notary.gate import BACKLOG_S, DECODING_WAIT_S, HELD_S, HELD_S_MAX, BadSignature, Gate, UnknownParty
 from notary.parties import Parties
 from notary.quota import Quota, QuotaExceeded
 from notary.tickets import Tickets
@@ -258,7 +258,7 @@ async def test_a_full_party_is_refused_by_the_first_piece(shared: Gate, queue: S
     assert isinstance(problem, Overloaded)
     assert problem.ticket
     assert (other.results, behind.results) == ([], [])
-    while queue.has_batch:
+    while queue.is_busy:
         queue.take_batch()
     behind.whole()
     await behind.done
@@ -291,11 +291,30 @@ async def test_a_party_whose_bodies_wait_too_long_to_be_decoded_is_refused(share
     assert isinstance(again.results[0], Overloaded)
 
 
+async def test_a_wait_is_estimated_by_the_bytes_ahead_once_a_lane_is_backlogged(shared: Gate, clock: Clock) -> None:
+    """The bytes ahead of a body, at the pace of decoding, show its wait sooner than the age of the oldest one. A burst is let in."""
+    for _ in range(12):
+        body = RecordingBody(shared)
+        body.piece(KNOWN.body(spend()))
+        shared._asked.add(body, clock.now_s)
+    shared._pace.per_s = 12 * body.size
+    young, known, other = RecordingBody(shared), RecordingBody(shared), RecordingBody(shared)
+    young.piece(KNOWN.body(spend()))
+    assert young.results == []
+    clock.now_s += 1.5 * BACKLOG_S
+    known.piece(KNOWN.body(spend()))
+    other.piece(OTHER.body(spend()))
+    (problem,) = known.results
+    assert isinstance(problem, Overloaded)
+    assert problem.retry_after_s == 2
+    assert other.results == []
+
+
 async def test_bodies_wait_in_their_lanes_while_the_next_batch_is_full(shared: Gate, queue: SubmissionQueue[None]) -> None:
     """Nothing is decoded while the next batch is full: the lanes take turns by party, so the backlog of one delays no other."""
-    queue.taken = shared.resume
+    queue.room_made = shared.resume
     queue.put(shared.admit(KNOWN.body(*(spend() for _ in range(50)))))
-    assert queue.has_batch
+    assert queue.is_busy
     known, other = [RecordingBody(shared) for _ in range(20)], RecordingBody(shared)
     for body in known:
         body.piece(KNOWN.body(spend()))

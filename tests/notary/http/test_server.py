@@ -9,6 +9,7 @@ import socket
 import threading
 from collections.abc import AsyncIterator, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -95,6 +96,24 @@ async def test_connections_are_made_address_by_address() -> None:
         assert len(busy.connections) < TURNS
         while len(busy.connections) <= BURST:  # noqa: ASYNC110 - as above
             await asyncio.sleep(0)
+
+
+async def test_each_party_has_one_slice_in_a_turn_while_the_application_is_busy(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing more is taken in: a party with many connections has no more of the time to read than one with few. Otherwise all are read."""
+    monkeypatch.setattr(server_module, "SLICE_S", 0.0)
+    monkeypatch.setattr(server_module, "PROVEN_TURN_S", 60.0)
+    seen = []
+    async with served(Scripted()) as server:
+        for busy in (True, False):
+            server.is_busy = partial(bool, busy)
+            taken: list[str] = []
+            for lane in "aaab":
+                server._line_up(server._proven_line, lane, partial(taken.append, lane))
+            await asyncio.sleep(0)
+            seen.append(("".join(taken), server.may_read(lane="c")))
+            while server._proven_line:  # noqa: ASYNC110 - it counts turns
+                await asyncio.sleep(0)
+    assert seen == [("ab", False), ("abaa", True)]
 
 
 @pytest.mark.usefixtures("no_time")
