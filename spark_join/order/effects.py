@@ -73,7 +73,7 @@ class _Salvage(msgspec.Struct):
     """A salvage that has begun."""
 
     offset: int
-    """Of its `begin`"""
+    """The ordering offset of its `begin`"""
     resume: bytes
     """The carry before that, encoded"""
     first: int

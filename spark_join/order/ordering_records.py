@@ -38,7 +38,7 @@ from spark_join.engine.stages import Stages
 from spark_join.errors import CouldNotVerify
 from spark_join.log import ORDERING, LogFrames
 from spark_join.order.identity import Identity, identity_of
-from spark_join.order.salvage import Malformed, read_items
+from spark_join.order.salvage import MalformedItem, read_items
 
 Fields = dict[str, Any]
 """The columns of one record that are set, by name, including `kind`."""
@@ -119,7 +119,7 @@ def read(value: bytes | None) -> Fields:
                 return _step(fields, rest)
             if kind != "salvage" and _is_complete(fields, rest):
                 return fields
-        except (error, UnicodeDecodeError, Malformed):
+        except (error, UnicodeDecodeError, MalformedItem):
             pass
     return {"kind": "malformed"}
 
@@ -129,16 +129,16 @@ def _format_of(kind: int) -> int:
 
 
 def _step(fields: Fields, rest: bytes) -> Fields:
-    """Returns the fields of a step of a salvage. Raises `Malformed`, or an error of `struct`."""
+    """Returns the fields of a step of a salvage. Raises `MalformedItem`, or an error of `struct`."""
     if (step := fields.pop("step")) not in _STEPS:
-        raise Malformed
+        raise MalformedItem
     kind, fixed, names = _STEPS[step]
     fields |= {"kind": kind, **dict(zip(names, fixed.unpack_from(rest), strict=True))}
     if kind == "salvage-items":
         times = [item["log_time_ms"] for item in read_items(rest) if item["id"] is not None]
         fields["items_time_ms"] = max(times, default=None)
     elif len(rest) != fixed.size:
-        raise Malformed
+        raise MalformedItem
     return fields
 
 

@@ -35,7 +35,7 @@ _ITEM = (
 Item = dict[str, Any]
 
 
-class Malformed(Exception):
+class MalformedItem(Exception):
     """Raised for items that break a rule of docs/formats.md."""
 
 
@@ -52,7 +52,7 @@ class Salvage(msgspec.Struct, frozen=True):
 
 
 def read_items(rest: bytes) -> list[Item]:
-    """Decodes the rest of an `items` record. Raises `Malformed`, or an error of `struct`."""
+    """Decodes the rest of an `items` record. Raises `MalformedItem`, or an error of `struct`."""
     first, count = _FIRST.unpack_from(rest)
     at = _FIRST.size
     found: list[Item] = []
@@ -104,7 +104,7 @@ def _ascend(states: Sequence[bytes]) -> bool:
 
 def _demand(condition: bool) -> None:
     if not condition:
-        raise Malformed
+        raise MalformedItem
 
 
 def salvages(records: DataFrame) -> list[Salvage]:
