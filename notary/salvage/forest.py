@@ -78,8 +78,10 @@ def compare_receipts(
     """Raise `ChoiceRefused` for a node with two hashes. Returns the nodes that receipts show beyond the largest index.
 
     A receipt from before an earlier salvage has other nodes above a position that this salvage declared lost, and is right. So its leaf is
-    compared, and those of its nodes that cover no such position. `lost_before`: by key that signed receipts, the positions that a salvage
-    of the kept log had declared lost before that key was in force, or with it. Trees under that key have the lost leaves there.
+    compared, and those of its nodes that cover no such position. A lost leaf beside its own is compared too: nothing else stands there.
+
+    `lost_before`: by key that signed receipts, the positions that a salvage of the kept log had declared lost before that key was in force,
+    or with it. Trees under that key have the lost leaves there.
     """
     tree = largest.tree
     over = lru_cache(1 << 16)(tree.over)
@@ -91,7 +93,8 @@ def compare_receipts(
             continue  # the proof leads to this root, so all its nodes are the tree's
         lost = lost_of[receipt.key]
         for (low, high), value in nodes_of(receipt).items():
-            if (low, high) != (receipt.position, receipt.position + 1) and bisect_left(lost, low) < bisect_left(lost, high):
+            is_stated = high - low == 1 and low in (receipt.position, _lost_beside(receipt))
+            if not is_stated and bisect_left(lost, low) < bisect_left(lost, high):
                 continue
             known = (over(low, high), largest.name) if high <= tree.size else beyond.setdefault((low, high), (value, receipt.name))
             if known[0] != value:

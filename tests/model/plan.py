@@ -67,7 +67,10 @@ class _Tree:
 
     def show(self, place: tuple[int, int], value: bytes, name: str, lost_before: set[int]) -> None:
         """Take a node of a proof. `lost_before`: the positions that were declared lost when it was signed."""
-        if not (self._lost - lost_before).intersection(range(*place)):
+        is_lost_leaf = place[1] - place[0] == 1 and value == Item().leaf(
+            place[0]
+        )  # a salvage has declared it lost, so nothing else is there
+        if is_lost_leaf or not (self._lost - lost_before).intersection(range(*place)):
             self.state(place, value, name)
 
     def state(self, place: tuple[int, int], value: bytes, name: str) -> None:

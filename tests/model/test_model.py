@@ -15,7 +15,7 @@ def test_random_histories_keep_every_property(first: int) -> None:
 
 
 NOT_NOTICED = ("a key closes nothing", "any view", "items count at once", "keys are not compared")
-"""No history of the model needs these rules yet (docs/salvage.md)."""
+"""No history of the first thousands needs these rules; tests/notary/salvage/test_choice.py and tests/scenarios/test_salvage.py do."""
 
 
 @pytest.mark.parametrize("fault", [fault for fault in FAULTS if fault not in NOT_NOTICED])

@@ -33,7 +33,7 @@ def test_the_first_seeds_hold() -> None:
 
 
 @pytest.mark.seconds
-def test_salvages_hold(capsys: pytest.CaptureFixture[str]) -> None:
+def test_every_promise_holds_after_a_salvage(capsys: pytest.CaptureFixture[str]) -> None:
     """In twenty systems the log loses its end, and every promise holds after the salvage; together they have every form of item."""
     assert main(["--salvage", "--seeds", "20", "--processes", "1", "--json"]) == 0, capsys.readouterr().err
     counts = json.loads(capsys.readouterr().out.splitlines()[0])["counts"]

@@ -115,6 +115,14 @@ def test_a_request_completes_a_receipt() -> None:
     assert chosen(ALL[:9], [MemoryIndex("a", ALL)], [one]).items == (ALL[9],)
 
 
+def test_a_decision_at_a_position_that_a_receipt_shows_as_lost() -> None:
+    """A receipt whose neighbour is the lost leaf is from after a salvage that the log lost; a decision there is from another history."""
+    shows = receipt("r", replaced(7, Lost()), 6)
+    assert refused(ALL[:5], [MemoryIndex("a", ALL)], [shows]).names == ["a", "r"]
+    refusal = refused(ALL[:5], receipts=[shows, receipt("q", ALL, 7)])
+    assert (refusal.position, refusal.names) == (7, ["r", "q"])
+
+
 @pytest.mark.parametrize("state", [2, 7, 50])
 def test_an_index_whose_states_do_not_fit_its_decisions(state: int) -> None:
     """A leaf does not hold the consumed states. An index that shows a state under another transaction, or one too many, is refused."""

@@ -155,7 +155,6 @@ MUTANTS: dict[str, tuple[object, str, object]] = {
     "a position that was declared lost makes old receipts contradict": (forest, "bisect_left", lambda lost, place: 0),
     "states of indexes are not compared": (past._Past, "compare", lambda past, index: None),
     "receipts need no request": (choice._Known, "check_inputs", lambda known: None),
-    "a hash is not final": (choice, "_check_finality", lambda hashed, indexes, receipts: None),
 }
 
 
