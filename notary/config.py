@@ -22,6 +22,7 @@ from msgspec import Meta
 
 from joiner import DriverSettings, JoinerLimits, QueueLimits, SenderSettings
 from notary.access import read_secret, why_unreadable
+from notary.archive.settings import ArchiveSettings
 from notary.http import HttpSettings, parse_listen
 from notary.index import IndexSettings
 from notary.logs import LoggingSettings
@@ -76,6 +77,7 @@ class Config(msgspec.Struct, frozen=True):
     quota: Annotated[QuotaSettings, _LIMITS] = QuotaSettings()
     index: IndexSettings = IndexSettings()
     snapshots: SnapshotSettings = SnapshotSettings()
+    archive: ArchiveSettings = ArchiveSettings()
     tracing: TracingSettings = TracingSettings()
     directory: str = ""
     """The folder of the file. It is no setting."""
@@ -285,6 +287,8 @@ def _wrong_values(config: Config) -> Iterator[tuple[str, str]]:
         yield "http.tls_client_cert", "is optional, and http.tls_client_ca_file, by which such certificates are known, is empty: set it"
     if config.snapshots.every_s and not config.snapshots.url:
         yield "snapshots.url", "names no folder and no URL, and snapshots.every_s is set: say where snapshots are kept"
+    if config.archive.url and config.log.kind != "kafka":
+        yield "archive.url", "names a place for segments, and log.kind is embedded: that log is open in one process, its worker's"
     for setting in SETTINGS.values():
         # To msgspec NaN is in every range.
         if setting.type is float and (value := setting.value(config)) != value:

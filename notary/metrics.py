@@ -10,6 +10,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.registry import Collector
 
 from joiner import Driver, Ready, Sender
+from notary.archive.schedule import ArchiveSchedule
 from notary.decision import REASONS, Decision
 from notary.gate import REFUSAL_REASONS, Gate
 from notary.index import Index
@@ -167,6 +168,17 @@ class Metrics:
         self._counters(
             ("notary_snapshots_made_total", "Snapshots that this process made.", lambda: schedule.made),
             ("notary_snapshots_failed_total", "Attempts of this process to make one that failed.", lambda: schedule.failures),
+        )
+
+    def watch_archive(self, schedule: ArchiveSchedule) -> None:
+        """Add the metrics of the continuous archive."""
+        self._gauges(
+            ("notary_archive_interval_seconds", "archive.every_s, 0 for none.", lambda: schedule.every_s),
+            ("notary_archive_behind_seconds", "Time since all that this worker had applied was sealed.", lambda: schedule.behind_s),
+        )
+        self._counters(
+            ("notary_archive_segments_total", "Segments that this process had sealed.", lambda: schedule.segments),
+            ("notary_archive_failed_total", "Attempts of this process to seal that failed.", lambda: schedule.failures),
         )
 
     def watch_tls(self, certificates: Certificates) -> None:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from joiner import Driver, Joiner, Sender
+from notary.archive.schedule import ArchiveSchedule
 from notary.decision import Decision
 from notary.gate import Gate
 from notary.index import Index
@@ -114,10 +115,12 @@ class Worker:
         self.sender.queue.room_made = self.gate.resume
         self.topic_watch = TopicWatch(config)
         self.snapshots = SnapshotSchedule(config, self.readiness.is_ready, around.clock_ms)
+        self.archive = ArchiveSchedule(config, self.driver, self.sender, self.readiness.is_ready, around.now_s)
         parts = (self.driver, self.sender, index, self.issuer, self.self_check, self.topic_watch)
         self.metrics.watch(*parts, is_ready=self.readiness.is_ready)
         self.metrics.watch_gate(self.gate)
         self.metrics.watch_snapshots(self.snapshots)
+        self.metrics.watch_archive(self.archive)
         if isinstance(log, KafkaLog):
             self.metrics.watch_brokers(log.brokers)
 
@@ -146,6 +149,7 @@ class Worker:
             tasks.create_task(self.self_check.run(), name="self-check")
             tasks.create_task(self.topic_watch.run(), name="topics")
             tasks.create_task(self.snapshots.run(), name="snapshots")
+            tasks.create_task(self.archive.run(), name="archive")
 
     def close(self) -> None:
         """Let go of the index."""

@@ -29,6 +29,7 @@ EXIT_DONE, EXIT_NO, EXIT_COULD_NOT = 0, 1, 2
 
 COMMANDS = {
     "activate": "have records of another format version count from here on",
+    "archive": "put the segments of a log that workers stream into an archive",
     "demo": "see it work: a whole notary in a temporary folder, with a double spend and a crash",
     "export": "write the decisions and consumed states of an index as Parquet",
     "init": "make a notary's keys, configuration and log",

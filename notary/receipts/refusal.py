@@ -22,6 +22,7 @@ Reason: TypeAlias = Literal[
     "wrong-tile",
     "bad-endorsement",
     "malformed-snapshot",
+    "malformed-segment",
 ]
 """The machine-readable cause; the message gives the same cause for people, with the values."""
 

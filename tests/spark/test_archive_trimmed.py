@@ -95,7 +95,7 @@ def test_old_payloads_are_freed(tmp_path: Path, command: Callable[..., int], cap
         with NotaryProcess.start(config) as worker, Asking(worker.url) as asking:
             decisions = office.decide(asking, requests)
             assert worker.stop() == 0
-        assert len(office.trim(archive="none", verified="none", second="first")["missing"]) == 3
+        assert len(office.trim(archive="none", verified="none", second="first")["missing"]) == 4
         office.archive("early")
         with NotaryProcess.start(config) as worker, Asking(worker.url) as asking:
             decisions += office.decide(asking, more := [spend() for _ in range(10)])

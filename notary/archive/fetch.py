@@ -1,0 +1,184 @@
+"""Puts segments behind the end of an archive into that archive, as a further range; removes segments that an archive has.
+
+`docs/spark.md` has the archive's format. The range is written last, and never over another. So a crash leaves files that no range lists,
+which the next call removes.
+"""
+
+from collections.abc import Mapping, Sequence
+from hashlib import file_digest
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any, Final
+
+import msgspec
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from notary.archive.segment import RECORD, Segment, read
+from notary.receipts.refusal import NotVerified
+from notary.snapshots.make import hashed
+from notary.snapshots.place import FILES, MANIFESTS, SnapshotStore
+from ordering.durable import create_file, make_directory, sync, sync_directory
+from ordering.errors import ConfigurationError
+from ordering.log import ORDERING, Record
+from ordering.stream import describe
+
+ARCHIVE_VERSION: Final = 2
+
+
+class AddedRange(msgspec.Struct, frozen=True):
+    """A range that was made of segments; 0 records without a range: the archive had all."""
+
+    range: int
+    segments: int
+    records: int
+    offsets_end: dict[int, int]
+
+
+def fetch(place: SnapshotStore, segments: Sequence[Segment], archive: Path, ranges: int, ends: Mapping[int, int]) -> AddedRange:
+    """Add the records behind `ends` to an archive of so many `ranges`, all in one range. Raises `NotVerified`, `ConfigurationError`.
+
+    Segments of which a part is missing, or that hold different records of the same offset, are refused, and nothing is added.
+    """
+    partitions = max([segment.payload_partitions for segment in segments], default=0)
+    reached = dict.fromkeys(range(ORDERING, partitions), 0) | dict(ends)
+    number = ranges + 1
+    used = [segment for segment in _in_order(segments) if any(part.offset_end > reached.get(part.stream, 0) for part in segment.parts)]
+    if not used:
+        return AddedRange(0, 0, 0, reached)
+    added = _Added(archive, number, reached)
+    try:
+        make_directory(archive)
+        with TemporaryDirectory(dir=archive) as folder:
+            for segment in used:
+                added.add(segment, _records(place, segment, Path(folder)))
+        files = added.end()
+        make_directory(archive / "ranges")
+        made = {"archive_version": ARCHIVE_VERSION, "payload_partitions": partitions, "files": files}
+        # A crash before this line leaves files that no range lists; after it the complete range.
+        create_file(archive / "ranges" / f"{number:08}.json", msgspec.json.format(msgspec.json.encode(made), indent=1) + b"\n")
+        sync_directory(archive / "ranges")
+    except BaseException:
+        added.drop()
+        raise
+    return AddedRange(number, len(used), added.records, added.reached)
+
+
+def _in_order(segments: Sequence[Segment]) -> list[Segment]:
+    """Returns the segments so that none comes before one that ends earlier: by the ends of their parts together."""
+    return sorted(segments, key=lambda segment: (sum([part.offset_end for part in segment.parts]), segment.name))
+
+
+def _records(place: SnapshotStore, segment: Segment, folder: Path) -> dict[int, list[Record]]:
+    """Copies the file of a segment from its place, and returns its records. Raises `NotVerified`."""
+    file = folder / "segment"
+    try:
+        with file.open("wb") as out:
+            found = hashed(place.chunks(FILES, segment.sha256), lambda _: None, out.write, bytes_max=segment.file_bytes)
+    except FileNotFoundError:
+        raise NotVerified("malformed-segment", f"{FILES}/{segment.sha256} of {segment.name} is missing") from None
+    if found != (segment.file_bytes, segment.sha256):
+        raise NotVerified("malformed-segment", f"{FILES}/{segment.sha256} of {segment.name} has {found[0]} bytes with the hash {found[1]}")
+    return read(file, segment)
+
+
+class _Added:
+    """The files of the coming range: one for each topic-partition, a row group for each segment."""
+
+    def __init__(self, archive: Path, number: int, reached: Mapping[int, int]) -> None:
+        self._archive, self._number = archive, number
+        self._firsts, self.reached = dict(reached), dict(reached)
+        self._writers: dict[int, tuple[Path, Any, Any]] = {}
+        self._counts: dict[int, int] = {}
+        self._last: dict[int, dict[int, Record]] = {}
+
+    @property
+    def records(self) -> int:
+        """The number of records added so far."""
+        return sum(self._counts.values())
+
+    def add(self, segment: Segment, found: Mapping[int, list[Record]]) -> None:
+        """Add the records of a segment that are new."""
+        for part in segment.parts:
+            end, records = self.reached.get(part.stream, 0), found[part.stream]
+            before = self._last.get(part.stream, {})
+            if other := [record.offset for record in records if record.offset in before and before[record.offset] != record]:
+                raise ConfigurationError(
+                    f"two segments, {segment.name} the later one, have different records at offset {other[0]} of {describe(part.stream)}:"
+                    " the log lost its end between them. Keep the segments, and take those of one side to a place of their own"
+                )
+            if part.offset_end <= end:
+                continue
+            if part.offset_first > end:
+                raise ConfigurationError(
+                    f"{describe(part.stream)} is archived up to offset {end}, and the next segment, {segment.name}, begins at"
+                    f" {part.offset_first}: what is between them is missing. Take a newer archive, or put the missing segment back"
+                )
+            new = [record for record in records if record.offset >= end]
+            self._write(part.stream, new)
+            self._last[part.stream] = {record.offset: record for record in records}
+            self.reached[part.stream] = part.offset_end
+
+    def end(self) -> list[dict[str, Any]]:
+        """Finish the files, which are durable then. Returns the range's lines about them."""
+        lines = []
+        for stream, (path, out, writer) in sorted(self._writers.items()):
+            writer.close()
+            sync(out)
+            out.close()
+            sync_directory(path.parent)
+            with path.open("rb") as opened:
+                digest = file_digest(opened, "sha256").hexdigest()
+            topic, partition = _place(stream)
+            lines.append(
+                {
+                    "path": str(path.relative_to(self._archive)),
+                    "topic": topic,
+                    "partition": partition,
+                    "offset_first": self._firsts.get(stream, 0),
+                    "offset_end": self.reached[stream],
+                    "records": self._counts[stream],
+                    "sha256": digest,
+                }
+            )
+        return lines
+
+    def drop(self) -> None:
+        """Remove the files."""
+        for path, out, writer in self._writers.values():
+            writer.close()
+            out.close()
+            path.unlink(missing_ok=True)
+
+    def _write(self, stream: int, records: Sequence[Record]) -> None:
+        if stream not in self._writers:
+            topic, partition = _place(stream)
+            path = self._archive / topic / f"partition={partition}" / f"{self._number:08}-segments.parquet"
+            make_directory(path.parent)
+            out = path.open("wb")  # a run that was killed may have left one
+            self._writers[stream] = (path, out, pq.ParquetWriter(out, RECORD, compression="zstd", use_dictionary=False))
+        columns = [[getattr(record, name) for record in records] for name in RECORD.names]
+        self._writers[stream][2].write_table(pa.table(columns, schema=RECORD))
+        self._counts[stream] = self._counts.get(stream, 0) + len(records)
+
+
+def _place(stream: int) -> tuple[str, int]:
+    return ("ordering", 0) if stream == ORDERING else ("payload", stream)
+
+
+def prune(place: SnapshotStore, segments: Sequence[Segment], ends: Mapping[int, int], keep_after_ms: int) -> list[str]:
+    """Remove the segments that lie before these offsets and were sealed before that time. Returns their names.
+
+    The manifest goes first: a crash after it leaves a file that no manifest names.
+    """
+    old = [
+        segment
+        for segment in segments
+        if segment.sealed_at_ms < keep_after_ms and all(part.offset_end <= ends.get(part.stream, 0) for part in segment.parts)
+    ]
+    for segment in old:
+        place.remove(MANIFESTS, segment.name)
+    kept = {segment.sha256 for segment in segments} - {segment.sha256 for segment in old}
+    for digest in {segment.sha256 for segment in old} - kept:
+        place.remove(FILES, digest)
+    return [segment.name for segment in old]

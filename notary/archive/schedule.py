@@ -1,0 +1,106 @@
+"""`ArchiveSchedule`: when a worker has segments sealed, by a process of its own, `notary archive stream`.
+
+The log says whose turn it is. Among the incarnations active in log time, the one that registered first orders every `every_s`. The
+next one orders every five times that, the one after it every nine times, and finds most of the time that all is sealed. So when the first
+one ends, another takes its place without an election.
+"""
+
+import asyncio
+import contextlib
+import logging
+import sys
+from asyncio.subprocess import DEVNULL, PIPE, Process
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+
+from joiner import Driver, Sender
+from notary.archive.settings import Order, Sealed
+from notary.decision import Decision
+
+if TYPE_CHECKING:
+    from notary.config import Config
+
+logger = logging.getLogger("notary.archive")
+
+TURNS: Final = 4
+"""The intervals between two orders grow by so many for each worker whose turn is earlier."""
+ANSWER_S_MAX: Final = 600.0
+"""The first order of a long log takes many segments, and is given again after that time."""
+
+
+class ArchiveSchedule:
+    """One worker's part in the continuous archive."""
+
+    def __init__(
+        self,
+        config: "Config",
+        driver: Driver[Decision],
+        sender: Sender[Decision],
+        is_ready: Callable[[], bool],
+        now_s: Callable[[], float],
+    ) -> None:
+        self._config, self._driver, self._sender, self._is_ready, self._now_s = config, driver, sender, is_ready, now_s
+        self.every_s = config.archive.every_s if config.archive.url else 0
+        self.segments = 0
+        """Counts the segments that this process had sealed."""
+        self.failures = 0
+        """Counts the orders that failed."""
+        self._all_sealed_s = now_s()
+
+    @property
+    def behind_s(self) -> float:
+        """The time since all that this worker had applied was known to be sealed."""
+        return max(0.0, self._now_s() - self._all_sealed_s) if self.every_s else 0.0
+
+    def turn(self) -> int:
+        """Returns the number of active workers whose turn is before this worker's."""
+        incarnations, own = self._driver.joiner.incarnations, self._sender.incarnation
+        since_ms = self._driver.joiner.log_time_ms - self._driver.joiner.limits.worker_timeout_ms
+        return len([each for each in incarnations.active_since(since_ms) if own is None or each < own])
+
+    async def run(self) -> None:
+        """Have segments sealed until cancelled; return at once where none are wanted."""
+        if not self.every_s:
+            return
+        while True:
+            try:
+                await self._order_with(await self._started())
+            except (OSError, ValueError, TimeoutError) as problem:
+                self.failures += 1
+                logger.warning("the archive does not go on, trying again: %s", problem)
+            await asyncio.sleep(self.every_s)
+
+    async def _started(self) -> Process:
+        flags = ("--config", self._config.file, "--name", self._config.worker.name)
+        command = (sys.executable, "-P", "-m", "notary", "archive", "stream", *flags)
+        return await asyncio.create_subprocess_exec(*command, stdin=PIPE, stdout=PIPE, stderr=DEVNULL)
+
+    async def _order_with(self, process: Process) -> None:
+        """Give orders to this process until it ends. Raises `ValueError` with the reason when it has."""
+        assert process.stdin is not None
+        assert process.stdout is not None
+        try:
+            while True:
+                turn = self.turn()
+                await asyncio.sleep(self.every_s * (1 + TURNS * turn))
+                state = self._driver.joiner.log_state
+                if not self._is_ready() or state is None:
+                    continue
+                ordered_s = self._now_s()
+                order = Order(self._driver.joiner.offset_head, state.key.hex(), look=turn > 0)
+                process.stdin.write(msgspec.json.encode(order) + b"\n")
+                async with asyncio.timeout(ANSWER_S_MAX):
+                    with contextlib.suppress(ConnectionError):  # it ended: its last line says why
+                        await process.stdin.drain()
+                    line = await process.stdout.readline()
+                answer = msgspec.json.decode(line, type=Sealed) if line else Sealed(problem="its process ended")
+                self.segments += answer.segments
+                if answer.problem:
+                    raise ValueError(answer.problem)
+                self._all_sealed_s = ordered_s
+        finally:
+            with contextlib.suppress(ProcessLookupError):
+                process.kill()
+            await process.wait()

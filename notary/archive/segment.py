@@ -1,0 +1,132 @@
+"""`Segment`: the records of some moments of a log, as a signed note (`notary/segment/v1`, one line of JSON) and a Parquet file.
+
+The only module of this package that needs pyarrow (`kafka-notary[parquet]`).
+"""
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Final
+
+import msgspec
+import pyarrow as pa
+import pyarrow.parquet as pq
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+from notary.receipts.note import VerifierKey, open_note, sign_note
+from notary.receipts.refusal import NotVerified
+from notary.snapshots.place import FILES, MANIFESTS, SnapshotStore
+from ordering.durable import sync
+from ordering.errors import ConfigurationError
+from ordering.log import Record
+
+HEAD: Final = "notary/segment/v1"
+MANIFEST_BYTES_MAX: Final = 1 << 20
+RECORD: Final = pa.schema([("offset", pa.int64()), ("append_time_ms", pa.int64()), ("key", pa.binary()), ("value", pa.binary())])
+"""The columns of an archive's files (docs/spark.md)."""
+_SCHEMA: Final = RECORD.insert(0, pa.field("stream", pa.int32()))
+_MALFORMED: Final = "malformed-segment"
+
+
+class SealedPart(msgspec.Struct, frozen=True):
+    """One topic-partition of a segment: records from `offset_first` up to `offset_end`, exclusive; `-1` is the ordering topic."""
+
+    stream: int
+    offset_first: int
+    offset_end: int
+    offset_last: int
+    """The offset of the last record."""
+    fingerprint: str
+    """The fingerprint of that record (docs/formats.md, History and views), hex."""
+
+
+class Segment(msgspec.Struct, frozen=True):
+    """A segment: whose log it is of, which records it has, and its file."""
+
+    notary: str
+    log: str
+    """The log's identity, as an index has it: it ends with the log id."""
+    worker: str
+    sealed_at_ms: int
+    payload_partitions: int
+    parts: tuple[SealedPart, ...]
+    records: int
+    file_bytes: int
+    sha256: str
+
+    @property
+    def name(self) -> str:
+        """The manifest's name in its place."""
+        first = min([part.offset_first for part in self.parts if part.stream < 0], default=0)
+        return f"{first:016d}-{self.sealed_at_ms:014d}-{self.worker}.note"
+
+    @property
+    def log_id(self) -> bytes:
+        """The SHA-256 of the genesis record."""
+        return bytes.fromhex(self.log.rpartition(" ")[2])
+
+
+def sign(segment: Segment, origin: str, key: Ed25519PrivateKey) -> str:
+    """Returns the signed note of a segment."""
+    return sign_note(f"{HEAD}\n{msgspec.json.encode(segment).decode()}\n", [(origin, key)])
+
+
+def find(place: SnapshotStore, trusted: Sequence[VerifierKey], notary: str, known: frozenset[str] = frozenset()) -> Iterator[Segment]:
+    """Yields the segments of a place that are not `known`, by their names. Raises `NotVerified` for one that no trusted key signed."""
+    for name, size in sorted(place.sizes(MANIFESTS).items()):
+        if name in known:
+            continue
+        if size > MANIFEST_BYTES_MAX:
+            raise NotVerified(_MALFORMED, f"the manifest {name} has {size} bytes, more than {MANIFEST_BYTES_MAX}")
+        try:
+            note = b"".join(place.chunks(MANIFESTS, name)).decode(errors="replace")
+        except FileNotFoundError:
+            continue  # pruned meanwhile
+        text, _ = open_note(note, trusted, _MALFORMED)
+        head, _, body = text.partition("\n")
+        try:
+            if head != HEAD:
+                raise ValueError(f"it begins with {head!r}, not {HEAD}")
+            segment = msgspec.json.decode(body, type=Segment)
+        except ValueError as problem:  # msgspec's errors are of that type
+            raise NotVerified(_MALFORMED, f"the manifest {name} does not decode: {problem}") from None
+        if segment.name != name or segment.notary != notary:
+            raise NotVerified(_MALFORMED, f"the manifest {name} is the one of {segment.name}, of notary {segment.notary!r}")
+        yield segment
+
+
+def write(records: Sequence[Record], file: Path) -> None:
+    """Write records into a new file, which is durable then."""
+    columns = [[getattr(record, name) for record in records] for name in _SCHEMA.names]
+    with file.open("xb") as out:
+        pq.write_table(pa.table(columns, schema=_SCHEMA), out, compression="zstd", use_dictionary=False, write_statistics=False)
+        sync(out)
+
+
+def read(file: Path, segment: Segment) -> dict[int, list[Record]]:
+    """Returns the records of a segment's file, whose hash was compared, by topic-partition. Raises `NotVerified` if they are others."""
+    try:
+        table = pq.read_table(file)
+        if table.schema.names != _SCHEMA.names:
+            raise ValueError(f"it has the columns {', '.join(table.schema.names)}")
+        records = [Record(*row) for row in zip(*[column.to_pylist() for column in table.columns], strict=True)]
+    except (OSError, ValueError, TypeError) as problem:
+        raise NotVerified(_MALFORMED, f"the file {FILES}/{segment.sha256} of {segment.name} does not decode: {problem}") from None
+    found: dict[int, list[Record]] = {part.stream: [] for part in segment.parts}
+    for record in records:
+        found.setdefault(record.stream, []).append(record)
+    for part in segment.parts:
+        offsets = [record.offset for record in found[part.stream]]
+        inside = bool(offsets) and part.offset_first <= offsets[0] and offsets[-1] == part.offset_last < part.offset_end
+        if not inside or offsets != sorted(set(offsets)):
+            raise NotVerified(_MALFORMED, f"the file of {segment.name} does not hold the offsets that it says, of {part}")
+    if len(records) != segment.records or found.keys() != {part.stream for part in segment.parts}:
+        raise NotVerified(_MALFORMED, f"the file of {segment.name} has {len(records)} records, and it says {segment.records}")
+    return found
+
+
+def check_is_of(segment: Segment, log: str) -> None:
+    """Raise `ConfigurationError` for a segment of another log."""
+    if segment.log != log:
+        raise ConfigurationError(
+            f"the segment {segment.name} is of the log {segment.log}, and this is {log}: name another place with `[archive] url`"
+        )

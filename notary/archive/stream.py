@@ -1,0 +1,184 @@
+"""`SegmentStream`: seals segments of a log, in a process of its own beside a worker (`notary archive stream`).
+
+The worker writes an order a line to its standard input, `Order`, and reads an answer a line, `Sealed`. It orders only what it has applied.
+
+| step of an order | a crash after it leaves |
+|---|---|
+| payloads up to their ends at the order, then ordering records up to the order's head | nothing |
+| the file of a segment | a file that no manifest names |
+| its manifest | the segment; the next process goes on after it |
+"""
+
+import asyncio
+import tempfile
+from collections import deque
+from collections.abc import AsyncIterator, Callable, Mapping
+from hashlib import file_digest
+from pathlib import Path
+from typing import Final
+
+from joiner.history import fingerprint_of
+from joiner.look import Sought, find_again
+from notary.archive.segment import SealedPart, Segment, check_is_of, find, sign, write
+from notary.archive.settings import Order, Sealed
+from notary.keyring import Keyring
+from notary.receipts.note import VerifierKey
+from notary.snapshots.place import FILES, MANIFESTS, SnapshotStore
+from ordering.errors import ConfigurationError, NotReady
+from ordering.log import ORDERING, Log, Reader, Record
+from ordering.stream import size
+
+SEGMENT_BYTES: Final = 32 << 20
+"""The bytes of records at which a segment is sealed before an order's end; a record may add several megabytes."""
+POLL_MS: Final = 200
+STALL_S_MAX: Final = 30.0
+
+
+class SegmentStream:
+    """The segments of one log in one place. A failed order leaves it as it was: the next one begins again where the segments end."""
+
+    def __init__(
+        self,
+        log: Log,
+        identity: str,
+        notary: str,
+        origin: str,
+        worker: str,
+        keyring: Keyring,
+        trusted: Callable[[], list[VerifierKey]],
+        place: SnapshotStore,
+        clock_ms: Callable[[], int],
+    ) -> None:
+        """`identity` ends with the log id. `trusted` returns all keys of the key history."""
+        self._log, self._identity, self._notary, self._origin, self._worker = log, identity, notary, origin, worker
+        self._keyring, self._trusted, self._place, self._clock_ms = keyring, trusted, place, clock_ms
+        self._known: set[str] = set()
+        self._ends: dict[int, int] = {}
+        self._lasts: dict[int, tuple[int, str]] = {}
+        self._reader: Reader | None = None
+        self._interruptions = 0
+        self._read: dict[int, list[Record]] = {}
+        self._read_bytes = 0
+
+    async def seal(self, order: Order) -> Sealed:
+        """Carry out an order. Raises `NotReady`, and `ConfigurationError` for segments of another log or a log that lost sealed records."""
+        if order.look or not self._known:
+            await self._look()
+        segments = records = 0
+        try:
+            ends = {stream: bound.offset_end for stream, bound in (await self._log.bounds()).items() if stream != ORDERING}
+            reader = await self._open()  # once: after an interruption in between, entries would come without their contents
+            for targets in (ends, {ORDERING: order.head}):  # contents first: no segment has an entry without its content
+                async for sealed in self._read_up_to(reader, targets, order.key):
+                    segments, records = segments + bool(sealed), records + sealed
+            sealed = await self._write(order.key, order.head)
+        except BaseException:
+            await self.close()
+            raise
+        return Sealed(segments + bool(sealed), records + sealed)
+
+    async def close(self) -> None:
+        """Stop reading, and forget what was read and not sealed."""
+        self._read, self._read_bytes = {}, 0
+        if self._reader is not None:
+            reader, self._reader = self._reader, None
+            await reader.close()
+
+    async def _look(self) -> None:
+        """Read the manifests that are new in the place."""
+        found = await asyncio.to_thread(lambda: list(find(self._place, self._trusted(), self._notary, frozenset(self._known))))
+        before = dict(self._ends)
+        for segment in found:
+            check_is_of(segment, self._identity)
+            self._known.add(segment.name)
+            self._add(segment.parts)
+        if self._ends != before:
+            await self.close()  # it goes on reading where the others ended
+
+    def _add(self, parts: tuple[SealedPart, ...]) -> None:
+        for part in parts:
+            if part.offset_end > self._ends.get(part.stream, 0):
+                self._ends[part.stream] = part.offset_end
+                self._lasts[part.stream] = (part.offset_last, part.fingerprint)
+
+    async def _open(self) -> Reader:
+        """Returns the reader; after an interruption a new one, once the log was found to hold the last sealed records."""
+        if self._reader is not None and self._reader.interruptions == self._interruptions:
+            return self._reader
+        await self.close()
+        wanted = {stream: deque([Sought(offset, bytes.fromhex(known))]) for stream, (offset, known) in self._lasts.items()}
+        if lost := await find_again(self._log, wanted, without_freed=True):
+            raise ConfigurationError(f"the log does not hold a record that a segment has: {lost}. Restore it from the segments first")
+        firsts = {stream: bound.offset_first for stream, bound in (await self._log.bounds()).items()}
+        self._ends = {stream: max(self._ends.get(stream, 0), first) for stream, first in firsts.items()} | {
+            stream: end for stream, end in self._ends.items() if stream not in firsts
+        }
+        self._reader = await self._log.open_reader(self._ends)
+        self._interruptions = self._reader.interruptions
+        return self._reader
+
+    async def _read_up_to(self, reader: Reader, targets: Mapping[int, int], key: str) -> AsyncIterator[int]:
+        """Read these topic-partitions up to there. Yields the number of records of each segment that was full before."""
+        reader.pause({stream for stream in range(ORDERING, self._log.payload_partitions) if stream not in targets})
+        loop = asyncio.get_running_loop()
+        moved_s = loop.time()
+        while any(reader.offset_next(stream) < target for stream, target in targets.items()):
+            records = await reader.poll(POLL_MS)
+            if reader.interruptions != self._interruptions:
+                raise NotReady("reading was interrupted: the log is compared with the last segments, and read again from there")
+            for record in records:
+                self._read.setdefault(record.stream, []).append(record)
+                self._read_bytes += size(record)
+            if records:
+                moved_s = loop.time()
+            elif loop.time() - moved_s > STALL_S_MAX:
+                raise NotReady(f"the log returned no record for {STALL_S_MAX:g} s, before its end")
+            if self._read_bytes >= SEGMENT_BYTES:
+                yield await self._write(key, targets.get(ORDERING, 0))
+
+    async def _write(self, key: str, head: int) -> int:
+        """Seal what was read: contents, and ordering records below `head`. Returns the number of records."""
+        later = [record for record in self._read.get(ORDERING, []) if record.offset >= head]
+        taken = {stream: [r for r in some if stream != ORDERING or r.offset < head] for stream, some in sorted(self._read.items())}
+        taken = {stream: some for stream, some in taken.items() if some}
+        self._read, self._read_bytes = {ORDERING: later} if later else {}, sum([size(record) for record in later])
+        if not taken:
+            return 0
+        private_key = self._keyring.private_key(bytes.fromhex(key))
+        if private_key is None:
+            raise ConfigurationError(f"the key in force, {key}, is not on this machine: no segment can be signed")
+        records = [record for some in taken.values() for record in some]
+        parts = tuple(
+            [
+                SealedPart(stream, self._ends.get(stream, 0), some[-1].offset + 1, some[-1].offset, fingerprint_of(some[-1]).hex())
+                for stream, some in taken.items()
+            ]
+        )
+
+        def put() -> Segment:
+            with tempfile.TemporaryDirectory() as folder:
+                file, note = Path(folder) / "records", Path(folder) / "note"
+                write(records, file)
+                with file.open("rb") as opened:
+                    digest = file_digest(opened, "sha256").hexdigest()
+                segment = Segment(
+                    notary=self._notary,
+                    log=self._identity,
+                    worker=self._worker,
+                    sealed_at_ms=self._clock_ms(),
+                    payload_partitions=self._log.payload_partitions,
+                    parts=parts,
+                    records=len(records),
+                    file_bytes=file.stat().st_size,
+                    sha256=digest,
+                )
+                self._place.put(file, FILES, digest)
+                note.write_text(sign(segment, self._origin, private_key), encoding="utf-8")
+                # A crash before this line leaves a file that no manifest names; after it the segment.
+                self._place.put(note, MANIFESTS, segment.name)
+                return segment
+
+        segment = await asyncio.to_thread(put)
+        self._known.add(segment.name)
+        self._add(parts)
+        return len(records)

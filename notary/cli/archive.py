@@ -1,0 +1,144 @@
+"""`notary archive stream`, `fetch` and `prune`: the segments that a worker streams between two runs of `spark_join archive`."""
+
+import argparse
+import asyncio
+import json
+import os
+import sys
+import time
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+
+from notary import keys
+from notary.archive.settings import Order, Sealed
+from notary.cli import EXIT_DONE
+from notary.config import Config, load
+from notary.keyring import Keyring
+from notary.open_log import identify, open_log
+from notary.snapshots.place import place_of
+from ordering.clock import clock_ms
+from ordering.errors import ConfigurationError, NotaryError
+from ordering.genesis import read_genesis
+
+if TYPE_CHECKING:
+    from notary.archive.segment import Segment
+
+MARGIN_S: Final = 86_400
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the flags of `notary archive`."""
+    actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
+    for name, summary in (
+        ("stream", "seal segments, as a worker orders on standard input; workers start it themselves"),
+        ("fetch", "put the segments behind the end of an archive into that archive, as a further range"),
+        ("prune", "remove the segments that an archive has"),
+    ):
+        action = actions.add_parser(name, help=summary, description=summary)
+        action.add_argument("--config", required=True, type=Path, metavar="F", help="notary.toml")
+        action.add_argument("--url", metavar="U", help="the folder or fsspec URL that keeps the segments (default: archive.url)")
+        if name == "stream":
+            action.add_argument("--name", metavar="W", help="the worker's name (default: the host's name)")
+        else:
+            action.add_argument("--archive", required=True, type=Path, metavar="DIR", help="the archive of both topics")
+            action.add_argument("--json", action="store_true", help="say it as JSON")
+        if name == "prune":
+            action.add_argument(
+                "--margin-s", type=int, default=MARGIN_S, metavar="S", help="leave segments sealed in the last S seconds (default: a day)"
+            )
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Do one of the three. Every failure raises."""
+    flags = {"worker.name": getattr(arguments, "name", None), "archive.url": arguments.url}
+    config = load(arguments.config, {key: value for key, value in flags.items() if value is not None})
+    if not config.archive.url:
+        raise ConfigurationError("nothing says where segments are kept: set `[archive] url` (NOTARY_ARCHIVE_URL), or give --url")
+    if arguments.action == "stream":
+        return asyncio.run(_stream(config))
+    _check_pyarrow()
+    return _fetch(config, arguments) if arguments.action == "fetch" else _prune(config, arguments)
+
+
+def _check_pyarrow() -> None:
+    if find_spec("pyarrow") is None:
+        raise ConfigurationError("pyarrow is not installed, which reads and writes segments: pip install 'kafka-notary[parquet]'")
+
+
+async def _stream(config: Config) -> int:
+    """Seal until standard input ends, or an order fails: its answer has the problem."""
+    try:
+        _check_pyarrow()
+        from notary.archive.stream import SegmentStream  # imported late: the line before checks that pyarrow is installed
+
+        os.nice(19)  # the worker that serves beside it comes first
+        place = place_of(config.archive.url, Path(config.directory))
+        log = await open_log(config)
+        try:
+            notary, identity = await identify(config, log)
+            keyring = Keyring(config.path(config.key_file), config.path(config.key_history_file), config.origin, time.monotonic)
+            names = notary, config.origin, config.worker.name
+            stream = SegmentStream(log, identity, *names, keyring, lambda: _trusted(config), place, clock_ms)
+            while line := await asyncio.to_thread(sys.stdin.readline):
+                print(msgspec.json.encode(await stream.seal(msgspec.json.decode(line, type=Order))).decode(), flush=True)
+            await stream.close()
+        finally:
+            await log.close()
+    except (NotaryError, OSError, ValueError) as problem:
+        print(msgspec.json.encode(Sealed(problem=str(problem))).decode(), flush=True)
+        raise
+    return EXIT_DONE
+
+
+def _trusted(config: Config) -> list[Any]:
+    """Returns all keys of the key history: a segment of a former key adds nothing that the log did not sign."""
+    return list(keys.verifier_keys(config.path(config.key_history_file), config.origin)[1])
+
+
+def _segments(config: Config) -> "list[Segment]":
+    from notary.archive.segment import find  # imported late: it needs pyarrow
+
+    return list(find(place_of(config.archive.url, Path(config.directory)), _trusted(config), config.name))
+
+
+def _archived(archive: Path, segments: "list[Segment]") -> tuple[int, dict[int, int]]:
+    """Returns the number of ranges of an archive, and where each topic-partition ends. Raises `ConfigurationError` for another log's."""
+    from notary.cli.archived import ArchivedLog  # imported late: it needs pyarrow
+
+    if not any((archive / "ranges").glob("*.json")):
+        return 0, {}
+    log = ArchivedLog(archive)
+    _, log_id = asyncio.run(read_genesis(log))
+    if other := [segment for segment in segments if segment.log_id != log_id]:
+        raise ConfigurationError(f"the segment {other[0].name} is of another log than the archive {archive}: name another place with --url")
+    ends = {stream: bound.offset_end for stream, bound in asyncio.run(log.bounds()).items()}
+    return len(list((archive / "ranges").glob("*.json"))), ends
+
+
+def _fetch(config: Config, arguments: argparse.Namespace) -> int:
+    from notary.archive.fetch import fetch  # imported late: it needs pyarrow
+
+    segments = _segments(config)
+    if len({segment.log for segment in segments}) > 1:
+        raise ConfigurationError(f"{config.archive.url} has segments of several logs: {', '.join(sorted({each.log for each in segments}))}")
+    ranges, ends = _archived(arguments.archive, segments)
+    made = fetch(place_of(config.archive.url, Path(config.directory)), segments, arguments.archive, ranges, ends)
+    text = f"range {made.range}: {made.records} records of {made.segments} segments" if made.range else "the archive has all of them"
+    print(msgspec.json.encode(made).decode() if arguments.json else text)
+    return EXIT_DONE
+
+
+def _prune(config: Config, arguments: argparse.Namespace) -> int:
+    from notary.archive.fetch import prune  # imported late: it needs pyarrow
+
+    segments = _segments(config)
+    ranges, ends = _archived(arguments.archive, segments)
+    if not ranges:
+        raise ConfigurationError(f"{arguments.archive} is no archive: there is no ranges/00000001.json")
+    place = place_of(config.archive.url, Path(config.directory))
+    removed = prune(place, segments, ends, clock_ms() - 1000 * arguments.margin_s)
+    print(json.dumps({"removed": removed}) if arguments.json else f"removed {len(removed)} segments")
+    return EXIT_DONE

@@ -1,0 +1,41 @@
+"""Whose turn it is to seal segments."""
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from joiner.incarnations import Incarnations
+from notary.archive.schedule import ArchiveSchedule
+from notary.archive.settings import ArchiveSettings
+from notary.config import Config
+
+
+def schedule(incarnations: Incarnations, own: int | None, log_time_ms: int) -> ArchiveSchedule:
+    """Returns the schedule of the worker with that incarnation."""
+    limits = SimpleNamespace(worker_timeout_ms=30_000)
+    driver: Any = SimpleNamespace(joiner=SimpleNamespace(incarnations=incarnations, limits=limits, log_time_ms=log_time_ms))
+    sender: Any = SimpleNamespace(incarnation=own)
+    config = Config("n", "o", archive=ArchiveSettings(url="segments", every_s=1))
+    return ArchiveSchedule(config, driver, sender, lambda: True, lambda: 0.0)
+
+
+@pytest.mark.parametrize(("own", "turn"), [(1, 0), (2, 1), (3, 2), (None, 3)])
+def test_the_first_to_register_comes_first(own: int | None, turn: int) -> None:
+    """Turns follow the order of the registrations; a worker that has not registered comes last."""
+    incarnations = Incarnations()
+    for name in ("w1", "w2", "w3"):
+        incarnations.register(name.encode(), name, 0)
+    assert schedule(incarnations, own, 10_000).turn() == turn
+
+
+def test_silent_and_fenced_workers_have_no_turn() -> None:
+    """A worker that log time has left behind, or whose incarnation is over, holds nobody up."""
+    incarnations = Incarnations()
+    for name in ("silent", "fenced", "w3"):
+        incarnations.register(name.encode(), name, 0)
+    incarnations.count(2, 1, 40_000)
+    incarnations.count(3, 1, 40_000)
+    assert schedule(incarnations, 3, 40_000).turn() == 1
+    incarnations.fence(2, 1)
+    assert schedule(incarnations, 3, 40_000).turn() == 0

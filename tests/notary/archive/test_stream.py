@@ -1,0 +1,107 @@
+"""Segments in a folder, streamed by real workers from real brokers."""
+
+import asyncio
+import json
+import shutil
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from deploy.local import Cluster
+from notary import cli
+from notary.cli.archived import ArchivedLog
+from ordering.kafka import KafkaLog
+from ordering.log import Log, Record
+from tests.notary.http.asking import Asking
+from tests.notary.party import Bank, spend
+from tests.notary.process import NotaryDirectory, NotaryProcess
+
+pytestmark = pytest.mark.kafka
+WAIT_S_MAX = 60.0
+
+
+async def records_of(log: Log) -> dict[tuple[int, int], Record]:
+    """Returns all records of a log, by topic-partition and offset."""
+    ends = {stream: bound.offset_end for stream, bound in (await log.bounds()).items()}
+    reader = await log.open_reader({})
+    found: dict[tuple[int, int], Record] = {}
+    try:
+        while any(reader.offset_next(stream) < end for stream, end in ends.items()):
+            found |= {(record.stream, record.offset): record for record in await reader.poll(200)}
+    finally:
+        await reader.close()
+        await log.close()
+    return found
+
+
+def until_sealed(asking: Asking) -> None:
+    """Wait until the worker has given an order after now, and all of it is sealed."""
+    began_s = time.monotonic()
+    while asking.metric("notary_archive_behind_seconds") > time.monotonic() - began_s:
+        assert time.monotonic() < began_s + WAIT_S_MAX
+        time.sleep(0.05)
+
+
+def test_segments_are_the_log(
+    kafka_cluster: Cluster,
+    kafka_prefix: str,
+    tmp_path: Path,
+    bank: Bank,
+    notary_process: Callable[..., NotaryProcess],
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """A killed worker's turn passes to another one; the segments of both are an archive with the log's records, each once."""
+    directory = NotaryDirectory.create(tmp_path / "notary", options=["--kafka", kafka_cluster.bootstrap, "--topic-prefix", kafka_prefix])
+    directory.register(bank)
+    settings = {"ARCHIVE_URL": tmp_path / "segments", "ARCHIVE_EVERY_S": 1}
+
+    def run(action: str, *flags: str, code: int = 0) -> str:
+        capsys.readouterr()
+        given = ["archive", action, "--archive", str(tmp_path / "archive"), "--url", str(tmp_path / "segments")]
+        assert cli.main([*given, "--config", str(directory.config), "--json", *flags]) == code
+        printed = capsys.readouterr()
+        return printed.out or printed.err
+
+    first, second = (notary_process(directory.config, name, settings=settings) for name in ("w1", "w2"))
+    with Asking(first.url) as asking:
+        asking.decide(bank, spend())
+        until_sealed(asking)
+        first.kill()
+    with Asking(second.url) as asking:
+        asking.decide(bank, *[spend() for _ in range(50)])
+        until_sealed(asking)
+        assert asking.metric("notary_archive_segments_total") >= 1
+    made = json.loads(run("fetch"))
+    assert made["range"] == 1
+    with Asking(second.url) as asking:
+        asking.decide(bank, spend())
+        until_sealed(asking)
+    assert second.stop() == 0
+    assert json.loads(run("fetch"))["range"] == 2
+    assert json.loads(run("fetch"))["range"] == 0
+    archive = ArchivedLog(tmp_path / "archive")
+    assert archive.unlisted() == []
+    held = asyncio.run(records_of(archive))
+    there = asyncio.run(_of(kafka_cluster.bootstrap, kafka_prefix))
+    assert held == {place: there[place] for place in held}
+    missing = [there[place] for place in there.keys() - held.keys()]
+    assert all(len(record.value or b"") < 1_000 for record in missing), "only what the end of the second worker appended"
+
+    file = next((tmp_path / "segments" / "files").iterdir())
+    (tmp_path / "archive").rename(tmp_path / "whole")
+    content = file.read_bytes()
+    file.write_bytes(content[:-1])
+    assert f"files/{file.name} of" in run("fetch", code=2)
+    file.write_bytes(content)
+    shutil.rmtree(tmp_path / "archive")
+    (tmp_path / "whole").rename(tmp_path / "archive")
+    assert json.loads(run("prune"))["removed"] == []
+    removed = json.loads(run("prune", "--margin-s", "0"))["removed"]
+    assert len(removed) >= 2
+    assert [*(tmp_path / "segments" / "manifests").iterdir()] == [*(tmp_path / "segments" / "files").iterdir()] == []
+
+
+async def _of(bootstrap: str, prefix: str) -> dict[tuple[int, int], Record]:
+    return await records_of(await KafkaLog.open(bootstrap, prefix))

@@ -1,0 +1,68 @@
+"""All brokers are destroyed with their disks. The log is restored from the segments that a worker had streamed to S3."""
+
+import shutil
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from deploy.local import Cluster
+from notary import cli
+from tests.notary.http.asking import Asking
+from tests.notary.party import Bank, fresh_state, spend
+from tests.notary.process import NotaryDirectory, NotaryProcess
+from tests.notary.snapshots.test_place_s3 import BUCKET
+from tests.notary.snapshots.test_place_s3 import s3 as s3_server
+
+pytestmark = [pytest.mark.spark, pytest.mark.kafka, pytest.mark.timeout(600)]
+s3 = s3_server
+URL = f"s3://{BUCKET}/segments"
+WAIT_S_MAX = 120.0
+
+
+def until_sealed(asking: Asking) -> None:
+    """Wait until the worker has given an order after now, and all of it is sealed."""
+    now_s = ends_s = time.monotonic()
+    while asking.metric("notary_archive_behind_seconds") > time.monotonic() - now_s:
+        assert time.monotonic() < ends_s + WAIT_S_MAX
+        time.sleep(0.1)
+
+
+@pytest.mark.usefixtures("s3")
+def test_the_loss_of_all_brokers_loses_seconds(tmp_path: Path, command: Callable[..., int]) -> None:
+    """After the loss of every broker's disk all that was sealed is decided as before, and no state is spent twice."""
+    bank, coin = Bank(), fresh_state()
+    requests = [spend(coin), *[spend() for _ in range(20)]]
+    with Cluster.create(tmp_path / "cluster", 1) as cluster:
+        directory = NotaryDirectory.create(tmp_path / "notary", options=["--kafka", cluster.bootstrap, "--topic-prefix", "notary"])
+        directory.register(bank)
+        settings = {"ARCHIVE_URL": URL, "ARCHIVE_EVERY_S": 1}
+        with NotaryProcess.start(directory.config, settings=settings) as worker, Asking(worker.url) as asking:
+            decisions = [asking.decide(bank, request)[0] for request in requests[:10]]
+            until_sealed(asking)
+            assert command("archive", "--bootstrap", cluster.bootstrap, "--archive", tmp_path / "archive", "--quiet") == 0
+            decisions += [asking.decide(bank, request)[0] for request in requests[10:]]
+            until_sealed(asking)
+            assert asking.metric("notary_archive_segments_total") >= 2
+            assert asking.metric("notary_archive_failed_total") == 0
+            worker.kill()
+    assert not (tmp_path / "cluster").exists()
+    shutil.rmtree(directory.path / "index")
+    shutil.copytree(tmp_path / "archive", tmp_path / "nightly")
+
+    def fetch(archive: str) -> None:
+        given = ["--archive", tmp_path / archive, "--url", URL, "--config", directory.config]
+        assert cli.main(["archive", "fetch", *map(str, given)]) == 0
+
+    fetch("alone")
+    fetch("nightly")
+    assert command("verify", "--archive", tmp_path / "nightly", "--out", tmp_path / "verified", "--quiet") == 0
+    with Cluster.create(tmp_path / "new", 1) as cluster:
+        for prefix, archive in (("first", "alone"), ("second", "nightly")):
+            assert command("restore", "--bootstrap", cluster.bootstrap, "--prefix", prefix, "--archive", tmp_path / archive, "--quiet") == 0
+            log = {"LOG_BOOTSTRAP": cluster.bootstrap, "LOG_TOPIC_PREFIX": prefix}
+            with NotaryProcess.start(directory.config, f"worker-{prefix}", settings=log) as worker, Asking(worker.url) as asking:
+                assert [asking.decide(bank, request)[0] for request in requests] == decisions
+                assert asking.decide(bank, spend(coin))[0]["outcome"] == "rejected"
+                assert worker.stop() == 0
