@@ -9,8 +9,8 @@ PYTEST ?= $(BIN)/python -m pytest
 COMPILE := $(BIN)/python -m piptools compile --quiet --strip-extras --generate-hashes --no-emit-index-url --no-emit-find-links --no-header
 # Tests that a busy neighbour would disturb: fault injection, shared brokers, rivals. They wait half of the time. So they run as two
 # processes, each with brokers of its own, and what computes for minutes runs beside them with a low priority.
-# What installs packages of Debian (`peers`, `image`) or needs hours (`nightly`) is left to `make nightly`.
-APART := peers or image or nightly
+# What installs packages of Debian (`peers`, `image`) or needs long (`nightly`, `rehearsal`) is left to `make nightly`.
+APART := peers or image or nightly or rehearsal
 ALONE := (kafka or chaos) and not (spark or $(APART))
 COMPUTES := (spark or exhaustive or (go and not kafka)) and not ($(APART))
 OTHERS := not (kafka or chaos or spark or exhaustive or $(APART))
@@ -24,7 +24,7 @@ FAULT_FOLDERS := tests/chaos tests/deploy
 # Runs a command, and prints how long it took.
 timed = began=$$(date +%s); $(2); code=$$?; echo "$(1): $$(( $$(date +%s) - began )) s"; exit $$code
 
-.PHONY: help demo test test-setup test-others test-faults test-sites test-brokers test-computes check check-lint check-tests nightly test-properties test-wheel test-lowest test-latest coverage test-peers test-image test-spark lint kafka manifests manifests-live manifests-tools image image-tools simulate scopes mutants chaos hostile operations sites bench bench-spark bench-plot load peers compare clean lock
+.PHONY: help demo test test-setup test-others test-faults test-sites test-brokers test-computes check check-lint check-tests nightly test-properties test-wheel test-lowest test-latest coverage test-peers test-image test-spark lint kafka manifests manifests-live manifests-tools image image-tools simulate scopes mutants chaos hostile rehearse operations sites bench bench-spark bench-ready bench-plot load peers compare clean lock
 
 help:  ## what can be made
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 12
@@ -83,6 +83,7 @@ nightly: $(VENV)/.dev kafka manifests-tools test-peers test-image  ## hours, as 
 	$(MAKE) simulate SEEDS=20000 FIRST=$(shell date +%s)
 	$(MAKE) chaos
 	$(MAKE) hostile
+	$(MAKE) rehearse
 	$(MAKE) sites
 	$(MAKE) test-wheel
 	$(MAKE) test-lowest
@@ -174,6 +175,9 @@ hostile: $(VENV)/.dev  ## long: hostile clients against one worker; the others k
 	$(BIN)/python -m tests.hostile --seconds $(or $(SECONDS),60) --each $(or $(EACH),10) $(if $(ONLY),--only $(ONLY)) $(OPTIONS)
 	$(BIN)/python -m tests.hostile --seconds $(or $(EACH),10) --each 0 --tls $(OPTIONS)
 
+rehearse: $(VENV)/.dev kafka  ## nightly, as root: every disaster of docs/runbook.md, for real; its table of RPO and RTO (ONLY="a worker's disk" JSON=1)
+	$(BIN)/python -m tests.rehearsals $(if $(ONLY),--only "$(ONLY)") $(if $(JSON),--json)
+
 operations: $(VENV)/.dev kafka  ## nightly, as root: every command of docs/operations.md on three sites under load
 	$(PYTEST) tests/deploy/test_operations.py -m nightly -rP
 
@@ -186,6 +190,9 @@ bench: $(VENV)/.dev kafka  ## how fast it is (QUICK=1: five minutes; DURATION=20
 
 bench-spark: $(VENV)/.dev kafka  ## how long Spark takes to verify a log, twice and four times as long (REQUESTS=250000); JSON lines in bench-spark.jsonl
 	$(BIN)/python -P -m loadtest.bench.spark --out bench-spark.jsonl $(if $(REQUESTS),--requests $(REQUESTS))
+
+bench-ready: $(VENV)/.dev  ## how long a worker without an index takes to get ready, by a replay and from a snapshot (REQUESTS=10000000); bench-ready.jsonl
+	$(BIN)/python -P -m loadtest.bench.ready $(if $(REQUESTS),--requests $(REQUESTS))
 
 bench-plot: $(VENV)/.dev  ## write tables and pictures of a quiet machine into docs/performance.md (FILES=every bench*.jsonl; LOOK=1 prints all, writes nothing)
 	$(BIN)/python -P -m loadtest.bench.page $(or $(FILES),$(wildcard bench*.jsonl)) $(if $(LOOK),--print)
