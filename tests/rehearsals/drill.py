@@ -187,11 +187,13 @@ class Drill(Scene):
         assert done.returncode == 0, f"exit code {done.returncode} of {line}\n{done.stdout}{done.stderr}"
         return done.stdout
 
-    async def verify(self, *, salvaged: bool = False, roots_right: bool = True, forged: bool = False) -> None:
+    async def verify(
+        self, *, salvaged: bool = False, roots_right: bool = True, forged: bool = False, violations: Sequence[str] = ()
+    ) -> None:
         """Stop the workers, and check the log, every index, every answer and every receipt; then have Spark decide the log again.
 
         `salvaged`: the checkers and Spark read no salvage records yet. Each worker is asked for every decision that was answered instead.
-        The other flags are those of `Notary.check`.
+        `violations`: the types of those that Spark must report; by default none. The other flags are those of `Notary.check`.
         """
         await asyncio.to_thread(self.brokers.wait_until_serving)
         workers = [worker for worker in self.workers.values() if worker.process.poll() is None]
@@ -205,7 +207,7 @@ class Drill(Scene):
             decisions = await self.notary.check(*workers, roots_right=roots_right, forged=forged)
             known, decided = {decision["transaction_id"]: decision for decision in decisions}, len(decisions)
             lost = {asked for asked, decision in answered.items() if known.get(asked) != decision}
-            await self._decide_again(decided)
+            await self._decide_again(decided, violations)
         self.measured = Measured(
             self.rehearsal.name,
             self.page.title,
@@ -224,7 +226,7 @@ class Drill(Scene):
         decision: Decided | None = answer.json() if answer.status == 200 else None
         return decision
 
-    async def _decide_again(self, decisions: int) -> None:
+    async def _decide_again(self, decisions: int, violations: Sequence[str]) -> None:
         out, log = self.notary.directory / "verified", self.notary.directory / "archived"
         where: Sequence[str] = ("--bootstrap", self.notary.bootstrap, "--prefix", self.notary.prefix)
         if not self.notary.bootstrap:
@@ -233,8 +235,8 @@ class Drill(Scene):
         words = ["verify", *where, "--parties", str(self.notary.directory / "parties.json"), "--out", str(out)]
         code = await asyncio.to_thread(self._verifier, words)
         report: dict[str, Any] = msgspec.json.decode((out / "report.json").read_bytes())
-        assert (code, report["violations"], report["decisions"]) == (0, {}, decisions), report
-        self.note(f"Spark: {report['decisions']} decisions, no violation")
+        assert (code, [*report["violations"]], report["decisions"]) == (bool(violations), [*violations], decisions), report
+        self.note(f"Spark: {report['decisions']} decisions, violations {report['violations']}")
 
     def _outage_s(self) -> float:
         answers = [call.answered_s for call in self.notary.history.calls if call.status == 200]
