@@ -15,6 +15,8 @@ steps follow in order; each begins when the one before it is on the disk:
 | the `key` record in the log | the same; `notary key rotate` finds the record and continues with the next step |
 | `put_in_place`: the new key, in place of the present one | workers start with it and `<history>.next`; `rotate` continues |
 | `put_in_place`: the new history, in place of the present one | a complete rotation |
+
+`begin_anew` and `end_anew` are the two halves for a key that no machine has any more: the new history begins with the new key.
 """
 
 import contextlib
@@ -146,6 +148,42 @@ def prepare(key_file: Path, history_file: Path, origin: str) -> PreparedKey:
             f"cannot prepare a rotation of the notary's key {key_file}: {problem.strerror or problem}. Correct that, and run it again"
         ) from None
     return PreparedKey(str(present), following, history, found=False)
+
+
+def begin_anew(key_file: Path, history_file: Path, origin: str) -> Ed25519PrivateKey:
+    """Make the key that replaces a lost one, as `<key file>.next`; or return that of an earlier call.
+
+    Raises `ConfigurationError`, also if this machine has the key: `prepare` endorses the next one by it.
+    """
+    key_next = next_of(key_file)
+    if key_file.exists():
+        raise ConfigurationError(f"{key_file} is there: a key that is not lost is rotated without --lost")
+    try:
+        # A history that was prepared with the lost key names a key that may be lost too.
+        next_of(history_file).unlink(missing_ok=True)
+        key = load(key_next) if key_next.exists() else create(key_next)
+        sync_directory(key_next.parent)
+    except OSError as problem:
+        raise ConfigurationError(
+            f"cannot make a key beside {key_file}: {problem.strerror or problem}. Correct that, and run it again"
+        ) from None
+    return key
+
+
+def end_anew(key_file: Path, history_file: Path, origin: str) -> None:
+    """Put the key of `begin_anew` in place, with a history that begins with it: no lost key can endorse it.
+
+    Raises `ConfigurationError`. After an error or a kill the same call completes it.
+    """
+    try:
+        replace_file(Path(os.path.realpath(history_file)), _first(origin, load(next_of(key_file)).public_key()))
+        # A crash here leaves a history without its key: no worker starts, and the same command continues.
+        next_of(key_file).replace(Path(os.path.realpath(key_file)))
+        sync_directory(Path(os.path.realpath(key_file)).parent)
+    except OSError as problem:
+        raise ConfigurationError(
+            f"cannot put the new key in place of {key_file}: {problem.strerror or problem}. Correct that, and run it again"
+        ) from None
 
 
 def adopt(made: Path, key_file: Path, history_file: Path, origin: str) -> tuple[HistoricKey, ...]:

@@ -30,6 +30,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action = actions.add_parser(name, help=summary, description=summary)
         if name == "rotate":
             owner.add_arguments(action)
+            action.add_argument("--lost", action="store_true", help="no machine and no backup has the present key: begin a new key history")
         else:
             action.add_argument("--config", required=True, type=Path, metavar="F", help="notary.toml")
             action.add_argument("--json", action="store_true", help="say it as JSON")
@@ -39,7 +40,7 @@ def run(arguments: argparse.Namespace) -> int:
     """Show, prepare or rotate. Returns 0; 1 when the `key` record did not take effect."""
     config = load(arguments.config)
     if arguments.action == "rotate":
-        return asyncio.run(_rotate(config, arguments))
+        return asyncio.run((_replace_lost if arguments.lost else _rotate)(config, arguments))
     action = _prepare if arguments.action == "prepare" else _show
     action(config, as_json=arguments.json)
     return EXIT_DONE
@@ -129,6 +130,31 @@ async def _rotate(config: Config, arguments: argparse.Namespace) -> int:
         print(
             f"next           copy {key_file} and {history_file} to every other worker's machine now: workers without the key cannot write"
         )
+    return EXIT_DONE
+
+
+async def _replace_lost(config: Config, arguments: argparse.Namespace) -> int:
+    """Put a new key in force whose predecessor nobody has: the log asks for the owner's signature and the new key's alone."""
+    files = _files(config)
+    with keys.alone_with(files[0]):
+        async with owner.opened(config, "key rotate") as log:
+            signer = owner.load_owner_key(config, arguments.owner_key, log.genesis)
+            await log.replay()
+            lost = keys.verifier_key(config.origin, Ed25519PublicKey.from_public_bytes(log.state.key))
+            new = keys.begin_anew(*files)
+            facts: dict[str, Any] = {"verifier_key": keys.verifier_key(config.origin, new.public_key()), "key_file": str(files[0])}
+            if new.public_key().public_bytes_raw() != log.state.key:  # else an earlier call was killed behind its record
+                outcome = await log.append(endorse_key(SigningKey(new.private_bytes_raw()), log.log_id, log.state.key), signer)
+                if not outcome.took_effect:
+                    return owner.report(outcome, "", facts, as_json=arguments.json)
+                facts |= {"previous_verifier_key": lost, "offset": outcome.offset}
+            # A crash here leaves the new key in force, and its file under `.next`: the same command again continues.
+            keys.end_anew(*files)
+    if arguments.json:
+        print(json.dumps(facts | {"key_history_file": str(files[1])}))
+        return EXIT_DONE
+    print(f"new key        {facts['verifier_key']}, and nothing endorses it: give it to every client and verifier")
+    print(f"next           copy {files[0]} and {files[1]} to every other worker's machine now: workers without the key cannot write")
     return EXIT_DONE
 
 

@@ -8,8 +8,8 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 WHOLE_SYSTEMS = {
-    "chaos", "checkers", "docs", "hostile", "imports", "kafka", "model", "mutants", "outsiders", "properties", "scenarios", "scopes",
-    "semantics", "simulation",
+    "chaos", "checkers", "docs", "hostile", "imports", "kafka", "model", "mutants", "outsiders", "properties", "rehearsals", "scenarios",
+    "scopes", "semantics", "simulation",
 }  # fmt: skip
 """The folders that test many packages at once, or no package. A new package is no reason to extend this set."""
 ELSEWHERE = {

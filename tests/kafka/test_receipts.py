@@ -140,7 +140,7 @@ async def unrecorded(notary: Notary, worker: Worker, request: dict[str, Any]) ->
     await notary.http.call(worker.url, "POST", "/v1/submissions", submission.body, {"prefer": "wait=1"})
 
 
-def _alter(directory: Path, which: str, key: bytes, row: bytes | None) -> None:
+def alter(directory: Path, which: str, key: bytes, row: bytes | None) -> None:
     """Change a row of a stopped worker's index, as an operator or a disk fault would."""
     store = RocksStore.open(directory, IndexSettings())
     batch, handle = store.new_batch(), store.handle(which)
@@ -162,7 +162,7 @@ async def test_a_worker_that_is_wrong_stops_and_the_others_go_on(notary: Notary,
     await notary.client.decide([a.url], notary.party.submission(spend(coin, content="first")))
     await notary.same_height(a, b, c)
     await c.stop()
-    _alter(notary.directory / "index" / "c", STATES, parse_state(coin), None)
+    alter(notary.directory / "index" / "c", STATES, parse_state(coin), None)
     c = await notary.start("c", **OFTEN).ready()
     # Only a worker that sends gets a turn to write; the wrong one's answers are not part of the history.
     sender = {"a": a, "c": c}[first]
@@ -201,7 +201,7 @@ async def test_a_decision_that_was_changed_on_disk_quarantines_its_index(notary:
     key, row = next((key, row) for key, row in rows[DECISIONS] if from_row(key, row).outcome is Outcome.COMMITTED)
     decision = from_row(key, row)
     changed = type(decision)(decision.position, key, Outcome.OUTSIDE_TIME_WINDOW, decision.log_time_ms)
-    _alter(notary.directory / "index" / "b", DECISIONS, key, to_row(changed))
+    alter(notary.directory / "index" / "b", DECISIONS, key, to_row(changed))
     b = notary.start("b", **OFTEN)
     await until(lambda: "is quarantined: " in b.messages)
     assert f"the decision at position {decision.position} is not the leaf" in b.messages

@@ -85,6 +85,8 @@ class Notary:
         self.prefix = prefix
         self.party = Party(NAME)
         self.history = History()
+        self.lost_keys: list[str] = []
+        """Verifier keys that no key history has any more: receipts by them stay good."""
         self._places = dict(places or {})
         self.http = Http(self._connect, call_s_max)
         self.client = Client(self.http, self.history)
@@ -181,7 +183,7 @@ class Notary:
         # Numbered, because a restarted worker may appear here twice under one name.
         rows = {f"{number} ({worker.name})": await self.rows(worker) for number, worker in enumerate(workers)}
         history = keys.present_history(config.path(config.key_file), config.path(config.key_history_file), config.origin)
-        return Remains([each.verifier_key for each in history], streams, rows, self.history)
+        return Remains([*self.lost_keys, *(each.verifier_key for each in history)], streams, rows, self.history)
 
     async def check(self, *workers: Worker, roots_right: bool = True, forged: bool = False) -> list[Decided]:
         """Stop the workers when they have read everything, read both topics back, and run all checkers; returns the decisions, by position.

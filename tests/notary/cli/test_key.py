@@ -160,6 +160,31 @@ def test_a_rotation_that_was_killed_after_its_record_goes_on(
     assert not list(directory.path.glob("*.next"))
 
 
+def test_a_lost_key_is_replaced_by_the_owner(
+    directory: NotaryDirectory, bank: Bank, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """`--lost` begins a new history with a new key, also after a kill behind its record, and only where the key is gone."""
+    directory.register(bank)
+    first = present_key(directory)
+    assert key("rotate", directory, "--lost") == 2
+    assert "a key that is not lost is rotated without --lost" in capsys.readouterr().err
+    (directory.path / "notary-key.pem").unlink()
+
+    def die(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(keys, "end_anew", die)
+        assert key("rotate", directory, "--lost") == 2
+    assert key("rotate", directory, "--lost") == 0
+    (shown,) = key_json(capsys, "show", directory)["keys"]
+    assert shown == {"verifier_key": present_key(directory), "endorsement": None}
+    assert present_key(directory) != first
+    assert not list(directory.path.glob("*.next"))
+    with NotaryProcess.start(directory.config) as process:
+        assert httpx.get(f"{process.url}/v1/notary").json()["keys"] == [shown]
+
+
 def test_a_machine_that_missed_a_rotation_does_not_rotate(
     directory: NotaryDirectory, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
