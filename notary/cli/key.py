@@ -151,7 +151,7 @@ async def _replace_lost(config: Config, arguments: argparse.Namespace) -> int:
             # A crash here leaves the new key in force, and its file under `.next`: the same command again continues.
             keys.end_anew(*files)
     if arguments.json:
-        print(json.dumps(facts | {"key_history_file": str(files[1])}))
+        print(json_line(facts | {"key_history_file": str(files[1])}))
         return EXIT_DONE
     print(f"new key        {facts['verifier_key']}, and nothing endorses it: give it to every client and verifier")
     print(f"next           copy {files[0]} and {files[1]} to every other worker's machine now: workers without the key cannot write")
