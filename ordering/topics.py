@@ -169,17 +169,15 @@ async def free_records(
     Repeating it changes nothing. Raises `ConfigurationError` for a user without the right, `NotReady` when the brokers are unreachable.
     """
     payload = topic_names(prefix)[1]
+    right = "It needs the ACL operation Delete on that topic, and no other right (docs/runbook.md, 'Freeing old payloads')"
     wanted = {TopicPartition(payload, partition): RecordsToDelete(offset) for partition, offset in offsets_first.items()}
     async with admin(bootstrap, "notary-trim", security, timeout_ms) as client:
         try:
             found = await client.delete_records(wanted)
         except TopicAuthorizationFailedError as problem:
-            raise ConfigurationError(
-                f"this user may not delete records of {payload}: {error_text(problem)}. It needs the ACL operation Delete on that topic,"
-                " and no other right (docs/runbook.md, 'Freeing old payloads')"
-            ) from None
+            raise ConfigurationError(f"this user may not delete records of {payload}: {error_text(problem)}. {right}") from None
         except NotLeaderForPartitionError:
-            raise NotReady(f"{payload} has a partition without a leader, or this user may not describe that topic") from None
+            raise NotReady(f"{payload} has a partition without a leader, or this user may not describe that topic. {right}") from None
     return {partition.partition: offset for partition, offset in found.items()}
 
 

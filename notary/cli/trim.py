@@ -195,7 +195,7 @@ class _Trimming:
         self._missing += [f"a sound archive: {each}" for each in damaged[:NAMES_SHOWN]]
         if len(damaged) > NAMES_SHOWN:
             self._missing.append(f"a sound archive: {len(damaged) - NAMES_SHOWN} more of its files are damaged")
-        return archive
+        return None if damaged else archive
 
     def _places(self) -> list[str]:
         """Returns the two places of snapshots to use; fewer, and something is missing, if there are not two."""

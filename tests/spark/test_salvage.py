@@ -38,7 +38,10 @@ def _hold(found: Verified, replayed: Replayed, salvaged: int) -> None:
     expected = {decision["position"]: decision for decision in replayed.decisions}
     for decision in found_decisions(found):
         assert decision == expected[decision["position"]]
-    assert {row.type for row in found.violations.collect()} <= {"foreign-view", "sequence-gap", "missing-payload"}
+    violations = found.violations.collect()
+    assert {row.type for row in violations} <= {"foreign-view", "sequence-gap", "missing-payload", "root-mismatch"}
+    # The model's owner puts records with one thing wrong before the true ones: a root of zeros is one. Workers skip it.
+    assert {row.found for row in violations if row.type == "root-mismatch"} <= {bytes(32).hex()}
 
 
 @pytest.mark.parametrize("seed", [8, 59, 72])
