@@ -17,7 +17,7 @@ from deploy.local.errors import CannotRun
 from deploy.local.health import ClusterStatus, look
 from deploy.local.ports import free_ports
 from deploy.local.process import BrokerProcess, spawn
-from deploy.local.runtime import Runtime, prepare
+from deploy.local.runtime import Runtime, prepare, replace_text
 from deploy.local.settings import ClusterSettings, server_properties
 from deploy.local.state import Broker, BrokerNetwork, ClusterState, read_state, state_file, write_state
 from deploy.namespace import inside
@@ -218,7 +218,7 @@ class Cluster:
             folder = self._folder(broker.id)
             folder.mkdir(exist_ok=True)
             properties = server_properties(state.settings, broker.id, state.addresses, folder / "data")
-            (folder / "server.properties").write_text(properties)
+            replace_text(folder / "server.properties", properties)
             if not _is_formatted(folder / "data", broker.id):
                 shutil.rmtree(folder / "data", ignore_errors=True)
                 new[broker.id] = folder / "data"

@@ -76,6 +76,13 @@ class Runtime:
         ]
 
 
+def replace_text(file: Path, text: str) -> None:
+    """Write a file at once: a broker that starts may be reading it while another one is started."""
+    following = file.with_name(f"{file.name}.new")
+    following.write_text(text)
+    following.replace(file)
+
+
 def prepare() -> Runtime:
     """Find a Java, and fetch Kafka's jars and make the class archive if they are missing; raises CannotRun."""
     java = find_java()
@@ -105,7 +112,7 @@ def _train(bare: Runtime, archive: Path) -> None:
         settings = ClusterSettings(brokers=1)
         port, controller_port = free_ports(2)
         properties = server_properties(settings, 1, {1: Addresses("127.0.0.1", port, controller_port)}, folder / "data")
-        (folder / "server.properties").write_text(properties)
+        replace_text(folder / "server.properties", properties)
         bare.format({1: folder / "data"}, properties, "dHJhaW5pbmctdHJhaW5pbg")
         written = folder / "classes.jsa"
         command = bare.broker(folder / "server.properties", settings.heap_mib, f"-XX:ArchiveClassesAtExit={written}")

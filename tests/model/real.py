@@ -75,6 +75,7 @@ class Real:
 
     def __init__(self, world: World, seed: int) -> None:
         self.world, self.draw = world, random.Random(seed)
+        self.false_roots = True
         self.history = History(model.PARTITIONS)
         self.history.activate(2)
         self.ids = {id_: submission(request)[0] for id_, request in world.requests.items()}
@@ -190,7 +191,7 @@ class Real:
             probes.append(record._replace(view=model.View(older, self.model.hist[older])))
         if record.kind == "items" and self.model.last_kind != "key":  # a begin without a new key
             probes.append(model.Record("begin", (self.model.size,), f"{model.OWNER} for {self.model.key}", self.model.view))
-        elif record.kind == "done":
+        elif record.kind == "done" and self.false_roots:
             probes.append(record._replace(body=(record.body[0], b"another root"), view=self.model.view))
         for one in probes:
             before = self.model.view
@@ -246,11 +247,15 @@ class Real:
             raise Broken(f"R the index is not that of the independent replay: {wrong[0]}")
 
 
-def salvaged_log(seed: int) -> Streams:
-    """Returns the log of the model's history of that seed, in real records."""
+def salvaged_log(seed: int, *, false_roots: bool = True) -> Streams:
+    """Returns the log of the model's history of that seed, in real records.
+
+    Readers without a tree believe the owner's roots: `false_roots` says whether it has records that they alone apply.
+    """
     world = World(seed)
     world.run_all()
     real = Real(world, seed)
+    real.false_roots = false_roots
     real.run()
     return real.history.streams
 
