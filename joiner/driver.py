@@ -106,7 +106,7 @@ class Driver(Generic[Decision]):
         self._suspicion = "the log has not been compared with this worker's index yet"
         self._contradicted_since_s: float | None = None
         self._contradicted_last_s = 0.0
-        self._beyond = False  # what is to be read next was outside of the log's offsets; records that are found again do not disprove it
+        self._freed = False  # records that are to be read next are gone: finding those that took effect again does not disprove it
         self._refuted = False
         """True if the log was found not to hold the records that this index was made from, and not yet found to hold them again."""
         self._suspected: Evidence | None = None  # a foreign view, until the log was found to hold our history
@@ -223,7 +223,7 @@ class Driver(Generic[Decision]):
                 await asyncio.sleep(self._settings.watch_s)
             except OutOfRange as problem:
                 # The broker that reports a missing offset may lag: check again, and stop only when it lasts.
-                why, self._beyond = str(problem), True
+                why = str(problem)
                 self._contradicted(why)
                 await asyncio.sleep(self._settings.watch_s)
             finally:
@@ -447,9 +447,8 @@ class Driver(Generic[Decision]):
             self._look_for_stalls(read_next, head_next, {})
             return
         self._reached_at_s, self._unreachable = self._now_s(), ""
-        why = contradiction(read_next, marks, bounds)
-        self._beyond = bool(why)
-        if why:
+        self._freed = any(read_next.get(stream, 0) < bound.offset_first for stream, bound in bounds.items())
+        if why := contradiction(read_next, marks, bounds):
             self._contradicted(why)
             return
         # Partitions may have been added during the request.
@@ -543,7 +542,7 @@ class Driver(Generic[Decision]):
         if self._suspected is not None:
             return
         self._suspicion, self._refuted = "", False
-        if not self._beyond:
+        if not self._freed:
             self._contradicted_since_s = None
         self._trusted.set()
         self._catch_up()

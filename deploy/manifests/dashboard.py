@@ -129,6 +129,18 @@ PANELS: Final = (
         "none",
         (("notary_snapshots_made_total", "made by {{pod}}"), ("notary_snapshots_failed_total", "failed at {{pod}}")),
     ),
+    Panel(
+        "Checks",
+        "Log that no segment has yet",
+        "s",
+        (("min(notary_archive_behind_seconds)", "behind"), ("max(notary_archive_interval_seconds)", "interval; 0: none are streamed")),
+    ),
+    Panel(
+        "Checks",
+        "Segments of this process",
+        "none",
+        (("notary_archive_segments_total", "sealed by {{pod}}"), ("notary_archive_failed_total", "failed at {{pod}}")),
+    ),
 )
 
 

@@ -43,7 +43,7 @@ def fetch(place: SnapshotStore, segments: Sequence[Segment], archive: Path, rang
     partitions = max([segment.payload_partitions for segment in segments], default=0)
     reached = dict.fromkeys(range(ORDERING, partitions), 0) | dict(ends)
     number = ranges + 1
-    used = [segment for segment in _in_order(segments) if any(part.offset_end > reached.get(part.stream, 0) for part in segment.parts)]
+    used = in_order(segments, reached)
     if not used:
         return AddedRange(0, 0, 0, reached)
     added = _Added(archive, number, reached)
@@ -64,9 +64,24 @@ def fetch(place: SnapshotStore, segments: Sequence[Segment], archive: Path, rang
     return AddedRange(number, len(used), added.records, added.reached)
 
 
-def _in_order(segments: Sequence[Segment]) -> list[Segment]:
-    """Returns the segments so that none comes before one that ends earlier: by the ends of their parts together."""
-    return sorted(segments, key=lambda segment: (sum([part.offset_end for part in segment.parts]), segment.name))
+def in_order(segments: Sequence[Segment], reached: Mapping[int, int]) -> list[Segment]:
+    """Returns the segments with something new, each behind those that it goes on from; one that goes on from none comes last. Pure.
+
+    A segment has parts of the topic-partitions with new records alone, and two workers may have sealed at once. So neither names nor sums of
+    offsets give an order.
+    """
+    ends = dict(reached)
+    waiting = sorted(segments, key=lambda segment: segment.name)
+    ordered: list[Segment] = []
+    while waiting:
+        fits = (at for at, segment in enumerate(waiting) if all(part.offset_first <= ends.get(part.stream, 0) for part in segment.parts))
+        if (at := next(fits, None)) is None:
+            return ordered + waiting
+        segment = waiting.pop(at)
+        if any(part.offset_end > ends.get(part.stream, 0) for part in segment.parts):
+            ordered.append(segment)
+            ends |= {part.stream: max(part.offset_end, ends.get(part.stream, 0)) for part in segment.parts}
+    return ordered
 
 
 def _records(place: SnapshotStore, segment: Segment, folder: Path) -> dict[int, list[Record]]:

@@ -134,6 +134,12 @@ CASES = (
     _case("NotarySnapshotOverdue", fires=False, at="15m", notary_snapshot_age_seconds="0x240", notary_snapshot_interval_seconds="0x240"),
     _case("NotarySnapshotsFail", fires=True, at="15m", notary_snapshots_failed_total="0x3 1x240"),
     _case("NotarySnapshotsFail", fires=False, at="15m", notary_snapshots_failed_total="7x240"),
+    _case("NotaryArchiveBehind", fires=True, at="25m", notary_archive_behind_seconds="0+15x240", notary_archive_interval_seconds="5x240"),
+    _case("NotaryArchiveBehind", fires=False, at="25m", notary_archive_behind_seconds="4x240", notary_archive_interval_seconds="5x240"),
+    # No worker is to stream any.
+    _case("NotaryArchiveBehind", fires=False, at="25m", notary_archive_behind_seconds="0+15x240", notary_archive_interval_seconds="0x240"),
+    _case("NotaryArchiveFails", fires=True, at="15m", notary_archive_failed_total="0x3 1x240"),
+    _case("NotaryArchiveFails", fires=False, at="15m", notary_archive_failed_total="7x240"),
     _case("NotaryHoleStays", fires=True, at="1m", notary_hole="0x3 1x240"),
     _case("NotaryHoleStays", fires=False, at="1m", notary_hole="0x11 1 0x240"),
     _case("NotaryLoopIsHeld", fires=True, at="15m", notary_loop_turn_seconds="0.6x240"),

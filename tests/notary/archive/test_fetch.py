@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from notary.archive.fetch import fetch, prune
+from notary.archive.fetch import fetch, in_order, prune
 from notary.archive.segment import Segment, find
 from notary.archive.settings import Order
 from notary.archive.stream import SegmentStream
@@ -207,3 +207,20 @@ async def test_a_backlog_is_sealed_in_pieces(tmp_path: Path, monkeypatch: pytest
             assert part.stream != ORDERING or reached[0] == reached[1] == 20
             reached[part.stream] = part.offset_end
     assert made.fetch().records == 59
+
+
+def test_a_segment_comes_behind_those_that_it_goes_on_from() -> None:
+    """Its parts are those of the topic-partitions with new records: the sums of their offsets say nothing about the order."""
+
+    def segment(name: str, **parts: tuple[int, int]) -> Any:
+        streams = {"order": ORDERING, "first": 0, "second": 1}
+        found = [SimpleNamespace(stream=streams[of], offset_first=first, offset_end=end) for of, (first, end) in parts.items()]
+        return SimpleNamespace(name=name, parts=found)
+
+    large = segment("b", order=(0, 5), first=(0, 40))
+    behind = segment("a", order=(5, 6))
+    again = segment("c", order=(2, 5))
+    torn = segment("d", second=(7, 9))
+    assert in_order([behind, again, large], {}) == [large, behind]
+    assert in_order([torn, behind, large], {}) == [large, behind, torn], "the gap is reported behind all that fits"
+    assert in_order([behind, large], {ORDERING: 6, 0: 40}) == []

@@ -60,8 +60,9 @@ def test_segments_are_the_log(
     def run(action: str, *flags: str, code: int = 0) -> str:
         capsys.readouterr()
         given = ["archive", action, "--archive", str(tmp_path / "archive"), "--url", str(tmp_path / "segments")]
-        assert cli.main([*given, "--config", str(directory.config), "--json", *flags]) == code
+        found = cli.main([*given, "--config", str(directory.config), "--json", *flags])
         printed = capsys.readouterr()
+        assert found == code, printed.out + printed.err
         return printed.out or printed.err
 
     first, second = (notary_process(directory.config, name, settings=settings) for name in ("w1", "w2"))
