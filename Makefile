@@ -101,14 +101,9 @@ test-lowest: $(VENV)/.dev  ## nightly: the same on the lowest releases that pypr
 test-latest: $(VENV)/.dev  ## nightly: the same on the latest releases
 	$(call elsewhere,$(ELSEWHERE_PIP) --upgrade '.[dev]')
 
-# One part of `coverage`; with TESTS= a part may have no test (5).
-covered = $(BIN)/coverage run -m pytest -q $(2) -m "$(1)" $(or $(TESTS),tests) || [ $$? = 5 ]
-
 coverage: $(VENV)/.dev kafka  ## nightly: lines that the tests run, by package, each with a floor (pyproject.toml)
 	rm -f build/coverage/.coverage*
-	$(call covered,$(OTHERS) and not go,$(TWO))
-	$(call covered,spark and not (chaos or exhaustive or go or $(APART)))
-	$(call covered,kafka and not (chaos or spark or exhaustive or go or $(APART)))
+	$(BIN)/coverage run -m pytest -q -m "not (chaos or exhaustive or go or $(APART))" $(or $(TESTS),tests)
 	$(BIN)/coverage combine --quiet && $(BIN)/coverage json --quiet -o build/coverage/coverage.json
 	$(BIN)/python -m tests.floors build/coverage/coverage.json
 

@@ -4,31 +4,10 @@ Genesis gives the first values; control records, which the owner signs, change t
 gives the next one. The ordering topic alone determines whether one takes effect; the payload topic has no influence.
 """
 
-from collections.abc import Sequence
-from typing import Protocol
-
 import msgspec
 
-from ordering.records import ACTIVE_AT_START, Genesis, Key, SalvageBegin, SalvageDone, SalvageItems, SalvageRecord, Trim
-from ordering.salvage import Item
+from ordering.records import ACTIVE_AT_START, Genesis, Key
 from ordering.signatures import key_is_endorsed
-
-
-class SalvageTree(Protocol):
-    """The reader's tree of all decisions before the record at the head."""
-
-    @property
-    def size(self) -> int:
-        """The number of leaves."""
-        ...
-
-    def root_at(self, size: int) -> bytes:
-        """Returns the root of the first `size` leaves."""
-        ...
-
-    def root_with(self, items: Sequence[Item]) -> bytes:
-        """Returns the root that the tree would have with these items behind its leaves."""
-        ...
 
 
 class LogState(msgspec.Struct, frozen=True):
@@ -47,14 +26,6 @@ class LogState(msgspec.Struct, frozen=True):
     """The format versions that are active."""
     settled: int = 0
     """`seen` of the last settle record that took effect."""
-    key_seen: int = 0
-    """The ordinal of the last key record among the records that took effect; 0 without one."""
-    sealed: bool = False
-    """True from a sealed entry or the begin of a salvage on, until its done: no record of a worker counts (R11)."""
-    salvage: tuple[int, int] | None = None
-    """In an open salvage: the position of its first item, and the position after the last one."""
-    trimmed: int = 0
-    """The position in the last trim record that took effect."""
 
     @classmethod
     def begin(cls, genesis: Genesis, log_id: bytes) -> "LogState":
@@ -62,14 +33,11 @@ class LogState(msgspec.Struct, frozen=True):
         key = genesis.notary_key
         return cls(log_id, genesis.notary_name, genesis.origin, genesis.owner_key, key, (key,), genesis.payload_partitions)
 
-    def with_key(self, record: Key, seen: int) -> "LogState | None":
-        """Returns the state after the key record that is the `seen`-th effect, or None if it has none: a former key never returns.
-
-        An open salvage ends without its items: another one may begin.
-        """
+    def with_key(self, record: Key) -> "LogState | None":
+        """Returns the state after a key record, or None if it does not take effect: a former key never returns."""
         if record.public_key in self.keys or not key_is_endorsed(record, self.log_id, self.key):
             return None
-        return msgspec.structs.replace(self, key=record.public_key, keys=(*self.keys, record.public_key), key_seen=seen, salvage=None)
+        return msgspec.structs.replace(self, key=record.public_key, keys=(*self.keys, record.public_key))
 
     def with_partitions(self, payload_partitions: int) -> "LogState | None":
         """Returns the state with more payload partitions, or None if the number is not higher."""
@@ -90,31 +58,3 @@ class LogState(msgspec.Struct, frozen=True):
         one, without any key, and ended suspicions raised since.
         """
         return None if seen <= self.settled else msgspec.structs.replace(self, settled=seen)
-
-    def with_salvage(self, record: SalvageRecord, seen: int, tree: SalvageTree | None, items: Sequence[Item]) -> "LogState | None":
-        """Returns the state after a step of a salvage, or None if it does not take effect (R11). Its view is the reader's own, exactly.
-
-        `seen` records have taken effect before it. `items` are those kept so far. A reader without a `tree` believes the owner's positions
-        and roots: the exact view says that the owner read the same records.
-        """
-        match record:
-            case SalvageBegin():
-                if self.key_seen != seen or (tree is not None and tree.size != record.position):
-                    return None
-                return msgspec.structs.replace(self, sealed=True, salvage=(record.position, record.position))
-            case SalvageItems():
-                if self.salvage is None or self.salvage[1] != record.first:
-                    return None
-                return msgspec.structs.replace(self, salvage=(self.salvage[0], record.first + len(record.items)))
-            case SalvageDone():
-                if self.salvage is None or self.salvage[1] != record.tree_size or (tree and tree.root_with(items) != record.root):
-                    return None
-                return msgspec.structs.replace(self, sealed=False, salvage=None, settled=seen)
-
-    def with_trim(self, record: Trim, tree: SalvageTree | None) -> "LogState | None":
-        """Returns the state after a trim record, or None if it does not take effect."""
-        if record.position <= self.trimmed:
-            return None
-        if tree is not None and (record.position > tree.size or tree.root_at(record.position) != record.root):
-            return None
-        return msgspec.structs.replace(self, trimmed=record.position)

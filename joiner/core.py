@@ -24,7 +24,7 @@ from itertools import islice
 import msgspec
 
 from joiner.buffer import Buffer, Buffered
-from joiner.control import LogState, SalvageTree
+from joiner.control import LogState
 from joiner.evidence import Evidence, Suspicions
 from joiner.history import (
     NO_CONTENT,
@@ -62,7 +62,6 @@ from ordering.log import ORDERING, Record
 from ordering.records import (
     ACTIVE_AT_START,
     FORMAT_VERSION,
-    SALVAGE_FORMAT,
     Activate,
     Checkpoint,
     Entry,
@@ -73,19 +72,13 @@ from ordering.records import (
     Partitions,
     Register,
     Retire,
-    SalvageBegin,
-    SalvageDone,
-    SalvageItems,
-    SalvageRecord,
     Settle,
-    Trim,
     View,
     batch_key,
     decode,
     decode_batch_key,
 )
-from ordering.salvage import Decided, Item
-from ordering.signatures import FILL_BYTES, decode_genesis, is_fill, is_seal, log_id_of, record_is_signed
+from ordering.signatures import decode_genesis, is_fill, log_id_of, record_is_signed
 from payload import Request, decode_requests, decode_requests_in_pieces
 
 VOTERS_MS = 86_400_000
@@ -103,10 +96,6 @@ FILL_SCANS = 8
 NO_OWN: Own = {}
 
 _R2 = "its incarnation is not registered, is over, or has reached this sequence"
-OWNER_NAME = "the owner"
-"""The writer of a salvage record, in suspicions."""
-SALVAGE_OPEN = "the owner restores lost decisions, from a seal or the begin of a salvage to its end"
-
 _WORKER_RECORDS = (Entry, Register, Fence, Checkpoint)
 
 
@@ -146,10 +135,9 @@ class Joiner:
         worker_name: str = "",
         format_version: int = FORMAT_VERSION,
         *,
-        tree: SalvageTree | None = None,
         ordering_only: bool = False,
     ) -> None:
-        """`worker_name` is the reader's own; `format_version` the highest that it reads; `tree` has the decisions of all steps so far.
+        """`worker_name` is the reader's own; `format_version` the highest that it reads.
 
         `ordering_only`: read the ordering topic alone, for commands that need only the incarnations, keys and partitions. No content is
         read, so the history is not the log's and no view is compared.
@@ -160,8 +148,6 @@ class Joiner:
         self.suspicions = Suspicions(state.agreed, state.suspicions)
         self.marks: dict[int, Mark] = dict(state.marks)
         self.log_state: LogState | None = state.log_state
-        self._tree = tree
-        self._items: list[Item] = list(state.items)
         self._worker_name = worker_name
         self._ordering_only = ordering_only
         self._format_version = format_version
@@ -326,7 +312,6 @@ class Joiner:
             read_next=tuple(sorted(self._read_next.items())),
             incarnations=self.incarnations.snapshot(),
             effects=self.history.snapshot(),
-            items=tuple(self._items),
             since_effect=self._since_effect,
             marks=tuple(sorted(self.marks.items())),
             agreed=agreed,
@@ -352,7 +337,6 @@ class Joiner:
         self._read_next = dict(snapshot.read_next)
         self.incarnations.restore(snapshot.incarnations)
         self.history.restore(snapshot.effects)
-        self._items = list(snapshot.items)
         self._since_effect = snapshot.since_effect
         self.marks = dict(snapshot.marks)
         self.suspicions.restore(snapshot.agreed, snapshot.suspicions, snapshot.examined, live=snapshot.live)
@@ -494,7 +478,7 @@ class Joiner:
         hole_before, self._hole = self._hole, None
         states = requests = 0
         while self._queue:
-            if ready.more or requests >= self.limits.step_requests_max or states >= self.limits.step_states_max:
+            if requests >= self.limits.step_requests_max or states >= self.limits.step_states_max:
                 ready.more = True
                 self._hole = None
                 break
@@ -533,13 +517,8 @@ class Joiner:
             text = f"a record of kind {type(record).__name__.lower()} has no signature of the key in force"
             ready.notices.append(Notice("unsigned", ORDERING, head.offset, text))
             return True
-        if isinstance(record, (SalvageBegin, SalvageItems, SalvageDone, Trim)):
-            return self._apply_salvage_or_trim(head, record, self.log_state, ready)
         if isinstance(record, Settle):
             return self._apply_settle(head, record, self.log_state, ready)
-        if self.log_state.sealed and isinstance(record, _WORKER_RECORDS):
-            ready.notices.append(Notice("skipped", ORDERING, head.offset, f"no record of a worker counts: {SALVAGE_OPEN}"))
-            return True
         if isinstance(record, _WORKER_RECORDS) and not head.compared:
             head.own_view = self._compare(head, record, ready)
             head.compared = ready.evidence is None
@@ -562,10 +541,7 @@ class Joiner:
             case Activate():
                 return self._apply_activate(head, record, self.log_state, ready)
             case Key():
-                changed = self.log_state.with_key(record, self.history.seen + 1)
-                if changed is not None and self.log_state.salvage is not None:
-                    self._drop_items(ready)
-                self._change_log(head, changed, "a key record does not count: its key was in force before", ready)
+                self._change_log(head, self.log_state.with_key(record), "a key record does not count: its key was in force before", ready)
             case Partitions():
                 why_not = f"a partitions record does not count: {record.payload_partitions} is not more than the log has"
                 self._change_log(head, self.log_state.with_partitions(record.payload_partitions), why_not, ready)
@@ -609,17 +585,12 @@ class Joiner:
         if comparison is Comparison.OWN:
             self.suspicions.own(record.view, writer, self._worker_name)
             return True
-        self._examines(head, record.view, writer, ready)
-        return False
-
-    def _examines(self, head: _Queued, view: View, writer: str, ready: Ready) -> bool:
-        """Returns True if a foreign view must be examined first; reports one that was."""
         seen = self.history.seen
-        if not self.suspicions.is_examined(view):
-            ready.evidence = Evidence(head.offset, view, writer, seen)
-            return True
+        if not self.suspicions.is_examined(record.view):
+            ready.evidence = Evidence(head.offset, record.view, writer, seen)
+            return False
         self.suspicions.foreign(writer, seen)
-        text = f"worker {writer!r} had another history after {view.seen} records than this worker, which has {seen} there"
+        text = f"worker {writer!r} had another history after {record.view.seen} records than this worker, which has {seen} there"
         ready.notices.append(Notice("foreign-view", ORDERING, head.offset, text))
         return False
 
@@ -650,10 +621,6 @@ class Joiner:
             self._buffer.empty(entry.partition, incarnation, sequence)
             self._hole = entry
             return False
-        if self._is_sealed(entry, content, log):
-            self.log_state = ready.log_state = msgspec.structs.replace(log, sealed=True, salvage=None)
-            self._take_effect(head, ready, content=(entry, content, sha256(content.value or b"").digest()), mark=2)
-            return True
         is_own = own is not None and own.value == content.value
         value_hash = own.payload_hash if own is not None and is_own else sha256(content.value or b"").digest()
         filled = value_hash != entry.payload_hash
@@ -662,7 +629,7 @@ class Joiner:
         if not filled:
             requests = own.requests if own is not None and is_own else self._requests(entry, content, log, ready)
         self.incarnations.count(incarnation, sequence, self._log_time_ms)
-        self._take_effect(head, ready, content=(entry, content, value_hash), mark=int(not filled))
+        self._take_effect(head, ready, content=(entry, content, value_hash), mark=not filled)
         self._drop_through(incarnation, sequence, ready, expected=1)
         batch = OrderedBatch(
             head.offset, incarnation, sequence, self._log_time_ms, filled, requests, head.source.append_time_ms, entry.sent_at_ms
@@ -699,19 +666,11 @@ class Joiner:
         return None
 
     def _is_content(self, value: bytes, partition: int, incarnation: int, sequence: int, payload_hash: bytes) -> bool:
-        """Returns True for the value whose hash the entry names, a fill by the key in force at the entry's offset, or a seal."""
+        """Returns True for the value whose hash the entry names, or a fill for it, signed with the key in force at the entry's offset."""
         if sha256(value).digest() == payload_hash:
             return True
-        log, key = self.log_state, batch_key(incarnation, sequence)
-        if log is None or len(value) != FILL_BYTES:
-            return False
-        return is_fill(value, log.log_id, partition, key, payload_hash, log.key) or (
-            SALVAGE_FORMAT in log.formats and is_seal(value, log.log_id, partition, key, payload_hash, log.owner_key)
-        )
-
-    def _is_sealed(self, entry: Entry, content: Buffered, log: LogState) -> bool:
-        value, key = content.value or b"", batch_key(entry.incarnation, entry.sequence)
-        return SALVAGE_FORMAT in log.formats and is_seal(value, log.log_id, entry.partition, key, entry.payload_hash, log.owner_key)
+        log = self.log_state
+        return log is not None and is_fill(value, log.log_id, partition, batch_key(incarnation, sequence), payload_hash, log.key)
 
     def _requests(self, entry: Entry, content: Buffered, log: LogState, ready: Ready) -> tuple[Request, ...]:
         """Returns the batch's requests; none for a payload that does not decode or has other ids: only a broken worker writes one (R3)."""
@@ -803,49 +762,6 @@ class Joiner:
             self.suspicions.settle(record.view.seen)
         return True
 
-    def _apply_salvage_or_trim(self, head: _Queued, record: SalvageRecord | Trim, log: LogState, ready: Ready) -> bool:
-        """Apply a record whose condition asks for the reader's tree: it is the only one of its step (R11)."""
-        if self._ordering_only:
-            ready.stop = Fatal(
-                FatalCode.SALVAGED,
-                f"ordering record {head.offset} belongs to a salvage or trim: the payload topic also determines what takes effect there",
-            )
-            return False
-        if ready.advanced:
-            ready.more = True
-            return False
-        if isinstance(record, Trim):
-            self._change_log(head, log.with_trim(record, self._tree), "a trim record does not count", ready)
-        elif record.key != log.key:
-            ready.notices.append(Notice("skipped", ORDERING, head.offset, "a salvage record names another key than the one in force"))
-        elif self.history.compare(record.view) is Comparison.FOREIGN and self._examines(head, record.view, OWNER_NAME, ready):
-            return False
-        else:
-            changed = log.with_salvage(record, self.history.seen, self._tree, self._items) if record.view == self.history.view else None
-            self._change_log(head, changed, "a salvage record does not count: no such step is due", ready)
-            if changed is not None:
-                self._salvage(record, ready)
-        ready.more = True
-        return True
-
-    def _salvage(self, record: SalvageRecord, ready: Ready) -> None:
-        """Carry out a step of a salvage that took effect."""
-        match record:
-            case SalvageBegin():
-                self._drop_items(ready)
-            case SalvageItems():
-                ready.items = record
-                self._items += record.items
-            case SalvageDone():
-                ready.salvaged = tuple(self._items)
-                self._log_time_ms = max([self._log_time_ms, *[item.log_time_ms for item in self._items if isinstance(item, Decided)]])
-                self._drop_items(ready)
-                self.suspicions.settle(self.history.seen)
-
-    def _drop_items(self, ready: Ready) -> None:
-        self._items.clear()
-        ready.items_dropped = True
-
     def _change_log(self, head: _Queued, changed: LogState | None, why_not: str, ready: Ready) -> None:
         if changed is None:
             ready.notices.append(Notice("skipped", ORDERING, head.offset, why_not))
@@ -859,7 +775,7 @@ class Joiner:
         ready: Ready,
         *,
         content: tuple[Entry, Buffered, bytes] | None = None,
-        mark: int = 0,
+        mark: bool = False,
         first: bytes | None = None,
     ) -> None:
         """Append the record at the head to the history, as it takes effect. `first` is the history after genesis: the log id."""
@@ -940,8 +856,6 @@ class Joiner:
 
     def _propose_fences(self, ready: Ready, now_ms: int) -> None:
         """Propose fences for incarnations with payloads here that have been silent while log time advanced by worker_timeout (R5)."""
-        if self.log_state is None or self.log_state.sealed:
-            return
         silent_since_ms = self._log_time_ms - self.limits.worker_timeout_ms
         silent: dict[int, tuple[int, int]] = {}
         for incarnation in self._buffer.incarnations():

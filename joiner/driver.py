@@ -25,7 +25,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor
 from typing import Generic, Protocol, TypeVar
 
-from joiner.core import SALVAGE_OPEN, Joiner
+from joiner.core import Joiner
 from joiner.evidence import Evidence
 from joiner.look import Recheck, contradiction, examine, find_again, sought, to_find_again
 from joiner.proposals import Proposals
@@ -184,9 +184,6 @@ class Driver(Generic[Decision]):
             return INTERRUPTED
         if reader is not None and self._now_s() - self._ran_at_s > self._settings.stood_still_s:
             return "this process did not run for a while, and has to compare the log with its index first"
-        log_state = self.joiner.log_state
-        if log_state is not None and log_state.sealed:
-            return f"nothing is answered: {SALVAGE_OPEN}"
         return self.joiner.suspicions.describe() or None
 
     def may_not_append(self) -> str | None:

@@ -2,9 +2,9 @@
 
     H(1) = log id            H(n + 1) = SHA-256(H(n) || append time || SHA-256(value) || mark)
 
-over the records that took effect, genesis first. `mark` is 1 for an entry with its payload, 2 for a sealed one, else 0. Two readers with
-the same (n, H(n)) have had the same n records, at the same times, with the same contents joined, filled or sealed. We keep the offset and a
-fingerprint of each record that took effect, so that it can be read again and compared.
+over the records that took effect, genesis first. `mark` is 1 for an entry joined with its payload, else 0. Two readers with the same (n,
+H(n)) have had the same n records, at the same times, with the same contents joined or filled. We keep the offset and a fingerprint of each
+record that took effect, so that it can be read again and compared.
 """
 
 import enum
@@ -114,9 +114,9 @@ def last_of_one_time(latest_first: Iterable[Timed]) -> list[Timed]:
     return run[::-1]
 
 
-def extended(history: bytes, append_time_ms: int, value_hash: bytes, *, mark: int) -> bytes:
+def extended(history: bytes, append_time_ms: int, value_hash: bytes, *, mark: bool) -> bytes:
     """Returns H(n + 1), from H(n) and the record that took effect."""
-    return sha256(b"".join((history, _LINK.pack(append_time_ms), value_hash, bytes((mark,))))).digest()
+    return sha256(b"".join((history, _LINK.pack(append_time_ms), value_hash, b"\x01" if mark else b"\x00"))).digest()
 
 
 class History:

@@ -168,7 +168,7 @@ async def passing_record(log: Log, log_state: LogState, offset: int, history: Hi
                     if value[1] in _OWNERS:
                         owners = _of_owner(value, log_state)
                         if isinstance(owners, Key):
-                            log_state = log_state.with_key(owners, history.seen) or log_state
+                            log_state = log_state.with_key(owners) or log_state
                         elif (
                             isinstance(owners, Settle)
                             and history.compare(owners.view) is Comparison.OWN

@@ -15,8 +15,6 @@ from joiner.history import Effect, Mark
 from joiner.incarnations import IncarnationState
 from ordering.errors import Fatal
 from ordering.log import ORDERING, Record
-from ordering.records import SalvageItems
-from ordering.salvage import Item
 from payload import Request
 
 
@@ -32,8 +30,6 @@ class JoinerState(msgspec.Struct, frozen=True):
     marks: Mapping[int, Mark] = msgspec.field(default_factory=dict)
     agreed: int = 0
     suspicions: Mapping[str, int] = msgspec.field(default_factory=dict)
-    items: Sequence[Item] = ()
-    """The items of the open salvage."""
 
 
 class Kept(msgspec.Struct, frozen=True):
@@ -157,9 +153,6 @@ class Ready(msgspec.Struct):
     log_state: LogState | None = None  # None: it did not change
     agreed: int = 0
     suspicions: Mapping[str, int] = msgspec.field(default_factory=dict)
-    items: SalvageItems | None = None  # to keep until the salvage is done; it is the step's only record that took effect
-    items_dropped: bool = False  # the items kept before this step are not needed any more
-    salvaged: Sequence[Item] = ()  # a salvage is done: they take effect now; the step has no batches
     registered: list[IncarnationState] = msgspec.field(default_factory=list)
     fenced: list[Fenced] = msgspec.field(default_factory=list)
     roots_seen: list[RootSeen | VoteVoid] = msgspec.field(default_factory=list)

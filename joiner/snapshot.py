@@ -13,7 +13,6 @@ from joiner.history import Effect, Mark
 from joiner.incarnations import IncarnationState
 from ordering.log import Record
 from ordering.records import OrderingRecord, View
-from ordering.salvage import Item
 
 
 class QueuedRecord(Struct, frozen=True, gc=False):
@@ -37,7 +36,6 @@ class JoinerSnapshot(Struct, frozen=True):
     """By topic-partition."""
     incarnations: tuple[IncarnationState, ...]
     effects: tuple[Effect, ...]
-    items: tuple[Item, ...]
     since_effect: tuple[int, bytes]
     marks: tuple[tuple[int, Mark], ...]
     """By topic-partition."""

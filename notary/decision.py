@@ -3,7 +3,6 @@
 `notary.wire` has its JSON. A request gets one decision, for ever. Its *position* is the number of decisions made before it.
 """
 
-from collections.abc import Sequence
 from enum import IntEnum
 from hashlib import sha256
 from struct import Struct, error
@@ -11,20 +10,19 @@ from typing import Final, Literal
 
 import msgspec
 
-from notary.tree import leaf_hash
 from ordering.errors import CorruptRecord
-from ordering.ids import StateRef, TransactionId
+from ordering.ids import STATE_REF_BYTES, StateRef, TransactionId
 from ordering.pieces import Pieces
-from ordering.salvage import CONFLICT_BYTES, LEAF, LEAF_PREFIX, Decided, Hashed, Item, leaf_of
 
+LEAF_PREFIX: Final = b"notary/decision/v1\n"
 LEAF_BYTES: Final = 104
 CONFLICTS_A_PIECE: Final = 1_000
 CONFLICT_US: Final = 1
 """The reading of a conflict, or its writing as JSON."""
 
+_LEAF = Struct(">19sQ32sqBI32s")
 _ROW = Struct(">QqB")
-ROW_HEAD_BYTES: Final = _ROW.size
-"""The bytes of an index row before its conflicts."""
+_CONFLICT_BYTES = STATE_REF_BYTES + 1 + 32
 _HASH_OF_NOTHING = sha256(b"").digest()
 
 
@@ -77,7 +75,7 @@ def leaf(decision: Decision) -> bytes:
     """Returns the leaf of a decision: the 104 bytes that a receipt proves."""
     conflicts = decision.conflicts
     digest = sha256(_conflict_bytes(conflicts)).digest() if conflicts else _HASH_OF_NOTHING
-    return LEAF.pack(
+    return _LEAF.pack(
         LEAF_PREFIX, decision.position, decision.transaction_id, decision.log_time_ms, decision.outcome, len(conflicts), digest
     )
 
@@ -88,11 +86,11 @@ def leaf_of_row(transaction_id: TransactionId, row: bytes) -> bytes:
     Raises `CorruptRecord`.
     """
     conflict_bytes = len(row) - _ROW.size
-    if conflict_bytes < 0 or conflict_bytes % CONFLICT_BYTES:
+    if conflict_bytes < 0 or conflict_bytes % _CONFLICT_BYTES:
         raise CorruptRecord(f"the decision row of {transaction_id.hex()} has {len(row)} bytes")
     position, log_time_ms, outcome = _ROW.unpack_from(row)
     digest = sha256(memoryview(row)[_ROW.size :]).digest()
-    return LEAF.pack(LEAF_PREFIX, position, transaction_id, log_time_ms, outcome, conflict_bytes // CONFLICT_BYTES, digest)
+    return _LEAF.pack(LEAF_PREFIX, position, transaction_id, log_time_ms, outcome, conflict_bytes // _CONFLICT_BYTES, digest)
 
 
 def to_row(decision: Decision) -> bytes:
@@ -101,27 +99,16 @@ def to_row(decision: Decision) -> bytes:
     return head + _conflict_bytes(decision.conflicts) if decision.conflicts else head
 
 
-def hashes_of(first: int, items: Sequence[Item]) -> list[bytes]:
-    """Returns the leaf hashes of the items of a salvage from position `first` on."""
-    return [item.leaf_hash if isinstance(item, Hashed) else leaf_hash(leaf_of(item, at)) for at, item in enumerate(items, first)]
-
-
-def row_of_item(item: Decided) -> bytes:
-    """Encodes the index row of a salvaged decision."""
-    _, position, _, log_time_ms, outcome, _, _ = LEAF.unpack(item.leaf)
-    return _ROW.pack(position, log_time_ms, outcome) + item.conflicts
-
-
 def from_row(transaction_id: TransactionId, row: bytes) -> Decision:
     """Decodes an index row. Raises `CorruptRecord`."""
     try:
         position, log_time_ms, outcome = _ROW.unpack_from(row)
-        if (len(row) - _ROW.size) % CONFLICT_BYTES:
+        if (len(row) - _ROW.size) % _CONFLICT_BYTES:
             raise CorruptRecord(f"the decision row of {transaction_id.hex()} has {len(row)} bytes")
         conflicts = tuple(
             [
-                Conflict(row[at : at + 36], Kind(row[at + 36]), row[at + 37 : at + CONFLICT_BYTES])
-                for at in range(_ROW.size, len(row), CONFLICT_BYTES)
+                Conflict(row[at : at + 36], Kind(row[at + 36]), row[at + 37 : at + _CONFLICT_BYTES])
+                for at in range(_ROW.size, len(row), _CONFLICT_BYTES)
             ]
         )
         return Decision(position, transaction_id, Outcome(outcome), log_time_ms, conflicts)
@@ -131,12 +118,12 @@ def from_row(transaction_id: TransactionId, row: bytes) -> Decision:
 
 def from_row_in_pieces(transaction_id: TransactionId, row: bytes) -> Pieces[Decision]:
     """The work of `from_row` in pieces of `CONFLICTS_A_PIECE` conflicts."""
-    if len(row) <= _ROW.size + CONFLICTS_A_PIECE * CONFLICT_BYTES:
+    if len(row) <= _ROW.size + CONFLICTS_A_PIECE * _CONFLICT_BYTES:
         return from_row(transaction_id, row)
     head = row[: _ROW.size]
     conflicts: list[Conflict] = []
-    for at in range(_ROW.size, len(row), CONFLICTS_A_PIECE * CONFLICT_BYTES):
-        piece = from_row(transaction_id, head + row[at : at + CONFLICTS_A_PIECE * CONFLICT_BYTES]).conflicts
+    for at in range(_ROW.size, len(row), CONFLICTS_A_PIECE * _CONFLICT_BYTES):
+        piece = from_row(transaction_id, head + row[at : at + CONFLICTS_A_PIECE * _CONFLICT_BYTES]).conflicts
         conflicts += piece
         yield len(piece) * CONFLICT_US
     return msgspec.structs.replace(from_row(transaction_id, head), conflicts=tuple(conflicts))

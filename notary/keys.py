@@ -148,33 +148,6 @@ def prepare(key_file: Path, history_file: Path, origin: str) -> PreparedKey:
     return PreparedKey(str(present), following, history, found=False)
 
 
-def adopt(made: Path, key_file: Path, history_file: Path, origin: str) -> tuple[HistoricKey, ...]:
-    """Put the key of the file `made`, which is in force in the log, in place of the present one. Returns the history that ends with it.
-
-    Another rotation that was prepared here is dropped: its key follows a key that is no longer in force. Raises `ConfigurationError`. After
-    an error or a kill the same call completes it.
-    """
-    key_next, history_next = next_of(key_file), next_of(history_file)
-    try:
-        finish(key_file, history_file, origin)
-        present, new = load(key_file), load(made)
-        wanted = VerifierKey(origin, new.public_key().public_bytes_raw())
-        history = load_history(history_file, origin, present.public_key())
-        if history[-1].verifier_key != str(wanted):
-            endorsed = endorse(VerifierKey(origin, present.public_key().public_bytes_raw()), present, wanted)
-            history_next.unlink(missing_ok=True)
-            key_next.unlink(missing_ok=True)
-            create_file(key_next, made.read_bytes(), 0o600)
-            sync_directory(key_next.parent)
-            replace_file(history_next, _encode((*history, endorsed)))
-            put_in_place(key_file, history_file, origin)
-    except OSError as problem:
-        raise ConfigurationError(
-            f"cannot put the key {made} in place of {key_file}: {problem.strerror or problem}. Correct that, and run it again"
-        ) from None
-    return present_history(key_file, history_file, origin)
-
-
 def prepared(key_file: Path, history_file: Path, origin: str) -> PreparedKey | None:
     """Returns the prepared rotation that is not in place yet; None for none. Raises `ConfigurationError` for files that do not match."""
     key_next, history_next = next_of(key_file), next_of(history_file)

@@ -66,7 +66,7 @@ class Worker:
         self.receipt_key.changed = self.issuer.sign_with
         self.parties = Parties(config.path(config.parties_file))
         self.metrics = Metrics()
-        joiner = Joiner(state, config.joiner, config.worker.name, tree=index.tree)
+        joiner = Joiner(state, config.joiner, config.worker.name)
         self.sender: Sender[Decision] = Sender(
             log,
             joiner,

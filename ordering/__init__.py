@@ -13,8 +13,7 @@ three implementations of one contract (`ordering.log`):
 | `errors` | the errors, by what the caller may conclude from them | yes |
 | `ids` | transaction ids and state references | yes |
 | `records` | the ordering records, to the byte | yes |
-| `salvage` | the items of a salvage, to the byte | yes |
-| `signatures` | signatures over records, fills, seals and new keys | yes |
+| `signatures` | signatures over records, fills and new keys | yes |
 | `genesis` | appending the genesis record, and reading which notary owns a log | no |
 | `log` | the interface and its durability contract | yes |
 | `settings` | ranges of settings, and the settings of the log | yes |

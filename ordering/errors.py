@@ -88,8 +88,6 @@ class FatalCode(StrEnum):
     """The payload topic has another number of partitions than the log says."""
     RETIRED = "retired"
     """The owner has retired this worker's incarnation."""
-    SALVAGED = "salvaged"
-    """A command that reads the ordering topic alone meets a salvage or trim: it must read both topics (R11)."""
 
 
 class Fatal(NotaryError):

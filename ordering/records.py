@@ -5,7 +5,7 @@ it (`ordering.signatures`). `decode` is total: any bytes give a record or `Corru
 
 A *view* is u64 seen, 32-byte history: the state of the log as the writer knew it at the time of writing (R10).
 
-Kinds 1 to 4 are signed by the notary, the others by its owner. Kinds 11 and 12 belong to format version 2, all others to version 1.
+Kinds 1 to 4 are signed by the notary, the others by its owner.
 
 | kind | body |
 |---|---|
@@ -19,11 +19,6 @@ Kinds 1 to 4 are signed by the notary, the others by its owner. Kinds 11 and 12 
 | 8 partitions | u32 payload partitions |
 | 9 retire | u64 incarnation |
 | 10 settle | view |
-| 11 salvage | 32-byte public key in force, view, u8 step: 0 begin, 1 items, 2 done; then |
-| begin | u64 position |
-| items | u64 first position, u32 count, that many items (`ordering.salvage`) |
-| done | u64 tree size, 32-byte root |
-| 12 trim | u64 position, 32-byte root |
 """
 
 from collections.abc import Container
@@ -34,19 +29,14 @@ import msgspec
 
 from ordering.errors import CorruptRecord
 from ordering.ids import NAME_BYTES_MAX, TRANSACTION_ID_BYTES, TransactionId
-from ordering.salvage import Item, decode_items, encode_items
 
-FORMAT_VERSION: Final = 2
+FORMAT_VERSION: Final = 1
 """The highest format version that this software reads. A new rule of decisions takes the next one (docs/architecture.md)."""
 
 RECORD_FORMAT: Final = 1
 """The format version of the records that this software writes."""
 
 ACTIVE_AT_START: Final = frozenset({1})
-SALVAGE_FORMAT: Final = 2
-"""The format version of salvage and trim records, and of seals."""
-SALVAGE_BYTES_MAX: Final = 1 << 20
-"""The maximum length of a salvage record, signature included."""
 
 NONCE_BYTES: Final = 16
 HASH_BYTES: Final = 32
@@ -64,10 +54,6 @@ _KEY_BODY = Struct(">32s64s")
 _PARTITIONS_BODY = Struct(">I")
 _RETIRE_BODY = Struct(">Q")
 _SETTLE_BODY = Struct(">Q32s")
-_SALVAGE_BODY = Struct(">32sQ32sB")
-_BEGIN_REST = Struct(">Q")
-_DONE_REST = Struct(">Q32s")
-_TRIM_BODY = Struct(">Q32s")
 _U16 = Struct(">H")
 _BATCH_KEY = Struct(">QQ")
 
@@ -161,50 +147,15 @@ class Settle(msgspec.Struct, frozen=True, gc=False):
     view: View
 
 
-class SalvageBegin(msgspec.Struct, frozen=True, gc=False):
-    """A salvage begins: its items follow from `position` on, the size of the tree (R11). `key` is the notary's key in force."""
-
-    key: bytes
-    view: View
-    position: int
-
-
-class SalvageItems(msgspec.Struct, frozen=True, gc=False):
-    """The items of a salvage from position `first` on. They take effect with its `SalvageDone`."""
-
-    key: bytes
-    view: View
-    first: int
-    items: tuple[Item, ...]
-
-
-class SalvageDone(msgspec.Struct, frozen=True, gc=False):
-    """All items since the last `SalvageBegin` take effect, if the tree has that size and root with them."""
-
-    key: bytes
-    view: View
-    tree_size: int
-    root: bytes
-
-
-class Trim(msgspec.Struct, frozen=True, gc=False):
-    """Payloads of decisions below `position` may be freed. `root` is the root of the tree at that size."""
-
-    position: int
-    root: bytes
-
-
 WorkerRecord: TypeAlias = Entry | Register | Fence | Checkpoint
 """Kinds 1 to 4: workers write them, signed with the notary's key."""
-SalvageRecord: TypeAlias = SalvageBegin | SalvageItems | SalvageDone
-"""Kind 11."""
-OwnerRecord: TypeAlias = Activate | Genesis | Key | Partitions | Retire | Settle | SalvageRecord | Trim
-"""Kinds 5 to 12: commands write them, signed with the owner's key."""
+OwnerRecord: TypeAlias = Activate | Genesis | Key | Partitions | Retire | Settle
+"""Kinds 5 to 10: commands write them, signed with the owner's key."""
 OrderingRecord: TypeAlias = WorkerRecord | OwnerRecord
 
 
 def encode(record: OrderingRecord) -> bytes:
-    """Returns the record's bytes in its format version, unsigned. The caller ensures that names have at most 255 UTF-8 bytes."""
+    """Returns the record's bytes in format version 1, without the signature. The caller ensures that names have at most 255 UTF-8 bytes."""
     match record:
         case Entry(incarnation, sequence, view, sent_at_ms, partition, payload_hash, ids):
             body = _ENTRY_BODY.pack(incarnation, sequence, view.seen, view.history, sent_at_ms, partition, payload_hash, len(ids))
@@ -229,14 +180,6 @@ def encode(record: OrderingRecord) -> bytes:
             return _HEAD.pack(RECORD_FORMAT, 9) + _RETIRE_BODY.pack(incarnation)
         case Settle(view):
             return _HEAD.pack(RECORD_FORMAT, 10) + _SETTLE_BODY.pack(view.seen, view.history)
-        case SalvageBegin(key, view, position):
-            return _salvage(key, view, 0) + _BEGIN_REST.pack(position)
-        case SalvageItems(key, view, first, items):
-            return _salvage(key, view, 1) + encode_items(first, items)
-        case SalvageDone(key, view, tree_size, root):
-            return _salvage(key, view, 2) + _DONE_REST.pack(tree_size, root)
-        case Trim(position, root):
-            return _HEAD.pack(SALVAGE_FORMAT, 12) + _TRIM_BODY.pack(position, root)
 
 
 def decode(value: bytes | None, active: Container[int] = ACTIVE_AT_START) -> OrderingRecord:
@@ -249,10 +192,6 @@ def decode(value: bytes | None, active: Container[int] = ACTIVE_AT_START) -> Ord
     version, kind = value[0], value[1]
     if version not in active:
         raise CorruptRecord(f"format version {version} is not active")
-    if version != (SALVAGE_FORMAT if kind in (11, 12) else 1):
-        raise CorruptRecord(f"kind {kind} is unknown to format version {version}")
-    if kind == 11 and len(value) > SALVAGE_BYTES_MAX:
-        raise CorruptRecord(f"a salvage record has at most {SALVAGE_BYTES_MAX} bytes, this one has {len(value)}")
     try:
         return _decode_body(kind, value[_HEAD.size : -SIGNATURE_BYTES])
     except (error, UnicodeDecodeError) as problem:
@@ -306,30 +245,8 @@ def _decode_body(kind: int, body: bytes) -> OrderingRecord:
             return Retire(*_whole(kind, _RETIRE_BODY, body))
         case 10:
             return Settle(View(*_whole(kind, _SETTLE_BODY, body)))
-        case 11:
-            return _decode_salvage(body)
-        case 12:
-            return Trim(*_whole(kind, _TRIM_BODY, body))
         case _:
-            raise CorruptRecord(f"kind {kind} is unknown to all format versions up to {FORMAT_VERSION}")
-
-
-def _salvage(key: bytes, view: View, step: int) -> bytes:
-    return _HEAD.pack(SALVAGE_FORMAT, 11) + _SALVAGE_BODY.pack(key, view.seen, view.history, step)
-
-
-def _decode_salvage(body: bytes) -> SalvageRecord:
-    key, seen, history, step = _SALVAGE_BODY.unpack_from(body)
-    view, rest = View(seen, history), body[_SALVAGE_BODY.size :]
-    match step:
-        case 0:
-            return SalvageBegin(key, view, *_whole(11, _BEGIN_REST, rest))
-        case 1:
-            return SalvageItems(key, view, *decode_items(rest))
-        case 2:
-            return SalvageDone(key, view, *_whole(11, _DONE_REST, rest))
-        case _:
-            raise CorruptRecord(f"a salvage record has step {step}, which does not exist")
+            raise CorruptRecord(f"kind {kind} is unknown to format version {RECORD_FORMAT}")
 
 
 def _decode_genesis(body: bytes) -> Genesis:

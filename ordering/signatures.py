@@ -1,4 +1,4 @@
-"""Signatures over ordering records, fills, seals and new keys: they decide who may write to the log (R10; docs/formats.md). Pure.
+"""Signatures over ordering records, fills and new keys, which decide who may write to the log (R10; docs/formats.md, Log records). Pure.
 
 Every signature covers the log id, the SHA-256 of the genesis record, so that a record of one log is worth nothing in another. Ed25519 by
 libsodium: it takes half of OpenSSL's time and releases the GIL while it verifies.
@@ -29,7 +29,6 @@ FILL_BYTES: Final = HASH_BYTES + SIGNATURE_BYTES
 
 _RECORD_HEAD: Final = b"notary/log/v1\n"
 _FILL_HEAD: Final = b"notary/fill/v1\n"
-_SEAL_HEAD: Final = b"notary/seal/v1\n"
 _KEY_HEAD: Final = b"notary/log-key/v1\n"
 _U32 = Struct(">I")
 
@@ -87,22 +86,14 @@ def decode_genesis(value: bytes | None) -> Genesis:
 
 def sign_fill(log_id: bytes, partition: int, batch_key: bytes, payload_hash: bytes, key: SigningKey) -> bytes:
     """Returns the value of a fill for the batch with that key in that partition, whose entry names `payload_hash` (R4)."""
-    return payload_hash + key.sign(_message(_FILL_HEAD, log_id, partition, batch_key, payload_hash))
+    return payload_hash + key.sign(_fill_message(log_id, partition, batch_key, payload_hash))
 
 
 def is_fill(value: bytes, log_id: bytes, partition: int, batch_key: bytes, payload_hash: bytes, public_key: bytes) -> bool:
     """Returns True if this value is a fill for that batch, signed by that key."""
-    return _stands_for(value, payload_hash, public_key, _message(_FILL_HEAD, log_id, partition, batch_key, payload_hash))
-
-
-def sign_seal(log_id: bytes, partition: int, batch_key: bytes, payload_hash: bytes, owner: SigningKey) -> bytes:
-    """Returns the value of a seal for the batch with that key in that partition, whose entry names `payload_hash` (R11)."""
-    return payload_hash + owner.sign(_message(_SEAL_HEAD, log_id, partition, batch_key, payload_hash))
-
-
-def is_seal(value: bytes, log_id: bytes, partition: int, batch_key: bytes, payload_hash: bytes, owner_key: bytes) -> bool:
-    """Returns True if this value is a seal for that batch, signed by the owner."""
-    return _stands_for(value, payload_hash, owner_key, _message(_SEAL_HEAD, log_id, partition, batch_key, payload_hash))
+    if len(value) != FILL_BYTES or value[:HASH_BYTES] != payload_hash:
+        return False
+    return is_signed(public_key, value[HASH_BYTES:], _fill_message(log_id, partition, batch_key, payload_hash))
 
 
 def endorse_key(key: SigningKey, log_id: bytes, public_key_in_force: bytes) -> Key:
@@ -115,9 +106,5 @@ def key_is_endorsed(record: Key, log_id: bytes, public_key_in_force: bytes) -> b
     return is_signed(record.public_key, record.endorsement, _KEY_HEAD + log_id + public_key_in_force)
 
 
-def _stands_for(value: bytes, payload_hash: bytes, public_key: bytes, message: bytes) -> bool:
-    return len(value) == FILL_BYTES and value[:HASH_BYTES] == payload_hash and is_signed(public_key, value[HASH_BYTES:], message)
-
-
-def _message(head: bytes, log_id: bytes, partition: int, batch_key: bytes, payload_hash: bytes) -> bytes:
-    return b"".join((head, log_id, _U32.pack(partition), batch_key, payload_hash))
+def _fill_message(log_id: bytes, partition: int, batch_key: bytes, payload_hash: bytes) -> bytes:
+    return b"".join((_FILL_HEAD, log_id, _U32.pack(partition), batch_key, payload_hash))

@@ -27,7 +27,8 @@ Here requests are sent at their intended times, as in the real world, whatever h
 | `generate` | the requests of a process, from a seed, with the possible outcomes of each | yes |
 | `checker` | the answers of a notary, decoded strictly and checked; the positions seen by all processes | yes |
 | `tally` | counts and times; the figure, or the reasons why there is none | yes |
-| `process` | one process's part: generating, pacing, retrying; keep-alive HTTP on geventhttpclient | gevent |
+| `connection` | keep-alive HTTP on geventhttpclient | gevent |
+| `process` | one process's part: generating, pacing, retrying | gevent |
 | `run` | the processes and their coordinator, over Locust's messages | Locust |
 | `../locustfile.py` | the wiring: user, shape, events | Locust |
 | `__main__` | `make load`: brokers, workers, Locust, in one command | no |

@@ -28,8 +28,9 @@ from gevent.event import Event
 from locust.env import Environment
 
 from loadtest.openloop.checker import Ledger
+from loadtest.openloop.connection import connect
 from loadtest.openloop.plan import LoadPlan, Unusable, plan_of, urls_of
-from loadtest.openloop.process import LoadProcess, connect
+from loadtest.openloop.process import LoadProcess
 from loadtest.openloop.tally import Tally, decode, encode, figure, lines_of, reasons_against, total
 from loadtest.rig.machine import load_average, machine
 from loadtest.rig.schedule import slots_count

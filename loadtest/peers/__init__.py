@@ -38,7 +38,7 @@ stable.
 
 | file | subject |
 |---|---|
-| `__main__` | the command line; the peers, their turns; the notary itself as one of them |
+| `turns` | the peers, their turns; the notary itself as one of them |
 | `postgresql` | one server or three, two ways to use them |
 | `etcd`, `etcd_client/` | one member or three; the Go program with etcd's client |
 | `single_topic` | the notary's own worker on a log of one partition |

@@ -240,7 +240,7 @@ async def _serve(config: Config, listen: str) -> int:
 
 
 def main() -> int:
-    """Run the worker that the command line starts."""
+    """Run the worker that `turns` starts."""
     parser = argparse.ArgumentParser(prog="python -P -m loadtest.peers.single_topic")
     for flag in ("--config", "--name", "--listen"):
         parser.add_argument(flag, required=True)

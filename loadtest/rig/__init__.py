@@ -8,9 +8,9 @@ The command lines above it (`bench`, `openloop`, `peers`) share these parts, and
 | `signing` | requests and submissions to the byte, from the contract alone | yes |
 | `generate` | submissions from a seed, also ahead by another process | no |
 | `schedule` | the intended start of each submission of an open loop | yes |
-| `connections` | keep-alive HTTP on asyncio, as small as this service permits; clients that check Retry-After | no |
+| `connections` | keep-alive HTTP on asyncio, as small as this service permits | no |
 | `closed_loop` | the closed loop: a connection sends its next submission after the last answer | no |
-| `open_loop` | the open loop: submissions are sent when they are due | no |
+| `open_loop`, `probes` | the open loop: submissions are sent when they are due; clients that check Retry-After | no |
 | `latencies` | latencies in HdrHistograms; errors, counted | yes |
 | `machine` | the machine of a figure; environment, CPU time and memory of processes, those of others included | no |
 | `progress` | lines of progress, and a bar | no |

@@ -4,7 +4,7 @@
 
 A due submission takes a free connection. Without one it waits, and the wait is part of its latency, which counts from the intended start.
 Connections are opened before the start, or on demand. A rejected submission (503, 429) was not admitted, so its bytes are offered again
-later, like another client's. So no more submissions are generated than can be decided. In addition, probes check Retry-After.
+later, like another client's. So no more submissions are generated than can be decided. In addition, `probes` check Retry-After.
 """
 
 import asyncio
@@ -21,20 +21,11 @@ import msgspec
 import uvloop
 
 from loadtest.rig.closed_loop import ClosedLoad, LoadResult, PreparedLoad, wrong
-from loadtest.rig.connections import (
-    REFUSED,
-    ClientConnection,
-    Probe,
-    ProbeResults,
-    connect,
-    head_of,
-    results_of,
-    retry_after_s,
-    status_of,
-)
+from loadtest.rig.connections import REFUSED, ClientConnection, connect, head_of, retry_after_s, status_of
 from loadtest.rig.generate import submissions
 from loadtest.rig.latencies import Failures, Latencies, Percentiles, percentiles_of
 from loadtest.rig.machine import costs, resident_bytes
+from loadtest.rig.probes import Probe, ProbeResults, results_of
 from loadtest.rig.schedule import Stage, slots
 from loadtest.rig.signing import PARTY, Made
 

@@ -36,7 +36,6 @@ COMMANDS = {
     "partitions": "give a log more payload partitions",
     "party": "register the parties whose submissions are taken",
     "retire": "end a worker's incarnation and its vote",
-    "salvage": "put back what the log lost, from indexes, snapshots and receipts that survived",
     "serve": "run one worker, until a signal ends it",
     "settle": "say that the history which an index has stands",
     "size": "say how many workers, cores and disks a load takes",

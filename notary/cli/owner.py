@@ -10,7 +10,7 @@ its own record, and reports the result. A command is atomic: it appends one reco
 
 import argparse
 import json
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,6 @@ from typing import Any
 import msgspec
 
 from joiner import Joiner, JoinerState, LogState, Ready
-from joiner.control import SalvageTree
 from notary import keys
 from notary.cli import EXIT_DONE, EXIT_NO
 from notary.cli.replay import Replay
@@ -27,8 +26,8 @@ from notary.open_log import check_genesis, open_log
 from ordering.errors import ConfigurationError, OutcomeUnknown
 from ordering.genesis import read_genesis
 from ordering.log import ORDERING, Log, Record
-from ordering.records import Genesis, OwnerRecord, batch_key
-from ordering.signatures import SigningKey, sign_record, sign_seal
+from ordering.records import Genesis, OwnerRecord
+from ordering.signatures import SigningKey, sign_record
 
 OWNER_KEY = "owner-key.pem"
 
@@ -56,7 +55,6 @@ class OwnedLog:
         self._command = command
         self._replay: Replay | None = None
         self.joiner = Joiner(ordering_only=True)
-        self._apply: Callable[[Ready], None] = lambda ready: None
         # For `append`: values, effects and anomalies of the ordering records from `_watched_from` on.
         self._watched_from: int | None = None
         self._values: dict[int, bytes | None] = {}
@@ -69,25 +67,11 @@ class OwnedLog:
         assert self.joiner.log_state is not None
         return self.joiner.log_state
 
-    async def replay(
-        self, state: JoinerState | None = None, apply: Callable[[Ready], None] | None = None, tree: SalvageTree | None = None
-    ) -> None:
-        """Read the ordering topic to its end; with an index's `state`, both topics from there. Raises `ConfigurationError`, `NotReady`.
-
-        `apply` receives each step of the joiner, to keep that index at the log's end; `tree` is the index's.
-        """
-        self._apply = apply or self._apply
-        self.joiner = Joiner(state, ordering_only=state is None, tree=tree)
+    async def replay(self, state: JoinerState | None = None) -> None:
+        """Read the ordering topic to its end; with an index's `state`, both topics from there. Raises `ConfigurationError`, `NotReady`."""
+        self.joiner = Joiner(state, ordering_only=state is None)
         name = f"notary {self._command}"
         self._replay = Replay(self.log, self.joiner, self._observe, ordering_only=state is None, name=name)
-        await self._read_on()
-
-    async def _read_both(self) -> None:
-        """Read both topics from their start: a salvage's records take effect by what both hold (R11)."""
-        assert self._replay is not None
-        await self._replay.close()
-        self.joiner = Joiner()
-        self._replay = Replay(self.log, self.joiner, self._observe, ordering_only=False, name=f"notary {self._command}")
         await self._read_on()
 
     async def append(self, record: OwnerRecord, owner: SigningKey) -> CommandOutcome:
@@ -114,23 +98,6 @@ class OwnedLog:
             raise OutcomeUnknown(f"the record is in the log, at offset {offset}, and waits there behind an entry without content")
         return CommandOutcome(offset, "" if offset in self._effects else self._notices.get(offset, "it did not take effect"))
 
-    async def seal(self, owner: SigningKey) -> None:
-        """Append a seal for the entry at the end of the log whose content is missing, and read on (R11).
-
-        A crash here leaves the seal in its partition or not. A payload or a seal that comes first is the content; copies are skipped.
-        """
-        hole = self.joiner.hole
-        assert hole is not None
-        name = batch_key(hole.incarnation, hole.sequence)
-        writer = await self.log.open_writer()
-        try:
-            await writer.append(hole.partition, name, sign_seal(self.log_id, hole.partition, name, hole.payload_hash, owner))
-        except OutcomeUnknown as problem:
-            raise OutcomeUnknown(f"the seal may be in the log or not: {problem}. Run the same again") from None
-        finally:
-            await writer.close()
-        await self._read_on()
-
     async def close(self) -> None:
         """Stop reading. `opened` closes the log itself."""
         if self._replay is not None:
@@ -139,13 +106,10 @@ class OwnedLog:
     async def _read_on(self) -> None:
         assert self._replay is not None
         await self._replay.read_to_end()
-        if self._replay.needs_contents:
-            await self._read_both()
-        elif self._replay.stop:
+        if self._replay.stop:
             raise ConfigurationError(self._replay.stop)
 
     def _observe(self, records: Sequence[Record], ready: Ready) -> None:
-        self._apply(ready)
         if (first := self._watched_from) is None:
             return
         self._values |= {record.offset: record.value for record in records if record.stream == ORDERING and record.offset >= first}

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
 from joiner import Joiner, Ready
-from ordering.errors import FatalCode, NotReady
+from ordering.errors import NotReady
 from ordering.log import ORDERING, Log, Reader, Record
 
 POLL_MS: Final = 200
@@ -38,8 +38,6 @@ class Replay:
         """Returns true if nothing more needs to be read; called after each step."""
         self.stop = ""
         """The reason why the joiner stopped at the head; empty while it goes on."""
-        self.needs_contents = False
-        """True if it stopped because it reads the ordering topic alone, and the payload topic decides there too (R11)."""
 
     async def read_to_end(self) -> None:
         """Read the log to its present end, through the joiner. A hole at the end, or a record that stops the joiner, stays at the head.
@@ -85,7 +83,6 @@ class Replay:
             ready = joiner.step((), now_ms)
             self._observe((), ready)
         self.stop = str(ready.stop or "")
-        self.needs_contents = ready.stop is not None and ready.stop.code is FatalCode.SALVAGED
         log_state = joiner.log_state
         if ready.read_again:
             joiner.forget_unapplied()

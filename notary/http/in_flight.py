@@ -84,14 +84,14 @@ class InFlight:
     def _queue(self) -> None:
         """Queue it for the log, and wait for its decisions as long as it is asked."""
         pending = self._worker.sender.submit(self._submission)
-        settings, asked_s = self._worker.config.http, self._asked.wait_s
-        wait_s = min(settings.wait_s_default if asked_s is None else asked_s, settings.wait_s_max)
-        if not wait_s:
+        settings, asked_ms = self._worker.config.http, self._asked.wait_ms
+        wait_ms = min(settings.wait_ms_default if asked_ms is None else asked_ms, settings.wait_ms_max)
+        if not wait_ms:
             self.end()
             return
         self._pending = pending
         pending.waiters.append(self._decided)
-        self._timer = asyncio.get_running_loop().call_later(wait_s, self.end)
+        self._timer = asyncio.get_running_loop().call_later(wait_ms / 1000, self.end)
 
     def _decided(self, decisions: Sequence[Decision] | None) -> None:
         """The log has decided it; None when the worker has given up."""

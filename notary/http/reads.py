@@ -61,7 +61,7 @@ class Read:
         self._transaction_id = transaction_id
         app.awaited.when_decided(transaction_id, self.end)
         self._call.left = self.end  # otherwise clients that connect and leave would use up all long polls
-        self._timer = asyncio.get_running_loop().call_later(min(wait_s, worker.config.http.wait_s_max), self.end)
+        self._timer = asyncio.get_running_loop().call_later(min(wait_s, worker.config.http.wait_ms_max / 1000), self.end)
         return True
 
     def end(self) -> None:

@@ -27,7 +27,7 @@ class Asked(msgspec.Struct, frozen=True, gc=False):
     """The form of the answer that a client wants for a submission."""
 
     receipts: bool
-    wait_s: int | None
+    wait_ms: int | None
     """At most so long after it was taken in; None when the client does not say."""
     traceparent: str = ""
     """The client's span, as W3C Trace Context writes it; unchecked."""
@@ -106,4 +106,4 @@ def _asked(headers: Headers, query: bytes) -> tuple[Asked, bytes | None]:
             ticket = value[:TICKET_BYTES_MAX]
     check_json(content_type, encoding)
     wait = _WAIT(prefer) if prefer else None
-    return Asked(wants_receipts(query), None if wait is None else int(wait[1]), traceparent.decode("latin-1"), ticket), length
+    return Asked(wants_receipts(query), None if wait is None else int(wait[1]) * 1000, traceparent.decode("latin-1"), ticket), length

@@ -6,9 +6,9 @@ cut off. The index must never be ahead of its log, nor belong to another log: it
 
 | column family | key | value |
 |---|---|---|
-| `states` | 36-byte state | transaction id that consumed it, u64 position; for a reserved state the id's hash, 2^64 - 1 |
+| `states` | 36-byte state | transaction id that consumed it, u64 position |
 | `decisions` | transaction id | u64 position, i64 log time, u8 outcome, conflicts |
-| `positions` | u64 position | transaction id; after a salvage also 1 and the leaf's hash, or 2 for a lost leaf |
+| `positions` | u64 position | transaction id |
 | `tiles` | u8 level, u64 tile index | the tree's tiles, partial ones as far as they go (`notary.tree`) |
 | `meta` | see `rows` | format version, notary name, log identity, offsets, log time, incarnations |
 

@@ -11,28 +11,16 @@ import msgspec
 from joiner import JoinerState, LogState, OrderedBatch, Ready, RootSeen, VoteVoid
 from notary.agreement import Agreement, observe
 from notary.decide import decide
-from notary.decision import (
-    Decision,
-    Outcome,
-    from_row,
-    from_row_in_pieces,
-    hashes_of,
-    leaf,
-    leaf_of_row,
-    position_of_row,
-    row_of_item,
-    to_row,
-)
+from notary.decision import Decision, Outcome, from_row, from_row_in_pieces, leaf, leaf_of_row, position_of_row, to_row
 from notary.index import rows
 from notary.index.rocks import IndexSettings, RocksStore
-from notary.index.store import DECISIONS, INDEX_FORMAT_VERSION, META, POSITIONS, REMEDY, STATES, TILES, Family, Store, WriteBatch, reading
+from notary.index.store import DECISIONS, INDEX_FORMAT_VERSION, META, POSITIONS, REMEDY, STATES, TILES, Family, Store, reading
 from notary.index.tiles import StoredTree
-from notary.tree import HASH_BYTES, TILE_WIDTH, leaf_hash
+from notary.tree import HASH_BYTES, TILE_WIDTH
 from ordering.errors import ConfigurationError, CorruptRecord, Fatal, FatalCode, Quarantined
 from ordering.ids import StateRef, TransactionId
 from ordering.log import ORDERING
 from ordering.pieces import Pieces, completed
-from ordering.salvage import Decided, Item, decode_items, encode_items, leaf_of
 from payload import Request
 
 T = TypeVar("T")
@@ -47,18 +35,22 @@ HASHED_BYTES_US: Final = 1_500
 
 
 class Consumed(msgspec.Struct, frozen=True):
-    """The transaction that consumed a state, by the SHA-256 of its id, and its position: None for a state that is reserved (R11)."""
+    """The transaction that consumed a state, and its position."""
 
-    by_hash: bytes
-    position: int | None
+    transaction_id: TransactionId
+    position: int
+
+    @property
+    def by_hash(self) -> bytes:
+        """The SHA-256 of the consumer's transaction id: clients get this hash instead of the id."""
+        return sha256(self.transaction_id).digest()
 
 
 class Found(msgspec.Struct, frozen=True):
-    """Rows read for a step: earlier decisions by transaction id, consumers by state, and by reserved state the hash of its consumer."""
+    """Rows read for a step: earlier decisions by transaction id, and consumers by state."""
 
     decided: dict[TransactionId, Decision]
     consumed: dict[StateRef, TransactionId]
-    reserved: dict[StateRef, bytes]
 
 
 class Index:
@@ -155,7 +147,7 @@ class Index:
     def prepare(self, requests: Sequence[Request]) -> Iterator[None]:
         """Look up in pieces what `apply` needs for a step whose only batch has these requests (the same object)."""
         self._prepared = None
-        position_next, found = self._position_next, Found({}, {}, {})
+        position_next, found = self._position_next, Found({}, {})
         for piece in _pieces_of(requests):
             self._look_up(piece, found)
             yield
@@ -169,7 +161,7 @@ class Index:
         read. Raises `Quarantined` when a row or this step's checkpoints show that the index is wrong.
         """
         found = self._found(ready.batches)
-        result = decide(ready.batches, self._position_next, found.decided, found.consumed, found.reserved)
+        result = decide(ready.batches, self._position_next, found.decided, found.consumed)
         batch = self._store.new_batch()
         put, handle = batch.put, self._store.handle
         counts = self._outcome_counts
@@ -183,10 +175,8 @@ class Index:
                 row = rows.state_row(id_, decision.position)
                 for state in request.inputs:
                     put(state, row, states)
-        hashes = [leaf_hash(leaf(decision)) for decision, _ in result.new] or hashes_of(self._position_next, ready.salvaged)
-        self._put_salvage(ready, batch)
-        self.tree.append(hashes, lambda key, tile: put(key, tile, tiles))
-        position_next = self._position_next + len(hashes)
+        self.tree.append([decision for decision, _ in result.new], lambda key, tile: put(key, tile, tiles))
+        position_next = self._position_next + len(result.new)
         put(rows.PROGRESS_KEY, rows.PROGRESS.pack(position_next, ready.log_time_ms), meta)
         for effect in ready.effects:
             put(rows.effect_key(effect.seen), rows.effect_row(effect), meta)
@@ -219,39 +209,6 @@ class Index:
             self._flush()
             raise Quarantined(_quarantined_text(self.directory, agreement.quarantined))
         return result.outcomes
-
-    def _put_salvage(self, ready: Ready, batch: WriteBatch) -> None:
-        """Add the rows of a step of a salvage: its items to keep, or all of them as decided (R11)."""
-        assert not (ready.salvaged and ready.batches)
-        if not (ready.salvaged or ready.items_dropped or ready.items):
-            return
-        states, decisions, positions, meta = [self._store.handle(name) for name in (STATES, DECISIONS, POSITIONS, META)]
-        if ready.items_dropped:
-            for key, _ in self._rows_with(rows.ITEMS_PREFIX):
-                batch.delete(key, meta)
-        if ready.items is not None:
-            batch.put(rows.items_key(ready.items.first), encode_items(ready.items.first, ready.items.items), meta)
-        spent: dict[StateRef, bytes] = {}
-        for position, item in enumerate(ready.salvaged, self._position_next):
-            batch.put(rows.U64.pack(position), rows.position_row(item), positions)
-            if not isinstance(item, Decided):
-                continue
-            id_, row = item.transaction_id, row_of_item(item)
-            batch.put(id_, row, decisions)
-            spent.update(dict.fromkeys(item.inputs, rows.state_row(id_, position)))
-            cited = [conflict for conflict in from_row(id_, row).conflicts if conflict.state not in spent]
-            if cited:
-                with self._sound():
-                    found = self._states.get([conflict.state for conflict in cited])
-                spent.update(
-                    {
-                        conflict.state: rows.reserved_row(conflict.consumed_by)
-                        for conflict, there in zip(cited, found, strict=True)
-                        if there is None
-                    }
-                )
-        for state, row in spent.items():
-            batch.put(state, row, states)
 
     def take_outcome_counts(self) -> list[int]:
         """Returns the number of new decisions for each outcome byte since the last call."""
@@ -339,7 +296,7 @@ class Index:
             # A row of either family changes only with a new decision.
             if requests is batches[0].requests and position_next == self._position_next:
                 return found
-        found = Found({}, {}, {})
+        found = Found({}, {})
         self._look_up([request for batch in batches for request in batch.requests], found)
         return found
 
@@ -359,10 +316,7 @@ class Index:
                 found.decided.update(decided)
             if states:
                 read = zip(states, self._states.get(states), strict=True)
-                for state, row in read:
-                    if row is not None:
-                        consumer, position = rows.state_of(row)
-                        (found.reserved if position == rows.RESERVED else found.consumed)[state] = consumer
+                found.consumed.update({state: rows.state_of(row)[0] for state, row in read if row is not None})
 
     # ---- queries ----
 
@@ -403,10 +357,7 @@ class Index:
         return position
 
     def leaves_at(self, first: int, count: int) -> list[bytes]:
-        """Returns the leaves of `count` positions from `first` on, made from their rows and compared with the tree.
-
-        A leaf is empty where a salvage restored only its hash.
-        """
+        """Returns the leaves of `count` decided positions from `first` on, made from their rows and compared with the tree."""
         return completed(self.leaves_in_pieces(first, count))
 
     def leaves_in_pieces(self, first: int, count: int) -> Pieces[list[bytes]]:
@@ -419,20 +370,13 @@ class Index:
         with self._sound():
             ids = self._positions.get_in_passing([rows.U64.pack(at) for at in range(first, first + count)])
             yield count * ROW_US
-            hashes: list[bytes] = []
-            for at, id_ in enumerate(ids, first):
-                item = None if id_ is None else rows.undecided_of(id_)
-                if item is not None:
-                    hashes += hashes_of(at, [item])
-                    leaves.append(leaf_of(item, at))
-                    continue
+            for id_ in ids:
                 row = None if id_ is None else self._decisions.get_in_passing(id_)
                 if id_ is None or row is None:
                     raise CorruptRecord(corrupt)
                 leaves.append(leaf_of_row(id_, row))
-                hashes.append(leaf_hash(leaves[-1]))
                 yield ROW_US + len(row) // HASHED_BYTES_US
-            self.tree.check_hashes(first, hashes)
+            self.tree.check(first, leaves)
         return leaves
 
     def tile(self, level: int, index: int, width: int) -> bytes:
@@ -441,25 +385,16 @@ class Index:
             return self.tree.sound_tile(level, index)[: width * HASH_BYTES]
 
     def transaction_at(self, position: int) -> TransactionId | None:
-        """Returns the id of the transaction decided at that position; None when there is none, or nobody knows it (R11)."""
+        """Returns the id of the transaction decided at that position; None when there is none."""
         with self._sound():
-            row = self._positions.get(rows.U64.pack(position))
-            return None if row is None or rows.undecided_of(row) is not None else row
-
-    def undecided(self) -> dict[int, Item]:
-        """Returns the positions without a decision, after salvages (R11). It reads the rows of all positions."""
-        with self._sound():
-            found = [(key, rows.undecided_of(row)) for key, row in self._positions.items()]
-        return {rows.U64.unpack(key)[0]: item for key, item in found if item is not None}
+            id_: bytes | None = self._positions.get(rows.U64.pack(position))
+        return id_
 
     def consumed(self, state: StateRef) -> Consumed | None:
-        """Returns the transaction that consumed the state; None while the state is neither consumed nor reserved."""
+        """Returns the transaction that consumed the state, and its position; None while the state is not consumed."""
         with self._sound():
             row = self._states.get(state)
-            if row is None:
-                return None
-            consumer, position = rows.state_of(row)
-            return Consumed(consumer, None) if position == rows.RESERVED else Consumed(sha256(consumer).digest(), position)
+            return None if row is None else Consumed(*rows.state_of(row))
 
     def contents(self) -> Mapping[str, list[tuple[bytes, bytes]]]:
         """Returns every row of the families that are the same in all workers, to compare small indexes row by row."""
@@ -473,14 +408,11 @@ class Index:
     def _check_end(self) -> None:
         """Raise `Fatal` unless the rows end at the position of the progress row: this finds files that were lost or restored one by one."""
         position_next = self.position_next
-        ends = [self._positions.get(rows.U64.pack(position)) for position in (position_next - 1, position_next) if position >= 0]
-        decision_last = None
-        if position_next and ends[0] is not None and rows.undecided_of(ends[0]) is None:
-            decision_last = self.decision(ends[0])
-            ends[0] = None if decision_last is None else ends[0]
+        id_last = self.transaction_at(position_next - 1) if position_next else None
+        decision_last = None if id_last is None else self.decision(id_last)
         if (
-            ends[-1] is not None
-            or (position_next and ends[0] is None)
+            self.transaction_at(position_next) is not None
+            or (decision_last is None and position_next)
             or (decision_last is not None and decision_last.position != position_next - 1)
         ):
             raise Fatal(
@@ -540,16 +472,16 @@ def joiner_state_of(meta: Family, offsets_next: Mapping[int, int], log_time_ms: 
     marks = dict([rows.mark_of(key, value) for key, value in _rows_with(meta, rows.MARK_PREFIX)])
     log_state, suspicions = meta.get(rows.LOG_STATE_KEY), meta.get(rows.SUSPICIONS_KEY)
     agreed, open_suspicions = (0, {}) if suspicions is None else _decode(_suspicions_decoder, suspicions)
-    state = None if log_state is None else decode_log_state(log_state)
-    items: list[Item] = []
-    for _, value in _rows_with(meta, rows.ITEMS_PREFIX):
-        first, some = decode_items(value)
-        if state is None or state.salvage is None or first != state.salvage[0] + len(items):
-            raise CorruptRecord(f"the rows of a salvage's items have a gap before position {first}")
-        items += some
-    if state is not None and state.salvage is not None and state.salvage[1] - state.salvage[0] != len(items):
-        raise CorruptRecord(f"the rows of a salvage's items end before position {state.salvage[1]}")
-    return JoinerState({ORDERING: 0, **offsets_next}, log_time_ms, incarnations, state, effects, marks, agreed, open_suspicions, items)
+    return JoinerState(
+        {ORDERING: 0, **offsets_next},
+        log_time_ms,
+        incarnations,
+        None if log_state is None else decode_log_state(log_state),
+        effects,
+        marks,
+        agreed,
+        open_suspicions,
+    )
 
 
 def _rows_with(meta: Family, prefix: bytes) -> list[tuple[bytes, bytes]]:

@@ -15,7 +15,6 @@ Some keys keep older words: `life` is an incarnation, `doubts` are open suspicio
 | `offset` + i32 topic-partition | u64 next offset; topic-partition -1 is the ordering topic |
 | `mark` + i32 topic-partition | u64 offset, 32-byte fingerprint: the furthest record there that took effect |
 | `effect` + u32 (seen mod 65,536) | a record that took effect: see `effect_row` |
-| `items` + u64 first position | items of the open salvage, as its record has them |
 | `life` + u64 incarnation | u64 last sequence, i64 active at, u8 fenced, u16 format version, 16-byte nonce, worker name |
 """
 
@@ -27,9 +26,7 @@ import msgspec
 from joiner import Effect, IncarnationState, Mark
 from joiner.history import HISTORY_KEPT, NO_CONTENT, NONE_SKIPPED
 from ordering.errors import CorruptRecord
-from ordering.ids import TRANSACTION_ID_BYTES, TransactionId
-from ordering.records import HASH_BYTES
-from ordering.salvage import Decided, Hashed, Item, Lost
+from ordering.ids import TransactionId
 
 FORMAT_KEY: Final = b"format"
 NOTARY_KEY: Final = b"notary"
@@ -43,7 +40,6 @@ OFFSET_PREFIX: Final = b"offset"
 INCARNATION_PREFIX: Final = b"life"
 MARK_PREFIX: Final = b"mark"
 EFFECT_PREFIX: Final = b"effect"
-ITEMS_PREFIX: Final = b"items"
 
 U32 = Struct(">I")
 U64 = Struct(">Q")
@@ -54,9 +50,6 @@ _MARK = Struct(">Q32s")
 _EFFECT = Struct(">Q32sQq32siQ32sq32s")
 _STATE = Struct(">32sQ")
 _TILE = Struct(">BQ")
-RESERVED: Final = 2**64 - 1
-"""The position in the row of a reserved state."""
-_HASHED, _LOST = b"\1", b"\2"
 
 
 def tile_key(level: int, index: int) -> bytes:
@@ -148,36 +141,8 @@ def state_row(transaction_id: TransactionId, position: int) -> bytes:
 
 
 def state_of(row: bytes) -> tuple[TransactionId, int]:
-    """Decodes a row of `states`: (consuming transaction id, its position), or of a reserved one. Raises `CorruptRecord`."""
+    """Decodes a row of `states`: (consuming transaction id, its position). Raises `CorruptRecord`."""
     if len(row) != _STATE.size:
         raise CorruptRecord(f"an index row of a state has {len(row)} bytes, not {_STATE.size}")
     transaction_id, position = _STATE.unpack(row)
     return transaction_id, position
-
-
-def reserved_row(consumed_by: bytes) -> bytes:
-    """Returns the row of a reserved state: the SHA-256 of its consumer's transaction id, and `RESERVED`. Nobody knows the id (R11)."""
-    return _STATE.pack(consumed_by, RESERVED)
-
-
-def items_key(first: int) -> bytes:
-    """Returns the meta key of the items of the open salvage from position `first` on."""
-    return ITEMS_PREFIX + U64.pack(first)
-
-
-def position_row(item: Item) -> bytes:
-    """Returns the row of `positions` of a salvaged item: the transaction id, or 1 and the leaf's hash, or 2 for a lost leaf."""
-    if isinstance(item, Decided):
-        return item.transaction_id
-    return _HASHED + item.leaf_hash if isinstance(item, Hashed) else _LOST
-
-
-def undecided_of(row: bytes) -> Hashed | Lost | None:
-    """Decodes a row of `positions`; None for one with a transaction id. Raises `CorruptRecord`."""
-    if len(row) == TRANSACTION_ID_BYTES:
-        return None
-    if row == _LOST:
-        return Lost()
-    if len(row) == HASH_BYTES + 1 and row[:1] == _HASHED:
-        return Hashed(row[1:])
-    raise CorruptRecord(f"an index row of a position has {len(row)} bytes and is no transaction id, hash or lost leaf")

@@ -53,10 +53,6 @@ class WriteBatch(Protocol):
         """Add one row to the batch, for the family of that handle; it overwrites a row with the same key."""
         ...
 
-    def delete(self, key: bytes, handle: Any) -> None:
-        """Delete one row with the batch."""
-        ...
-
 
 class Store(Protocol):
     """The families of one index."""

@@ -5,7 +5,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any, Final
 
-from notary.decision import hashes_of
+from notary.decision import Decision, leaf
 from notary.index import rows
 from notary.index.store import reading
 from notary.tree import (
@@ -23,7 +23,6 @@ from notary.tree import (
     view_at,
 )
 from ordering.errors import CorruptRecord
-from ordering.salvage import Item
 
 INSIDES_KEPT: Final = 64
 """Full tiles kept in memory with their inner hashes, for receipts: about 50 kB each."""
@@ -53,11 +52,11 @@ class StoredTree:
         """The number of leaves."""
         return self._tree.size
 
-    def append(self, leaf_hashes: Sequence[bytes], put: Callable[[bytes, bytes], None]) -> None:
-        """Append leaves, and call `put` with the key and row of each tile that changed."""
-        if not leaf_hashes:
+    def append(self, decisions: Sequence[Decision], put: Callable[[bytes, bytes], None]) -> None:
+        """Append the decisions' leaves, and call `put` with the key and row of each tile that changed."""
+        if not decisions:
             return
-        self._fresh = self._tree.append(leaf_hashes)
+        self._fresh = self._tree.append([leaf_hash(leaf(decision)) for decision in decisions])
         for (level, index), tile in self._fresh.items():
             put(rows.tile_key(level, index), tile)
         self._view = None
@@ -72,12 +71,6 @@ class StoredTree:
         """Returns the root of the first `size` decisions, 32 bytes."""
         return self.view().root if size == self.size else self._root_at(size)
 
-    def root_with(self, items: Sequence[Item]) -> bytes:
-        """Returns the root that the tree would have with these items of a salvage behind its leaves (R11)."""
-        grown = Tree(self.size, [b"".join(tile[0]) for tile in self._tree.edge])
-        grown.append(hashes_of(self.size, items))
-        return TreeView(grown.size, grown.edge, self._inside).root
-
     def tile(self, level: int, index: int) -> bytes:
         """Returns the present bytes of a tile; a tile at the right edge may be partial. Raises `Fatal` for a missing or malformed one."""
         with reading(self._directory):
@@ -88,14 +81,10 @@ class StoredTree:
 
     def check(self, first: int, leaves: Sequence[bytes]) -> None:
         """Compare leaves, made from rows, with the tree from position `first` on. Raises `CorruptRecord` for the first that differs."""
-        self.check_hashes(first, [leaf_hash(leaf_read) for leaf_read in leaves])
-
-    def check_hashes(self, first: int, leaf_hashes: Sequence[bytes]) -> None:
-        """Compare leaf hashes with the tree from position `first` on. Raises `CorruptRecord` for the first that differs."""
-        for at, hash_read in enumerate(leaf_hashes, first):
+        for at, leaf_read in enumerate(leaves, first):
             tile, place = divmod(at, TILE_WIDTH)
             hashes = self.sound_tile(0, tile) if at < self.size else b""
-            if hashes[place * HASH_BYTES : (place + 1) * HASH_BYTES] != hash_read:
+            if hashes[place * HASH_BYTES : (place + 1) * HASH_BYTES] != leaf_hash(leaf_read):
                 raise CorruptRecord(f"the decision at position {at} is not the leaf of the tree there: one of them was changed")
 
     def sound_tile(self, level: int, index: int) -> bytes:

@@ -20,7 +20,7 @@ import contextlib
 import os
 import shutil
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
@@ -63,8 +63,7 @@ class IndexView:
             self.position_next, self.log_time_ms = rows.PROGRESS.unpack(progress) if progress else (0, 0)
             offsets = {rows.stream_of(key): rows.U64.unpack(value)[0] for key, value in self._offset_rows()}
             self.offsets_next: dict[int, int] = offsets
-            self.tree = StoredTree(self.position_next, self._family(TILES), directory).view()
-        self.root = self.tree.root
+        self.root = StoredTree(self.position_next, self._family(TILES), directory).view().root
 
     def decisions(self) -> Iterator[Decision]:
         """Yields all decisions, in the order of their transaction ids. Raises `Fatal` for a row that cannot be read or decoded."""
@@ -73,34 +72,19 @@ class IndexView:
                 yield from_row(id_, row)
 
     def states(self) -> Iterator[tuple[StateRef, TransactionId, int]]:
-        """Yields all consumed states in their order: (state, transaction that consumed it, its position). Raises `Fatal`.
-
-        Reserved states are left out: nobody knows which transaction consumed them (R11).
-        """
+        """Yields all consumed states in their order: (state, transaction that consumed it, its position). Raises `Fatal`."""
         with reading(self._directory):
             for state, row in self._rows(STATES, STATE_REF_BYTES):
-                consumer, position = rows.state_of(row)
-                if position != rows.RESERVED:
-                    yield state, consumer, position
+                yield (state, *rows.state_of(row))
 
     def rows_of(self, family: str, from_key: bytes | None = None) -> Iterator[tuple[bytes, bytes]]:
         """Yields every row of a family from that key on, undecoded."""
         return self._family(family).items(from_key=from_key)
 
-    def rows_at(self, family: str, keys: Sequence[bytes]) -> list[bytes | None]:
-        """Returns the rows of these keys, undecoded; None where there is none."""
-        found: list[bytes | None] = self._family(family).get_in_passing(keys)
-        return found
-
     def joiner_state(self) -> JoinerState:
         """Returns the state from which a joiner resumes, as `Index.joiner_state` does. Raises `Fatal` when the rows are inconsistent."""
         with reading(self._directory):
             return joiner_state_of(self._meta, self.offsets_next, self.log_time_ms)
-
-    def quarantined(self) -> str:
-        """Returns why the index is quarantined; empty if it is not."""
-        with reading(self._directory):
-            return decode_agreement(self._meta.get(rows.AGREEMENT_KEY)).quarantined
 
     def unfit(self) -> str:
         """Returns why the index may be wrong: quarantined, in a root disagreement (R9) or suspected (R10); empty if it is none of these."""

@@ -47,23 +47,8 @@ class TreeView:
         # Start from the last complete subtree of the old tree: the rest of the old tree lies to the left of the path from there.
         height = (old & -old).bit_length() - 1
         number = (old - 1) >> height
-        return ([self.node(height, number)] if number else []) + self._path(height, number)
-
-    def node(self, height: int, number: int) -> bytes:
-        """Returns the hash of the complete subtree that is the `number`-th with 2^`height` leaves."""
-        assert 0 <= number < self.size >> height, f"a tree of {self.size} leaves has no complete subtree {number} at height {height}"
-        return self._row(height, number)[number % (TILE_WIDTH >> height % TILE_HEIGHT)]
-
-    def over(self, low: int, high: int) -> bytes:
-        """Returns the hash of the leaves from `low` up to `high`: a node of this tree, or of one that was smaller (RFC 6962, MTH)."""
-        assert 0 <= low < high <= self.size, f"a tree of {self.size} leaves has no leaves from {low} up to {high}"
-        if high - low == 1:
-            return self.node(0, low)
-        height = (high - low - 1).bit_length() - 1
-        half = 1 << height
-        if high - low == 2 * half:
-            return self.node(height + 1, low >> height + 1)
-        return node_hash(self.node(height, low >> height), self.over(low + half, high))
+        own = [self._row(height, number)[number % (TILE_WIDTH >> height % TILE_HEIGHT)]] if number else []
+        return own + self._path(height, number)
 
     def above(self, tile: int) -> list[bytes]:
         """Returns the hashes outside of a tile of level 0: the common end of all inclusion proofs of its leaves."""

@@ -15,9 +15,9 @@ from typing import Any
 import httpx
 import yaml
 
-from deploy.commands import run
 from deploy.local.ports import free_ports, listens
 from deploy.manifests import Kubernetes, Manifest
+from deploy.manifests.tools import run
 from deploy.pki import Authority
 from loadtest.peers.servers import Servers
 

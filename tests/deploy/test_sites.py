@@ -29,7 +29,14 @@ from tests.deploy.sites import PARTY, urls
 from tests.kafka.workers import connect_from
 from tests.rights import needs_root
 
-pytestmark = [pytest.mark.kafka, pytest.mark.chaos, needs_root, pytest.mark.timeout(600)]
+# aiokafka leaves a connection open if it is closed while it connects, and the garbage collector says so in a later test.
+pytestmark = [
+    pytest.mark.kafka,
+    pytest.mark.chaos,
+    needs_root,
+    pytest.mark.timeout(600),
+    pytest.mark.filterwarnings("ignore:unclosed:ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning"),
+]
 
 TOPIC_REFUSED, GROUP_REFUSED, CLUSTER_REFUSED = 29, 30, 31
 EXISTS, DELETION_DISABLED = 36, 73
@@ -119,8 +126,6 @@ HARMLESS = {"create this topic": {EXISTS}}
 """The answer to a principal with the right: the topic exists."""
 
 
-# aiokafka leaves a connection open if it is closed while it connects.
-@pytest.mark.filterwarnings("ignore:unclosed:ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning")
 async def test_each_principal_has_the_rights_of_the_table(installed: Installed) -> None:
     """Each principal tries each operation on both topics: those in the table succeed, all others are denied."""
     crl_url = installed.sites.certificates[0].crl_url
@@ -354,5 +359,7 @@ async def test_a_controllers_disk_is_lost(installed: Installed, client: Client) 
     (own / "both.properties").write_text((own / "controller.properties").read_text() + (own / "broker-client.properties").read_text())
     words = ["--bootstrap-server", installed.sites.bootstrap, "--command-config", str(config / "both.properties"), "add-controller"]
     while (added := await asyncio.to_thread(installed.run, node.host, str(tools / "kafka-metadata-quorum.sh"), *words)).returncode != 0:
-        assert "behind" in added.stdout + added.stderr or "Timeout" in added.stdout + added.stderr, added
+        # It lags behind, or the others elect a leader.
+        said = added.stdout + added.stderr
+        assert any(why in said for why in ("behind", "Timeout", "NotLeaderOrFollower")), added
     assert (await asyncio.to_thread(voters, installed))[node.id] != former

@@ -92,7 +92,7 @@ def problems_of(seen: Seen, share_min: float) -> list[str]:
 
 def print_table(seen: Sequence[Seen]) -> None:
     """Print a table for people; rates are shares of the requests that were due."""
-    rows: list[tuple[str, ...]] = [COLUMNS]
+    rows = [COLUMNS]
     for each in seen:
         tally = total(list(each.attack.values()))
         answers = json.dumps(dict(sorted(tally.answers.items()))).replace('"', "")

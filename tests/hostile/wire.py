@@ -140,7 +140,7 @@ def kind(clients: int, *, addresses: int = 1, ended: bool = False, needs: str = 
     """Register a kind under the name of its function."""
 
     def register(run: Run) -> Run:
-        name = run.__name__.replace("_", "-")
+        name = run.__name__.replace("_", "-")  # type: ignore[attr-defined]
         KINDS[name] = Kind(name, run, clients, addresses, ended, needs, plain)
         return run
 

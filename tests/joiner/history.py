@@ -10,7 +10,6 @@ from joiner import AdmittedSubmission, Effect, IncarnationState, Joiner, JoinerL
 from ordering.errors import OutcomeUnknown
 from ordering.log import ORDERING, Record
 from ordering.records import (
-    FORMAT_VERSION,
     Activate,
     Checkpoint,
     Entry,
@@ -24,7 +23,7 @@ from ordering.records import (
     View,
     batch_key,
 )
-from ordering.signatures import NO_LOG_ID, SigningKey, endorse_key, log_id_of, sign_fill, sign_record, sign_seal
+from ordering.signatures import NO_LOG_ID, SigningKey, endorse_key, log_id_of, sign_fill, sign_record
 from payload import Request, Submission, decode_submission, encode_batch
 
 NOTARY = "O=Notary,L=London,C=GB"
@@ -148,16 +147,6 @@ class History:
         batch = batch_key(incarnation, sequence)
         return self.put(partition, batch, sign_fill(self.log_id, partition, batch, named, key or self.key))
 
-    def seal(self, incarnation: int, sequence: int, partition: int = 0, key: SigningKey = OWNER) -> Record:
-        """Append a seal for the entry written under that name before."""
-        batch = batch_key(incarnation, sequence)
-        return self.put(partition, batch, sign_seal(self.log_id, partition, batch, self._hashes[incarnation, sequence], key))
-
-    def cut(self, ends: dict[int, int]) -> None:
-        """Lose the end of these topic-partitions."""
-        for stream, end in ends.items():
-            del self.streams[stream][end:]
-
     def fence(self, incarnation: int, sequence_last: int, writer: int = 1) -> Record:
         return self.ordering(Fence(writer, self.view, incarnation, sequence_last))
 
@@ -193,7 +182,7 @@ class Reading:
         state: JoinerState | None = None,
         own: dict[tuple[int, int], object] | None = None,
         name: str = "reader",
-        format_version: int = FORMAT_VERSION,
+        format_version: int = 1,
     ) -> None:
         self._arguments = (limits, name, format_version)
         self.state = state or JoinerState()

@@ -8,7 +8,7 @@ from joiner import Joiner, Ready, VoteVoid
 from joiner.core import VOTERS_MS
 from ordering.errors import FatalCode
 from ordering.log import ORDERING, Record
-from ordering.records import Fence, Genesis, Key, Partitions, Register, Trim, View, batch_key, encode
+from ordering.records import Fence, Genesis, Key, Partitions, Register, View, batch_key, encode
 from ordering.signatures import NO_LOG_ID, endorse_key, sign_fill, sign_record
 from tests.joiner.history import KEY, NOTARY, OWNER, T0, History, Reading, named, nonce, requests, rest, signing_key, value
 
@@ -383,14 +383,14 @@ def test_activate_is_passed_by_who_can_read_it() -> None:
     """A worker that can read the version goes on; records of that version count after the activation, and are malformed before it."""
     history, reading = _begun("w1", version=2, reads=2)
 
-    trims = [history.owner(Trim(1, bytes(32))), history.activate(2), history.owner(Trim(2, bytes(32)))]
-    ready = reading.step(*trims)
-    assert (ready.stop, _kinds(ready), ready.more) == (None, ["malformed"], True)
-    reading.step()
-    more = reading.step(history.entry(1, 1, "a"), history.payload(1, 1, "a"))
-    assert reading.joiner.log_state is not None
-    assert reading.joiner.log_state.trimmed == 2
-    assert named(more.batches) == [(1, 1, "1")]
+    def second_version(sequence: int, label: str) -> Record:
+        unsigned = b"\x02" + (history.entry(1, sequence, label).value or b"")[1:-64]
+        del history.streams[ORDERING][-1]
+        return history.put(ORDERING, None, unsigned + KEY.sign(b"notary/log/v1\n" + history.log_id + unsigned))
+
+    ready = reading.step(second_version(1, "a"), history.activate(2), second_version(2, "b"), history.payload(1, 2, "b"))
+    assert (ready.stop, _kinds(ready)) == (None, ["malformed"])
+    assert named(ready.batches) == [(1, 2, "1")]
     assert _log(reading)[2] == (1, 2)
     assert reading.restarted().joiner.log_state == reading.joiner.log_state
 

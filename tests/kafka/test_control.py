@@ -2,7 +2,6 @@
 
 import asyncio
 import os
-from functools import partial
 
 import pytest
 
@@ -46,7 +45,7 @@ async def test_key_rotated_under_load(notary: Notary) -> None:
         return await _key(notary, worker) != former
 
     for worker in workers:
-        await until(partial(rotated, worker))
+        await until(lambda worker=worker: rotated(worker))
         assert worker.process.poll() is None
         assert await notary.metric(worker, 'notary_log_anomalies_total{kind="unsigned"}') >= 3
         assert await notary.metric(worker, "notary_suspicions_open ") == 0

@@ -1,20 +1,18 @@
-"""Tests brokers that lose acknowledged records and grow again: R10 and R11 with real brokers and real worker processes."""
+"""Tests brokers that lose acknowledged records and grow again: R10 with real brokers and real worker processes."""
 
 import asyncio
-import json
 import shutil
 import signal
-from collections.abc import AsyncIterator, Iterator, Mapping
+import time
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from deploy.local import Cluster
-from notary import cli
+from joiner.settings import DriverSettings
 from tests.asking.load import until
 from tests.asking.party import spend, state
-from tests.checkers.history import Decided
 from tests.kafka.workers import Notary
 
 pytestmark = pytest.mark.kafka
@@ -57,7 +55,7 @@ def _put_back(broker: Cluster, copy: Path, partitions: str = "") -> None:
     broker.up()
 
 
-async def _spend(notary: Notary, url: str, *labels: str, content: str = "") -> list[Mapping[str, object]]:
+async def _spend(notary: Notary, url: str, *labels: str, content: str = "") -> list[dict[str, object]]:
     return [
         (await notary.client.decide([url], notary.party.submission(spend(state(label), content=content or label))))[0] for label in labels
     ]
@@ -71,6 +69,7 @@ async def test_a_cut_log_behind_a_paused_worker(notary: Notary, broker: Cluster,
     await notary.until_ready(first)
     await _spend(notary, first.url, "coin", "lost 2", "lost 3")
     first.process.send_signal(signal.SIGSTOP)
+    paused_s = time.monotonic()
 
     await asyncio.to_thread(_put_back, broker, tmp_path / "copy")
     second = await notary.start("b", index="index-b").ready()
@@ -81,6 +80,8 @@ async def test_a_cut_log_behind_a_paused_worker(notary: Notary, broker: Cluster,
         )
         assert answer.status == 200
 
+    # A broker restarts in less than a second here. A pause that is shorter than this is no interruption (`DriverSettings.stood_still_ms`).
+    await asyncio.sleep(max(0.0, paused_s + DriverSettings().stood_still_s + 0.5 - time.monotonic()))
     first.process.send_signal(signal.SIGCONT)
     while first.process.poll() is None:
         try:
@@ -120,47 +121,3 @@ async def test_a_cut_payload_partition(notary: Notary, broker: Cluster, kafka_pr
     assert await notary.same_height(again, fresh) == height
     await _spend(notary, fresh.url, "after")
     await notary.check(again, fresh)
-
-
-@pytest.mark.parametrize("lost", ["", ".payload-"], ids=["both topics", "the payload topic"])
-async def test_an_index_restores_what_was_lost(
-    notary: Notary, broker: Cluster, kafka_prefix: str, tmp_path: Path, lost: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """Brokers lose the end of both topics, or of one; an index restores it: a worker on an empty disk has all answers and the same rows."""
-
-    async def owner(*arguments: object) -> dict[str, Any]:
-        capsys.readouterr()
-        given = [*map(str, arguments), "--config", str(notary.directory / "notary.toml"), "--json"]
-        code = await asyncio.to_thread(cli.main, given)
-        printed = capsys.readouterr()
-        assert code == 0, printed.out + printed.err
-        said: dict[str, Any] = json.loads(printed.out)
-        return said
-
-    async def spent(url: str, *labels: str) -> list[Decided]:
-        return [(await notary.client.decide([url], notary.party.submission(spend(state(label), content=label))))[0] for label in labels]
-
-    await owner("activate", 2)
-    first = await notary.start("a", index="index-a").ready()
-    await spent(first.url, "before 1", "before 2")
-    await asyncio.to_thread(_copy_disk, broker, tmp_path / "copy")
-    await notary.until_ready(first)
-    decided = await spent(first.url, "coin", "lost 2", "lost 3")
-    await first.stop()
-    await asyncio.to_thread(_put_back, broker, tmp_path / "copy", f"{kafka_prefix}{lost}")
-
-    survivor = notary.directory / "index-a" / "a"
-    done = await owner("salvage", "--index", survivor, "--yes")
-    assert (done["decisions"], done["decisions_put_back"], done["seals"]) == (5, 3, bool(lost))
-    assert (done["lost"], done["no_consistency_proof"]) == ([], [])
-
-    second = await notary.start("b", index="index-b").ready()
-    assert await spent(second.url, "coin", "lost 2", "lost 3") == decided
-    assert await notary.same_height(second) == 5
-    # The same state in another transaction: the log knows again that it is consumed.
-    again = (await notary.client.decide([second.url], notary.party.submission(spend(state("coin"), content="again"))))[0]
-    assert again["reason"] == "input-conflict"
-    await second.stop()
-    before, after = await notary.rows(first), await notary.rows(second)
-    for family in ("states", "decisions", "positions"):
-        assert dict(before[family]).items() <= dict(after[family]).items()

@@ -1,6 +1,6 @@
 """Records, and a log that keeps them in order: one ordering topic, some payload partitions. Kafka may lose the end of each."""
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from tests.model.tree import digest
 
@@ -61,7 +61,7 @@ class Record(NamedTuple):
     """An ordering record. `signer`: the notary's key, "owner", or "" for a forger."""
 
     kind: str
-    body: tuple[Any, ...]
+    body: tuple
     signer: str
     view: View | None = None
 

@@ -2,7 +2,6 @@
 
 import random
 from collections import Counter, deque
-from typing import Any
 
 from tests.model.log import OWNER, Content, Log, Missing, Record, Request
 from tests.model.owner import base_of, trim
@@ -28,7 +27,7 @@ class Traffic:
         self.tally: Counter[str] = Counter()
         self.requests: dict[str, Request] = {}
         self.log = Log()
-        self.wires: dict[tuple[int, int], deque[Any]] = {}
+        self.wires: dict[tuple[int, int], deque] = {}
         self.made: dict[Record, int] = {}
         self.generation = 0
         self.key = "k0"

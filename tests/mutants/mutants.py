@@ -1,852 +1,697 @@
 """The mutants: broken rules, one line each. A test that passes with all of them tests nothing.
 
-A mutant is a function, a method or a module, an expression or statements that occur in it exactly once, and their replacement. The symbol is
-the object itself, so a renamed one is an error of imports and types. Code is compared as Python parses it: lines and brackets do not matter.
-Where two lines do the same work, a mutant breaks both. Each names the rule that it breaks, and the number of seeds, from seed 1 on, within
-which the simulator must notice it (`python -m tests.mutants`, docs/testing.md). That is several times the number last measured, since the
-meaning of a seed changes with the draws.
+A mutant is a file, a text that occurs in it exactly once, and its replacement. Where two lines do the same work, it breaks both. Each names
+the rule that it breaks, and the number of seeds, from seed 1 on, within which the simulator must notice it (`python -m tests.mutants`,
+docs/testing.md). That is several times the number last measured, since the meaning of a seed changes with the draws.
 """
 
-import ast
 from collections.abc import Callable
-from types import ModuleType
-from typing import Any, Final
+from typing import Final
 
 import msgspec
-
-from joiner import history, proposals
-from joiner.control import LogState
-from joiner.core import Joiner
-from joiner.driver import Driver
-from joiner.evidence import Suspicions
-from joiner.history import History
-from joiner.incarnations import Incarnations
-from joiner.look import Recheck
-from joiner.proposals import Proposals
-from joiner.queue import SubmissionQueue
-from joiner.sender import Sender
-from joiner.share import Door
-from notary import agreement, decide, open_log
-from notary.agreement import Votes
-from notary.gate import Gate
-from notary.http import lookups, problems, submission
-from notary.http.awaited import AwaitedDecisions
-from notary.http.in_flight import InFlight
-from notary.http.lifecycle import Lifecycle
-from notary.http.reads import Read
-from notary.index.index import Index
-from notary.index.tiles import StoredTree
-from notary.quota import Quota
-from notary.self_check import SelfCheck
-from payload import request
 
 SEEDS_FEW: Final = 30
 
 
 class Broken(msgspec.Struct, frozen=True):
-    """Code in a symbol, and its replacement: an expression, statements, or the head of a compound statement, which keeps its body."""
+    """A text in a file, and its replacement."""
 
-    symbol: Any
-    code: str
+    file: str
+    text: str
     broken: str
-
-    @property
-    def file(self) -> str:
-        """The file of the symbol, from the root of the repository."""
-        module = self.symbol.__name__ if isinstance(self.symbol, ModuleType) else _function(self.symbol).__module__
-        return f"{module.replace('.', '/')}.py"
-
-    def apply(self, source: str) -> str:
-        """Returns the source of its file with the code replaced. Raises `ValueError` unless it occurs exactly once in the symbol."""
-        tree = ast.parse(source)
-        name = "" if isinstance(self.symbol, ModuleType) else _function(self.symbol).__qualname__
-        replacement = _Replacement(self.code, self.broken)
-        replacement.visit(_definition(tree, name))
-        if replacement.found != 1:
-            raise ValueError(f"the code occurs {replacement.found} times in {name or self.file}: {self.code!r}")
-        return ast.unparse(ast.fix_missing_locations(tree))
-
-
-def _function(symbol: Any) -> Any:
-    return symbol.fget if isinstance(symbol, property) else symbol
-
-
-def _definition(tree: ast.Module, name: str) -> ast.AST:
-    """Returns the definition with that qualified name; the module for an empty name."""
-    found: ast.AST = tree
-    for part in name.split(".") if name else ():
-        kinds = (ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
-        named = [node for node in ast.iter_child_nodes(found) if isinstance(node, kinds) and node.name == part]
-        if len(named) != 1:
-            raise ValueError(f"there are {len(named)} definitions of {part}, of {name}" if named else f"there is no {name}")
-        found = named[0]
-    return found
-
-
-class _Replacement(ast.NodeTransformer):
-    """Replaces code in a tree, and counts where it was found."""
-
-    def __init__(self, code: str, broken: str) -> None:
-        self.found = 0
-        self._is_head = code.endswith(":")
-        body = "\n    case _: pass" if code.startswith("match ") else " pass"
-        parsed: list[list[Any]] = [[*ast.parse(each + body if self._is_head else each).body] for each in (code, broken)]
-        self._code, self._broken = parsed
-        self._is_expression = all(len(each) == 1 and isinstance(each[0], ast.Expr) for each in (self._code, self._broken))
-        self._wanted = [self._compared(statement) for statement in self._code]
-
-    def visit(self, node: ast.AST) -> Any:
-        """Replace the expression, or the statements in every list of statements."""
-        if self._is_expression:
-            wanted = self._code[0].value
-            if type(node) is type(wanted) and ast.dump(node) == ast.dump(wanted):
-                self.found += 1
-                return self._broken[0].value
-            return self.generic_visit(node)
-        self.generic_visit(node)
-        for field in ("body", "orelse", "finalbody"):
-            statements = getattr(node, field, None)
-            if isinstance(statements, list):
-                setattr(node, field, self._replaced(statements))
-        return node
-
-    def _replaced(self, statements: list[Any]) -> list[Any]:
-        count = len(self._code)
-        for at in range(len(statements) - count + 1):
-            if [self._compared(statement) for statement in statements[at : at + count]] == self._wanted:
-                self.found += 1
-                if self._is_head:
-                    for field in _BODIES & set(self._broken[-1]._fields):
-                        setattr(self._broken[-1], field, getattr(statements[at], field))
-                return statements[:at] + self._broken + statements[at + count :]
-        return statements
-
-    def _compared(self, statement: ast.stmt) -> str:
-        """Returns what must be the same: all of a statement, or its kind and its condition or subject."""
-        if not self._is_head:
-            return ast.dump(statement)
-        condition: Any = getattr(statement, "test", None) or getattr(statement, "subject", statement)
-        return type(statement).__name__ + ast.dump(condition)
-
-
-_BODIES: Final = {"body", "orelse", "cases"}
 
 
 class Mutant(msgspec.Struct, frozen=True):
-    """Broken code, and the other code that must be broken with it because it does the same work."""
+    """One broken line, and the others that must be broken with it because they do the same work."""
 
     name: str
     rule: str
-    symbol: Any
-    code: str
+    file: str
+    text: str
     broken: str
     seeds: int = SEEDS_FEW
     also: tuple[Broken, ...] = ()
 
     def apply(self, read: Callable[[str], str]) -> dict[str, str]:
-        """Returns the mutated sources, by file; `read` returns a file's source. Raises `ValueError` as `Broken.apply` does."""
+        """Returns the mutated sources, by file; `read` returns a file's source. Raises `ValueError` unless each text occurs exactly once."""
         sources: dict[str, str] = {}
-        for one in (Broken(self.symbol, self.code, self.broken), *self.also):
-            sources[one.file] = one.apply(sources.get(one.file) or read(one.file))
+        for one in (Broken(self.file, self.text, self.broken), *self.also):
+            source = sources.get(one.file) or read(one.file)
+            if source.count(one.text) != 1:
+                raise ValueError(f"{self.name}: the text stands {source.count(one.text)} times in {one.file}: {one.text!r}")
+            sources[one.file] = source.replace(one.text, one.broken)
         return sources
 
 
+CORE, INCARNATIONS, BUFFER, SENDER, DRIVER = (f"joiner/{name}.py" for name in ("core", "incarnations", "buffer", "sender", "driver"))
+AWAITED, IN_FLIGHT, LIFECYCLE, LOOKUPS, PROBLEMS, READS = (
+    f"notary/http/{name}.py" for name in ("awaited", "in_flight", "lifecycle", "lookups", "problems", "reads")
+)
+CONTROL, EVIDENCE, HISTORY, LOOK, PROPOSALS = (f"joiner/{name}.py" for name in ("control", "evidence", "history", "look", "proposals"))
+GATE, QUOTA, QUEUE = "notary/gate.py", "notary/quota.py", "joiner/queue.py"
+DECIDE, INDEX, TILES = "notary/decide.py", "notary/index/index.py", "notary/index/tiles.py"
+LOG_TIME: Final = (
+    "self._log_time_ms = max(self._log_time_ms, min(head.source.append_time_ms, entry.sent_at_ms + SENT_AT_AHEAD_MAX_MS))\n        requests"
+)
+AGREEMENT, SELF_CHECK = "notary/agreement.py", "notary/self_check.py"
 UNINTERRUPTED = Broken(
-    Driver._interruption,
-    "self.interruptions += bool(why)",
-    'why = ""',
+    DRIVER,
+    "        self.interruptions += bool(why)\n",
+    '        why = ""\n',
 )
 MARKS_ALONE = Broken(
-    Driver._examine,
-    "joiner.history.since(agreed)",
-    "()",
+    DRIVER,
+    "lost = await examine(self._log, joiner.history.since(agreed), joiner.marks)",
+    "lost = await examine(self._log, (), joiner.marks)",
 )
 FOREIGN_SKIPPED = Broken(
-    Joiner._apply_head,
-    "match record:",
-    "if isinstance(record, _WORKER_RECORDS) and not head.own_view:\n    return True\nmatch record:",
+    CORE,
+    "        if ready.evidence is not None:\n            return False\n        match record:",
+    "        if ready.evidence is not None:\n            return False\n        if isinstance(record, _WORKER_RECORDS) and not head.own_view:\n            return True\n        match record:",
 )
-LOSSES_AWAITED = Broken(Sender.expect, "not late", "True")
+LOSSES_AWAITED = Broken(SENDER, "        if not late:\n            return", "        if True:\n            return")
 """The place that notices the loss of an acknowledged append."""
 
 MUTANTS: Final = (
     # R2: what counts
-    Mutant(
-        "sequence unchecked",
-        "R2",
-        Incarnations.counts,
-        "state is not None and not state.fenced and sequence > state.sequence_last",
-        "state is not None and not state.fenced",
-    ),
+    Mutant("sequence unchecked", "R2", INCARNATIONS, "not state.fenced and sequence > state.sequence_last\n", "not state.fenced\n"),
     Mutant(
         "fenced lives still count",
         "R2",
-        Incarnations.counts,
-        "state is not None and not state.fenced and sequence > state.sequence_last",
-        "state is not None and sequence > state.sequence_last",
+        INCARNATIONS,
+        "state is not None and not state.fenced and sequence >",
+        "state is not None and sequence >",
     ),
-    Mutant("a repeated registration counts", "R5", Incarnations.register, "nonce in self._nonces", "False"),
+    Mutant("a repeated registration counts", "R5", INCARNATIONS, "if nonce in self._nonces:", "if False:"),
+    Mutant("duplicate worker names are not fenced", "R5", INCARNATIONS, "self._fence(before) if before is not None else None", "None"),
     Mutant(
-        "duplicate worker names are not fenced", "R5", Incarnations.register, "self._fence(before) if before is not None else None", "None"
+        "fences are not compared", "R5", INCARNATIONS, "state.fenced or state.sequence_last != sequence_last:", "state.fenced:", seeds=500
     ),
     Mutant(
-        "fences are not compared",
-        "R5",
-        Incarnations.fence,
-        "state is None or state.fenced or state.sequence_last != sequence_last",
-        "state is None or state.fenced",
-        seeds=500,
+        "half of the lives' state is forgotten", "R8", INDEX, "for changed in ready.incarnations:", "for changed in ready.incarnations[1:]:"
     ),
-    Mutant("half of the lives' state is forgotten", "R8", Index.apply, "ready.incarnations", "ready.incarnations[1:]"),
     # R3: content
     Mutant(
         "the last record wins",
         "R3",
-        Joiner._content,
-        "self._buffer.get(partition, incarnation, sequence)",
-        "reversed(self._buffer.get(partition, incarnation, sequence))",
+        CORE,
+        "for candidate in self._buffer.get(partition, incarnation, sequence):",
+        "for candidate in reversed(self._buffer.get(partition, incarnation, sequence)):",
         seeds=200,
     ),
     Mutant(
         "unknown incarnations are dropped",
         "R5",
-        Joiner._take_payload,
-        "self.incarnations.is_past(incarnation, sequence)",
-        "not self.incarnations.counts(incarnation, sequence)",
+        CORE,
+        "if record.value is None or self.incarnations.is_past(incarnation, sequence):",
+        "if record.value is None or not self.incarnations.counts(incarnation, sequence):",
     ),
-    Mutant(
-        "ids are not compared with the entry", "R3", Joiner._requests, "not _same_ids(requests, entry.transaction_ids)", "False", seeds=200
-    ),
+    Mutant("ids are not compared with the entry", "R3", CORE, "if not _same_ids(requests, entry.transaction_ids):", "if False:", seeds=200),
     Mutant(
         "content is taken from any partition",
         "R3",
-        Joiner._apply_entry,
-        "self._content(entry.partition, incarnation, sequence, entry.payload_hash, own)",
-        "next((c for p in range(9) if (c := self._content(p, incarnation, sequence, entry.payload_hash, own))), None)",
+        CORE,
+        "content = self._content(entry.partition, incarnation, sequence, entry.payload_hash, own)\n        if self",
+        "content = next((c for p in range(9) if (c := self._content(p, incarnation, sequence, entry.payload_hash, own))), None)\n        if self",
         seeds=200,
     ),
     # R4: holes
-    Mutant("holes are never filled", "R4", Joiner._propose_fills, "now_ms < self._fills_due_ms", "True"),
+    Mutant("holes are never filled", "R4", CORE, "if now_ms < self._fills_due_ms:", "if True:"),
     Mutant(
         "holes are skipped",
         "R4",
-        Joiner._apply_entry,
-        "self._hole = entry\nreturn False",
-        "self._hole = entry\nreturn True",
+        CORE,
+        "            self._hole = entry\n            return False",
+        "            self._hole = entry\n            return True",
     ),
-    Mutant(
-        "a filled batch is answered", "R4", Sender._resolve_own, "ordered.filled or ordered.requests != batch.requests", "False", seeds=100
-    ),
+    Mutant("a filled batch is answered", "R4", SENDER, "if ordered.filled or ordered.requests != batch.requests:", "if False:", seeds=100),
     Mutant(
         "what was answered stays counted",
         "R4",
-        SubmissionQueue.answer,
-        "self._let_go(pending, decisions[at : at + count])",
-        "[waiter(decisions[at : at + count]) for waiter in pending.waiters]",
+        "joiner/queue.py",
+        "            self._let_go(pending, decisions[at : at + count])",
+        "            [waiter(decisions[at : at + count]) for waiter in pending.waiters]",
     ),
     Mutant(
         "batches of a fenced life are not sent again",
         "R5",
-        Sender._resolve_fenced,
-        "name[0] == incarnation",
-        "False",
+        SENDER,
+        "for name in self.unresolved if name[0] == incarnation])",
+        "for name in self.unresolved if False])",
     ),
     Mutant(
         "a failed append does not end the life",
         "R5",
-        Sender._send,
-        "session.broken = session.broken or str(problem)",
-        "pass",
+        SENDER,
+        "                session.broken = session.broken or str(problem)\n            elif isinstance(problem, BaseException):",
+        "                pass\n            elif isinstance(problem, BaseException):",
         seeds=1000,
     ),
     # bounded memory, and progress in spite of it
-    Mutant("the hole's own partition is paused", "R4", Joiner._paused, "paused.discard(self._hole.partition)", "pass", seeds=100),
-    Mutant("what was passed is kept", "R5", Joiner._drop_through, "self._buffer.drop_through(incarnation, sequence) - expected", "0"),
+    Mutant("the hole's own partition is paused", "R4", CORE, "paused.discard(self._hole.partition)", "pass", seeds=100),
+    Mutant("what was passed is kept", "R5", CORE, "dropped = self._buffer.drop_through(incarnation, sequence) - expected", "dropped = 0"),
     Mutant(
         "the buffer is never full",
         "R5",
-        Joiner._paused,
-        "self._buffer.size_bytes > (limits.buffer_bytes_max * 3 // 4 if self._buffer_full else limits.buffer_bytes_max)",
-        "False and self._buffer.size_bytes > (limits.buffer_bytes_max * 3 // 4 if self._buffer_full else limits.buffer_bytes_max)",
+        CORE,
+        "self._buffer_full = self._buffer.size_bytes >",
+        "self._buffer_full = False and self._buffer.size_bytes >",
     ),
     Mutant(
         "the ordering queue is never full",
         "R4",
-        Joiner._paused,
-        "self._queue_ids > (limits.queue_ids_max * 3 // 4 if self._queue_full else limits.queue_ids_max)",
-        "False and self._queue_ids > (limits.queue_ids_max * 3 // 4 if self._queue_full else limits.queue_ids_max)",
+        CORE,
+        "self._queue_full = self._queue_ids > (",
+        "self._queue_full = False and self._queue_ids > (",
         seeds=100,
     ),
     Mutant(
         "silent lives are never fenced",
         "R5",
-        Joiner._propose_fences,
-        "state is None or state.fenced or state.active_at_ms >= silent_since_ms",
-        "True",
+        CORE,
+        "if state is None or state.fenced or state.active_at_ms >= silent_since_ms:",
+        "if True:",
         seeds=2000,
     ),
     Mutant(
-        "duplicate worker names are never noticed",
-        "R5",
-        Sender._resolve_fenced,
-        "self._duplicate_name_fences += 1",
-        "self._duplicate_name_fences += 0",
+        "duplicate worker names are never noticed", "R5", SENDER, "self._duplicate_name_fences += 1", "self._duplicate_name_fences += 0"
     ),
     Mutant(
         "a stalled reader is kept",
         "driver",
-        Driver._look_for_stalls,
-        "self._settings.stall_s",
-        "10**9",
+        DRIVER,
+        "> self._settings.stall_s:\n            self._remake_reader",
+        "> 10**9:\n            self._remake_reader",
         seeds=100,
     ),
-    Mutant("nothing is ever paused", "R4", Driver._apply, "(paused := ready.paused | self._undeclared()) != self._paused", "False"),
+    Mutant("nothing is ever paused", "R4", DRIVER, "(paused := ready.paused | self._undeclared()) != self._paused:", "False:"),
     # R6: time
     Mutant(
-        "log time by the local clock",
-        "R6",
-        Joiner._apply_entry,
-        "filled = value_hash != entry.payload_hash\nself._log_time_ms = max(self._log_time_ms, min(head.source.append_time_ms, entry.sent_at_ms + SENT_AT_AHEAD_MAX_MS))",
-        "filled = value_hash != entry.payload_hash\nself._log_time_ms = max(self._log_time_ms, head.arrived_ms)",
+        "log time by the local clock", "R6", CORE, LOG_TIME, "self._log_time_ms = max(self._log_time_ms, head.arrived_ms)\n        requests"
     ),
-    Mutant(
-        "log time runs backwards",
-        "R6",
-        Joiner._apply_entry,
-        "filled = value_hash != entry.payload_hash\nself._log_time_ms = max(self._log_time_ms, min(head.source.append_time_ms, entry.sent_at_ms + SENT_AT_AHEAD_MAX_MS))",
-        "filled = value_hash != entry.payload_hash\nself._log_time_ms = max(0, min(head.source.append_time_ms, entry.sent_at_ms + SENT_AT_AHEAD_MAX_MS))",
-    ),
+    Mutant("log time runs backwards", "R6", CORE, LOG_TIME, LOG_TIME.replace("max(self._log_time_ms, ", "max(0, ")),
     Mutant(
         "the broker's clock is believed",
         "R6",
-        Joiner._apply_entry,
-        "filled = value_hash != entry.payload_hash\nself._log_time_ms = max(self._log_time_ms, min(head.source.append_time_ms, entry.sent_at_ms + SENT_AT_AHEAD_MAX_MS))",
-        "filled = value_hash != entry.payload_hash\nself._log_time_ms = max(self._log_time_ms, head.source.append_time_ms)",
+        CORE,
+        LOG_TIME,
+        "self._log_time_ms = max(self._log_time_ms, head.source.append_time_ms)\n        requests",
     ),
     Mutant(
         "log time is forgotten at a restart",
         "R8",
-        Index.joiner_state,
-        "self._log_time_ms",
-        "0",
+        INDEX,
+        "return joiner_state_of(self._meta, self._offsets_next, self._log_time_ms)",
+        "return joiner_state_of(self._meta, self._offsets_next, 0)",
     ),
     Mutant(
         "the end of a window belongs to it",
         "R6",
-        decide.decide,
-        "request.from_ms <= log_time_ms < request.until_ms",
-        "request.from_ms <= log_time_ms <= request.until_ms",
+        DECIDE,
+        "request.from_ms <= log_time_ms < request.until_ms:",
+        "request.from_ms <= log_time_ms <= request.until_ms:",
         seeds=1000,
     ),
     # R7: decided once
-    Mutant("a retry is decided again", "R7", decide.decide, "decided.get(id_)", "None"),
-    Mutant("conflicts inside a step are not seen", "R7", decide.decide, "consumed.update(dict.fromkeys(inputs, id_))", "pass"),
+    Mutant("a retry is decided again", "R7", DECIDE, "decision = decided.get(id_)", "decision = None"),
+    Mutant("conflicts inside a step are not seen", "R7", DECIDE, "consumed.update(dict.fromkeys(inputs, id_))", "pass"),
     Mutant(
         "references come before inputs",
         "contract",
-        decide._reject,
-        "(conflicts := _conflicts(request.inputs, Kind.INPUT, by))",
-        "not _conflicts(request.references, Kind.REFERENCE, consumed) and (conflicts := _conflicts(request.inputs, Kind.INPUT, by))",
+        DECIDE,
+        "if conflicts := _conflicts(request.inputs, Kind.INPUT, consumed):",
+        "if not _conflicts(request.references, Kind.REFERENCE, consumed) and (conflicts := _conflicts(request.inputs, Kind.INPUT, consumed)):",
     ),
     Mutant(
         "references are consumed",
         "contract",
-        decide.decide,
-        "dict.fromkeys(inputs, id_)",
-        "dict.fromkeys((*inputs, *request.references), id_)",
+        DECIDE,
+        "consumed.update(dict.fromkeys(inputs, id_))",
+        "consumed.update(dict.fromkeys((*inputs, *request.references), id_))",
         seeds=200,
     ),
     Mutant(
         "only the first input is kept",
         "R7",
-        Index.apply,
-        "request.inputs",
-        "request.inputs[:1]",
+        INDEX,
+        "for state in request.inputs:",
+        "for state in request.inputs[:1]:",
     ),
     # R8: persist, then answer
-    Mutant("resume past the buffer", "R8", Joiner._offsets_next, "earliest is not None", "False"),
+    Mutant("resume past the buffer", "R8", CORE, "            if earliest is not None:\n", "            if False:\n"),
     Mutant(
         "the offset of the wrong partition",
         "R8",
-        Joiner._offsets_next,
-        "self._buffer.offset_earliest(partition)",
-        "self._buffer.offset_earliest(0)",
+        CORE,
+        "earliest = self._buffer.offset_earliest(partition)",
+        "earliest = self._buffer.offset_earliest(0)",
         seeds=100,
     ),
     Mutant(
         "answered before it is written",
         "R8",
-        Index.apply,
-        "self._store.write(batch)",
-        "batch, self._behind = getattr(self, '_behind', None) or self._store.new_batch(), batch\nself._store.write(batch)",
+        INDEX,
+        "            self._store.write(batch)\n        except Exception as problem:  # rocksdict raises bare Exception\n            # The tree",
+        "            batch, self._behind = getattr(self, '_behind', None) or self._store.new_batch(), batch; self._store.write(batch)\n        except Exception as problem:  # rocksdict raises bare Exception\n            # The tree",
     ),
     Mutant(
         "the offsets are a step ahead of the rows",
         "R8",
-        Index.apply,
-        "rows.PROGRESS.pack(position_next, ready.log_time_ms)",
-        "rows.PROGRESS.pack(self._position_next, ready.log_time_ms)",
+        INDEX,
+        "put(rows.PROGRESS_KEY, rows.PROGRESS.pack(position_next, ready.log_time_ms), meta)",
+        "put(rows.PROGRESS_KEY, rows.PROGRESS.pack(self._position_next, ready.log_time_ms), meta)",
     ),
     Mutant(
         "each submission gets the first one's decisions",
         "R8",
-        SubmissionQueue.answer,
-        "at += count",
-        "pass",
+        "joiner/queue.py",
+        "            self._let_go(pending, decisions[at : at + count])\n            at += count",
+        "            self._let_go(pending, decisions[at : at + count])",
     ),
     # R9: the tree
     Mutant(
         "a changed row is answered",
         "R9",
-        Index._checked,
-        "self.tree.check(position, [leaf_of_row(transaction_id, row)])",
-        "pass",
+        INDEX,
+        "        self.tree.check(position, [leaf_of_row(transaction_id, row)])\n",
+        "",
         seeds=200,
     ),
     Mutant(
         "tiles above the first level are not kept",
         "R9",
-        StoredTree.append,
-        "put(rows.tile_key(level, index), tile)",
-        "level or put(rows.tile_key(level, index), tile)",
+        TILES,
+        "            put(rows.tile_key(level, index), tile)",
+        "            level or put(rows.tile_key(level, index), tile)",
         seeds=100,
     ),
     Mutant(
         "no receipt is given",
         "contract",
-        lookups.rendered,
-        "if receipts:",
-        "if False:",
+        LOOKUPS,
+        "    if receipts:\n",
+        "    if False:\n",
     ),
     Mutant(
         "a worker writes the root of another size",
         "R9",
-        SelfCheck.due,
-        "tree.root_at(size)",
-        "tree.root_at(size - 1)",
+        SELF_CHECK,
+        "return size, tree.root_at(size)",
+        "return size, tree.root_at(size - 1)",
     ),
     # HTTP: every call is answered in time, and refused for a reason alone
     Mutant(
         "the wait that is asked for is not heeded",
         "contract",
-        InFlight._queue,
-        "min(settings.wait_s_default if asked_s is None else asked_s, settings.wait_s_max)",
-        "settings.wait_s_max",
+        IN_FLIGHT,
+        "wait_ms = min(settings.wait_ms_default if asked_ms is None else asked_ms, settings.wait_ms_max)",
+        "wait_ms = settings.wait_ms_max",
     ),
     Mutant(
         "a look-up waits for as long as it can",
         "contract",
-        Read._waits,
-        "min(wait_s, worker.config.http.wait_s_max)",
-        "worker.config.http.wait_s_max",
+        READS,
+        "call_later(min(wait_s, worker.config.http.wait_ms_max / 1000), self.end)",
+        "call_later(worker.config.http.wait_ms_max / 1000, self.end)",
     ),
-    Mutant("who waits for a decision is not woken", "contract", AwaitedDecisions.applied, "if self._waiting:", "if False:"),
+    Mutant("who waits for a decision is not woken", "contract", AWAITED, "        if self._waiting:\n", "        if False:\n"),
     Mutant(
         "what was taken in is refused when the wait runs out",
         "contract",
-        InFlight._answer,
-        '202, [*JSON, (b"retry-after", b"%d" % RETRY_AFTER_UNDECIDED_S)]',
-        '503, [*JSON, (b"retry-after", b"%d" % RETRY_AFTER_UNDECIDED_S)]',
+        IN_FLIGHT,
+        "status, headers = 202, [*JSON, ",
+        "status, headers = 503, [*JSON, ",
     ),
     Mutant(
         "look-ups are refused when submissions are",
         "contract",
-        Read._found,
-        "worker.serving_suspended",
-        "worker.not_ready",
+        READS,
+        "if route != NOTARY and (why := worker.serving_suspended()) is not None:",
+        "if route != NOTARY and (why := worker.not_ready()) is not None:",
     ),
     Mutant(
         "who waits at the end of a worker hears nothing",
         "contract",
-        Lifecycle.detach,
-        "list(self.waiting)",
-        "()",
+        LIFECYCLE,
+        "        for waiting in list(self.waiting):\n",
+        "        for waiting in ():\n",
     ),
     Mutant(
         "a full queue does not say when to come again",
         "contract",
-        problems.problem_of,
-        "QuotaExceeded | Overloaded | NotReady",
-        "QuotaExceeded | NotReady",
+        PROBLEMS,
+        "if isinstance(error, QuotaExceeded | Overloaded | NotReady):",
+        "if isinstance(error, QuotaExceeded | NotReady):",
     ),
-    Mutant("a 404 does not say how far the worker is", "contract", lookups._transaction, "worker.index.position_next", "0"),
+    Mutant("a 404 does not say how far the worker is", "contract", LOOKUPS, 'has applied {applied} positions", applied)', '", 0)'),
     Mutant(
         "a receipt of its neighbour is given",
         "contract",
-        lookups._transaction,
+        LOOKUPS,
         "worker.issuer.receipt(position)",
         "worker.issuer.receipt(position ^ 1 if position else 0)",
     ),
     Mutant(
         "another leaf stands first in a tile",
         "contract",
-        lookups._entries,
-        "(yield from worker.index.leaves_in_pieces(path.index * TILE_WIDTH, path.width))",
-        "(yield from worker.index.leaves_in_pieces(path.index * TILE_WIDTH, path.width))[::-1]",
+        LOOKUPS,
+        "leaves = yield from worker.index.leaves_in_pieces(path.index * TILE_WIDTH, path.width)",
+        "leaves = (yield from worker.index.leaves_in_pieces(path.index * TILE_WIDTH, path.width))[::-1]",
     ),
     Mutant(
         "a state is consumed a position later",
         "contract",
-        lookups._state,
-        "consumed.position",
-        "consumed.position + 1",
+        LOOKUPS,
+        "StateJson(rest, consumed.by_hash.hex(), consumed.position)",
+        "StateJson(rest, consumed.by_hash.hex(), consumed.position + 1)",
     ),
     # admission: what should be refused is, and nobody else
     Mutant(
         "signatures are not verified",
         "contract",
-        Gate._let_in,
-        "not verify(submission.signature, message)",
-        "False",
+        GATE,
+        "if not verify(submission.signature, message):",
+        "if False:",
     ),
     Mutant(
         "anyone who names a party uses its quota up",
         "contract",
-        Gate._let_in,
-        "if not verify(submission.signature, message):",
-        "if self._quota is not None:\n    self._quota.charge(submission.party, requests)\nif not verify(submission.signature, message):",
+        GATE,
+        "        if not verify(submission.signature, message):",
+        "        if self._quota is not None:\n            self._quota.charge(submission.party, requests)\n"
+        "        if not verify(submission.signature, message):",
         seeds=100,
     ),
     Mutant(
         "all parties share one quota",
         "contract",
-        Quota._tokens,
-        "self._buckets.get(party, (float(per_s), now))",
-        "self._buckets.get(next(iter(self._buckets), ''), (float(per_s), now))",
+        QUOTA,
+        "self._buckets.get(party, ",
+        'self._buckets.get(next(iter(self._buckets), ""), ',
         seeds=200,
     ),
-    Mutant("no quota is ever used up", "contract", Quota.refusal, "tokens < needed", "False", seeds=200),
-    Mutant("a body of any size is read", "contract", Gate.count_piece, "size > SUBMISSION_BYTES_MAX", "False", seeds=100),
-    Mutant("any media type will do", "contract", submission._asked, "check_json(content_type, encoding)", "pass", seeds=100),
+    Mutant("no quota is ever used up", "contract", QUOTA, "        if tokens < needed:", "        if False:", seeds=200),
+    Mutant("a body of any size is read", "contract", GATE, "        if size > SUBMISSION_BYTES_MAX:", "        if False:", seeds=100),
+    Mutant("any media type will do", "contract", "notary/http/submission.py", "    check_json(content_type, encoding)\n", "", seeds=100),
     Mutant(
         "a state may be given twice",
         "contract",
-        request._made,
-        'raise _twice(wire.inputs, "inputs")',
-        "pass",
+        "payload/request.py",
+        '            raise _twice(wire.inputs, "inputs")',
+        "            pass",
         seeds=200,
     ),
     Mutant(
         "a queue is never full",
         "contract",
-        SubmissionQueue.refusal,
-        "self.is_calm(requests, size_bytes) or not self.pending_requests",
-        "True",
+        QUEUE,
+        "        if self.is_calm(requests, size_bytes) or not self.pending_requests:",
+        "        if True:",
         seeds=100,
     ),
     Mutant(
         "a queue is full too early",
         "contract",
-        Door.refuses,
-        "here + requests",
-        "3 * here + requests",
+        "joiner/share.py",
+        "and here + requests <= requests_max",
+        "and 3 * here + requests <= requests_max",
     ),
     Mutant(
         "only seven of a batch are sent again",
         "R4",
-        SubmissionQueue.put_back,
-        "batch.submissions",
-        "batch.submissions[:7]",
+        QUEUE,
+        "for pending in reversed(batch.submissions):",
+        "for pending in reversed(batch.submissions[:7]):",
         seeds=1000,
     ),
     # lives that grow old
     Mutant(
         "a life that lasted is lost like others",
         "R5",
-        Sender._resolve_fenced,
-        "now_s - self._registered_s[incarnation] > DUPLICATE_NAME_SESSION_S",
-        "False",
+        SENDER,
+        "if now_s - self._registered_s[incarnation] > DUPLICATE_NAME_SESSION_S:",
+        "if False:",
         seeds=1000,
     ),
     Mutant(
         "a life that lasted is the first of three",
         "R5",
-        Sender._resolve_fenced,
-        "self._duplicate_name_fences = 0",
-        "self._duplicate_name_fences = int(fenced.by is not None and fenced.by.nonce not in self._nonces)",
+        SENDER,
+        "        elif fenced.by is not None and",
+        "        if fenced.by is not None and",
         seeds=1000,
     ),
     # R9: who is wrong is found out, and nobody else stops
-    Mutant("no checkpoints are written", "R9", SelfCheck._compare, "await self._sender.append_checkpoint(*record)", "pass", seeds=200),
-    Mutant("roots are never compared", "R9", Index._observe, "places or agreement.pending", "False", seeds=200),
-    Mutant("no index is ever quarantined", "R9", agreement._tally, "winner is None", "True", seeds=200),
-    Mutant("the first vote quarantines", "R9", Votes.winner, "count >= VOTES_MIN and 2 * count > len(voters)", "True", seeds=200),
+    Mutant("no checkpoints are written", "R9", SELF_CHECK, "await self._sender.append_checkpoint(*record)", "pass", seeds=200),
+    Mutant("roots are never compared", "R9", INDEX, "if places or agreement.pending:", "if False:", seeds=200),
+    Mutant("no index is ever quarantined", "R9", AGREEMENT, "    if winner is None:\n", "    if True:\n", seeds=200),
+    Mutant("the first vote quarantines", "R9", AGREEMENT, "if count >= VOTES_MIN and 2 * count > len(voters):", "if True:", seeds=200),
     Mutant(
         "it answers during a root disagreement",
         "R9",
-        SelfCheck.serving_suspended,
-        "agreement.disagreement",
-        "None",
+        SELF_CHECK,
+        "        if (disagreement := agreement.disagreement) is not None:\n            return (\n",
+        "        if (disagreement := None) is not None:\n            return (\n",
         seeds=500,
     ),
-    Mutant("rows are never audited", "R9", SelfCheck._audit, "self._index.audit(tile)", "()", seeds=100),
+    Mutant("rows are never audited", "R9", SELF_CHECK, "self._index.audit(tile)", "()", seeds=100),
     # R6: clocks that are wrong by years
-    Mutant(
-        "a clock wrong by years is believed", "R6", Driver._clock_suspicion, "last is None or settings.clock_accepted", "True", seeds=200
-    ),
+    Mutant("a clock wrong by years is believed", "R6", DRIVER, "if last is None or settings.clock_accepted:", "if True:", seeds=200),
     # R10: who may write
     Mutant(
         "signatures of records are not looked at",
         "R10",
-        Joiner._is_signed,
-        "not record_is_signed(head.source.value, log.log_id, key)",
-        "False",
+        CORE,
+        "if not record_is_signed(head.source.value, log.log_id, key):",
+        "if False:",
         seeds=200,
     ),
     Mutant(
         "a former key still signs",
         "R10",
-        Joiner._is_signed,
-        "record_is_signed(head.source.value, log.log_id, key)",
-        "any(record_is_signed(head.source.value, log.log_id, one) for one in (key, *log.keys))",
+        CORE,
+        "if not record_is_signed(head.source.value, log.log_id, key):",
+        "if not any(record_is_signed(head.source.value, log.log_id, one) for one in (key, *log.keys)):",
         seeds=2000,
     ),
-    Mutant(
-        "a former key comes back",
-        "R10",
-        LogState.with_key,
-        "record.public_key in self.keys or not key_is_endorsed(record, self.log_id, self.key)",
-        "not key_is_endorsed(record, self.log_id, self.key)",
-        seeds=500,
-    ),
-    Mutant(
-        "fills need no signature",
-        "R10",
-        Joiner._is_content,
-        "is_fill(value, log.log_id, partition, key, payload_hash, log.key)",
-        "len(value) == 96 or is_fill(value, log.log_id, partition, key, payload_hash, log.key)",
-        seeds=500,
-    ),
-    Mutant(
-        "any content will do",
-        "R3",
-        Joiner._is_content,
-        "is_fill(value, log.log_id, partition, key, payload_hash, log.key)",
-        "True or is_fill(value, log.log_id, partition, key, payload_hash, log.key)",
-        seeds=500,
-    ),
+    Mutant("a former key comes back", "R10", CONTROL, "if record.public_key in self.keys or not key_is", "if not key_is", seeds=500),
+    Mutant("fills need no signature", "R10", CORE, "return log is not None and is_fill(", "return len(value) == 96 or is_fill(", seeds=500),
+    Mutant("any content will do", "R3", CORE, "return log is not None and is_fill(", "return True or is_fill(", seeds=500),
     # R10: what the log was
-    Mutant("the history has no append times", "R10", history.extended, "_LINK.pack(append_time_ms)", "_LINK.pack(0)"),
-    Mutant("the history has no marks", "R10", history.extended, "bytes((mark,))", "bytes(1)"),
+    Mutant("the history has no append times", "R10", HISTORY, "_LINK.pack(append_time_ms)", "_LINK.pack(0)"),
+    Mutant("the history has no marks", "R10", HISTORY, 'b"\\x01" if mark else b"\\x00"', 'b"\\x00"'),
     Mutant(
         "an interrupted reader does not look at the log",
         "R10",
-        Recheck.take,
-        "not found",
-        "False",
+        LOOK,
+        "if not found:\n                self.lost",
+        "if False:\n                self.lost",
         seeds=500,
     ),
     Mutant(
         "after an interruption only the ordering topic is looked at",
         "R10",
-        Recheck.__init__,
-        "sought(run, marks, contents=False)",
-        "sought(run, {ORDERING: marks[ORDERING]} if marks else {}, contents=False)",
+        LOOK,
+        "self._wanted = sought(run, marks, contents=False)",
+        "self._wanted = sought(run, {ORDERING: marks[ORDERING]} if marks else {}, contents=False)",
         seeds=2000,
     ),
-    Mutant("what was read ahead is kept", "R10", Driver._begin, "self.joiner.forget_unapplied", "self.joiner.read_next", seeds=2000),
-    Mutant("a passed hole is filled", "R10", Proposals._fill, "passing is not None", "False", seeds=500),
+    Mutant("what was read ahead is kept", "R10", DRIVER, "self.joiner.forget_unapplied()", "self.joiner.read_next()", seeds=2000),
+    Mutant("a passed hole is filled", "R10", PROPOSALS, "if passing is not None:", "if False:", seeds=500),
     Mutant(
         "who passed a hole is believed under any key",
         "R10",
-        proposals.passing_record,
-        "seen_there > seen and record_is_signed(value, log_state.log_id, log_state.key)",
-        "seen_there > seen",
+        PROPOSALS,
+        "if seen_there > seen and record_is_signed(value, log_state.log_id, log_state.key):",
+        "if seen_there > seen:",
         seeds=2000,
     ),
     Mutant(
         "what is read again is taken for read",
         "R8",
-        Joiner._offsets_next,
-        "[self._read_next[partition], 0 if mark is None else mark.offset + 1]",
-        "[0 if mark is None else mark.offset + 1]",
+        CORE,
+        "wanted = [self._read_next[partition], 0 if mark",
+        "wanted = [0 if mark",
         seeds=2000,
     ),
     Mutant(
         "records under unknown names keep a worker out",
         "R10",
-        Driver._catch_up,
-        "{stream: end for stream, end in self._ends_found.items() if stream not in self._paused}",
-        "{stream: end for stream, end in self._ends_found.items()}",
+        DRIVER,
+        "for stream, end in self._ends_found.items() if stream not in self._paused}",
+        "for stream, end in self._ends_found.items()}",
         seeds=500,
     ),
     Mutant(
-        "the mark is the last content joined",
-        "R10",
-        Joiner._take_effect,
-        "before is None or before.offset < found.offset",
-        "True",
-        seeds=2000,
+        "the mark is the last content joined", "R10", CORE, "if before is None or before.offset < found.offset:", "if True:", seeds=2000
     ),
     Mutant(
         "reading goes on where it stood",
         "R10",
-        Joiner._offsets_next,
-        "[self._read_next[partition], 0 if mark is None else mark.offset + 1]",
-        "[self._read_next[partition]]",
+        CORE,
+        "wanted = [self._read_next[partition], 0 if mark is None else mark.offset + 1]",
+        "wanted = [self._read_next[partition]]",
         seeds=500,
     ),
     Mutant(
         "what was skipped in the order is taken for read",
         "R10",
-        Joiner._offsets_next,
-        "0 if last is None else last.offset + 1",
-        "self._offset_head",
+        CORE,
+        "offsets = {ORDERING: 0 if last is None else last.offset + 1}",
+        "offsets = {ORDERING: self._offset_head}",
         seeds=1000,
     ),
     Mutant(
         "a view that is too old raises a suspicion",
         "R10",
-        History.compare,
-        "Comparison.TOO_OLD",
-        "Comparison.FOREIGN",
+        HISTORY,
+        "            return Comparison.TOO_OLD\n",
+        "            return Comparison.FOREIGN\n",
         seeds=30,
-        also=(Broken(history, "1 << 16", "6"),),
+        also=(Broken(HISTORY, "HISTORY_KEPT: Final = 1 << 16", "HISTORY_KEPT: Final = 6"),),
     ),
     Mutant(
         "nobody looks at more than the marks, and not after an interruption",
         "R10",
-        Recheck.take,
-        "not found",
-        "False",
+        LOOK,
+        "if not found:\n                self.lost",
+        "if False:\n                self.lost",
         seeds=500,
         also=(MARKS_ALONE,),
     ),
-    Mutant("no interruption is ever seen", "R10", UNINTERRUPTED.symbol, UNINTERRUPTED.code, UNINTERRUPTED.broken, seeds=30),
+    Mutant("no interruption is ever seen", "R10", *msgspec.structs.astuple(UNINTERRUPTED), seeds=30),
     Mutant(
         "no interruption is ever seen, and foreign views are skipped",
         "R10",
-        UNINTERRUPTED.symbol,
-        UNINTERRUPTED.code,
-        UNINTERRUPTED.broken,
+        *msgspec.structs.astuple(UNINTERRUPTED),
         seeds=30,
         also=(FOREIGN_SKIPPED, MARKS_ALONE),
     ),
-    Mutant("a foreign view is skipped", "R10", FOREIGN_SKIPPED.symbol, FOREIGN_SKIPPED.code, FOREIGN_SKIPPED.broken, seeds=500),
-    Mutant("a worker that replays believes the log", "R10", Suspicions.foreign, "not self.live", "False", seeds=500),
+    Mutant("a foreign view is skipped", "R10", *msgspec.structs.astuple(FOREIGN_SKIPPED), seeds=500),
+    Mutant("a worker that replays believes the log", "R10", EVIDENCE, "        if not self.live:\n", "        if False:\n", seeds=500),
     Mutant(
         "a worker registers before it has read the log",
         "R10",
-        Driver.may_not_append,
-        "not self.joiner.suspicions.live",
-        "False",
+        DRIVER,
+        "        if not self.joiner.suspicions.live:\n            return",
+        "        if False:\n            return",
         seeds=30,
     ),
-    Mutant(
-        "an append that the log lost is waited for", "R10", LOSSES_AWAITED.symbol, LOSSES_AWAITED.code, LOSSES_AWAITED.broken, seeds=2000
-    ),
+    Mutant("an append that the log lost is waited for", "R10", *msgspec.structs.astuple(LOSSES_AWAITED), seeds=2000),
     Mutant(
         "what a rotation or a loss skipped is not sent again",
         "R10",
-        Sender._resolve_key,
-        "session is not None and session.key.public_key != key",
-        "False",
+        SENDER,
+        "if session is not None and session.key.public_key != key:",
+        "if False:",
         seeds=100,
         also=(LOSSES_AWAITED,),
     ),
     Mutant(
         "a partition that contradicted is not waited for",
         "R10",
-        Driver._read_with,
-        "self._refuted",
-        "False",
+        DRIVER,
+        "led = range(ORDERING, self._log.payload_partitions) if self._refuted else {",
+        "led = range(ORDERING, self._log.payload_partitions) if False else {",
         seeds=500,
     ),
     Mutant(
         "the name in the configuration is not compared with the log's",
         "R10",
-        open_log.check_genesis,
-        "configured != found",
-        "False",
+        "notary/open_log.py",
+        "        if configured != found:",
+        "        if False:",
         seeds=100,
     ),
     Mutant(
         "a paused process goes on",
         "R10",
-        Driver._interruption,
-        "stood_still_s > limit_s",
-        "False",
+        DRIVER,
+        "elif stood_still_s > limit_s:",
+        "elif False:",
         seeds=100,
     ),
     Mutant(
         "what waits of an unread topic-partition is not looked at",
         "R10",
-        Driver._unread,
-        "self._now_s() - seconds",
-        'float("-inf")',
+        DRIVER,
+        "        since_s = self._now_s() - seconds\n",
+        '        since_s = float("-inf")\n',
         seeds=2000,
     ),
     Mutant(
         "a paused process answers",
         "R10",
-        Driver.suspicion,
-        "reader is not None and self._now_s() - self._ran_at_s > self._settings.stood_still_s",
-        "False",
+        DRIVER,
+        "if reader is not None and self._now_s() - self._ran_at_s > self._settings.stood_still_s:",
+        "if False:",
         seeds=2000,
     ),
     Mutant(
         "what was kept does not wait for its partition",
         "R10",
-        Recheck.take,
-        "[record for record in self._held if record.stream not in self._wanted]",
-        "list(self._held)",
+        LOOK,
+        "ready = [record for record in self._held if record.stream not in self._wanted]",
+        "ready = list(self._held)",
         seeds=2000,
     ),
     Mutant(
         "what waited for another partition is applied unseen",
         "R10",
-        Driver._read_with,
-        "not was_done and await self._lost_while_held(records)",
-        "False",
+        DRIVER,
+        "if not was_done and await self._lost_while_held(records):",
+        "if False:",
         seeds=500,
     ),
     Mutant(
         "what was kept is not handed in again",
         "R8",
-        Recheck.__init__,
-        "[record for partition in self._kept for record in self._kept[partition].records]",
-        "[]",
+        LOOK,
+        "self._held: list[Record] = [record for partition in self._kept for record in self._kept[partition].records]",
+        "self._held: list[Record] = []",
         seeds=500,
     ),
     Mutant(
         "what lies behind the mark is kept",
         "R10",
-        Joiner.forget_unapplied,
-        "[self._read_next.get(partition, 0), mark.offset + 1, *let_go]",
-        "[self._read_next.get(partition, 0), *let_go]",
+        CORE,
+        "offset_next = min([self._read_next.get(partition, 0), mark.offset + 1, *let_go])",
+        "offset_next = min([self._read_next.get(partition, 0), *let_go])",
         seeds=1000,
     ),
     Mutant(
         "what was dropped for want of memory is taken for kept",
         "R8",
-        Joiner.forget_unapplied,
-        "let_go.append(self._dropped[partition][0])",
-        "pass",
+        CORE,
+        "                let_go.append(self._dropped[partition][0])",
+        "                pass",
         seeds=1000,
     ),
     Mutant(
         "payloads that are slow are sent as fast as others",
         "R4",
-        Sender._resolve_own,
-        "now_s + SEQUENTIAL_S",
-        "now_s",
+        SENDER,
+        "self._sequential_until_s = now_s + SEQUENTIAL_S",
+        "self._sequential_until_s = now_s",
         seeds=2000,
     ),
-    Mutant("a log that is quiet is not compared", "R9", SelfCheck.due, "not self._is_quiet(incarnation, senders)", "True", seeds=2000),
+    Mutant(
+        "a log that is quiet is not compared", "R9", SELF_CHECK, "and not self._is_quiet(incarnation, senders))", "and True)", seeds=2000
+    ),
     Mutant(
         "an outvoted vote opens a root disagreement again",
         "R9",
-        agreement._count,
-        "agreement.quarantined or seen.incarnation < incarnation or (seen.incarnation == incarnation and seen.size >= size)",
-        "agreement.quarantined",
+        AGREEMENT,
+        "if agreement.quarantined or seen.incarnation < incarnation or (seen.incarnation == incarnation and seen.size >= size):",
+        "if agreement.quarantined:",
         seeds=2000,
     ),
     Mutant(
         "a snapshot of the joiner has no offsets of what was dropped",
         "R8",
-        Joiner.restore,
-        "dict(snapshot.dropped)",
-        "{}",
+        CORE,
+        "        self._dropped = dict(snapshot.dropped)",
+        "        self._dropped = {}",
         seeds=300,
     ),
 )

@@ -2,15 +2,13 @@
 
 import ast
 import re
-from functools import cache
 from pathlib import Path
 
 import pytest
 
-from notary import version
 from tests.mutants import __main__ as runner
 from tests.mutants.__main__ import ROOT, main, run
-from tests.mutants.mutants import MUTANTS, Broken, Mutant
+from tests.mutants.mutants import MUTANTS, Mutant
 from tests.simulation.test_simulation import SEEDS, SEEDS_A_NIGHT, SEEDS_BESIDES
 
 RUN_EVERY_TIME = ("fenced lives still count", "any content will do", "a retry is decided again", "resume past the buffer")
@@ -19,65 +17,9 @@ RUN_EVERY_TIME = ("fenced lives still count", "any content will do", "a retry is
 
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name)
 def test_breaks_a_line_that_is_there(mutant: Mutant) -> None:
-    """Its code occurs once in its symbol, and the mutated file is valid Python and another program."""
+    """Each text occurs once in its file, and the mutated file is valid Python and another program."""
     for file, broken in mutant.apply(lambda name: Path(ROOT, name).read_text()).items():
-        assert broken != unbroken(file)
-        ast.parse(broken)
-
-
-@cache
-def unbroken(file: str) -> str:
-    """Returns a file's source in the form that mutated ones have."""
-    return ast.unparse(ast.parse(Path(ROOT, file).read_text()))
-
-
-def ten() -> None:
-    """The symbol of the mutants of `TEN`."""
-
-
-TEN = """
-def one():
-    if now_s:
-        now_s += 10
-
-def ten():
-    if now_s > 3:
-        now_s += 10
-    return (now_s)
-"""
-
-
-@pytest.mark.parametrize(
-    ("code", "broken", "lines"),
-    [
-        ("(now_s >\n3)", "0", ["if 0:", "now_s += 10", "return now_s"]),
-        ("now_s += (10)", "pass", ["if now_s > 3:", "pass", "return now_s"]),
-        ("now_s += 10", "now_s += 1\nnow_s += 2", ["if now_s > 3:", "now_s += 1", "now_s += 2", "return now_s"]),
-        ("if now_s > 3:", "if False:", ["if False:", "now_s += 10", "return now_s"]),
-        ("if now_s > 3:", "now_s = 3\nif now_s:", ["now_s = 3", "if now_s:", "now_s += 10", "return now_s"]),
-    ],
-)
-def test_code_is_found_as_python_parses_it(code: str, broken: str, lines: list[str]) -> None:
-    """An expression, a statement or the head of a compound statement is replaced, whatever its brackets and lines, in its symbol alone."""
-    before, _, after = Broken(ten, code, broken).apply(TEN).partition("def ten():\n")
-    assert [line.strip() for line in after.splitlines()] == lines
-    assert before == ast.unparse(ast.parse(TEN)).partition("def ten():\n")[0]
-
-
-@pytest.mark.parametrize(
-    ("code", "source", "why"),
-    [
-        ("now_s", "def eleven(): pass", "no ten"),
-        ("now_ms", TEN, "0 times in ten"),
-        ("now_s", TEN, "2 times in ten"),
-        ("now_s += 11", TEN, "0 times in ten"),
-        ("if now_s:", TEN, "0 times in ten"),
-    ],
-)
-def test_code_that_is_not_there_once_is_an_error(code: str, source: str, why: str) -> None:
-    """A symbol that its file does not define is an error, and so is code that it does not have, or has more than once."""
-    with pytest.raises(ValueError, match=why):
-        Broken(ten, code, "pass" if code.endswith("11") else "if False:" if code.endswith(":") else "0").apply(source)
+        assert ast.dump(ast.parse(broken)) != ast.dump(ast.parse(Path(ROOT, file).read_text()))
 
 
 def test_the_page_lists_each() -> None:
@@ -115,7 +57,7 @@ def test_states_within_how_many_seeds() -> None:
 @pytest.mark.seconds
 def test_what_hangs_lives(monkeypatch: pytest.MonkeyPatch) -> None:
     """A run that does not end does not count as noticed."""
-    harmless = Mutant("harmless", "none", version, '"0+checkout"', '"0+checkout"')
+    harmless = Mutant("harmless", "none", "notary/version.py", 'VERSION = "0+checkout"', 'VERSION = "0+checkout"')
     monkeypatch.setattr(runner, "SECONDS_MAX", 0.01)
     caught = run(harmless)
     assert caught.seeds == 0

@@ -7,7 +7,6 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -101,7 +100,7 @@ def test_a_group_that_is_not_ours_is_refused(folder: Path) -> None:
         keys.load(file)
 
 
-def _kafka(folder: Path, **settings: Any) -> object:
+def _kafka(folder: Path, **settings: str) -> object:
     return kafka_security(LogSettings(security_protocol="SASL_SSL", **settings), folder)
 
 

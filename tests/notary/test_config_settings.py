@@ -10,12 +10,10 @@ from typing import Annotated, Any, get_args, get_origin
 import msgspec
 import pytest
 
-import notary
 from notary.config import SETTINGS, Config
 from ordering.settings import Seconds
 
-ROOT = Path(notary.__file__).parents[1]
-"""The folder of the packages under test: the checkout, or an environment in which they are installed."""
+ROOT = Path(__file__).parents[2]
 PACKAGES = ("ordering", "payload", "joiner", "notary")
 CHECKS = "_wrong_values"
 """The function that only checks settings: it does not use them."""

@@ -3,7 +3,7 @@
 from hashlib import sha256
 
 from joiner import OrderedBatch
-from notary.decide import DecidedStep, decide
+from notary.decide import Decided, decide
 from notary.decision import Conflict, Decision, Kind, Outcome
 from ordering.ids import StateRef, TransactionId
 from payload import OPEN_FROM_MS, OPEN_UNTIL_MS, Request
@@ -27,11 +27,11 @@ def _batch(*requests: Request, log_time_ms: int = NOW) -> OrderedBatch:
     return OrderedBatch(0, 1, 1, log_time_ms, False, requests)
 
 
-def _decide(*requests: Request, consumed: dict[StateRef, TransactionId] | None = None, log_time_ms: int = NOW) -> DecidedStep:
+def _decide(*requests: Request, consumed: dict[StateRef, TransactionId] | None = None, log_time_ms: int = NOW) -> Decided:
     return decide([_batch(*requests, log_time_ms=log_time_ms)], 0, {}, consumed if consumed is not None else {})
 
 
-def _outcomes(decided: DecidedStep) -> list[Outcome]:
+def _outcomes(decided: Decided) -> list[Outcome]:
     return [decision.outcome for answers in decided.outcomes for decision in answers]
 
 

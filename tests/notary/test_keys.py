@@ -446,31 +446,6 @@ def test_whatever_interrupts_a_rotation_the_next_one_goes_on(tmp_path: Path, his
     assert seen > 100
 
 
-@pytest.mark.parametrize("problem", [Killed, OSError])
-def test_an_interrupted_adoption_goes_on(tmp_path: Path, problem: type[BaseException]) -> None:
-    """A key of a file takes the place of the present one, endorsed by it, and a prepared rotation is dropped, after a kill at any step."""
-    for step in itertools.count():
-        files = Files.create(tmp_path / f"{step}", rotations=1)
-        files.prepare()
-        first, made = files.load(), tmp_path / f"{step}.pem"
-        wanted = keys.verifier_key(ORIGIN, keys.create(made).public_key())
-        with pytest.MonkeyPatch.context() as patch:
-            Disk(patch, files.key, files.history).fail_after(step, problem)
-            try:
-                keys.adopt(made, files.key, files.history, ORIGIN)
-            except (Killed, ConfigurationError):
-                interrupted = True
-            else:
-                interrupted = False
-        assert files.present()[: len(first)] == first  # a worker can start
-        assert [each.verifier_key for each in keys.adopt(made, files.key, files.history, ORIGIN)] == [*first, wanted]
-        assert files.load() == [*first, wanted]
-        assert not list(files.key.parent.rglob("*.next"))
-        if not interrupted:
-            break
-    assert step >= 4
-
-
 def _go_on(files: Files, first: list[str], in_force: str) -> None:
     """A worker can start; `notary key rotate` completes a rotation that the log has, or else makes another key."""
     present = files.present()

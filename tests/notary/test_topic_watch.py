@@ -70,7 +70,7 @@ async def test_no_look_stops_a_worker(tmp_path: Path, monkeypatch: pytest.Monkey
     await watch.look()
     assert watch.problems == (f"The settings of the topics cannot be read: {problem}",)
     await watch.look()
-    assert not watch.problems
+    assert watch.problems == ()
 
 
 async def test_it_looks_again_and_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -98,7 +98,7 @@ async def test_settings_that_are_changed_on_brokers_are_found(kafka_cluster: Clu
     await create_topics(bootstrap, kafka_prefix, payload_partitions=2, flush_ordering=True)
     watch = TopicWatch(config(tmp_path, f'[log]\nkind = "kafka"\nbootstrap = "{bootstrap}"\ntopic_prefix = "{kafka_prefix}"\n'))
     await watch.look()
-    assert not watch.problems
+    assert watch.problems == ()
     async with admin(bootstrap, "test", None, 10_000) as client:
         features = await finalized_features(client)
         ordering = ConfigResource(ConfigResourceType.TOPIC, f"{kafka_prefix}.ordering", {"flush.messages": None})
@@ -115,7 +115,7 @@ async def test_settings_that_are_changed_on_brokers_are_found(kafka_cluster: Clu
         right = payload | {"min.insync.replicas": "2" if len(kafka_cluster.state.brokers) > 1 else "1"}
         await client.alter_configs([ConfigResource(ConfigResourceType.TOPIC, f"{kafka_prefix}.payload", right)])
     await watch.look()
-    assert not watch.problems
+    assert watch.problems == ()
     assert features["metadata.version"] >= 26
     assert features["eligible.leader.replicas.version"] == 1
     assert answer.resources[0][4][0][:2] == ("flush.messages", "1")

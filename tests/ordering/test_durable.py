@@ -11,12 +11,10 @@ from pathlib import Path
 
 import pytest
 
-import ordering
 from ordering.durable import create_file, locked_directory, locked_file, make_directory, replace_file
 from tests.notary.disk import Disk, Killed
 
-ROOT = Path(ordering.__file__).parents[1]
-"""The folder of the packages under test: the checkout, or an environment in which they are installed."""
+ROOT = Path(__file__).parents[2]
 PRODUCT = ("ordering", "payload", "joiner", "notary", "deploy", "loadtest", "spark_join")
 
 

@@ -12,7 +12,7 @@ from aiokafka.errors import CorruptRecordException
 
 import ordering.topics
 from deploy.local import Cluster
-from ordering.connection import ClusterFacts, KafkaSecurity, admin, describe_cluster
+from ordering.connection import ClusterFacts, KafkaSecurity, admin
 from ordering.errors import ConfigurationError, Fatal, NotReady, OutcomeUnknown
 from ordering.kafka import KafkaLog, KafkaTimeouts
 from ordering.log import ORDERING, Log, Reader, Record
@@ -108,7 +108,7 @@ async def test_topics_that_one_broker_has_not_heard_of(kafka_cluster: Cluster, k
     """Existing topics are found, and not created, even if the broker that is asked first does not know them yet."""
     names = topic_names(kafka_prefix)
     await create_topics(kafka_cluster.bootstrap, kafka_prefix, 2)
-    describe = describe_cluster
+    describe = ordering.topics.describe_cluster
     answers: list[ClusterFacts] = []
 
     async def late(*arguments: Any) -> ClusterFacts:

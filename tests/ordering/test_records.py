@@ -2,7 +2,6 @@
 
 import json
 import struct
-from hashlib import sha256
 from pathlib import Path
 
 import pytest
@@ -23,18 +22,13 @@ from ordering.records import (
     Partitions,
     Register,
     Retire,
-    SalvageBegin,
-    SalvageDone,
-    SalvageItems,
     Settle,
-    Trim,
     View,
     batch_key,
     decode,
     decode_batch_key,
     encode,
 )
-from ordering.salvage import CONFLICT_BYTES, Decided, Hashed, Item, Lost, leaf_of
 
 VECTORS = json.loads((Path(__file__).parents[1] / "vectors.json").read_text())
 EXAMPLES = VECTORS["log"]["ordering"]
@@ -48,20 +42,6 @@ ID_1, ID_2, ROOT, HASH, NONCE = b"\x01" * 32, b"\x02" * 32, b"\x0f" * 32, b"\x0a
 KEY_1, KEY_2, ENDORSEMENT = b"\x11" * 32, b"\x12" * 32, b"\x13" * 64
 VIEW = View(9, b"\x0b" * 32)
 SEEN = struct.pack(">Q", 9) + b"\x0b" * 32
-
-STATE_1, STATE_2 = ID_1 + bytes(4), ID_1 + b"\0\0\0\1"
-
-
-def item_leaf(position: int, outcome: int, conflicts: bytes = b"", count: int = 0) -> bytes:
-    """Returns a leaf of the transaction `ID_2` at log time 5."""
-    head = b"notary/decision/v1\n" + struct.pack(">Q", position) + ID_2 + struct.pack(">qBI", 5, outcome, count)
-    return head + sha256(conflicts).digest()
-
-
-CONFLICTS = STATE_1 + b"\0" + HASH + STATE_2 + b"\0" + HASH
-COMMITTED = Decided(item_leaf(9, 0), b"", (STATE_1, STATE_2))
-REJECTED = Decided(item_leaf(10, 1, CONFLICTS, 2), CONFLICTS)
-ALL_FORMATS = frozenset({1, 2})
 
 GOLDEN = [
     (
@@ -84,34 +64,6 @@ GOLDEN = [
     (Partitions(2**32 - 1), b"\x01\x08\xff\xff\xff\xff"),
     (Retire(2**63), b"\x01\x09" + struct.pack(">Q", 2**63)),
     (Settle(VIEW), b"\x01\x0a" + SEEN),
-    (SalvageBegin(KEY_1, VIEW, 7), b"\x02\x0b" + KEY_1 + SEEN + b"\0" + struct.pack(">Q", 7)),
-    (
-        SalvageItems(KEY_1, VIEW, 7, (Lost(), Hashed(ROOT), COMMITTED, REJECTED)),
-        b"\x02\x0b"
-        + KEY_1
-        + SEEN
-        + b"\1"
-        + struct.pack(">QI", 7, 4)
-        + b"\2"
-        + b"\1"
-        + ROOT
-        + b"\0"
-        + COMMITTED.leaf
-        + b"\0\0\0\x02"
-        + STATE_1
-        + STATE_2
-        + b"\0"
-        + REJECTED.leaf
-        + STATE_1
-        + b"\0"
-        + HASH
-        + STATE_2
-        + b"\0"
-        + HASH
-        + bytes(4),
-    ),
-    (SalvageDone(KEY_1, VIEW, 11, ROOT), b"\x02\x0b" + KEY_1 + SEEN + b"\2" + struct.pack(">Q", 11) + ROOT),
-    (Trim(2**63, ROOT), b"\x02\x0c" + struct.pack(">Q", 2**63) + ROOT),
 ]
 
 u16, u32, u64 = (st.integers(0, 2**bits - 1) for bits in (16, 32, 64))
@@ -119,28 +71,6 @@ hashes = st.binary(min_size=32, max_size=32)
 names = st.text(st.characters(exclude_categories=["Cs"]), max_size=NAME_BYTES_MAX // 4)
 some_names = names.filter(bool)
 views = st.builds(View, u64, hashes)
-
-
-@st.composite
-def decided(draw: st.DrawFn, position: int) -> Decided:
-    """Draw a decision at that position that breaks no rule of its form."""
-    outcome = draw(st.integers(0, 3))
-    states = sorted(draw(st.sets(st.binary(min_size=36, max_size=36), min_size=outcome in (1, 2), max_size=4)))
-    kind = bytes([outcome - 1]) if outcome in (1, 2) else b""
-    conflicts = b"".join([state + kind + draw(hashes) for state in states]) if kind else b""
-    head = b"notary/decision/v1\n" + struct.pack(">Q", position) + draw(hashes)
-    head += struct.pack(">qBI", draw(st.integers(-(2**63), 2**63 - 1)), outcome, len(states) if kind else 0)
-    return Decided(head + sha256(conflicts).digest(), conflicts, tuple(states) if outcome == 0 else ())
-
-
-@st.composite
-def salvage_items(draw: st.DrawFn) -> SalvageItems:
-    """Draw an items record."""
-    first, count = draw(st.integers(0, 2**64 - 4)), draw(st.integers(1, 4))
-    items: list[Item] = [draw(st.one_of(st.just(Lost()), st.builds(Hashed, hashes), decided(first + n))) for n in range(count)]
-    return SalvageItems(draw(hashes), draw(views), first, tuple(items))
-
-
 BY_KIND: dict[int, st.SearchStrategy[OrderingRecord]] = {
     1: st.builds(Entry, u64, u64, views, st.integers(-(2**63), 2**63 - 1), u32, hashes, st.lists(hashes, max_size=5).map(tuple)),
     2: st.builds(Register, st.binary(min_size=16, max_size=16), views, u16, names, names),
@@ -152,8 +82,6 @@ BY_KIND: dict[int, st.SearchStrategy[OrderingRecord]] = {
     8: st.builds(Partitions, u32),
     9: st.builds(Retire, u64),
     10: st.builds(Settle, views),
-    11: st.one_of(st.builds(SalvageBegin, hashes, views, u64), st.builds(SalvageDone, hashes, views, u64, hashes), salvage_items()),
-    12: st.builds(Trim, u64, hashes),
 }
 RECORDS = st.one_of(*BY_KIND.values())
 signatures = st.binary(min_size=SIGNATURE_BYTES, max_size=SIGNATURE_BYTES)
@@ -163,12 +91,12 @@ signatures = st.binary(min_size=SIGNATURE_BYTES, max_size=SIGNATURE_BYTES)
 def test_every_kind_has_its_layout(record: OrderingRecord, data: bytes) -> None:
     """Every kind has the layout that the table in `ordering.records` gives."""
     assert encode(record) == data
-    assert decode(data + SIGNATURE, ALL_FORMATS) == record
+    assert decode(data + SIGNATURE) == record
 
 
 def test_golden_bytes_have_every_kind() -> None:
     """Golden bytes exist for every kind."""
-    assert {data[1] for _, data in GOLDEN} == set(range(1, 13))
+    assert {data[1] for _, data in GOLDEN} == set(range(1, 11))
 
 
 @pytest.mark.parametrize("value", EXAMPLE_VALUES, ids=[example["what"] for example in EXAMPLES])
@@ -198,13 +126,13 @@ def test_any_record_decodes_from_its_bytes(kind: int, data: st.DataObject) -> No
     """A record of any kind, with any fields, decodes from its own bytes."""
     record, signature = data.draw(BY_KIND[kind]), data.draw(signatures)
     encoded = encode(record)
-    assert (encoded[0], encoded[1]) == (2 if kind > 10 else 1, kind)
-    assert decode(encoded + signature, ALL_FORMATS) == record
+    assert (encoded[0], encoded[1]) == (1, kind)
+    assert decode(encoded + signature) == record
 
 
 def total(data: bytes | None) -> None:
     try:
-        record = decode(data, ALL_FORMATS)
+        record = decode(data)
     except CorruptRecord:
         return
     assert data is not None
@@ -212,9 +140,7 @@ def total(data: bytes | None) -> None:
 
 
 @given(
-    st.none()
-    | st.binary(max_size=300)
-    | st.builds(lambda version, kind, rest: bytes([version, kind]) + rest, st.integers(0, 2), st.integers(0, 13), st.binary(max_size=300))
+    st.none() | st.binary(max_size=300) | st.builds(lambda kind, rest: bytes([1, kind]) + rest, st.integers(0, 12), st.binary(max_size=300))
 )
 def test_decode_is_total(data: bytes | None) -> None:
     """Any bytes decode to a record with exactly these bytes, or raise `CorruptRecord`."""
@@ -238,7 +164,7 @@ def test_every_truncation_is_refused(value: bytes) -> None:
     """No prefix of a record is a record: each kind's length follows from its first bytes."""
     for length in range(len(value)):
         with pytest.raises(CorruptRecord):
-            decode(value[:length], ALL_FORMATS)
+            decode(value[:length])
 
 
 @pytest.mark.parametrize("value", WHOLE, ids=lambda value: f"kind {value[1]}, {len(value)} bytes")
@@ -247,7 +173,7 @@ def test_every_extension_is_refused(value: bytes, more: bytes) -> None:
     """A record with extra bytes behind it, even a signature or another transaction id, is rejected."""
     for extended in (value + more, value + bytes(32), value + value[-SIGNATURE_BYTES:], value + value):
         with pytest.raises(CorruptRecord):
-            decode(extended, ALL_FORMATS)
+            decode(extended)
 
 
 GENESIS = b"\x01\x06" + NONCE
@@ -263,9 +189,7 @@ GENESIS = b"\x01\x06" + NONCE
         (b"\x02\x01" + SIGNATURE, "format version 2 is not active"),
         (b"\x00\x01" + SIGNATURE, "format version 0 is not active"),
         (b"\x01\x00" + SIGNATURE, "kind 0 is unknown"),
-        (b"\x01\x0b" + SIGNATURE, "kind 11 is unknown to format version 1"),
-        (b"\x01\x0c" + SIGNATURE, "kind 12 is unknown to format version 1"),
-        (b"\x01\x0d" + SIGNATURE, "kind 13 is unknown"),
+        (b"\x01\x0b" + SIGNATURE, "kind 11 is unknown"),
         (GOLDEN[0][1][:-1] + SIGNATURE, "should have 168 bytes and has 167"),
         (GOLDEN[1][1][:-4] + b"\xff\xff\xff\xff" + SIGNATURE, "should have 137438953544 bytes and has 104"),
         (b"\x01\x02" + NONCE + SEEN + struct.pack(">HH", 1, 2) + b"\xff\xff" + bytes(2) + SIGNATURE, "does not decode"),
@@ -282,69 +206,6 @@ def test_the_error_names_the_problem(data: bytes | None, why: str) -> None:
     """The error names the problem."""
     with pytest.raises(CorruptRecord, match=why):
         decode(data)
-
-
-HEAD = b"\x02\x0b" + KEY_1 + SEEN
-ITEMS = HEAD + b"\1" + struct.pack(">Q", 9)
-OTHER_KIND = STATE_1 + b"\1" + HASH
-
-
-def an_item(leaf: bytes, rest: bytes = bytes(4)) -> bytes:
-    """Returns the unsigned bytes of an items record of one decision."""
-    return ITEMS + b"\0\0\0\1\0" + leaf + rest
-
-
-@pytest.mark.parametrize(
-    ("data", "why"),
-    [
-        (b"\x02\x01" + GOLDEN[0][1][2:], "kind 1 is unknown to format version 2"),
-        (b"\x02\x0d", "kind 13 is unknown to format version 2"),
-        (HEAD + b"\3" + bytes(8), "step 3, which does not exist"),
-        (HEAD, "does not decode"),
-        (HEAD + b"\0" + bytes(9), "should have 8 bytes and has 9"),
-        (HEAD + b"\2" + bytes(39), "should have 40 bytes and has 39"),
-        (ITEMS + bytes(4), "at least 1"),
-        (ITEMS + b"\0\0\0\2\2", "should have 2 items"),
-        (ITEMS + b"\0\0\0\1\2\2", "should have 1 items"),
-        (ITEMS + b"\0\0\0\1\3", "form 3, which does not exist"),
-        (ITEMS + b"\0\0\0\1\1" + HASH[1:], "end before the 32 bytes"),
-        (HEAD + b"\1" + struct.pack(">QI", 2**64 - 1, 2) + b"\2\2", "do not end below"),
-        (an_item(item_leaf(8, 0)), "no leaf of that position"),
-        (an_item(b"N" + item_leaf(9, 0)[1:]), "no leaf of that position"),
-        (an_item(item_leaf(9, 4)), "no leaf of that position"),
-        (an_item(item_leaf(9, 1)), "not those of its leaf"),
-        (an_item(item_leaf(9, 0, CONFLICTS, 2), CONFLICTS + bytes(4)), "not those of its leaf"),
-        (an_item(item_leaf(9, 1, CONFLICTS, 2), CONFLICTS[:-1] + b"\0" + bytes(4)), "not those of its leaf"),
-        (an_item(item_leaf(9, 2, CONFLICTS, 2), CONFLICTS + bytes(4)), "another kind than its outcome"),
-        (an_item(item_leaf(9, 1, OTHER_KIND, 1), OTHER_KIND + bytes(4)), "another kind than its outcome"),
-        (an_item(item_leaf(9, 1, CONFLICTS[:69] * 2, 2), CONFLICTS[:69] * 2 + bytes(4)), "do not ascend"),
-        (an_item(item_leaf(9, 0), b"\0\0\0\2" + STATE_2 + STATE_1), "do not ascend"),
-        (an_item(item_leaf(9, 3), b"\0\0\0\1" + STATE_1), "is a rejection and consumes 1 states"),
-        (an_item(item_leaf(9, 1, CONFLICTS, 2**32 - 1), CONFLICTS), "end before"),
-        (ITEMS + b"\0\x10\0\0" + b"\2" * (1 << 20), "at most 1048576 bytes"),
-        (b"\x02\x0c" + bytes(39), "should have 40 bytes and has 39"),
-    ],
-)
-def test_a_malformed_salvage_or_trim_record_is_refused(data: bytes, why: str) -> None:
-    """Each rule for the bytes of a salvage or trim record has an error that names the problem."""
-    with pytest.raises(CorruptRecord, match=why):
-        decode(data + SIGNATURE, ALL_FORMATS)
-
-
-def test_a_decision_with_the_most_conflicts_fits_into_a_record() -> None:
-    """A decision with 10,000 conflicts is an item of one record."""
-    conflicts = b"".join([ID_1 + struct.pack(">I", n) + b"\0" + HASH for n in range(10_000)])
-    record = SalvageItems(KEY_1, VIEW, 3, (Decided(item_leaf(3, 1, conflicts, 10_000), conflicts),))
-    assert len(conflicts) == 10_000 * CONFLICT_BYTES
-    assert decode(encode(record) + SIGNATURE, ALL_FORMATS) == record
-
-
-def test_each_form_of_an_item_has_its_leaf() -> None:
-    """A decision has its own leaf, a lost position the lost leaf, and a position with a hash alone none."""
-    assert leaf_of(COMMITTED, 9) == COMMITTED.leaf
-    assert (COMMITTED.transaction_id, COMMITTED.log_time_ms) == (ID_2, 5)
-    assert leaf_of(Lost(), 258) == b"notary/lost/v1\n\0\0\0\0\0\0\1\2"
-    assert leaf_of(Hashed(ROOT), 9) == b""
 
 
 @given(RECORDS, st.integers(0, 255))

@@ -19,14 +19,12 @@ from ordering.signatures import (
     decode_genesis,
     endorse_key,
     is_fill,
-    is_seal,
     is_signed,
     key_is_endorsed,
     log_id_of,
     record_is_signed,
     sign_fill,
     sign_record,
-    sign_seal,
 )
 
 VECTORS = json.loads((Path(__file__).parents[1] / "vectors.json").read_text())["log"]
@@ -273,23 +271,3 @@ def test_signatures_of_different_kinds_are_not_exchangeable() -> None:
         assert not is_fill(FILLED_HASH + signature, LOG_ID, PARTITION, FILLED_KEY, FILLED_HASH, FIRST.public_key)
     for signature in (record[-SIGNATURE_BYTES:], fill):
         assert not key_is_endorsed(Key(FIRST.public_key, signature), LOG_ID, SECOND.public_key)
-
-
-def test_a_seal_is_the_owners_for_one_entry_of_one_log() -> None:
-    """A seal has the layout of the page. It counts for its log, partition, batch key and hash, under the owner's key alone."""
-    key, hash_ = bytes(range(16)), sha256(b"lost content").digest()
-    seal = sign_seal(LOG_ID, 3, key, hash_, OWNER)
-    message = b"notary/seal/v1\n" + LOG_ID + b"\0\0\0\3" + key + hash_
-    assert seal == hash_ + OWNER.sign(message)
-    assert is_seal(seal, LOG_ID, 3, key, hash_, OWNER.public_key)
-    assert not is_fill(seal, LOG_ID, 3, key, hash_, OWNER.public_key)
-    assert not is_seal(sign_fill(LOG_ID, 3, key, hash_, OWNER), LOG_ID, 3, key, hash_, OWNER.public_key)
-    others = [
-        (bytes(32), 3, key, hash_, OWNER.public_key),
-        (LOG_ID, 2, key, hash_, OWNER.public_key),
-        (LOG_ID, 3, bytes(16), hash_, OWNER.public_key),
-        (LOG_ID, 3, key, bytes(32), OWNER.public_key),
-        (LOG_ID, 3, key, hash_, FIRST.public_key),
-    ]
-    assert not any(is_seal(seal, *other) for other in others)
-    assert not is_seal(seal[:-1], LOG_ID, 3, key, hash_, OWNER.public_key)

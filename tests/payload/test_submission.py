@@ -10,7 +10,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 
 from ordering.errors import Malformed
 from ordering.ids import format_state
-from payload import Request, decode_request, decode_submission, signed_message
+from payload import decode_request, decode_submission, signed_message
 
 VECTORS = json.loads((pathlib.Path(__file__).parents[1] / "vectors.json").read_text())
 NOTARY = VECTORS["notary"]
@@ -91,10 +91,7 @@ def test_the_same_request_at_another_notary_is_another_transaction() -> None:
 
 def test_an_open_end_is_the_least_or_the_greatest_i64() -> None:
     """An open end is the lowest or highest i64, so that the index compares log time without a null."""
-
-    def window(ends: dict[str, int | None]) -> Request:
-        return decode_request(json.dumps({"time_window": ends, "content_hash": HASH}).encode(), NOTARY)
-
+    window = lambda ends: decode_request(json.dumps({"time_window": ends, "content_hash": HASH}).encode(), NOTARY)  # noqa: E731
     assert (window({"from": None, "until": 7}).from_ms, window({"from": None, "until": 7}).until_ms) == (-(2**63), 7)
     assert (window({"from": -7, "until": None}).from_ms, window({"from": -7, "until": None}).until_ms) == (-7, 2**63 - 1)
     largest = window({"from": -(2**53) + 1, "until": 2**53 - 1})

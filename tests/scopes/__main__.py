@@ -7,7 +7,6 @@ import argparse
 import json
 import sys
 from collections.abc import Sequence
-from functools import partial
 
 import msgspec
 
@@ -30,7 +29,7 @@ def main(argv: Sequence[str]) -> int:
     ]
     found = []
     for scope in scopes:
-        found.append(Search(scope).run(asked.states_max, partial(_progress, scope.name)))
+        found.append(Search(scope).run(asked.states_max, lambda states, seconds, name=scope.name: _progress(name, states, seconds)))
         _progress("", 0, 0)
         if asked.json:
             print(json.dumps(msgspec.to_builtins(found[-1])), flush=True)
@@ -68,7 +67,7 @@ def _progress(name: str, states: int, seconds: float) -> None:
 
 
 def _print_table(found: list[Explored]) -> None:
-    rows: list[tuple[str, ...]] = [COLUMNS]
+    rows = [COLUMNS]
     for e in found:
         numbers = (e.states, e.transitions, e.ends, e.joiner_states, e.joiner_steps)
         cut = "" if e.whole else " (violation)" if e.violation else " (incomplete)"

@@ -85,8 +85,7 @@ class Search:
         self._is_new(self.rules.key(first))
         frontier = deque([first])
         at = transitions = ends = 0
-        violation = ""
-        trace: tuple[str, ...] = ()
+        violation, trace = "", ()
         whole = True
         while frontier and whole:
             world = frontier.popleft()

@@ -145,15 +145,15 @@ class Readings:
         numbers, wrong = scope.numbers, _wrong(joiner, ready)
         proposed = []
         for fill in ready.fills:
-            wanted = numbers.get(("fill", fill.incarnation, fill.sequence))
-            if wanted is None or scope.labels[wanted].stream != fill.partition or not joiner.is_hole(fill):
+            number = numbers.get(("fill", fill.incarnation, fill.sequence))
+            if number is None or scope.labels[number].stream != fill.partition or not joiner.is_hole(fill):
                 return Step(-1, wrong=f"{fill} is proposed, and no such content is wanted")
-            proposed.append(wanted)
+            proposed.append(number)
         for fence in ready.fences:
-            wanted = numbers.get(("fence", fence.incarnation, fence.sequence_last))
-            if wanted is None:
+            number = numbers.get(("fence", fence.incarnation, fence.sequence_last))
+            if number is None:
                 return Step(-1, wrong=f"{fence} is proposed, and there is no such life, or no such sequence of it")
-            proposed.append(wanted)
+            proposed.append(number)
         batches = []
         for batch in ready.batches:
             ids = tuple([request.transaction_id for request in batch.requests])

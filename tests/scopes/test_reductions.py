@@ -1,7 +1,5 @@
 """Tests that the reductions lose nothing: without them the search reaches the same states of the joiner and of the log."""
 
-from typing import Any
-
 import pytest
 
 from joiner import JoinerLimits
@@ -26,8 +24,7 @@ _SMALL = (
 @pytest.mark.parametrize("without", ["merge", "lazy", "late"])
 def test_without_one_the_same_is_found(scope: Scope, without: str) -> None:
     """The search finds the same with one reduction off: whole logs compared, records written before they are read, faults at any moment."""
-    options: dict[str, Any] = {without: False}
-    reduced, whole = Search(scope), Search(scope, **options)
+    reduced, whole = Search(scope), Search(scope, **{without: False})
     few, many = reduced.run(), whole.run()
     print(f"{scope.name}: {few.states:,} states, without {without}: {many.states:,}")
     assert not many.violation

@@ -10,7 +10,7 @@ from typing import Any
 from notary.index.store import FAMILIES
 
 Row = tuple[str, bytes, bytes | None]
-"""(family, key, value). A value of None deletes the row."""
+"""(family, key, value). A value of None deletes the row; only a fault does that."""
 FLUSHED_CHANCE = 0.2
 """The probability that the system flushes everything so far after a batch."""
 
@@ -124,10 +124,6 @@ class SimulatedBatch:
     def put(self, key: bytes, value: bytes, handle: Any) -> None:
         """Add one row."""
         self.rows.append((handle, key, value))
-
-    def delete(self, key: bytes, handle: Any) -> None:
-        """Delete one row."""
-        self.rows.append((handle, key, None))
 
 
 class SimulatedStore:

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING
 from ordering.errors import CorruptRecord
 from ordering.log import ORDERING, Record
 from ordering.records import (
-    SIGNATURE_BYTES,
     Activate,
     Checkpoint,
     Entry,
@@ -27,7 +26,7 @@ from ordering.records import (
     decode,
     encode,
 )
-from ordering.signatures import SigningKey, endorse_key, sign_fill, sign_record
+from ordering.signatures import SIGNATURE_BYTES, SigningKey, endorse_key, sign_fill, sign_record
 from payload import decode_submission, encode_batch
 from tests.simulation.deployment import NOTARY, key_of, signing_key
 

@@ -46,10 +46,7 @@ def test_what_is_gone_from_the_ends(spark: SparkSession) -> None:
 
 def _incarnation(number: int, *batches: tuple[int, int, int]) -> list[tuple[int, bytes, bytes, bytes]]:
     """Returns the entries of an incarnation that count: offset, sequence, and the sequence that it had reached before."""
-    return [
-        (offset, number.to_bytes(8, "big"), sequence.to_bytes(8, "big"), reached.to_bytes(8, "big"))
-        for offset, sequence, reached in batches
-    ]
+    return [(offset, *(each.to_bytes(8, "big") for each in (number, sequence, reached))) for offset, sequence, reached in batches]
 
 
 def test_lives_that_offsets_excuse(spark: SparkSession, capsys: pytest.CaptureFixture[str]) -> None:

@@ -5,7 +5,6 @@ import joiner.history
 import notary.decision
 import ordering.ids
 import ordering.records
-import ordering.salvage
 import ordering.signatures
 import ordering.topics
 import payload.request
@@ -16,7 +15,7 @@ from spark_join.log import restore
 
 def test_constants_are_the_notarys() -> None:
     """Both sides have the same constants: a change on one side alone would make every log look wrong."""
-    assert frozenset({constants.FORMAT_VERSION}) == ordering.records.ACTIVE_AT_START
+    assert constants.FORMAT_VERSION == ordering.records.FORMAT_VERSION
     assert constants.SENT_AT_AHEAD_MAX_MS == joiner.core.SENT_AT_AHEAD_MAX_MS
     assert constants.VOTERS_MS == joiner.core.VOTERS_MS
     assert constants.VIEWS_KEPT == joiner.history.HISTORY_KEPT
@@ -24,7 +23,7 @@ def test_constants_are_the_notarys() -> None:
     assert domains == (constants.RECORD_DOMAIN, constants.FILL_DOMAIN, constants.LOG_KEY_DOMAIN)
     assert constants.TRANSACTION_DOMAIN == payload.request._TRANSACTION_DOMAIN
     assert constants.SUBMISSION_DOMAIN == payload.submission._SUBMISSION_DOMAIN
-    assert constants.LEAF_PREFIX == ordering.salvage.LEAF_PREFIX
+    assert constants.LEAF_PREFIX == notary.decision.LEAF_PREFIX
     assert constants.ID_BYTES == ordering.ids.TRANSACTION_ID_BYTES
     assert constants.REQUESTS_MAX == payload.submission.REQUESTS_MAX
     assert constants.STATES_MAX == payload.request.INPUTS_AND_REFERENCES_MAX

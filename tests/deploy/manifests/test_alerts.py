@@ -5,7 +5,6 @@ import subprocess
 import urllib.request
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import pytest
 import yaml
@@ -235,7 +234,7 @@ def rules(rendered: dict[str, list[Manifest]]) -> str:
     return rules_of(rendered["three-zones"])
 
 
-def alerts(rules: str) -> dict[str, dict[str, Any]]:
+def alerts(rules: str) -> dict[str, dict[str, object]]:
     """The rules by the name of the alert."""
     return {rule["alert"]: rule for group in yaml.safe_load(rules)["groups"] for rule in group["rules"]}
 

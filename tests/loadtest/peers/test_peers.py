@@ -19,11 +19,12 @@ from deploy.local import Cluster
 from deploy.local.process import BrokerProcess
 from loadtest.bench.figures.peers import measure_limits
 from loadtest.bench.report import Report
-from loadtest.peers.__main__ import ON_BROKERS, PEERS, main, start
+from loadtest.peers.__main__ import main
 from loadtest.peers.contest import ContestConflict, ContestDecision, ask, changed, contest, double_spends, recheck
 from loadtest.peers.front import PeerDecision, PeerServer
 from loadtest.peers.servers import Servers
 from loadtest.peers.single_topic import PAYLOAD, SingleTopicLog, cut, join
+from loadtest.peers.turns import ON_BROKERS, PEERS, start
 from loadtest.rig.generate import party_key_pem, submissions
 from loadtest.rig.signing import NOTARY, PARTY
 from notary.gate import Gate

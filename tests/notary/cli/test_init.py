@@ -232,13 +232,7 @@ def in_a_process(code: str, directory: Path) -> "subprocess.CompletedProcess[str
 @pytest.mark.parametrize("bytes_max", [0, 50, 200, 3_000])
 def test_a_full_disk_leaves_nothing(tmp_path: Path, bytes_max: int) -> None:
     """If any file cannot be written completely, an error line says so, nothing is left, and the next attempt works."""
-    script = f"""
-        resource.setrlimit(resource.RLIMIT_FSIZE, ({bytes_max}, -1))
-        code = init(directory)
-        resource.setrlimit(resource.RLIMIT_FSIZE, (-1, -1))  # for the end of the process: `make coverage` writes there
-        sys.exit(code)
-    """
-    limited = in_a_process(script, tmp_path / "n")
+    limited = in_a_process(f"resource.setrlimit(resource.RLIMIT_FSIZE, ({bytes_max}, -1)); sys.exit(init(directory))", tmp_path / "n")
     assert limited.returncode == 2
     assert limited.stderr.startswith("notary init: ")
     assert limited.stderr.count("\n") == 1

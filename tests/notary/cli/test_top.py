@@ -133,10 +133,7 @@ def test_why_a_worker_is_not_ready(own_directory: NotaryDirectory, capsys: pytes
 
 
 def scraped(at_s: float, decisions: float, worker: str = "w1") -> Scrape:
-    samples: dict[str, dict[tuple[str, ...], float]] = {
-        "notary_positions": {(): 7.0},
-        "notary_decisions_total": {("committed",): decisions},
-    }
+    samples = {"notary_positions": {(): 7.0}, "notary_decisions_total": {("committed",): decisions}}
     return Scrape(at_s, True, ("ok", f"worker: {worker}"), samples)
 
 

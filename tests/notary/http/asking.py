@@ -9,15 +9,11 @@ from types import TracebackType
 from typing import Any, Self
 
 import httpx
-import pytest
 from jsonschema import Draft202012Validator
 from prometheus_client.parser import text_string_to_metric_families
 
 from notary.verify import verify_receipt
 from tests.notary.party import Bank, RequestObject
-
-ONE_FRONT = pytest.mark.parametrize("intake", [2], ids=["intake"], indirect=True, scope="session")
-"""For malformed calls: an acceptor process has the code of a worker alone. `test_parsing_hostile.py` has random bytes with and without."""
 
 JSON = {"content-type": "application/json"}
 SOCKET_S_MAX = 30.0

@@ -40,8 +40,7 @@ def before_call(context: object, case: Any, kwargs: dict[str, Any]) -> None:
         for request in case.body["requests"]:
             # No schema compares two numbers, and to a schema 1.0 is an integer.
             window = {end: None if at is None else int(at) for end, at in (request.get("time_window") or {}).items()}
-            ends = [end for end in window.values() if end is not None]
-            if ends and len(ends) == len(window):
+            if None not in (ends := list(window.values())) and ends:
                 window = {"from": min(ends), "until": max(max(ends), min(ends) + 1)}
             if list(window.values()) == [None, None]:
                 window["until"] = 1 << 50  # a window has an end

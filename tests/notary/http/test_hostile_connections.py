@@ -12,11 +12,12 @@ import pytest
 
 from notary.http.parsing import HEAD_BYTES_MAX, HEADERS_MAX
 from payload import SUBMISSION_BYTES_MAX
-from tests.notary.http.asking import ONE_FRONT, Asking, Wire, post_head
+from tests.notary.http.asking import Asking, Wire, post_head
 from tests.notary.party import Bank, spend
 from tests.notary.process import NotaryDirectory, NotaryProcess
 
-pytestmark = ONE_FRONT
+# Once: an acceptor process has the code of a worker alone. `test_parsing_hostile.py` has random bytes with and without.
+pytestmark = pytest.mark.parametrize("intake", [2], ids=["intake"], indirect=True, scope="session")
 
 MARKER = "a-mark-of-these-tests"
 GET = b"GET /v1/notary HTTP/1.1\r\nHost: notary\r\n\r\n"

@@ -12,7 +12,7 @@ from cryptography.hazmat.primitives.asymmetric.utils import decode_dss_signature
 
 from notary.client import Client, Refused, Signer, tls_context
 from tests.notary.certificates import Authority
-from tests.notary.http.asking import JSON, ONE_FRONT, Asking, check_answer
+from tests.notary.http.asking import JSON, Asking, check_answer
 from tests.notary.party import NOTARY, Bank, fresh_hash, spend
 from tests.notary.process import NotaryDirectory, NotaryProcess
 
@@ -147,7 +147,6 @@ REFUSED: dict[str, Callable[[str, Bank], Any]] = {
 }
 
 
-@ONE_FRONT
 @pytest.mark.seconds
 @pytest.mark.parametrize("why", REFUSED)
 def test_who_shows_no_key_of_a_party_is_refused(kept: Kept, path: str, why: str) -> None:

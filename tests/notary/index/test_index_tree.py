@@ -35,7 +35,7 @@ def request(number: int) -> Request:
 def step(first: int, count: int, roots: list[RootSeen] | None = None) -> Ready:
     asked = tuple([request(number) for number in range(first, first + count)])
     batch = OrderedBatch(first, 1, first + 1, 1000 + first, False, asked)
-    return Ready({ORDERING: first + count, 0: 0}, 1000 + first, True, [batch], roots_seen=[*(roots or [])])
+    return Ready({ORDERING: first + count, 0: 0}, 1000 + first, True, [batch], roots_seen=roots or [])
 
 
 def opened(directory: Path) -> Index:

@@ -49,7 +49,7 @@ def _hold(view: IndexView) -> int:
     states = {state: (id_, position) for state, id_, position in view.states()}
     assert states == {each.inputs[0]: (each.transaction_id, at) for at, each in enumerate(asked)}
     assert view.root == Tree([leaf(decision) for decision in expected]).root(view.position_next)
-    return int(steps)
+    return steps
 
 
 @pytest.mark.seconds

@@ -15,7 +15,7 @@ from notary.intake.messages import Answered, Called, Down, Submitted, Up
 from payload import Submission
 
 CALLS = [
-    Submitted(at, 1.5, Asked(receipts=bool(at % 2), wait_s=at or None), Submission("O=A", b"s" * 64, (), b"x" * at * 1_000))
+    Submitted(at, 1.5, Asked(receipts=bool(at % 2), wait_ms=at or None), Submission("O=A", b"s" * 64, (), b"x" * at * 1_000))
     for at in range(40)
 ]
 
