@@ -176,6 +176,10 @@ class Lanes:
         lane = ring.lanes.get(key)
         return now_s - lane.bodies[0].since_s if lane is not None and lane.bodies else 0.0
 
+    def take_older(self, since_s: float) -> list[Body]:
+        """Remove and return the bodies that have waited since before that time."""
+        return [body for ring in (self._parties, self._addresses) for body in ring.take_older(since_s)]
+
     def _place_of(self, body: Body, party: bytes) -> "tuple[_Ring, bytes]":
         if body.network and party not in body.parties:
             return self._addresses, body.network.encode()
@@ -225,3 +229,12 @@ class _Ring:
         lane.left_bytes -= waiting.size
         self.bodies -= 1
         return waiting
+
+    def take_older(self, since_s: float) -> list[Body]:
+        """Remove and return the bodies that have waited since before that time; each lane has its oldest first."""
+        older: list[Body] = []
+        for lane in self.lanes.values():
+            while lane.bodies and lane.bodies[0].since_s < since_s:
+                older.append(lane.bodies.popleft().body)
+        self.bodies -= len(older)
+        return older

@@ -49,6 +49,8 @@ DECODING_WAIT_S: Final = 0.5
 """The wait of a party's complete bodies after which no more of them are read; twice as long for a retry with a ticket."""
 HELD_S: Final = 0.05
 """While the next batch is full, the gate looks so often whether it has closed meanwhile."""
+HELD_S_MAX: Final = 5.0
+"""A body that has waited for so long is refused while the next batch is full: where the log has stalled, nothing else ends its wait."""
 UNPROVEN_PART: Final = 2
 """Bodies on connections without an admitted submission have at most half of all bytes; or the largest body, if that is more."""
 UNPROVEN_ADDRESS_PART: Final = 8
@@ -314,7 +316,14 @@ class Gate:
             if self._asked or self._decoding:
                 loop = asyncio.get_running_loop()
                 self._held = not self._may_decode
+                if self._held:
+                    self._refuse_older()
                 self._next = loop.call_later(HELD_S, self._look) if self._held else loop.call_soon(self._look)
+
+    def _refuse_older(self) -> None:
+        for body in self._asked.take_older(self._clock_s() - HELD_S_MAX):
+            text = f"the log has taken no batch for {HELD_S_MAX:g} s: send the same again later, or to another worker"
+            body.refuse(self._with_ticket(Overloaded(text, math.ceil(HELD_S_MAX)), "room", None))
 
     def _look_until(self, until_s: float) -> None:
         closed = self._closed()  # once for all: nothing else runs meanwhile

@@ -12,7 +12,7 @@ import pytest
 from joiner import AdmittedSubmission, QueueLimits, SubmissionQueue
 from notary import parties
 from notary.bodies import TURN_BYTES, Body
-from notary.gate import DECODING_WAIT_S, HELD_S, BadSignature, Gate, UnknownParty
+from notary.gate import DECODING_WAIT_S, HELD_S, HELD_S_MAX, BadSignature, Gate, UnknownParty
 from notary.parties import Parties
 from notary.quota import Quota, QuotaExceeded
 from notary.tickets import Tickets
@@ -308,6 +308,23 @@ async def test_bodies_wait_in_their_lanes_while_the_next_batch_is_full(shared: G
     await other.done
     await known[-1].done
     assert isinstance(other.results[0], AdmittedSubmission)
+
+
+async def test_no_body_waits_for_ever_while_the_log_stalls(shared: Gate, queue: SubmissionQueue[None], clock: Clock) -> None:
+    """The next batch is full and nothing takes it: what has waited for seconds is refused, surely not admitted, and its bytes are free."""
+    queue.put(shared.admit(KNOWN.body(*(spend() for _ in range(50)))))
+    older, newer = RecordingBody(shared), RecordingBody(shared)
+    for body in (older, newer):
+        body.piece(KNOWN.body(spend()))
+    for body in (older, newer):
+        body.whole()
+        clock.now_s += HELD_S_MAX / 2 + 0.1
+    await asyncio.wait_for(older.done, 5)
+    (problem,) = older.results
+    assert isinstance(problem, Overloaded)
+    assert problem.ticket
+    assert (newer.results, queue.pending_requests) == ([], 50)
+    assert shared.body_bytes == newer.size
 
 
 async def test_bodies_that_wait_are_refused_when_the_gate_closes(file: Path, clock: Clock, queue: SubmissionQueue[None]) -> None:
