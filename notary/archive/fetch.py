@@ -67,8 +67,8 @@ def fetch(place: SnapshotStore, segments: Sequence[Segment], archive: Path, rang
 def in_order(segments: Sequence[Segment], reached: Mapping[int, int]) -> list[Segment]:
     """Returns the segments with something new, each behind those that it goes on from; one that goes on from none comes last. Pure.
 
-    A segment has parts of the topic-partitions with new records alone, and two workers may have sealed at once. So neither names nor sums of
-    offsets give an order.
+    A segment has parts of the topic-partitions with new records alone, and two workers may have sealed at once. So neither names nor sums
+    of offsets give an order.
     """
     ends = dict(reached)
     waiting = sorted(segments, key=lambda segment: segment.name)
