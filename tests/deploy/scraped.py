@@ -59,6 +59,7 @@ def scraped(directory: Path, init: Sequence[str] = (), settings: Mapping[str, st
     made.register(bank)  # before the worker starts: it may take seconds to notice a party that is added later
     url, health = (f"127.0.0.1:{port}" for port in free_ports(2))
     with NotaryProcess.start(made.config, "worker-0", url, settings={"HTTP_HEALTH_LISTEN": health, **(settings or {})}) as worker:
+        worker.ends_tls = "LOG_CA_FILE" in (settings or {})
         yield Scraped(worker.url, health, bank)
         assert worker.stop() == 0
 

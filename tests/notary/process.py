@@ -56,6 +56,8 @@ class NotaryProcess:
 
     def __init__(self, process: "subprocess.Popen[str]", stderr: IO[str], name: str, url: str, ready_line: str) -> None:
         """Use `start`."""
+        self.ends_tls = False
+        """True if its log is reached by TLS: aiokafka does not wait until the other side has closed such a connection, too."""
         self.process = process
         self.name = name
         self.url = url
@@ -128,6 +130,8 @@ class NotaryProcess:
     def check_quiet(self, *never: str) -> None:
         """Fail if stderr shows a traceback, a leak, or one of these texts."""
         printed = self.stderr()
+        if self.ends_tls:
+            printed = "".join([line for line in printed.splitlines(keepends=True) if "unclosed resource <TCPTransport" not in line])
         for word in (*COMPLAINTS, *never):
             assert word not in printed, f"{word!r} on stderr:\n{printed[-8000:]}"
 
