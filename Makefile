@@ -9,7 +9,7 @@ PYTEST ?= $(BIN)/python -m pytest
 COMPILE := $(BIN)/python -m piptools compile --quiet --strip-extras --generate-hashes --no-emit-index-url --no-emit-find-links --no-header
 # Tests that a busy neighbour would disturb: fault injection, shared brokers, rivals. They wait half of the time. So they run as two
 # processes, each with brokers of its own, and what computes for minutes runs beside them with a low priority.
-# What installs packages of Debian (`peers`, `image`) or needs long (`nightly`, `rehearsal`) is left to `make nightly`.
+# Tests that install packages of Debian (`peers`, `image`) or take long (`nightly`, `rehearsal`) are left to `make nightly`.
 APART := peers or image or nightly or rehearsal
 ALONE := (kafka or chaos) and not (spark or $(APART))
 COMPUTES := (spark or exhaustive or (go and not kafka)) and not ($(APART))

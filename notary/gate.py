@@ -51,9 +51,9 @@ DECODING_WAIT_S: Final = 0.5
 BACKLOG_S: Final = 0.1
 """A lane whose oldest body has waited for so long is backlogged: a new body's wait is estimated by the bytes ahead of it."""
 HELD_S: Final = 0.05
-"""While the next batch is full, the gate looks so often whether it has closed meanwhile."""
+"""While the worker is busy, the gate looks so often whether it has closed meanwhile."""
 HELD_S_MAX: Final = 5.0
-"""A body that has waited for so long is refused while the next batch is full: where the log has stalled, nothing else ends its wait."""
+"""A body that has waited for so long is refused while the worker is busy: where the log has stalled, nothing else ends its wait."""
 UNPROVEN_PART: Final = 2
 """Bodies on connections without an admitted submission have at most half of all bytes; or the largest body, if that is more."""
 UNPROVEN_ADDRESS_PART: Final = 8
@@ -106,7 +106,7 @@ class Room(Protocol):
 
     @property
     def is_busy(self) -> bool:
-        """True while the next batch is full: more that is decoded would only wait."""
+        """True while what is admitted keeps the worker busy: more that is decoded would only wait."""
         ...
 
     def __contains__(self, submission: Submission) -> bool:
@@ -303,7 +303,7 @@ class Gate:
         self._asked.add(body, self._clock_s())
 
     def resume(self) -> None:
-        """Decode again at once: a batch was taken from the queue."""
+        """Decode again at once: a batch was taken from the queue, or answered."""
         if self._held:
             assert self._next is not None
             self._next.cancel()
