@@ -363,7 +363,8 @@ class Gate:
                 submission = done.value
             except Exception as problem:  # a bug costs one call
                 found = problem
-        self._pace.answered(body.size, self._clock_s())
+        if submission is not None:  # refusing is cheap: a flood of malformed bodies must not look like a fast gate
+            self._pace.answered(body.size, self._clock_s())
         self.forget(body)
         try:
             if submission is not None:

@@ -310,6 +310,18 @@ async def test_a_wait_is_estimated_by_the_bytes_ahead_once_a_lane_is_backlogged(
     assert other.results == []
 
 
+async def test_malformed_bodies_do_not_make_the_gate_look_fast(shared: Gate, clock: Clock) -> None:
+    """The pace, by which waits are estimated, counts admitted submissions alone: else an attacker could hide a backlog."""
+    for content, counts in ((b'{"party": "O=Known", "requests": 7}', False), (KNOWN.body(spend()), True)):
+        for _ in range(3):
+            body = RecordingBody(shared)
+            body.piece(content)
+            body.whole()
+            clock.now_s += 1.0
+            await body.done
+        assert bool(shared._pace._answered or shared._pace.per_s) is counts
+
+
 async def test_bodies_wait_in_their_lanes_while_the_next_batch_is_full(shared: Gate, queue: SubmissionQueue[None]) -> None:
     """Nothing is decoded while the next batch is full: the lanes take turns by party, so the backlog of one delays no other."""
     queue.room_made = shared.resume
