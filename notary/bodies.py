@@ -180,6 +180,11 @@ class Lanes:
         lane = ring.lanes.get(key)
         return now_s - lane.bodies[0].since_s if lane is not None and lane.bodies else 0.0
 
+    def oldest_s(self, party: bytes) -> float | None:
+        """Returns the time since which the oldest body of a registered party waits; None if none does."""
+        lane = self._parties.lanes.get(party)
+        return lane.bodies[0].since_s if lane is not None and lane.bodies else None
+
     def ahead_bytes(self, body: Body, party: bytes) -> int:
         """Returns the bytes that are decoded before a body of that party, if it comes now: all that wait, or less by its lane's turns."""
         ring, key = self._place_of(body, party)

@@ -212,6 +212,11 @@ class Gate:
         """True while a head need not be checked with `closed`."""
         return not self._was_closed and (self._room is None or self._room.is_calm(1, 1))
 
+    def is_backlogged(self, party: str) -> bool:
+        """Returns True if a body of that party has waited to be decoded for longer than a burst lasts."""
+        since_s = self._asked.oldest_s(party.encode())
+        return since_s is not None and self._clock_s() - since_s > BACKLOG_S
+
     def begin(self, body: Body, declared: bytes | None) -> None:
         """A body is about to come. Raises `TooLarge`."""
         if declared is not None and int(declared) > SUBMISSION_BYTES_MAX:

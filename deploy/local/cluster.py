@@ -172,8 +172,8 @@ class Cluster:
         """Return the state of all broker processes, and of the cluster as the running brokers report it."""
         return look(self.state)
 
-    def wait_until_serving(self, timeout_seconds: float = 60.0) -> None:
-        """Wait until the cluster serves with the brokers that run now (`ClusterStatus.serving`).
+    def wait_until_serving(self, timeout_seconds: float = 60.0) -> ClusterStatus:
+        """Wait until the cluster serves with the brokers that run now (`ClusterStatus.serving`); returns the status that shows it.
 
         After a crash this is the case once the session of the dead broker has ended and others lead its partitions. Raises
         CannotRun if a broker dies meanwhile, with the end of its log, and at the deadline, with the reason.
@@ -188,6 +188,7 @@ class Cluster:
                 logs = self.directory / "broker-*" / "server.log"
                 raise CannotRun(f"the cluster in {self.directory} does not serve after {timeout_seconds:g} s: {status.reason}. See {logs}")
             time.sleep(0.05)
+        return status
 
     def __enter__(self) -> Self:
         self._tether = tether.tie(self.directory)

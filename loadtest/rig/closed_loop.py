@@ -29,6 +29,8 @@ from loadtest.rig.machine import costs
 from loadtest.rig.signing import PARTY, Made
 
 WARM_UP_SHARE = 0.2
+WARM_UP_S_MAX = 30.0
+"""The steady part of all loads begins when each connection has had an answer, or after this time: workers prefer clients that they know."""
 ANSWER_S_MAX = 30.0
 """The time after the end of a load by which every answer has arrived, or never will."""
 
@@ -113,6 +115,9 @@ class ClosedLoop:
         self._asked: dict[ClientConnection, tuple[float, Made]] = {}  # in flight, with the time of sending
         self._starved = asyncio.Event()
         self._over = asyncio.Event()
+        self._cold: set[ClientConnection] = set()
+        self.warm = asyncio.Event()
+        """Set when each connection has had an answer that is no rejection, and at the end."""
         self.ends_s = float("inf")
         """The time after which no submission is sent."""
         self.failures = Failures()
@@ -134,6 +139,7 @@ class ClosedLoop:
         # At once: one after another over a long line they would take so long that the service ends the first, on which nothing came.
         opening = [connect(urls[at % len(urls)], lambda: ClientConnection(self)) for at in range(connections)]
         self._open.update(await asyncio.gather(*opening))
+        self._cold = set(self._open)
 
     async def run(self, seconds_max: float | None = None) -> None:
         """Return when all submissions are answered, after an error if it stops there, or after `seconds_max`. Closes the connections."""
@@ -147,6 +153,7 @@ class ClosedLoop:
             self.failures.add(f"{len(self._asked)} connections without an answer at the end")
         finally:
             self._over.set()
+            self.warm.set()
             feeding.cancel()
             for connection in self._open:
                 connection.close()
@@ -164,6 +171,7 @@ class ClosedLoop:
             self._asked[connection] = sent_s, made  # its latency includes the wait
             asyncio.get_running_loop().call_later(after_s, self._send, connection, (sent_s, made))
             return
+        self._warmed(connection)
         self.answered_last_s = now_s
         self.latencies.add((now_s - sent_s) * 1_000)
         self.submissions += 1
@@ -177,11 +185,17 @@ class ClosedLoop:
         if self._over.is_set():
             return
         self._open.discard(connection)
+        self._warmed(connection)
         self._asked.pop(connection, None)
         self._free = [each for each in self._free if each is not connection]
         self._fail(why or "the service closed a connection")
         if not self._open or (not self._asked and self._ended()):
             self._over.set()
+
+    def _warmed(self, connection: ClientConnection) -> None:
+        self._cold.discard(connection)
+        if not self._cold:
+            self.warm.set()
 
     def _fail(self, why: str) -> None:
         self.failures.add(why)
@@ -295,7 +309,16 @@ async def drive_all(loads: Sequence[ClosedLoad]) -> list[LoadResult]:
     # Hundreds of thousands of bodies that live to the end: the garbage collector need not scan them repeatedly.
     gc.collect()
     gc.freeze()
-    return await asyncio.gather(*[each.run() for each in prepared])
+    return await run_all(prepared)
+
+
+async def run_all(loads: "Sequence[PreparedLoad]") -> list[LoadResult]:
+    """Run prepared loads at once; returns their results. The steady part of all begins at the same time."""
+    for load in loads:
+        await load.begin()
+    warm = asyncio.gather(*[load.is_warm() for load in loads])
+    await asyncio.wait([warm], timeout=WARM_UP_S_MAX)
+    return await asyncio.gather(*[load.measure() for load in loads])
 
 
 class PreparedLoad:
@@ -306,17 +329,29 @@ class PreparedLoad:
         made = islice(submissions(load.seed, load.requests, load.inputs, party=load.party), load.submissions_max)
         self._source = GeneratedSubmissions(made)
 
-    async def run(self) -> LoadResult:
-        """Connect, run the load; returns the result."""
-        load = self._load
-        loop = ClosedLoop(self._source, lambda answer, ids: wrong(answer, ids, receipts=load.receipts), retries=load.retries)
+        self._loop = ClosedLoop(self._source, lambda answer, ids: wrong(answer, ids, receipts=load.receipts), retries=load.retries)
+        self._running: asyncio.Task[None] | None = None
+
+    async def begin(self) -> None:
+        """Connect, and start the load."""
+        load, loop = self._load, self._loop
         await loop.connect(load.urls, load.connections, receipts=load.receipts)
-        loop.ends_s = time.perf_counter() + load.seconds
-        running = asyncio.create_task(loop.run(load.seconds + ANSWER_S_MAX))
-        await asyncio.wait([running], timeout=load.seconds * WARM_UP_SHARE)
+        self._running = asyncio.create_task(loop.run(load.seconds + WARM_UP_S_MAX + ANSWER_S_MAX))
+
+    async def is_warm(self) -> None:
+        """Return when the steady part may begin."""
+        assert self._running is not None
+        await asyncio.wait([self._running], timeout=self._load.seconds * WARM_UP_SHARE)
+        await self._loop.warm.wait()
+
+    async def measure(self) -> LoadResult:
+        """Run the steady part; returns its result."""
+        load, loop = self._load, self._loop
+        assert self._running is not None
+        loop.ends_s = time.perf_counter() + load.seconds * (1 - WARM_UP_SHARE)
         steady_from_s, before = time.perf_counter(), _costs(load)
         loop.begin()
-        await running
+        await self._running
         after = _costs(load)
         percentiles = loop.latencies.percentiles()
         return LoadResult(

@@ -20,7 +20,7 @@ from urllib.parse import urlsplit
 import msgspec
 import uvloop
 
-from loadtest.rig.closed_loop import ClosedLoad, LoadResult, PreparedLoad, wrong
+from loadtest.rig.closed_loop import ClosedLoad, LoadResult, PreparedLoad, run_all, wrong
 from loadtest.rig.connections import (
     REFUSED,
     ClientConnection,
@@ -330,7 +330,7 @@ async def drive(offer: Offer) -> Offered:
     load, beside = OpenLoop(offer), [PreparedLoad(each) for each in offer.beside]
     gc.collect()
     gc.freeze()
-    others = asyncio.gather(*[each.run() for each in beside])
+    others = asyncio.create_task(run_all(beside))
     outcome = await load.run()
     outcome.beside = await others
     return outcome

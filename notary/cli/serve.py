@@ -229,7 +229,7 @@ def _server(config: Config, app: App, listen: str, certificates: Certificates | 
         settings=config.http,
         certificates=certificates,
     )
-    server.is_busy = lambda: app.worker is not None and app.worker.gate.is_busy
+    server.is_backlogged = lambda lane: app.worker is not None and app.worker.gate.is_backlogged(lane)
     return server
 
 

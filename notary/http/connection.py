@@ -28,6 +28,8 @@ logger = logging.getLogger("notary.http")
 
 SLICE_BYTES: Final = 4 << 10
 """The parser gets so much at a time, so what it finds behind a call that is being decided is no more."""
+BODY_BYTES_MAX: Final = 64 << 10
+"""It gets so much at a time within a body of a known length, behind which nothing is found."""
 TURN_BYTES_MAX: Final = 64 << 10
 """After so many bytes of answers in one turn of the loop no other call of a connection is taken in it: one read of the socket holds
 thousands of calls, and a transport with TLS says only after the turn that its client does not read."""
@@ -430,13 +432,16 @@ class Connection(asyncio.Protocol):
             if len(data) <= SLICE_BYTES:
                 self._parse(data)
                 return
-            for at in range(0, len(data), SLICE_BYTES):
+            at = 0
+            while at < len(data):
                 if self._last and self._state >= ConnectionState.DECIDING:
                     return
                 if self._behind or self._is_held() or (at and self._host.slice_is_over()):
                     self._keep(data[at:])
                     return
-                self._parse(memoryview(data)[at : at + SLICE_BYTES])
+                size = max(SLICE_BYTES, min(self._parser.body_left, BODY_BYTES_MAX))
+                self._parse(memoryview(data)[at : at + size])
+                at += size
         finally:
             self._working = False
             if (self._behind or self._unread) and self._state <= ConnectionState.ANSWERED and not self._is_held():

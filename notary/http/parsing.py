@@ -81,6 +81,8 @@ class Parser:
         self._parser = httptools.HttpRequestParser(self)
         self.in_head = False
         """True while the latest bytes are a part of a head."""
+        self.body_left = 0
+        """The bytes that are still to come of a body whose head declares its length: no call can begin in them."""
         self._url = b""
         self._headers: Headers = []
         self._arriving: Head | None = None  # the call whose body is being parsed
@@ -153,11 +155,13 @@ class Parser:
         keep_alive = parser.should_keep_alive() and parser.get_http_version() != "1.0"
         call = self._arriving = Head(self._receiver, method, path, query, self._headers, keep_alive=keep_alive)
         self.in_head, self._moved = False, True
+        self.body_left = int(header(self._headers, b"content-length") or 0)  # httptools has checked that it is a number
         self._receiver.called(call)
 
     def on_body(self, data: bytes) -> None:
         """A piece of a body has come."""
         self._moved = True
+        self.body_left -= len(data)
         if self._arriving is not None:
             self._receiver.piece(self._arriving, data)
 
@@ -166,6 +170,7 @@ class Parser:
         if self._offered:
             return
         self._moved = True
+        self.body_left = 0
         call, self._arriving = self._arriving, None
         if call is not None:
             self._receiver.ended(call)

@@ -5,13 +5,12 @@ import contextlib
 import errno
 import logging
 import socket
-import sys
 import time
 from collections import OrderedDict, deque
 from collections.abc import Callable
 from functools import partial
 from operator import attrgetter
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, NamedTuple, TypeAlias
 
 from notary.http.call import Answer, Application
 from notary.http.connection import Connection
@@ -40,11 +39,24 @@ CONNECT_S = 0.0001
 """The time in which the event loop makes a connection of a socket."""
 SLICE_S = 0.0005
 """The time after which another address has its turn."""
+BACKLOGGED_PART: Final = 0.05
+"""The part of the time in which clients of backlogged lanes are read. Most of what they send is refused, at the others' cost."""
+UNREAD_S_MAX: Final = 1.0
+"""Those that have waited for so long are read at any cost: each client learns when to send again."""
+HELD_S: Final = 0.002
+"""So often the server looks whether backlogged lanes have time again, if nothing else is to be read."""
 BUSY_S = 1.0
 """So long a port may be busy: intake processes of a worker that was killed end moments after it, and it may be started again at once."""
 
 
-_Line: TypeAlias = OrderedDict[str, deque[Callable[[], None]]]
+class _Waiting(NamedTuple):
+    """Something that is done for a client when it is its turn."""
+
+    since_s: float
+    do: Callable[[], None]
+
+
+_Line: TypeAlias = OrderedDict[str, deque[_Waiting]]
 
 
 class Server:
@@ -62,8 +74,8 @@ class Server:
         self.application = application
         self.settings = settings or HttpSettings()
         self.seconds = tuple([seconds_of(self.settings, state) for state in ConnectionState])
-        self.is_busy: Callable[[], bool] = lambda: False
-        """Returns True while the application takes in nothing more: each lane of proven clients then has one slice in a turn. It is set."""
+        self.is_backlogged: Callable[[str], bool] = lambda lane: False
+        """Returns True if submissions of this lane wait long for the application: more that are read are refused. It is set."""
         self.paused = False
         self.ends = False
         self._read_until_s: float | None = None  # None: this turn of the loop has read nothing yet
@@ -72,6 +84,11 @@ class Server:
         """The connections that wait for a turn, to be read or to be made, by address, in the order of the addresses' turns."""
         self._proven_line: _Line = OrderedDict()
         """The connections of proven clients that wait to be read, by party; by address if several parties were admitted on one."""
+        self._refusing_s = 0.0
+        """The time left for backlogged lanes. It grows by a part of the time that passes."""
+        self._counted_s = 0.0
+        """The time up to which it has grown."""
+        self._held: asyncio.TimerHandle | None = None
         self.connections: set[Connection] = set()
         self._connections_max = connections_max = self.settings.connections_max
         self._per_address_max = self.settings.connections_per_address_max
@@ -137,8 +154,9 @@ class Server:
                 logger.warning("connections=%d had not ended after %g s", len(self.connections), seconds_max)
                 for connection in list(self.connections):
                     connection.abort()
-        if self._looking is not None:
-            self._looking.cancel()
+        for timer in (self._looking, self._held):
+            if timer is not None:
+                timer.cancel()
         self._socket.close()
 
     def may_read(self, *, lane: str = "") -> bool:
@@ -149,7 +167,7 @@ class Server:
         assert self._read_until_s is not None
         if now_s > self._read_until_s + (PROVEN_TURN_S - READ_TURN_S if lane else 0):
             return False
-        if (self.is_busy() or lane in self._proven_line) if lane else self._line:
+        if (lane in self._proven_line or self.is_backlogged(lane)) if lane else self._line:
             return False
         self._slice_until_s = now_s + SLICE_S
         return True
@@ -175,9 +193,10 @@ class Server:
         self._line_up(self._line, network, do)
 
     def _line_up(self, line: "_Line", lane: str, do: Callable[[], None]) -> None:
-        line.setdefault(lane, deque()).append(do)
+        now_s = time.perf_counter()
+        line.setdefault(lane, deque()).append(_Waiting(now_s, do))
         if self._read_until_s is None:
-            self._begin_turn(time.perf_counter())
+            self._begin_turn(now_s)
 
     def _begin_turn(self, now_s: float) -> None:
         self._read_until_s = now_s + READ_TURN_S
@@ -186,34 +205,54 @@ class Server:
     def _end_turn(self) -> None:
         """Take up what waits, a slice of time for each party or address in turn; at least one thing."""
         self._most = None
+        now_s = time.perf_counter()
+        self._refusing_s = min(self._refusing_s + (now_s - self._counted_s) * BACKLOGGED_PART, SLICE_S)
+        self._counted_s = now_s
+        held = 0
         try:
-            self._take_up(self._proven_line, PROVEN_TURN_S - READ_TURN_S)
+            held = self._take_up(self._proven_line, PROVEN_TURN_S - READ_TURN_S)
             self._take_up(self._line, READ_TURN_S)
         finally:  # a bug in one of them must not keep the others from their turns
             self._read_until_s = None
-            if self._line or self._proven_line:
+            if self._line or len(self._proven_line) > held:
                 self._begin_turn(time.perf_counter())
+            elif held and self._held is None:
+                self._held = asyncio.get_running_loop().call_later(HELD_S, self._look_at_held)
 
-    def _take_up(self, line: "_Line", seconds: float) -> None:
+    def _look_at_held(self) -> None:
+        self._held = None
+        if self._proven_line and self._read_until_s is None:
+            self._begin_turn(time.perf_counter())
+
+    def _take_up(self, line: "_Line", seconds: float) -> int:
+        """Returns the number of backlogged lanes that wait for time of theirs."""
         now_s = time.perf_counter()
         until_s = self._read_until_s = now_s + seconds
-        slices = len(line) if self.is_busy() else sys.maxsize
-        while line and now_s <= until_s and slices:
-            slices -= 1
-            lane, waiting = next(iter(line.items()))
+        lanes, held = deque(line), 0
+        while lanes and now_s <= until_s:
+            lane = lanes.popleft()
+            waiting, from_s = line[lane], now_s
+            is_backlogged = line is self._proven_line and self.is_backlogged(lane)
+            if is_backlogged and self._refusing_s <= 0 and now_s - waiting[0].since_s < UNREAD_S_MAX:
+                held += 1
+                continue
             self._slice_until_s = now_s + SLICE_S
             slice_until_s = min(self._slice_until_s, until_s)
             try:
                 for _ in range(len(waiting)):  # what comes into the line meanwhile has its turn later
-                    waiting.popleft()()
+                    waiting.popleft().do()
                     now_s = time.perf_counter() + (until_s - self._read_until_s)  # later by what was charged
                     if now_s > slice_until_s:
                         break
             finally:
+                if is_backlogged:
+                    self._refusing_s -= now_s - from_s
                 if waiting:
                     line.move_to_end(lane)
+                    lanes.append(lane)
                 else:
                     del line[lane]
+        return held
 
     def pause(self) -> None:
         """Read no more calls."""

@@ -7,6 +7,7 @@ import os
 import resource
 import socket
 import threading
+import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from functools import partial
@@ -98,22 +99,33 @@ async def test_connections_are_made_address_by_address() -> None:
             await asyncio.sleep(0)
 
 
-async def test_each_party_has_one_slice_in_a_turn_while_the_application_is_busy(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nothing more is taken in: a party with many connections has no more of the time to read than one with few. Otherwise all are read."""
-    monkeypatch.setattr(server_module, "SLICE_S", 0.0)
+async def test_a_backlogged_party_has_a_part_of_the_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Most of what its clients send is refused. They are read after others, as far as their part of the time goes, and at last anyway."""
     monkeypatch.setattr(server_module, "PROVEN_TURN_S", 60.0)
-    seen = []
+    monkeypatch.setattr(server_module, "BACKLOGGED_PART", 0.0)
+    monkeypatch.setattr(server_module, "UNREAD_S_MAX", 60.0)
+    taken: list[str] = []
+
+    def take(lane: str) -> None:
+        taken.append(lane)
+        time.sleep(2 * server_module.SLICE_S)
+
     async with served(Scripted()) as server:
-        for busy in (True, False):
-            server.is_busy = partial(bool, busy)
-            taken: list[str] = []
-            for lane in "aaab":
-                server._line_up(server._proven_line, lane, partial(taken.append, lane))
-            await asyncio.sleep(0)
-            seen.append(("".join(taken), server.may_read(lane="c")))
-            while server._proven_line:  # noqa: ASYNC110 - it counts turns
-                await asyncio.sleep(0)
-    assert seen == [("ab", False), ("abaa", True)]
+        server.is_backlogged = "a".__eq__
+        for lane in "aab":
+            server._line_up(server._proven_line, lane, partial(take, lane))
+        await asyncio.sleep(10 * server_module.HELD_S)
+        assert taken == ["b"]
+        assert (server.may_read(lane="a"), server.may_read(lane="b")) == (False, True)
+        server._refusing_s = 1e-9  # time for one
+        while len(taken) < 2:  # noqa: ASYNC110 - it counts turns
+            await asyncio.sleep(server_module.HELD_S)
+        await asyncio.sleep(10 * server_module.HELD_S)
+        assert taken == ["b", "a"]
+        monkeypatch.setattr(server_module, "UNREAD_S_MAX", 0.0)
+        while server._proven_line:  # noqa: ASYNC110 - it counts turns
+            await asyncio.sleep(server_module.HELD_S)
+        assert taken == ["b", "a", "a"]
 
 
 @pytest.mark.usefixtures("no_time")
