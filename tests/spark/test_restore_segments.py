@@ -1,7 +1,6 @@
 """All brokers are destroyed with their disks. The log is restored from the segments that a worker had streamed to S3."""
 
 import shutil
-import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -9,6 +8,7 @@ import pytest
 
 from deploy.local import Cluster
 from notary import cli
+from tests.notary.archive.test_stream import until_sealed
 from tests.notary.http.asking import Asking
 from tests.notary.party import Bank, fresh_state, spend
 from tests.notary.process import NotaryDirectory, NotaryProcess
@@ -18,15 +18,6 @@ from tests.notary.snapshots.test_place_s3 import s3 as s3_server
 pytestmark = [pytest.mark.spark, pytest.mark.kafka, pytest.mark.timeout(600)]
 s3 = s3_server
 URL = f"s3://{BUCKET}/segments"
-WAIT_S_MAX = 120.0
-
-
-def until_sealed(asking: Asking) -> None:
-    """Wait until the worker has given an order after now, and all of it is sealed."""
-    now_s = ends_s = time.monotonic()
-    while asking.metric("notary_archive_behind_seconds") > time.monotonic() - now_s:
-        assert time.monotonic() < ends_s + WAIT_S_MAX
-        time.sleep(0.1)
 
 
 @pytest.mark.usefixtures("s3")
