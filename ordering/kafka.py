@@ -32,7 +32,7 @@ from ordering.leadership import Leadership
 from ordering.log import ORDERING, Bounds, BrokerSeen, Record
 from ordering.settings import LogSettings
 from ordering.stream import check_partitions, describe
-from ordering.topics import MESSAGE_BYTES_MAX, inspect, topic_names
+from ordering.topics import EITHER, LOG, MESSAGE_BYTES_MAX, inspect, topic_names
 
 BATCH_BYTES_MAX: Final = 1024 * 1024
 FETCH_PARTITION_BYTES_MAX: Final = 4 * 1024 * 1024
@@ -100,15 +100,16 @@ class KafkaLog:
         client_id: str = "notary",
         security: KafkaSecurity | None = None,
         timeouts: KafkaTimeouts | None = None,
+        mirror: bool = False,
     ) -> "KafkaLog":
-        """Connect to existing topics and check them; `bootstrap` is `host:port,host:port`.
+        """Connect to existing topics and check them; `bootstrap` is `host:port,host:port`. `mirror`: they may be a mirror's.
 
         Raises `ConfigurationError` when they are missing or wrong, `NotReady` when the brokers cannot be reached: call again.
         """
         timeouts = timeouts or KafkaTimeouts()
         names = topic_names(topic_prefix)
         async with admin(bootstrap, client_id, security, timeouts.open_ms) as client:
-            facts, problems = await inspect(client, topic_prefix, timeouts.topics_ms)
+            facts, problems = await inspect(client, topic_prefix, timeouts.topics_ms, times=EITHER if mirror else LOG)
         if problems:
             raise ConfigurationError(" ".join(problems))
         ordering, payload = (facts.topics[name] for name in names)
