@@ -355,8 +355,9 @@ def _wrong_times(topic: str, found: str | None, wanted: str) -> str:
     sentence = _sentence(topic, _TIMES, found, wanted, wanted)
     if found == COPIED_TIME:
         return (
-            f"Topic {topic} has {_TIMES}={found}, wanted {wanted}: it is a mirror's, and no worker may use it before `notary failover --to"
-            f" THESE-BROKERS` (docs/runbook.md, 'Failover to a mirror'). If it is no mirror: {sentence.partition(': ')[2]}"
+            f"Topic {topic} has {_TIMES}={found}, wanted {wanted}: it is a mirror, and no worker may use it before `notary failover --to"
+            " BROKERS` (docs/runbook.md, 'Failover to a mirror'); or a restore that is not done: run that again. If it is neither:"
+            f" {sentence.partition(': ')[2]}"
         )
     return (
         f"{sentence} Make topics that have no records yet: the times of those here are not the source's."

@@ -111,8 +111,8 @@ class _Failover(salvage.Salvage):
         async with owner.opened(self._config, self.name, mirror=True) as opened:
             if (came := await _coming(opened)) and (came := await _coming(opened)):  # what was on its way comes once
                 raise ConfigurationError(
-                    f"the mirror still grows: {came} within {QUIET_S:g} s. Stop the workers of the old side, wait until MirrorMaker has copied"
-                    " everything, or its source is gone, stop it, and run the same again"
+                    f"the mirror still grows: {came} within {QUIET_S:g} s. Stop the workers of the old side, wait until MirrorMaker has"
+                    " copied everything, or its source is gone, stop it, and run the same again"
                 )
             yield opened
 

@@ -169,7 +169,7 @@ def test_topics_are_as_workers_insist(rendered: Rendered, overlay: str) -> None:
     """The topics have exactly the settings that `ordering.topics` checks."""
     found = of_kind(rendered[overlay], "KafkaTopic")
     replicas = {"one-zone": 1, "three-zones": 3}[overlay]
-    wanted = topics._FIXED | topics._APPEND_TIME | {name: str(least) for name, least in topics._AT_LEAST.items()}
+    wanted = topics._FIXED | {topics._TIMES: topics.APPEND_TIME} | {name: str(least) for name, least in topics._AT_LEAST.items()}
     wanted["min.insync.replicas"] = str(topics._insync_wanted(replicas))
     assert set(found) == set(topics.topic_names("notary"))
     for topic in found.values():
