@@ -13,6 +13,7 @@ A mirror is the log with its end cut off, so this is a salvage, and its table of
 import argparse
 import asyncio
 import json
+import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime
@@ -23,6 +24,7 @@ from notary.config import Config, load
 from notary.salvage.choice import Choice
 from notary.salvage.reach import Reach, facts_of_reach, lines_of_reach, reach_of
 from ordering.errors import ConfigurationError
+from ordering.kafka import KafkaLog
 from ordering.records import SALVAGE_FORMAT
 from ordering.stream import describe
 from ordering.topics import create_topics, use_append_times, uses_append_times
@@ -30,6 +32,8 @@ from ordering.topics import create_topics, use_append_times, uses_append_times
 WORK: Final = "failover"
 QUIET_S: Final = 3.0
 """The time for which nothing may come into the mirror. While the source grows, MirrorMaker copies several times a second."""
+OPEN_S_MAX: Final = 120.0
+"""The brokers abort a transaction of a MirrorMaker that was killed after one minute, and look for such ones every 10 s."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -92,7 +96,12 @@ async def _coming(log: owner.OwnedLog) -> str:
     return next((f"{count} records came into {describe(stream)}" for stream, count in counts.items() if count), "")
 
 
-class _Failover(salvage.Salvage):
+async def _open(log: owner.OwnedLog) -> list[int]:
+    assert isinstance(log.log, KafkaLog)
+    return await log.log.open_transactions()
+
+
+class _Failover(salvage.SalvageCommand):
     """One run of the command; its configuration has the mirror's brokers."""
 
     name = "failover"
@@ -109,12 +118,26 @@ class _Failover(salvage.Salvage):
                 " were failed over already, and workers can start there, or --to names the source"
             )
         async with owner.opened(self._config, self.name, mirror=True) as opened:
+            await self._until_closed(opened)
             if (came := await _coming(opened)) and (came := await _coming(opened)):  # what was on its way comes once
                 raise ConfigurationError(
                     f"the mirror still grows: {came} within {QUIET_S:g} s. Stop the workers of the old side, wait until MirrorMaker has"
                     " copied everything, or its source is gone, stop it, and run the same again"
                 )
             yield opened
+
+    async def _until_closed(self, log: owner.OwnedLog) -> None:
+        """Wait until MirrorMaker's transactions have ended. The marker of one that ends later would look like a lost record to Spark."""
+        deadline_s = time.monotonic() + OPEN_S_MAX
+        if await _open(log):
+            self._say("MirrorMaker was killed in a transaction; waiting until the brokers end it, for about a minute")
+        while streams := await _open(log):
+            if time.monotonic() > deadline_s:
+                raise ConfigurationError(
+                    f"a transaction is open in {describe(streams[0])} for more than {OPEN_S_MAX:g} s: a MirrorMaker still runs. Stop it,"
+                    " and run the same again"
+                )
+            await asyncio.sleep(1)
 
     async def _salvage(self, job: salvage.SalvageJob) -> int:
         """Refuse a mirror that is no beginning of its source: records in its middle are missing, or its topics were not empty."""

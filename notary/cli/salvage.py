@@ -80,10 +80,10 @@ def add_arguments(parser: argparse.ArgumentParser, work: str = WORK) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Salvage. Returns 0 when it is done, or nothing is missing; 1 when the sources are refused or the answer was no."""
-    return asyncio.run(Salvage(load(arguments.config), arguments).run())
+    return asyncio.run(SalvageCommand(load(arguments.config), arguments).run())
 
 
-class Salvage:
+class SalvageCommand:
     """One run of the command. `notary failover` is a salvage of the log in a mirror."""
 
     name = "salvage"
