@@ -15,8 +15,11 @@ if TYPE_CHECKING:
     from notary.config import Config
 
 
-async def open_log(config: "Config") -> Log:
-    """The log that the configuration names. Raises `NotReady` while it is away, `ConfigurationError` or `Fatal` if it is not fit."""
+async def open_log(config: "Config", *, mirror: bool = False) -> Log:
+    """The log that the configuration names; with `mirror` also one that was not failed over.
+
+    Raises `NotReady` while it is away, `ConfigurationError` or `Fatal` if it is not fit.
+    """
     if config.log.kind == "embedded":
         check_writable(config.path(config.log.directory), "the log", "`[log] directory` (NOTARY_LOG_DIRECTORY)")
         return EmbeddedLog.open(config.path(config.log.directory), clock_ms)
@@ -26,6 +29,7 @@ async def open_log(config: "Config") -> Log:
         client_id=f"notary-{config.worker.name}",
         security=config.kafka_security,
         timeouts=KafkaTimeouts(append_ms=config.log.append_timeout_ms),
+        mirror=mirror,
     )
 
 

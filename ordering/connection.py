@@ -3,13 +3,13 @@
 aiokafka 0.14 speaks the Metadata request up to version 5: with the cluster's id, without topic ids. `TopicsRequest` below is version 12: it
 has topic ids, which distinguish a topic that was deleted and created again from the first one. It never creates a topic.
 Writers and readers use it too (`leadership.py`). `FeaturesRequest` is version 3 of ApiVersions, which aiokafka speaks up to version 2: it
-has the cluster's finalized features.
+has the cluster's finalized features. `AlterTopicsRequest` is IncrementalAlterConfigs: aiokafka's AlterConfigs resets all other settings.
 """
 
 import asyncio
 import os
 import uuid
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from io import BytesIO
 from typing import Any, ClassVar, Final
@@ -21,7 +21,7 @@ from aiokafka.errors import KafkaError, for_code
 from aiokafka.helpers import create_ssl_context
 from aiokafka.protocol.abstract import AbstractType
 from aiokafka.protocol.api import Request, RequestStruct, Response, ResponseHeader_v0
-from aiokafka.protocol.types import Boolean, CompactArray, CompactString, Int16, Int32, Schema, TaggedFields
+from aiokafka.protocol.types import Array, Boolean, CompactArray, CompactString, Int8, Int16, Int32, Schema, String, TaggedFields
 
 from ordering.errors import ConfigurationError, NotReady
 from ordering.settings import LogSettings
@@ -282,3 +282,48 @@ class FeaturesRequest(Request[_FeaturesRequest3]):  # type: ignore[misc]
     def build(self, request_struct_class: type[_FeaturesRequest3]) -> _FeaturesRequest3:
         """Returns the request struct for the wire, with the client's name and version."""
         return request_struct_class("kafka-notary", "1", {})
+
+
+class _AlterTopicsResponse0(Response):  # type: ignore[misc]
+    API_KEY = 44
+    API_VERSION = 0
+    SCHEMA = Schema(
+        ("throttle_time_ms", Int32),
+        (
+            "responses",
+            Array(("error_code", Int16), ("error_message", String("utf-8")), ("resource_type", Int8), ("resource_name", String("utf-8"))),
+        ),
+    )
+
+
+class _AlterTopicsRequest0(RequestStruct):  # type: ignore[misc]
+    API_KEY = 44
+    API_VERSION = 0
+    RESPONSE_TYPE = _AlterTopicsResponse0
+    SCHEMA = Schema(
+        (
+            "resources",
+            Array(
+                ("resource_type", Int8),
+                ("resource_name", String("utf-8")),
+                ("configs", Array(("name", String("utf-8")), ("operation", Int8), ("value", String("utf-8")))),
+            ),
+        ),
+        ("validate_only", Boolean),
+    )
+
+
+class AlterTopicsRequest(Request[_AlterTopicsRequest0]):  # type: ignore[misc]
+    """IncrementalAlterConfigs, version 0 (Kafka 2.3 and newer): sets these settings of topics, and leaves all others."""
+
+    API_KEY: ClassVar[int] = 44
+
+    def __init__(self, settings: Mapping[str, Mapping[str, str]]) -> None:
+        """`settings` has the values by topic and setting."""
+        self._settings = settings
+
+    def build(self, request_struct_class: type[_AlterTopicsRequest0]) -> _AlterTopicsRequest0:
+        """Returns the request struct for the wire."""
+        topic, to_set = 2, 0
+        changes = [(topic, name, [(key, to_set, value) for key, value in values.items()]) for name, values in self._settings.items()]
+        return request_struct_class(changes, False)

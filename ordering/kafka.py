@@ -32,7 +32,7 @@ from ordering.leadership import Leadership
 from ordering.log import ORDERING, Bounds, BrokerSeen, Record
 from ordering.settings import LogSettings
 from ordering.stream import check_partitions, describe
-from ordering.topics import MESSAGE_BYTES_MAX, inspect, topic_names
+from ordering.topics import EITHER, LOG, MESSAGE_BYTES_MAX, inspect, topic_names
 
 BATCH_BYTES_MAX: Final = 1024 * 1024
 FETCH_PARTITION_BYTES_MAX: Final = 4 * 1024 * 1024
@@ -100,15 +100,16 @@ class KafkaLog:
         client_id: str = "notary",
         security: KafkaSecurity | None = None,
         timeouts: KafkaTimeouts | None = None,
+        mirror: bool = False,
     ) -> "KafkaLog":
-        """Connect to existing topics and check them; `bootstrap` is `host:port,host:port`.
+        """Connect to existing topics and check them; `bootstrap` is `host:port,host:port`. `mirror`: they may be a mirror's.
 
         Raises `ConfigurationError` when they are missing or wrong, `NotReady` when the brokers cannot be reached: call again.
         """
         timeouts = timeouts or KafkaTimeouts()
         names = topic_names(topic_prefix)
         async with admin(bootstrap, client_id, security, timeouts.open_ms) as client:
-            facts, problems = await inspect(client, topic_prefix, timeouts.topics_ms)
+            facts, problems = await inspect(client, topic_prefix, timeouts.topics_ms, times=EITHER if mirror else LOG)
         if problems:
             raise ConfigurationError(" ".join(problems))
         ordering, payload = (facts.topics[name] for name in names)
@@ -222,6 +223,22 @@ class KafkaLog:
                 raise
         return {stream: Bounds(firsts[partition], ends[partition]) for stream, partition in asked.items()}
 
+    async def open_transactions(self) -> list[int]:
+        """Returns the topic-partitions in which a transaction is open, in order. Raises `NotReady`.
+
+        The notary makes no transactions. MirrorMaker does, and one that was killed leaves its last one open until the brokers abort it.
+        """
+        ends = {stream: bounds.offset_end for stream, bounds in (await self.bounds()).items()}
+        consumer = self._consumer(self._timeouts.bounds_ms, isolation_level="read_committed")
+        try:
+            await consumer.start()
+            committed = await consumer.end_offsets([self._partitions[stream] for stream in ends])
+        except (KafkaError, TimeoutError) as problem:
+            raise NotReady(f"Kafka does not return the offsets up to which transactions have ended: {error_text(problem)}") from problem
+        finally:
+            await consumer.stop()
+        return sorted(stream for stream, end in ends.items() if committed[self._partitions[stream]] < end)
+
     def leaders(self) -> Mapping[int, str | None]:
         """Returns the payload partitions that have a leader, each with its leader's rack; at most a few seconds old.
 
@@ -274,7 +291,7 @@ class KafkaLog:
         if watcher is not None:
             await stop_consumer(watcher, self._timeouts.close_ms / 1000)
 
-    def _consumer(self, request_timeout_ms: int) -> AIOKafkaConsumer:
+    def _consumer(self, request_timeout_ms: int, *, isolation_level: str = "read_uncommitted") -> AIOKafkaConsumer:
         consumer = AIOKafkaConsumer(
             **self._settings,
             group_id=None,
@@ -288,6 +305,7 @@ class KafkaLog:
             max_partition_fetch_bytes=FETCH_PARTITION_BYTES_MAX,
             max_poll_records=POLL_RECORDS_MAX,
             request_timeout_ms=request_timeout_ms,
+            isolation_level=isolation_level,
         )
         Leadership(consumer._client, self._timeouts.connect_ms)
         return consumer

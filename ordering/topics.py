@@ -11,6 +11,10 @@ other settings loses or deletes records sooner or later, so no worker starts on 
 Kafka acknowledges from memory: a broker writes to its disk later. A record that all in-sync replicas acknowledged is lost when all of them
 lose power at once, with every disk intact. `flush.messages=1` on the ordering topic (`flush_ordering`) has each replica write before it
 acknowledges.
+
+A mirror's topics are in another cluster, and MirrorMaker 2 copies the records of the log into them. They keep the times that the records
+carry (`CreateTime`), since log time, decisions and roots depend on the source's append times. No worker starts on them until `notary
+failover` has made a log of them and called `use_append_times`.
 """
 
 import asyncio
@@ -31,7 +35,7 @@ from aiokafka.errors import (
 )
 from aiokafka.structs import TopicPartition
 
-from ordering.connection import ClusterFacts, KafkaSecurity, admin, describe_cluster, error_text, finalized_features
+from ordering.connection import AlterTopicsRequest, ClusterFacts, KafkaSecurity, admin, describe_cluster, error_text, finalized_features
 from ordering.errors import ConfigurationError, NotReady
 from ordering.log import check_payload_partitions
 
@@ -51,8 +55,16 @@ _FIXED: Final = {
     "compression.type": "producer",
 }
 _AT_LEAST: Final = {"max.message.bytes": MESSAGE_BYTES_MAX}
-_APPEND_TIME: Final = {"message.timestamp.type": "LogAppendTime"}
-
+_TIMES: Final = "message.timestamp.type"
+APPEND_TIME: Final = "LogAppendTime"
+COPIED_TIME: Final = "CreateTime"
+LOG: Final = frozenset({APPEND_TIME})
+"""The time types of a log's ordering topic."""
+_MIRROR: Final = frozenset({COPIED_TIME})
+EITHER: Final = LOG | _MIRROR
+"""The time types that `inspect` accepts of a mirror that may have been failed over."""
+_ANY_TIME: Final = {"message.timestamp.after.max.ms": str((1 << 63) - 1)}
+"""A mirror accepts a record whose time is ahead of its brokers' clocks: without it one wrong clock of the source stops the mirror."""
 _FLUSH: Final = {"flush.messages": "1"}
 _FEATURES_LEAST: Final = {"metadata.version": (26, "4.1"), "eligible.leader.replicas.version": (1, "1")}
 """Per feature of the cluster: its minimum level, and that level as `kafka-features.sh` writes it.
@@ -90,11 +102,13 @@ async def create_topics(
     security: KafkaSecurity | None = None,
     *,
     flush_ordering: bool = False,
+    mirror: bool = False,
     timeout_ms: int = 30_000,
 ) -> CreatedTopics:
     """Create both topics, or check them if they exist; `replication` defaults to 3, or the number of brokers if there are fewer.
 
     `flush_ordering`: the replicas write each record of the ordering topic to their disks before they acknowledge it.
+    `mirror`: they are the target of a mirror, which no worker uses before a failover.
 
     Raises `ConfigurationError` when they cannot be created, or exist with wrong settings, and `Fatal` when they exist with another number
     of payload partitions. Raises `NotReady` when the brokers are unreachable.
@@ -108,7 +122,14 @@ async def create_topics(
             # The broker asked may not have learnt of the topics yet, but the controller that creates them has. So a dry run comes first.
             for rehearsal in (True, False):
                 existed = await _create(
-                    client, names, payload_partitions, replicas, timeout_ms, rehearsal=rehearsal, flush_ordering=flush_ordering
+                    client,
+                    names,
+                    payload_partitions,
+                    replicas,
+                    timeout_ms,
+                    rehearsal=rehearsal,
+                    flush_ordering=flush_ordering,
+                    times={_TIMES: COPIED_TIME} | _ANY_TIME if mirror else {_TIMES: APPEND_TIME},
                 )
                 if existed:
                     break
@@ -118,7 +139,7 @@ async def create_topics(
                 f"topic {existed[0]} exists and {missing} does not: half a log. If it held records, restore {missing}; "
                 f"if it was never used, delete {existed[0]} and create both again"
             )
-        facts, problems = await inspect(client, prefix, wait_ms=timeout_ms)
+        facts, problems = await inspect(client, prefix, wait_ms=timeout_ms, times=_MIRROR if mirror else LOG)
         if problems:
             raise ConfigurationError(" ".join(problems))
         facts = await _extended(client, names, payload_partitions, facts)
@@ -192,8 +213,38 @@ async def find_problems(bootstrap: str, prefix: str, security: KafkaSecurity | N
     return problems
 
 
-async def inspect(client: AIOKafkaAdminClient, prefix: str, wait_ms: int) -> tuple[ClusterFacts, list[str]]:
+async def use_append_times(bootstrap: str, prefix: str, security: KafkaSecurity | None = None, *, timeout_ms: int = 30_000) -> None:
+    """Make a log of a mirror's topics: from now on the brokers' append times count. Older records keep their times.
+
+    Raises `ConfigurationError` when this user may not do that, `NotReady` when the brokers are unreachable.
+    """
+    names = topic_names(prefix)
+    async with admin(bootstrap, "notary-topics", security, timeout_ms) as client:
+        answer = await client._send_request(AlterTopicsRequest({name: {_TIMES: APPEND_TIME} for name in names}))
+        for code, text, _, name in answer.responses:
+            if code:
+                raise ConfigurationError(
+                    f"topic {name} cannot be set to {_TIMES}={APPEND_TIME}: {text or error_text(for_code(code)())}; give this user the ACL"
+                    " operation AlterConfigs on it, or run kafka-configs.sh as one who has it"
+                )
+        # The broker that is asked may not have learnt of it yet.
+        _, problems = await inspect(client, prefix, timeout_ms)
+        while problems:
+            await asyncio.sleep(ASK_AGAIN_S)
+            _, problems = await inspect(client, prefix, timeout_ms)
+
+
+async def uses_append_times(bootstrap: str, prefix: str, security: KafkaSecurity | None = None, *, timeout_ms: int = 30_000) -> bool:
+    """Returns False for the topics of a mirror that was not failed over. Raises what `find_problems` does."""
+    names = topic_names(prefix)
+    async with admin(bootstrap, "notary-topics", security, timeout_ms) as client:
+        return (await _settings(client, names))[names[0]].get(_TIMES) == APPEND_TIME
+
+
+async def inspect(client: AIOKafkaAdminClient, prefix: str, wait_ms: int, times: frozenset[str] = LOG) -> tuple[ClusterFacts, list[str]]:
     """Describe the topics of a prefix and their problems: a sentence each, with the value found, the value wanted and the remedy.
+
+    `times` are the time types of the ordering topic that are no problem.
 
     A new topic may be unknown to some brokers, or have no leader yet: while one is missing, ask again (perhaps another broker), for
     `wait_ms` at most. Raises `NotReady`, `KafkaError`.
@@ -204,7 +255,7 @@ async def inspect(client: AIOKafkaAdminClient, prefix: str, wait_ms: int) -> tup
         try:
             facts = await describe_cluster(client, list(topic_names(prefix)))
             if len(facts.topics) == 2 or loop.time() >= deadline:
-                return facts, await _problems(client, prefix, facts)
+                return facts, await _problems(client, prefix, facts, times)
         except NotReady:
             if loop.time() >= deadline:
                 raise
@@ -231,9 +282,10 @@ async def _create(
     *,
     rehearsal: bool,
     flush_ordering: bool,
+    times: Mapping[str, str],
 ) -> tuple[str, ...]:
     """Create both topics, or with `rehearsal` only validate the request; returns the names of those that existed already."""
-    settings = _FIXED | _APPEND_TIME | {setting: str(least) for setting, least in _AT_LEAST.items()}
+    settings = _FIXED | dict(times) | {setting: str(least) for setting, least in _AT_LEAST.items()}
     settings["min.insync.replicas"] = str(_insync_wanted(replication))
     counts = dict(zip(names, (1, payload_partitions), strict=True))
     # Both in one request. A crash or an error between the two leaves one topic without the other, which is reported and not repaired.
@@ -255,7 +307,7 @@ async def _create(
     return tuple(name for name in names if name in existed)
 
 
-async def _problems(client: AIOKafkaAdminClient, prefix: str, facts: ClusterFacts) -> list[str]:
+async def _problems(client: AIOKafkaAdminClient, prefix: str, facts: ClusterFacts, times: frozenset[str]) -> list[str]:
     names = topic_names(prefix)
     if missing := [name for name in names if name not in facts.topics]:
         return [
@@ -271,11 +323,10 @@ async def _problems(client: AIOKafkaAdminClient, prefix: str, facts: ClusterFact
             f"Topic {ordering} has {count} partitions, wanted 1: its order is the global order; create both topics under a new prefix."
         )
     for name in names:
-        wanted = {setting: (value, value) for setting, value in _FIXED.items()}
-        if name == ordering:
-            wanted |= {setting: (value, value) for setting, value in _APPEND_TIME.items()}
+        if name == ordering and (now := found[name].get(_TIMES)) not in times:
+            problems.append(_wrong_times(name, now, sorted(times)[0]))
         least = _AT_LEAST | {"min.insync.replicas": _insync_wanted(min(facts.topics[name].replicas))}
-        for setting, (value, _) in wanted.items():
+        for setting, value in _FIXED.items():
             if (now := found[name].get(setting)) != value:
                 problems.append(_sentence(name, setting, now, value, value))
         for setting, number in least.items():
@@ -300,8 +351,23 @@ def _sentence(topic: str, setting: str, found: str | None, wanted: str, value: s
     return f"Topic {topic} has {setting}={found}, wanted {wanted}: kafka-configs.sh --alter --topic {topic} --add-config {setting}={value}."
 
 
+def _wrong_times(topic: str, found: str | None, wanted: str) -> str:
+    sentence = _sentence(topic, _TIMES, found, wanted, wanted)
+    if found == COPIED_TIME:
+        return (
+            f"Topic {topic} has {_TIMES}={found}, wanted {wanted}: it is a mirror, and no worker may use it before `notary failover --to"
+            " BROKERS` (docs/runbook.md, 'Failover to a mirror'); or a restore that is not done: run that again. If it is neither:"
+            f" {sentence.partition(': ')[2]}"
+        )
+    return (
+        f"{sentence} Make topics that have no records yet: the times of those here are not the source's."
+        if wanted == COPIED_TIME
+        else sentence
+    )
+
+
 async def _settings(client: AIOKafkaAdminClient, names: tuple[str, ...]) -> dict[str, dict[str, str | None]]:
-    wanted = dict.fromkeys([*_FIXED, *_AT_LEAST, *_APPEND_TIME, *_FLUSH, "min.insync.replicas"])
+    wanted = dict.fromkeys([*_FIXED, *_AT_LEAST, _TIMES, *_FLUSH, "min.insync.replicas"])
     answers = await client.describe_configs([ConfigResource(ConfigResourceType.TOPIC, name, wanted) for name in names])
     found: dict[str, dict[str, str | None]] = {}
     for code, text, _, name, entries in answers[0].resources:

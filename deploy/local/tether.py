@@ -1,13 +1,15 @@
-"""Ends the brokers of a `with Cluster…` block whose process died without leaving the block (SIGKILL, a time limit).
+"""Ends the brokers of a `with Cluster…` block, or MirrorMaker, whose process died without leaving the block (SIGKILL, a time limit).
 
 The block's process has the writing end of a pipe to a watcher process. The system closes the pipe however that process
-ends. Then the watcher takes down the cluster that is still in the folder.
+ends. Then the watcher takes down the cluster that is still in the folder, or ends the process.
 """
 
 import os
 import subprocess
 import sys
 from pathlib import Path
+
+from deploy.local.process import BrokerProcess
 
 # Source text, not a module: as a module of this package it would import all of it at once, and take 40 MB instead of 10.
 _WATCH = """
@@ -17,13 +19,28 @@ from deploy.local import Cluster
 if Cluster.exists(sys.argv[1]):
     Cluster.open(sys.argv[1]).down()
 """
+_WATCH_PROCESS = """
+import signal, sys
+sys.stdin.buffer.read()
+from deploy.local.process import BrokerProcess
+BrokerProcess(int(sys.argv[1]), sys.argv[2]).send(signal.SIGKILL)
+"""
 
 
 def tie(directory: Path) -> "subprocess.Popen[bytes]":
     """Start the watcher of the cluster in `directory`. It takes down that cluster and ends once its `stdin` is closed."""
+    return _watch(_WATCH, str(directory))
+
+
+def tie_process(process: BrokerProcess) -> "subprocess.Popen[bytes]":
+    """Start the watcher of one process. It ends that process, and itself, once its `stdin` is closed."""
+    return _watch(_WATCH_PROCESS, str(process.pid), process.born)
+
+
+def _watch(source: str, *arguments: str) -> "subprocess.Popen[bytes]":
     search_path = os.pathsep.join(filter(None, [str(Path(__file__).parents[2]), os.environ.get("PYTHONPATH")]))
     return subprocess.Popen(
-        [sys.executable, "-P", "-c", _WATCH, str(directory)],
+        [sys.executable, "-P", "-c", source, *arguments],
         env=os.environ | {"PYTHONPATH": search_path},
         stdin=subprocess.PIPE,
         stdout=subprocess.DEVNULL,
@@ -33,7 +50,7 @@ def tie(directory: Path) -> "subprocess.Popen[bytes]":
 
 
 def release(watcher: "subprocess.Popen[bytes]") -> None:
-    """End the watcher after the cluster was taken down: it finds none. Waits for its end."""
+    """End the watcher after the cluster was taken down, or the process has ended: it finds none. Waits for its end."""
     assert watcher.stdin is not None
     watcher.stdin.close()
     watcher.wait()

@@ -28,7 +28,7 @@ schemas are those of the projects themselves:
 """
 
 from deploy.manifests.dashboard import DASHBOARD, PANELS, dashboard
-from deploy.manifests.render import KUBERNETES, OVERLAYS, Manifest, name_of, render
+from deploy.manifests.render import KUBERNETES, MIRROR, OVERLAYS, Manifest, name_of, render
 from deploy.manifests.rules import check_rules, rules_of
 from deploy.manifests.schemas import Schemas
 from deploy.manifests.tools import Kubernetes, Tools, build_kubernetes, fetch
@@ -36,6 +36,7 @@ from deploy.manifests.tools import Kubernetes, Tools, build_kubernetes, fetch
 __all__ = [
     "DASHBOARD",
     "KUBERNETES",
+    "MIRROR",
     "OVERLAYS",
     "PANELS",
     "Kubernetes",

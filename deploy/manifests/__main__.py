@@ -10,7 +10,7 @@ import yaml
 
 from deploy.local.errors import CannotRun
 from deploy.manifests.dashboard import DASHBOARD, dashboard
-from deploy.manifests.render import KUBERNETES, OVERLAYS, render
+from deploy.manifests.render import KUBERNETES, MIRROR, OVERLAYS, render
 from deploy.manifests.rules import check_rules, rules_of
 from deploy.manifests.schemas import KUBERNETES_VERSIONS, Schemas
 from deploy.manifests.tools import Tools, fetch
@@ -24,7 +24,7 @@ def main(arguments: list[str] | None = None) -> int:
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     commands.add_parser("fetch", help="fetch and build the tools, once")
     commands.add_parser("check", help="render all overlays and compare every object with the schema of its kind")
-    commands.add_parser("render", help="print an overlay's objects").add_argument("overlay", choices=OVERLAYS)
+    commands.add_parser("render", help="print an overlay's objects").add_argument("overlay", choices=(*OVERLAYS, MIRROR))
     commands.add_parser("dashboard", help="write the dashboard's JSON from its table")
     chosen = parser.parse_args(arguments)
     try:
@@ -45,7 +45,7 @@ def main(arguments: list[str] | None = None) -> int:
 def _check(tools: Tools) -> int:
     schemas = Schemas(tools.crds)
     wrong = 0
-    for overlay in OVERLAYS:
+    for overlay in (*OVERLAYS, MIRROR):
         manifests = render(tools, KUBERNETES / overlay)
         problems = [problem for manifest in manifests for problem in schemas.problems(manifest)]
         problems += check_rules(tools, rules_of(manifests))

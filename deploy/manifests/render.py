@@ -12,6 +12,9 @@ Manifest: TypeAlias = dict[str, Any]
 
 KUBERNETES: Final = Path(__file__).parents[1] / "kubernetes"
 OVERLAYS: Final = ("one-zone", "three-zones")
+"""The overlays of a notary that serves."""
+MIRROR: Final = "mirror"
+"""The overlay of a site with a mirror alone."""
 
 
 class _Loader(yaml.CSafeLoader):  # type: ignore[misc]  # PyYAML ships no types

@@ -24,7 +24,7 @@ from deploy.local.java import find_java
 from ordering.durable import locked_file
 
 STRIMZI_JAVA_MIN: Final = 21
-_STRIMZI_TYPES: Final = ("kafka.Kafka", "nodepool.KafkaNodePool", "topic.KafkaTopic", "user.KafkaUser")
+_STRIMZI_TYPES: Final = ("kafka.Kafka", "nodepool.KafkaNodePool", "topic.KafkaTopic", "user.KafkaUser", "mirrormaker2.KafkaMirrorMaker2")
 
 
 @dataclass(frozen=True)
@@ -116,7 +116,7 @@ def _kustomize(home: Path) -> Path:
 
 def _definitions(home: Path) -> Path:
     versions = [STRIMZI.version, *(module.version.lstrip("v") for module in DEFINING)]
-    folder = home / f"definitions-{'-'.join(versions)}"
+    folder = home / f"definitions-{'-'.join(versions)}-{len(_STRIMZI_TYPES)}"
     if not folder.exists():
         _report("collecting the definitions of custom resources")
         with tempfile.TemporaryDirectory(dir=home) as making:

@@ -32,6 +32,7 @@ COMMANDS = {
     "archive": "put the segments of a log that workers stream into an archive",
     "demo": "see it work: a whole notary in a temporary folder, with a double spend and a crash",
     "export": "write the decisions and consumed states of an index as Parquet",
+    "failover": "make the notary's log of its mirror in another cluster",
     "init": "make a notary's keys, configuration and log",
     "key": "show the notary's keys, prepare the next one, or have it take the place of the present one",
     "log": "show a log's records: who signed them, which took effect, and why others did not",

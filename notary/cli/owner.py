@@ -153,10 +153,13 @@ class OwnedLog:
 
 
 @asynccontextmanager
-async def opened(config: Config, command: str) -> AsyncIterator[OwnedLog]:
-    """Open a configuration's log for the length of a block. Raises `NotReady`, and `ConfigurationError`, also for another notary's log."""
+async def opened(config: Config, command: str, *, mirror: bool = False) -> AsyncIterator[OwnedLog]:
+    """Open a configuration's log for the length of a block, with `mirror` also one that was not failed over.
+
+    Raises `NotReady`, and `ConfigurationError`, also for another notary's log.
+    """
     try:
-        log = await open_log(config)
+        log = await open_log(config, mirror=mirror)
     except ConfigurationError as problem:
         if config.log.kind == "embedded" and "open elsewhere" in str(problem):
             raise ConfigurationError(f"{problem}. An embedded log is open in its worker: stop that, run this, start it again") from None

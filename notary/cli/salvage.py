@@ -17,7 +17,7 @@ import asyncio
 import json
 import sys
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractAsyncContextManager, contextmanager
 from hashlib import sha256
 from pathlib import Path
 from typing import Any, Final
@@ -49,8 +49,8 @@ WORK: Final = "salvage"
 KEY_FILES: Final = "key-{}.pem"
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the flags of `notary salvage`."""
+def add_arguments(parser: argparse.ArgumentParser, work: str = WORK) -> None:
+    """Add the flags of `notary salvage`, or of a command that is built on it, with its own folder."""
     parser.add_argument(
         "--index",
         action="append",
@@ -73,22 +73,28 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--work",
         type=Path,
         metavar="DIR",
-        help=f"the folder for an index of the log and for the new key (default: {WORK} beside notary.toml)",
+        help=f"the folder for an index of the log and for the new key (default: {work} beside notary.toml)",
     )
     owner.add_arguments(parser)
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Salvage. Returns 0 when it is done, or nothing is missing; 1 when the sources are refused or the answer was no."""
-    return asyncio.run(_Salvage(load(arguments.config), arguments).run())
+    return asyncio.run(SalvageCommand(load(arguments.config), arguments).run())
 
 
-class _Salvage:
-    """One run of the command."""
+class SalvageCommand:
+    """One run of the command. `notary failover` is a salvage of the log in a mirror."""
+
+    name = "salvage"
+    work = WORK
+    activate_first = (
+        "`notary activate {}`, after `notary retire` of the workers that do not come back (docs/runbook.md, Salvaging what the log lost)"
+    )
 
     def __init__(self, config: Config, arguments: argparse.Namespace) -> None:
         self._config, self._arguments = config, arguments
-        self._work: Path = arguments.work or config.path(WORK)
+        self._work: Path = arguments.work or config.path(self.work)
         self._progress = ExportProgress()
         self._sealed = 0
         self._key_files = config.path(config.key_file), config.path(config.key_history_file)
@@ -96,9 +102,10 @@ class _Salvage:
         """The size and root that an attempt's `done` names, written before it."""
 
     async def run(self) -> int:
+        """Read the log, choose, ask, append. Returns the exit code."""
         make_directory(self._work)
-        with alone_in(self._work, f"another process salvages with the folder {self._work}: wait for it"):
-            async with owner.opened(self._config, "salvage") as log:
+        with alone_in(self._work, f"another process works in the folder {self._work}: wait for it"):
+            async with self._opened() as log:
                 identity = f"{log.log.identity} {log.log_id.hex()}"
                 with keeping(self._work / "index", log.genesis.notary_name, identity) as kept:
                     state = kept.state()
@@ -109,7 +116,25 @@ class _Salvage:
                         )
                     await log.replay(state, kept.apply, kept.stored_tree)
                     with self._sources(log) as sources:
-                        return await self._salvage(_Job(log, kept, *sources))
+                        return await self._salvage(SalvageJob(log, kept, *sources))
+
+    def _opened(self) -> AbstractAsyncContextManager[owner.OwnedLog]:
+        return owner.opened(self._config, self.name)
+
+    def _facts(self, job: "SalvageJob", choice: Choice) -> dict[str, Any]:
+        """Returns the plan for programs."""
+        return {**facts_of(choice), "seals": job.log.joiner.hole is not None}
+
+    def _lines(self, job: "SalvageJob", choice: Choice) -> Iterator[str]:
+        """Yields the plan for people."""
+        return lines_of(choice, job.indexes, job.receipts, job.log.joiner.hole)
+
+    def _is_needed(self, job: "SalvageJob", choice: Choice) -> bool:
+        """Returns False if the log is as it should be."""
+        return bool(choice.items) or job.log.joiner.hole is not None or job.log.state.sealed or self._own_key(job) is not None
+
+    async def _before_workers(self) -> None:
+        """Do what must be done before workers get the key."""
 
     @contextmanager
     def _sources(self, log: owner.OwnedLog) -> Iterator[tuple[list[StoredIndex], list[Receipt]]]:
@@ -118,22 +143,21 @@ class _Salvage:
         with open_indexes(self._arguments.index, log.log_id, self._progress) as indexes:
             yield indexes, receipts
 
-    async def _salvage(self, job: "_Job") -> int:
+    async def _salvage(self, job: "SalvageJob") -> int:
         if self._is_done(job):
-            return self._place_key(job, None, None)
+            return await self._place_key(job, None, None)
         try:
             choice = self._chosen(job)
-            facts = {**facts_of(choice), "seals": job.log.joiner.hole is not None}
-            for line in () if self._arguments.json else lines_of(choice, job.indexes, job.receipts, job.log.joiner.hole):
+            facts = self._facts(job, choice)
+            for line in () if self._arguments.json else self._lines(job, choice):
                 print(line)
-            if not choice.items and job.log.joiner.hole is None and not job.log.state.sealed and self._own_key(job) is None:
+            if not self._is_needed(job, choice):
                 return self._end({**facts, "done": False}, "nothing is missing: the log has all that these sources have")
             if self._arguments.plan:
                 return self._end({**facts, "done": False}, "this was the plan: nothing was appended")
             if SALVAGE_FORMAT not in job.log.state.formats:
                 raise ConfigurationError(
-                    f"records of format version {SALVAGE_FORMAT} do not count in this log yet: `notary activate {SALVAGE_FORMAT}`, after"
-                    " `notary retire` of the workers that do not come back (docs/runbook.md, Salvaging what the log lost)"
+                    f"records of format version {SALVAGE_FORMAT} do not count in this log yet: {self.activate_first.format(SALVAGE_FORMAT)}"
                 )
             signer = owner.load_owner_key(self._config, self._arguments.owner_key, job.log.genesis)
             keys.present_history(*self._key_files, self._config.origin)  # at the end this key endorses the new one
@@ -141,9 +165,9 @@ class _Salvage:
                 return self._end({**facts, "done": False}, "nothing was appended", EXIT_NO)
             for attempt in range(ATTEMPTS_MAX):
                 if attempt:
-                    self._say("another record came between: the salvage starts over, with another key")
+                    self._say(f"another record came between: the {self.name} starts over, with another key")
                 if (done := await self._attempt(job, signer)) is not None:
-                    return self._place_key(job, *done)
+                    return await self._place_key(job, *done)
         except ChoiceRefused as refusal:
             self._progress.end()
             if self._arguments.json:
@@ -157,13 +181,13 @@ class _Salvage:
             f"{ATTEMPTS_MAX} attempts were disturbed by other records of the owner: stop other commands, and run the same again"
         )
 
-    def _chosen(self, job: "_Job") -> Choice:
+    def _chosen(self, job: "SalvageJob") -> Choice:
         try:
             return choose(job.kept, job.indexes, job.receipts)
         finally:
             self._progress.end()
 
-    def _is_done(self, job: "_Job") -> bool:
+    def _is_done(self, job: "SalvageJob") -> bool:
         """Returns true if an earlier run's `done` took effect, and its key is not in place yet."""
         if self._own_key(job) is None or not self._goal_file.exists():
             return False
@@ -176,14 +200,14 @@ class _Salvage:
             and (tree.over(0, int(size)).hex() if int(size) else root) == root
         )
 
-    def _own_key(self, job: "_Job") -> Path | None:
+    def _own_key(self, job: "SalvageJob") -> Path | None:
         """Returns the file of the key in force, if an attempt of this command made it: no worker has it yet."""
         for file in sorted(self._work.glob(KEY_FILES.format("*"))):
             if keys.load(file).public_key().public_bytes_raw() == job.log.state.key:
                 return file
         return None
 
-    async def _attempt(self, job: "_Job", signer: SigningKey) -> tuple[Choice, int] | None:
+    async def _attempt(self, job: "SalvageJob", signer: SigningKey) -> tuple[Choice, int] | None:
         """Append seals, the key, `begin`, the items and `done`. Returns the choice and the offset of `done`; None if one took no effect."""
         log = job.log
         while log.joiner.hole is not None:
@@ -218,7 +242,7 @@ class _Salvage:
         self._check(job, choice)
         return choice, outcome.offset
 
-    def _check(self, job: "_Job", choice: Choice) -> None:
+    def _check(self, job: "SalvageJob", choice: Choice) -> None:
         """Compare the index of the log, which has read everything back, with the choice. Raises `OutcomeUnknown`."""
         tree = job.kept.tree
         states = [(state, item) for item in choice.items if isinstance(item, Decided) for state in item.inputs]
@@ -231,7 +255,8 @@ class _Salvage:
                 f" {choice.end} with {choice.root.hex()}, or other consumed states. Start no worker, and keep {self._work}"
             )
 
-    def _place_key(self, job: "_Job", choice: Choice | None, offset: int | None) -> int:
+    async def _place_key(self, job: "SalvageJob", choice: Choice | None, offset: int | None) -> int:
+        await self._before_workers()
         files, made = self._key_files, self._own_key(job)
         assert made is not None
         with keys.alone_with(files[0]):
@@ -267,7 +292,7 @@ class _Salvage:
 
     def _say(self, text: str) -> None:
         self._progress.end()
-        print(f"notary salvage: {text}", file=sys.stderr)
+        print(f"notary {self.name}: {text}", file=sys.stderr)
 
     def _end(self, facts: dict[str, Any], text: str, code: int = EXIT_DONE) -> int:
         if self._arguments.json:
@@ -277,7 +302,7 @@ class _Salvage:
         return code
 
 
-class _Job(msgspec.Struct, frozen=True):
+class SalvageJob(msgspec.Struct, frozen=True):
     """The open log and the sources."""
 
     log: owner.OwnedLog

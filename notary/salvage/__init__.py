@@ -12,6 +12,8 @@ The choice is pure, so it can be made again after the log was sealed, and is the
 | `forest` | compares trees by their nodes | yes |
 | `past` | checks that a notary can have made these decisions, in this order | yes |
 | `choice` | chooses an item for each position | yes |
+| `reach` | finds how far a mirror reaches, for `notary failover` | yes |
+| `report` | puts the plan into words | yes |
 | `receipts` | reads and verifies receipts and requests that parties kept | no |
 | `indexes` | reads indexes and snapshots | no |
 | `kept` | makes an index of the kept log | no |

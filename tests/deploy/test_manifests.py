@@ -13,7 +13,8 @@ from typing import Any
 
 import pytest
 
-from deploy.manifests import KUBERNETES, OVERLAYS, Manifest, Schemas, Tools, __main__, name_of, render
+from deploy.local.mirror import mirror_properties
+from deploy.manifests import KUBERNETES, MIRROR, OVERLAYS, Manifest, Schemas, Tools, __main__, name_of, render
 from deploy.manifests.render import documents
 from notary.config import Config, load
 from ordering import topics
@@ -71,6 +72,23 @@ def test_every_kind_that_is_wanted_is_there(rendered: Rendered, overlay: str) ->
         "Kafka", "KafkaNodePool", "KafkaTopic", "KafkaUser", "StatefulSet", "Service", "PodDisruptionBudget", "NetworkPolicy", "CronJob",
         "Certificate", "Ingress", "PodMonitor", "PrometheusRule", "ConfigMap", "Namespace",
     }  # fmt: skip
+
+
+def test_a_mirror_has_makers_and_no_workers(tools: Tools, schemas: Schemas) -> None:
+    """The mirror's site fits the schemas. It runs MirrorMaker with the settings of `mirror.properties`, and nothing that needs a log."""
+    manifests = render(tools, KUBERNETES / MIRROR)
+    (source,) = documents((KUBERNETES / MIRROR / "source.yaml").read_text())
+    assert [problem for manifest in [*manifests, source] for problem in schemas.problems(manifest)] == []
+    assert of_kind(manifests, "KafkaTopic") == {}
+    assert of_kind(manifests, "StatefulSet")["worker"]["spec"]["replicas"] == 0
+    assert all(each["spec"]["suspend"] for each in of_kind(manifests, "CronJob").values())
+    maker = of_kind(manifests, "KafkaMirrorMaker2")["mirror"]["spec"]
+    (copied,) = maker["mirrors"]
+    lines = mirror_properties("source:1", "target:1", "notary", replicas=3, tasks=4).splitlines()
+    wanted = dict(line.split(" = ") for line in lines if line and not line.startswith("#"))
+    found = {f"target.{key}": value for key, value in maker["target"]["config"].items()} | copied["sourceConnector"]["config"]
+    assert {key: str(value) for key, value in found.items()}.items() <= wanted.items()
+    assert copied["topicsPattern"] == wanted["source->target.topics"].replace(r"\\", "\\").replace(", ", ",")
 
 
 def _put(path: str, value: Any) -> Callable[[Manifest], None]:
@@ -151,7 +169,7 @@ def test_topics_are_as_workers_insist(rendered: Rendered, overlay: str) -> None:
     """The topics have exactly the settings that `ordering.topics` checks."""
     found = of_kind(rendered[overlay], "KafkaTopic")
     replicas = {"one-zone": 1, "three-zones": 3}[overlay]
-    wanted = topics._FIXED | topics._APPEND_TIME | {name: str(least) for name, least in topics._AT_LEAST.items()}
+    wanted = topics._FIXED | {topics._TIMES: topics.APPEND_TIME} | {name: str(least) for name, least in topics._AT_LEAST.items()}
     wanted["min.insync.replicas"] = str(topics._insync_wanted(replicas))
     assert set(found) == set(topics.topic_names("notary"))
     for topic in found.values():

@@ -1,0 +1,189 @@
+"""`notary failover`: makes the notary's log of the topics that MirrorMaker has filled in another cluster (R11, docs/salvage.md).
+
+A mirror is the log with its end cut off, so this is a salvage, and its table of crashes holds here too. Three things are different:
+
+- Nothing may come into the mirror any more: what comes after the command has read it would be lost without a message.
+- The salvage is made even if nothing is missing: its `key` record begins the new side. Records of old workers count nowhere after it.
+- At the end the brokers' append times count (`use_append_times`). No worker starts before that. A crash just before it leaves a salvage
+  that is done; the next run goes on there.
+
+`--prepare` makes the topics, before MirrorMaker starts.
+"""
+
+import argparse
+import asyncio
+import json
+import time
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from datetime import UTC, datetime
+from typing import Any, Final
+
+from notary.cli import EXIT_DONE, owner, salvage
+from notary.config import Config, load
+from notary.salvage.choice import Choice
+from notary.salvage.reach import Reach, facts_of_reach, lines_of_reach, reach_of
+from ordering.errors import ConfigurationError
+from ordering.kafka import KafkaLog
+from ordering.records import SALVAGE_FORMAT
+from ordering.stream import describe
+from ordering.topics import create_topics, use_append_times, uses_append_times
+
+WORK: Final = "failover"
+QUIET_S: Final = 3.0
+"""The time for which nothing may come into the mirror. While the source grows, MirrorMaker copies several times a second."""
+OPEN_S_MAX: Final = 120.0
+"""The brokers abort a transaction of a MirrorMaker that was killed after one minute, and look for such ones every 10 s."""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the flags of `notary failover`: those of `notary salvage`, and its own."""
+    parser.add_argument("--to", required=True, metavar="BROKERS", help="the brokers with the mirror, HOST:PORT,HOST:PORT")
+    parser.add_argument(
+        "--prepare",
+        action="store_true",
+        help="make the topics there that MirrorMaker is to fill, with the settings of a mirror; the log itself must be up",
+    )
+    parser.add_argument("--flush-messages", action="store_true", help="with --prepare: like `notary init --flush-messages`")
+    salvage.add_arguments(parser, WORK)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Fail over, or prepare it. Returns 0 when it is done; 1 when the sources are refused or the answer was no."""
+    source, target = load(arguments.config), load(arguments.config, {"log.bootstrap": arguments.to})
+    if not source.log.bootstrap:
+        raise ConfigurationError(f"{arguments.config} names no brokers, and only a log in Kafka has a mirror")
+    if arguments.prepare:
+        return asyncio.run(_prepare(source, target, arguments))
+    return asyncio.run(_Failover(target, arguments).run())
+
+
+async def _prepare(source: Config, target: Config, arguments: argparse.Namespace) -> int:
+    async with owner.opened(source, "failover") as log:
+        await log.replay()
+        partitions, formats = log.state.payload_partitions, log.state.formats
+    made = await create_topics(
+        target.log.bootstrap,
+        target.log.topic_prefix,
+        partitions,
+        security=target.kafka_security,
+        flush_ordering=arguments.flush_messages,
+        mirror=True,
+    )
+    active = SALVAGE_FORMAT in formats
+    if arguments.json:
+        print(json.dumps({"created": made.created, "existed": made.existed, "warnings": made.warnings, "format_active": active}))
+        return EXIT_DONE
+    for name in made.created:
+        print(f"created        topic {name}")
+    for name in made.existed:
+        print(f"existed        topic {name}, with the settings of a mirror")
+    for warning in made.warnings:
+        print(f"warning        {warning}")
+    if not active:
+        print(f"warning        format version {SALVAGE_FORMAT} is not active, and no failover is possible without it:")
+        print(f"               `notary activate {SALVAGE_FORMAT}`")
+    print("next           start MirrorMaker (docs/runbook.md, Failover to a mirror)")
+    return EXIT_DONE
+
+
+async def _coming(log: owner.OwnedLog) -> str:
+    """Returns a topic-partition into which records come, with their number; empty if none come for `QUIET_S`."""
+    before = await log.log.bounds()
+    await asyncio.sleep(QUIET_S)
+    after = await log.log.bounds()
+    counts = {stream: after[stream].offset_end - bounds.offset_end for stream, bounds in before.items() if stream in after}
+    return next((f"{count} records came into {describe(stream)}" for stream, count in counts.items() if count), "")
+
+
+async def _open(log: owner.OwnedLog) -> list[int]:
+    assert isinstance(log.log, KafkaLog)
+    return await log.log.open_transactions()
+
+
+class _Failover(salvage.SalvageCommand):
+    """One run of the command; its configuration has the mirror's brokers."""
+
+    name = "failover"
+    work = WORK
+    activate_first = "`notary activate {}` belongs before it, while the source serves (docs/runbook.md, Failover to a mirror)"
+
+    @asynccontextmanager
+    async def _opened(self) -> AsyncIterator[owner.OwnedLog]:
+        log = self._config.log
+        is_log = await uses_append_times(log.bootstrap, log.topic_prefix, self._config.kafka_security)
+        if is_log and not any(self._work.glob(salvage.KEY_FILES.format("*"))):
+            raise ConfigurationError(
+                f"the topics of {log.topic_prefix} at {log.bootstrap} are no mirror's: they have the brokers' append times. Either they"
+                " were failed over already, and workers can start there, or --to names the source"
+            )
+        async with owner.opened(self._config, self.name, mirror=True) as opened:
+            await self._until_closed(opened)
+            if (came := await _coming(opened)) and (came := await _coming(opened)):  # what was on its way comes once
+                raise ConfigurationError(
+                    f"the mirror still grows: {came} within {QUIET_S:g} s. Stop the workers of the old side, wait until MirrorMaker has"
+                    " copied everything, or its source is gone, stop it, and run the same again"
+                )
+            yield opened
+
+    async def _until_closed(self, log: owner.OwnedLog) -> None:
+        """Wait until MirrorMaker's transactions have ended. The marker of one that ends later would look like a lost record to Spark."""
+        deadline_s = time.monotonic() + OPEN_S_MAX
+        if await _open(log):
+            self._say("MirrorMaker was killed in a transaction; waiting until the brokers end it, for about a minute")
+        while streams := await _open(log):
+            if time.monotonic() > deadline_s:
+                raise ConfigurationError(
+                    f"a transaction is open in {describe(streams[0])} for more than {OPEN_S_MAX:g} s: a MirrorMaker still runs. Stop it,"
+                    " and run the same again"
+                )
+            await asyncio.sleep(1)
+
+    async def _salvage(self, job: salvage.SalvageJob) -> int:
+        """Refuse a mirror that is no beginning of its source: records in its middle are missing, or its topics were not empty."""
+        suspicions = job.log.joiner.suspicions
+        if suspicions.open:
+            names = ", ".join(sorted(map(repr, suspicions.open)))
+            agreed = max([effect.offset for effect in job.log.joiner.history.snapshot() if effect.seen <= suspicions.agreed], default=None)
+            whole = "no record is" if agreed is None else f"the ordering records up to {agreed} are"
+            raise ConfigurationError(
+                f"the mirror is no beginning of the log: {names} knew another history of it than these records make, and {whole} known to"
+                " be as they were. Records in its middle are missing, or were there before MirrorMaker. Fail over to another mirror, or"
+                " restore an archive (docs/runbook.md, 'Failover to a mirror')"
+            )
+        return await super()._salvage(job)
+
+    def _reach(self, job: salvage.SalvageJob) -> Reach:
+        return reach_of(job.log.joiner.snapshot(), job.log.state, job.kept.tree.size)
+
+    def _facts(self, job: salvage.SalvageJob, choice: Choice) -> dict[str, Any]:
+        return {**super()._facts(job, choice), "mirror": {"brokers": self._config.log.bootstrap, **facts_of_reach(self._reach(job))}}
+
+    def _lines(self, job: salvage.SalvageJob, choice: Choice) -> Iterator[str]:
+        yield f"the mirror     {self._config.log.bootstrap}, topics of {self._config.log.topic_prefix}"
+        reach = self._reach(job)
+        log_time = datetime.fromtimestamp(reach.log_time_ms / 1000, UTC).isoformat(sep=" ", timespec="milliseconds")
+        yield from lines_of_reach(reach, log_time)
+        yield from super()._lines(job, choice)
+        size = job.kept.tree.size
+        if size:
+            yield f"answers        for positions up to {size - 1:,} stand, with their receipts"
+        if choice.items:
+            yield "               for those that are put back too"
+        yield f"               All others from position {size:,} on that the old side gave are forgotten here. Their transactions"
+        yield "               may be sent again and may be decided otherwise, their states may be spent again. Only --index and"
+        yield "               --receipts can name them: give every index of an old worker, and ask all parties for their receipts, first"
+        yield "old side       Each answer that an old worker gives from now on contradicts this side. This command cannot stop it: stop all"
+        yield "               old workers, or cut them off from clients, first. They cannot write here any more"
+
+    def _is_needed(self, job: salvage.SalvageJob, choice: Choice) -> bool:
+        return True
+
+    async def _before_workers(self) -> None:
+        await use_append_times(self._config.log.bootstrap, self._config.log.topic_prefix, self._config.kafka_security)
+
+    async def _place_key(self, job: salvage.SalvageJob, choice: Choice | None, offset: int | None) -> int:
+        code = await super()._place_key(job, choice, offset)
+        if not self._arguments.json:
+            print(f'               with [log] bootstrap = "{self._config.log.bootstrap}". Never start MirrorMaker in this direction again')
+        return code

@@ -1,0 +1,99 @@
+"""The reach of a mirror: the part of the log that it has, and the records behind that part, which cannot be decided (R10, R11). Pure.
+
+A mirror copies each topic-partition by itself, so each is a beginning of its source, as long as it happens to be. The log reaches to the
+first entry whose content is missing. Records behind that entry show what the source had decided: entries, sizes of checkpoints, and views.
+"""
+
+from collections.abc import Iterator
+from typing import Any, Final
+
+import msgspec
+
+from joiner.control import LogState
+from joiner.snapshot import JoinerSnapshot
+from ordering.records import Checkpoint, Entry, Fence, Key, Register
+from ordering.signatures import record_is_signed
+
+BATCHES_SHOWN: Final = 5
+
+
+class WaitingBatch(msgspec.Struct, frozen=True):
+    """An entry at or behind the end of the reach. It decides nothing here."""
+
+    offset: int
+    incarnation: int
+    sequence: int
+    partition: int
+    first: int
+    """Its first position, if no request of a waiting batch was decided before."""
+    requests: int
+    missing: bool
+    """True if its content has not come; false if it came, and waits behind one that has not."""
+
+    @property
+    def end(self) -> int:
+        """The position after its last one."""
+        return self.first + self.requests
+
+
+class Reach(msgspec.Struct, frozen=True):
+    """The reach, as a reader of both topics finds it."""
+
+    decisions: int
+    offset_end: int
+    """The offset of the first ordering record that is not applied."""
+    log_time_ms: int
+    seen: int
+    """The records that took effect."""
+    waiting: tuple[WaitingBatch, ...]
+    decided_at_source: int
+    """The largest size of the tree that a checkpoint behind the reach shows; 0 if there is none."""
+    seen_at_source: int
+    """The most records in effect that a view behind the reach shows; 0 if there is none."""
+
+
+def reach_of(snapshot: JoinerSnapshot, log: LogState, decisions: int) -> Reach:
+    """Returns the reach, from the state of a joiner that has read both topics to their ends."""
+    came = {(partition, *batch[:2]) for partition, batches in snapshot.buffer for batch in batches}
+    key, waiting, size, seen = log.key, list[WaitingBatch](), 0, 0
+    for queued in snapshot.queue:
+        record, value = queued.record, queued.source.value or b""
+        if isinstance(record, Key) and record_is_signed(value, log.log_id, log.owner_key):
+            key = record.public_key
+        if not isinstance(record, Entry | Register | Fence | Checkpoint) or not record_is_signed(value, log.log_id, key):
+            continue
+        seen = max(seen, record.view.seen)
+        if isinstance(record, Checkpoint):
+            size = max(size, record.tree_size)
+        if isinstance(record, Entry):
+            name = record.incarnation, record.sequence
+            missing = not waiting or (record.partition, *name) not in came  # the first one is the hole
+            first = waiting[-1].end if waiting else decisions
+            waiting.append(WaitingBatch(queued.source.offset, *name, record.partition, first, len(record.transaction_ids), missing))
+    in_effect = snapshot.effects[-1].seen if snapshot.effects else 0
+    return Reach(decisions, snapshot.offset_head, snapshot.log_time_ms, in_effect, tuple(waiting), size, seen)
+
+
+def facts_of_reach(reach: Reach) -> dict[str, Any]:
+    """Returns the reach for programs."""
+    missing = [[each.first, each.end - 1] for each in reach.waiting]
+    return {**msgspec.structs.asdict(reach), "waiting": [msgspec.structs.asdict(each) for each in reach.waiting], "missing": missing}
+
+
+def lines_of_reach(reach: Reach, log_time: str) -> Iterator[str]:
+    """Yields the reach for people, a line each; `log_time` is the reach's, in their words."""
+    yield f"the mirror has {reach.decisions:,} decisions, up to ordering record {reach.offset_end - 1}; log time there is {log_time}"
+    if not reach.waiting:
+        yield "               it ends with a complete batch: nothing in it shows that the source had more"
+        return
+    for each in reach.waiting[:BATCHES_SHOWN]:
+        where = "its content is missing" if each.missing else "its content is here, behind one that is missing"
+        yield f"missing        positions {each.first:,} to at most {each.end - 1:,}: batch ({each.incarnation}, {each.sequence}), {where}"
+        yield f"               (ordering record {each.offset}, payload partition {each.partition})"
+    if (more := len(reach.waiting) - BATCHES_SHOWN) > 0:
+        yield f"               and {more:,} more batches, up to position {reach.waiting[-1].end - 1:,} at most"
+    if reach.decided_at_source > reach.decisions:
+        last = reach.decided_at_source - 1
+        yield f"               a checkpoint shows that the source had decided positions {reach.decisions:,} to {last:,}"
+    elif reach.seen_at_source > reach.seen:
+        yield f"               the source had gone on: a view shows {reach.seen_at_source:,} records in effect, and here are {reach.seen:,}"

@@ -1,0 +1,356 @@
+"""Tests a mirror in another cluster, the failover to it, and the way back: MirrorMaker 2, brokers and workers as real processes."""
+
+import asyncio
+import json
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import pytest
+from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
+
+from deploy.local import Cluster
+from deploy.local.mirror import Mirror
+from notary import cli
+from notary.cli import failover
+from notary.index.view import viewing
+from ordering.errors import NotReady
+from ordering.records import Checkpoint, Entry, batch_key, decode
+from ordering.topics import create_topics
+from tests.asking.load import until
+from tests.asking.party import spend, state
+from tests.checkers.history import Decided
+from tests.checkers.indexes import Rows
+from tests.kafka.workers import Notary, Worker
+
+pytestmark = pytest.mark.kafka
+
+PARTITIONS = 4
+LARGE = 3_000_000
+"""More than a producer sends, or MirrorMaker copies, with settings of their own."""
+Copied: TypeAlias = dict[TopicPartition, list[tuple[int, bytes | None, bytes | None, tuple[tuple[str, bytes], ...]]]]
+"""The records of each topic-partition: time, key, value, headers."""
+Owner: TypeAlias = Callable[..., Awaitable[Any]]
+
+
+@pytest.fixture
+def clusters(tmp_path: Path) -> Iterator[list[Cluster]]:
+    """Two clusters of one broker each."""
+    with Cluster.create(tmp_path / "source", brokers=1) as source, Cluster.create(tmp_path / "target", brokers=1) as target:
+        yield [source, target]
+
+
+@pytest.fixture
+async def mirrored(clusters: list[Cluster], kafka_prefix: str, tmp_path: Path) -> AsyncIterator[Notary]:
+    """A notary on the first cluster."""
+    made = await asyncio.to_thread(Notary, tmp_path / "notary", clusters[0].bootstrap, kafka_prefix, partitions=PARTITIONS)
+    try:
+        yield made
+    finally:
+        await made.end()
+
+
+@pytest.fixture
+def owner(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Owner:
+    """Runs commands of the owner, which wait for a shorter time until nothing comes into a mirror."""
+    monkeypatch.setattr(failover, "QUIET_S", 1.0)
+
+    async def run(*arguments: object, fails: bool = False) -> Any:
+        """Run a command of the owner; returns its JSON, or its message if it `fails`."""
+        capsys.readouterr()
+        given = [*map(str, arguments), "--config", str(tmp_path / "notary" / "notary.toml"), "--json"]
+        code = await asyncio.to_thread(cli.main, given)
+        printed = capsys.readouterr()
+        assert code == (2 if fails else 0), printed.out + printed.err
+        return printed.err if fails else json.loads(printed.out)
+
+    return run
+
+
+async def _read(bootstrap: str, prefix: str, isolation: str = "read_uncommitted") -> Copied:
+    """Returns all records of both topics, without transaction markers."""
+    partitions = [TopicPartition(f"{prefix}.ordering", 0), *[TopicPartition(f"{prefix}.payload", each) for each in range(PARTITIONS)]]
+    found: Copied = {partition: [] for partition in partitions}
+    consumer = AIOKafkaConsumer(bootstrap_servers=bootstrap, auto_offset_reset="earliest", isolation_level=isolation)
+    await consumer.start()
+    try:
+        consumer.assign(partitions)
+        ends = await consumer.end_offsets(partitions)
+        while [each for each in partitions if await consumer.position(each) < ends[each]]:
+            for partition, records in (await consumer.getmany(timeout_ms=100)).items():
+                found[partition] += [(each.timestamp, each.key, each.value, tuple(each.headers)) for each in records]
+    finally:
+        await consumer.stop()
+    return found
+
+
+async def _append(bootstrap: str, records: Copied) -> None:
+    """Append these records, as a MirrorMaker would that is late."""
+    producer = AIOKafkaProducer(bootstrap_servers=bootstrap, acks="all", max_request_size=2 * LARGE)
+    await producer.start()
+    try:
+        for partition, some in records.items():
+            for timestamp, key, value, headers in some:
+                await producer.send_and_wait(partition.topic, value, key, partition.partition, timestamp, list(headers))
+    finally:
+        await producer.stop()
+
+
+@asynccontextmanager
+async def _load(notary: Notary, worker: Worker, decided: list[Decided]) -> AsyncIterator[None]:
+    """Have requests decided one after the other inside the block; those answered are added to `decided`, which is by position."""
+    stop = False
+
+    async def ask() -> None:
+        while not stop:
+            decided.append(await _decide(notary, worker, len(decided)))
+            assert decided[-1]["position"] == len(decided) - 1
+            await asyncio.sleep(0.01)
+
+    asking = asyncio.create_task(ask())
+    try:
+        yield
+    finally:
+        stop = True
+        await asking
+
+
+async def _decide(notary: Notary, worker: Worker, number: int, content: str = "") -> Decided:
+    request = spend(state(f"coin {number}"), content=content or str(number))
+    return (await notary.client.decide([worker.url], notary.party.submission(request)))[0]
+
+
+async def _found(notary: Notary, worker: Worker, transaction_id: object) -> int:
+    return (await notary.http.get(worker.url, f"/v1/transactions/{transaction_id}")).status
+
+
+async def _rows_of_stopped(notary: Notary, worker: Worker) -> Rows:
+    await worker.stop()
+    return await notary.rows(worker)
+
+
+async def _unreachable(*arguments: object) -> None:
+    """Stands for a command that is killed before this step."""
+    raise NotReady("killed here")
+
+
+def _use(notary: Notary, before: str, after: str) -> None:
+    """Change brokers or topics in the configuration, as an operator does after a failover."""
+    file = notary.directory / "notary.toml"
+    text = file.read_text()
+    assert before in text
+    file.write_text(text.replace(before, after))
+
+
+def _beginning(before: Rows, size: int) -> Rows:
+    """Returns the rows of an index that the first positions have."""
+    positions = [(key, id_) for key, id_ in before["positions"] if int.from_bytes(key) < size]
+    ids = {id_ for _, id_ in positions}
+    return {"positions": positions, "decisions": [(id_, row) for id_, row in before["decisions"] if id_ in ids]}
+
+
+def _check_kept(before: Rows, after: Rows, size: int) -> None:
+    """Check that the first decisions are the same, byte by byte."""
+    for family, rows in _beginning(before, size).items():
+        assert len(rows) == size
+        assert dict(rows).items() <= dict(after[family]).items(), family
+
+
+async def test_a_failover_and_the_way_back(
+    clusters: list[Cluster], mirrored: Notary, owner: Owner, kafka_prefix: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A failover keeps all that the mirror has and names the rest; late records of the old side count nowhere; then the way back."""
+    (source, target), notary = clusters, mirrored
+    ordering = TopicPartition(f"{kafka_prefix}.ordering", 0)
+    old_index = notary.directory / "index-old" / "old"
+    decided: list[Decided] = []
+    await owner("activate", 2)
+    assert (await owner("failover", "--to", target.bootstrap, "--prepare"))["format_active"]
+    payload = TopicPartition(f"{kafka_prefix}.payload", 1)
+    headed = (b"a key", bytes(LARGE), (("a header", b"its value"),))
+    await _append(source.bootstrap, {payload: [(1, *headed)]})
+    old = await notary.start("old", index="index-old").ready()
+
+    with Mirror(tmp_path / "mirror", source.bootstrap, target.bootstrap, kafka_prefix) as mirror:
+        async with _load(notary, old, decided):
+
+            async def is_under_way() -> bool:
+                assert mirror.alive, mirror.log.read_text()[-4000:]
+                return len((await _read(target.bootstrap, kafka_prefix))[ordering]) > 50
+
+            await until(is_under_way, 0.5)
+            early = notary.start("new", index="index-new", log_bootstrap=target.bootstrap)
+            assert await early.ended() == 2
+            assert "`notary failover --to" in early.messages
+            assert "the mirror still grows" in await owner("failover", "--to", target.bootstrap, "--plan", fails=True)
+            mirror.pause()
+            shown = len(decided)
+            await until(lambda: len(decided) > shown + 20)
+        last_ms = time.time() * 1_000
+        complete = await _read(source.bootstrap, kafka_prefix)
+        # The disaster: the brokers, their disks and MirrorMaker.
+        source.kill(1)
+        source.down()
+        mirror.stop()
+    old.kill()
+    copied = await _read(target.bootstrap, kafka_prefix)
+    for partition, records in copied.items():
+        assert records == complete[partition][: len(records)], partition
+    assert copied[payload][0][1:] == headed
+
+    plan = await owner("failover", "--to", target.bootstrap, "--plan", "--index", old_index)
+    kept = plan["kept"]
+    assert 50 < kept < len(decided)
+    assert (plan["end"], plan["decisions_put_back"], plan["lost"]) == (len(decided), len(decided) - kept, [])
+    began_s = time.monotonic()
+    done = await owner("failover", "--to", target.bootstrap, "--yes")
+    assert (done["kept"], done["decisions"]) == (kept, kept)
+    decided_s, done_ms = time.monotonic(), plan["mirror"]["log_time_ms"]
+    _use(notary, notary.bootstrap, target.bootstrap)
+    new = await notary.start("new", index="index-new").ready()
+    assert await _decide(notary, new, kept - 1) == decided[kept - 1]
+    up_s = time.monotonic()
+    lost = [await _found(notary, new, decided[position]["transaction_id"]) for position in range(kept, len(decided))]
+    assert set(lost) == {404}
+
+    # Records of the old side that come late: they are signed with a key that is no longer in force.
+    await _append(target.bootstrap, {partition: records[len(copied[partition]) :] for partition, records in complete.items()})
+    late = len(complete[ordering]) - len(copied[ordering])
+    await notary.until_metric(new, 'notary_log_anomalies_total{kind="unsigned"', late)
+    assert await notary.same_height(new) == kept
+    again = await _decide(notary, new, kept, content="the same states, another transaction")
+    assert (again["outcome"], again["position"]) == ("committed", kept)
+
+    before, after = await notary.rows(old), await _rows_of_stopped(notary, new)
+    _check_kept(before, after, kept)
+    with viewing(old_index) as one, viewing(notary.directory / "index-new" / "new") as other:
+        assert one.tree.over(0, kept) == other.tree.over(0, kept)
+
+    with Cluster.create(tmp_path / "home", brokers=1) as home:
+        back = ["failover", "--to", home.bootstrap, "--work", tmp_path / "back"]
+        await owner(*back, "--prepare")
+        with Mirror(tmp_path / "mirror back", target.bootstrap, home.bootstrap, kafka_prefix) as mirror:
+
+            async def is_copied() -> bool:
+                assert mirror.alive, mirror.log.read_text()[-4000:]
+                return await _read(home.bootstrap, kafka_prefix) == await _read(target.bootstrap, kafka_prefix)
+
+            await until(is_copied, 0.5)
+            mirror.stop()
+        plan = await owner(*back, "--plan", "--index", notary.directory / "index-new" / "new")
+        assert (plan["kept"], plan["end"], plan["mirror"]["missing"]) == (kept + 1, kept + 1, [])
+        with monkeypatch.context() as failing:
+            failing.setattr(failover, "use_append_times", _unreachable)
+            assert "killed here" in await owner(*back, "--yes", fails=True)
+        _use(notary, target.bootstrap, home.bootstrap)
+        early = notary.start("home", index="index-home")
+        assert await early.ended() == 2
+        done = await owner(*back, "--yes")
+        assert (done["resumed"], done["decisions"]) == (True, kept + 1)
+        assert "no mirror's" in await owner(*back, "--yes", fails=True)
+        last = await notary.start("home", index="index-home").ready()
+        assert await _decide(notary, last, kept, content="the same states, another transaction") == again
+        _check_kept(after, await _rows_of_stopped(notary, last), kept + 1)
+
+    behind_s = (last_ms - done_ms) / 1_000
+    print(
+        f"lost {len(decided) - kept} of {len(decided)} decisions, the last {behind_s:.1f} s; failover {decided_s - began_s:.1f} s,"
+        f" worker with {kept} decisions {up_s - decided_s:.1f} s"
+    )
+
+
+@pytest.mark.nightly
+async def test_a_killed_mirrormaker_repeats_nothing(
+    clusters: list[Cluster], mirrored: Notary, owner: Owner, kafka_prefix: str, tmp_path: Path
+) -> None:
+    """MirrorMaker is killed while it copies, and goes on: each record is committed once in the target, and the mirror is whole."""
+    (source, target), notary = clusters, mirrored
+    decided: list[Decided] = []
+    await owner("activate", 2)
+    await owner("failover", "--to", target.bootstrap, "--prepare")
+    old = await notary.start("old", index="index-old").ready()
+    with Mirror(tmp_path / "mirror", source.bootstrap, target.bootstrap, kafka_prefix) as mirror:
+
+        async def copied(number: int) -> None:
+            async def enough() -> bool:
+                assert mirror.alive, mirror.log.read_text()[-4000:]
+                return sum(map(len, (await _read(target.bootstrap, kafka_prefix)).values())) > number
+
+            await until(enough, 0.2)
+
+        async with _load(notary, old, decided):
+            await copied(50)
+            mirror.kill()
+            shown = len(decided)
+            await until(lambda: len(decided) > shown + 50)
+            mirror.start()
+            await copied(2 * shown)
+        await old.stop()
+
+        async def is_whole() -> bool:
+            committed = await _read(target.bootstrap, kafka_prefix, "read_committed")
+            return committed == await _read(source.bootstrap, kafka_prefix)
+
+        await until(is_whole, 0.5)
+        mirror.stop()
+    plan = await owner("failover", "--to", target.bootstrap, "--plan", "--index", notary.directory / "index-old" / "old")
+    assert (plan["kept"], plan["end"], plan["mirror"]["missing"]) == (len(decided), len(decided), [])
+
+
+@pytest.mark.nightly
+async def test_a_mirror_with_gaps(
+    notary: Notary, kafka_cluster: Cluster, owner: Owner, kafka_prefix: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An entry that is missing in the middle of a mirror is noticed, and the mirror refused; a missing payload is named, and sealed.
+
+    A transaction that is open is awaited.
+    """
+    bootstrap = kafka_cluster.bootstrap
+    ordering = TopicPartition(f"{kafka_prefix}.ordering", 0)
+    await owner("activate", 2)
+    worker = await notary.start("a", worker_checkpoint_interval_ms=500).ready()
+    decided = [await _decide(notary, worker, number) for number in range(6)]
+
+    async def shows_all() -> bool:
+        values = [value or b"" for _, _, value, _ in (await _read(bootstrap, kafka_prefix))[ordering]]
+        return any(isinstance(record, Checkpoint) and record.tree_size == len(decided) for record in map(decode, values))
+
+    await until(shows_all, 0.5)
+    await worker.stop()
+    assert "no mirror's" in await owner("failover", "--to", bootstrap, "--plan", fails=True)
+    records = await _read(bootstrap, kafka_prefix)
+    entries = [number for number, (_, _, value, _) in enumerate(records[ordering]) if isinstance(decode(value), Entry)]
+    third = decode(records[ordering][entries[2]][2])
+    assert isinstance(third, Entry)
+
+    async def mirror_without(name: str, lost: TopicPartition, lost_key: bytes | None, lost_number: int) -> None:
+        await create_topics(bootstrap, name, PARTITIONS, mirror=True)
+        _use(notary, f'"{before}"', f'"{name}"')
+        for partition, some in records.items():
+            kept = [each for number, each in enumerate(some) if partition != lost or (number != lost_number and each[1] != lost_key)]
+            await _append(bootstrap, {TopicPartition(partition.topic.replace(kafka_prefix, name, 1), partition.partition): kept})
+
+    before = kafka_prefix
+    await mirror_without(f"{kafka_prefix}-a", ordering, b"", entries[2])
+    message = await owner("failover", "--to", bootstrap, "--plan", "--work", tmp_path / "first", fails=True)
+    assert "no beginning of the log: 'a' knew another history" in message
+
+    before = f"{kafka_prefix}-a"
+    content = TopicPartition(f"{kafka_prefix}.payload", third.partition)
+    await mirror_without(f"{kafka_prefix}-b", content, batch_key(third.incarnation, third.sequence), -1)
+    async with AIOKafkaProducer(bootstrap_servers=bootstrap, transactional_id=kafka_prefix, transaction_timeout_ms=1_000) as killed:
+        await killed.begin_transaction()
+        await killed.send_and_wait(f"{kafka_prefix}-b.payload", b"a record of a MirrorMaker that is killed", partition=0)
+        with monkeypatch.context() as failing:
+            failing.setattr(failover, "OPEN_S_MAX", 0.0)
+            assert "a transaction is open in payload partition 0" in await owner("failover", "--to", bootstrap, "--plan", fails=True)
+        plan = await owner("failover", "--to", bootstrap, "--plan")  # the brokers abort it meanwhile
+    assert (plan["kept"], plan["seals"], plan["mirror"]["missing"][0]) == (2, True, [2, 2])
+    assert [each["missing"] for each in plan["mirror"]["waiting"]] == [True, False, False, False]
+    assert plan["mirror"]["decided_at_source"] == 6
+    done = await owner("failover", "--to", bootstrap, "--yes", "--index", notary.directory / "index" / "a")
+    assert (done["seals"], done["decisions"], done["decisions_put_back"], done["lost"]) == (True, 6, 4, [])
+    again = await notary.start("b", index="index-b").ready()
+    assert [await _decide(notary, again, number) for number in range(6)] == decided

@@ -1,0 +1,69 @@
+"""The reach of a mirror, on logs of which each topic-partition has only its beginning."""
+
+from notary.salvage.reach import BATCHES_SHOWN, Reach, facts_of_reach, lines_of_reach, reach_of
+from ordering.log import ORDERING
+from tests.joiner.history import History, signing_key
+from tests.joiner.salvaged import Whole
+
+
+def mirror(ordering: int, payload: int, labels: str = "abcdef") -> tuple[History, Reach]:
+    """Returns a log of which so many records of both topics came, and its reach. The first entry is ordering record 2."""
+    history = History()
+    history.register("w1", version=2)
+    for sequence, label in enumerate(labels, 1):
+        history.entry(1, sequence, label)
+        history.payload(1, sequence, label)
+    history.checkpoint(1, len(labels))
+    history.cut({ORDERING: ordering, 0: payload})
+    return history, reach(history)
+
+
+def reach(history: History) -> Reach:
+    reader = Whole(history).read()
+    assert reader.joiner.log_state is not None
+    return reach_of(reader.joiner.snapshot(), reader.joiner.log_state, reader.index.position_next)
+
+
+def test_a_complete_mirror_lacks_nothing() -> None:
+    """Nothing waits behind the reach of a mirror that has both topics to the same batch, or more of the payload topic."""
+    for payload in (3, 6):
+        _, found = mirror(5, payload)
+        assert (found.decisions, found.offset_end, found.waiting, found.decided_at_source) == (3, 5, (), 0)
+        assert not any("missing" in line for line in lines_of_reach(found, "noon"))
+
+
+def test_missing_contents_are_named_by_position() -> None:
+    """Each entry whose content has not come, and each behind one, is named with its positions; a checkpoint shows the source's size."""
+    _, found = mirror(9, 2)
+    assert (found.decisions, found.offset_end, found.decided_at_source) == (2, 4, 6)
+    assert [(each.sequence, each.first, each.missing) for each in found.waiting] == [(3, 2, True), (4, 3, True), (5, 4, True), (6, 5, True)]
+    assert facts_of_reach(found)["missing"] == [[2, 2], [3, 3], [4, 4], [5, 5]]
+    lines = list(lines_of_reach(found, "noon"))
+    assert "positions 2 to at most 2: batch (1, 3), its content is missing" in lines[1]
+    assert "the source had decided positions 2 to 5" in lines[-1]
+
+
+def test_a_content_that_came_waits() -> None:
+    """A batch behind a hole whose own content has come is no missing content, but is not decided either."""
+    history, _ = mirror(9, 2)
+    history.payload(1, 4, "d")
+    assert [each.missing for each in reach(history).waiting] == [True, False, True, True]
+
+
+def test_records_of_others_show_nothing() -> None:
+    """An entry or a checkpoint that the notary's key has not signed says nothing about the source."""
+    history, before = mirror(4, 1)
+    history.key = signing_key("somebody")
+    history.entry(1, 9, "x")
+    history.checkpoint(1, 99)
+    assert reach(history).waiting == before.waiting
+    assert reach(history).decided_at_source == 0
+
+
+def test_many_batches_are_counted() -> None:
+    """Only the first batches are listed, and the rest is a number."""
+    _, found = mirror(14, 1, "abcdefghijkl")
+    assert len(found.waiting) == 11
+    text = "\n".join(lines_of_reach(found, "noon"))
+    assert text.count("its content is missing") == BATCHES_SHOWN
+    assert f"and {11 - BATCHES_SHOWN} more batches, up to position 11 at most" in text
