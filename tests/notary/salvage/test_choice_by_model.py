@@ -156,7 +156,7 @@ MUTANTS: dict[str, tuple[object, str, object, int]] = {
     "states of indexes are not compared": (past._Past, "compare", lambda past, index: None, 1),
     "receipts need no request": (choice._Known, "check_inputs", lambda known: None, 21),
 }
-"""What each lacks, and the seed from which to search: few histories show the rare ones, and those before it did not."""
+"""The part that each lacks, and the seed from which to search: few histories show the rare ones, and those before it did not."""
 
 
 @pytest.mark.seconds
