@@ -120,24 +120,23 @@ def add_arguments(parser: argparse.ArgumentParser, out: str) -> None:
 def run_alone(chosen: argparse.Namespace, measure: Callable[[Report, RunningNotary], None], parties: Sequence[str] = (PARTY,)) -> int:
     """Start a notary, measure it, stop it; returns the exit code."""
 
-    def measured() -> Report:
-        notary = notary_on(chosen.brokers, intake=chosen.intake_processes, parties=parties)
-        with report_to(chosen.out, append=True) as report, notary as running:
+    def measured(report: Report) -> None:
+        with notary_on(chosen.brokers, intake=chosen.intake_processes, parties=parties) as running:
             report.begin()
             measure(report, running)
-        return report
 
-    interrupt_once()
-    return exit_code(measured)
+    return exit_code(measured, report_to(chosen.out, append=True))
 
 
-def exit_code(measure: Callable[[], Report]) -> int:
-    """Measure; returns the exit code, after printing any error.
+def exit_code(measure: Callable[[Report], None], to: AbstractContextManager[Report]) -> int:
+    """Measure into that report; returns the exit code, after printing any error. One Ctrl-C ends the measurement in order.
 
     0: measured. 1: a load saw errors. 2: the measurement was impossible, or it was interrupted before its line was written.
     """
+    interrupt_once()
     try:
-        report = measure()
+        with to as report:
+            measure(report)
     except (CannotRun, NotaryError, RuntimeError, OSError) as problem:
         progress(f"cannot go on: {problem}")
         return 2

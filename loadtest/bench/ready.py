@@ -25,7 +25,7 @@ import uvloop
 
 from loadtest.bench.figure import exit_code
 from loadtest.bench.report import Report, report_to
-from loadtest.rig import interrupt_once, notaries
+from loadtest.rig import notaries
 from loadtest.rig.generate import payload_values
 from loadtest.rig.progress import Bar
 from notary import keys
@@ -54,14 +54,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--inputs", type=int, default=1, metavar="N", help="inputs of a request (default: 1)")
     parser.add_argument("--out", default="bench-ready.jsonl", metavar="FILE", help="where the JSON lines go; - is stdout")
     chosen = parser.parse_args(arguments)
-
-    def measured() -> Report:
-        with report_to(chosen.out) as report:
-            _measure(report, chosen)
-        return report
-
-    interrupt_once()
-    return exit_code(measured)
+    return exit_code(lambda report: _measure(report, chosen), report_to(chosen.out))
 
 
 def _measure(report: Report, chosen: argparse.Namespace) -> None:

@@ -32,7 +32,6 @@ from joiner.history import extended
 from loadtest.bench.figure import exit_code
 from loadtest.bench.figures.rebuild import Replayed, replay
 from loadtest.bench.report import Report, report_to
-from loadtest.rig import interrupt_once
 from loadtest.rig.generate import party_key_pem, payload_values
 from loadtest.rig.progress import Bar, progress
 from loadtest.rig.signing import NOTARY, PARTY
@@ -74,14 +73,7 @@ def main(arguments: list[str] | None = None) -> int:
         "--json", "--out", dest="out", default="bench-spark.jsonl", metavar="FILE", help="where the JSON lines go; - is stdout"
     )
     chosen = parser.parse_args(arguments)
-
-    def measured() -> Report:
-        with report_to(chosen.out) as report:
-            _measure(report, chosen)
-        return report
-
-    interrupt_once()
-    return exit_code(measured)
+    return exit_code(lambda report: _measure(report, chosen), report_to(chosen.out))
 
 
 class _Log(msgspec.Struct, frozen=True):

@@ -30,7 +30,7 @@ from loadtest.peers.contest import contest, recheck
 from loadtest.peers.etcd import Etcd
 from loadtest.peers.front import is_ready
 from loadtest.peers.servers import Servers
-from loadtest.rig import brokers_of, interrupt_once, make
+from loadtest.rig import brokers_of, make
 from loadtest.rig.closed_loop import ClosedLoad, LoadResult
 from loadtest.rig.progress import progress
 
@@ -189,14 +189,11 @@ def main(arguments: list[str] | None = None) -> int:
     except ValueError:
         parser.error("--requests-per-submission: numbers with commas between them")
     logging.getLogger("aiokafka").setLevel(logging.CRITICAL)
-    interrupt_once()
-
-    def measured() -> Report:
-        with report_to(chosen.json, table=False) as report:
-            compare(report, [name for name in NAMES if name in names], sizes, chosen.seconds, chosen.rounds, chosen.brokers, chosen.seed)
-        return report
-
-    return exit_code(measured)
+    in_order = [name for name in NAMES if name in names]
+    return exit_code(
+        lambda report: compare(report, in_order, sizes, chosen.seconds, chosen.rounds, chosen.brokers, chosen.seed),
+        report_to(chosen.json, table=False),
+    )
 
 
 def compare(report: Report, names: list[str], sizes: list[int], seconds: float, rounds: int, brokers: int, seed: int) -> None:

@@ -19,7 +19,7 @@ from tests.notary.party import Bank, spend
 from tests.notary.process import NotaryDirectory, NotaryProcess
 
 pytestmark = pytest.mark.kafka
-WAIT_S_MAX = 60.0
+WAIT_S_MAX = 120.0
 
 
 async def records_of(log: Log) -> dict[tuple[int, int], Record]:
