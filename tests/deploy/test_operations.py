@@ -19,6 +19,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing
 from dataclasses import dataclass
 from http.client import HTTPConnection, HTTPSConnection
+from typing import Generic, Self, TypeVar
 
 import msgspec
 import pytest
@@ -186,16 +187,19 @@ class Steady(Load):
                         break  # type: ignore[unreachable]  # it is set while this task waits
 
 
-class Asking:
-    """A load in a thread of its own, in the network of the operator."""
+LoadT = TypeVar("LoadT", bound=Load)
 
-    def __init__(self, load: Steady, network: str) -> None:
+
+class Asking(Generic[LoadT]):
+    """A load in a thread of its own, in a network of its own."""
+
+    def __init__(self, load: LoadT, network: str) -> None:
         self.load = load
         self._stop = threading.Event()
         self._failed: list[BaseException] = []
         self._thread = threading.Thread(target=self._run, args=(network,))
 
-    def __enter__(self) -> "Asking":
+    def __enter__(self) -> Self:
         self._thread.start()
         return self
 
@@ -282,7 +286,7 @@ def same_height(made: Installed) -> int:
 class Checks:
     """The expected changes after each section of the page. `said` is the output of its commands."""
 
-    def __init__(self, made: Installed, asking: Asking, urls: list[str]) -> None:
+    def __init__(self, made: Installed, asking: Asking[Steady], urls: list[str]) -> None:
         self._made = made
         self._asking = asking
         self._urls = urls

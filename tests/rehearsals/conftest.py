@@ -1,7 +1,7 @@
 """Fixtures: brokers that rehearsals may harm, a Spark session for all of them, and the drill of one rehearsal."""
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from pathlib import Path
 
 import msgspec
@@ -14,8 +14,8 @@ from spark_join.engine.session import open_session
 from spark_join.log.kafka import jar_settings
 from tests.chaos.flags import Timeline
 from tests.kafka.workers import Notary
-from tests.rehearsals.drill import Drill, Verifier
-from tests.rehearsals.registry import REHEARSALS
+from tests.rehearsals.drill import Drill, Measured, Verifier
+from tests.rehearsals.registry import REHEARSALS, Rehearsal
 from tests.rehearsals.runbook import RUNBOOK, pages
 from tests.spark.conftest import SMALL
 
@@ -73,11 +73,35 @@ def log_of_its_own() -> bool:
 
 
 @pytest.fixture
+def rehearsal(request: pytest.FixtureRequest) -> Rehearsal:
+    """The rehearsal that this test's mark names."""
+    return REHEARSALS[_name_of(request.node)]
+
+
+@pytest.fixture
+def keep(request: pytest.FixtureRequest) -> Callable[[Measured], None]:
+    """Writes a rehearsal's figures into the file for the table, if there is one."""
+
+    def write(measured: Measured) -> None:
+        if out := request.config.getoption("--rehearsals-out"):
+            with Path(out).open("ab") as lines:
+                lines.write(msgspec.json.encode(measured) + b"\n")
+
+    return write
+
+
+@pytest.fixture
 async def drill(
-    request: pytest.FixtureRequest, cluster: Cluster, verifier: Verifier, kafka_prefix: str, tmp_path: Path, log_of_its_own: bool
+    rehearsal: Rehearsal,
+    keep: Callable[[Measured], None],
+    cluster: Cluster,
+    verifier: Verifier,
+    kafka_prefix: str,
+    tmp_path: Path,
+    log_of_its_own: bool,
 ) -> AsyncIterator[Drill]:
     """The drill of this rehearsal; its brokers are healed at the end."""
-    rehearsal, timeline = REHEARSALS[_name_of(request.node)], Timeline()
+    timeline = Timeline()
     bootstrap = "" if log_of_its_own else cluster.bootstrap
     notary = await asyncio.to_thread(Notary, tmp_path / "notary", bootstrap, kafka_prefix, call_s_max=4.0)
     made = Drill(rehearsal, pages(RUNBOOK.read_text())[rehearsal.page], notary, cluster, timeline, verifier)
@@ -87,6 +111,4 @@ async def drill(
     finally:
         print(*timeline.lines, sep="\n")
     assert made.measured is not None, "a rehearsal ends with `verify`"
-    if out := request.config.getoption("--rehearsals-out"):
-        with Path(out).open("ab") as lines:
-            lines.write(msgspec.json.encode(made.measured) + b"\n")
+    keep(made.measured)

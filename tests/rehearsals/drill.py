@@ -18,6 +18,7 @@ import sys
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -26,7 +27,7 @@ from deploy.local import Cluster
 from notary.cli.top import brokers_of, samples_of
 from tests.asking.load import until
 from tests.chaos.scene import Scene
-from tests.checkers.history import Decided
+from tests.checkers.history import History
 from tests.deploy.installed import make_kafka, make_program
 from tests.kafka.workers import Notary, Worker
 from tests.rehearsals.registry import Rehearsal
@@ -187,58 +188,52 @@ class Drill(Scene):
         assert done.returncode == 0, f"exit code {done.returncode} of {line}\n{done.stdout}{done.stderr}"
         return done.stdout
 
-    async def verify(
-        self, *, salvaged: bool = False, roots_right: bool = True, forged: bool = False, violations: Sequence[str] = ()
-    ) -> None:
+    async def verify(self, *, roots_right: bool = True, forged: bool = False, violations: Sequence[str] = ()) -> None:
         """Stop the workers, and check the log, every index, every answer and every receipt; then have Spark decide the log again.
 
-        `salvaged`: the checkers and Spark read no salvage records yet. Each worker is asked for every decision that was answered instead.
         `violations`: the types of those that Spark must report; by default none. The other flags are those of `Notary.check`.
         """
         await asyncio.to_thread(self.brokers.wait_until_serving)
         workers = [worker for worker in self.workers.values() if worker.process.poll() is None]
         answered = self.notary.history.answered()
-        if salvaged:
-            decided = await self.notary.same_height(*workers)
-            lost = {asked for worker in workers for asked in answered if await self._decided(worker, asked) != answered[asked]}
-            for worker in workers:
-                await worker.stop()
-        else:
-            decisions = await self.notary.check(*workers, roots_right=roots_right, forged=forged)
-            known, decided = {decision["transaction_id"]: decision for decision in decisions}, len(decisions)
-            lost = {asked for asked, decision in answered.items() if known.get(asked) != decision}
-            await self._decide_again(decided, violations)
+        decisions = await self.notary.check(*workers, roots_right=roots_right, forged=forged)
+        known = {decision["transaction_id"]: decision for decision in decisions}
+        lost = {asked for asked, decision in answered.items() if known.get(asked) != decision}
+        await self._decide_again(len(decisions), violations)
         self.measured = Measured(
             self.rehearsal.name,
             self.page.title,
             self.rehearsal.loses,
-            decided,
+            len(decisions),
             len(lost),
             self._noticed_s - self._struck_s,
-            self._outage_s(),
+            outage_s(self.notary.history, self._struck_s, self._over_s),
             self._over_s - self._struck_s,
             len(self.page.blocks),
             tuple(sorted(self._followed)),
         )
 
-    async def _decided(self, worker: Worker, transaction: str) -> Decided | None:
-        answer = await self.notary.http.get(worker.url, f"/v1/transactions/{transaction}")
-        decision: Decided | None = answer.json() if answer.status == 200 else None
-        return decision
-
     async def _decide_again(self, decisions: int, violations: Sequence[str]) -> None:
-        out, log = self.notary.directory / "verified", self.notary.directory / "archived"
+        log = self.notary.directory / "archived"
         where: Sequence[str] = ("--bootstrap", self.notary.bootstrap, "--prefix", self.notary.prefix)
         if not self.notary.bootstrap:
             archive((await self.notary.remains()).streams, log)
             where = ("--archive", str(log))
-        words = ["verify", *where, "--parties", str(self.notary.directory / "parties.json"), "--out", str(out)]
-        code = await asyncio.to_thread(self._verifier, words)
-        report: dict[str, Any] = msgspec.json.decode((out / "report.json").read_bytes())
-        assert (code, [*report["violations"]], report["decisions"]) == (bool(violations), [*violations], decisions), report
-        self.note(f"Spark: {report['decisions']} decisions, violations {report['violations']}")
+        parties = self.notary.directory / "parties.json"
+        self.note(await asyncio.to_thread(decide_again, self._verifier, where, parties, decisions, violations))
 
-    def _outage_s(self) -> float:
-        answers = [call.answered_s for call in self.notary.history.calls if call.status == 200]
-        between = sorted(answered_s for answered_s in answers if self._struck_s < answered_s < self._over_s)
-        return max(later - earlier for earlier, later in pairwise([self._struck_s, *between, self._over_s]))
+
+def decide_again(verifier: Verifier, where: Sequence[str], parties: Path, decisions: int, violations: Sequence[str] = ()) -> str:
+    """Have Spark decide a log again; fails unless it finds so many decisions, and violations of these types. Returns a line about it."""
+    out = parties.with_name("verified")
+    code = verifier(["verify", *where, "--parties", str(parties), "--out", str(out)])
+    report: dict[str, Any] = msgspec.json.decode((out / "report.json").read_bytes())
+    assert (code, [*report["violations"]], report["decisions"]) == (bool(violations), [*violations], decisions), report
+    return f"Spark: {report['decisions']} decisions, violations {report['violations']}"
+
+
+def outage_s(history: History, struck_s: float, over_s: float) -> float:
+    """Returns the longest time in which no client got a decision, from the disaster to its end."""
+    answers = [call.answered_s for call in history.calls if call.status == 200]
+    between = sorted(answered_s for answered_s in answers if struck_s < answered_s < over_s)
+    return max(later - earlier for earlier, later in pairwise([struck_s, *between, over_s]))

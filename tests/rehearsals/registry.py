@@ -39,6 +39,7 @@ REHEARSALS = {
         Rehearsal("the notary's key stolen", "The notary's key was stolen"),
         Rehearsal("the notary's key lost", "The notary's key is lost"),
         Rehearsal("a certificate expired", "A certificate is not renewed"),
+        Rehearsal("the brokers' certificates expired", "The brokers' certificates have expired"),
         Rehearsal("a full disk: a worker's index", "A disk is full"),
         Rehearsal("a full disk: a broker's log", "A disk is full"),
         Rehearsal("a full disk: an embedded log", "A disk is full"),

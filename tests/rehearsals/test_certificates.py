@@ -1,0 +1,116 @@
+"""Rehearses the certificates of all brokers and controllers, which end together because they were issued together."""
+
+import datetime
+import ssl
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from tests.asking.http import Http
+from tests.asking.load import Client, Load
+from tests.checkers import indexes
+from tests.checkers.history import History
+from tests.checkers.violation import describe
+from tests.deploy.desk import Desk
+from tests.deploy.installed import OPERATOR, Installed, done
+from tests.deploy.sites import PARTY, installed_sites, urls
+from tests.deploy.test_operations import Asking, remains, same_height
+from tests.deploy.test_sites_under_load import wrong
+from tests.kafka.workers import connect_from
+from tests.rehearsals.drill import Measured, Verifier, decide_again, outage_s
+from tests.rehearsals.registry import Rehearsal
+from tests.rehearsals.runbook import RUNBOOK, pages
+from tests.spark.archived import archive
+
+LIVES_S = 90
+"""The time for which the certificates are valid: longer than all servers take to read them."""
+DAY = datetime.timedelta(days=1)
+
+
+def end_soon(made: Installed) -> float:
+    """Give all brokers and controllers certificates that end soon, which they read while they run; returns the time of the end."""
+    ends = datetime.datetime.now(datetime.UTC).replace(microsecond=0) + datetime.timedelta(seconds=LIVES_S)
+    ports, config = made.sites.ports, made.directory / "config"
+    servers = [(f"broker-{node.id}", node, "broker", "server", ports.broker) for node in made.sites.brokers]
+    servers += [(f"controller-{node.id}", node, "controller", "controller", ports.controller) for node in made.sites.controllers]
+    issued = {each.name: each for each in made.sites.certificates}
+    for name, node, *_ in servers:
+        url = issued[name].crl_url
+        made.authority.issue(name, hosts=[node.host], server=True, crl_url=url, days=1, valid_from=ends - DAY)
+    for node in made.sites.brokers:
+        made.copy_certificates(node.host)
+    with ThreadPoolExecutor(3) as threads:  # each command starts a Java
+        ran = [
+            threads.submit(
+                made.run,
+                node.host,
+                *(str(made.directory / "kafka" / "bin" / "kafka-configs.sh"), f"--bootstrap-{kind}", f"{node.host}:{port}"),
+                *("--command-config", str(config / "broker-client.properties")),
+                *("--entity-type", "brokers", "--entity-name", str(node.id), "--alter", "--add-config"),
+                f"listener.name.{role}.ssl.keystore.location={config}/tls/{name}/keystore.pem",
+            )
+            for name, node, role, kind, port in servers
+        ]
+    for each in ran:
+        done(each.result())
+    return ends.timestamp()
+
+
+@pytest.mark.rehearsal("the brokers' certificates expired")
+def test_the_certificates_of_all_servers_expire(
+    tmp_path: Path, rehearsal: Rehearsal, verifier: Verifier, keep: Callable[[Measured], None]
+) -> None:
+    """The certificates of all brokers and controllers end: a worker that connects anew is rejected, until they are renewed."""
+    page, history = pages(RUNBOOK.read_text())[rehearsal.page], History()
+    for quoted in ("certificate has expired", "the log cannot be reached yet"):
+        assert page.quotes(quoted), quoted
+    with installed_sites(tmp_path, 0) as made:
+        words = {"ssh broker-$id": "ssh 10.77.$id.1", " broker-$id:": " 10.77.$id.1:", "/etc/notary": str(tmp_path / "config")}
+        desk, trust = Desk(made, words), ssl.create_default_context(cafile=made.directory / "pki" / "ca.pem")
+        last = made.sites.workers[-1].host
+        http = Http(lambda host, port: connect_from(made.networks[host], host, port, trust), call_s_max=4.0)
+        with Asking(Load(Client(http, history), PARTY, urls(made), seed=1, clients=12), "") as asking:
+            asking.goes_on(50)
+            ends_s = end_soon(made)
+            asking.goes_on(20)
+            time.sleep(max(0.0, ends_s - time.time()))
+            struck_s = time.monotonic()
+            # Connections that are open stay open. A worker that is started again is the first to notice.
+            desk.run(f"ssh {last} systemctl restart notary-worker", asking.well)
+            (worker,) = [service for service in made.workers if service.host == last]
+            while "certificate has expired" not in worker.out.read_text():
+                assert worker.process.poll() is None, worker.said
+                time.sleep(0.1)
+            noticed_s = time.monotonic()
+            asking.goes_on(10)
+            print(desk.run("\n".join(page.blocks[0]), asking.well))
+            while found := wrong(made):
+                asking.well()
+                time.sleep(0.1)
+            over_s = time.monotonic()
+            print(f"noticed after {noticed_s - struck_s:.1f} s, over after {over_s - struck_s:.1f} s {found}")
+            asking.goes_on(50)
+        height, places = same_height(made), {worker.name: worker.host for worker in made.sites.workers}
+        made.stop("notary-worker.service")
+        left = remains(made, history, places)
+        violations = left.violations()
+        assert not violations, describe(violations)
+        assert {indexes.height(rows) for rows in left.indexes.values()} == {height}
+        log, parties = archive(left.streams, tmp_path / "archived"), made.host(OPERATOR) / "config" / "keys" / "parties.json"
+        print(decide_again(verifier, ("--archive", str(log)), parties, height))
+    measured = Measured(
+        rehearsal.name,
+        page.title,
+        rehearsal.loses,
+        height,
+        0,  # `violations` would have them
+        noticed_s - struck_s,
+        outage_s(history, struck_s, over_s),
+        over_s - struck_s,
+        len(page.blocks),
+        (0,),
+    )
+    keep(measured)
