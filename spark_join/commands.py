@@ -208,6 +208,12 @@ def _print_figures(chosen: argparse.Namespace, report: Mapping[str, Any], verifi
             f"{settled['records']} records of {settled['writers']} writers had another history; the owner has settled that this one stands,"
             " so they are no violations",
         )
+    if verified.gaps_settled:
+        _report(
+            chosen,
+            f"{verified.gaps_settled} runs of offsets have no record; they are before the owner's last salvage or failover, so they are no"
+            " violations",
+        )
     if (hole := verified.undecided) is not None:
         _report(
             chosen,

@@ -15,7 +15,7 @@ from spark_join.engine.stages import Stages
 from spark_join.exports import Exports, refuse_ahead, refuse_behind_hole, refuse_others
 from spark_join.exports.compare import compare
 from spark_join.log import ORDERING, LogFrames, Place
-from spark_join.order.anomalies import differences, sequence_gaps
+from spark_join.order.anomalies import differences, sequence_gaps, settled_by_salvage
 from spark_join.order.effects import BEYOND, carry_of
 from spark_join.order.identity import Identity
 from spark_join.order.join import Joined, Undecided, join
@@ -65,6 +65,8 @@ class Verified(msgspec.Struct, frozen=True):
     """The number of decisions of each export"""
     after: Callable[[], AppliedState]
     """See `state_after`"""
+    gaps_settled: int = 0
+    """The runs of missing offsets before the last salvage or failover, which are no violations"""
 
 
 def verify(
@@ -101,7 +103,8 @@ def verify(
     parts = stages.keep("parts of the tree", tree.parts(state.hashes, hashes, sizes, state.decided, decided))
     # A full chunk of the state in which a size ends is in both frames.
     compared = compare_roots(checkpoints, state.chunks.union(parts).distinct(), decided, trees, stages)
-    gaps = sequence_gaps(joined.entries, joined.gone)
+    gone = settled_by_salvage(joined.gone, joined.records)
+    gaps = sequence_gaps(joined.entries, gone)
     views = stages.keep("foreign views", differences(joined.records, carry_of(joined.carry)))
     found = [
         compared.violations,
@@ -142,6 +145,7 @@ def verify(
             stages,
             signatures=keys is not None,
         ),
+        0 if gone is None else gone.where("settled").count(),
     )
 
 

@@ -5,7 +5,8 @@ Two kinds of numbers in the log have no gap as long as nothing is lost (docs/spa
 - **An incarnation numbers its batches 1, 2, 3, …** Its producer is idempotent and has one request in flight in each partition. Kafka
   rejects a request if one before it is missing, so a failed append is the last of its incarnation. So the entries in effect of an
   incarnation skip no number, whatever crashed.
-- **Kafka numbers the records of a partition 0, 1, 2, …** and these topics are never compacted.
+- **Kafka numbers the records of a partition 0, 1, 2, …** and these topics are never compacted. (Markers of transactions take numbers too:
+  see `settled_by_salvage`.)
 
 A gap in the numbers of an incarnation is not reported if missing offsets already explain it.
 
@@ -26,7 +27,7 @@ from spark_join.order.effects import FOREIGN, Carry
 
 
 def missing_offsets(records: DataFrame, payload: DataFrame, edges: DataFrame) -> DataFrame | None:
-    """Returns topic, partition, first and last of each run of missing offsets; None if no offset is missing.
+    """Returns topic, partition, first and last of each run of missing offsets, none settled; None if no offset is missing.
 
     `records` are the ordering topic, with offset; `payload` the payload topic, with partition and offset. `edges` (topic, partition,
     offset) are not records: they mark the start and the end of each partition that was read. Raises `CouldNotVerify` for an offset that
@@ -57,14 +58,38 @@ def missing_offsets(records: DataFrame, payload: DataFrame, edges: DataFrame) ->
     within = offsets.join(named, ["topic", "partition"], "left_semi")
     placed = before(within, "previous", F.col("offset"), "max", "offset", ["topic", "partition"])
     gaps = placed.where(F.col("offset") > F.col("previous") + 1)
-    return gaps.select("topic", "partition", (F.col("previous") + 1).alias("first"), (F.col("offset") - 1).alias("last"))
+    first, last = (F.col("previous") + 1).alias("first"), (F.col("offset") - 1).alias("last")
+    return gaps.select("topic", "partition", first, last, F.lit(False).alias("settled"))
+
+
+def settled_by_salvage(gone: DataFrame | None, records: DataFrame) -> DataFrame | None:
+    """Returns `gone` (`missing_offsets`), with `settled` true for the runs before the last `done` of a salvage or failover in effect (R11).
+
+    The view of a `done` is exactly the history that the records before it make: the owner's command has read them all, and declares that
+    they stand. A mirror has such runs: MirrorMaker writes in transactions, whose markers take offsets. In a payload partition a run is
+    before the `done` if no content of an entry behind the `done` lies before the run.
+
+    `records` have the columns of `contents.with_places` and `effects.AppliedRecord`.
+    """
+    if gone is None:
+        return None
+    in_effect = records.where("effect")
+    done = in_effect.where("kind = 'salvage-done'").agg(F.max("offset").alias("offset")).collect()[0].offset
+    if done is None:
+        return gone
+    behind = in_effect.where(F.col("content_offset").isNotNull() & (F.col("offset") > done))
+    firsts = behind.groupBy("partition").agg(F.min("content_offset").alias("behind")).withColumn("topic", F.lit("payload"))
+    before_done = F.when(F.col("topic") == "ordering", F.col("last") < done).otherwise(
+        F.coalesce(F.col("last") < F.col("behind"), F.lit(True))
+    )
+    return gone.join(F.broadcast(firsts), ["topic", "partition"], "left").withColumn("settled", before_done).drop("behind")
 
 
 def sequence_gaps(entries: DataFrame, gone: DataFrame | None) -> DataFrame:
     """Returns offset (null for the payload topic), found and expected of each gap, in incarnations and in partitions.
 
     `entries` are those in effect, with offset, incarnation, sequence and reached, the incarnation's highest sequence before (8 bytes
-    each); `gone` comes from `missing_offsets`.
+    each); `gone` comes from `missing_offsets`. A settled run is no gap, and still explains a skipped number.
     """
     numbered = entries.select("offset", *[_number(name).alias(name) for name in ("incarnation", "sequence", "reached")])
     if gone is None:
@@ -72,7 +97,7 @@ def sequence_gaps(entries: DataFrame, gone: DataFrame | None) -> DataFrame:
     is_ordering = F.col("topic") == "ordering"
     where = F.when(is_ordering, "the ordering topic").otherwise(F.concat(F.lit("payload partition "), F.col("partition").cast("string")))
     found = F.concat(F.lit("offsets "), F.col("first").cast("string"), F.lit(" to "), F.col("last").cast("string"), F.lit(" of "), where)
-    missing = gone.select(
+    missing = gone.where(~F.col("settled")).select(
         F.when(is_ordering, F.col("first")).alias("offset"),
         F.concat(found, F.lit(" are not there")).alias("found"),
         F.lit("a record at each offset").alias("expected"),

@@ -128,6 +128,7 @@ def _content(log: LogFrames, verified: Verified, run: RunMetadata, counts: Mappi
         "state_sha256": run.state_sha256,
         "violations": _by_type(counts),
         "settled": _settled(verified.settled),
+        "gaps_settled": verified.gaps_settled,
         "versions": _versions(log),
         "stages_s": run.stages_s,
     }

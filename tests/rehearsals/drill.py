@@ -37,7 +37,7 @@ from tests.spark.archived import archive
 Verifier = Callable[[Sequence[str]], int]
 """Runs a command line of `spark_join` in the session of the rehearsals; returns its exit code."""
 
-_UNIT = re.compile(r"ssh (?P<host>\S+) systemctl (?P<verb>start|stop) (?:notary-worker|kafka-broker)")
+_UNIT = re.compile(r"ssh (?P<host>\S+) systemctl (?P<verb>start|stop) (?:notary-worker|kafka-broker|mirror-maker)")
 _HOST = re.compile(r"ssh (?P<host>\S+) (?P<command>.*)", re.DOTALL)
 _SPARK = re.compile(r"(?:python -P -m spark_join|notary verify-log) ?(?P<words>.*)")
 
@@ -72,6 +72,8 @@ class Drill(Scene):
         self.rehearsal, self.page, self._verifier = rehearsal, page, verifier
         self.words: dict[str, str] = {}
         """More names of the page, and what they are here."""
+        self.units: dict[str, Callable[[str], None]] = {}
+        """More machines of the page; each is called with the verb of `systemctl`."""
         self.measured: Measured | None = None
         self._followed: set[int] = set()
         self._struck_s = self._noticed_s = self._over_s = 0.0
@@ -153,7 +155,9 @@ class Drill(Scene):
         return bool(seen.in_sync) is expected
 
     async def _systemctl(self, host: str, verb: str) -> None:
-        if broker := re.fullmatch(r"broker-(\d)", host):
+        if host in self.units:
+            await asyncio.to_thread(self.units[host], verb)
+        elif broker := re.fullmatch(r"broker-(\d)", host):
             await asyncio.to_thread(self.brokers.start if verb == "start" else self.brokers.stop, int(broker[1]))
         elif verb == "start":
             assert host not in self.workers or self.workers[host].process.poll() is not None, f"{host} runs already"

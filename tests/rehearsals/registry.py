@@ -34,6 +34,7 @@ REHEARSALS = {
         Rehearsal("all brokers and their disks", "All brokers lose their disks", f"{NOTHING} with an index; else all after the archive"),
         Rehearsal("the tail of both topics", "Salvaging what the log lost", f"{NOTHING} with an index; else all that no survivor shows"),
         Rehearsal("the tail of one topic", "Salvaging what the log lost", f"{NOTHING} with an index; else all that no survivor shows"),
+        Rehearsal("failover to a mirror", "Failover to a mirror", f"{NOTHING} with an index; else what was not copied, normally seconds"),
         *[Rehearsal(f"an index corrupted: {family}", "An index does not open") for family in FAMILIES],
         Rehearsal("an index quarantined", "The roots of two workers differ", "answers of the wrong worker"),
         Rehearsal("the notary's key stolen", "The notary's key was stolen"),

@@ -10,7 +10,7 @@ from spark_join.order.effects import Carry
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(900)]
 
 _ENTRIES = "offset bigint, incarnation binary, sequence binary, reached binary"
-_GONE = "topic string, partition int, first bigint, last bigint"
+_GONE = "topic string, partition int, first bigint, last bigint, settled boolean"
 _EDGES = "topic string, partition int, offset bigint"
 
 _SCHEMA = "offset bigint, view string, seen binary, history binary, expected string, seen_here bigint, foreign_writer binary"
@@ -55,7 +55,7 @@ def _incarnation(number: int, *batches: tuple[int, int, int]) -> list[tuple[int,
 def test_lives_that_offsets_excuse(spark: SparkSession, capsys: pytest.CaptureFixture[str]) -> None:
     """Skipped sequences are reported unless an offset is missing since the incarnation's last entry; no task needs all gaps for that.
 
-    For an incarnation that was active in an earlier part, the whole part up to its entry is examined.
+    For an incarnation that was active in an earlier part, the whole part up to its entry is examined. A settled run explains them too.
     """
     entries = [
         *_incarnation(1, (1, 1, 0), (5, 3, 1), (9, 5, 3)),  # an offset is missing before its 3, none before its 5
@@ -63,7 +63,8 @@ def test_lives_that_offsets_excuse(spark: SparkSession, capsys: pytest.CaptureFi
         *_incarnation(3, (2, 8, 6)),  # no gap is before it
         *_incarnation(4, (70_002, 8, 6)),
     ]
-    gone = spark.createDataFrame([("ordering", 0, 3, 4), ("payload", 1, 7, 7), ("ordering", 0, 69_000, 69_500)], _GONE)
+    runs = [("ordering", 0, 3, 4, False), ("payload", 1, 7, 7, False), ("ordering", 0, 69_000, 69_500, True)]
+    gone = spark.createDataFrame(runs, _GONE)
     returned = sequence_gaps(spark.createDataFrame(entries, _ENTRIES), gone)
     assert sorted([row.offset for row in returned.where("expected LIKE 'batch%'").collect()]) == [2, 9, 70_001]
     returned.explain()

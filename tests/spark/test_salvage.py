@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from ordering.log import ORDERING
+from ordering.log import ORDERING, Record
 from ordering.salvage import Hashed, Lost
 from spark_join.engine.stages import Stages
 from spark_join.log import ORDERING as ORDERING_TOPIC
@@ -85,6 +85,32 @@ def test_a_night_in_the_middle_of_a_salvage(spark: SparkSession, tmp_path: Path)
     _hold(late, replay(streams), 3)
     assert late.violations.isEmpty()
     assert [decision["position"] for decision in found_decisions(late)] == [3]
+
+
+def test_offsets_without_records_before_a_failover(spark: SparkSession, tmp_path: Path) -> None:
+    """Missing offsets before the last `done`, such as MirrorMaker's markers leave, are no violation; those behind it are."""
+    history = History()
+    history.activate(2)
+    history.register(version=2)
+
+    def batch(incarnation: int, sequence: int, label: str) -> list[Record]:
+        history.payload(incarnation, sequence, label, partition=0)
+        history.entry(incarnation, sequence, label, partition=0)
+        return [history.put(ORDERING, None, b"a marker"), history.put(0, None, b"a marker"), history.put(1, None, b"a marker")]
+
+    gone = batch(1, 1, "a")
+    Owner(history).salvage()
+    history.register("w2", version=2)
+    late = batch(2, 1, "b")
+    batch(2, 2, "c")
+    replayed = replay(history.streams)
+    streams = {stream: [each for each in records if each not in (*gone, *late)] for stream, records in history.streams.items()}
+    found = _verified(spark, tmp_path, streams)
+    assert (found.decided, found.root, found.gaps_settled) == (3, replayed.root(3), 3)
+    assert sorted(row.found for row in found.violations.collect()) == [
+        f"offsets {late[0].offset} to {late[0].offset} of the ordering topic are not there",
+        f"offsets {late[1].offset} to {late[1].offset} of payload partition 0 are not there",
+    ]
 
 
 def test_wrong_items_are_violations(spark: SparkSession, tmp_path: Path) -> None:
