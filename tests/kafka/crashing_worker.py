@@ -185,7 +185,7 @@ def wrap(plan: Plan) -> None:
         if plan.armed and ready.batches and plan.point == "before-answer":
             die()
 
-    serve.open_log = open_crashing_log  # type: ignore[attr-defined]
+    serve.open_log = open_crashing_log  # type: ignore[attr-defined, assignment]
     Index.apply = crashing_apply  # type: ignore[method-assign, assignment]
     Sender.resolve = crashing_resolve  # type: ignore[method-assign, assignment]
 
