@@ -232,7 +232,8 @@ class Server:
         while lanes and now_s <= until_s:
             lane = lanes.popleft()
             waiting, from_s = line[lane], now_s
-            is_backlogged = line is self._proven_line and self.is_backlogged(lane)
+            # A server that stops reads all that has come: it is about to close the connections.
+            is_backlogged = line is self._proven_line and not self.ends and self.is_backlogged(lane)
             if is_backlogged and self._refusing_s <= 0 and now_s - waiting[0].since_s < UNREAD_S_MAX:
                 held += 1
                 continue

@@ -88,11 +88,28 @@ class Worker:
         self.bodies: list[bytes] = []
         self.headers: list[dict[str, str]] = []
         self.paths: list[str] = []
+        self._writers: list[asyncio.StreamWriter] = []
+        self._tasks: set[asyncio.Task[None]] = set()
 
     async def start(self) -> asyncio.Server:
-        server = await asyncio.start_server(self._connection, "127.0.0.1", 0)
+        server = await asyncio.start_server(self._accepted, "127.0.0.1", 0)
         self.url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
         return server
+
+    async def stop(self, server: asyncio.Server) -> None:
+        """End all connections. A task that is cancelled before it has begun would not close its own."""
+        server.close()
+        for _ in range(3):  # what is being accepted
+            await asyncio.sleep(0)
+        for writer in self._writers:
+            writer.transport.abort()
+        await asyncio.sleep(0)
+
+    def _accepted(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._writers.append(writer)
+        task = asyncio.create_task(self._connection(reader, writer))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
 
     async def _connection(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
@@ -241,8 +258,8 @@ def staged(*workers: Worker) -> Iterator[list[str]]:
         servers = [await worker.start() for worker in workers]
         started.set_result((asyncio.get_running_loop(), stop))
         await stop.wait()
-        for server in servers:
-            server.close()
+        for worker, server in zip(workers, servers, strict=True):
+            await worker.stop(server)
 
     thread = threading.Thread(target=lambda: asyncio.run(live()))
     thread.start()

@@ -5,6 +5,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from hashlib import sha256
@@ -573,6 +574,7 @@ def test_torn_write_ahead_log(directory: Path) -> None:
         index.apply(_step(step))
     copy = directory.with_name("copy")
     kept = set()
+    _until_idle(index)
     for cut in (1, 100, 8_000, 12_000, 20_000):
         shutil.rmtree(copy, ignore_errors=True)
         shutil.copytree(directory, copy)
@@ -584,6 +586,16 @@ def test_torn_write_ahead_log(directory: Path) -> None:
     index.close()
     assert max(kept) < STEPS
     assert len(kept) > 2
+
+
+def _until_idle(index: Index) -> None:
+    """Wait until RocksDB neither flushes nor compacts: it deletes files meanwhile, and a copy would lack them."""
+    names = ("mem-table-flush-pending", "num-running-flushes", "compaction-pending", "num-running-compactions")
+    families = index._store._families.values()  # type: ignore[attr-defined]
+    deadline_s = time.monotonic() + 60
+    while any(family.property_int_value(f"rocksdb.{name}") for family in families for name in names):
+        assert time.monotonic() < deadline_s, "RocksDB works for a minute"
+        time.sleep(0.01)
 
 
 def _steps_of(index: Index) -> int:
