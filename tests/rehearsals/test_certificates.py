@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from types import TracebackType
 
 import pytest
 
@@ -28,6 +29,18 @@ from tests.spark.archived import archive
 LIVES_S = 90
 """The time for which the certificates are valid: longer than all servers take to read them."""
 DAY = datetime.timedelta(days=1)
+
+
+class SitesLoad(Load):
+    """A load that closes its connections at its end, in the event loop that made them."""
+
+    def __init__(self, http: Http, history: History, urls: list[str]) -> None:
+        super().__init__(Client(http, history), PARTY, urls, seed=1, clients=12)
+        self._http = http
+
+    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        await super().__aexit__(kind, error, trace)
+        await self._http.__aexit__(kind, error, trace)
 
 
 def end_soon(made: Installed) -> float:
@@ -73,7 +86,7 @@ def test_the_certificates_of_all_servers_expire(
         desk, trust = Desk(made, words), ssl.create_default_context(cafile=made.directory / "pki" / "ca.pem")
         last = made.sites.workers[-1].host
         http = Http(lambda host, port: connect_from(made.networks[host], host, port, trust), call_s_max=4.0)
-        with Asking(Load(Client(http, history), PARTY, urls(made), seed=1, clients=12), "") as asking:
+        with Asking(SitesLoad(http, history, urls(made)), "") as asking:
             asking.goes_on(50)
             ends_s = end_soon(made)
             asking.goes_on(20)
