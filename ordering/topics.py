@@ -216,9 +216,9 @@ async def find_problems(bootstrap: str, prefix: str, security: KafkaSecurity | N
 async def use_append_times(bootstrap: str, prefix: str, security: KafkaSecurity | None = None, *, timeout_ms: int = 30_000) -> None:
     """Make a log of a mirror's topics: from now on the brokers' append times count. Older records keep their times.
 
-    Raises `ConfigurationError` when this user may not do that, `NotReady` when the brokers are unreachable.
+    Raises `ConfigurationError` when this user may not do that, or when another setting is wrong; `NotReady` when the brokers are away.
     """
-    names = topic_names(prefix)
+    names, loop = topic_names(prefix), asyncio.get_running_loop()
     async with admin(bootstrap, "notary-topics", security, timeout_ms) as client:
         answer = await client._send_request(AlterTopicsRequest({name: {_TIMES: APPEND_TIME} for name in names}))
         for code, text, _, name in answer.responses:
@@ -228,10 +228,13 @@ async def use_append_times(bootstrap: str, prefix: str, security: KafkaSecurity 
                     " operation AlterConfigs on it, or run kafka-configs.sh as one who has it"
                 )
         # The broker that is asked may not have learnt of it yet.
+        deadline_s = loop.time() + timeout_ms / 2000  # the client's own time must not end first: it would blame the brokers
         _, problems = await inspect(client, prefix, timeout_ms)
-        while problems:
+        while problems and loop.time() < deadline_s:
             await asyncio.sleep(ASK_AGAIN_S)
             _, problems = await inspect(client, prefix, timeout_ms)
+        if problems:
+            raise ConfigurationError(" ".join(problems))
 
 
 async def uses_append_times(bootstrap: str, prefix: str, security: KafkaSecurity | None = None, *, timeout_ms: int = 30_000) -> bool:

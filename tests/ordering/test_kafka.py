@@ -12,11 +12,11 @@ from aiokafka.errors import CorruptRecordException
 
 import ordering.topics
 from deploy.local import Cluster
-from ordering.connection import ClusterFacts, KafkaSecurity, admin, describe_cluster
+from ordering.connection import AlterTopicsRequest, ClusterFacts, KafkaSecurity, admin, describe_cluster
 from ordering.errors import ConfigurationError, Fatal, NotReady, OutcomeUnknown
 from ordering.kafka import KafkaLog, KafkaTimeouts
 from ordering.log import ORDERING, Log, Reader, Record
-from ordering.topics import create_topics, inspect, topic_names
+from ordering.topics import create_topics, inspect, topic_names, use_append_times
 
 pytestmark = pytest.mark.kafka
 
@@ -174,6 +174,17 @@ async def test_wrong_settings_are_named(kafka_cluster: Cluster, kafka_prefix: st
         await create_topics(kafka_cluster.bootstrap, kafka_prefix)
     with pytest.raises(ConfigurationError, match=r"cleanup.policy=compact, wanted delete"):
         await KafkaLog.open(kafka_cluster.bootstrap, kafka_prefix)
+
+
+async def test_a_mirror_with_another_wrong_setting_becomes_no_log(kafka_cluster: Cluster, kafka_prefix: str) -> None:
+    """The switch of the time type names the setting that somebody has changed meanwhile. It does not say that the brokers are away."""
+    await create_topics(kafka_cluster.bootstrap, kafka_prefix, 1, mirror=True)
+    payload = topic_names(kafka_prefix)[1]
+    async with Admin(kafka_cluster) as client:
+        await client._send_request(AlterTopicsRequest({payload: {"retention.ms": "604800000"}}))
+    with pytest.raises(ConfigurationError, match=rf"{payload} has retention.ms=604800000, wanted -1"):
+        async with asyncio.timeout(60):
+            await use_append_times(kafka_cluster.bootstrap, kafka_prefix, timeout_ms=8_000)
 
 
 async def test_more_replicas_than_brokers_are_rejected(kafka_cluster: Cluster, kafka_prefix: str) -> None:
