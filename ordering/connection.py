@@ -3,7 +3,7 @@
 aiokafka 0.14 speaks the Metadata request up to version 5: with the cluster's id, without topic ids. `TopicsRequest` below is version 12: it
 has topic ids, which distinguish a topic that was deleted and created again from the first one. It never creates a topic.
 Writers and readers use it too (`leadership.py`). `FeaturesRequest` is version 3 of ApiVersions, which aiokafka speaks up to version 2: it
-has the cluster's finalized features. `AlterTopicsRequest` is IncrementalAlterConfigs: aiokafka's AlterConfigs resets all other settings.
+has the cluster's finalized features. `AlterSettingsRequest` is IncrementalAlterConfigs: aiokafka's AlterConfigs resets all other settings.
 """
 
 import asyncio
@@ -16,6 +16,7 @@ from typing import Any, ClassVar, Final
 
 import msgspec
 from aiokafka.admin import AIOKafkaAdminClient
+from aiokafka.admin.config_resource import ConfigResourceType
 from aiokafka.conn import collect_hosts
 from aiokafka.errors import KafkaError, for_code
 from aiokafka.helpers import create_ssl_context
@@ -284,7 +285,7 @@ class FeaturesRequest(Request[_FeaturesRequest3]):  # type: ignore[misc]
         return request_struct_class("kafka-notary", "1", {})
 
 
-class _AlterTopicsResponse0(Response):  # type: ignore[misc]
+class _AlterSettingsResponse0(Response):  # type: ignore[misc]
     API_KEY = 44
     API_VERSION = 0
     SCHEMA = Schema(
@@ -296,10 +297,10 @@ class _AlterTopicsResponse0(Response):  # type: ignore[misc]
     )
 
 
-class _AlterTopicsRequest0(RequestStruct):  # type: ignore[misc]
+class _AlterSettingsRequest0(RequestStruct):  # type: ignore[misc]
     API_KEY = 44
     API_VERSION = 0
-    RESPONSE_TYPE = _AlterTopicsResponse0
+    RESPONSE_TYPE = _AlterSettingsResponse0
     SCHEMA = Schema(
         (
             "resources",
@@ -313,17 +314,17 @@ class _AlterTopicsRequest0(RequestStruct):  # type: ignore[misc]
     )
 
 
-class AlterTopicsRequest(Request[_AlterTopicsRequest0]):  # type: ignore[misc]
-    """IncrementalAlterConfigs, version 0 (Kafka 2.3 and newer): sets these settings of topics, and leaves all others."""
+class AlterSettingsRequest(Request[_AlterSettingsRequest0]):  # type: ignore[misc]
+    """IncrementalAlterConfigs, version 0 (Kafka 2.3 and newer): sets these settings of topics or brokers, and leaves all others."""
 
     API_KEY: ClassVar[int] = 44
 
-    def __init__(self, settings: Mapping[str, Mapping[str, str]]) -> None:
-        """`settings` has the values by topic and setting."""
-        self._settings = settings
+    def __init__(self, resource: ConfigResourceType, settings: Mapping[str, Mapping[str, str]], *, validate_only: bool = False) -> None:
+        """`settings` has the values by topic or broker id (empty: all brokers), and setting. `validate_only`: change nothing."""
+        self._resource, self._settings, self._validate_only = resource, settings, validate_only
 
-    def build(self, request_struct_class: type[_AlterTopicsRequest0]) -> _AlterTopicsRequest0:
+    def build(self, request_struct_class: type[_AlterSettingsRequest0]) -> _AlterSettingsRequest0:
         """Returns the request struct for the wire."""
-        topic, to_set = 2, 0
-        changes = [(topic, name, [(key, to_set, value) for key, value in values.items()]) for name, values in self._settings.items()]
-        return request_struct_class(changes, False)
+        to_set = 0
+        changes = [(self._resource, name, [(key, to_set, value) for key, value in some.items()]) for name, some in self._settings.items()]
+        return request_struct_class(changes, self._validate_only)
