@@ -24,7 +24,8 @@ from aiokafka.protocol.abstract import AbstractType
 from aiokafka.protocol.api import Request, RequestStruct, Response, ResponseHeader_v0
 from aiokafka.protocol.types import Array, Boolean, CompactArray, CompactString, Int8, Int16, Int32, Schema, String, TaggedFields
 
-from ordering.errors import ConfigurationError, NotReady
+from ordering.certificates import connection_error_text
+from ordering.errors import ConfigurationError, NotReady, error_text
 from ordering.settings import LogSettings
 
 METADATA_AGE_MS: Final = 1_000
@@ -100,11 +101,12 @@ def _check_brokers(bootstrap: str) -> None:
 async def admin(bootstrap: str, client_id: str, security: KafkaSecurity | None, timeout_ms: int) -> AsyncIterator[AIOKafkaAdminClient]:
     """Yields an administration client; errors of the brokers inside the block become `NotReady`.
 
-    The block as a whole takes at most `timeout_ms`.
+    The block as a whole takes at most `timeout_ms`, and two seconds more to learn why TLS fails.
     """
     # Several brokers may have to be tried within the deadline, so one that does not answer may take a third of it.
     request_ms = max(timeout_ms // 3, 1)
-    client = AIOKafkaAdminClient(**client_settings(bootstrap, client_id, security), request_timeout_ms=request_ms)
+    settings = client_settings(bootstrap, client_id, security)
+    client = AIOKafkaAdminClient(**settings, request_timeout_ms=request_ms)
     try:
         async with asyncio.timeout(timeout_ms / 1000):
             await client.start()
@@ -112,15 +114,9 @@ async def admin(bootstrap: str, client_id: str, security: KafkaSecurity | None, 
     except TimeoutError as problem:
         raise NotReady(f"Kafka at {bootstrap} did not answer within {timeout_ms} ms") from problem
     except KafkaError as problem:
-        raise NotReady(f"Kafka at {bootstrap} cannot be used now: {error_text(problem)}") from problem
+        raise NotReady(f"Kafka at {bootstrap} cannot be used now: {await connection_error_text(problem, settings)}") from problem
     finally:
         await client.close()
-
-
-def error_text(problem: BaseException) -> str:
-    """Returns an error's name and text for a message, without repeating the name: aiokafka's errors begin with theirs."""
-    name, text = type(problem).__name__, str(problem)
-    return text if text.startswith(name) else f"{name}: {text}" if text else name
 
 
 class TopicFacts(msgspec.Struct, frozen=True):

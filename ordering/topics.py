@@ -35,8 +35,8 @@ from aiokafka.errors import (
 )
 from aiokafka.structs import TopicPartition
 
-from ordering.connection import AlterSettingsRequest, ClusterFacts, KafkaSecurity, admin, describe_cluster, error_text, finalized_features
-from ordering.errors import ConfigurationError, NotReady
+from ordering.connection import AlterSettingsRequest, ClusterFacts, KafkaSecurity, admin, describe_cluster, finalized_features
+from ordering.errors import ConfigurationError, NotReady, error_text
 from ordering.log import check_payload_partitions
 
 MESSAGE_BYTES_MAX: Final = 8 * 1024 * 1024
