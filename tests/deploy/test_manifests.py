@@ -223,7 +223,7 @@ def test_users_may_no_more_than_they_need(rendered: Rendered, overlay: str) -> N
     ordering, payload = topics.topic_names("notary")
     assert may == {
         "worker": {ordering: write, payload: write},
-        "owner": {ordering: write, payload: read | {"DescribeConfigs"}},
+        "owner": {ordering: write, payload: write},
         "archive": {ordering: read, payload: read},
         "auditor": {ordering: read, payload: read},
     }
