@@ -113,7 +113,7 @@ class Worker:
             tickets=self.tickets,
         )
         self.sender.queue.room_made = self.gate.resume
-        self.topic_watch = TopicWatch(config)
+        self.topic_watch = TopicWatch(config, log)
         self.snapshots = SnapshotSchedule(config, self.readiness.is_ready, around.clock_ms)
         self.archive = ArchiveSchedule(config, self.driver, self.sender, self.readiness.is_ready, around.now_s)
         parts = (self.driver, self.sender, index, self.issuer, self.self_check, self.topic_watch)

@@ -96,6 +96,8 @@ class BrokerSeen(msgspec.Struct, frozen=True):
     in_sync: int
     replicas: int
     """The number of replicas assigned to it; fewer of them in sync means that the broker lags or is away."""
+    certificate_ends_s: float | None = None
+    """The end of its certificate as this worker saw it last, in seconds since 1970; None without TLS, or before the first look."""
 
 
 class Log(Protocol):

@@ -76,6 +76,8 @@ def files() -> dict[str, str]:
         ("[kafka]", "[ports]\nscram = 9093\n[kafka]", "ports: 9093 stands there twice"),
         ("replication = 3", 'security = "PLAINTEXT"\n[ports]\nscram = 9094', "ports.scram: passwords need TLS"),
         ("[kafka]", "[ports]\nbroker = 0\n[kafka]", "ports.broker: 0 should be 1 to 65535"),
+        ("[kafka]", "[archive]\nurl = 'segments'\n[kafka]", "archive.url: 'segments' should be a URL, such as s3://bucket/notary, or the"),
+        ("[kafka]", "[snapshots]\nurl = 's3:bucket'\n[kafka]", "snapshots.url: 's3:bucket' should be a URL"),
         ("[kafka]", "[folders]\nconfig = 'etc'\n[kafka]", "folders.config: 'etc' should be an absolute path"),
         ("[kafka]", "[folders]\nconfig = '/etc/../x'\n[kafka]", "folders.config: '/etc/../x' should be an absolute path"),
         ("[kafka]", "[clients]\nreaders = ['broker-1']\n[kafka]", "the certificate 'broker-1' stands there twice"),
@@ -193,6 +195,17 @@ def test_workers_read_their_configuration(files: dict[str, str], tmp_path: Path,
     assert config.log.bootstrap.count(":9092") == 3
 
 
+def test_workers_keep_snapshots_and_segments(tmp_path: Path) -> None:
+    """The places in the sites file are those of every worker; without them there are none."""
+    file = changed(tmp_path, "[kafka]", "[snapshots]\nurl = 's3://bucket/indexes'\n[archive]\nurl = '/srv/segments'\n[kafka]")
+    for source, places in ((EXAMPLE, ("", "")), (file, ("s3://bucket/indexes", "/srv/segments"))):
+        rendered = render(read_sites(source))
+        for site in ("london", "paris", "zurich"):
+            (tmp_path / "notary.toml").write_text(rendered[f"{site}/notary.{site}.example/notary.toml"])
+            config = load(tmp_path / "notary.toml", {}, {})
+            assert (config.snapshots.url, config.archive.url) == places
+
+
 def test_no_file_says_who_may_destroy(files: dict[str, str]) -> None:
     """No file grants a right to alter or to delete, all rights, or a right on all topics."""
     given = {operation for _, operations in acls(read_sites(EXAMPLE)) for operation in operations}
@@ -304,7 +317,7 @@ def test_example_is_as_documented() -> None:
     sites = read_sites(EXAMPLE)
     actual = {
         (section, field.name): field.default
-        for section in ("notary", "kafka", "ports", "folders", "clients")
+        for section in ("notary", "kafka", "ports", "folders", "clients", "snapshots", "archive")
         for field in msgspec.structs.fields(getattr(sites, section))
     }
     assert documented.keys() == actual.keys()
