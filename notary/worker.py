@@ -109,7 +109,7 @@ class Worker:
             body_s_max=config.http.body_s,
             turn_s_max=GATE_TURN_S,
             room=self.sender.queue,
-            quota=Quota(config.quota.party_requests_per_s, around.now_s, self.parties.requests_per_s_of),
+            quota=Quota(config.quota, around.now_s, self.parties.requests_per_s_of),
             tickets=self.tickets,
         )
         self.sender.queue.room_made = self.gate.resume

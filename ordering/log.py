@@ -15,7 +15,7 @@ The contract of every implementation:
 - **One writer is one producer.** Its appends to one stream keep the order in which they were called. A writer that failed once is broken:
   close it and open another (R5: with a new incarnation).
 
-`KafkaLog`, `EmbeddedLog` and `MemoryLog` implement it, and `tests/ordering/test_log.py` tests all three against it.
+The package's docstring lists the implementations; `tests/ordering/test_log.py` tests each against this contract.
 """
 
 from collections.abc import Collection, Mapping

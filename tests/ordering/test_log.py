@@ -1,4 +1,4 @@
-"""Tests the contract of `ordering.log` on all three logs, and on the simulator's."""
+"""Tests the contract of `ordering.log` on every log, and on the simulator's: another backend is one more case of `log`."""
 
 import asyncio
 from collections.abc import AsyncIterator
