@@ -16,10 +16,14 @@ COMPUTES := (spark or exhaustive or (go and not kafka)) and not ($(APART))
 OTHERS := not (kafka or chaos or spark or exhaustive or $(APART))
 CHECKED := $(OTHERS) and not (go or seconds)
 TWO := --numprocesses 2 --dist loadfile --no-loadscope-reorder
-# The folders of tests, first those that take longest. One of the two lanes has those of FAULT_FOLDERS.
-LONG := tests/deploy tests/spark
-ROOMS := $(LONG) $(filter-out $(LONG) tests/__pycache__,$(patsubst %/,%,$(wildcard tests/*/)))
+# One of the two lanes has the tests in these folders.
 FAULT_FOLDERS := tests/chaos tests/deploy
+
+# Compiled modules are kept: tests start hundreds of processes, and each would compile the packages again.
+export PYTHONDONTWRITEBYTECODE :=
+
+# The files whose tests have one of these marks, so that a process imports no others. A mark in a conftest.py is for its folder.
+marked = $(sort $(patsubst %/conftest.py,%,$(shell grep -rlE --include='*.py' 'mark\.($(1))\b' tests)))
 
 # Runs a command, and prints how long it took.
 timed = began=$$(date +%s); $(2); code=$$?; echo "$(1): $$(( $$(date +%s) - began )) s"; exit $$code
@@ -56,13 +60,13 @@ test-sites-and-faults: test-sites
 	@$(MAKE) --no-print-directory test-faults
 
 test-sites:
-	@$(call timed,sites,$(PYTEST) tests/deploy -q -m "$(ALONE)" --durations 10)
+	@$(call timed,sites,$(PYTEST) $(filter tests/deploy/%,$(call marked,kafka|chaos)) -q -m "$(ALONE)" --durations 10)
 
 test-faults:
 	@$(call timed,faults,$(PYTEST) tests/chaos -q -m "$(ALONE)" --durations 10)
 
 test-brokers:
-	@$(call timed,brokers,$(PYTEST) $(filter-out $(FAULT_FOLDERS),$(ROOMS)) -q -m "$(ALONE)" --durations 10)
+	@$(call timed,brokers,$(PYTEST) $(filter-out $(FAULT_FOLDERS) $(FAULT_FOLDERS:=/%),$(call marked,kafka|chaos)) -q -m "$(ALONE)" --durations 10)
 
 test-computes:
 	@$(call timed,what computes,nice -n 10 $(PYTEST) $(ROOMS) -q $(TWO) -m "$(COMPUTES)" --durations 10)
