@@ -187,7 +187,7 @@ def test_strangers_in_a_handshake_do_not_keep_others_out(serve_tls: Callable[...
 # ---- the notary's own client ----
 
 
-def test_the_notarys_client(own_directory: NotaryDirectory, bank: Bank, serve_tls: Callable[..., Service]) -> None:
+def test_the_client_needs_both_files(own_directory: NotaryDirectory, bank: Bank, serve_tls: Callable[..., Service]) -> None:
     """With the authority's file and a client certificate the client gets decisions; without them no URL works, and the error says why."""
     clients = Authority("Clients")
     clients.put(own_directory.path / "client-ca.pem")
