@@ -366,7 +366,7 @@ def test_secrets_are_mounted_as_workers_accept_them(rendered: Rendered, overlay:
         assert pod["spec"]["securityContext"]["fsGroup"] == pod["spec"]["securityContext"]["runAsGroup"], name
 
 
-def test_the_owners_pod(rendered: Rendered, schemas: Schemas, tmp_path: Path) -> None:
+def test_the_owners_pod_is_restricted_too(rendered: Rendered, schemas: Schemas, tmp_path: Path) -> None:
     """The pod that an operator starts by hand fits its schema, is restricted like the others, and connects as the user `owner`."""
     (pod,) = documents((KUBERNETES / "owner.yaml").read_text())
     assert schemas.problems(pod) == []

@@ -83,7 +83,9 @@ def files() -> dict[str, str]:
         ("[kafka]", "[clients]\nreaders = ['broker-1']\n[kafka]", "the certificate 'broker-1' stands there twice"),
     ],
 )
-def test_what_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str], before: str, after: str, message: str) -> None:
+def test_a_mistake_is_named_with_its_remedy(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], before: str, after: str, message: str
+) -> None:
     """Nothing is rendered from a file with a mistake; the message names the setting, the value, and the remedy."""
     assert main([str(changed(tmp_path, before, after)), "--to", str(tmp_path / "to")]) == 2
     assert message in capsys.readouterr().err

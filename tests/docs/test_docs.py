@@ -101,7 +101,7 @@ def test_every_command_and_flag_is_named() -> None:
 
 
 @pytest.mark.parametrize("command", sorted(COMMANDS))
-def test_defaults_of_flags(command: str) -> None:
+def test_defaults_of_flags_are_on_the_page(command: str) -> None:
     """A default in command-line.md is the flag's default."""
     parser = arguments_of(command)
     section = re.split(rf"^## notary {command}(?![\w-])", text("docs/command-line.md"), flags=re.MULTILINE)[1].split("\n## ")[0]

@@ -64,7 +64,7 @@ def test_json_of_the_examples(vector: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize("conflicts", [(), MANY])
 @pytest.mark.parametrize("outcome", Outcome)
-def test_row_both_ways(outcome: Outcome, conflicts: tuple[Conflict, ...]) -> None:
+def test_a_row_is_decoded_as_encoded(outcome: Outcome, conflicts: tuple[Conflict, ...]) -> None:
     """Decoding a row returns the decision that was encoded."""
     decision = Decision(2**64 - 1, ID, outcome, -(2**63), conflicts)
     assert from_row(ID, to_row(decision)) == decision

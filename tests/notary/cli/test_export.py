@@ -127,7 +127,7 @@ def test_index_of_a_running_worker(
     assert sizes == sorted(set(sizes))
 
 
-def test_what_it_says(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_it_prints_one_line_or_one_object(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     """Files have bounded size and row groups; the command prints one line on stdout, or one JSON object."""
     notary = busy(tmp_path / "index", spends=60)
     notary.index.close()
