@@ -198,6 +198,8 @@ class KafkaLog:
     async def bounds(self) -> Mapping[int, Bounds]:
         """Returns each partition's log start offset and high watermark now, from its leader. Raises `NotReady` within `bounds_ms`.
 
+        Where no broker can be connected to over TLS, it may take two seconds more, to learn the reason.
+
         A payload partition that has no leader, according to the cluster, is left out, so that the others remain usable.
         """
         return await self._bounds_within(self._timeouts.bounds_ms)

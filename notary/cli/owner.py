@@ -108,7 +108,7 @@ class OwnedLog:
         if freed:
             raise ConfigurationError(
                 f"the log has a salvage, so this command reads contents too, and those at the start of {describe(min(freed))} were freed:"
-                " go on from a worker's index with --index DIR"
+                " go on from a worker's index, or a restored snapshot, with --index DIR"
             )
         await self._replay.close()
         self.joiner = Joiner()
