@@ -46,7 +46,7 @@ class Body:
     The gate then calls `admitted` or `refused` of a subclass: once, unless the client left.
     """
 
-    __slots__ = ("_gate", "_pieces", "network", "parties", "size", "ticket")
+    __slots__ = ("_gate", "_pieces", "network", "parties", "size", "ticket", "unread_s")
 
     def __init__(self, gate: Admission, ticket: bytes = b"") -> None:
         """`ticket`: as its head has it, unchecked."""
@@ -55,6 +55,8 @@ class Body:
         """The client's address; empty if it does not matter."""
         self.parties: Set[bytes] = frozenset()
         """The parties of submissions that were admitted on its connection before."""
+        self.unread_s = 0.0
+        """The time for which it waited in its connection."""
         self.size = 0
         """The bytes of it that have come."""
         self._gate = gate
@@ -165,7 +167,8 @@ class Lanes:
 
     def add(self, body: Body, now_s: float) -> None:
         """Append a body to its lane."""
-        ring, key = self._place_of(body, body.party())
+        key, of_party = self.lane_of(body, body.party())
+        ring = self._ring(of_party=of_party)
         lane = ring.lanes.get(key)
         if lane is None:
             lane = ring.lanes[key] = _Lane()
@@ -174,25 +177,19 @@ class Lanes:
         ring.bodies += 1
         ring.size_bytes += body.size
 
-    def wait_s(self, body: Body, party: bytes, now_s: float) -> float:
-        """Returns the wait so far of the oldest body in the lane of a body of that party; 0 when that is empty."""
-        ring, key = self._place_of(body, party)
-        lane = ring.lanes.get(key)
+    def age_s(self, key: bytes, now_s: float, *, of_party: bool) -> float:
+        """Returns the wait so far of the oldest body in the lane of that registered party, or of that address; 0 when that is empty."""
+        lane = self._ring(of_party=of_party).lanes.get(key)
         return now_s - lane.bodies[0].since_s if lane is not None and lane.bodies else 0.0
 
-    def oldest_s(self, party: bytes) -> float | None:
-        """Returns the time since which the oldest body of a registered party waits; None if none does."""
-        lane = self._parties.lanes.get(party)
-        return lane.bodies[0].since_s if lane is not None and lane.bodies else None
-
-    def ahead_bytes(self, body: Body, party: bytes) -> int:
-        """Returns the bytes that are decoded before a body of that party, if it comes now: all that wait, or less by its lane's turns."""
-        ring, key = self._place_of(body, party)
+    def ahead_bytes(self, key: bytes, *, of_party: bool) -> int:
+        """Returns the bytes that are decoded before a body that comes now: all that wait, or less by its lane's turns."""
+        ring = self._ring(of_party=of_party)
         lane, waiting_bytes = ring.lanes.get(key), self._parties.size_bytes + self._addresses.size_bytes
         if lane is None:
             return 0
         turns = len(ring.lanes)
-        if ring is self._parties:
+        if of_party:
             turns += self._addresses.bodies > 0
         elif self._parties.bodies:
             turns *= 1 + max(len(self._parties.lanes), ADDRESSES_SHARE_MIN)
@@ -202,10 +199,14 @@ class Lanes:
         """Remove and return the bodies that have waited since before that time."""
         return [body for ring in (self._parties, self._addresses) for body in ring.take_older(since_s)]
 
-    def _place_of(self, body: Body, party: bytes) -> "tuple[_Ring, bytes]":
+    def lane_of(self, body: Body, party: bytes) -> tuple[bytes, bool]:
+        """Returns the key of the lane of a body of that party, and whether it is one of a party."""
         if body.network and party not in body.parties:
-            return self._addresses, body.network.encode()
-        return self._parties, party if party and self._is_registered(party) else b""
+            return body.network.encode(), False
+        return (party if party and self._is_registered(party) else b""), True
+
+    def _ring(self, *, of_party: bool) -> "_Ring":
+        return self._parties if of_party else self._addresses
 
     def is_turn_of_parties(self, decoding: Container[bool] = ()) -> bool:
         """Returns True if a body of a party is next, False if one of an address is.
@@ -217,7 +218,7 @@ class Lanes:
 
     def take(self, *, of_party: bool) -> Body:
         """Remove and return the next body of a party, or of an address. There must be one."""
-        waiting = (self._parties if of_party else self._addresses).take()
+        waiting = self._ring(of_party=of_party).take()
         parties = max(1, min(len(self._parties.lanes), ADDRESSES_SHARE_MIN))
         ahead_bytes = self._ahead_bytes + (waiting.size if of_party else -waiting.size * parties)
         self._ahead_bytes = max(-AHEAD_BYTES_MAX, min(ahead_bytes, AHEAD_BYTES_MAX))

@@ -28,7 +28,7 @@ A submission refused for room or quota gets a ticket, which opens the last part 
 import asyncio
 import math
 from collections import Counter
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Set
 from typing import Final, Protocol, TypeVar
 
 import msgspec
@@ -48,6 +48,8 @@ REFUSAL_REASONS: Final = ("room", "share", "quota")
 """No room for anybody, no room for the party, or its quota is used up."""
 DECODING_WAIT_S: Final = 0.5
 """The wait of a party's complete bodies after which no more of them are read; twice as long for a retry with a ticket."""
+UNREAD_S_MAX: Final = 1.0
+"""A body that waited in its connection for so long is refused: newer ones were read first, and it would be answered late."""
 BACKLOG_S: Final = 0.1
 """A lane whose oldest body has waited for so long is backlogged: a new body's wait is estimated by the bytes ahead of it."""
 HELD_S: Final = 0.05
@@ -212,10 +214,19 @@ class Gate:
         """True while a head need not be checked with `closed`."""
         return not self._was_closed and (self._room is None or self._room.is_calm(1, 1))
 
-    def is_backlogged(self, party: str) -> bool:
-        """Returns True if a body of that party has waited to be decoded for longer than a burst lasts."""
-        since_s = self._asked.oldest_s(party.encode())
-        return since_s is not None and self._clock_s() - since_s > BACKLOG_S
+    def is_backlogged(self, network: str, parties: Set[bytes]) -> bool:
+        """Returns True if a body of a client would wait to be decoded for longer than a burst lasts.
+
+        The client is one whose submissions were admitted for `parties`, or, if there are none, any from the address `network`.
+        """
+        if not self._asked:
+            return False
+        return any(self._wait_s(key, of_party=bool(parties)) > BACKLOG_S for key in parties or (network.encode(),))
+
+    def _wait_s(self, key: bytes, *, of_party: bool) -> float:
+        """Returns the wait for decoding in a lane, as its oldest body has it, or as the bytes ahead show at the present pace."""
+        age_s = self._asked.age_s(key, self._clock_s(), of_party=of_party)
+        return max(age_s, self._asked.ahead_bytes(key, of_party=of_party) / self._pace.per_s) if self._pace.per_s else age_s
 
     def begin(self, body: Body, declared: bytes | None) -> None:
         """A body is about to come. Raises `TooLarge`."""
@@ -250,7 +261,7 @@ class Gate:
         if not body.size and self._room is not None and not self._room.is_calm(1, 1) and (party := party_first(data)):
             # It need not be read to its end. Nothing is admitted by this: a body that names two parties is refused as the one or the other.
             refusal = self._refusal(1, 1, party.decode(errors="replace"), body.ticket)
-        if refusal is None and not body.size and self._asked:
+        if refusal is None and not body.size and (self._asked or body.unread_s > UNREAD_S_MAX):
             refusal = self._too_slow(body, party_first(data))
         if refusal is None:
             self._count_bytes(body, len(data))
@@ -278,10 +289,11 @@ class Gate:
         Without a bound on this wait all bodies would be read and decoded late, and the queue behind the gate would never be full
         (RFC 8289: the wait, not the length, shows a queue that is too long).
         """
-        wait_s, name = self._asked.wait_s(body, party, self._clock_s()), party.decode(errors="replace")
-        if self._pace.per_s and wait_s > BACKLOG_S:
-            wait_s = max(wait_s, self._asked.ahead_bytes(body, party) / self._pace.per_s)
-        if wait_s <= DECODING_WAIT_S:
+        key, of_party = self._asked.lane_of(body, party)
+        name = party.decode(errors="replace")
+        wait_s = self._wait_s(key, of_party=of_party)
+        is_burst = self._asked.age_s(key, self._clock_s(), of_party=of_party) <= BACKLOG_S
+        if body.unread_s <= UNREAD_S_MAX and (is_burst or wait_s <= DECODING_WAIT_S):
             return None
         if body.ticket and wait_s <= 2 * DECODING_WAIT_S and self.tickets is not None and self.tickets.counts(body.ticket, name):
             return None

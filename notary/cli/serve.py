@@ -229,7 +229,7 @@ def _server(config: Config, app: App, listen: str, certificates: Certificates | 
         settings=config.http,
         certificates=certificates,
     )
-    server.is_backlogged = lambda lane: app.worker is not None and app.worker.gate.is_backlogged(lane)
+    server.lines.is_backlogged = lambda client: app.worker is not None and app.worker.gate.is_backlogged(client.network, client.parties)
     return server
 
 

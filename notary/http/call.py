@@ -35,7 +35,21 @@ class BodyReader(Protocol):
 class Call:
     """One call: what its head says, and the way of its answer."""
 
-    __slots__ = ("gone", "headers", "left", "may_read", "method", "network", "parties", "path", "query", "raw_path", "reader", "respond")
+    __slots__ = (
+        "gone",
+        "headers",
+        "left",
+        "may_read",
+        "method",
+        "network",
+        "parties",
+        "path",
+        "query",
+        "raw_path",
+        "reader",
+        "respond",
+        "unread_s",
+    )
 
     def __init__(self, method: str, path: str, query: bytes, headers: Headers, respond: "Callable[[Call, Answer, bool], None]") -> None:
         """`respond` gets the call, its answer, and whether the answer may wait until the body has come."""
@@ -48,6 +62,8 @@ class Call:
         """The client's address, as far as the client cannot choose it (`notary.http.server.network_of`)."""
         self.parties: set[bytes] = set()
         """The parties of submissions that were admitted on its connection, in UTF-8; one set for all calls of the connection."""
+        self.unread_s = 0.0
+        """The time for which its connection waited to be read, in seconds."""
         self.headers = headers
         """Names in lower case."""
         self.respond = respond

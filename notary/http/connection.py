@@ -17,6 +17,7 @@ from math import inf
 from typing import Any, Final, Protocol, cast
 
 from notary.http.call import TEXT, Answer, Application, Call
+from notary.http.lines import Client, Lines
 from notary.http.machine import TRANSITIONS, ConnectionState, Event
 from notary.http.parsing import Head, Parser
 from notary.http.problems import problem_of
@@ -54,6 +55,11 @@ class Host(Protocol):
         ...
 
     @property
+    def lines(self) -> Lines:
+        """Where connections wait to be read."""
+        ...
+
+    @property
     def paused(self) -> bool:
         """Whether no calls are to be read now; `Connection.go_on` is called when they are again."""
         ...
@@ -61,21 +67,6 @@ class Host(Protocol):
     @property
     def ends(self) -> bool:
         """True once the server stops: each answer is the last one of its connection."""
-        ...
-
-    def may_read(self, *, lane: str = "") -> bool:
-        """Returns False once connections have used up their time of this turn of the loop, or others wait for a turn to be read.
-
-        Connections of proven clients have more time, and wait only for others in their `lane`. True begins a slice of time.
-        """
-        ...
-
-    def slice_is_over(self) -> bool:
-        """Returns True when the connection that is being read has used up its slice: it is to wait for another turn."""
-        ...
-
-    def read_later(self, connection: "Connection") -> None:
-        """Call `read` in a later turn of the loop."""
         ...
 
     def opened(self, connection: "Connection") -> None:
@@ -96,6 +87,8 @@ class Connection(asyncio.Protocol):
         self.network = network
         self.parties: set[bytes] = set()
         """The parties of submissions that were admitted here (`Call.parties`). Its client is a proven one once there are some."""
+        self._client = Client(network, self.parties)
+        self._lines = host.lines
         self._loop = asyncio.get_running_loop()
         self._state = ConnectionState.HEAD
         self._deadline_s = inf
@@ -110,17 +103,11 @@ class Connection(asyncio.Protocol):
         self._unread = b""
         self._reading_paused = False
         self._in_line = False  # it waits for its turn to be read
+        self._unread_s = 0.0  # so long the next call has waited for turns
         self._working = False  # in the parser, or going on: what is answered meanwhile does not start either again
         self._turn_bytes = 0  # of answers, since a turn of the loop began in which a call was answered while others were taken
         self._last = False  # the call that is being decided is the last one
         self._eof = False
-
-    @property
-    def lane(self) -> str:
-        """The party of a proven client, or its address if it has several; empty for others. The clients of a lane wait for each other."""
-        if not self.parties:
-            return ""
-        return next(iter(self.parties)).decode() if len(self.parties) == 1 else self.network
 
     @property
     def state(self) -> ConnectionState:
@@ -147,7 +134,7 @@ class Connection(asyncio.Protocol):
             return
         if self._unread or self._in_line or self._is_held():
             self._keep(self._unread + data)
-        elif self._host.may_read(lane=self.lane):
+        elif self._lines.may_go(self._client, begun=self._state is ConnectionState.BODY):
             self._feed(data)
         else:
             self._keep(data)
@@ -225,14 +212,16 @@ class Connection(asyncio.Protocol):
         """Take up what was kept, now or when it is its turn."""
         if self._working or self._in_line or self._state >= ConnectionState.CLOSING or self._is_held():
             return
-        if self._host.may_read(lane=self.lane):
+        has_nothing = not (self._unread or self._behind)  # then the socket is read again, which is no work
+        if has_nothing or self._lines.may_go(self._client, begun=self._state is ConnectionState.BODY):
             self.read()
         else:
             self._read_later()
 
-    def read(self) -> None:
-        """Take up what was kept, as far as it goes in a slice of time."""
+    def read(self, unread_s: float = 0.0) -> None:
+        """Take up what was kept, as far as it goes in a slice of time. It has waited for that for `unread_s`."""
         self._in_line = False
+        self._unread_s += unread_s
         if self._working or self._state >= ConnectionState.CLOSING or self._is_held():
             return
         self._working = True
@@ -244,7 +233,7 @@ class Connection(asyncio.Protocol):
             call.pieces.clear()
             if call.whole:
                 self.ended(call)
-            if self._host.slice_is_over():
+            if self._lines.slice_is_over():
                 break
         self._working = False
         if self._state is ConnectionState.DECIDING or self._is_held():
@@ -268,7 +257,7 @@ class Connection(asyncio.Protocol):
     def _read_later(self) -> None:
         if not self._in_line:
             self._in_line = True
-            self._host.read_later(self)
+            self._lines.wait(self._client, self.read, size=len(self._unread), begun=self._state is ConnectionState.BODY)
 
     def _is_held(self) -> bool:
         return self._state is ConnectionState.DECIDING or self._writer.held or self._turn_bytes > TURN_BYTES_MAX or self._host.paused
@@ -312,6 +301,7 @@ class Connection(asyncio.Protocol):
 
     def _start(self, call: Head) -> None:
         self._current = call
+        call.unread_s, self._unread_s = self._unread_s, 0.0
         if not call.keep_alive:
             self._last = True
         self._go(Event.CALL)
@@ -382,7 +372,7 @@ class Connection(asyncio.Protocol):
 
     def called(self, call: Head) -> None:
         """A head is complete: hand the call to the application, if it is its turn."""
-        if self._state <= ConnectionState.HEAD and not self._behind and not self._is_held() and not self._host.slice_is_over():
+        if self._state <= ConnectionState.HEAD and not self._behind and not self._is_held() and not self._lines.slice_is_over():
             self._start(call)
         elif self._state < ConnectionState.CLOSING:
             self._behind.append(call)
@@ -436,7 +426,7 @@ class Connection(asyncio.Protocol):
             while at < len(data):
                 if self._last and self._state >= ConnectionState.DECIDING:
                     return
-                if self._behind or self._is_held() or (at and self._host.slice_is_over()):
+                if self._behind or self._is_held() or (at and self._lines.slice_is_over()):
                     self._keep(data[at:])
                     return
                 size = max(SLICE_BYTES, min(self._parser.body_left, BODY_BYTES_MAX))

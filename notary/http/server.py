@@ -6,14 +6,13 @@ import errno
 import logging
 import socket
 import time
-from collections import OrderedDict, deque
-from collections.abc import Callable
 from functools import partial
 from operator import attrgetter
-from typing import Any, Final, NamedTuple, TypeAlias
+from typing import Any, Final
 
 from notary.http.call import Answer, Application
 from notary.http.connection import Connection
+from notary.http.lines import Client, Lines
 from notary.http.machine import ConnectionState, seconds_of
 from notary.http.problems import problem_of
 from notary.http.settings import HttpSettings
@@ -31,32 +30,10 @@ LOOKS: Final = 8
 LOOK_S_MAX: Final = 1.0
 _NO_DESCRIPTORS = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 BACKLOG = 2048
-READ_TURN_S = 0.002
-"""The time in one turn of the loop for connections without an admitted submission, new ones too; a thousand may have bytes at once."""
-PROVEN_TURN_S = 0.006
-"""The same for connections with one: their bytes are read at once as long as it lasts."""
 CONNECT_S = 0.0001
 """The time in which the event loop makes a connection of a socket."""
-SLICE_S = 0.0005
-"""The time after which another address has its turn."""
-BACKLOGGED_PART: Final = 0.05
-"""The part of the time in which clients of backlogged lanes are read. Most of what they send is refused, at the others' cost."""
-UNREAD_S_MAX: Final = 1.0
-"""Those that have waited for so long are read at any cost: each client learns when to send again."""
-HELD_S: Final = 0.002
-"""So often the server looks whether backlogged lanes have time again, if nothing else is to be read."""
 BUSY_S = 1.0
 """So long a port may be busy: intake processes of a worker that was killed end moments after it, and it may be started again at once."""
-
-
-class _Waiting(NamedTuple):
-    """Something that is done for a client when it is its turn."""
-
-    since_s: float
-    do: Callable[[], None]
-
-
-_Line: TypeAlias = OrderedDict[str, deque[_Waiting]]
 
 
 class Server:
@@ -74,21 +51,9 @@ class Server:
         self.application = application
         self.settings = settings or HttpSettings()
         self.seconds = tuple([seconds_of(self.settings, state) for state in ConnectionState])
-        self.is_backlogged: Callable[[str], bool] = lambda lane: False
-        """Returns True if submissions of this lane wait long for the application: more that are read are refused. It is set."""
+        self.lines = Lines()
         self.paused = False
         self.ends = False
-        self._read_until_s: float | None = None  # None: this turn of the loop has read nothing yet
-        self._slice_until_s = 0.0
-        self._line: _Line = OrderedDict()
-        """The connections that wait for a turn, to be read or to be made, by address, in the order of the addresses' turns."""
-        self._proven_line: _Line = OrderedDict()
-        """The connections of proven clients that wait to be read, by party; by address if several parties were admitted on one."""
-        self._refusing_s = 0.0
-        """The time left for backlogged lanes. It grows by a part of the time that passes."""
-        self._counted_s = 0.0
-        """The time up to which it has grown."""
-        self._held: asyncio.TimerHandle | None = None
         self.connections: set[Connection] = set()
         self._connections_max = connections_max = self.settings.connections_max
         self._per_address_max = self.settings.connections_per_address_max
@@ -136,7 +101,7 @@ class Server:
             self._acceptor.close()
         if self._following is not None:
             self._following.cancel()
-        self.ends = True
+        self.ends = self.lines.ends = True
         self._empty.clear()
         if not self._is_empty():
             with contextlib.suppress(TimeoutError):
@@ -154,106 +119,10 @@ class Server:
                 logger.warning("connections=%d had not ended after %g s", len(self.connections), seconds_max)
                 for connection in list(self.connections):
                     connection.abort()
-        for timer in (self._looking, self._held):
-            if timer is not None:
-                timer.cancel()
+        self.lines.stop()
+        if self._looking is not None:
+            self._looking.cancel()
         self._socket.close()
-
-    def may_read(self, *, lane: str = "") -> bool:
-        """As `Host` describes it."""
-        now_s = time.perf_counter()
-        if self._read_until_s is None:
-            self._begin_turn(now_s)
-        assert self._read_until_s is not None
-        if now_s > self._read_until_s + (PROVEN_TURN_S - READ_TURN_S if lane else 0):
-            return False
-        if (lane in self._proven_line or self.is_backlogged(lane)) if lane else self._line:
-            return False
-        self._slice_until_s = now_s + SLICE_S
-        return True
-
-    def slice_is_over(self) -> bool:
-        """As `Host` describes it."""
-        return time.perf_counter() > self._slice_until_s
-
-    def read_later(self, connection: Connection) -> None:
-        """As `Host` describes it."""
-        if lane := connection.lane:
-            self._line_up(self._proven_line, lane, connection.read)
-        else:
-            self.line_up(connection.network, connection.read)
-
-    def charge(self, seconds: float) -> None:
-        """Count work of a client that is done in the next turn as if it was done in this one."""
-        assert self._read_until_s is not None, "called by what was given a turn"
-        self._read_until_s -= seconds
-
-    def line_up(self, network: str, do: Callable[[], None]) -> None:
-        """Do something for a client when it is the turn of its address."""
-        self._line_up(self._line, network, do)
-
-    def _line_up(self, line: "_Line", lane: str, do: Callable[[], None]) -> None:
-        now_s = time.perf_counter()
-        line.setdefault(lane, deque()).append(_Waiting(now_s, do))
-        if self._read_until_s is None:
-            self._begin_turn(now_s)
-
-    def _begin_turn(self, now_s: float) -> None:
-        self._read_until_s = now_s + READ_TURN_S
-        asyncio.get_running_loop().call_soon(self._end_turn)
-
-    def _end_turn(self) -> None:
-        """Take up what waits, a slice of time for each party or address in turn; at least one thing."""
-        self._most = None
-        now_s = time.perf_counter()
-        self._refusing_s = min(self._refusing_s + (now_s - self._counted_s) * BACKLOGGED_PART, SLICE_S)
-        self._counted_s = now_s
-        held = 0
-        try:
-            held = self._take_up(self._proven_line, PROVEN_TURN_S - READ_TURN_S)
-            self._take_up(self._line, READ_TURN_S)
-        finally:  # a bug in one of them must not keep the others from their turns
-            self._read_until_s = None
-            if self._line or len(self._proven_line) > held:
-                self._begin_turn(time.perf_counter())
-            elif held and self._held is None:
-                self._held = asyncio.get_running_loop().call_later(HELD_S, self._look_at_held)
-
-    def _look_at_held(self) -> None:
-        self._held = None
-        if self._proven_line and self._read_until_s is None:
-            self._begin_turn(time.perf_counter())
-
-    def _take_up(self, line: "_Line", seconds: float) -> int:
-        """Returns the number of backlogged lanes that wait for time of theirs."""
-        now_s = time.perf_counter()
-        until_s = self._read_until_s = now_s + seconds
-        lanes, held = deque(line), 0
-        while lanes and now_s <= until_s:
-            lane = lanes.popleft()
-            waiting, from_s = line[lane], now_s
-            # A server that stops reads all that has come: it is about to close the connections.
-            is_backlogged = line is self._proven_line and not self.ends and self.is_backlogged(lane)
-            if is_backlogged and self._refusing_s <= 0 and now_s - waiting[0].since_s < UNREAD_S_MAX:
-                held += 1
-                continue
-            self._slice_until_s = now_s + SLICE_S
-            slice_until_s = min(self._slice_until_s, until_s)
-            try:
-                for _ in range(len(waiting)):  # what comes into the line meanwhile has its turn later
-                    waiting.popleft().do()
-                    now_s = time.perf_counter() + (until_s - self._read_until_s)  # later by what was charged
-                    if now_s > slice_until_s:
-                        break
-            finally:
-                if is_backlogged:
-                    self._refusing_s -= now_s - from_s
-                if waiting:
-                    line.move_to_end(lane)
-                    lanes.append(lane)
-                else:
-                    del line[lane]
-        return held
 
     def pause(self) -> None:
         """Read no more calls."""
@@ -284,13 +153,19 @@ class Server:
 
     def _make_place(self, mine: int) -> bool:
         """End a connection of the address with the most; returns False if there is none to end."""
-        most = self._most = self._most or max(self._addresses.values(), key=_count_of)
+        if self._most is None:
+            asyncio.get_running_loop().call_soon(self._forget_most)
+            self._most = max(self._addresses.values(), key=_count_of)
+        most = self._most
         if most.count > mine + 1:
             for connection in list(most.connections):
                 if connection.give_way(self._gives_way):
                     self._forget(connection)
                     return True
         return False
+
+    def _forget_most(self) -> None:
+        self._most = None
 
     def release(self, network: str) -> None:
         """An admitted connection is counted no more."""
@@ -357,7 +232,7 @@ class _Acceptor:
     """Accepts connections from one socket, as many as wait: uvloop takes one a turn of the loop, and under load turns are long.
 
     One too many is refused here, which costs little. To make a connection of the others costs more, so they wait for the turns of their
-    addresses (`Server.line_up`): a client that opens a thousand a second delays itself.
+    addresses (`Lines`): a client that opens a thousand a second delays itself.
     """
 
     def __init__(
@@ -412,10 +287,10 @@ class _Acceptor:
                 self._refuse(connection, refusal)
                 continue
             self._in_line.add(connection)
-            if server.may_read():
+            if server.lines.may_go(client := Client(network)):
                 self._connect(connection, network)
             else:
-                server.line_up(network, partial(self._connect, connection, network))
+                server.lines.wait(client, partial(self._connect, connection, network))
 
     def _refuse(self, connection: socket.socket, answer: Answer) -> None:
         with connection, contextlib.suppress(OSError):
@@ -425,11 +300,11 @@ class _Acceptor:
             else:  # before a handshake there is no way to say `overloaded`
                 self._certificates.handshake_failed(ConnectionAbortedError("too many connections are open"))
 
-    def _connect(self, connection: socket.socket, network: str) -> None:
+    def _connect(self, connection: socket.socket, network: str, waited_s: float = 0.0) -> None:
         if connection not in self._in_line:
             return
         self._in_line.remove(connection)
-        self._server.charge(CONNECT_S)
+        self._server.lines.charge(CONNECT_S)
         connecting = self._loop.create_task(self._made(connection, network))
         self.connecting.add(connecting)
         connecting.add_done_callback(self._connected)

@@ -59,7 +59,7 @@ class Handed(Body):
     def __init__(self, call: Call, gate: Gate, taker: Taker) -> None:
         """Begin to read it. Raises `MethodNotAllowed`, `UnsupportedMediaType`, `Malformed` or `TooLarge`."""
         super().__init__(gate)
-        self.network, self.parties = call.network, call.parties
+        self.network, self.parties, self.unread_s = call.network, call.parties, call.unread_s
         if call.method != "POST":
             raise MethodNotAllowed("submissions are sent with POST", "POST")
         self.since_s = time.perf_counter()

@@ -58,6 +58,7 @@ async def run(settings: AcceptorSettings, listening: socket.socket, linked: sock
         settings=settings.http,
         certificates=certificates,
     )
+    server.lines.is_backlogged = lambda client: front.gate.is_backlogged(client.network, client.parties)
     # While the link is full, calls that cannot be handed over stay in the connections.
     link.pause, link.go_on = server.pause, server.go_on
     await server.start()

@@ -75,7 +75,7 @@ class Front:
         self._room = WorkersRoom()
         # They share the worker's key, which arrives before any rejection. The numbers of the processes that share it are far apart.
         self._tickets = Tickets(b"", time.monotonic, int.from_bytes(os.urandom(8)))
-        self._gate = Gate(
+        self.gate = Gate(
             settings.notary_name,
             parties,
             lambda: self._refusal,
@@ -105,7 +105,7 @@ class Front:
         self._room.full, self._room.full_parties = message.full, message.full_parties
         self._tickets.key = message.ticket_key
         if message.ends:
-            self._gate.stop()
+            self.gate.stop()
 
     def handshake_failed(self) -> None:
         """Count a connection that did not get as far as a request."""
@@ -144,14 +144,14 @@ class Front:
             return
         since_s = time.perf_counter()
         try:
-            if call.method == "POST" and not (self._refusal is None and self._gate.is_open):
-                problem = self._refusal or self._gate.closed(header(call.headers, TICKET) or b"", at_head=True)
+            if call.method == "POST" and not (self._refusal is None and self.gate.is_open):
+                problem = self._refusal or self.gate.closed(header(call.headers, TICKET) or b"", at_head=True)
                 if problem is not None:
                     answer = problem.answer if isinstance(problem, NotAdmitting) else problem_of(problem)
                     self._count(answer[0])
                     call.answer(answer, after_body=True)
                     return
-            Handed(call, self._gate, self)
+            Handed(call, self.gate, self)
         except NotaryError as problem:
             self.refused(call, problem, since_s)
 

@@ -107,13 +107,13 @@ def test_the_wait_in_a_lane_is_that_of_its_oldest_body(gate: Gate) -> None:
     for at in range(3):
         lanes.add(body_of(gate, "O=Slow", TURN_BYTES), float(at))
     lanes.add(body_of(gate, "O=Quick", TURN_BYTES), 5.0)
-    assert lanes.wait_s(Body(gate), b"O=Slow", 10.0) == 10.0
-    assert lanes.wait_s(Body(gate), b"O=Quick", 10.0) == 5.0
+    assert lanes.age_s(b"O=Slow", 10.0, of_party=True) == 10.0
+    assert lanes.age_s(b"O=Quick", 10.0, of_party=True) == 5.0
     lanes.take(of_party=True)
     lanes.take(of_party=True)
-    assert lanes.wait_s(Body(gate), b"O=Slow", 10.0) == 9.0
-    assert lanes.wait_s(Body(gate), b"O=Quick", 10.0) == 0.0
-    assert lanes.wait_s(Body(gate), b"O=Nobody", 10.0) == 0.0
+    assert lanes.age_s(b"O=Slow", 10.0, of_party=True) == 9.0
+    assert lanes.age_s(b"O=Quick", 10.0, of_party=True) == 0.0
+    assert lanes.age_s(b"O=Nobody", 10.0, of_party=True) == 0.0
 
 
 def test_a_party_that_does_not_stand_first_is_not_known_before_the_decoding(gate: Gate) -> None:
@@ -170,14 +170,14 @@ class IncompleteBody(Body):
 def test_the_bytes_ahead_of_a_body_are_those_of_the_turns_before_its_own(gate: Gate) -> None:
     """A party's body waits for one of each other lane for each of its own; an address waits for all parties in turn, too."""
     lanes = Lanes(lambda party: True)
-    assert lanes.ahead_bytes(body_of(gate, "O=A", 700), b"O=A") == 0
+    assert lanes.ahead_bytes(b"O=A", of_party=True) == 0
     many = [body_of(gate, "O=A", 700) for _ in range(50)]
     for waiting in (*many, body_of(gate, "O=B", 700), body_of(gate, "O=C", 700)):
         lanes.add(waiting, 0.0)
     size = many[0].size
-    assert lanes.ahead_bytes(body_of(gate, "O=A", 700), b"O=A") == 52 * size, "no more than waits"
-    assert lanes.ahead_bytes(body_of(gate, "O=B", 700), b"O=B") == 3 * size
-    assert lanes.ahead_bytes(body_of(gate, "O=D", 700), b"O=D") == 0
+    assert lanes.ahead_bytes(b"O=A", of_party=True) == 52 * size, "no more than waits"
+    assert lanes.ahead_bytes(b"O=B", of_party=True) == 3 * size
+    assert lanes.ahead_bytes(b"O=D", of_party=True) == 0
     while lanes:
         lanes.take(of_party=lanes.is_turn_of_parties())
-    assert lanes.ahead_bytes(body_of(gate, "O=A", 700), b"O=A") == 0
+    assert lanes.ahead_bytes(b"O=A", of_party=True) == 0

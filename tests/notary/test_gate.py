@@ -12,7 +12,7 @@ import pytest
 from joiner import AdmittedSubmission, QueueLimits, SubmissionQueue
 from notary import parties
 from notary.bodies import TURN_BYTES, Body
-from notary.gate import BACKLOG_S, DECODING_WAIT_S, HELD_S, HELD_S_MAX, BadSignature, Gate, UnknownParty
+from notary.gate import BACKLOG_S, DECODING_WAIT_S, HELD_S, HELD_S_MAX, UNREAD_S_MAX, BadSignature, Gate, UnknownParty
 from notary.parties import Parties
 from notary.quota import Quota, QuotaExceeded, QuotaSettings
 from notary.tickets import Tickets
@@ -308,6 +308,39 @@ async def test_a_wait_is_estimated_by_the_bytes_ahead_once_a_lane_is_backlogged(
     assert isinstance(problem, Overloaded)
     assert problem.retry_after_s == 2
     assert other.results == []
+
+
+@pytest.mark.parametrize("unread_s", [0.0, UNREAD_S_MAX, 1.01 * UNREAD_S_MAX])
+async def test_one_that_waited_unread_for_too_long_is_refused(shared: Gate, clock: Clock, unread_s: float) -> None:
+    """Newer ones were read first, so it would be answered late, even where nothing else waits by now. A retry with its ticket is let in."""
+    body = RecordingBody(shared)
+    body.unread_s = unread_s
+    body.piece(KNOWN.body(spend()))
+    assert [type(each) for each in body.results] == [Overloaded] * (unread_s > UNREAD_S_MAX)
+    if body.results:
+        (problem,) = body.results
+        assert isinstance(problem, Overloaded)
+        again = RecordingBody(shared)
+        again.unread_s, again.ticket = unread_s, problem.ticket
+        clock.now_s += problem.retry_after_s
+        again.piece(KNOWN.body(spend()))
+        assert again.results == []
+
+
+async def test_a_lane_is_backlogged_for_the_clients_whose_bodies_wait_in_it(shared: Gate, clock: Clock) -> None:
+    """A client with several parties is backlogged if one of them is; one without any, if its address is."""
+    of_party, of_address = RecordingBody(shared), RecordingBody(shared)
+    of_address.network = "192.0.2.1"
+    for body in (of_party, of_address):
+        body.piece(KNOWN.body(spend()))
+    known = of_party.party()
+    clients = [("192.0.2.1", ()), ("192.0.2.2", ()), ("", {known}), ("", {b"O=Other", known}), ("192.0.2.1", {b"O=Other"})]
+    shared._asked.add(of_party, clock.now_s)
+    assert not any(shared.is_backlogged(network, frozenset(parties)) for network, parties in clients), "a burst is none"
+    clock.now_s += 1.5 * BACKLOG_S
+    assert [shared.is_backlogged(network, frozenset(parties)) for network, parties in clients] == [False, False, True, True, False]
+    shared._asked.add(of_address, clock.now_s - 1.5 * BACKLOG_S)
+    assert [shared.is_backlogged(network, frozenset(parties)) for network, parties in clients] == [True, False, True, True, False]
 
 
 async def test_malformed_bodies_do_not_make_the_gate_look_fast(shared: Gate, clock: Clock) -> None:

@@ -7,17 +7,14 @@ import os
 import resource
 import socket
 import threading
-import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
-from functools import partial
 from pathlib import Path
 
 import pytest
 
 from notary.client import tls_context
-from notary.http import App, HttpSettings, Server, bind
-from notary.http import server as server_module
+from notary.http import App, HttpSettings, Server, bind, lines
 from notary.tls import Certificates, TlsFiles
 from tests.notary.certificates import Authority
 from tests.notary.http.test_connection import GET, Scripted, connected, head, served, turns
@@ -60,7 +57,7 @@ def _taken_in(server: Server) -> int:
 
 async def test_a_burst_is_taken_in_together(monkeypatch: pytest.MonkeyPatch) -> None:
     """As many connections as a turn of the loop has time for are made in it, not one: under load turns are long, and probes wait too."""
-    monkeypatch.setattr(server_module, "READ_TURN_S", 1.0)
+    monkeypatch.setattr(lines, "READ_TURN_S", 1.0)
     async with waiting_burst() as server:
         assert _taken_in(server) == 0
         for _ in range(TURNS):
@@ -85,7 +82,7 @@ async def test_without_descriptors_it_waits(caplog: pytest.LogCaptureFixture) ->
 def no_time(monkeypatch: pytest.MonkeyPatch) -> None:
     """A turn of the loop has time for one thing that a client without an admitted submission asks for, and one call is a slice of it."""
     for name in ("READ_TURN_S", "PROVEN_TURN_S", "SLICE_S"):
-        monkeypatch.setattr(server_module, name, 0.0)
+        monkeypatch.setattr(lines, name, 0.0)
 
 
 @pytest.mark.usefixtures("no_time")
@@ -97,35 +94,6 @@ async def test_connections_are_made_address_by_address() -> None:
         assert len(busy.connections) < TURNS
         while len(busy.connections) <= BURST:  # noqa: ASYNC110 - as above
             await asyncio.sleep(0)
-
-
-async def test_a_backlogged_party_has_a_part_of_the_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Most of what its clients send is refused. They are read after others, as far as their part of the time goes, and at last anyway."""
-    monkeypatch.setattr(server_module, "PROVEN_TURN_S", 60.0)
-    monkeypatch.setattr(server_module, "BACKLOGGED_PART", 0.0)
-    monkeypatch.setattr(server_module, "UNREAD_S_MAX", 60.0)
-    taken: list[str] = []
-
-    def take(lane: str) -> None:
-        taken.append(lane)
-        time.sleep(2 * server_module.SLICE_S)
-
-    async with served(Scripted()) as server:
-        server.is_backlogged = "a".__eq__
-        for lane in "aab":
-            server._line_up(server._proven_line, lane, partial(take, lane))
-        await asyncio.sleep(10 * server_module.HELD_S)
-        assert taken == ["b"]
-        assert (server.may_read(lane="a"), server.may_read(lane="b")) == (False, True)
-        server._refusing_s = 1e-9  # time for one
-        while len(taken) < 2:  # noqa: ASYNC110 - it counts turns
-            await asyncio.sleep(server_module.HELD_S)
-        await asyncio.sleep(10 * server_module.HELD_S)
-        assert taken == ["b", "a"]
-        monkeypatch.setattr(server_module, "UNREAD_S_MAX", 0.0)
-        while server._proven_line:  # noqa: ASYNC110 - it counts turns
-            await asyncio.sleep(server_module.HELD_S)
-        assert taken == ["b", "a", "a"]
 
 
 @pytest.mark.usefixtures("no_time")

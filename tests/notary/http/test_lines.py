@@ -1,0 +1,120 @@
+"""Clients of a backlogged line are read for a part of the time, the oldest first; then the newest, which can still be answered in time."""
+
+import asyncio
+import time
+
+import pytest
+
+from notary.http import lines as lines_module
+from notary.http.lines import Client, Lines
+
+A, B = Client("192.0.2.1", {b"a"}), Client("192.0.2.1", {b"b"})
+NOBODY = Client("192.0.2.1")
+
+
+class Taken:
+    """The order in which clients were read. Each takes more than its slice of time."""
+
+    def __init__(self) -> None:
+        self.lines = Lines()
+        self.names: list[str] = []
+        self.waited_s: list[float] = []
+
+    def wait(self, client: Client, name: str, *, size: int = 0, begun: bool = False) -> None:
+        """Let a client wait for its turn."""
+
+        def take(waited_s: float) -> None:
+            self.names.append(name)
+            self.waited_s.append(waited_s)
+            time.sleep(2 * lines_module.SLICE_S)
+
+        self.lines.wait(client, take, size=size, begun=begun)
+
+    async def until(self, count: int) -> None:
+        """Return when so many were read."""
+        while len(self.names) < count:  # noqa: ASYNC110 - it counts turns
+            await asyncio.sleep(lines_module.HELD_S)
+
+    async def some_turns(self) -> None:
+        """Return when all that may be read were read."""
+        await asyncio.sleep(10 * lines_module.HELD_S)
+
+
+@pytest.fixture
+def taken(monkeypatch: pytest.MonkeyPatch) -> Taken:
+    """There is time for all clients but those of backlogged lines, which have no part of it."""
+    for name in ("READ_TURN_S", "PROVEN_TURN_S", "LATE_S", "NEWEST_FIRST_S"):
+        monkeypatch.setattr(lines_module, name, 60.0)
+    monkeypatch.setattr(lines_module, "BACKLOGGED_PART", 0.0)
+    return Taken()
+
+
+@pytest.mark.parametrize("backlogged", [A, NOBODY])
+async def test_a_backlogged_line_has_a_part_of_the_time(taken: Taken, monkeypatch: pytest.MonkeyPatch, backlogged: Client) -> None:
+    """Most of what its clients send is refused. They are read after others, as far as their part of the time goes, and at last anyway."""
+    taken.lines.is_backlogged = backlogged.__eq__
+    for client, name in ((backlogged, "first"), (backlogged, "second"), (B, "other")):
+        taken.wait(client, name)
+    await taken.some_turns()
+    assert taken.names == ["other"]
+    assert (taken.lines.may_go(backlogged), taken.lines.may_go(B)) == (False, True)
+    taken.lines._refusing_s = 1e-9  # time for one
+    await taken.until(2)
+    await taken.some_turns()
+    assert taken.names == ["other", "first"]
+    monkeypatch.setattr(lines_module, "LATE_S", 0.0)
+    await taken.until(3)
+    assert taken.names == ["other", "first", "second"]
+
+
+async def test_the_newest_is_read_first_where_one_has_waited_too_long(taken: Taken, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In a burst the oldest is first. Behind a backlog that is longer than a burst, the newest is: it can still be answered in time."""
+    taken.lines.is_backlogged = A.__eq__
+    for name in ("old", "newer", "newest"):
+        taken.wait(A, name)
+    monkeypatch.setattr(lines_module, "NEWEST_FIRST_S", 0.0)
+    taken.lines._refusing_s = 1e-9  # time for one, which is refused
+    await taken.until(1)
+    assert taken.names == ["old"]
+    taken.lines.is_backlogged = B.__eq__
+    await taken.until(3)
+    assert taken.names == ["old", "newest", "newer"]
+    assert taken.waited_s[1] < taken.waited_s[2], "each gets the time for which it has waited"
+    for name in ("one", "two"):
+        taken.wait(A, name)
+    monkeypatch.setattr(lines_module, "NEWEST_FIRST_S", 60.0)
+    await taken.until(5)
+    assert taken.names[3:] == ["one", "two"]
+
+
+async def test_the_bytes_of_those_that_wait_are_bounded(taken: Taken, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A flood of large bodies does not fill the memory while it is not read: the oldest are read, and refused."""
+    monkeypatch.setattr(lines_module, "UNREAD_BYTES_MAX", 100)
+    taken.lines.is_backlogged = A.__eq__
+    for name in ("first", "second", "third", "last"):
+        taken.wait(A, name, size=40)
+    await taken.until(2)
+    await taken.some_turns()
+    assert taken.names == ["first", "second"]
+
+
+async def test_a_body_that_has_begun_is_read_to_its_end(taken: Taken) -> None:
+    """It was let in when its first piece came, and half of it would only fill the memory: it does not wait behind the backlog."""
+    taken.lines.is_backlogged = A.__eq__
+    taken.wait(A, "another")
+    await taken.some_turns()
+    assert (taken.lines.may_go(A), taken.lines.may_go(A, begun=True)) == (False, True)
+    taken.wait(A, "the rest", begun=True)
+    await taken.until(1)
+    await taken.some_turns()
+    assert taken.names == ["the rest"]
+
+
+async def test_a_server_that_stops_reads_what_has_come(taken: Taken) -> None:
+    """It is about to close the connections, so a backlog keeps nobody waiting any more."""
+    taken.lines.is_backlogged = A.__eq__
+    taken.wait(A, "last")
+    await taken.some_turns()
+    assert taken.names == []
+    taken.lines.ends = True
+    await taken.until(1)
