@@ -8,23 +8,27 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check
 PYTEST ?= $(BIN)/python -m pytest
 COMPILE := $(BIN)/python -m piptools compile --quiet --strip-extras --generate-hashes --no-emit-index-url --no-emit-find-links --no-header
 # Tests that a busy neighbour would disturb: fault injection, shared brokers, rivals. They wait half of the time. So they run as two
-# processes, each with brokers of its own, and what computes for minutes runs beside them with a low priority.
+# processes, each with brokers of its own, and beside them what computes, with a low priority. Spark's tests are a process of their own.
 # Tests that install packages of Debian (`peers`, `image`) or take long (`nightly`, `rehearsal`) are left to `make nightly`.
 APART := peers or image or nightly or rehearsal
 ALONE := (kafka or chaos) and not (spark or $(APART))
-COMPUTES := (spark or exhaustive or (go and not kafka)) and not ($(APART))
+COMPUTES := (exhaustive or (go and not kafka)) and not (spark or $(APART))
 OTHERS := not (kafka or chaos or spark or exhaustive or $(APART))
 CHECKED := $(OTHERS) and not (go or seconds)
 TWO := --numprocesses 2 --dist loadfile --no-loadscope-reorder
-# The folders of tests, first those that take longest. One of the two lanes has those of FAULT_FOLDERS.
-LONG := tests/deploy tests/spark
-ROOMS := $(LONG) $(filter-out $(LONG) tests/__pycache__,$(patsubst %/,%,$(wildcard tests/*/)))
+# One of the two lanes has the tests in these folders.
 FAULT_FOLDERS := tests/chaos tests/deploy
+
+# Compiled modules are kept: tests start hundreds of processes, and each would compile the packages again.
+export PYTHONDONTWRITEBYTECODE :=
+
+# The files whose tests have one of these marks, so that a process imports no others. A mark in a conftest.py is for its folder.
+marked = $(sort $(patsubst %/conftest.py,%,$(shell grep -rlE --include='*.py' 'mark\.($(1))\b' tests)))
 
 # Runs a command, and prints how long it took.
 timed = began=$$(date +%s); $(2); code=$$?; echo "$(1): $$(( $$(date +%s) - began )) s"; exit $$code
 
-.PHONY: help demo test test-setup test-others test-faults test-sites test-brokers test-computes check check-lint check-tests nightly test-properties test-wheel test-lowest test-latest coverage test-peers test-image test-spark lint kafka manifests manifests-live manifests-tools image image-tools simulate scopes mutants chaos hostile rehearse operations sites bench bench-spark bench-ready bench-plot load peers compare clean lock
+.PHONY: help demo test test-setup test-lint test-others test-faults test-sites test-brokers test-computes check check-lint check-tests nightly test-properties test-wheel test-lowest test-latest coverage test-peers test-image test-spark lint kafka manifests manifests-live manifests-tools image image-tools simulate scopes mutants chaos hostile rehearse operations sites bench bench-spark bench-ready bench-plot load peers compare clean lock
 
 help:  ## what can be made
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 12
@@ -33,39 +37,33 @@ demo: $(VENV)/.runtime  ## a notary on an embedded log, a double spend and a cra
 	$(BIN)/notary demo
 
 test: $(VENV)/.dev  ## lint, types, all tests on real brokers; it installs nothing outside of this folder
-	@$(call timed,make test,$(MAKE) --no-print-directory --jobs 4 test-waiting test-computing)
+	@$(call timed,make test,$(MAKE) --no-print-directory --jobs 6 test-lint test-brokers test-faults test-computes test-spark)
 
-.PHONY: test-waiting test-computing test-sites-and-faults
 # First Kafka and the tools are fetched and built, beside the tests that need neither.
-test-waiting: test-setup
-	@$(MAKE) --no-print-directory test-brokers test-sites-and-faults
-
-# The set-up has ended by then, or this waits for it.
-test-computing: test-others
-	@$(MAKE) --no-print-directory kafka manifests-tools && $(MAKE) --no-print-directory test-computes
-
 test-setup: $(VENV)/.dev
-	@$(call timed,kafka and tools,nice -n 5 $(MAKE) --no-print-directory kafka && nice -n 5 $(MAKE) --no-print-directory manifests-tools)
+	@$(call timed,kafka and tools,$(MAKE) --no-print-directory kafka && $(MAKE) --no-print-directory manifests-tools)
+
+test-lint: $(VENV)/.dev
 	@$(call timed,lint and types,nice -n 5 $(MAKE) --no-print-directory lint)
 
-# They wait half of the time too: for their processes, and for deadlines that pass.
-test-others:
-	@$(call timed,tests without brokers,nice -n 5 $(PYTEST) -q $(TWO) --numprocesses 3 -m "$(OTHERS) and not go" --durations 10)
+test-brokers: test-setup
+	@$(call timed,brokers,$(PYTEST) $(filter-out $(FAULT_FOLDERS) $(FAULT_FOLDERS:=/%),$(call marked,kafka|chaos)) -q -m "$(ALONE)" --durations 10)
 
-test-sites-and-faults: test-sites
-	@$(MAKE) --no-print-directory test-faults
+test-sites: test-setup
+	@$(call timed,sites,$(PYTEST) $(filter tests/deploy/%,$(call marked,kafka|chaos)) -q -m "$(ALONE)" --durations 10)
 
-test-sites:
-	@$(call timed,sites,$(PYTEST) tests/deploy -q -m "$(ALONE)" --durations 10)
-
-test-faults:
+test-faults: test-sites
 	@$(call timed,faults,$(PYTEST) tests/chaos -q -m "$(ALONE)" --durations 10)
 
-test-brokers:
-	@$(call timed,brokers,$(PYTEST) $(filter-out $(FAULT_FOLDERS),$(ROOMS)) -q -m "$(ALONE)" --durations 10)
+# They wait half of the time too: for their processes, and for deadlines that pass.
+test-others: $(VENV)/.dev
+	@$(call timed,tests without brokers,nice -n 5 $(PYTEST) -q $(TWO) --numprocesses 3 -m "$(OTHERS) and not go" --durations 10)
 
-test-computes:
-	@$(call timed,what computes,nice -n 10 $(PYTEST) $(ROOMS) -q $(TWO) -m "$(COMPUTES)" --durations 10)
+test-computes: test-others test-setup
+	@$(call timed,what computes,nice -n 10 $(PYTEST) $(call marked,exhaustive|go) -q $(TWO) -m "$(COMPUTES)" --durations 10)
+
+test-spark: test-setup  ## what Spark makes of a log, against the notary and the checkers
+	@$(call timed,spark,nice -n 5 $(PYTEST) $(call marked,spark) -q -m "spark and not ($(APART))" --durations 10)
 
 check: $(VENV)/.dev  ## fast, the inner loop: lint, types, the tests that start no process, and how long each took
 	@$(call timed,make check,$(MAKE) --no-print-directory --jobs 2 check-lint check-tests)
@@ -130,9 +128,6 @@ test-peers: $(VENV)/.dev kafka peers  ## as root: the others at the same work do
 test-image: $(VENV)/.dev kafka image-tools  ## as root: the container images are built and used
 	$(PYTEST) tests/deploy/test_image.py -m image --durations 10
 
-test-spark: $(VENV)/.dev kafka  ## what Spark makes of a log, against the notary and the checkers
-	$(PYTEST) tests/spark
-
 lint: $(VENV)/.dev
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
@@ -192,7 +187,7 @@ bench-spark: $(VENV)/.dev kafka  ## how long Spark takes to verify a log, twice 
 	$(BIN)/python -P -m loadtest.bench.spark --out bench-spark.jsonl $(if $(REQUESTS),--requests $(REQUESTS))
 
 bench-ready: $(VENV)/.dev  ## how long a worker without an index takes to get ready, by a replay and from a snapshot (REQUESTS=10000000); bench-ready.jsonl
-	$(BIN)/python -P -m loadtest.bench.ready $(if $(REQUESTS),--requests $(REQUESTS))
+	$(BIN)/python -P -m loadtest.bench.figures.rebuild $(if $(REQUESTS),--requests $(REQUESTS))
 
 bench-plot: $(VENV)/.dev  ## write tables and pictures of a quiet machine into docs/performance.md (FILES=every bench*.jsonl; LOOK=1 prints all, writes nothing)
 	$(BIN)/python -P -m loadtest.bench.page $(or $(FILES),$(wildcard bench*.jsonl)) $(if $(LOOK),--print)
@@ -212,7 +207,7 @@ lock: $(VENV)/bin/python  ## pin the dependencies again, with hashes
 	$(COMPILE) -o requirements/runtime.txt pyproject.toml
 	$(COMPILE) --extra dev --allow-unsafe -c requirements/runtime.txt -c requirements/build.txt -o requirements/dev.txt pyproject.toml
 	$(COMPILE) -o requirements/java.txt requirements/java.in
-	$(COMPILE) --extra traces --extra s3 -c requirements/dev.txt -o requirements/worker.txt pyproject.toml
+	$(COMPILE) --extra traces --extra s3 --extra parquet -c requirements/dev.txt -o requirements/worker.txt pyproject.toml
 	$(COMPILE) --extra spark --extra java -c requirements/dev.txt -c requirements/java.txt -o requirements/spark.txt pyproject.toml
 	$(COMPILE) --allow-unsafe -o requirements/build.txt requirements/build.in
 

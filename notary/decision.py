@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from enum import IntEnum
 from hashlib import sha256
 from struct import Struct, error
-from typing import Final, Literal
+from typing import Final, Literal, TypeAlias, get_args
 
 import msgspec
 
@@ -37,12 +37,9 @@ class Outcome(IntEnum):
     OUTSIDE_TIME_WINDOW = 3
 
 
-REASONS: Final[tuple[Literal["input-conflict", "reference-conflict", "outside-time-window"] | None, ...]] = (
-    None,
-    "input-conflict",
-    "reference-conflict",
-    "outside-time-window",
-)
+Reason: TypeAlias = Literal["input-conflict", "reference-conflict", "outside-time-window"]
+REASONS: Final[tuple[Reason | None, ...]] = (None, *get_args(Reason))
+"""The reason of each `Outcome`, by its number."""
 
 
 class Kind(IntEnum):

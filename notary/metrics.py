@@ -240,17 +240,23 @@ class _Brokers(Collector):
         self._brokers = brokers
 
     def collect(self) -> Iterator[GaugeMetricFamily]:
-        """Yields two families: the connection of each broker, and its partitions by role (leader, in-sync, replica)."""
+        """Yields three families: the connection of each broker, its partitions by role, the end of its certificate."""
         connected = GaugeMetricFamily("notary_broker_connected", "1 while this worker has a connection to the broker.", labels=["broker"])
         partitions = GaugeMetricFamily(
             "notary_broker_partitions", "The log's partitions, by what this broker is to them.", labels=["broker", "role"]
+        )
+        certificates = GaugeMetricFamily(
+            "notary_broker_certificate_expiry_seconds", "When the broker's certificate expires, as last seen.", labels=["broker"]
         )
         for node, seen in self._brokers().items():
             connected.add_metric([str(node)], int(seen.connected))
             for role, count in (("leader", seen.leads), ("in-sync", seen.in_sync), ("replica", seen.replicas)):
                 partitions.add_metric([str(node), role], count)
+            if seen.certificate_ends_s is not None:
+                certificates.add_metric([str(node)], seen.certificate_ends_s)
         yield connected
         yield partitions
+        yield certificates
 
 
 class _Refusals(Collector):

@@ -28,9 +28,11 @@ class QuotaExceeded(NotaryError):
 class Quota:
     """A token bucket for each party, one second deep; a submission larger than the bucket passes when it is full."""
 
-    def __init__(self, per_s: int, clock_s: Callable[[], float], per_s_of: Callable[[str], int | None] = lambda party: None) -> None:
-        """`per_s_of` returns a party's own quota, None for one that has `per_s` like all others; 0 requests a second: no quota."""
-        self._per_s = per_s
+    def __init__(
+        self, settings: QuotaSettings, clock_s: Callable[[], float], per_s_of: Callable[[str], int | None] = lambda party: None
+    ) -> None:
+        """`per_s_of` returns a party's own quota, None for one that has that of the settings; 0 requests a second: no quota."""
+        self._settings = settings
         self._per_s_of = per_s_of
         self._clock_s = clock_s
         self._buckets: dict[str, tuple[float, float]] = {}  # party -> (tokens, as of); registered parties only
@@ -53,7 +55,7 @@ class Quota:
 
     def _of(self, party: str) -> int:
         own = self._per_s_of(party)
-        return self._per_s if own is None else own
+        return self._settings.party_requests_per_s if own is None else own
 
     def _tokens(self, party: str, per_s: int, now: float) -> float:
         tokens, as_of = self._buckets.get(party, (float(per_s), now))

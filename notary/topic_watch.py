@@ -1,4 +1,4 @@
-"""`TopicWatch`: checks the settings of the topics while a worker runs, since an operator may change them after the start.
+"""`TopicWatch`: checks the settings of the topics and the brokers' certificates while a worker runs: both may change after its start.
 
 If retention is switched on, Kafka deletes records; a lower `min.insync.replicas` can lose them. Stopping the worker would not help. So it
 reports the problem in its log lines, in `notary_topic_problems` and in `/readyz?verbose`, until the settings are right again.
@@ -9,6 +9,8 @@ import logging
 from typing import TYPE_CHECKING, Final
 
 from ordering.errors import NotReady
+from ordering.kafka import KafkaLog
+from ordering.log import Log
 from ordering.topics import find_problems
 
 if TYPE_CHECKING:
@@ -22,19 +24,31 @@ INTERVAL_S: Final = 60.0
 class TopicWatch:
     """Checks the topics of one worker's log. An embedded log has no topics, and is not checked."""
 
-    def __init__(self, config: "Config", interval_s: float = INTERVAL_S) -> None:
+    def __init__(self, config: "Config", log: Log | None = None, interval_s: float = INTERVAL_S) -> None:
+        """`log`: the open log, whose brokers' certificates are looked at."""
         self._config = config
+        self._log = log
         self._interval_s = interval_s
         self.problems: tuple[str, ...] = ()
         """The settings that may lose acknowledged records, a sentence each, as of the last check that succeeded."""
 
     async def run(self) -> None:
-        """Call `look` at every interval, until cancelled."""
+        """Look at the certificates, and at every interval at both, until cancelled."""
         if self._config.log.kind != "kafka":
             return
         while True:
+            await self.look_at_certificates()
             await asyncio.sleep(self._interval_s)
             await self.look()
+
+    async def look_at_certificates(self) -> None:
+        """Learn when the brokers' certificates end; `notary_broker_certificate_expiry_seconds` shows it."""
+        if not isinstance(self._log, KafkaLog):
+            return
+        try:
+            await self._log.see_certificates()
+        except Exception as problem:  # any error, as in `look`
+            logger.warning("the brokers' certificates cannot be looked at: %s", problem)
 
     async def look(self) -> None:
         """Check the settings once, and log what changed."""

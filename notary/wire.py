@@ -9,13 +9,11 @@ from typing import Annotated, Any, Final, Literal, TypeAlias
 
 import msgspec
 
-from notary.decision import CONFLICT_US, CONFLICTS_A_PIECE, KINDS, REASONS, Conflict, Decision, Kind, Outcome
+from notary.decision import CONFLICT_US, CONFLICTS_A_PIECE, KINDS, REASONS, Conflict, Decision, Kind, Outcome, Reason
 from ordering.errors import Malformed
 from ordering.ids import HASH_SCHEMA, STATE_SCHEMA, format_state, parse_hash, parse_state
 from ordering.pieces import Pieces
 from payload.request import Time
-
-Reason: TypeAlias = Literal["input-conflict", "reference-conflict", "outside-time-window"]
 
 HashText: TypeAlias = Annotated[str, msgspec.Meta(pattern=HASH_SCHEMA["pattern"])]
 StateText: TypeAlias = Annotated[str, msgspec.Meta(extra_json_schema=STATE_SCHEMA)]

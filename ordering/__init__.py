@@ -1,8 +1,8 @@
 """ordering: the ground floor. It defines transaction ids, the ordering records and the log with its guarantees.
 
 The log has two halves: the *ordering* topic, a single partition of transaction ids that gives everything its order, and the *payload*
-topic, many partitions that carry the complete requests. This package owns the vocabulary that all others share, and the log itself, in
-three implementations of one contract (`ordering.log`):
+topic, many partitions that carry the complete requests. This package owns the vocabulary that all others share, and the log itself.
+The contract of the log is `ordering.log`. Each backend has a class that implements it:
 
 - `KafkaLog`: topics of a Kafka cluster, replicated; production runs on it;
 - `EmbeddedLog`: a RocksDB store in one process, fsynced before it acknowledges; the default to start with;

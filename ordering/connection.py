@@ -3,7 +3,7 @@
 aiokafka 0.14 speaks the Metadata request up to version 5: with the cluster's id, without topic ids. `TopicsRequest` below is version 12: it
 has topic ids, which distinguish a topic that was deleted and created again from the first one. It never creates a topic.
 Writers and readers use it too (`leadership.py`). `FeaturesRequest` is version 3 of ApiVersions, which aiokafka speaks up to version 2: it
-has the cluster's finalized features. `AlterTopicsRequest` is IncrementalAlterConfigs: aiokafka's AlterConfigs resets all other settings.
+has the cluster's finalized features. `AlterSettingsRequest` is IncrementalAlterConfigs: aiokafka's AlterConfigs resets all other settings.
 """
 
 import asyncio
@@ -16,6 +16,7 @@ from typing import Any, ClassVar, Final
 
 import msgspec
 from aiokafka.admin import AIOKafkaAdminClient
+from aiokafka.admin.config_resource import ConfigResourceType
 from aiokafka.conn import collect_hosts
 from aiokafka.errors import KafkaError, for_code
 from aiokafka.helpers import create_ssl_context
@@ -23,7 +24,8 @@ from aiokafka.protocol.abstract import AbstractType
 from aiokafka.protocol.api import Request, RequestStruct, Response, ResponseHeader_v0
 from aiokafka.protocol.types import Array, Boolean, CompactArray, CompactString, Int8, Int16, Int32, Schema, String, TaggedFields
 
-from ordering.errors import ConfigurationError, NotReady
+from ordering.certificates import connection_error_text
+from ordering.errors import ConfigurationError, NotReady, error_text
 from ordering.settings import LogSettings
 
 METADATA_AGE_MS: Final = 1_000
@@ -99,11 +101,12 @@ def _check_brokers(bootstrap: str) -> None:
 async def admin(bootstrap: str, client_id: str, security: KafkaSecurity | None, timeout_ms: int) -> AsyncIterator[AIOKafkaAdminClient]:
     """Yields an administration client; errors of the brokers inside the block become `NotReady`.
 
-    The block as a whole takes at most `timeout_ms`.
+    The block as a whole takes at most `timeout_ms`, and two seconds more to learn why TLS fails.
     """
     # Several brokers may have to be tried within the deadline, so one that does not answer may take a third of it.
     request_ms = max(timeout_ms // 3, 1)
-    client = AIOKafkaAdminClient(**client_settings(bootstrap, client_id, security), request_timeout_ms=request_ms)
+    settings = client_settings(bootstrap, client_id, security)
+    client = AIOKafkaAdminClient(**settings, request_timeout_ms=request_ms)
     try:
         async with asyncio.timeout(timeout_ms / 1000):
             await client.start()
@@ -111,15 +114,9 @@ async def admin(bootstrap: str, client_id: str, security: KafkaSecurity | None, 
     except TimeoutError as problem:
         raise NotReady(f"Kafka at {bootstrap} did not answer within {timeout_ms} ms") from problem
     except KafkaError as problem:
-        raise NotReady(f"Kafka at {bootstrap} cannot be used now: {error_text(problem)}") from problem
+        raise NotReady(f"Kafka at {bootstrap} cannot be used now: {await connection_error_text(problem, settings)}") from problem
     finally:
         await client.close()
-
-
-def error_text(problem: BaseException) -> str:
-    """Returns an error's name and text for a message, without repeating the name: aiokafka's errors begin with theirs."""
-    name, text = type(problem).__name__, str(problem)
-    return text if text.startswith(name) else f"{name}: {text}" if text else name
 
 
 class TopicFacts(msgspec.Struct, frozen=True):
@@ -284,7 +281,7 @@ class FeaturesRequest(Request[_FeaturesRequest3]):  # type: ignore[misc]
         return request_struct_class("kafka-notary", "1", {})
 
 
-class _AlterTopicsResponse0(Response):  # type: ignore[misc]
+class _AlterSettingsResponse0(Response):  # type: ignore[misc]
     API_KEY = 44
     API_VERSION = 0
     SCHEMA = Schema(
@@ -296,10 +293,10 @@ class _AlterTopicsResponse0(Response):  # type: ignore[misc]
     )
 
 
-class _AlterTopicsRequest0(RequestStruct):  # type: ignore[misc]
+class _AlterSettingsRequest0(RequestStruct):  # type: ignore[misc]
     API_KEY = 44
     API_VERSION = 0
-    RESPONSE_TYPE = _AlterTopicsResponse0
+    RESPONSE_TYPE = _AlterSettingsResponse0
     SCHEMA = Schema(
         (
             "resources",
@@ -313,17 +310,17 @@ class _AlterTopicsRequest0(RequestStruct):  # type: ignore[misc]
     )
 
 
-class AlterTopicsRequest(Request[_AlterTopicsRequest0]):  # type: ignore[misc]
-    """IncrementalAlterConfigs, version 0 (Kafka 2.3 and newer): sets these settings of topics, and leaves all others."""
+class AlterSettingsRequest(Request[_AlterSettingsRequest0]):  # type: ignore[misc]
+    """IncrementalAlterConfigs, version 0 (Kafka 2.3 and newer): sets these settings of topics or brokers, and leaves all others."""
 
     API_KEY: ClassVar[int] = 44
 
-    def __init__(self, settings: Mapping[str, Mapping[str, str]]) -> None:
-        """`settings` has the values by topic and setting."""
-        self._settings = settings
+    def __init__(self, resource: ConfigResourceType, settings: Mapping[str, Mapping[str, str]], *, validate_only: bool = False) -> None:
+        """`settings` has the values by topic or broker id (empty: all brokers), and setting. `validate_only`: change nothing."""
+        self._resource, self._settings, self._validate_only = resource, settings, validate_only
 
-    def build(self, request_struct_class: type[_AlterTopicsRequest0]) -> _AlterTopicsRequest0:
+    def build(self, request_struct_class: type[_AlterSettingsRequest0]) -> _AlterSettingsRequest0:
         """Returns the request struct for the wire."""
-        topic, to_set = 2, 0
-        changes = [(topic, name, [(key, to_set, value) for key, value in values.items()]) for name, values in self._settings.items()]
-        return request_struct_class(changes, False)
+        to_set = 0
+        changes = [(self._resource, name, [(key, to_set, value) for key, value in some.items()]) for name, some in self._settings.items()]
+        return request_struct_class(changes, self._validate_only)

@@ -13,7 +13,7 @@ from typing import Any
 
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
 
-from ordering.connection import error_text
+from ordering.errors import error_text
 from ordering.leadership import Leadership
 
 logger = logging.getLogger(__name__)

@@ -112,3 +112,9 @@ class OutOfRange(Fatal):
 
     def __init__(self, what: str) -> None:
         super().__init__(FatalCode.INDEX_AHEAD_OF_LOG, what)
+
+
+def error_text(problem: BaseException) -> str:
+    """Returns an error's name and text for a message, without repeating the name: aiokafka's errors begin with theirs."""
+    name, text = type(problem).__name__, str(problem)
+    return text if text.startswith(name) else f"{name}: {text}" if text else name

@@ -24,9 +24,10 @@ import msgspec
 from aiokafka import AIOKafkaConsumer, TopicPartition
 from aiokafka.errors import ConsumerStoppedError, KafkaError, OffsetOutOfRangeError
 
-from ordering.connection import KafkaSecurity, admin, client_settings, describe_cluster, error_text
+from ordering.certificates import connection_error_text, shake_hands
+from ordering.connection import KafkaSecurity, admin, client_settings, describe_cluster
 from ordering.endings import Producer, stop_consumer
-from ordering.errors import ConfigurationError, NotReady, OutcomeUnknown, OutOfRange
+from ordering.errors import ConfigurationError, NotReady, OutcomeUnknown, OutOfRange, error_text
 from ordering.interruptions import Interruptions
 from ordering.leadership import Leadership
 from ordering.log import ORDERING, Bounds, BrokerSeen, Record
@@ -88,6 +89,7 @@ class KafkaLog:
         self._watching = asyncio.Lock()
         self._leaders: dict[int, str | None] = {}
         self._brokers: dict[int, BrokerSeen] = {}
+        self._certificate_ends_s: dict[int, float] = {}
         self._prefix = prefix
         self._closed = False
 
@@ -165,7 +167,7 @@ class KafkaLog:
                     await producer.partitions_for(topic)
         except (KafkaError, TimeoutError) as problem:
             await producer.abandon(self._timeouts.close_ms / 1000)
-            raise NotReady(f"a Kafka producer cannot be opened now: {error_text(problem)}") from problem
+            raise NotReady(f"a Kafka producer cannot be opened now: {await connection_error_text(problem, self._settings)}") from problem
         except BaseException:
             await producer.abandon(self._timeouts.close_ms / 1000)
             raise
@@ -183,7 +185,7 @@ class KafkaLog:
                 await consumer.start()
         except (KafkaError, TimeoutError) as problem:
             await stop_consumer(consumer, self._timeouts.close_ms / 1000)
-            raise NotReady(f"a Kafka consumer cannot be opened now: {error_text(problem)}") from problem
+            raise NotReady(f"a Kafka consumer cannot be opened now: {await connection_error_text(problem, self._settings)}") from problem
         except BaseException:
             await stop_consumer(consumer, self._timeouts.close_ms / 1000)
             raise
@@ -195,6 +197,8 @@ class KafkaLog:
 
     async def bounds(self) -> Mapping[int, Bounds]:
         """Returns each partition's log start offset and high watermark now, from its leader. Raises `NotReady` within `bounds_ms`.
+
+        Where no broker can be connected to over TLS, it may take two seconds more, to learn the reason.
 
         A payload partition that has no leader, according to the cluster, is left out, so that the others remain usable.
         """
@@ -217,7 +221,8 @@ class KafkaLog:
                     ends = await self._watcher.end_offsets(partitions)
             except (KafkaError, TimeoutError, ConsumerStoppedError) as problem:
                 await self._drop_watcher()
-                raise NotReady(f"Kafka does not return the log end offsets: {error_text(problem)}") from problem
+                why = await connection_error_text(problem, self._settings)
+                raise NotReady(f"Kafka does not return the log end offsets: {why}") from problem
             except BaseException:
                 await self._drop_watcher()
                 raise
@@ -271,10 +276,28 @@ class KafkaLog:
                 leads=sum(partition.leader == node for partition in known),
                 in_sync=sum(node in partition.isr for partition in known),
                 replicas=sum(node in partition.replicas for partition in known),
+                certificate_ends_s=self._certificate_ends_s.get(node),
             )
             for node in sorted(nodes.union(*[partition.replicas for partition in known]))
         }
         return self._brokers
+
+    async def see_certificates(self) -> None:
+        """Make a TLS handshake with each broker that is known, to learn for `brokers` when its certificate ends.
+
+        After a handshake that fails, the end that was seen before stays. Without TLS it does nothing.
+        """
+        context = self._settings.get("ssl_context")
+        if context is None or self._watcher is None:
+            return
+        cluster = self._watcher._client.cluster
+        known = [broker for broker in cluster.brokers() if not cluster.is_bootstrap(broker.nodeId)]
+        seen = await asyncio.gather(*[shake_hands(broker.host, broker.port, context) for broker in known])
+        self._certificate_ends_s |= {
+            broker.nodeId: handshake.certificate_ends_s
+            for broker, handshake in zip(known, seen, strict=True)
+            if handshake.certificate_ends_s is not None
+        }
 
     async def close(self) -> None:
         """Close the log's own client; writers and readers are closed by the code that opened them."""

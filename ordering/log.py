@@ -15,7 +15,7 @@ The contract of every implementation:
 - **One writer is one producer.** Its appends to one stream keep the order in which they were called. A writer that failed once is broken:
   close it and open another (R5: with a new incarnation).
 
-`KafkaLog`, `EmbeddedLog` and `MemoryLog` implement it, and `tests/ordering/test_log.py` tests all three against it.
+The package's docstring lists the implementations; `tests/ordering/test_log.py` tests each against this contract.
 """
 
 from collections.abc import Collection, Mapping
@@ -96,6 +96,8 @@ class BrokerSeen(msgspec.Struct, frozen=True):
     in_sync: int
     replicas: int
     """The number of replicas assigned to it; fewer of them in sync means that the broker lags or is away."""
+    certificate_ends_s: float | None = None
+    """The end of its certificate as this worker saw it last, in seconds since 1970; None without TLS, or before the first look."""
 
 
 class Log(Protocol):

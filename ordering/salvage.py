@@ -120,8 +120,10 @@ def _decode_decided(data: bytes, at: int, position: int) -> tuple[Decided, int]:
     leaf = _take(data, at, LEAF.size)
     at += LEAF.size
     prefix, stands, _, _, outcome, count, digest = LEAF.unpack(leaf)
-    if prefix != LEAF_PREFIX or stands != position or outcome >= len(_KINDS_BY_OUTCOME):
+    if prefix != LEAF_PREFIX or stands != position:
         raise CorruptRecord(f"the item at position {position} has no leaf of that position")
+    if outcome >= len(_KINDS_BY_OUTCOME):
+        raise CorruptRecord(f"the item at position {position} has outcome {outcome}, which does not exist")
     conflicts = _take(data, at, count * CONFLICT_BYTES)
     at += len(conflicts)
     kind = _KINDS_BY_OUTCOME[outcome]

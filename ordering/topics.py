@@ -35,8 +35,8 @@ from aiokafka.errors import (
 )
 from aiokafka.structs import TopicPartition
 
-from ordering.connection import AlterTopicsRequest, ClusterFacts, KafkaSecurity, admin, describe_cluster, error_text, finalized_features
-from ordering.errors import ConfigurationError, NotReady
+from ordering.connection import AlterSettingsRequest, ClusterFacts, KafkaSecurity, admin, describe_cluster, finalized_features
+from ordering.errors import ConfigurationError, NotReady, error_text
 from ordering.log import check_payload_partitions
 
 MESSAGE_BYTES_MAX: Final = 8 * 1024 * 1024
@@ -220,7 +220,7 @@ async def use_append_times(bootstrap: str, prefix: str, security: KafkaSecurity 
     """
     names, loop = topic_names(prefix), asyncio.get_running_loop()
     async with admin(bootstrap, "notary-topics", security, timeout_ms) as client:
-        answer = await client._send_request(AlterTopicsRequest({name: {_TIMES: APPEND_TIME} for name in names}))
+        answer = await client._send_request(AlterSettingsRequest(ConfigResourceType.TOPIC, {name: {_TIMES: APPEND_TIME} for name in names}))
         for code, text, _, name in answer.responses:
             if code:
                 raise ConfigurationError(

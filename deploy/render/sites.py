@@ -121,6 +121,12 @@ class Clients(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Clients that may create both topics, read them and write to them."""
 
 
+class Place(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """`[snapshots]` or `[archive]`: where all workers keep snapshots of their indexes, or segments of the log. Empty: nowhere."""
+
+    url: str = ""
+
+
 class Sites(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The complete sites file."""
 
@@ -130,6 +136,8 @@ class Sites(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     ports: Ports = Ports()
     folders: Folders = Folders()
     clients: Clients = Clients()
+    snapshots: Place = Place()
+    archive: Place = Place()
 
     @property
     def controllers(self) -> list[Node]:
@@ -184,6 +192,7 @@ class Sites(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 _SECTIONS: Final[dict[str, type[msgspec.Struct]]] = {
     "": Sites, "notary": NotarySection, "kafka": KafkaSection, "ports": Ports, "folders": Folders, "clients": Clients,
+    "snapshots": Place, "archive": Place,
     "site": Site, "controllers": Node, "brokers": Node, "workers": WorkerPlace,
 }  # fmt: skip
 _UNKNOWN: Final = "Object contains unknown field "
@@ -266,6 +275,9 @@ def _wrong_words(sites: Sites) -> Iterator[tuple[str, str]]:
     for field in msgspec.structs.fields(Folders):
         if _FOLDER(text := getattr(sites.folders, field.name)) is None or ".." in text.split("/"):
             yield f"folders.{field.name}", f"{text!r} should be an absolute path of letters, digits, dots, dashes, underscores"
+    for key, place in (("snapshots", sites.snapshots), ("archive", sites.archive)):
+        if (place.url and "://" not in place.url and _FOLDER(place.url) is None) or not place.url.isprintable():
+            yield f"{key}.url", f"{place.url!r} should be a URL, such as s3://bucket/notary, or the absolute path of a folder"
     for option in sites.kafka.java_options:
         if _OPTION(option) is None:
             yield "kafka.java_options", f"{option!r} should have no white space, quotes, % or $: one option a text"

@@ -34,6 +34,7 @@ def notary_toml(sites: Sites, site: Site, worker: WorkerPlace) -> str:
                 **({"tls_cert_file": f"{tls}/cert.pem", "tls_key_file": f"{tls}/key.pem"} if sites.tls else {}),
             },
             "index": {"directory": f"{sites.folders.data}/worker/index"},
+            **{name: {"url": place.url} for name, place in (("snapshots", sites.snapshots), ("archive", sites.archive)) if place.url},
         }
     )
 

@@ -3,7 +3,7 @@
 | file | subject |
 |---|---|
 | `figures/` | the figures, each with its measurement, its tables and its picture (`python -P -m loadtest.bench --help`) |
-| `figures/long`, `figures/overload` | also commands of their own: `python -P -m loadtest.bench.figures.long` |
+| `figures/long`, `overload`, `fairness`, `rebuild` | also commands of their own: `python -P -m loadtest.bench.figures.long` |
 | `figure` | the parts of a figure, and the helpers that figures share |
 | `loads` | the closed loop and the open loop of one case, as processes of their own |
 | `report` | results as JSON lines, and a table for people |

@@ -5,11 +5,11 @@ or showed a violation has no figure, only reasons.
 """
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Final, TypeVar
+from typing import Any, Final, TypeVar, get_args
 
 import msgspec
 
-from loadtest.openloop.checker import Ledger
+from loadtest.openloop.checker import Ledger, Reason
 from loadtest.openloop.plan import LoadPlan
 from loadtest.rig.latencies import Latencies
 from loadtest.rig.schedule import begin_of
@@ -131,10 +131,7 @@ def figure(plan: LoadPlan, whole: Tally) -> dict[str, Any]:
         "requests": sum([whole.stages[at].submissions for at in counted]) * plan.mix.submission_requests,
         "submissions": sum([whole.stages[at].submissions for at in counted]),
         "transactions_decided": whole.decided,
-        "outcomes": {
-            outcome: whole.counts.get(outcome, 0)
-            for outcome in ("committed", "input-conflict", "reference-conflict", "outside-time-window")
-        },
+        "outcomes": {outcome: whole.counts.get(outcome, 0) for outcome in ("committed", *get_args(Reason))},
         "repeated_with_the_same_answer": whole.counts.get("repeated", 0),
         "receipts_verified": whole.counts.get("receipts_verified", 0),
         "attempts_retried": dict(sorted(whole.retried.items())),

@@ -11,7 +11,7 @@ Only records that the worker has applied are sealed, and contents before the ent
 the log as it once was: no entry in them lacks its content.
 
 **One writer.** The log says whose turn it is: the incarnation that registered first, of those that are active in log time, seals every
-`every_s`. Each later one looks at the place less often, and seals records that it does not find there. Two at once cost room and nothing
+`every_s`. Each later one looks at the place less often, and seals only when no other did lately. Two at once cost room and nothing
 else, since a segment says which offsets it has, and equal offsets have equal records.
 
 **Restartable.** A process that starts reads the manifests, and goes on where each topic-partition's segments end. Before it seals, it

@@ -1,8 +1,8 @@
 """`ArchiveSchedule`: when a worker has segments sealed, by a process of its own, `notary archive stream`.
 
 The log says whose turn it is. Among the incarnations active in log time, the one that registered first orders every `every_s`. The
-next one orders every five times that, the one after it every nine times, and finds most of the time that all is sealed. So when the first
-one ends, another takes its place without an election.
+next one orders every five times that, the one after it every nine times, and leaves it to the first as long as that goes on sealing. So
+when the first one ends, another takes its place without an election (docs/decisions/archive-writer.md).
 """
 
 import asyncio
@@ -26,6 +26,8 @@ logger = logging.getLogger("notary.archive")
 
 TURNS: Final = 4
 """The intervals between two orders grow by so many for each worker whose turn is earlier."""
+LEFT_FOR: Final = 2
+"""A segment that another worker sealed within so many intervals shows that it is at work."""
 ANSWER_S_MAX: Final = 600.0
 """The first order of a long log takes many segments, and is given again after that time."""
 
@@ -89,7 +91,7 @@ class ArchiveSchedule:
                 if not self._is_ready() or state is None:
                     continue
                 ordered_s = self._now_s()
-                order = Order(self._driver.joiner.offset_head, state.key.hex(), look=turn > 0)
+                order = Order(self._driver.joiner.offset_head, state.key.hex(), leave_ms=LEFT_FOR * 1_000 * self.every_s if turn else 0)
                 process.stdin.write(msgspec.json.encode(order) + b"\n")
                 async with asyncio.timeout(ANSWER_S_MAX):
                     with contextlib.suppress(ConnectionError):  # it ended: its last line says why
@@ -99,7 +101,8 @@ class ArchiveSchedule:
                 self.segments += answer.segments
                 if answer.problem:
                     raise ValueError(answer.problem)
-                self._all_sealed_s = ordered_s
+                if not answer.left:
+                    self._all_sealed_s = ordered_s
         finally:
             with contextlib.suppress(ProcessLookupError):
                 process.kill()

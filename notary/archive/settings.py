@@ -17,8 +17,8 @@ class Order(msgspec.Struct, frozen=True):
 
     head: int
     key: str
-    look: bool = False
-    """Whether another worker may have sealed since: read the place's manifests first."""
+    leave_ms: int = 0
+    """0: it is this worker's turn. Otherwise read the place's manifests first, and seal nothing if another worker sealed that recently."""
 
 
 class Sealed(msgspec.Struct, frozen=True):
@@ -26,4 +26,6 @@ class Sealed(msgspec.Struct, frozen=True):
 
     segments: int = 0
     records: int = 0
+    left: bool = False
+    """Nothing was sealed: another worker does it."""
     problem: str = ""

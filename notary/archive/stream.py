@@ -62,8 +62,10 @@ class SegmentStream:
 
     async def seal(self, order: Order) -> Sealed:
         """Carry out an order. Raises `NotReady`, and `ConfigurationError` for segments of another log or a log that lost sealed records."""
-        if order.look or not self._known:
-            await self._look()
+        if order.leave_ms or not self._known:
+            newest_ms = await self._look()
+            if order.leave_ms and newest_ms + order.leave_ms > self._clock_ms():
+                return Sealed(left=True)
         segments = records = 0
         try:
             ends = {stream: bound.offset_end for stream, bound in (await self._log.bounds()).items() if stream != ORDERING}
@@ -84,8 +86,8 @@ class SegmentStream:
             reader, self._reader = self._reader, None
             await reader.close()
 
-    async def _look(self) -> None:
-        """Read the manifests that are new in the place."""
+    async def _look(self) -> int:
+        """Read the manifests that are new in the place. Returns the time of the last that another worker sealed; 0 without one."""
         found = await asyncio.to_thread(lambda: list(find(self._place, self._trusted(), self._notary, frozenset(self._known))))
         before = dict(self._ends)
         for segment in found:
@@ -94,6 +96,7 @@ class SegmentStream:
             self._add(segment.parts)
         if self._ends != before:
             await self.close()  # it goes on reading where the others ended
+        return max([segment.sealed_at_ms for segment in found if segment.worker != self._worker], default=0)
 
     def _add(self, parts: tuple[SealedPart, ...]) -> None:
         for part in parts:

@@ -12,6 +12,7 @@ from ordering.records import FORMAT_VERSION, Activate
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the flags of `notary activate`."""
     parser.add_argument("version", type=int, metavar="VERSION", help="the format version; every worker with a vote must read it already")
+    owner.add_index_argument(parser)
     owner.add_arguments(parser)
 
 
@@ -30,7 +31,7 @@ async def _activate(config: Config, arguments: argparse.Namespace) -> owner.Comm
         )
     async with owner.opened(config, "activate") as log:
         key = owner.load_owner_key(config, arguments.owner_key, log.genesis)
-        await log.replay()
+        await log.replay(await log.state_in(arguments.index))
         if version in log.state.formats:
             raise ConfigurationError(f"format version {version} is active already: {', '.join(map(str, sorted(log.state.formats)))}")
         return await log.append(Activate(version), key)

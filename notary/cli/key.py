@@ -29,6 +29,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     ):
         action = actions.add_parser(name, help=summary, description=summary)
         if name == "rotate":
+            owner.add_index_argument(action)
             owner.add_arguments(action)
             action.add_argument("--lost", action="store_true", help="no machine and no backup has the present key: begin a new key history")
         else:
@@ -89,7 +90,7 @@ async def _rotate(config: Config, arguments: argparse.Namespace) -> int:
     with keys.alone_with(key_file):
         async with owner.opened(config, "key rotate") as log:
             signer = owner.load_owner_key(config, arguments.owner_key, log.genesis)
-            await log.replay()
+            await log.replay(await log.state_in(arguments.index))
             done = _complete(files, log.state.key)
             if done is None:
                 waiting = keys.prepare(*files)
@@ -139,7 +140,7 @@ async def _replace_lost(config: Config, arguments: argparse.Namespace) -> int:
     with keys.alone_with(files[0]):
         async with owner.opened(config, "key rotate") as log:
             signer = owner.load_owner_key(config, arguments.owner_key, log.genesis)
-            await log.replay()
+            await log.replay(await log.state_in(arguments.index))
             lost = keys.verifier_key(config.origin, Ed25519PublicKey.from_public_bytes(log.state.key))
             new = keys.begin_anew(*files)
             facts: dict[str, Any] = {"verifier_key": keys.verifier_key(config.origin, new.public_key()), "key_file": str(files[0])}

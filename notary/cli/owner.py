@@ -18,16 +18,19 @@ import msgspec
 
 from joiner import Joiner, JoinerState, LogState, Ready
 from joiner.control import SalvageTree
+from joiner.look import examine
 from notary import keys
 from notary.cli import EXIT_DONE, EXIT_NO, json_line
 from notary.cli.replay import Replay
 from notary.config import Config
+from notary.index.view import viewing
 from notary.open_log import check_genesis, open_log
 from ordering.errors import ConfigurationError, OutcomeUnknown
 from ordering.genesis import read_genesis
 from ordering.log import ORDERING, Log, Record
 from ordering.records import Genesis, OwnerRecord, batch_key
 from ordering.signatures import SigningKey, sign_record, sign_seal
+from ordering.stream import describe
 
 OWNER_KEY = "owner-key.pem"
 
@@ -81,9 +84,32 @@ class OwnedLog:
         self._replay = Replay(self.log, self.joiner, self._observe, ordering_only=state is None, name=name)
         await self._read_on()
 
+    async def state_in(self, index: Path | None) -> JoinerState | None:
+        """Returns the state from which `replay` goes on: an index's, compared with the log; None for the start of the log.
+
+        Raises `ConfigurationError` for an index that was made from another log, or whose records the log has lost; `NotReady`.
+        """
+        if index is None:
+            return None
+        with viewing(index) as view:
+            state, identity = view.joiner_state(), view.log_identity
+        if identity != f"{self.log.identity} {self.log_id.hex()}":
+            raise ConfigurationError(f"the index {index} was made from the log {identity}, and this is {self.log.identity}")
+        if not state.effects:
+            raise ConfigurationError(f"the index {index} has no history: nothing has taken effect in it")
+        if lost := await examine(self.log, state.effects, state.marks):
+            raise ConfigurationError(f"the log does not hold the history of this index, so nobody could go on from it: {lost}")
+        return state
+
     async def _read_both(self) -> None:
         """Read both topics from their start: a salvage's records take effect by what both hold (R11)."""
         assert self._replay is not None
+        freed = [stream for stream, bound in (await self.log.bounds()).items() if bound.offset_first]
+        if freed:
+            raise ConfigurationError(
+                f"the log has a salvage, so this command reads contents too, and those at the start of {describe(min(freed))} were freed:"
+                " go on from a worker's index, or a restored snapshot, with --index DIR"
+            )
         await self._replay.close()
         self.joiner = Joiner()
         self._replay = Replay(self.log, self.joiner, self._observe, ordering_only=False, name=f"notary {self._command}")
@@ -194,6 +220,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--config", required=True, type=Path, metavar="F", help="notary.toml")
     parser.add_argument("--owner-key", type=Path, metavar="FILE", help=f"the owner's key (default: {OWNER_KEY} beside notary.toml)")
     parser.add_argument("--json", action="store_true", help="say what became of it as JSON")
+
+
+def add_index_argument(parser: argparse.ArgumentParser) -> None:
+    """Add the index from which a command goes on that otherwise reads the log from its start."""
+    parser.add_argument(
+        "--index",
+        type=Path,
+        metavar="DIR",
+        help="go on from this index, of a worker or a restored snapshot, in place of the log's start; needed after a salvage and a trim",
+    )
 
 
 def report(outcome: CommandOutcome, done: str, facts: dict[str, Any], *, as_json: bool) -> int:

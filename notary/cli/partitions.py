@@ -27,6 +27,7 @@ LOOK_S = 0.1
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the flags of `notary partitions`."""
     parser.add_argument("count", type=int, metavar="N", help="how many payload partitions there are to be; never fewer than there are")
+    owner.add_index_argument(parser)
     owner.add_arguments(parser)
 
 
@@ -44,7 +45,7 @@ async def _extend(config: Config, arguments: argparse.Namespace) -> tuple[owner.
         raise ConfigurationError(f"{count} payload partitions: there should be 1 to {PARTITIONS_MAX}")
     async with owner.opened(config, "partitions") as log:
         key = owner.load_owner_key(config, arguments.owner_key, log.genesis)
-        await log.replay()
+        await log.replay(await log.state_in(arguments.index))
         before = log.state.payload_partitions
         if count <= before:
             raise ConfigurationError(f"the log has {before} payload partitions, and {count} are not more: their number only grows")

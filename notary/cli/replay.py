@@ -48,6 +48,8 @@ class Replay:
         """
         bounds = await self._log.bounds()
         ends = {stream: bound.offset_end for stream, bound in bounds.items() if stream == ORDERING or not self._ordering_only}
+        if self._reader is not None and self._log.payload_partitions > self._partitions:
+            await self.close()  # partitions were added since, and it reads none of them
         progress_at_s = time.monotonic()
         while not self.stop and not self.enough():
             if self._reader is None:

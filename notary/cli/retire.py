@@ -15,6 +15,7 @@ NAMES_SHOWN = 20
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the flags of `notary retire`."""
     parser.add_argument("name", metavar="NAME", help="the name under which the worker serves; if it still runs, it stops")
+    owner.add_index_argument(parser)
     owner.add_arguments(parser)
 
 
@@ -28,7 +29,7 @@ def run(arguments: argparse.Namespace) -> int:
 async def _retire(config: Config, arguments: argparse.Namespace) -> tuple[owner.CommandOutcome, IncarnationState]:
     async with owner.opened(config, "retire") as log:
         key = owner.load_owner_key(config, arguments.owner_key, log.genesis)
-        await log.replay()
+        await log.replay(await log.state_in(arguments.index))
         state = log.joiner.incarnations.named(arguments.name)
         if state is None:
             names = sorted(log.joiner.incarnations.names_since(0))

@@ -5,10 +5,8 @@ import asyncio
 from pathlib import Path
 
 from joiner.history import History
-from joiner.look import examine
 from notary.cli import owner
 from notary.config import Config, load
-from notary.index.view import viewing
 from ordering.errors import ConfigurationError
 from ordering.records import Settle, View
 
@@ -33,19 +31,13 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 async def _settle(config: Config, arguments: argparse.Namespace) -> tuple[owner.CommandOutcome, View]:
-    with viewing(arguments.index) as index:
-        state, identity = index.joiner_state(), index.log_identity
-    if not state.effects:
-        raise ConfigurationError(f"the index {arguments.index} has no history: nothing has taken effect in it")
-    view = History(state.effects).view
     async with owner.opened(config, "settle") as log:
         key = owner.load_owner_key(config, arguments.owner_key, log.genesis)
-        if identity != f"{log.log.identity} {log.log_id.hex()}":
-            raise ConfigurationError(f"the index {arguments.index} was made from the log {identity}, and this is {log.log.identity}")
+        state = await log.state_in(arguments.index)
+        assert state is not None
+        view = History(state.effects).view
         if state.log_state is not None and view.seen <= state.log_state.settled:
             raise ConfigurationError(f"a history of {state.log_state.settled} records is settled already, and this one has {view.seen}")
-        if lost := await examine(log.log, state.effects, state.marks):
-            raise ConfigurationError(f"the log does not hold the history of this index, so nobody could go on from it: {lost}")
         # Its effect depends on both topics, so both are read from the index's offsets on.
         await log.replay(state)
         return await log.append(Settle(view), key), view

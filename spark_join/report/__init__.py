@@ -23,8 +23,7 @@ from spark_join.engine.files import refuse_fewer, sync_files, write_last
 from spark_join.errors import CouldNotVerify
 from spark_join.kept_state import REPORT, STATE
 from spark_join.log import ORDERING, LogFrames
-from spark_join.report.page import Violations, page
-from spark_join.report.series import series, violations_over_time
+from spark_join.report.page import Violations, page, series, violations_over_time
 from spark_join.state import AppliedState
 from spark_join.verify import Verified
 

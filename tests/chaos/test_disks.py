@@ -55,7 +55,7 @@ async def test_broker_loses_its_disk(scene: Scene, chaos: ChaosFlags) -> None:
 
 @needs_root
 @pytest.mark.nightly
-async def test_broker_disk_full(scene: Scene, tmp_path: Path) -> None:
+async def test_a_full_disk_stops_the_broker_alone(scene: Scene, tmp_path: Path) -> None:
     """The ordering leader's disk is full, and it ends; the others go on. With free space again it starts, and copies what it lacks."""
     await scene.start("a", "b")
     broker = await scene.ordering_leader()
@@ -110,7 +110,7 @@ async def test_a_worker_stops_on_a_damaged_index(scene: Scene, chaos: ChaosFlags
 
 
 @needs_root
-async def test_index_disk_full(scene: Scene, tmp_path: Path) -> None:
+async def test_a_full_disk_stops_the_worker(scene: Scene, tmp_path: Path) -> None:
     """A worker whose disk is full stops with an error and cannot start; with free space again it continues from its index."""
     with small_disk(tmp_path / "small", INDEX_DISK_MIB) as disk:
         await scene.start("a")
@@ -139,7 +139,7 @@ async def test_index_disk_full(scene: Scene, tmp_path: Path) -> None:
         await scene.check()
 
 
-async def test_index_of_before(scene: Scene) -> None:
+async def test_an_older_index_reads_what_it_lacks(scene: Scene) -> None:
     """A worker that gets an older copy of its index, made after a crash, reads the missing records and agrees with the others."""
     _, b = await scene.start("a", "b", **SMALL_BUFFERS)
     index, copy = scene.notary.directory / "index" / "b", scene.notary.directory / "b.copy"

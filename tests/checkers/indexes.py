@@ -12,8 +12,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from struct import Struct
 from typing import Any
 
+from tests.checkers.records import OUTCOMES
 from tests.checkers.replay import Replayed
-from tests.checkers.tree import KINDS, OUTCOMES
+from tests.checkers.tree import KINDS
 from tests.checkers.violation import Kind, Violation
 
 Rows = Mapping[str, Sequence[tuple[bytes, bytes]]]

@@ -18,6 +18,8 @@ FORMAT_VERSION = 2
 SALVAGE_FORMAT = 2
 """The format version of kinds 11 and 12, and of seals."""
 SALVAGE_BYTES_MAX = 1 << 20
+OUTCOMES = {None: 0, "input-conflict": 1, "reference-conflict": 2, "outside-time-window": 3}
+"""The outcome byte of a leaf, by the reason of the rejection; None: committed."""
 SIGNATURE = 64
 NO_LOG_ID = bytes(32)
 VERIFIED_KEPT = 8_192
@@ -317,7 +319,7 @@ def _item(body: _Bytes, position: int) -> Item | None:
     (number,) = body.fixed(_COUNT)
     states = body.take(36 * number)
     inputs = tuple([states[at : at + 36] for at in range(0, len(states), 36)])
-    if (prefix, at, digest) != (LEAF_PREFIX, position, sha256(raw).digest()) or outcome > 3:
+    if (prefix, at, digest) != (LEAF_PREFIX, position, sha256(raw).digest()) or outcome not in OUTCOMES.values():
         return None
     has_conflicts, may_consume = outcome in (1, 2), outcome == 0
     right = bool(count) == has_conflicts and all(kind == outcome - 1 for _, kind, _ in conflicts) and (may_consume or not number)

@@ -17,6 +17,7 @@ from tests.checkers.records import (
     LEAF,
     NAME_THE_KEY,
     NO_LOG_ID,
+    OUTCOMES,
     SALVAGE_FORMAT,
     WORKERS,
     Activate,
@@ -47,7 +48,7 @@ from tests.checkers.records import (
     view_of,
 )
 from tests.checkers.requests import requests_of
-from tests.checkers.tree import KINDS, LOST_PREFIX, OUTCOMES, Tree, leaf_of
+from tests.checkers.tree import KINDS, LOST_PREFIX, Tree, leaf_of
 
 ORDERING = -1
 SENT_AT_AHEAD_MAX_MS = 60_000

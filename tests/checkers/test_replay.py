@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ordering.log import ORDERING, Record
-from tests.checkers.records import NO_LOG_ID, View, key_of, verified
+from tests.checkers.records import FORMAT_VERSION, NO_LOG_ID, View, key_of, verified
 from tests.checkers.replay import Replayed, Seen, Why, replay
 from tests.checkers.requests import requests_of
 from tests.checkers.signed_log import NOTARY, ORIGIN, T0, SignedLog, payload_of, private_key, public, state
@@ -488,10 +488,10 @@ def test_partitions_only_grow() -> None:
 def test_stops_before_an_unknown_version() -> None:
     """The replay ends before the activation of a version that it does not know; an active version is not activated again."""
     log = SignedLog(PARTITIONS)
-    log.register(reads=3)
+    log.register(reads=FORMAT_VERSION + 1)
     one = log.activate(1)
     log.batch(1, 1, "a")
-    two = log.activate(3)
+    two = log.activate(FORMAT_VERSION + 1)
     log.batch(1, 2, "b")
     replayed = log.replayed()
     assert why_not(replayed, one) == Why.CONDITION
@@ -502,15 +502,15 @@ def test_version_is_activated_when_all_voters_read_it() -> None:
     """An activation takes no effect while a worker that has been active within a day of log time cannot read the version."""
     log = SignedLog(PARTITIONS)
     log.register("w1", at=T0)
-    log.register("w2", reads=3, at=T0)
-    early = log.activate(3)
+    log.register("w2", reads=FORMAT_VERSION + 1, at=T0)
+    early = log.activate(FORMAT_VERSION + 1)
     log.payload(2, 1, "a")
     log.entry(2, 1, "a", at=T0 + DAY_MS)
-    still = log.activate(3)
+    still = log.activate(FORMAT_VERSION + 1)
     log.payload(2, 2, "b")
     log.entry(2, 2, "b", at=T0 + DAY_MS + 1)
     assert [why_not(log.replayed(), record) for record in (early, still)] == [Why.CONDITION] * 2
-    log.activate(3)
+    log.activate(FORMAT_VERSION + 1)
     assert log.replayed().ended_by == "activate"
 
 
@@ -518,12 +518,12 @@ def test_incarnation_that_is_over_has_no_say_in_versions() -> None:
     """A worker that cannot read a version does not prevent its activation once it was retired or fenced."""
     log = SignedLog(PARTITIONS)
     log.register("w1")
-    log.register("w2", reads=3)
+    log.register("w2", reads=FORMAT_VERSION + 1)
     log.register("w3")
     log.retire(1)
-    early = log.activate(3)
+    early = log.activate(FORMAT_VERSION + 1)
     log.fence(3, 0)
-    log.activate(3)
+    log.activate(FORMAT_VERSION + 1)
     replayed = log.replayed()
     assert (why_not(replayed, early), replayed.ended_by) == (Why.CONDITION, "activate")
 

@@ -4,9 +4,8 @@ from collections.abc import Mapping, Sequence
 from hashlib import sha256
 
 from tests.checkers.precedence import Decided
-from tests.checkers.records import LEAF, LEAF_PREFIX
+from tests.checkers.records import LEAF, LEAF_PREFIX, OUTCOMES
 
-OUTCOMES = {None: 0, "input-conflict": 1, "reference-conflict": 2, "outside-time-window": 3}
 KINDS = {"input": 0, "reference": 1}
 TILE_WIDTH = 256
 HASH_OF_NOTHING = sha256(b"").digest()

@@ -3,10 +3,11 @@
 import asyncio
 import ssl
 from collections.abc import Awaitable, Callable, Mapping
-from typing import Any, ClassVar
+from typing import Any
 
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
 from aiokafka.admin import AIOKafkaAdminClient, NewPartitions, NewTopic
+from aiokafka.admin.config_resource import ConfigResourceType
 from aiokafka.errors import KafkaError
 from aiokafka.protocol.admin import (
     AlterConfigsRequest,
@@ -17,11 +18,10 @@ from aiokafka.protocol.admin import (
     DescribeAclsRequest,
     DescribeConfigsRequest,
 )
-from aiokafka.protocol.api import Request, RequestStruct, Response
+from aiokafka.protocol.api import Response
 from aiokafka.protocol.fetch import FetchRequest
-from aiokafka.protocol.types import Boolean, CompactArray, CompactString, Int8, Int16, Int32, Schema, TaggedFields
 
-from ordering.connection import TopicsRequest
+from ordering.connection import AlterSettingsRequest, TopicsRequest
 from tests.chaos.brokers_say import ElectLeadersRequest
 
 ANY, TOPIC, GROUP, BROKER = 1, 2, 3, 4
@@ -69,63 +69,6 @@ def codes(answer: Any) -> set[int]:
     if isinstance(answer, list | tuple):
         return set().union(*(codes(value) for value in answer))
     return set()
-
-
-class IncrementalAlterConfigsResponse(Response):
-    API_KEY = 44
-    API_VERSION = 1
-    SCHEMA = Schema(
-        ("throttle_time_ms", Int32),
-        (
-            "responses",
-            CompactArray(
-                ("error_code", Int16),
-                ("error_message", CompactString("utf-8")),
-                ("resource_type", Int8),
-                ("resource_name", CompactString("utf-8")),
-                ("tags", TaggedFields),
-            ),
-        ),
-        ("tags", TaggedFields),
-    )
-
-
-class IncrementalAlterConfigsRequest1(RequestStruct):
-    FLEXIBLE_VERSION = True
-    API_KEY = 44
-    API_VERSION = 1
-    RESPONSE_TYPE = IncrementalAlterConfigsResponse
-    SCHEMA = Schema(
-        (
-            "resources",
-            CompactArray(
-                ("resource_type", Int8),
-                ("resource_name", CompactString("utf-8")),
-                (
-                    "configs",
-                    CompactArray(
-                        ("name", CompactString("utf-8")),
-                        ("config_operation", Int8),
-                        ("value", CompactString("utf-8")),
-                        ("tags", TaggedFields),
-                    ),
-                ),
-                ("tags", TaggedFields),
-            ),
-        ),
-        ("validate_only", Boolean),
-        ("tags", TaggedFields),
-    )
-
-
-class IncrementalAlterConfigsRequest(Request[IncrementalAlterConfigsRequest1]):
-    API_KEY: ClassVar[int] = 44
-
-    def __init__(self, resource_type: int, name: str, setting: str, value: str) -> None:
-        self._resource: tuple[Any, ...] = (resource_type, name, [(setting, 0, value, {})], {})
-
-    def build(self, request_struct_class: type[IncrementalAlterConfigsRequest1]) -> IncrementalAlterConfigsRequest1:
-        return request_struct_class([self._resource], True, {})
 
 
 async def describe(who: Who, topic: str) -> set[int]:
@@ -176,11 +119,19 @@ async def alter_settings(who: Who, topic: str) -> set[int]:
 
 
 async def alter_one_setting(who: Who, topic: str) -> set[int]:
-    return await who.admin(lambda client: client._send_request(IncrementalAlterConfigsRequest(TOPIC, topic, "retention.ms", "1")))
+    return await who.admin(
+        lambda client: client._send_request(
+            AlterSettingsRequest(ConfigResourceType.TOPIC, {topic: {"retention.ms": "1"}}, validate_only=True)
+        )
+    )
 
 
 async def alter_a_brokers_setting(who: Who, topic: str) -> set[int]:
-    return await who.admin(lambda client: client._send_request(IncrementalAlterConfigsRequest(BROKER, "", "log.retention.ms", "1")))
+    return await who.admin(
+        lambda client: client._send_request(
+            AlterSettingsRequest(ConfigResourceType.BROKER, {"": {"log.retention.ms": "1"}}, validate_only=True)
+        )
+    )
 
 
 async def read_a_brokers_settings(who: Who, topic: str) -> set[int]:

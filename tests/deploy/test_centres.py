@@ -194,7 +194,7 @@ def test_without_the_rights_it_says_what_is_needed() -> None:
     assert "Traceback" not in ended.stderr
 
 
-def test_too_many_centres() -> None:
+def test_too_many_centres_are_rejected() -> None:
     """A number of centres without addresses is rejected, with the valid numbers."""
     with pytest.raises(CannotRun, match="choose 1 to 9"), Centres(10):
         pass

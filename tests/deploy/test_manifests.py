@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from deploy.image.__main__ import EXTRAS
 from deploy.local.mirror import mirror_properties
 from deploy.manifests import KUBERNETES, MIRROR, OVERLAYS, Manifest, Schemas, Tools, __main__, name_of, render
 from deploy.manifests.render import documents
@@ -223,7 +224,7 @@ def test_users_may_no_more_than_they_need(rendered: Rendered, overlay: str) -> N
     ordering, payload = topics.topic_names("notary")
     assert may == {
         "worker": {ordering: write, payload: write},
-        "owner": {ordering: write, payload: read | {"DescribeConfigs"}},
+        "owner": {ordering: write, payload: write},
         "archive": {ordering: read, payload: read},
         "auditor": {ordering: read, payload: read},
     }
@@ -365,7 +366,7 @@ def test_secrets_are_mounted_as_workers_accept_them(rendered: Rendered, overlay:
         assert pod["spec"]["securityContext"]["fsGroup"] == pod["spec"]["securityContext"]["runAsGroup"], name
 
 
-def test_the_owners_pod(rendered: Rendered, schemas: Schemas, tmp_path: Path) -> None:
+def test_the_owners_pod_is_restricted_too(rendered: Rendered, schemas: Schemas, tmp_path: Path) -> None:
     """The pod that an operator starts by hand fits its schema, is restricted like the others, and connects as the user `owner`."""
     (pod,) = documents((KUBERNETES / "owner.yaml").read_text())
     assert schemas.problems(pod) == []
@@ -405,11 +406,45 @@ def test_nothing_is_open_that_is_not_named(rendered: Rendered, overlay: str) -> 
         assert (pod["metadata"]["labels"].get("kafka-client") == "true") is needs, name
 
 
+@pytest.fixture(scope="module")
+def with_segments(tools: Tools, tmp_path_factory: pytest.TempPathFactory) -> list[Manifest]:
+    """The three zones with the component `segments` besides."""
+    folder = Path(shutil.copytree(KUBERNETES, tmp_path_factory.mktemp("segments") / "kubernetes")) / "three-zones"
+    file = folder / "kustomization.yaml"
+    file.write_text(file.read_text().replace("components: [../snapshots]", "components: [../snapshots, ../segments]"))
+    return render(tools, folder)
+
+
+def test_segments_are_streamed_and_pruned(with_segments: list[Manifest], schemas: Schemas, tmp_path: Path) -> None:
+    """Workers and the job get the place of segments and its credentials, beside those of snapshots, and may reach it."""
+    assert [problem for manifest in with_segments for problem in schemas.problems(manifest)] == []
+    (place,) = (name for name in of_kind(with_segments, "ConfigMap") if name.startswith("segments-"))
+    job = pods(with_segments)["CronJob/segments"]
+    variables = [
+        {each["name"]: each for each in container.get("env", [])} for container in (worker_container(with_segments), *containers(job))
+    ]
+    assert [each["NOTARY_ARCHIVE_URL"]["valueFrom"]["configMapKeyRef"]["name"] for each in variables] == [place] * 2
+    secrets = [each["secretRef"]["name"] for each in worker_container(with_segments)["envFrom"]]
+    assert secrets == ["snapshots", "segments"]
+    assert worker_config(with_segments, tmp_path).archive.url
+    labels = of_kind(with_segments, "NetworkPolicy")["to-segments"]["spec"]["podSelector"]["matchLabels"]
+    for name in ("StatefulSet/worker", "CronJob/segments"):
+        assert labels.items() <= pods(with_segments)[name]["metadata"]["labels"].items(), name
+    assert ("notary", "archive") in commands(with_segments)
+    assert "parquet" in EXTRAS["notary"], "pyarrow writes and reads segments"
+
+
 @overlays
 def test_pods_run_valid_commands(rendered: Rendered, overlay: str) -> None:
     """Each command that a pod runs is one of the notary's, with valid flags."""
+    snapshots = {("notary", "snapshot")} if overlay == "three-zones" else set()
+    assert commands(rendered[overlay]) == {("notary", "serve"), ("notary", "verify-log"), ("spark_join", "archive")} | snapshots
+
+
+def commands(manifests: list[Manifest]) -> set[tuple[str, str]]:
+    """Returns the commands that pods run, and checks their flags."""
     seen = set()
-    for pod in pods(rendered[overlay]).values():
+    for pod in pods(manifests).values():
         for container in pod["spec"]["containers"]:
             line = [*container["command"], *container.get("args", [])]
             if line[:2] == ["sh", "-c"]:
@@ -425,8 +460,7 @@ def test_pods_run_valid_commands(rendered: Rendered, overlay: str) -> None:
                 import_module(f"notary.cli.{command.replace('-', '_')}").add_arguments(parser)
                 parser.parse_args(flags)
             seen.add((room, command))
-    snapshots = {("notary", "snapshot")} if overlay == "three-zones" else set()
-    assert seen == {("notary", "serve"), ("notary", "verify-log"), ("spark_join", "archive")} | snapshots
+    return seen
 
 
 def test_the_image_is_replaced(rendered: Rendered, tools: Tools, tmp_path: Path) -> None:

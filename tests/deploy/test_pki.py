@@ -168,7 +168,7 @@ def test_everything_of_a_sites_file(tmp_path: Path, capsys: pytest.CaptureFixtur
         (["sites", "nowhere.toml"], "cannot read nowhere.toml"),
     ],
 )
-def test_what_is_refused(authority: Authority, capsys: pytest.CaptureFixture[str], words: list[str], message: str) -> None:
+def test_an_impossible_request_is_named(authority: Authority, capsys: pytest.CaptureFixture[str], words: list[str], message: str) -> None:
     """The message names the impossible request, and the exit code is 2."""
     authority.issue("spark")
     assert main([str(authority.directory), *words]) == 2

@@ -76,12 +76,16 @@ def files() -> dict[str, str]:
         ("[kafka]", "[ports]\nscram = 9093\n[kafka]", "ports: 9093 stands there twice"),
         ("replication = 3", 'security = "PLAINTEXT"\n[ports]\nscram = 9094', "ports.scram: passwords need TLS"),
         ("[kafka]", "[ports]\nbroker = 0\n[kafka]", "ports.broker: 0 should be 1 to 65535"),
+        ("[kafka]", "[archive]\nurl = 'segments'\n[kafka]", "archive.url: 'segments' should be a URL, such as s3://bucket/notary, or the"),
+        ("[kafka]", "[snapshots]\nurl = 's3:bucket'\n[kafka]", "snapshots.url: 's3:bucket' should be a URL"),
         ("[kafka]", "[folders]\nconfig = 'etc'\n[kafka]", "folders.config: 'etc' should be an absolute path"),
         ("[kafka]", "[folders]\nconfig = '/etc/../x'\n[kafka]", "folders.config: '/etc/../x' should be an absolute path"),
         ("[kafka]", "[clients]\nreaders = ['broker-1']\n[kafka]", "the certificate 'broker-1' stands there twice"),
     ],
 )
-def test_what_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str], before: str, after: str, message: str) -> None:
+def test_a_mistake_is_named_with_its_remedy(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], before: str, after: str, message: str
+) -> None:
     """Nothing is rendered from a file with a mistake; the message names the setting, the value, and the remedy."""
     assert main([str(changed(tmp_path, before, after)), "--to", str(tmp_path / "to")]) == 2
     assert message in capsys.readouterr().err
@@ -191,6 +195,17 @@ def test_workers_read_their_configuration(files: dict[str, str], tmp_path: Path,
     assert config.log.security_protocol == "SSL"
     assert config.log.cert_file == f"/etc/notary/tls/worker-{site}-1/cert.pem"
     assert config.log.bootstrap.count(":9092") == 3
+
+
+def test_workers_keep_snapshots_and_segments(tmp_path: Path) -> None:
+    """The places in the sites file are those of every worker; without them there are none."""
+    file = changed(tmp_path, "[kafka]", "[snapshots]\nurl = 's3://bucket/indexes'\n[archive]\nurl = '/srv/segments'\n[kafka]")
+    for source, places in ((EXAMPLE, ("", "")), (file, ("s3://bucket/indexes", "/srv/segments"))):
+        rendered = render(read_sites(source))
+        for site in ("london", "paris", "zurich"):
+            (tmp_path / "notary.toml").write_text(rendered[f"{site}/notary.{site}.example/notary.toml"])
+            config = load(tmp_path / "notary.toml", {}, {})
+            assert (config.snapshots.url, config.archive.url) == places
 
 
 def test_no_file_says_who_may_destroy(files: dict[str, str]) -> None:
@@ -304,7 +319,7 @@ def test_example_is_as_documented() -> None:
     sites = read_sites(EXAMPLE)
     actual = {
         (section, field.name): field.default
-        for section in ("notary", "kafka", "ports", "folders", "clients")
+        for section in ("notary", "kafka", "ports", "folders", "clients", "snapshots", "archive")
         for field in msgspec.structs.fields(getattr(sites, section))
     }
     assert documented.keys() == actual.keys()

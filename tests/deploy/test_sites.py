@@ -168,7 +168,7 @@ async def test_each_principal_has_the_rights_of_the_table(installed: Installed) 
     assert tried == 2 * len(PRINCIPALS) * len(OPERATIONS)
 
 
-async def test_a_password_instead(installed: Installed) -> None:
+async def test_a_password_has_the_rights_of_its_user(installed: Installed) -> None:
     """A user with a password has the rights of the certificate of that name, and a worker reads the log so; a wrong one is rejected."""
     host, config = installed.sites.brokers[0].host, installed.directory / "config"
     for name in ("spark", "worker-london-1"):
@@ -231,7 +231,7 @@ def doors(made: Installed) -> list[tuple[str, int]]:
     return [(node.host, ports.broker) for node in made.sites.brokers] + [(node.host, ports.controller) for node in made.sites.controllers]
 
 
-def test_who_stays_out(installed: Installed, tmp_path: Path) -> None:
+def test_servers_reject_foreign_certificates(installed: Installed, tmp_path: Path) -> None:
     """All servers reject a client without a certificate, with an expired one, and with one of another authority, and accept a valid one."""
     ca, crl_url = installed.directory / "pki" / "ca.pem", installed.sites.certificates[0].crl_url
     then = datetime.datetime.now(datetime.UTC) - datetime.timedelta(days=20)

@@ -51,7 +51,7 @@ def shown(default: object) -> str:
 def test_every_setting_has_a_row(name: str, variable: str, default: str) -> None:
     """Every setting has its row in configuration.md, with its variable and its default."""
     rows = [line for line in text("docs/configuration.md").splitlines() if line.startswith(f"| `{name}` | `{variable}` |")]
-    assert len(rows) == 1
+    assert len(rows) == 1, f"docs/configuration.md has {len(rows)} rows `| `{name}` | `{variable}` |`; one is right"
     cell = rows[0].split("|")[3].strip()
     assert default in ("", cell), f"the page says {cell}, the code {default}"
 
@@ -70,8 +70,12 @@ def test_every_metric_has_a_row() -> None:
     """metrics.md has a row for every metric, and for nothing else."""
     source = text("notary/metrics.py")
     rows = re.findall(r"^\| `(notary_[a-z_]+)` \| (\w+)", text("docs/metrics.md").split("## Alerts")[0], re.MULTILINE)
-    assert sorted(name for name, _ in rows) == sorted(set(re.findall(r'"(notary_[a-z_]+)"', source)))
-    assert all(name.endswith("_total") == (kind == "counter") for name, kind in rows)
+    names, metrics = [name for name, _ in rows], set(re.findall(r'"(notary_[a-z_]+)"', source))
+    assert not metrics - set(names), "docs/metrics.md has no row for these"
+    assert not set(names) - metrics, "notary/metrics.py has none of these"
+    assert len(names) == len(metrics), "docs/metrics.md has a row twice"
+    wrong = [name for name, kind in rows if name.endswith("_total") != (kind == "counter")]
+    assert not wrong, "counters, and they alone, end in _total"
 
 
 def arguments_of(command: str) -> argparse.ArgumentParser:
@@ -97,7 +101,7 @@ def test_every_command_and_flag_is_named() -> None:
 
 
 @pytest.mark.parametrize("command", sorted(COMMANDS))
-def test_defaults_of_flags(command: str) -> None:
+def test_defaults_of_flags_are_on_the_page(command: str) -> None:
     """A default in command-line.md is the flag's default."""
     parser = arguments_of(command)
     section = re.split(rf"^## notary {command}(?![\w-])", text("docs/command-line.md"), flags=re.MULTILINE)[1].split("\n## ")[0]

@@ -7,10 +7,8 @@
 """
 
 import ast
-import io
 import re
 import sys
-import tokenize
 import tomllib
 from collections import Counter
 from collections.abc import Iterator
@@ -22,6 +20,9 @@ ROOT = Path(__file__).parents[2]
 LIST = Path(__file__).with_name("words.toml")
 PACKAGES = ("ordering", "payload", "joiner", "notary", "loadtest", "spark_join", "deploy", "tests", "docs")
 
+_LITERAL_OR_COMMENT = re.compile(
+    r"""(\"\"\"|''')(?:\\.|(?!\1).)*\1|"(?:\\.|[^"\\\n])*"|'(?:\\.|[^'\\\n])*'|(?P<comment>#[^\n]*)""", re.DOTALL
+)  # ten times as fast as `tokenize`
 _CODE_BLOCK = re.compile(r"^```.*?^```", re.MULTILINE | re.DOTALL)
 
 
@@ -57,14 +58,16 @@ def texts(file: Path) -> Iterator[str]:
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str):
             yield from re.split(r"\n\s*\n|\n(?=\s*[-*|] ?)| \| ", node.value.value)
-    last, comment = 0, ""
-    for token in tokenize.generate_tokens(io.StringIO(source).readline):
-        if token.type == tokenize.COMMENT:
-            if token.start[0] != last + 1:
-                yield comment
-                comment = ""
-            comment += token.string.lstrip("#: ") + " "
-            last = token.start[0]
+    last, line, at, comment = 0, 1, 0, ""
+    for found in _LITERAL_OR_COMMENT.finditer(source):
+        if found["comment"] is None:
+            continue
+        line, at = line + source.count("\n", at, found.start()), found.start()
+        if line != last + 1:
+            yield comment
+            comment = ""
+        comment += found[0].lstrip("#: ") + " "
+        last = line
     yield comment
 
 

@@ -71,7 +71,7 @@ def test_the_command_line_and_the_demos_own_processes(planted: Planted, entry: S
 
 
 @pytest.mark.seconds
-def test_a_forgotten_option(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_p_the_working_directory_is_dropped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """`python -m notary` drops the working directory before it imports anything. The earlier imports of Python itself are not covered."""
     planted = Planted(tmp_path / "planted", OURS)
     planted.stand_here(monkeypatch)
@@ -119,7 +119,7 @@ def test_loads_import_no_planted_module(planted: Planted, tmp_path: Path) -> Non
 
 
 @pytest.mark.seconds
-def test_watchers_and_fronts(planted: Planted, tmp_path: Path) -> None:
+def test_watchers_and_fronts_import_no_planted_module(planted: Planted, tmp_path: Path) -> None:
     """The processes that end brokers and peers import none, nor does a peer's front end, which finds no peer and ends after its imports."""
     release(tie(tmp_path / "no-cluster"))
     with Servers.opened("none") as servers, pytest.raises(CannotRun, match="No module named"):

@@ -39,7 +39,7 @@ def _kinds(ready: Ready) -> list[str]:
 # ---- R2: which entries count ----
 
 
-def test_entry_then_payload() -> None:
+def test_an_entry_waits_for_its_payload() -> None:
     """An entry waits for its payload, and comes out with the payload's requests."""
     history, reading = _registered()
     assert reading.step(history.entry(1, 1, "a", "b")).batches == []
@@ -50,7 +50,7 @@ def test_entry_then_payload() -> None:
     assert reading.joiner.hole is None
 
 
-def test_payload_then_entry() -> None:
+def test_a_payload_waits_for_its_entry() -> None:
     """A payload waits for its entry."""
     history, reading = _registered()
     ready = reading.step(history.payload(1, 1, "a"))
@@ -119,7 +119,7 @@ def test_an_empty_batch_is_no_fill() -> None:
     "garbage",
     [None, b"", b"\x01", b"\x02\x01 a version that is not active", b"\x01\x09 an unknown kind", b"\x01\x01 too short", b"\x01\x05\0\0"],
 )
-def test_malformed_ordering_record(garbage: bytes | None) -> None:
+def test_a_malformed_ordering_record_is_skipped(garbage: bytes | None) -> None:
     """An ordering record that does not decode is skipped with an anomaly that has its offset."""
     history, reading = _registered()
     ready = reading.step(history.put(ORDERING, b"key", garbage), history.entry(1, 1, "a"), history.payload(1, 1, "a"))
@@ -128,7 +128,7 @@ def test_malformed_ordering_record(garbage: bytes | None) -> None:
 
 
 @pytest.mark.parametrize("key", [None, b"", bytes(15), bytes(17)])
-def test_malformed_payload_key(key: bytes | None) -> None:
+def test_a_malformed_payload_key_is_skipped(key: bytes | None) -> None:
     """A payload record with a malformed key is skipped with an anomaly, and is not read again."""
     history, reading = _registered()
     ready = reading.step(history.put(1, key, value("a")), history.register("w2"))
@@ -140,14 +140,14 @@ def test_malformed_payload_key(key: bytes | None) -> None:
 # ---- R3: the first record in its partition that is the content ----
 
 
-def test_payload_then_fill() -> None:
+def test_a_payload_before_the_fill_counts() -> None:
     """A payload that comes before the fill is the content."""
     history, reading = _registered()
     reading.step(history.payload(1, 1, "a"), history.fill(1, 1, "a"), history.entry(1, 1, "a"))
     assert named(reading.batches) == [(1, 1, "1")]
 
 
-def test_fill_then_payload() -> None:
+def test_a_fill_before_the_payload_counts() -> None:
     """A fill that comes before the payload empties the batch, and the late payload is ignored."""
     history, reading = _registered()
     reading.step(history.fill(1, 1, "a"), history.payload(1, 1, "a"), history.entry(1, 1, "a"))

@@ -80,7 +80,7 @@ async def test_drain_answers_every_admitted_submission(start: Start) -> None:
     assert (worker.sender.queue.pending_requests, worker.sender.queue.pending_bytes, worker.sender.unresolved) == (0, 0, {})
 
 
-async def test_client_that_left(start: Start) -> None:
+async def test_a_client_that_left_makes_no_error(start: Start) -> None:
     """A submission whose client has disconnected is decided without an error."""
     worker = start()
     ask(worker.sender, "a").cancel()

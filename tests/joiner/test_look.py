@@ -40,7 +40,7 @@ def test_held_until_all_marks_are_found() -> None:
     assert recheck.take([_record(0, 9)], ALL) == [_record(0, 9)]
 
 
-def test_nothing_to_find() -> None:
+def test_without_marks_the_first_poll_is_returned() -> None:
     """A worker that has applied nothing has no marks to find: its first poll is returned, even an empty one."""
     recheck = Recheck({})
     assert not recheck.done
@@ -198,7 +198,7 @@ async def _examine(log: _Log, reading: Reading, since: int = 0) -> str:
     return await examine(log, reading.joiner.history.since(since), reading.joiner.marks)
 
 
-async def test_all_is_there() -> None:
+async def test_a_complete_log_passes() -> None:
     """A log that holds every record that took effect, with its content, passes the comparison, however far back it goes."""
     log, reading = _applied()
     assert [await _examine(log, reading, since) for since in (0, 1, 3, 5, 9)] == [""] * 5
@@ -286,7 +286,7 @@ async def test_what_was_skipped_is_found_again_after_a_restart() -> None:
         assert not recheck.lost
 
 
-def test_offsets_with_gaps() -> None:
+def test_gaps_of_transaction_markers_do_no_harm() -> None:
     """Offsets of transaction markers, which any writer can create and no reader returns, leave gaps that do no harm."""
     history, reading = History(), Reading()
     before = [history.genesis, history.register("w1"), history.put(ORDERING, None, b"garbage")]

@@ -25,7 +25,7 @@ def _sender(**settings: int) -> Sender[object]:
     return Sender(MemoryLog(1), joiner, keys, "w1", "0", SenderSettings(), QueueLimits(**settings), lambda: 0, lambda: bytes(16))
 
 
-async def test_overloaded_by_requests() -> None:
+async def test_a_queue_full_of_requests_rejects() -> None:
     """A submission beyond the queue's maximum number of requests is rejected, surely not applied, with a time to retry after."""
     sender = _sender(pending_requests_max=3)
     ask(sender, "a", "b")
@@ -37,7 +37,7 @@ async def test_overloaded_by_requests() -> None:
     assert sender.queue.pending_requests == 3
 
 
-async def test_overloaded_by_bytes() -> None:
+async def test_a_queue_full_of_bytes_rejects() -> None:
     """The queue is bounded in bytes too."""
     size = len(submission("a").encoded)
     sender = _sender(pending_bytes_max=5 * size)

@@ -10,7 +10,7 @@ def test_behind_and_not_moved() -> None:
     assert still.look({0: 5}, {0: 9}, 103) == {0: 3}
 
 
-def test_at_the_end() -> None:
+def test_a_position_at_its_end_is_not_stalled() -> None:
     """A position at its end is not stalled, and its time starts anew when more comes."""
     still = StallDetector()
     still.look({0: 5}, {0: 6}, 100)
@@ -25,7 +25,7 @@ def test_a_position_that_moves_is_not_stalled() -> None:
     assert still.look({0: 6, 1: 5}, {0: 99, 1: 99}, 104) == {0: 0, 1: 4}
 
 
-def test_not_looked_at() -> None:
+def test_a_position_left_out_starts_anew() -> None:
     """The time of a position that was left out of a look starts anew."""
     still = StallDetector()
     still.look({0: 5}, {0: 6}, 100)

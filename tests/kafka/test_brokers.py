@@ -83,7 +83,7 @@ async def test_ordering_leader_fails(notary: Notary, brokers: Cluster, how: str)
 
 
 @pytest.mark.parametrize(("how", "away"), [("kill", BROKERS), ("pause", BROKERS), ("kill", BROKERS[:2])])
-async def test_too_few_brokers(notary: Notary, brokers: Cluster, how: str, away: tuple[int, ...]) -> None:
+async def test_with_too_few_brokers_workers_are_not_ready(notary: Notary, brokers: Cluster, how: str, away: tuple[int, ...]) -> None:
     """With too few brokers workers report that they are not ready; they continue, or start, by themselves when the brokers are back."""
     workers = await notary.start_all("a", "b")
     urls = [worker.url for worker in workers]
@@ -128,7 +128,7 @@ async def test_no_answered_decision_is_lost_when_everything_is_killed(notary: No
     await notary.check(*workers)
 
 
-async def test_stopping_without_brokers(notary: Notary, brokers: Cluster) -> None:
+async def test_a_worker_stops_without_brokers(notary: Notary, brokers: Cluster) -> None:
     """A worker that is stopped while no broker runs ends anyway, and answers admitted submissions with 202, without decisions."""
     worker = await notary.start("a", worker_drain_ms_max=1_000).ready()
     for broker in BROKERS:

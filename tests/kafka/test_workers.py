@@ -53,7 +53,7 @@ async def test_a_worker_without_its_index_replays_to_the_same_rows(notary: Notar
     await notary.check(again, b)
 
 
-async def test_crash_under_load(notary: Notary) -> None:
+async def test_workers_killed_in_turn_contradict_nothing(notary: Notary) -> None:
     """Workers that are killed again and again, in turn, contradict nothing, and each catches up from its index."""
     names = ("a", "b")
     workers = dict(zip(names, await notary.start_all(*names), strict=True))
@@ -221,7 +221,7 @@ async def test_log_time_is_held_back(notary: Notary) -> None:
     await notary.check(*workers)
 
 
-async def test_checkpoint_of_nobody(notary: Notary) -> None:
+async def test_a_checkpoint_of_nobody_changes_nothing(notary: Notary) -> None:
     """A signed checkpoint record of an incarnation that never registered changes nothing."""
     workers = await notary.start_all("a", "b")
     urls = [worker.url for worker in workers]
@@ -254,7 +254,7 @@ async def test_no_worker_starts_on_a_log_without_its_start(notary: Notary) -> No
     notary.history.check(indexes.decisions_of(rows), indexes.consumed_of(rows))
 
 
-async def test_log_made_anew(notary: Notary) -> None:
+async def test_no_worker_starts_on_a_log_made_anew(notary: Notary) -> None:
     """If the topics were deleted and created again, no worker starts on them: they have no genesis record."""
     (worker,) = await notary.start_all("a")
     await notary.client.decide([worker.url], notary.party.submission(spend(state("x"))))

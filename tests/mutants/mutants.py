@@ -66,7 +66,10 @@ class Broken(msgspec.Struct, frozen=True):
         replacement = _Replacement(self.code, self.broken)
         replacement.visit(_definition(tree, name))
         if replacement.found != 1:
-            raise ValueError(f"the code occurs {replacement.found} times in {name or self.file}: {self.code!r}")
+            raise ValueError(
+                f"the code occurs {replacement.found} times in {name or self.file}, once is right: {self.code!r}."
+                " Where that line has changed, change the mutant in tests/mutants/mutants.py too"
+            )
         return ast.unparse(ast.fix_missing_locations(tree))
 
 

@@ -92,7 +92,7 @@ def test_the_page_lists_each() -> None:
     assert [name for name, _, seen, _ in rows if int(seen) > SEEDS and int(seen) not in SEEDS_BESIDES] == []
 
 
-def test_there_are_enough() -> None:
+def test_there_are_twenty_mutants_with_names() -> None:
     """There are at least twenty mutants, each with a name of its own."""
     assert len({mutant.name for mutant in MUTANTS}) == len(MUTANTS) >= 20
 

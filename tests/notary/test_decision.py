@@ -9,11 +9,25 @@ import pytest
 
 from notary import decision as decision_module
 from notary import wire
-from notary.decision import KINDS, LEAF_BYTES, REASONS, Conflict, Decision, Kind, Outcome, from_row, leaf, to_row
+from notary.decision import (
+    KINDS,
+    LEAF_BYTES,
+    REASONS,
+    ROW_HEAD_BYTES,
+    Conflict,
+    Decision,
+    Kind,
+    Outcome,
+    from_row,
+    leaf,
+    row_of_item,
+    to_row,
+)
 from notary.wire import decode_decision, encode_decision, encode_in_pieces, to_decision, to_json
 from ordering.errors import CorruptRecord
 from ordering.ids import parse_state
 from ordering.pieces import completed
+from ordering.salvage import Decided, decode_items, encode_items
 
 VECTORS = json.loads((Path(__file__).parents[1] / "vectors.json").read_text())["decisions"]
 ID = bytes(range(32))
@@ -50,7 +64,7 @@ def test_json_of_the_examples(vector: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize("conflicts", [(), MANY])
 @pytest.mark.parametrize("outcome", Outcome)
-def test_row_both_ways(outcome: Outcome, conflicts: tuple[Conflict, ...]) -> None:
+def test_a_row_is_decoded_as_encoded(outcome: Outcome, conflicts: tuple[Conflict, ...]) -> None:
     """Decoding a row returns the decision that was encoded."""
     decision = Decision(2**64 - 1, ID, outcome, -(2**63), conflicts)
     assert from_row(ID, to_row(decision)) == decision
@@ -62,6 +76,17 @@ def test_every_rejection_has_a_reason(outcome: Outcome) -> None:
     """Committed has no reason; every other outcome is a rejection with one."""
     written = to_json(Decision(0, ID, outcome, 0))
     assert (written.outcome, written.reason is None) == (("committed", True) if outcome is Outcome.COMMITTED else ("rejected", False))
+
+
+@pytest.mark.parametrize("outcome", Outcome)
+def test_a_salvage_restores_every_outcome(outcome: Outcome) -> None:
+    """A salvage record decodes with a decision of each outcome; readers would skip it otherwise, and the decision would be lost."""
+    kind = {Outcome.INPUT_CONFLICT: Kind.INPUT, Outcome.REFERENCE_CONFLICT: Kind.REFERENCE}.get(outcome)
+    decision = Decision(7, ID, outcome, 5, () if kind is None else (Conflict(bytes(36), kind, bytes(32)),))
+    row = to_row(decision)
+    item = Decided(leaf(decision), row[ROW_HEAD_BYTES:])
+    assert decode_items(encode_items(7, [item])) == (7, (item,))
+    assert row_of_item(item) == row
 
 
 def test_leaf_of_many_conflicts() -> None:
@@ -76,8 +101,8 @@ _ROW = to_row(Decision(1, ID, Outcome.INPUT_CONFLICT, 5, MANY[:1]))
 
 @pytest.mark.parametrize(
     "row",
-    [b"", _ROW[:16], _ROW[:-1], _ROW + b"\0", _ROW[:16] + b"\x04" + _ROW[17:], _ROW[:53] + b"\x02" + _ROW[54:]],
-    ids=["empty", "short", "torn", "long", "outcome-4", "kind-2"],
+    [b"", _ROW[:16], _ROW[:-1], _ROW + b"\0", _ROW[:16] + b"\xff" + _ROW[17:], _ROW[:53] + b"\x02" + _ROW[54:]],
+    ids=["empty", "short", "torn", "long", "outcome-255", "kind-2"],
 )
 def test_a_corrupt_row_raises_one_error(row: bytes) -> None:
     """A malformed row raises `CorruptRecord`, and no other exception."""

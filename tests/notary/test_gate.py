@@ -14,7 +14,7 @@ from notary import parties
 from notary.bodies import TURN_BYTES, Body
 from notary.gate import BACKLOG_S, DECODING_WAIT_S, HELD_S, HELD_S_MAX, UNREAD_S_MAX, BadSignature, Gate, UnknownParty
 from notary.parties import Parties
-from notary.quota import Quota, QuotaExceeded
+from notary.quota import Quota, QuotaExceeded, QuotaSettings
 from notary.tickets import Tickets
 from ordering.errors import Malformed, NotReady, Overloaded
 from payload import decode_submission
@@ -70,7 +70,7 @@ class RecordingBody(Body):
 
 def gate_of(file: Path, clock: Clock, quota_per_s: int = 0) -> Gate:
     """Returns an open gate without a queue behind it."""
-    quota = Quota(quota_per_s, clock) if quota_per_s else None
+    quota = Quota(QuotaSettings(party_requests_per_s=quota_per_s), clock) if quota_per_s else None
     return Gate(NOTARY, Parties(file), lambda: None, clock, bytes_max=1 << 20, body_s_max=20.0, turn_s_max=0.005, quota=quota)
 
 
@@ -465,7 +465,7 @@ async def test_tickets_open_no_more_than_the_last_part(shared: Gate, queue: Subm
 
 async def test_a_quota_is_refused_with_a_ticket_and_never_passed_by_one(file: Path, clock: Clock) -> None:
     """A ticket opens room, and does not raise the quota."""
-    tickets, quota = Tickets(b"k" * 32, clock), Quota(10, clock)
+    tickets, quota = Tickets(b"k" * 32, clock), Quota(QuotaSettings(party_requests_per_s=10), clock)
     gate = Gate(
         NOTARY, Parties(file), lambda: None, clock, bytes_max=1 << 20, body_s_max=20.0, turn_s_max=0.005, quota=quota, tickets=tickets
     )

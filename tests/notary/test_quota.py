@@ -7,11 +7,12 @@ import pytest
 
 from notary import parties
 from notary.parties import Parties
-from notary.quota import Quota, QuotaExceeded
+from notary.quota import Quota, QuotaExceeded, QuotaSettings
 from tests.notary.party import Bank
 from tests.notary.test_gate import Clock
 
 KNOWN, OTHER = "O=Known", "O=Other"
+TEN_A_SECOND = QuotaSettings(party_requests_per_s=10)
 
 
 @pytest.fixture
@@ -23,7 +24,7 @@ def clock() -> Clock:
 @pytest.fixture
 def quota(clock: Clock) -> Quota:
     """Ten requests a second for each party."""
-    return Quota(10, clock)
+    return Quota(TEN_A_SECOND, clock)
 
 
 def send(quota: Quota, party: str, requests: int) -> QuotaExceeded | None:
@@ -71,7 +72,7 @@ def test_a_party_may_have_a_quota_of_its_own(tmp_path: Path, clock: Clock) -> No
     file = tmp_path / "parties.json"
     parties.write(file, {name: Bank(name).public_pem.decode() for name in (KNOWN, OTHER)})
     known = Parties(file)
-    quota = Quota(10, clock, known.requests_per_s_of)
+    quota = Quota(TEN_A_SECOND, clock, known.requests_per_s_of)
     entries = parties.read(file)
 
     def sends(party: str) -> list[bool]:

@@ -240,7 +240,7 @@ def test_off_it_is_not_even_imported(own_directory: NotaryDirectory) -> None:
     assert returned.stdout == "[]\n"
 
 
-def test_without_the_extra(own_directory: NotaryDirectory, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_missing_extra_is_named(own_directory: NotaryDirectory, monkeypatch: pytest.MonkeyPatch) -> None:
     """A worker with tracing configured, but without the packages, names the extra to install."""
     monkeypatch.delitem(sys.modules, "notary.tracing.spans")
     monkeypatch.setitem(sys.modules, "opentelemetry.sdk.trace", None)

@@ -43,7 +43,7 @@ def refused(receipt: Any, decision: Any, keys: Any = KEY) -> str:
 # Receipts that verify
 
 
-def test_the_worked_examples() -> None:
+def test_the_worked_examples_verify() -> None:
     """The contract's three worked examples, in its own JSON form, are proven under its root."""
     objects = [vector["decision"] for vector in VECTORS["decisions"]]
     notary = Grown([decision_of(one) for one in objects])
@@ -61,7 +61,7 @@ def test_ten_thousand_random_decisions() -> None:
 
 
 @pytest.mark.parametrize("size", SIZES)
-def test_at_every_size(size: int) -> None:
+def test_receipts_verify_at_every_size(size: int) -> None:
     """At every size of the growing tree, each receipt proves its decision."""
     for position in range(0, size, 1 + size // 20):
         assert verify_receipt(NOTARY.receipt(position, size), NOTARY.decisions[position], KEY).size == size
@@ -137,7 +137,7 @@ def test_the_key_of_one_notary_does_not_sign_for_another() -> None:
     assert refused(receipt, NOTARY.decisions[5], [KEY, OTHER.key]) == "wrong-origin"
 
 
-def test_a_bad_signature() -> None:
+def test_a_changed_checkpoint_is_rejected() -> None:
     """A checkpoint with a changed text is rejected before any of its values is used."""
     assert refused(NOTARY.receipt(5).replace("\n300\n", "\n301\n"), NOTARY.decisions[5]) == "bad-signature"
     good = verify_checkpoint(NOTARY.checkpoint(), KEY).root
@@ -353,7 +353,7 @@ def test_lines_cut_swapped_repeated_and_spliced(place: tuple[int, int], data: st
 
 @given(st.sampled_from(SIZES), st.data())
 @settings(max_examples=some(300), deadline=None)
-def test_whole_parts_spliced(size: int, data: st.DataObject) -> None:
+def test_spliced_parts_do_not_verify(size: int, data: st.DataObject) -> None:
     """Index, proof and checkpoint of different receipts verify only if they belong together."""
     position = data.draw(st.integers(0, size - 1))
     parts = []
@@ -425,7 +425,7 @@ def test_no_changed_member_verifies(position: int, data: st.DataObject) -> None:
     st.binary(max_size=300) | st.text(st.characters(), max_size=300) | st.dictionaries(st.text(st.characters()), st.none() | st.integers()),
 )
 @settings(max_examples=some(300))
-def test_anything_at_all(receipt: Any, decision: Any) -> None:
+def test_any_input_raises_only_not_verified(receipt: Any, decision: Any) -> None:
     """For any receipt, checkpoint and decision, the only exception is `NotVerified`."""
     with pytest.raises(NotVerified):
         verify_receipt(receipt, NOTARY.decisions[0], KEY)

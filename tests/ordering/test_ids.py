@@ -16,14 +16,14 @@ def test_states_round_trip(state: bytes) -> None:
     assert parse_state(format_state(state)) == state
 
 
-def test_state_by_hand() -> None:
+def test_a_state_has_the_index_after_the_id() -> None:
     """The index follows the id, as a big-endian u32 in the bytes and in decimal in the text."""
     assert parse_state(ID.hex() + ":258") == ID + b"\x00\x00\x01\x02"
     assert format_state(ID + b"\x00\x00\x00\x00") == ID.hex() + ":0"
     assert parse_state(f"{ID.hex()}:{INDEX_MAX}") == ID + b"\xff\xff\xff\xff"
 
 
-def test_hash_by_hand() -> None:
+def test_a_hash_is_64_lower_case_digits() -> None:
     """64 lower-case digits are 32 bytes."""
     assert parse_hash(ID.hex()) == ID
 

@@ -125,6 +125,6 @@ async def test_another_leader_long_ago() -> None:
     assert await consumer.fetch(batch(2, 2, 8) + batch(4, 2, 9)) == 0
 
 
-async def test_the_first_fetch() -> None:
+async def test_the_first_fetch_is_no_interruption() -> None:
     """The first fetch is no interruption: there is nothing to compare with, and a new reader compares the log anyway."""
     assert await Consumer().fetch(batch(40, 1, 3)) == 0

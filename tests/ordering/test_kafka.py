@@ -8,11 +8,12 @@ import msgspec
 import pytest
 from aiokafka import AIOKafkaProducer, TopicPartition
 from aiokafka.admin import AIOKafkaAdminClient, NewTopic, RecordsToDelete
+from aiokafka.admin.config_resource import ConfigResourceType
 from aiokafka.errors import CorruptRecordException
 
 import ordering.topics
 from deploy.local import Cluster
-from ordering.connection import AlterTopicsRequest, ClusterFacts, KafkaSecurity, admin, describe_cluster
+from ordering.connection import AlterSettingsRequest, ClusterFacts, KafkaSecurity, admin, describe_cluster
 from ordering.errors import ConfigurationError, Fatal, NotReady, OutcomeUnknown
 from ordering.kafka import KafkaLog, KafkaTimeouts
 from ordering.log import ORDERING, Log, Reader, Record
@@ -181,7 +182,7 @@ async def test_a_mirror_with_another_wrong_setting_becomes_no_log(kafka_cluster:
     await create_topics(kafka_cluster.bootstrap, kafka_prefix, 1, mirror=True)
     payload = topic_names(kafka_prefix)[1]
     async with Admin(kafka_cluster) as client:
-        await client._send_request(AlterTopicsRequest({payload: {"retention.ms": "604800000"}}))
+        await client._send_request(AlterSettingsRequest(ConfigResourceType.TOPIC, {payload: {"retention.ms": "604800000"}}))
     with pytest.raises(ConfigurationError, match=rf"{payload} has retention.ms=604800000, wanted -1"):
         async with asyncio.timeout(60):
             await use_append_times(kafka_cluster.bootstrap, kafka_prefix, timeout_ms=8_000)

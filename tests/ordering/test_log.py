@@ -1,4 +1,4 @@
-"""Tests the contract of `ordering.log` on all three logs, and on the simulator's."""
+"""Tests the contract of `ordering.log` on every log, and on the simulator's: another backend is one more case of `log`."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -78,7 +78,7 @@ async def test_wakes_a_reader_that_waits(log: Log) -> None:
     await writer.close()
 
 
-async def test_polls_in_vain(log: Log) -> None:
+async def test_a_poll_in_vain_returns_nothing(log: Log) -> None:
     """A poll of a log without new records returns nothing when its time is over."""
     reader = await log.open_reader({})
     assert await reader.poll(1) == []

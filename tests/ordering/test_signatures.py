@@ -173,7 +173,7 @@ def test_what_is_no_genesis(value: bytes | None, why: str) -> None:
 
 
 @pytest.mark.parametrize("signed", [lambda g: sign_record(g, NO_LOG_ID, FIRST), lambda g: sign_record(g, LOG_ID, OWNER)])
-def test_genesis_signed_otherwise(signed: Callable[[Genesis], bytes]) -> None:
+def test_a_genesis_signed_otherwise_is_rejected(signed: Callable[[Genesis], bytes]) -> None:
     """A genesis record signed by the notary's key, or with another log id than zeros, is rejected."""
     with pytest.raises(CorruptRecord, match="not signed by the owner"):
         decode_genesis(signed(decode_genesis(GENESIS)))

@@ -26,7 +26,7 @@ import msgspec
 from deploy.local import Cluster
 from notary.cli.top import brokers_of, samples_of
 from tests.asking.load import until
-from tests.chaos.scene import Scene
+from tests.chaos.scene import SETTINGS, Scene
 from tests.checkers.history import History
 from tests.deploy.installed import make_kafka, make_program
 from tests.kafka.workers import Notary, Worker
@@ -38,6 +38,7 @@ Verifier = Callable[[Sequence[str]], int]
 """Runs a command line of `spark_join` in the session of the rehearsals; returns its exit code."""
 
 _UNIT = re.compile(r"ssh (?P<host>\S+) systemctl (?P<verb>start|stop) (?:notary-worker|kafka-broker|mirror-maker)")
+_VARIABLE = re.compile(r"ssh (?P<host>\S+) systemctl (?:un)?set-environment NOTARY_(?P<setting>\w+)(?:=(?P<value>\S*))?")
 _HOST = re.compile(r"ssh (?P<host>\S+) (?P<command>.*)", re.DOTALL)
 _SPARK = re.compile(r"(?:python -P -m spark_join|notary verify-log) ?(?P<words>.*)")
 
@@ -133,7 +134,9 @@ class Drill(Scene):
         said = []
         for line in self.page.blocks[block]:
             self.note(f"$ {line}")
-            if unit := _UNIT.fullmatch(line):
+            if variable := _VARIABLE.fullmatch(line):
+                self._set_variable(variable["host"], variable["setting"].lower(), variable["value"])
+            elif unit := _UNIT.fullmatch(line):
                 await self._systemctl(unit["host"], unit["verb"])
             elif spark := _SPARK.fullmatch(line):
                 await self.spark(f"verify {spark['words']}" if line.startswith("notary") else spark["words"])
@@ -165,6 +168,14 @@ class Drill(Scene):
         elif self.workers[host].process.poll() is None:
             self.workers[host].process.terminate()
             await self.workers[host].ended()
+
+    def _set_variable(self, host: str, setting: str, value: str | None) -> None:
+        """Change the environment in which a worker starts from now on; None removes the variable."""
+        settings = self._settings.setdefault(host, dict(SETTINGS))
+        if value is None:
+            settings.pop(setting)
+        else:
+            settings[setting] = value
 
     def translate(self, line: str) -> str:
         line = re.sub(r"broker-1:9092", self.notary.bootstrap, line)

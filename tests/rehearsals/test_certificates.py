@@ -78,7 +78,7 @@ def test_the_certificates_of_all_servers_expire(
 ) -> None:
     """The certificates of all brokers and controllers end: a worker that connects anew is rejected, until they are renewed."""
     page, history = pages(RUNBOOK.read_text())[rehearsal.page], History()
-    signs = "the log cannot be reached yet", "Unable to bootstrap from"
+    signs = "the log cannot be reached yet", "certificate has expired"
     for quoted in signs:
         assert page.quotes(quoted), quoted
     with installed_sites(tmp_path, 0) as made:

@@ -1,5 +1,6 @@
 """Rehearses damaged indexes: bits that flip on the disk, in the files of one column family, and an index whose rows are wrong."""
 
+import asyncio
 import random
 
 import pytest
@@ -46,12 +47,15 @@ async def test_a_column_family_is_corrupted(drill: Drill, family: str) -> None:
 
 @pytest.mark.rehearsal("an index quarantined")
 async def test_an_index_is_quarantined(drill: Drill) -> None:
-    """One of three indexes lost a consumed state: it commits a double spend, is outvoted, and replays the log."""
+    """One of three indexes lost a consumed state: it commits a double spend, is outvoted, and replays the log in spite of a snapshot."""
     settings = {"worker_checkpoint_interval_ms": 200, "worker_audit_interval_ms": 100}
-    w1, w2, w3 = await drill.start("w1", "w2", "w3", **settings)
     notary, coin = drill.notary, state("the coin")
+    with (notary.directory / "notary.toml").open("a") as config:
+        config.write('\n[snapshots]\nurl = "snapshots"\nevery_s = 0\n')
+    w1, w2, w3 = await drill.start("w1", "w2", "w3", **settings)
     await notary.client.decide([w1.url], notary.party.submission(spend(coin, content="first")))
     await notary.same_height(w1, w2, w3)
+    await asyncio.to_thread(drill.shell, "notary snapshot create --config notary.toml --name w1")
     async with Load(notary.client, notary.party, [w1.url, w2.url], seed=1) as load:
         await w3.stop()
         drill.strikes("a consumed state is missing in the index of w3")
@@ -61,7 +65,8 @@ async def test_an_index_is_quarantined(drill: Drill) -> None:
         await drill.notice(lambda: "is quarantined: at " in w3.messages, "is quarantined: at ", "notary_index_quarantined")
         assert await drill.metric(w3, "notary_index_quarantined ") == 1
         await drill.follow()
-        await drill.workers["w3"].ready()
+        w3 = await drill.workers["w3"].ready()
+        assert "restored from a snapshot" not in w3.messages, "the page has it replay the log"
         await drill.over(lambda: drill.ready("w1", "w2", "w3"), "notary_index_quarantined", "/readyz")
         await load.until(50)
     await drill.verify(roots_right=False, violations=["root-mismatch"])  # the checkpoints of the wrong index stay in the log

@@ -177,7 +177,7 @@ async def test_malformed_refuses_the_whole(notary: Notary, worker: Worker) -> No
     await notary.check(worker)
 
 
-async def test_concurrent_double_spends(notary: Notary, worker: Worker) -> None:
+async def test_one_of_many_concurrent_spends_commits(notary: Notary, worker: Worker) -> None:
     """Exactly one of many clients that consume one state at once commits; all others get that one as the consumer."""
     submissions = [notary.party.submission(spend(state("x"), content=str(number))) for number in range(60)]
     answers = await asyncio.gather(*(notary.client.decide([worker.url], submission) for submission in submissions))

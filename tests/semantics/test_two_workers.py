@@ -36,7 +36,7 @@ async def test_retry_at_the_other(notary: Notary) -> None:
     await notary.check(a, b)
 
 
-async def test_concurrent_double_spends(notary: Notary) -> None:
+async def test_one_of_many_concurrent_spends_commits(notary: Notary) -> None:
     """Exactly one of many clients that consume one state at once at both workers commits."""
     a, b = await notary.start_all("a", "b")
     submissions = [notary.party.submission(spend(state("x"), content=str(number))) for number in range(40)]

@@ -11,8 +11,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from notary import cli
+from tests.checkers.records import OUTCOMES
 from tests.checkers.replay import Replayed
-from tests.checkers.tree import OUTCOMES
 
 Rows = list[dict[str, Any]]
 _CONFLICT = pa.struct([("state", pa.binary()), ("kind", pa.int32()), ("consumed_by", pa.binary())])

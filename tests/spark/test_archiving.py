@@ -165,7 +165,7 @@ def test_files_that_the_driver_does_not_see(spark: SparkSession, kafka: Kafka, t
     assert _archived(spark, kafka, tmp_path) == [Archived(1, 5, {}, 0)]
 
 
-def test_two_at_once(spark: SparkSession, kafka: Kafka, kafka_broker: Broker, tmp_path: Path) -> None:
+def test_of_two_runs_at_once_one_keeps_its_files(spark: SparkSession, kafka: Kafka, kafka_broker: Broker, tmp_path: Path) -> None:
     """The run whose range is first keeps its files if two run at once; the other reports that and removes its own."""
 
     def overtake() -> None:
@@ -303,7 +303,7 @@ def test_somebody_else_writes_while_restoring(spark: SparkSession, kafka: Kafka,
         assert admin.setting(copy.ordering, "message.timestamp.type") == "CreateTime"
 
 
-def test_offsets_without_records(spark: SparkSession, kafka: Kafka, kafka_broker: Broker, tmp_path: Path) -> None:
+def test_offsets_without_records_are_reported(spark: SparkSession, kafka: Kafka, kafka_broker: Broker, tmp_path: Path) -> None:
     """Offsets of transaction markers are reported when archived, even in a range without records; a restore on demand closes such gaps."""
     _archived(spark, kafka, tmp_path)
     kafka_broker.append(kafka.prefix, {0: [b"p4"]}, transactional_id=kafka.prefix)

@@ -109,7 +109,7 @@ def test_nothing_is_imported_from_the_working_directory(clean: Clean) -> None:
     assert clean.planted.imported == []
 
 
-def test_on_a_cluster(clean: Clean, tmp_path: Path) -> None:
+def test_a_cluster_reports_what_one_machine_does(clean: Clean, tmp_path: Path) -> None:
     """On a master with two workers the report equals that of one machine; each worker ran an executor."""
     with cluster(tmp_path) as master:
         executors = {"spark.executor.memory": MEMORY, "spark.executor.extraJavaOptions": JAVA, "spark.executorEnv.PYTHONPATH": ROOT}
@@ -214,7 +214,7 @@ def test_what_cannot_be_verified(tmp_path: Path, capsys: pytest.CaptureFixture[s
     assert "the executors of spark://127.0.0.1:1 do not reach a temporary folder of this machine" in done.stdout + done.stderr
 
 
-def test_without_sparks_packages(tmp_path: Path) -> None:
+def test_without_sparks_packages_the_exit_code_is_2(tmp_path: Path) -> None:
     """Missing Spark packages give exit code 2 and advice: 1 would mean violations. `--help` works without them, also by `notary`."""
     (tmp_path / "pyspark.py").write_text("raise ModuleNotFoundError('no', name='pyspark')\n")
     path = f"{tmp_path}{os.pathsep}{ROOT}"

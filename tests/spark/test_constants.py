@@ -37,8 +37,8 @@ def test_constants_are_the_notarys() -> None:
     assert constants.TIME_MAX_MS == payload.request.TIME_MAX_MS
     assert constants.INDEX_MAX == ordering.ids.INDEX_MAX
     assert (constants.OPEN_FROM_MS, constants.OPEN_UNTIL_MS) == (payload.request.OPEN_FROM_MS, payload.request.OPEN_UNTIL_MS)
-    outcomes = (constants.COMMITTED, constants.INPUT_CONFLICT, constants.REFERENCE_CONFLICT, constants.OUTSIDE_TIME_WINDOW)
-    assert outcomes == tuple(notary.decision.Outcome)
+    assert list(constants.OUTCOMES) == list(notary.decision.Outcome)
+    assert list(constants.OUTCOMES.values()) == [reason or "committed" for reason in notary.decision.REASONS]
     assert tuple(notary.decision.Kind) == (constants.INPUT, constants.REFERENCE)
 
 

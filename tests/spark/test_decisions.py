@@ -22,6 +22,7 @@ from spark_join.decisions import decide, rejected
 from spark_join.engine.stages import Stages
 from spark_join.state import start
 from tests.checkers.precedence import expected_reason, hashed
+from tests.checkers.records import OUTCOMES
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(900)]
 
@@ -42,7 +43,7 @@ SCHEMA = pa.schema(
         ("until_ms", pa.int64()),
     ]
 )
-REASONS = (None, "input-conflict", "reference-conflict", "outside-time-window")
+REASONS = tuple(OUTCOMES)
 
 states = st.lists(st.integers(0, 5), max_size=3, unique=True)
 asked = st.tuples(states, states, st.sampled_from(WINDOWS)).filter(lambda request: bool(request[0] or request[1] or request[2] != OPEN))

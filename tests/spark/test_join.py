@@ -9,6 +9,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
 from ordering.log import Record
+from spark_join.constants import FORMAT_VERSION
 from spark_join.engine.columns import before
 from spark_join.engine.stages import Stages
 from spark_join.errors import CouldNotVerify
@@ -144,7 +145,7 @@ def test_newer_format_is_not_verified(spark: SparkSession, tmp_path: Path) -> No
     hold(joined(spark, log.streams, tmp_path / "before"), log.replayed())
     log.retire(2)
     log.activate(7)
-    with pytest.raises(CouldNotVerify, match="ordering record 7 activates format version 7, and this software reads 2"):
+    with pytest.raises(CouldNotVerify, match=f"ordering record 7 activates format version 7, and this software reads {FORMAT_VERSION}"):
         joined(spark, log.streams, tmp_path)
 
 

@@ -224,7 +224,7 @@ async def test_log_of_real_workers(
         await notary.end()
 
 
-def test_no_log_there(spark: SparkSession, kafka_broker: Broker, kafka_prefix: str) -> None:
+def test_a_missing_log_is_reported_with_advice(spark: SparkSession, kafka_broker: Broker, kafka_prefix: str) -> None:
     """Missing topics, and brokers that are down or speak another protocol, are reported within the time limit, with advice."""
     with pytest.raises(CouldNotVerify, match=rf"has no topic {kafka_prefix}\.ordering, .* --prefix"):
         read_kafka(spark, Kafka(kafka_broker.bootstrap, kafka_prefix, {}))

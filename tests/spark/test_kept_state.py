@@ -150,7 +150,7 @@ moves = st.tuples(st.integers(0, 11), st.integers(0, 7), st.integers(0, 7))
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture],
 )
 @given(st.lists(moves, min_size=30, max_size=50).filter(lambda each: len(set(each)) > 20), st.integers(20, 90), st.integers(0, 2))
-def test_any_two_nights(spark: SparkSession, moves: list[Move], percent: int, ahead: int) -> None:
+def test_any_two_nights_agree_with_the_replay(spark: SparkSession, moves: list[Move], percent: int, ahead: int) -> None:
     """For any cut of a log, both parts agree with the replay, and keep its state."""
     writer, ends = written(moves)
     streams = writer.log.streams

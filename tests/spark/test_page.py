@@ -8,9 +8,8 @@ from pyspark.sql import Row, SparkSession
 from pyspark.sql import functions as F
 
 from spark_join.constants import OUTCOMES
-from spark_join.report.page import Violations, page
+from spark_join.report.page import BINS, Moment, Series, Violations, page, series, violations_over_time
 from spark_join.report.plots import bars, lanes, lines, moment, stacked, time_ticks
-from spark_join.report.series import BINS, Moment, Series, series, violations_over_time
 
 HOSTILE = "O=<script>alert(1)</script><img src=x onerror=alert(1)>\"'&\u202egnp.\u2066\x07</td>"
 SAID = {
@@ -159,7 +158,7 @@ def test_settled_differences_are_shown() -> None:
     assert "Settled differences" not in Reader(page({**SAID, "violations": {}}, EMPTY, CLEAN)).text
 
 
-def test_nothing_to_draw() -> None:
+def test_an_empty_log_has_a_page() -> None:
     """An empty log has a page too, which says that it is empty."""
     nothing = {**SAID, "decisions": 0, "outcomes": dict.fromkeys(OUTCOMES.values(), 0), "violations": {}}
     found = Reader(page(nothing, EMPTY, CLEAN))

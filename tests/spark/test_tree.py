@@ -8,6 +8,7 @@ from pyspark.sql import DataFrame, SparkSession
 from spark_join import tree as in_spark
 from spark_join.tree import leaves
 from tests.checkers.precedence import hashed
+from tests.checkers.records import OUTCOMES
 from tests.checkers.tree import Tree, leaf_of
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(900)]
@@ -15,7 +16,7 @@ pytestmark = [pytest.mark.spark, pytest.mark.timeout(900)]
 DECISIONS = (
     "position bigint, id binary, log_time_ms bigint, outcome int, conflicts array<struct<state: binary, kind: int, consumed_by: binary>>"
 )
-REASONS = (None, "input-conflict", "reference-conflict", "outside-time-window")
+REASONS = tuple(OUTCOMES)
 
 
 def _id(number: int) -> bytes:

@@ -3,32 +3,50 @@
 The log is filled first through a real `Writer`, with the records of one incarnation. Then the parts of a real worker (reader, joiner,
 decision function, index) run from offset 0 until every request is decided. The same log is also read without decoding, in the same process:
 the ratio of the two is comparable between machines.
+
+Also a command of its own, `make bench-ready`: the time to ready of a worker without an index, from a snapshot against a replay.
+
+    python -P -m loadtest.bench.figures.rebuild [--requests 10000000] [--inputs 1] [--out bench-ready.jsonl]
+
+Its log is an embedded one. `notary serve` starts three times as a process of its own, and the time from its start to its ready line counts:
+without an index, so that it replays the log; with the index that it has then; and without an index beside a snapshot, which it verifies and
+restores by itself. A worker that ends with another number of decisions than the log has makes no figure.
+
+Exit codes: 0 measured; 1 a worker lacked decisions; 2 a measurement was impossible, or it was interrupted.
 """
 
+import argparse
 import asyncio
 import gc
+import shutil
+import sys
 import tempfile
 import time
+import urllib.request
 from concurrent.futures import ThreadPoolExecutor
 from hashlib import sha256
 from itertools import islice
 from pathlib import Path
 from statistics import median
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 import uvloop
 
 from joiner import Driver, DriverSettings, Joiner, QueueLimits, Sender, SenderSettings
-from loadtest.bench.figure import Figure, part_on_brokers, rate_rows
+from loadtest.bench.figure import Figure, exit_code, part_on_brokers, rate_rows
 from loadtest.bench.figures.raw import read_back
-from loadtest.bench.report import Report
+from loadtest.bench.report import Report, report_to
+from loadtest.rig import notaries
 from loadtest.rig.generate import payload_values
-from loadtest.rig.progress import progress
+from loadtest.rig.progress import Bar, progress
 from loadtest.rig.signing import NOTARY
+from notary import keys
+from notary.config import load
 from notary.decision import Decision
 from notary.index import Index
-from ordering.genesis import append_genesis
+from notary.open_log import open_log
+from ordering.genesis import append_genesis, read_genesis
 from ordering.kafka import KafkaLog
 from ordering.log import ORDERING, Log
 from ordering.records import FORMAT_VERSION, Entry, Genesis, Register, View, batch_key
@@ -48,6 +66,12 @@ CASES = (
     (1_000, 1, 120, "120,000 inputs/s"),
 )
 """(inputs, requests of a submission, requests in the log for each second of the run, goal)."""
+
+READY_REQUESTS: Final = 10_000_000
+READY_RATE: Final = 15_000
+"""The approximate rate at which requests are generated and replayed, all together; only the progress bar uses it."""
+READY_S_MAX: Final = 3_600.0
+NAME: Final = "worker-1"
 
 
 class Replayed(msgspec.Struct, frozen=True):
@@ -73,7 +97,10 @@ async def _case(bootstrap: str, prefix: str, inputs: int, submission_requests: i
     await create_topics(bootstrap, prefix)
     log = await KafkaLog.open(bootstrap, prefix)
     try:
-        requests = await _fill(log, submission_requests, inputs, requests_min, seed)
+        key = SigningKey(bytes(32))
+        genesis = Genesis(bytes(16), log.payload_partitions, key.public_key, key.public_key, NOTARY, "bench")
+        log_id = await append_genesis(log, genesis, key)
+        requests = await _fill(log, log_id, key, submission_requests, inputs, requests_min, seed)
         progress(f"rebuild: {prefix}: {requests} requests are in the log")
         gc.collect()
         raw_s = [(await read_back(bootstrap, prefix))[0] for _ in range(RAW_READS)]
@@ -92,11 +119,9 @@ async def _case(bootstrap: str, prefix: str, inputs: int, submission_requests: i
     }
 
 
-async def _fill(log: KafkaLog, submission_requests: int, inputs: int, requests_min: int, seed: int) -> int:
+async def _fill(log: Log, log_id: bytes, key: SigningKey, submission_requests: int, inputs: int, requests_min: int, seed: int) -> int:
     """Fill the log with one worker's records until there are enough requests; returns the number of requests."""
-    key, partitions = SigningKey(bytes(32)), log.payload_partitions
-    log_id = await append_genesis(log, Genesis(bytes(16), partitions, key.public_key, key.public_key, NOTARY, "bench"), key)
-    view = View(1, log_id)
+    view, partitions = View(1, log_id), log.payload_partitions
     writer = await log.open_writer()
     try:
         register = Register(bytes(16), view, FORMAT_VERSION, "filler", "bench")
@@ -168,6 +193,69 @@ async def replay(log: Log, directory: Path, requests: int) -> Replayed:
         index.close()
 
 
+def main(arguments: list[str] | None = None) -> int:
+    """Measure the figure `ready`; returns the exit code."""
+    parser = argparse.ArgumentParser(
+        prog="python -P -m loadtest.bench.figures.rebuild", description="The time to ready, from a snapshot or a replay."
+    )
+    parser.add_argument(
+        "--requests", type=int, default=READY_REQUESTS, metavar="N", help=f"decisions in the log (default: {READY_REQUESTS:,})"
+    )
+    parser.add_argument("--inputs", type=int, default=1, metavar="N", help="inputs of a request (default: 1)")
+    parser.add_argument("--out", default="bench-ready.jsonl", metavar="FILE", help="where the JSON lines go; - is stdout")
+    chosen = parser.parse_args(arguments)
+    return exit_code(lambda report: _measure_ready(report, chosen), report_to(chosen.out))
+
+
+def _measure_ready(report: Report, chosen: argparse.Namespace) -> None:
+    """Add a line for each way to start."""
+    with tempfile.TemporaryDirectory(prefix="bench-ready-") as directory:
+        bar, folder = Bar(), Path(directory)
+        with bar.during(0, 1, chosen.requests / READY_RATE, f"a log of {chosen.requests:,} requests, and three starts"):
+            config = notaries.make(folder / "notary", None, "")
+            decisions = uvloop.run(_fill_embedded(config, chosen.requests, chosen.inputs))
+            for case, environment in (
+                ("replay", {}),
+                ("own index", {}),
+                ("snapshot", {"NOTARY_SNAPSHOTS_URL": str(folder / "snapshots")}),
+            ):
+                if case == "snapshot":
+                    began_s = time.monotonic()
+                    notaries.notary("snapshot", "create", "--config", str(config), "--name", NAME, "--url", str(folder / "snapshots"))
+                    made_s = time.monotonic() - began_s
+                    shutil.rmtree(config.parent / "index")
+                report.begin()
+                began_s = time.monotonic()
+                with notaries.worker(config, NAME, environment, ready_s_max=READY_S_MAX) as service:
+                    ready_s = time.monotonic() - began_s
+                    found = _positions(service.url)
+                figures: dict[str, Any] = {"ready_s": ready_s, "decisions": decisions, "per_s": decisions / ready_s}
+                if case == "snapshot":
+                    figures |= {"made_s": made_s, "bytes": sum(file.stat().st_size for file in (folder / "snapshots").rglob("*"))}
+                report.add("ready", case, figures, {"inputs": chosen.inputs, "log": "embedded"}, failed=found != decisions)
+        bar.end()
+
+
+def _positions(url: str) -> int:
+    """Returns the number of decisions in a worker's index."""
+    with urllib.request.urlopen(f"{url}/metrics") as answer:  # noqa: S310 - a worker of our own
+        lines = answer.read().decode().splitlines()
+    (line,) = [line for line in lines if line.startswith("notary_positions ")]
+    return int(float(line.split()[1]))
+
+
+async def _fill_embedded(config: Path, requests_min: int, inputs: int) -> int:
+    """Fill the log of a new notary on an embedded log, as `_fill` does."""
+    settings = load(config)
+    key = SigningKey(keys.load(settings.path(settings.key_file)).private_bytes_raw())
+    log = await open_log(settings)
+    try:
+        _, log_id = await read_genesis(log)
+        return await _fill(log, log_id, key, 100, inputs, requests_min, 1)
+    finally:
+        await log.close()
+
+
 FIGURES = (
     Figure(
         "rebuild",
@@ -176,3 +264,7 @@ FIGURES = (
         {"rebuild": rate_rows},
     ),
 )
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -29,8 +29,8 @@ OF_KAFKA = {
     "kafka_controller_kafkacontroller_offlinepartitionscount",
 }
 """Metrics of brokers and controllers; the last test here asks a real one for them."""
-WITH_TLS = {"notary_tls_problem", "notary_tls_certificate_expiry_seconds"}
-"""Metrics of a worker with TLS (`tests/notary/http/test_server_tls.py`); the worker that is scraped here has none."""
+WITH_TLS = {"notary_tls_problem", "notary_tls_certificate_expiry_seconds", "notary_broker_certificate_expiry_seconds"}
+"""Metrics of a worker with TLS (`tests/notary/http/test_server_tls.py`), to its brokers too (`test_users.py`); the one here has none."""
 
 
 @dataclass(frozen=True)
@@ -173,6 +173,8 @@ CASES = (
     _case(
         "NotaryCertificateNotRenewed", fires=False, at="2m", notary_tls_problem="0x240", notary_tls_certificate_expiry_seconds="9000000x240"
     ),
+    _case("NotaryBrokerCertificateNotRenewed", fires=True, at="2m", notary_broker_certificate_expiry_seconds="604000x240"),
+    _case("NotaryBrokerCertificateNotRenewed", fires=False, at="2m", notary_broker_certificate_expiry_seconds="9000000x240"),
     _case("NotaryUnregisteredPayloads", fires=True, at="11m", notary_unregistered_bytes="1x240"),
     _case("NotaryUnregisteredPayloads", fires=False, at="11m", notary_unregistered_bytes="1x60 0 1x240"),
     Case("NotaryWorkersFenced", True, "10m", _incarnation_events("fenced", "0x60 1 2 3 4 5x240")),

@@ -30,9 +30,12 @@ from deploy.local import Cluster
 from deploy.local.ports import free_ports
 from deploy.local.state import write_state
 from deploy.manifests import Manifest
+from notary import cli
 from ordering.connection import KafkaSecurity, client_settings
+from ordering.kafka import KafkaLog
 from ordering.topics import topic_names
 from tests.deploy.scraped import scraped
+from tests.notary.cli.written import append, entry, register, signing_key
 from tests.spark.conftest import settings_folder
 
 pytestmark = [pytest.mark.go, pytest.mark.kafka, pytest.mark.timeout(600)]
@@ -41,6 +44,7 @@ ORDERING, PAYLOAD = topic_names("notary")
 ALLOW, TOPIC, LITERAL = 3, 2, 3
 OPERATIONS = {"Read": 3, "Write": 4, "Describe": 8, "DescribeConfigs": 10}
 """The operations that the manifests use, by their numbers in Kafka's protocol."""
+EXPIRY = 'notary_broker_certificate_expiry_seconds{broker="1"} '
 
 
 class Guarded:
@@ -216,7 +220,8 @@ def broker(rendered: dict[str, list[Manifest]], tmp_path_factory: pytest.TempPat
         settings = {f"LOG_{name.upper()}": file for name, file in here["worker"].items()}
         with scraped(folder / "notary", init, settings) as worker:
             worker.decide()
-            running.metrics = worker.get("/metrics")
+            while EXPIRY not in running.metrics:  # the worker looks at the certificate beside its other work
+                running.metrics = worker.get("/metrics")
         yield running
 
 
@@ -231,8 +236,14 @@ def test_what_is_allowed_is_enough(broker: Guarded) -> None:
     assert "notary_positions 20.0" in broker.metrics
 
 
+def test_the_end_of_the_brokers_certificate_is_shown(broker: Guarded) -> None:
+    """A worker shows when the certificate ends that it got from the broker."""
+    shown = float(broker.metrics.split(EXPIRY)[1].split()[0])
+    assert shown == x509.load_pem_x509_certificate((broker.folder / "broker.crt").read_bytes()).not_valid_after_utc.timestamp()
+
+
 @pytest.mark.parametrize(
-    ("user", "reads"), [("worker", ()), ("owner", (PAYLOAD,)), ("archive", (ORDERING, PAYLOAD)), ("auditor", (ORDERING, PAYLOAD))]
+    ("user", "reads"), [("worker", ()), ("owner", ()), ("archive", (ORDERING, PAYLOAD)), ("auditor", (ORDERING, PAYLOAD))]
 )
 def test_nothing_else_is_allowed(broker: Guarded, user: str, reads: tuple[str, ...]) -> None:
     """No user deletes topics or records, creates topics or partitions, or alters settings; and some may not write."""
@@ -269,3 +280,22 @@ def test_the_jobs_do_their_work(broker: Guarded, rendered: dict[str, list[Manife
         assert done.returncode == 0, done.stderr[-4000:]
     (report,) = (tmp_path / "kept" / "reports").glob("*/report.json")
     assert msgspec.json.decode(report.read_bytes())["decisions"] == 20
+
+
+def test_the_owner_salvages(broker: Guarded, capsys: pytest.CaptureFixture[str]) -> None:
+    """The owner seals an entry whose content the log lost, which takes a record in the payload topic, and ends the salvage."""
+    config = broker.folder / "notary" / "notary.toml"
+
+    async def lose() -> None:
+        log = await KafkaLog.open(broker.inside, "notary")
+        try:
+            await append(log, [register("worker-1", 9), entry(2, 1, b"lost")], signing_key(config.parent / "notary-key.pem"))
+        finally:
+            await log.close()
+
+    assert cli.main(["activate", "2", "--config", str(config)]) == 0
+    asyncio.run(lose())
+    capsys.readouterr()
+    assert cli.main(["salvage", "--config", str(config), "--yes", "--json"]) == 0
+    done = msgspec.json.decode(capsys.readouterr().out)
+    assert (done["done"], done["seals"], done["decisions"]) == (True, True, 20)

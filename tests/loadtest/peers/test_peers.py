@@ -153,7 +153,7 @@ def test_an_outcome_that_changes() -> None:
 @pytest.mark.parametrize(
     "halves", [(b"ordering", None, None), (b"", bytes(16), None), (b"ordering", bytes(16), b"payload"), (b"o", bytes(16), b"")]
 )
-def test_joined_and_cut(halves: tuple[bytes, bytes | None, bytes | None]) -> None:
+def test_joined_parts_are_read_back(halves: tuple[bytes, bytes | None, bytes | None]) -> None:
     """Parts joined into one record are read back as they were: an ordering record, a fill, or both parts of a batch."""
     assert cut(join(*halves)) == halves
 

@@ -21,6 +21,7 @@ from notary.index.rocks import RocksStore, open_store
 from notary.index.store import DECISIONS, INDEX_FORMAT_VERSION, META, STATES
 from ordering.errors import ConfigurationError
 from tests.checkers.honest import busy
+from tests.checkers.records import OUTCOMES
 from tests.checkers.tree import Tree, leaf_of
 from tests.notary.http.asking import JSON, Asking
 from tests.notary.index.test_index import SMALL
@@ -28,7 +29,7 @@ from tests.notary.party import Bank, RequestObject, fresh_state, spend, transact
 from tests.notary.process import ROOT, NotaryDirectory, NotaryProcess
 
 KINDS = ("input", "reference")
-REASONS = (None, "input-conflict", "reference-conflict", "outside-time-window")
+REASONS = tuple(OUTCOMES)
 
 
 def export(index: Path, out: Path, *flags: str) -> int:
@@ -126,7 +127,7 @@ def test_index_of_a_running_worker(
     assert sizes == sorted(set(sizes))
 
 
-def test_what_it_says(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_it_prints_one_line_or_one_object(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     """Files have bounded size and row groups; the command prints one line on stdout, or one JSON object."""
     notary = busy(tmp_path / "index", spends=60)
     notary.index.close()

@@ -423,7 +423,7 @@ def test_a_directory_of_a_log_of_others_is_not_overwritten(
 
 
 @pytest.mark.kafka
-async def test_topics_on_brokers(tmp_path: Path, kafka_cluster: Cluster, kafka_prefix: str, capsys: pytest.CaptureFixture[str]) -> None:
+async def test_topics_are_made_once(tmp_path: Path, kafka_cluster: Cluster, kafka_prefix: str, capsys: pytest.CaptureFixture[str]) -> None:
     """On brokers topics and genesis record are made; another number of partitions and a second notary are rejected with the reason."""
     kafka = ("--kafka", kafka_cluster.bootstrap, "--topic-prefix", kafka_prefix)
     assert await asyncio.to_thread(init, *names(tmp_path / "first"), *kafka, "--partitions", 3, "--flush-messages") == 0

@@ -320,7 +320,7 @@ def test_files_that_no_range_lists_are_named(directory: NotaryDirectory, tmp_pat
 
 
 @pytest.mark.seconds
-def test_archive_without_pyarrow(tmp_path: Path) -> None:
+def test_without_pyarrow_the_error_says_what_to_install(tmp_path: Path) -> None:
     """The error names the missing package, and the command that installs it."""
     arguments = ["log", "show", "--archive", str(tmp_path)]
     command = f"import sys; sys.modules['pyarrow'] = None; from notary import cli; sys.exit(cli.main({arguments!r}))"

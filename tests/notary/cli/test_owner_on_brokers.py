@@ -1,5 +1,6 @@
-"""The owner's commands on a log in use: no worker needs a restart, and only the retired worker stops."""
+"""The owner's commands on brokers: no worker needs a restart, and only the retired worker stops; also after a salvage and a trim."""
 
+import asyncio
 import shutil
 import threading
 from collections.abc import Callable
@@ -11,7 +12,13 @@ import pytest
 
 from deploy.local import Cluster
 from notary import cli
+from notary.cli.trim import Snapshot, to_free
+from notary.index import viewing
+from notary.snapshots.manifest import Manifest, SnapshotHistory
 from notary.verify import trusted_keys, verify_receipt
+from ordering.kafka import KafkaLog
+from ordering.topics import free_records
+from tests.notary.cli.written import append, entry, register, signing_key
 from tests.notary.http.asking import Asking
 from tests.notary.party import Bank, spend
 from tests.notary.process import EXIT_S_MAX, NotaryDirectory, NotaryProcess
@@ -86,6 +93,64 @@ def test_a_log_in_use_changes(
     _decides(w1, bank)
     assert run(first, "log", "show", "--payload") == 0
     assert w1.stop() == 0
+
+
+def test_commands_go_on_from_an_index(
+    kafka_cluster: Cluster,
+    kafka_prefix: str,
+    tmp_path: Path,
+    bank: Bank,
+    notary_process: Callable[..., NotaryProcess],
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """After a salvage and a trim each command refuses to begin at the log's start, and goes on from the index of a running worker."""
+    directory = NotaryDirectory.create(tmp_path / "notary", options=["--kafka", kafka_cluster.bootstrap, "--topic-prefix", kafka_prefix])
+    directory.register(bank)
+    assert run(directory, "activate", 2) == 0
+    worker = notary_process(directory.config, "w1")
+    with Asking(worker.url) as asking:
+        for _ in range(20):
+            asking.decide(bank, spend())
+    assert worker.stop() == 0
+    asyncio.run(_write_hole(kafka_cluster.bootstrap, kafka_prefix, directory))
+    index = directory.path / "index" / "w1"
+    assert run(directory, "salvage", "--index", index, "--yes") == 0
+    worker = notary_process(directory.config, "w1")
+    with Asking(worker.url) as asking:
+        asking.decide(bank, spend())
+    assert asyncio.run(_free(kafka_cluster.bootstrap, kafka_prefix, index))
+
+    for words in (("activate", 2), ("retire", "w9"), ("partitions", 18), ("key", "rotate")):
+        capsys.readouterr()
+        assert run(directory, *words) == 2
+        assert "go on from a worker's index, or a restored snapshot, with --index DIR" in capsys.readouterr().err
+        code = run(directory, *words, "--index", index)
+        printed = capsys.readouterr()
+        if words[0] == "activate":  # there is no third version yet: the command has read that the second is active
+            assert (code, "version 2 is active already" in printed.err) == (2, True), printed.err
+        else:
+            assert (code, "took effect" in printed.out) == (0, True), printed.err
+    _decides(worker, bank)
+    assert worker.stop() == 0
+
+
+async def _write_hole(bootstrap: str, prefix: str, directory: NotaryDirectory) -> None:
+    """Append an entry of the incarnation after the present one, whose content the log does not have."""
+    log = await KafkaLog.open(bootstrap, prefix)
+    try:
+        await append(log, [register("w9", 9), entry(2, 1, b"lost")], signing_key(directory.path / "notary-key.pem"))
+    finally:
+        await log.close()
+
+
+async def _free(bootstrap: str, prefix: str, index: Path) -> int:
+    """Free the payloads that a reader with this index does not need (R11, trim). Returns the number of records that were freed."""
+    with viewing(index) as view:
+        state = view.joiner_state()
+    snapshot = Snapshot("", Manifest("", "", 0, "", 0, 0, "", 0, SnapshotHistory(0, ""), {}, ()), state)
+    unneeded = to_free([snapshot], dict.fromkeys(state.marks, 0))
+    assert await free_records(bootstrap, prefix, unneeded) == unneeded
+    return sum(unneeded.values())
 
 
 def _decides(worker: NotaryProcess, bank: Bank) -> None:

@@ -167,7 +167,7 @@ def test_a_contradiction_is_reported_with_both_answers(key: str, lines: str, cap
     assert '"position":1000' in err
 
 
-def test_where_nobody_answers(key: str, lines: str, capfd: pytest.CaptureFixture[str]) -> None:
+def test_each_urls_failure_is_listed(key: str, lines: str, capfd: pytest.CaptureFixture[str]) -> None:
     """Without a reachable URL the command lists each URL's failure; exit 2, and nothing on stdout."""
     with nobody() as url:
         assert main(command(lines, key, [url], "--deadline", "0.3")) == 2

@@ -275,7 +275,7 @@ def test_a_file_that_anybody_writes(tmp_path: Path) -> None:
         KnownNotaries(file).find(["http://a"])
 
 
-def test_where_it_is(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_the_given_path_comes_first(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """The file's path is the given one; else `NOTARY_KNOWN_NOTARIES`; else in the user's configuration folder."""
     assert KnownNotaries(tmp_path / "x").file == tmp_path / "x"
     monkeypatch.setenv("NOTARY_KNOWN_NOTARIES", str(tmp_path / "y"))

@@ -106,7 +106,7 @@ def test_a_worker_that_does_not_answer_is_a_row(worker: NotaryProcess, capsys: p
 
 
 @pytest.mark.parametrize("url", ["localhost:8080", "ftp://localhost", "http://", "http://a/?b"])
-def test_a_wrong_url(url: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_error_shows_a_correct_url(url: str, capsys: pytest.CaptureFixture[str]) -> None:
     """The error shows the bad URL, and a correct one."""
     assert main(["top", url]) == 2
     printed = capsys.readouterr().err

@@ -200,7 +200,7 @@ def test_decisions_with_their_receipts(folder: Folder) -> None:
     assert folder.found(file) == {"verified": True, "decisions": 20, **TREE}
 
 
-def test_some_that_fail(folder: Folder) -> None:
+def test_the_first_failures_are_listed(folder: Folder) -> None:
     """The first few failures are reported by line and reason, all are counted, and the exit code is 1."""
     bad = [(at, {"log_time": 0}) for at in range(3, 12)]
     file = folder.put("decisions", as_lines(lines(*bad, (1, {"receipt": None}), (2, {"receipt": NOTARY.receipt(3)}))))
@@ -230,7 +230,7 @@ def test_two_trees_of_one_size(folder: Folder) -> None:
     assert folder.found(folder.put("decisions", as_lines([*lines(count=15), forked])))["reason"] == "inconsistent"
 
 
-def test_an_endless_line(folder: Folder, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_endless_line_is_an_error(folder: Folder, monkeypatch: pytest.MonkeyPatch) -> None:
     """An endless line is not read into memory, and is an error, exit 2."""
     monkeypatch.setattr("notary.cli.verify.FILE_BYTES_MAX", 5000)
     assert folder.verify(folder.put("decisions", as_lines(lines()) + "{" + "x" * 6000)) == 2
@@ -312,7 +312,7 @@ def test_tiles_that_have_grown(folder: Folder) -> None:
 # Key history
 
 
-def test_a_key_history(folder: Folder) -> None:
+def test_a_key_history_verifies_forwards_only(folder: Folder) -> None:
     """With the first key and the answer of `GET /v1/notary`, receipts under the last key verify; never the other way round."""
     new = verifier_key("new")
     history = msgspec.to_builtins([HistoricKey(KEY), endorse(NOTARY.key, private_key("notary"), new)])

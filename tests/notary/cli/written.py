@@ -9,7 +9,7 @@ from notary import keys
 from ordering.clock import clock_ms
 from ordering.embedded import EmbeddedLog
 from ordering.genesis import read_genesis
-from ordering.log import ORDERING
+from ordering.log import ORDERING, Log
 from ordering.records import Checkpoint, Entry, OrderingRecord, Register, View, batch_key
 from ordering.signatures import SigningKey, sign_fill, sign_record
 
@@ -71,13 +71,18 @@ async def _write(
 ) -> None:
     log = EmbeddedLog.open(directory / "log", lambda: clock_ms() + ahead_ms)
     try:
-        _, id_ = await read_genesis(log)
-        writer = await log.open_writer()
-        for record in records:
-            if isinstance(record, tuple):
-                await writer.append(*record)
-            else:
-                await writer.append(ORDERING, None, record if isinstance(record, bytes) else sign_record(record, id_, key))
-        await writer.close()
+        await append(log, records, key)
     finally:
         await log.close()
+
+
+async def append(log: Log, records: Sequence[OrderingRecord | bytes | tuple[int, bytes, bytes]], key: SigningKey) -> None:
+    """Append records to an open log, as `write` does."""
+    _, id_ = await read_genesis(log)
+    writer = await log.open_writer()
+    for record in records:
+        if isinstance(record, tuple):
+            await writer.append(*record)
+        else:
+            await writer.append(ORDERING, None, record if isinstance(record, bytes) else sign_record(record, id_, key))
+    await writer.close()

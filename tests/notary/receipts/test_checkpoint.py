@@ -22,7 +22,7 @@ def refused(note: str, *keys: VerifierKey) -> str:
     return refusal.value.reason
 
 
-def test_there_and_back() -> None:
+def test_a_checkpoint_is_decoded_as_encoded() -> None:
     """Decoding a signed checkpoint returns the same checkpoint."""
     checkpoint = SignedCheckpoint(ORIGIN, 20852163, ROOT)
     assert checkpoint.text() == GOOD

@@ -44,7 +44,7 @@ def test_trust_goes_forward_only(known: int) -> None:
     assert follow([KEYS[known]], HISTORY) == KEYS[known:]
 
 
-def test_what_is_endorsed() -> None:
+def test_an_endorsement_is_signed_by_the_old_key() -> None:
     """An endorsement is a note of four lines, signed by the old key."""
     assert HISTORY[1].endorsement == sign_note(f"notary/key/v1\n{ORIGIN}\n{KEYS[0]}\n{KEYS[1]}\n", [(ORIGIN, private_key("first"))])
 

@@ -31,7 +31,7 @@ def refused(note: str, *keys: VerifierKey) -> str:
     return refusal.value.reason
 
 
-def test_there_and_back() -> None:
+def test_an_opened_note_has_its_text_and_keys() -> None:
     """Opening a note returns its text and the known keys that signed it, in the order of its lines."""
     assert open_note(NOTE, [ALICE], "malformed-checkpoint") == (TEXT, [ALICE])
     assert open_note(TWICE, [BOB, ALICE], "malformed-checkpoint") == (TEXT, [ALICE, BOB])
@@ -59,7 +59,7 @@ def test_lines_of_others_say_nothing() -> None:
     assert open_note(note, [ALICE], "malformed-checkpoint") == (TEXT, [ALICE])
 
 
-def test_who_signed_it() -> None:
+def test_each_unknown_key_has_its_reason() -> None:
     """A key of another name, another key of the same name, and no key each have their own reason, different from a bad signature."""
     assert refused(NOTE, BOB) == "wrong-origin"
     assert refused(NOTE, verifier_key("new", "alice.example")) == "unknown-key"

@@ -14,7 +14,7 @@ CHECKPOINT = "anything\n\n— at all\n"
 GOOD = f"{HEAD}{LINES}\n{CHECKPOINT}"
 
 
-def test_there_and_back() -> None:
+def test_a_receipt_is_parsed_as_rendered() -> None:
     """Parsing a receipt returns its index, its hashes and the checkpoint's exact text."""
     assert proof_of(GOOD) == Proof(5, HASHES, CHECKPOINT)
 

@@ -53,7 +53,7 @@ def test_worker_makes_and_restores(desk: Desk, bank: Bank, notary_process: Calla
 
 
 @pytest.mark.parametrize("url", ["", "snapshots"], ids=["no place", "an empty place"])
-def test_without_a_snapshot(desk: Desk, notary_process: Callable[..., NotaryProcess], url: str) -> None:
+def test_without_a_snapshot_the_log_is_replayed(desk: Desk, notary_process: Callable[..., NotaryProcess], url: str) -> None:
     """A worker without an index, and without a snapshot, replays the log."""
     shutil.rmtree(desk.index)
     process = notary_process(desk.config, settings={"SNAPSHOTS_URL": url})

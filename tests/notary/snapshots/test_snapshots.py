@@ -201,7 +201,7 @@ def test_nothing_is_overwritten(desk: Desk) -> None:
     assert desk.rows(other) == desk.rows(desk.index)
 
 
-def test_of_another_log(desk: Desk) -> None:
+def test_no_snapshot_of_another_log_is_restored(desk: Desk) -> None:
     """With `--log` only a snapshot of that log is restored."""
     made = desk.snapshot("create")
     shutil.rmtree(desk.index)
@@ -268,7 +268,7 @@ def test_prune_keeps_the_newest_and_young_files(desk: Desk) -> None:
     assert "0" * 64 in desk.names("files")
 
 
-def test_only_if_older(desk: Desk) -> None:
+def test_nothing_is_made_beside_a_young_one(desk: Desk) -> None:
     """With `--if-older-s` nothing is made while a young one is there; one of a clock that is far ahead does not count."""
     assert desk.snapshot("create", "--if-older-s", "3600")["made"]
     assert not desk.snapshot("create", "--if-older-s", "3600", "--name", "worker-2")["made"]
@@ -277,7 +277,7 @@ def test_only_if_older(desk: Desk) -> None:
     assert len(desk.names("manifests")) == 1
 
 
-def test_what_it_says(desk: Desk, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_it_prints_a_line_for_each_snapshot(desk: Desk, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     """For people it prints a line for each snapshot; without a place, an index or a snapshot it says what to do."""
     config = ["--config", str(desk.config)]
     assert cli.main(["snapshot", "list", *config]) == 2

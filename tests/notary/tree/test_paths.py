@@ -88,7 +88,7 @@ def test_what_is_no_path(path: str) -> None:
 
 
 @given(tiles)
-def test_there_and_back(tile: TilePath) -> None:
+def test_a_path_is_parsed_as_rendered(tile: TilePath) -> None:
     """Parsing the path of a tile returns the tile."""
     assert parse_tile_path(format_tile_path(tile.level, tile.index, tile.width)) == tile
 

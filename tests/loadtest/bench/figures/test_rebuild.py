@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from loadtest.bench.ready import main
+from loadtest.bench.figures.rebuild import main
 
 pytestmark = pytest.mark.seconds
 

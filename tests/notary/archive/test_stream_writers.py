@@ -1,0 +1,121 @@
+"""One worker seals, and another takes its place: two segment streams on one log, with one place."""
+
+import time
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from notary.archive.fetch import fetch
+from notary.archive.segment import find
+from notary.archive.settings import Order, Sealed
+from notary.archive.stream import SegmentStream
+from notary.cli.archived import ArchivedLog
+from notary.keyring import Keyring
+from notary.keys import verifier_keys
+from notary.snapshots.place import place_of
+from ordering.embedded import EmbeddedLog
+from ordering.genesis import read_genesis
+from ordering.log import ORDERING
+from tests.notary.archive.test_stream import records_of
+from tests.notary.cli.written import append, register, signing_key
+from tests.notary.process import NotaryDirectory
+
+ORIGIN = "notary.example/test"
+LEAVE_MS = 2_000
+
+
+class Office:
+    """A log, a place for its segments, and a clock that the test moves."""
+
+    def __init__(self, directory: NotaryDirectory, log: EmbeddedLog, notary: str, log_id: bytes) -> None:
+        self.log, self._notary, self._identity = log, notary, f"{log.identity} {log_id.hex()}"
+        self._files = directory.path / "notary-key.pem", directory.path / "notary-keys.json"
+        self.place = place_of("segments", directory.path)
+        self._key = signing_key(self._files[0])
+        self._records = 0
+        self.now_ms = 1_000_000
+
+    def stream(self, worker: str) -> SegmentStream:
+        """Returns the stream of a worker."""
+        keyring = Keyring(*self._files, ORIGIN, time.monotonic)
+        names = self._identity, self._notary, ORIGIN, worker
+        trusted = verifier_keys(self._files[1], ORIGIN)[1]
+        return SegmentStream(self.log, *names, keyring, lambda: trusted, self.place, lambda: self.now_ms)
+
+    async def order(self, stream: SegmentStream, leave_ms: int = 0) -> Sealed:
+        """Have it seal all ordering records; `leave_ms` other than 0: it is another worker's turn."""
+        head = (await self.log.bounds())[ORDERING].offset_end
+        return await stream.seal(Order(head, self._key.public_key.hex(), leave_ms))
+
+    async def write(self) -> None:
+        """Append a record."""
+        self._records += 1
+        await append(self.log, [register("w9", self._records)], self._key)
+
+    def workers(self) -> list[str]:
+        """Returns which workers sealed, in order."""
+        return [segment.worker for segment in find(self.place, verifier_keys(self._files[1], ORIGIN)[1], self._notary)]
+
+
+@pytest.fixture
+def directory(tmp_path: Path) -> NotaryDirectory:
+    return NotaryDirectory.create(tmp_path / "notary")
+
+
+@pytest.fixture
+async def office(directory: NotaryDirectory) -> AsyncIterator[Office]:
+    log = EmbeddedLog.open(directory.path / "log")
+    genesis, log_id = await read_genesis(log)
+    yield Office(directory, log, genesis.notary_name, log_id)
+    await log.close()
+
+
+async def test_a_later_worker_leaves_it_to_one_that_seals(office: Office) -> None:
+    """A worker whose turn is later seals nothing while another does; when no new segment comes, it takes the other's place."""
+    first, second = office.stream("w1"), office.stream("w2")
+    assert (await office.order(first)).segments == 1
+    for _ in range(3):
+        await office.write()
+        assert (await office.order(first)).segments == 1
+        await office.write()
+        office.now_ms += LEAVE_MS - 1
+        assert await office.order(second, LEAVE_MS) == Sealed(left=True)
+    office.now_ms += 1
+    assert await office.order(second, LEAVE_MS) == Sealed(segments=1, records=1)
+    assert office.workers() == ["w1"] * 4 + ["w2"]
+    await first.close()
+    await second.close()
+
+
+async def test_a_clock_that_is_ahead_holds_nobody_up(office: Office) -> None:
+    """The last segment of a dead worker whose clock was ahead counts once; one that is old does not count at all."""
+    ahead, second, third = office.stream("w1"), office.stream("w2"), office.stream("w3")
+    office.now_ms += 1_000 * LEAVE_MS
+    await office.order(ahead)
+    office.now_ms -= 1_000 * LEAVE_MS
+    await office.write()
+    assert (await office.order(second, LEAVE_MS)).left
+    assert (await office.order(second, LEAVE_MS)).segments == 1
+    await office.write()
+    office.now_ms += 2_000 * LEAVE_MS
+    assert (await office.order(third, LEAVE_MS)).segments == 1
+    for stream in (ahead, second, third):
+        await stream.close()
+
+
+async def test_a_worker_that_wakes_up_does_no_harm(office: Office, tmp_path: Path) -> None:
+    """A worker that was paused seals again what another has sealed meanwhile: an archive of both has each record of the log once."""
+    paused, other = office.stream("w1"), office.stream("w2")
+    await office.order(paused)
+    await office.write()
+    office.now_ms += 10 * LEAVE_MS
+    assert (await office.order(other, LEAVE_MS)).segments == 1
+    await office.write()
+    assert (await office.order(paused)).records == 2
+    assert office.workers() == ["w1", "w1", "w2"], "by their first offsets"
+    segments = list(find(office.place, verifier_keys(office._files[1], ORIGIN)[1], office._notary))
+    assert fetch(office.place, segments, tmp_path / "archive", 0, {}).records == 3
+    for stream in (paused, other):
+        await stream.close()
+    assert await records_of(ArchivedLog(tmp_path / "archive")) == await records_of(office.log)
