@@ -17,7 +17,7 @@ from math import inf
 from typing import Any, Final, Protocol, cast
 
 from notary.http.call import TEXT, Answer, Application, Call
-from notary.http.lines import Client, Lines
+from notary.http.lines import ClientKey, ClientLines
 from notary.http.machine import TRANSITIONS, ConnectionState, Event
 from notary.http.parsing import Head, Parser
 from notary.http.problems import problem_of
@@ -55,7 +55,7 @@ class Host(Protocol):
         ...
 
     @property
-    def lines(self) -> Lines:
+    def lines(self) -> ClientLines:
         """Where connections wait to be read."""
         ...
 
@@ -87,7 +87,7 @@ class Connection(asyncio.Protocol):
         self.network = network
         self.parties: set[bytes] = set()
         """The parties of submissions that were admitted here (`Call.parties`). Its client is a proven one once there are some."""
-        self._client = Client(network, self.parties)
+        self._client = ClientKey(network, self.parties)
         self._lines = host.lines
         self._loop = asyncio.get_running_loop()
         self._state = ConnectionState.HEAD

@@ -34,7 +34,7 @@ HELD_S: Final = 0.002
 """So often backlogged lines are looked at, if nothing else is to be read."""
 
 
-class Client(NamedTuple):
+class ClientKey(NamedTuple):
     """Whose turn it is."""
 
     network: str
@@ -52,7 +52,7 @@ class _Waiting(NamedTuple):
     """Something that is done for a client when it is its turn."""
 
     since_s: float
-    client: Client
+    client: ClientKey
     do: Callable[[float], None]
     """It gets the time for which it has waited, in seconds."""
     size: int
@@ -62,11 +62,11 @@ _Lines: TypeAlias = OrderedDict[tuple[str, bool], deque[_Waiting]]
 """By the name of the line, and whether it is that of begun bodies."""
 
 
-class Lines:
+class ClientLines:
     """The lines of one server."""
 
     def __init__(self) -> None:
-        self.is_backlogged: Callable[[Client], bool] = lambda client: False
+        self.is_backlogged: Callable[[ClientKey], bool] = lambda client: False
         """Returns True if submissions of this client would wait long for the application: more that are read are refused. It is set."""
         self.ends = False
         """True once the server stops: it reads all that has come, since it is about to close the connections."""
@@ -88,7 +88,7 @@ class Lines:
         if self._held is not None:
             self._held.cancel()
 
-    def may_go(self, client: Client, *, begun: bool = False) -> bool:
+    def may_go(self, client: ClientKey, *, begun: bool = False) -> bool:
         """Returns True if something may be done for a client at once, which begins a slice of time.
 
         False once clients have used up their time of this turn of the loop, or others wait for a turn. Proven clients have more time, and
@@ -117,7 +117,7 @@ class Lines:
         assert self._until_s is not None, "called by what was given a turn"
         self._until_s -= seconds
 
-    def wait(self, client: Client, do: Callable[[float], None], *, size: int = 0, begun: bool = False) -> None:
+    def wait(self, client: ClientKey, do: Callable[[float], None], *, size: int = 0, begun: bool = False) -> None:
         """Call `do` in a later turn of the loop, when it is the turn of its line (`may_go`). The client's `size` bytes are in memory."""
         self._unread_bytes += size
         now_s = time.perf_counter()

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from notary.http.call import Answer, Application
 from notary.http.connection import Connection
-from notary.http.lines import Client, Lines
+from notary.http.lines import ClientKey, ClientLines
 from notary.http.machine import ConnectionState, seconds_of
 from notary.http.problems import problem_of
 from notary.http.settings import HttpSettings
@@ -51,7 +51,7 @@ class Server:
         self.application = application
         self.settings = settings or HttpSettings()
         self.seconds = tuple([seconds_of(self.settings, state) for state in ConnectionState])
-        self.lines = Lines()
+        self.lines = ClientLines()
         self.paused = False
         self.ends = False
         self.connections: set[Connection] = set()
@@ -232,7 +232,7 @@ class _Acceptor:
     """Accepts connections from one socket, as many as wait: uvloop takes one a turn of the loop, and under load turns are long.
 
     One too many is refused here, which costs little. To make a connection of the others costs more, so they wait for the turns of their
-    addresses (`Lines`): a client that opens a thousand a second delays itself.
+    addresses (`ClientLines`): a client that opens a thousand a second delays itself.
     """
 
     def __init__(
@@ -287,7 +287,7 @@ class _Acceptor:
                 self._refuse(connection, refusal)
                 continue
             self._in_line.add(connection)
-            if server.lines.may_go(client := Client(network)):
+            if server.lines.may_go(client := ClientKey(network)):
                 self._connect(connection, network)
             else:
                 server.lines.wait(client, partial(self._connect, connection, network))

@@ -6,21 +6,21 @@ import time
 import pytest
 
 from notary.http import lines as lines_module
-from notary.http.lines import Client, Lines
+from notary.http.lines import ClientKey, ClientLines
 
-A, B = Client("192.0.2.1", {b"a"}), Client("192.0.2.1", {b"b"})
-NOBODY = Client("192.0.2.1")
+A, B = ClientKey("192.0.2.1", {b"a"}), ClientKey("192.0.2.1", {b"b"})
+NOBODY = ClientKey("192.0.2.1")
 
 
 class Taken:
     """The order in which clients were read. Each takes more than its slice of time."""
 
     def __init__(self) -> None:
-        self.lines = Lines()
+        self.lines = ClientLines()
         self.names: list[str] = []
         self.waited_s: list[float] = []
 
-    def wait(self, client: Client, name: str, *, size: int = 0, begun: bool = False) -> None:
+    def wait(self, client: ClientKey, name: str, *, size: int = 0, begun: bool = False) -> None:
         """Let a client wait for its turn."""
 
         def take(waited_s: float) -> None:
@@ -50,7 +50,7 @@ def taken(monkeypatch: pytest.MonkeyPatch) -> Taken:
 
 
 @pytest.mark.parametrize("backlogged", [A, NOBODY])
-async def test_a_backlogged_line_has_a_part_of_the_time(taken: Taken, monkeypatch: pytest.MonkeyPatch, backlogged: Client) -> None:
+async def test_a_backlogged_line_has_a_part_of_the_time(taken: Taken, monkeypatch: pytest.MonkeyPatch, backlogged: ClientKey) -> None:
     """Most of what its clients send is refused. They are read after others, as far as their part of the time goes, and at last anyway."""
     taken.lines.is_backlogged = backlogged.__eq__
     for client, name in ((backlogged, "first"), (backlogged, "second"), (B, "other")):
