@@ -219,9 +219,15 @@ class Connection(asyncio.Protocol):
             self._read_later()
 
     def read(self, unread_s: float = 0.0) -> None:
-        """Take up what was kept, as far as it goes in a slice of time. It has waited for that for `unread_s`."""
+        """Take up what was kept, as far as it goes in a slice of time. It waited for `unread_s`, which costs it no deadline."""
         self._in_line = False
         self._unread_s += unread_s
+        self._deadline_s += unread_s
+        self._take_up()
+        if unread_s:  # one that waits again and again is never seen outside the line by the server
+            self.look(self._loop.time())
+
+    def _take_up(self) -> None:
         if self._working or self._state >= ConnectionState.CLOSING or self._is_held():
             return
         self._working = True

@@ -452,6 +452,20 @@ async def test_a_connection_that_waits_for_its_turn_is_not_late() -> None:
         assert talk.connection.state >= ConnectionState.CLOSING
 
 
+async def test_a_client_that_waits_for_its_turn_at_every_byte_is_late_all_the_same() -> None:
+    """The time in which it waits for its turn is added to its deadline, and no more than that: slow heads come to an end."""
+    async with talking() as talk:
+        await talk.send(GET[:-2])
+        talk.connection._deadline_s = talk.connection._loop.time() - 1.0
+        talk.connection._in_line = True
+        talk.connection.read(2.0)
+        assert talk.connection.state is ConnectionState.HEAD
+        talk.connection._in_line = True
+        talk.connection._deadline_s -= 2.0
+        talk.connection.read(0.1)
+        assert talk.connection.state >= ConnectionState.CLOSING
+
+
 async def test_connections_of_one_address_are_bounded() -> None:
     """Connections of one address are limited, those of others are not; when one ends, another is accepted."""
     app = Scripted()
