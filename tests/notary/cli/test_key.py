@@ -160,6 +160,7 @@ def test_a_rotation_that_was_killed_after_its_record_goes_on(
     assert not list(directory.path.glob("*.next"))
 
 
+@pytest.mark.seconds
 def test_a_lost_key_is_replaced_by_the_owner(
     directory: NotaryDirectory, bank: Bank, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
