@@ -25,7 +25,7 @@ BACKLOGGED_PART: Final = 0.05
 REFUSING_S_MAX: Final = 0.002
 """The time for them grows up to this."""
 LATE_S: Final = 5.0
-"""Those that have waited for so long are read at any cost: each client learns when to send again."""
+"""Those that have waited for so long are read at any cost, before newer ones: each client learns when to send again."""
 UNREAD_BYTES_MAX: Final = 128 << 20
 """So are the oldest while those that wait keep more bytes than this in memory."""
 NEWEST_FIRST_S: Final = 0.1
@@ -35,7 +35,7 @@ HELD_S: Final = 0.002
 
 
 class ClientKey(NamedTuple):
-    """Whose turn it is."""
+    """Clients with the same address and parties share a line."""
 
     network: str
     """Its address (`notary.http.call.Call.network`)."""
@@ -171,7 +171,7 @@ class ClientLines:
             slice_until_s = min(self._slice_until_s, until_s)
             try:
                 for _ in range(len(waiting)):  # what comes into the line meanwhile has its turn later
-                    newest_first = not is_backlogged and now_s - waiting[0].since_s > NEWEST_FIRST_S
+                    newest_first = not is_backlogged and NEWEST_FIRST_S < now_s - waiting[0].since_s < LATE_S
                     next_one = waiting.pop() if newest_first else waiting.popleft()
                     self._unread_bytes -= next_one.size
                     next_one.do(now_s - next_one.since_s)

@@ -87,6 +87,17 @@ async def test_the_newest_is_read_first_where_one_has_waited_too_long(taken: Tak
     assert taken.names[3:] == ["one", "two"]
 
 
+@pytest.mark.parametrize("begun", [False, True])
+async def test_a_flood_of_newer_ones_keeps_nobody_waiting_for_ever(taken: Taken, monkeypatch: pytest.MonkeyPatch, begun: bool) -> None:
+    """A flood of look-ups never makes its line backlogged. One that has waited for long goes first there, too, however many come after."""
+    monkeypatch.setattr(lines_module, "NEWEST_FIRST_S", 0.0)
+    monkeypatch.setattr(lines_module, "LATE_S", 0.0)
+    for name in ("old", "newer", "newest"):
+        taken.wait(A, name, begun=begun)
+    await taken.until(3)
+    assert taken.names == ["old", "newer", "newest"]
+
+
 async def test_the_bytes_of_those_that_wait_are_bounded(taken: Taken, monkeypatch: pytest.MonkeyPatch) -> None:
     """A flood of large bodies does not fill the memory while it is not read: the oldest are read, and refused."""
     monkeypatch.setattr(lines_module, "UNREAD_BYTES_MAX", 100)
