@@ -25,8 +25,9 @@ export PYTHONDONTWRITEBYTECODE :=
 # The files whose tests have one of these marks, so that a process imports no others. A mark in a conftest.py is for its folder.
 marked = $(sort $(patsubst %/conftest.py,%,$(shell grep -rlE --include='*.py' 'mark\.($(1))\b' tests)))
 
-# Runs a command, and prints how long it took.
-timed = began=$$(date +%s); $(2); code=$$?; echo "$(1): $$(( $$(date +%s) - began )) s"; exit $$code
+# Runs a command, and prints how long it took, and how much of that the processors computed for it (user, system).
+SHELL := /bin/bash
+timed = TIMEFORMAT='$(1): %0R s; CPU %0U + %0S s'; time { $(2); }
 
 .PHONY: help demo test test-setup test-lint test-others test-faults test-sites test-brokers test-computes check check-lint check-tests nightly test-properties test-wheel test-lowest test-latest coverage test-peers test-image test-spark lint kafka manifests manifests-live manifests-tools image image-tools simulate scopes mutants chaos hostile rehearse operations sites bench bench-spark bench-ready bench-plot load peers compare clean lock
 
