@@ -25,7 +25,7 @@ from spark_join.errors import CLEAN, COULD_NOT, VIOLATED, CouldNotVerify
 from spark_join.exports import read_exports
 from spark_join.kept_state import newest_state, read_state, write_state
 from spark_join.log import LogFrames
-from spark_join.log.archive import read_archive, unlisted
+from spark_join.log.archive import read_archive, read_ranges, unlisted
 from spark_join.log.archiving import archive
 from spark_join.log.kafka import Kafka, jar_settings, parse_properties, read_kafka
 from spark_join.log.restore import restore
@@ -65,6 +65,8 @@ def _verify(chosen: argparse.Namespace) -> int:
         refuse_folder_of_its_own(chosen.master)
     if chosen.index and chosen.checkpoint_from is not None:
         raise CouldNotVerify("an export is compared from its first decision on: leave --checkpoint-from out where there is an --index")
+    if chosen.archive is not None:
+        read_ranges(chosen.archive)  # Spark needs half a minute to start, which is too late to say that there is none
     chosen.out.mkdir(parents=True, exist_ok=True)
     keys = None if chosen.parties is None else read_keys(chosen.parties)
     with _session(chosen) as (session, folder, progress):
@@ -148,6 +150,7 @@ def _nightly(chosen: argparse.Namespace) -> int:
 
 def _restore(chosen: argparse.Namespace) -> int:
     """Restore, and print a JSON object with the records, the appended ones and the replicas."""
+    read_ranges(chosen.archive)  # before Spark starts
     with _session(chosen) as (session, _, progress):
         restored = restore(
             session,

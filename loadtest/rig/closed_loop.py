@@ -101,14 +101,13 @@ def wrong(answer: bytes, ids: bytes, *, receipts: bool) -> str | None:
 class ClosedLoop:
     """One run over the submissions of a source. `stops_at_failure`: after an error the later answers prove nothing.
 
-    `retries`: a rejected submission is sent again after its Retry-After, and its connection waits; otherwise a rejection is an error.
+    A rejected submission is sent again after its Retry-After, and its connection waits. On a slow machine there are some.
     """
 
-    def __init__(self, source: SubmissionSource, check: Check, *, stops_at_failure: bool = False, retries: bool = False) -> None:
+    def __init__(self, source: SubmissionSource, check: Check, *, stops_at_failure: bool = False) -> None:
         self._source = source
         self._check = check
         self._stops_at_failure = stops_at_failure
-        self._retries = retries
         self._head = b""
         self._open: set[ClientConnection] = set()
         self._free: list[ClientConnection] = []
@@ -166,7 +165,7 @@ class ClosedLoop:
         """Read the clock, check the answer, send the next submission."""
         now_s = time.perf_counter()
         sent_s, made = self._asked.pop(connection)
-        if self._retries and status_of(answer) in REFUSED and (after_s := retry_after_s(answer)) is not None:
+        if status_of(answer) in REFUSED and (after_s := retry_after_s(answer)) is not None:
             self.refused += 1
             self._asked[connection] = sent_s, made  # its latency includes the wait
             asyncio.get_running_loop().call_later(after_s, self._send, connection, (sent_s, made))
@@ -262,8 +261,6 @@ class ClosedLoad(msgspec.Struct, frozen=True):
     """The processes whose CPU seconds to report, by name."""
     receipts: bool = True
     party: str = PARTY
-    retries: bool = False
-    """True if a rejected submission is sent again after its Retry-After; otherwise a rejection is an error."""
     marked: Sequence[int] = ()
     """Processes that get SIGUSR2 when the steady part begins and when it ends (`stages`)."""
 
@@ -329,7 +326,7 @@ class PreparedLoad:
         made = islice(submissions(load.seed, load.requests, load.inputs, party=load.party), load.submissions_max)
         self._source = GeneratedSubmissions(made)
 
-        self._loop = ClosedLoop(self._source, lambda answer, ids: wrong(answer, ids, receipts=load.receipts), retries=load.retries)
+        self._loop = ClosedLoop(self._source, lambda answer, ids: wrong(answer, ids, receipts=load.receipts))
         self._running: asyncio.Task[None] | None = None
 
     async def begin(self) -> None:

@@ -70,7 +70,7 @@ class Site:
         self.target = target
         self._seeds = iter(range(1, 1 << 30))
 
-    def phase(self, kinds: Sequence[str], rate: float, seconds: float, *, ended_s_max: float = 0.0) -> Seen:
+    def phase(self, kinds: Sequence[str], rate: float, seconds: float, *, ended_s_max: float = 0.0, nice: int = 19) -> Seen:
         """Run the well-behaved load for so many seconds while clients of these kinds attack; they go on as `Attack` describes."""
         pid = self.process.process.pid
         offer = Offer(
@@ -84,7 +84,7 @@ class Site:
             connections_max=CONNECTIONS,
             pids={"worker": [pid]},
         )
-        with Attackers(Attack(self.target, kinds, ended_s_max)) as attackers, Watch(pid) as watch:
+        with Attackers(Attack(self.target, kinds, ended_s_max, nice)) as attackers, Watch(pid) as watch:
             load = run_module("loadtest.rig.open_loop", offer, Offered, seconds * 10 + 180)
         return Seen(
             kinds=list(kinds),

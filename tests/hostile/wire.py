@@ -97,7 +97,9 @@ class Wire:
             await self.answer()
 
     def read_nothing(self) -> None:
-        """Stop reading, for good."""
+        """Stop reading, for good; the kernel keeps as few answers as it can."""
+        plain: socket.socket = self._writer.get_extra_info("socket")
+        plain.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1)
         self._writer.transport.pause_reading()  # type: ignore[attr-defined]
 
     def half_close(self) -> None:

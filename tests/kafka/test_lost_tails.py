@@ -116,7 +116,7 @@ async def test_a_cut_payload_partition(notary: Notary, broker: Cluster, kafka_pr
     assert "the log ends at" in again.messages
     fresh = notary.start("c", index="index-c", worker_hole_timeout_ms=300)
     assert await fresh.ended() == 2
-    assert "content is lost: the payload of batch (1, " in fresh.messages
+    assert "content is lost: the payload of batch (" in fresh.messages
 
     await asyncio.to_thread(_put_back, broker, tmp_path / "whole", f"{kafka_prefix}.payload-")
     again, fresh = notary.start("a", index="index-a"), notary.start("c", index="index-c")

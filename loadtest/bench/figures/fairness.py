@@ -104,7 +104,6 @@ def _loads(load: ClosedLoad, submissions_max: int, times: int = 1) -> list[Close
             seed=1_000 * load.seed + at,
             connections=connections if at else connections * times,
             submissions_max=submissions_max if at else submissions_max * min(times, 5),  # five times two shares are all
-            retries=True,
         )
         for at, party in enumerate(PARTIES)
     ]

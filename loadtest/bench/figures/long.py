@@ -78,6 +78,8 @@ class LongLoad:
         self.loop = ClosedLoop(ahead, lambda answer, ids: wrong(answer, ids, receipts=True), stops_at_failure=True)
         self.loop.on_answer = self._answered
         self.requests = 0
+        self.refused = 0
+        """The rejections in complete tenths."""
         self.looks: list[Look] = []
         self.tenths: list[Tenth] = []
 
@@ -98,6 +100,7 @@ class LongLoad:
         if self.requests * TENTHS >= self._requests_max * (len(self.tenths) + 1):
             sizes = [disk_bytes(folder) for folder in (self._running.index, self._running.log)]
             self.tenths.append(Tenth(self._look(), self.loop.latencies, *sizes))
+            self.refused += self.loop.refused
             self.loop.begin()
 
     async def _keep_looking(self) -> None:
@@ -156,6 +159,7 @@ def figures_of(load: LongLoad) -> dict[str, Any]:
         ],
         "load_cores": (last.cpu_s["load"] - load.looks[0].cpu_s["load"]) / last.seconds if last.seconds else 0.0,
         "load_waited_s": load.loop.starved_s,
+        "refused": load.refused + load.loop.refused,
         "errors": load.loop.failures.count,
     }
     if len(tenths) == TENTHS:

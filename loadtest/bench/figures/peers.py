@@ -142,7 +142,7 @@ async def _append_and_read(bootstrap: str, requests: int, batch_bytes: int, seco
 
         async def append(send: Any) -> None:
             nonlocal appended
-            while time.perf_counter() < ends_at:
+            while time.perf_counter() < ends_at or appended == before:
                 at, appended = appended % len(values), appended + 1
                 both = await asyncio.gather(
                     send.send(payload, values[at].value, KEY, at % PARTITIONS), send.send(ordering, entries[at], None, 0)

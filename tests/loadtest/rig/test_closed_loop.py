@@ -18,7 +18,7 @@ def _decisions(body: bytes) -> bytes:
     return json.dumps({"decisions": made}, separators=(",", ":")).encode()
 
 
-async def _outcome_of(answer: Callable[[bytes], bytes], *, receipts: bool = True, retries: bool = False) -> LoadResult:
+async def _outcome_of(answer: Callable[[bytes], bytes], *, receipts: bool = True) -> LoadResult:
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
             while head := await reader.readuntil(b"\r\n\r\n"):
@@ -36,7 +36,7 @@ async def _outcome_of(answer: Callable[[bytes], bytes], *, receipts: bool = True
     server = await asyncio.start_server(serve, "127.0.0.1", 0)
     async with server:
         port = server.sockets[0].getsockname()[1]
-        load = ClosedLoad([f"http://127.0.0.1:{port}"], 1, 3, 2, 2, 0.5, 10, {}, receipts, retries=retries)
+        load = ClosedLoad([f"http://127.0.0.1:{port}"], 1, 3, 2, 2, 0.5, 10, {}, receipts)
         return await drive(load)
 
 
@@ -74,14 +74,14 @@ async def test_receipts_that_nobody_asked_for_are_errors() -> None:
 
 
 async def test_another_status_is_an_error() -> None:
-    """Another status is an error, and the service's message is reported."""
+    """Another status is an error, as is a rejection without Retry-After; the service's message is reported."""
     outcome = await _outcome_of(lambda body: _http(b"503 Service Unavailable", b"overloaded"))
     assert outcome.errors == 10
     assert "overloaded" in outcome.failures[0]
 
 
 async def test_a_rejected_submission_is_sent_again() -> None:
-    """With `retries` each submission is rejected once, sent again to the byte, and decided: there is no error."""
+    """A submission that is rejected with a Retry-After is sent again to the byte, and decided: there is no error."""
     rejected: list[bytes] = []
 
     def answer(body: bytes) -> bytes:
@@ -90,7 +90,7 @@ async def test_a_rejected_submission_is_sent_again() -> None:
             return b"HTTP/1.1 503 Service Unavailable\r\nRetry-After: 0\r\nContent-Length: 0\r\n\r\n"
         return _http(b"200 OK", _decisions(body))
 
-    outcome = await _outcome_of(answer, retries=True)
+    outcome = await _outcome_of(answer)
     assert (outcome.errors, outcome.failures) == (0, [])
     assert outcome.ran_out
     assert len(rejected) == 10
