@@ -16,8 +16,8 @@ COMPUTES := (exhaustive or (go and not kafka)) and not (spark or $(APART))
 OTHERS := not (kafka or chaos or spark or exhaustive or $(APART))
 CHECKED := $(OTHERS) and not (go or seconds)
 TWO := --numprocesses 2 --dist loadfile --no-loadscope-reorder
-# One of the two lanes has the tests in these folders.
-FAULT_FOLDERS := tests/chaos tests/deploy
+# One of the two lanes has these tests, each of which starts its own brokers.
+OWN_BROKERS := tests/deploy tests/deploy/% tests/chaos tests/chaos/% tests/kafka/test_failover.py tests/kafka/test_lost_tails.py
 
 # Compiled modules are kept: tests start hundreds of processes, and each would compile the packages again.
 export PYTHONDONTWRITEBYTECODE :=
@@ -29,7 +29,7 @@ marked = $(sort $(patsubst %/conftest.py,%,$(shell grep -rlE --include='*.py' 'm
 SHELL := /bin/bash
 timed = TIMEFORMAT='$(1): %0R s; CPU %0U + %0S s'; time { $(2); }
 
-.PHONY: help demo test test-setup test-lint test-others test-faults test-sites test-brokers test-computes check check-lint check-tests nightly test-properties test-wheel test-lowest test-latest coverage test-peers test-image test-spark lint kafka manifests manifests-live manifests-tools image image-tools simulate scopes mutants chaos hostile rehearse operations sites bench bench-spark bench-ready bench-plot load peers compare clean lock
+.PHONY: help demo test test-setup test-lint test-others test-faults test-brokers test-computes check check-lint check-tests nightly test-properties test-wheel test-lowest test-latest coverage test-peers test-image test-spark lint kafka manifests manifests-live manifests-tools image image-tools simulate scopes mutants chaos hostile rehearse operations sites bench bench-spark bench-ready bench-plot load peers compare clean lock
 
 help:  ## what can be made
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 12
@@ -48,17 +48,14 @@ test-lint: $(VENV)/.dev
 	@$(call timed,lint and types,nice -n 5 $(MAKE) --no-print-directory lint)
 
 test-brokers: test-setup
-	@$(call timed,brokers,$(PYTEST) $(filter-out $(FAULT_FOLDERS) $(FAULT_FOLDERS:=/%),$(call marked,kafka|chaos)) -q -m "$(ALONE)" --durations 10)
+	@$(call timed,brokers,$(PYTEST) $(filter-out $(OWN_BROKERS),$(call marked,kafka|chaos)) -q -m "$(ALONE)" --durations 10)
 
-test-sites: test-setup
-	@$(call timed,sites,$(PYTEST) $(filter tests/deploy/%,$(call marked,kafka|chaos)) -q -m "$(ALONE)" --durations 10)
-
-test-faults: test-sites
-	@$(call timed,faults,$(PYTEST) tests/chaos -q -m "$(ALONE)" --durations 10)
+test-faults: test-setup
+	@$(call timed,brokers of their own,$(PYTEST) $(filter $(OWN_BROKERS),$(call marked,kafka|chaos)) -q -m "$(ALONE)" --durations 10)
 
 # They wait half of the time too: for their processes, and for deadlines that pass.
 test-others: $(VENV)/.dev
-	@$(call timed,tests without brokers,nice -n 5 $(PYTEST) -q $(TWO) --numprocesses 3 -m "$(OTHERS) and not go" --durations 10)
+	@$(call timed,tests without brokers,nice -n 5 $(PYTEST) -q $(TWO) -m "$(OTHERS) and not go" --durations 10)
 
 test-computes: test-others test-setup
 	@$(call timed,what computes,nice -n 10 $(PYTEST) $(call marked,exhaustive|go) -q $(TWO) -m "$(COMPUTES)" --durations 10)

@@ -52,6 +52,10 @@ UNREAD_S_MAX: Final = 1.0
 """A body that waited in its connection for so long is refused: newer ones were read first, and it would be answered late."""
 BACKLOG_S: Final = 0.1
 """A lane whose oldest body has waited for so long is backlogged: a new body's wait is estimated by the bytes ahead of it."""
+SHORT_PART: Final = 1 / 4
+"""The part of `turn_s_max` while bodies come from addresses too: decisions need many turns, so they are short (docs/decisions/pieces.md)."""
+SHORT_FOR_S: Final = 0.1
+"""So long turns stay short after such a body."""
 HELD_S: Final = 0.05
 """While the worker is busy, the gate looks so often whether it has closed meanwhile."""
 HELD_S_MAX: Final = 5.0
@@ -178,6 +182,7 @@ class Gate:
         """The bytes decoded a second while bodies wait."""
         self._next: asyncio.Handle | None = None
         self._held = False
+        self._short_until_s = 0.0
         self._decoding: dict[bool, _Decoding] = {}
         """The body of a party that is decoded now, by True, and that of an address, by False. Others of parties wait for the end of the
         former alone, so they do not wait for a large body of a client that nobody knows."""
@@ -317,7 +322,10 @@ class Gate:
         if not self._asked and not self._decoding:
             self._next = asyncio.get_running_loop().call_soon(self._look)
             self._pace.begin(self._clock_s())
-        self._asked.add(body, self._clock_s())
+        now_s = self._clock_s()
+        self._asked.add(body, now_s)
+        if body.is_unproven:
+            self._short_until_s = now_s + SHORT_FOR_S
 
     def resume(self) -> None:
         """Decode again at once: a batch was taken from the queue, or answered."""
@@ -336,7 +344,8 @@ class Gate:
         """Look at what has come, a piece at a time. The log, and in an intake process the worker, have their turns in between."""
         self._held = False
         try:
-            self._look_until(self._clock_s() + self._turn_s_max)
+            now_s = self._clock_s()
+            self._look_until(now_s + self._turn_s_max * (SHORT_PART if now_s < self._short_until_s else 1))
         finally:  # a bug in the answer to one must not keep the others from being looked at
             if self._asked or self._decoding:
                 loop = asyncio.get_running_loop()

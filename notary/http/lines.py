@@ -14,10 +14,14 @@ from collections import OrderedDict, deque
 from collections.abc import Callable, Set
 from typing import Final, NamedTuple, TypeAlias
 
-READ_TURN_S = 0.002
+READ_TURN_S = 0.0003
 """The time in one turn of the loop for connections without an admitted submission, new ones too; a thousand may have bytes at once."""
 PROVEN_TURN_S = 0.006
 """The same for connections with one: their bytes are read at once as long as it lasts."""
+PROVEN_SHORT_S = 0.001
+"""The same while clients of the other kind wait too: a decision needs a dozen turns, so they are short then (docs/decisions/pieces.md)."""
+SHORT_FOR_S: Final = 0.1
+"""So long turns stay short after one of them has waited."""
 SLICE_S = 0.0005
 """The time after which another line has its turn."""
 BACKLOGGED_PART: Final = 0.05
@@ -71,7 +75,7 @@ class ClientLines:
         self.ends = False
         """True once the server stops: it reads all that has come, since it is about to close the connections."""
         self._until_s: float | None = None  # None: this turn of the loop has read nothing yet
-        self._slice_until_s = 0.0
+        self._slice_until_s = self._short_until_s = 0.0
         self._unproven: _Lines = OrderedDict()
         """In the order of their turns, as the next."""
         self._proven: _Lines = OrderedDict()
@@ -99,7 +103,7 @@ class ClientLines:
         if self._until_s is None:
             self._begin_turn(now_s)
         assert self._until_s is not None
-        if now_s > self._until_s + (PROVEN_TURN_S - READ_TURN_S if client.parties else 0):
+        if now_s > self._until_s + (self._proven_s(now_s) - READ_TURN_S if client.parties else 0):
             return False
         if (client.line, begun) in self._proven if client.parties else self._unproven:
             return False
@@ -122,9 +126,14 @@ class ClientLines:
         self._unread_bytes += size
         now_s = time.perf_counter()
         lines = self._proven if client.parties else self._unproven
+        if not client.parties:
+            self._short_until_s = now_s + SHORT_FOR_S
         lines.setdefault((client.line, begun), deque()).append(_Waiting(now_s, client, do, size))
         if self._until_s is None:
             self._begin_turn(now_s)
+
+    def _proven_s(self, now_s: float) -> float:
+        return PROVEN_SHORT_S if now_s < self._short_until_s else PROVEN_TURN_S
 
     def _begin_turn(self, now_s: float) -> None:
         self._until_s = now_s + READ_TURN_S
@@ -137,7 +146,7 @@ class ClientLines:
         self._counted_s = now_s
         held = 0
         try:
-            held += self._take_up(self._proven, PROVEN_TURN_S - READ_TURN_S)
+            held += self._take_up(self._proven, self._proven_s(now_s) - READ_TURN_S)
             held += self._take_up(self._unproven, READ_TURN_S)
         finally:  # a bug in one of them must not keep the others from their turns
             self._until_s = None

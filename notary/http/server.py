@@ -22,7 +22,8 @@ from ordering.errors import ConfigurationError, Overloaded
 
 logger = logging.getLogger("notary.http")
 
-ACCEPTED_AT_ONCE = 128
+ACCEPTED_AT_ONCE = 32
+"""The connections accepted or refused in one turn of the loop."""
 PAUSE_S = 0.5
 REFUSED_BYTES: Final = 64 << 10
 LOOKS: Final = 8

@@ -7,7 +7,7 @@ from typing import Final
 
 from ordering.pieces import Pieces
 
-TURN_US: Final = 1_500
+TURN_US: Final = 400
 """The work for answers in one turn of the loop, as estimated (`ordering.pieces.Pieces`). A turn may be longer by one piece."""
 SHARE_US: Final = 500
 """After so much of it another party or address has its turn."""

@@ -202,6 +202,7 @@ async def disagree(scene: Scene, former: int) -> bool:
     return reported[former] == former and len(others) == 1 and not others & {former, -1}
 
 
+@pytest.mark.nightly
 async def test_lines_fail_at_random(far: Scene, places: dict[int, BrokerNetwork], chaos: ChaosFlags) -> None:
     """Centres and single lines are cut (one or both ways), slowed or lossy while workers and brokers die: the notary goes on each time."""
     workers, brokers = tuple(far.workers), tuple(str(number) for number in places)

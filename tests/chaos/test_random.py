@@ -5,6 +5,8 @@ import random
 import signal
 from functools import partial
 
+import pytest
+
 from tests.asking.load import until
 from tests.chaos.faults import ALONE, ON_BROKERS, ON_WORKERS
 from tests.chaos.flags import ChaosFlags
@@ -15,6 +17,7 @@ WORKERS, BROKERS = ("a", "b", "c"), ("1", "2", "3")
 FROZEN_S, SILENT_S = 1.5, 0.5
 
 
+@pytest.mark.nightly
 async def test_faults_drawn_from_a_seed(scene: Scene, chaos: ChaosFlags) -> None:
     """Workers and brokers are killed, frozen, restarted and wiped, and leaders moved, several at a time, round after round."""
     await scene.start(*WORKERS)

@@ -20,7 +20,7 @@ import json
 import sys
 import tempfile
 from collections.abc import Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, redirect_stdout
 from pathlib import Path
 
 import msgspec
@@ -56,7 +56,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="hostile-")))
         kafka = stack.enter_context(Cluster.create(folder / "kafka", brokers=3)).bootstrap if chosen.kafka else ""
-        site = stack.enter_context(made(folder, kafka=kafka, tls=chosen.tls))
+        with redirect_stdout(sys.stderr):  # stdout is for the results
+            site = stack.enter_context(made(folder, kafka=kafka, tls=chosen.tls))
         seen = [_phase(site, of, chosen.rate, seconds, f"{at} of {len(phases)}") for at, (of, seconds) in enumerate(phases, 1)]
     if chosen.json:
         for each in seen:

@@ -43,7 +43,7 @@ class Taken:
 @pytest.fixture
 def taken(monkeypatch: pytest.MonkeyPatch) -> Taken:
     """There is time for all clients but those of backlogged lines, which have no part of it."""
-    for name in ("READ_TURN_S", "PROVEN_TURN_S", "LATE_S", "NEWEST_FIRST_S"):
+    for name in ("READ_TURN_S", "PROVEN_TURN_S", "PROVEN_SHORT_S", "LATE_S", "NEWEST_FIRST_S"):
         monkeypatch.setattr(lines_module, name, 60.0)
     monkeypatch.setattr(lines_module, "BACKLOGGED_PART", 0.0)
     return Taken()
