@@ -53,7 +53,7 @@ UNREAD_S_MAX: Final = 1.0
 BACKLOG_S: Final = 0.1
 """A lane whose oldest body has waited for so long is backlogged: a new body's wait is estimated by the bytes ahead of it."""
 SHORT_PART: Final = 1 / 4
-"""The part of `turn_s_max` while bodies come from addresses too: decisions need many turns, so they are short (docs/decisions/pieces.md)."""
+"""The part of `turn_s_max` while bodies come from addresses too: decisions need many turns: each is short (docs/decisions/pieces.md)."""
 SHORT_FOR_S: Final = 0.1
 """So long turns stay short after such a body."""
 HELD_S: Final = 0.05
