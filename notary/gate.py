@@ -55,7 +55,7 @@ BACKLOG_S: Final = 0.1
 SHORT_PART: Final = 1 / 4
 """The part of `turn_s_max` while bodies come from addresses too: decisions need many turns: each is short (docs/decisions/pieces.md)."""
 SHORT_FOR_S: Final = 0.1
-"""So long turns stay short after such a body."""
+"""So long turns stay short after such a body; those of connections too (`notary.http.lines`)."""
 HELD_S: Final = 0.05
 """While the worker is busy, the gate looks so often whether it has closed meanwhile."""
 HELD_S_MAX: Final = 5.0

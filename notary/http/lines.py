@@ -14,14 +14,14 @@ from collections import OrderedDict, deque
 from collections.abc import Callable, Set
 from typing import Final, NamedTuple, TypeAlias
 
+from notary.gate import SHORT_FOR_S
+
 READ_TURN_S = 0.0003
 """The time in one turn of the loop for connections without an admitted submission, new ones too; a thousand may have bytes at once."""
 PROVEN_TURN_S = 0.006
 """The same for connections with one: their bytes are read at once as long as it lasts."""
 PROVEN_SHORT_S = 0.001
-"""The same while clients of the other kind wait too: a decision needs a dozen turns, so they are short then (docs/decisions/pieces.md)."""
-SHORT_FOR_S: Final = 0.1
-"""So long turns stay short after one of them has waited."""
+"""The same while clients of the other kind wait too, and for `SHORT_FOR_S` after: decisions need many turns (docs/decisions/pieces.md)."""
 SLICE_S = 0.0005
 """The time after which another line has its turn."""
 BACKLOGGED_PART: Final = 0.05

@@ -374,6 +374,25 @@ async def test_bodies_wait_in_their_lanes_while_the_next_batch_is_full(shared: G
     assert isinstance(other.results[0], AdmittedSubmission)
 
 
+@pytest.mark.parametrize(("parties", "decoded"), [({KNOWN.name.encode()}, 3), (set(), 1)], ids=["known", "strangers"])
+async def test_turns_are_short_while_strangers_send_bodies(gate: Gate, clock: Clock, parties: set[bytes], decoded: int) -> None:
+    """A turn has 5 ms here, and a quarter of that while bodies come on connections without an admitted submission. Each takes 2 ms."""
+
+    class Slow(RecordingBody):
+        def admitted(self, submission: AdmittedSubmission) -> None:
+            super().admitted(submission)
+            clock.now_s += 0.002
+
+    bodies = [Slow(gate) for _ in range(5)]
+    for body in bodies:
+        body.network, body.parties = "192.0.2.1", parties
+        body.piece(KNOWN.body(spend()))
+        body.whole()
+    await asyncio.sleep(0)
+    assert len([body for body in bodies if body.results]) == decoded
+    await bodies[-1].done
+
+
 async def test_no_body_waits_for_ever_while_the_log_stalls(shared: Gate, queue: SubmissionQueue[None], clock: Clock) -> None:
     """The next batch is full and nothing takes it: what has waited for seconds is refused, surely not admitted, and its bytes are free."""
     queue.put(shared.admit(KNOWN.body(*(spend() for _ in range(50)))))

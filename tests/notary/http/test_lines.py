@@ -129,3 +129,21 @@ async def test_a_server_that_stops_reads_what_has_come(taken: Taken) -> None:
     assert taken.names == []
     taken.lines.ends = True
     await taken.until(1)
+
+
+async def test_turns_are_short_while_strangers_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A turn is long for clients with an admitted submission; while one without waits, and for a moment after, it is short."""
+    for name, seconds in (("READ_TURN_S", 0.0), ("PROVEN_TURN_S", 60.0), ("PROVEN_SHORT_S", 0.0), ("SHORT_FOR_S", 0.05)):
+        monkeypatch.setattr(lines_module, name, seconds)
+    lines = ClientLines()
+
+    def may_go() -> bool:
+        lines.may_go(B)  # begins the turn
+        time.sleep(0.001)
+        return lines.may_go(A)
+
+    assert may_go()
+    lines.wait(NOBODY, lambda waited_s: None)
+    assert not may_go()
+    await asyncio.sleep(0.1)
+    assert may_go()
