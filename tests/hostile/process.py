@@ -3,12 +3,13 @@ SIGTERM or the end of its standard input, and prints a `Tally` by kind.
 
     python -P -m tests.hostile.process '{"target": {...}, "kinds": ["trailers"]}'
 
-A connection that ends is made again at once. The process has a low priority (`Attack.nice`): hostile clients are on other machines, and
-here they may have only the time that the worker, the brokers and the load leave them.
+A connection that ends is made again at once. The process has the lowest priority (nice 19): hostile clients are on other machines, and here
+they may have only the time that the worker, the brokers and the load leave them.
 """
 
 import asyncio
 import contextlib
+import math
 import os
 import resource
 import signal
@@ -34,8 +35,8 @@ class Attack(msgspec.Struct, frozen=True):
     kinds: Sequence[str]
     ended_s_max: float = 0.0
     """After SIGTERM it goes on until the worker has ended a connection of each kind that it has to end, and so long at most."""
-    nice: int = 19
-    """Added to its nice value."""
+    part: float = 1.0
+    """The part of each kind's clients that it has."""
 
 
 async def client(kind: Kind, target: Target, tally: Tally, number: int) -> None:
@@ -64,7 +65,7 @@ async def attack(wanted: Attack) -> dict[str, Tally]:
         clients = [
             tasks.create_task(client(KINDS[name], wanted.target, tally, number))
             for name, tally in tallies.items()
-            for number in range(KINDS[name].clients)
+            for number in range(math.ceil(KINDS[name].clients * wanted.part))
         ]
         sys.stdout.buffer.write(b"\n")  # they are on their way
         sys.stdout.buffer.flush()
@@ -79,7 +80,7 @@ async def attack(wanted: Attack) -> dict[str, Tally]:
 
 if __name__ == "__main__":
     wanted = msgspec.json.decode(sys.argv[1], type=Attack)
-    os.nice(wanted.nice)
+    os.nice(19)
     with contextlib.suppress(ValueError):  # as many connections as the system allows
         resource.setrlimit(resource.RLIMIT_NOFILE, (resource.getrlimit(resource.RLIMIT_NOFILE)[1],) * 2)
     outcome = uvloop.run(attack(wanted))

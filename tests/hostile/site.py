@@ -70,8 +70,8 @@ class Site:
         self.target = target
         self._seeds = iter(range(1, 1 << 30))
 
-    def phase(self, kinds: Sequence[str], rate: float, seconds: float, *, ended_s_max: float = 0.0, nice: int = 19) -> Seen:
-        """Run the well-behaved load for so many seconds while clients of these kinds attack; they go on as `Attack` describes."""
+    def phase(self, kinds: Sequence[str], rate: float, seconds: float, *, ended_s_max: float = 0.0, part: float = 1.0) -> Seen:
+        """Run the well-behaved load for so many seconds while `part` of the clients of these kinds attack (`Attack`)."""
         pid = self.process.process.pid
         offer = Offer(
             urls=[self.target.url],
@@ -84,7 +84,7 @@ class Site:
             connections_max=CONNECTIONS,
             pids={"worker": [pid]},
         )
-        with Attackers(Attack(self.target, kinds, ended_s_max, nice)) as attackers, Watch(pid) as watch:
+        with Attackers(Attack(self.target, kinds, ended_s_max, part)) as attackers, Watch(pid) as watch:
             load = run_module("loadtest.rig.open_loop", offer, Offered, seconds * 10 + 180)
         return Seen(
             kinds=list(kinds),
