@@ -56,6 +56,10 @@ class ClientConnection(asyncio.Protocol):
         self.waiting = True
         self._transport.write(data)
 
+    def is_closing(self) -> bool:
+        """Returns whether either side has closed the connection."""
+        return self._transport.is_closing()
+
     def close(self) -> None:
         """Close the connection."""
         self._transport.close()

@@ -43,6 +43,8 @@ WARM_UP_SHARE = 0.3
 TICK_S = 0.001
 LOOK_S = 0.5
 CONNECTING_MAX = 64
+OPENINGS_MAX = 5
+"""The attempts to open each connection before the start."""
 
 
 class Offer(msgspec.Struct, frozen=True):
@@ -138,7 +140,7 @@ class OpenLoop:
         self.failures = Failures()
         self._free: deque[ClientConnection] = deque()
         self._asked: dict[ClientConnection, SentSubmission] = {}
-        self._greeted: dict[ClientConnection, asyncio.Future[None]] = {}
+        self._greeted: dict[ClientConnection, asyncio.Future[bool]] = {}
         self._waiting: deque[float] = deque()  # the intended starts of submissions without a connection
         self._open = self._opening = 0
         self._openings: set[asyncio.Task[None]] = set()
@@ -211,15 +213,23 @@ class OpenLoop:
     async def _open_all(self) -> None:
         """Open all connections. An answer on each shows that the service has accepted it."""
         for at in range(0, self.offer.connections_max, CONNECTING_MAX):
-            urls = [self._url(number) for number in range(at, min(at + CONNECTING_MAX, self.offer.connections_max))]
-            made = await asyncio.gather(*[connect(url, lambda: ClientConnection(self)) for url in urls])
-            self._greeted = {connection: asyncio.get_running_loop().create_future() for connection in made}
-            for connection in made:
-                connection.call(self._greeting)
-            await asyncio.gather(*self._greeted.values())
-            self._open += len(made)
-            self._free += made
-        self._greeted = {}
+            numbers = range(at, min(at + CONNECTING_MAX, self.offer.connections_max))
+            await asyncio.gather(*[self._open_one(self._url(number)) for number in numbers])
+
+    async def _open_one(self, url: str) -> None:
+        """Open a connection and wait for an answer on it.
+
+        A service with short deadlines closes what a busy machine leaves silent; then another is opened, up to `OPENINGS_MAX` in all.
+        """
+        for _ in range(OPENINGS_MAX):
+            connection = await connect(url, lambda: ClientConnection(self))
+            if connection.is_closing():
+                continue
+            greeted = self._greeted[connection] = asyncio.get_running_loop().create_future()
+            connection.call(self._greeting)
+            if await greeted:
+                return
+        raise OSError(f"the service at {url} closed {OPENINGS_MAX} connections before the start")
 
     def _url(self, number: int) -> str:
         return self.offer.urls[number % len(self.offer.urls)]
@@ -253,8 +263,10 @@ class OpenLoop:
     def answered(self, connection: ClientConnection, answer: bytes) -> None:
         """Read the clock, then handle the answer."""
         now_s = time.perf_counter()
-        if (greeted := self._greeted.get(connection)) is not None:
-            greeted.set_result(None)
+        if (greeted := self._greeted.pop(connection, None)) is not None:
+            self._open += 1
+            self._free.append(connection)
+            greeted.set_result(True)
             return
         asked = self._asked.pop(connection, None)
         if asked is None:
@@ -291,8 +303,8 @@ class OpenLoop:
 
     def lost(self, connection: ClientConnection, why: str) -> None:
         """Note a closed connection; another one may be opened instead."""
-        if (greeted := self._greeted.get(connection)) is not None:
-            greeted.set_exception(OSError("the service closed a connection before the start"))
+        if (greeted := self._greeted.pop(connection, None)) is not None:
+            greeted.set_result(False)
             return
         self._open -= 1
         if connection in self._free:

@@ -29,11 +29,15 @@ async def _offered(
     *,
     connections_open: bool = True,
     seconds: float = 1.0,
+    closed_at_once: int = 0,
 ) -> Offered:
-    """Offer thirty submissions of two requests a second; an answer of None closes the connection."""
+    """Offer thirty submissions of two requests a second; an answer of None closes the connection, as the first ones are."""
+    accepted = iter(range(10_000))
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
+            if next(accepted) < closed_at_once:
+                return
             while head := await reader.readuntil(b"\r\n\r\n"):
                 if head.startswith(b"GET"):
                     writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}")
@@ -62,6 +66,19 @@ async def test_all_that_is_due_is_sent_and_decided(connections_open: bool) -> No
     # The measured period starts and ends between a submission and its answer.
     assert abs(result.decided - result.sent) <= CONNECTIONS
     assert (result.refused, result.dropped, result.unsent, result.errors) == (0, 0, 0, 0)
+
+
+async def test_connections_that_are_closed_before_the_start_are_replaced() -> None:
+    """A service may close a silent connection while others are still being opened; the load starts with all of them."""
+    result = await _offered(_committed, closed_at_once=2 * CONNECTIONS)
+    assert result.decided > 0
+    assert (result.dropped, result.unsent, result.errors) == (0, 0, 0)
+
+
+async def test_a_service_that_closes_all_connections_fails_the_load() -> None:
+    """The load ends with the address that was tried; it does not wait for ever."""
+    with pytest.raises(OSError, match=r"the service at http://127\.0\.0\.1:\d+ closed 5 connections before the start"):
+        await _offered(_committed, closed_at_once=10_000)
 
 
 async def test_refusals_are_counted_and_are_no_errors() -> None:
