@@ -1,28 +1,28 @@
 """http: the service (docs/http.md).
 
-No framework and no task stands between a body and its decision: the parser's events drive `connection`, which calls `app`, which calls
-the gate (`notary.gate`) and the joiner's sender; answers come back by call-backs. Read these four from top to bottom. Every answer that is
-not a result is a problem (RFC 9457) with one of the names in `problems`; nothing that a client sends makes a 5xx other than `overloaded`
-and `not-ready`.
+No framework and no task stands between a body and its decision. The parser's events drive `connection`, which calls `app`. `app` calls the
+gate (`notary.gate`), then the joiner's sender. Answers return by call-backs. Read these four modules in this order. Every answer that is
+not a result is a problem document (RFC 9457) with a name from `problems`. No input of a client causes a 5xx other than `overloaded` and
+`not-ready`.
 
 | file | subject |
 |---|---|
-| `server` | one port: taking connections in, their number and deadlines, the graceful end |
+| `server` | one port: accepts connections, limits their number and time, stops gracefully |
 | `connection` | one connection: what each event does |
 | `machine` | its states, events, transitions and times |
 | `settings` | addresses, limits and times (`[http]`) |
-| `parsing` | bytes -> calls, and the limits of what is no body |
+| `parsing` | bytes -> calls, and the limits of all bytes outside bodies |
 | `writing` | answers -> bytes, and clients that do not read them |
 | `call` | a call and its answer, as connections, applications and intake processes see them |
 | `app` | routes: where each call goes |
-| `submission` | the calls that hand in a submission, to a worker and to its intake processes alike |
+| `submission` | calls that send a submission, to a worker or to one of its intake processes |
 | `in_flight` | a submission from the gate to its answer |
 | `awaited` | the transactions whose decision a long poll waits for |
-| `reads` | a call that only reads: at once, in pieces, or as a long poll |
-| `readers` | who may read, where reads are kept for parties |
-| `lookups`, `query`, `health` | what such calls return |
+| `reads` | a call that only reads: answered at once, in pieces, or as a long poll |
+| `readers` | the access check, where only parties may read |
+| `lookups`, `query`, `health` | the answers to calls that only read |
 | `turns` | work in pieces, in turns of the event loop |
-| `lifecycle` | the worker that an application serves, the calls under way, and the way of every answer |
+| `lifecycle` | the worker that an application serves, the calls under way, and the path of every answer |
 | `problems` | errors -> problem documents |
 | `openapi` | the OpenAPI 3.1 document |
 """

@@ -1,7 +1,7 @@
 """Routes: where each call goes (docs/http.md).
 
-A submission's way: `App.take` -> `submission.Handed` -> `notary.gate` -> `App.admitted` -> `in_flight.InFlight` -> `joiner.Sender` -> its
-answer -> the connection. Nothing in it is a task: each step calls the next one. Long work is done in pieces (`turns`).
+A submission's path: `App.take` -> `submission.Handed` -> `notary.gate` -> `App.admitted` -> `in_flight.InFlight` -> `joiner.Sender` -> its
+answer -> the connection. No step is an asyncio task: each calls the next one. Long work is done in pieces (`turns`).
 """
 
 import time
@@ -30,7 +30,7 @@ class App(Lifecycle):
         self._health = health
 
     def take(self, call: Call) -> None:
-        """The head of a call has come."""
+        """Route a call whose head has arrived."""
         self.began()
         route = self._route(call.path)
         try:
@@ -42,7 +42,7 @@ class App(Lifecycle):
             self.refuse(call, route, problem)
 
     def _route(self, path: str) -> str:
-        """Returns the route that a path belongs to, empty for none on this port."""
+        """Returns the route of a path; empty if this port has none for it."""
         if self._service:
             if path in (SUBMISSIONS, OPENAPI):
                 return path
@@ -54,7 +54,7 @@ class App(Lifecycle):
     # ---- submissions ----
 
     def _read_submission(self, call: Call) -> None:
-        """Have the gate read a submission, or refuse it without: an overloaded worker must spend its time on what it has admitted."""
+        """Have the gate read a submission; refuse it unread under overload, so that the worker's time is left for admitted ones."""
         since_s = time.perf_counter()
         worker = self.worker
         if worker is None or self.ends:
@@ -72,17 +72,17 @@ class App(Lifecycle):
             self.refused(call, problem, since_s)
 
     def admitted(self, handed: Handed, submission: AdmittedSubmission) -> None:
-        """The gate has admitted it."""
+        """Queue a submission that the gate has admitted."""
         InFlight(self, handed.call, submission, handed.asked, handed.since_s).start()
 
     def refused(self, call: Call, problem: Exception, since_s: float) -> None:
-        """It is refused: after its head, while its body came, or after that."""
+        """Answer a refused submission: it was refused at its head, during its body, or later."""
         self.refuse(call, SUBMISSIONS, problem, since_s)
 
-    # ---- what comes from acceptor processes ----
+    # ---- calls of intake processes ----
 
     def take_verified(self, call: Call, submission: Submission, asked: Asked, since_s: float) -> None:
-        """A submission that an intake process has read and verified; its head came at `since_s` of `time.perf_counter`."""
+        """Queue a submission that an intake process has read and verified. `since_s`: when its head came, by `time.perf_counter`."""
         self.began()
         try:
             if (problem := self.closed(asked.ticket)) is not None:
@@ -94,7 +94,7 @@ class App(Lifecycle):
             self.taking_changed()
 
     def answered_before(self, call: str, status: int, count: int, seconds: Sequence[float]) -> None:
-        """Count what an intake process answered by itself; `seconds` are the durations of those that were read."""
+        """Count calls that an intake process answered by itself; `seconds`: the durations of calls whose body was read."""
         if self.metrics is not None:
             self.metrics.answered(call, status, count=count - len(seconds))
             for each in seconds:

@@ -13,11 +13,11 @@ class AwaitedDecisions:
         self._waiting: dict[TransactionId, list[Callable[[], None]]] = {}
 
     def when_decided(self, transaction_id: TransactionId, call_back: Callable[[], None]) -> None:
-        """Call it, once, in the step in which the transaction is decided here."""
+        """Call `call_back`, once, in the step in which the transaction is decided here."""
         self._waiting.setdefault(transaction_id, []).append(call_back)
 
     def forget(self, transaction_id: TransactionId, call_back: Callable[[], None]) -> None:
-        """Do not call it any more."""
+        """Do not call `call_back` any more."""
         waiting = self._waiting.get(transaction_id, [])
         if call_back in waiting:
             waiting.remove(call_back)
@@ -25,7 +25,7 @@ class AwaitedDecisions:
             self._waiting.pop(transaction_id, None)
 
     def applied(self, ready: Ready) -> None:
-        """Call back for the transactions of this step."""
+        """Call the call-backs of the transactions of this step."""
         if self._waiting:
             for batch in ready.batches:
                 for request in batch.requests:

@@ -1,4 +1,4 @@
-"""A call and its answer, as connections, applications and acceptor processes see them."""
+"""A call and its answer, as connections, applications and intake processes see them."""
 
 from collections.abc import Callable, Iterable
 from typing import Final, Protocol, TypeAlias
@@ -13,10 +13,10 @@ METRICS: Final[Headers] = [(b"content-type", b"text/plain; version=0.0.4; charse
 
 
 class BodyReader(Protocol):
-    """Takes the body of one call. After `late` or `left`, and once the call is answered, nothing of it is called any more."""
+    """Takes the body of one call. No method is called after `late` or `left`, or after the call is answered."""
 
     def piece(self, data: bytes) -> None:
-        """Some bytes of the body."""
+        """Some bytes of the body have come."""
         ...
 
     def whole(self) -> None:
@@ -24,7 +24,7 @@ class BodyReader(Protocol):
         ...
 
     def late(self) -> None:
-        """The body was not complete in time: the call is to be answered now."""
+        """The body was not complete in time: answer the call now."""
         ...
 
     def left(self) -> None:
@@ -33,7 +33,7 @@ class BodyReader(Protocol):
 
 
 class Call:
-    """One call: what its head says, and the way of its answer."""
+    """One call: the fields of its head, and the call-back for its answer."""
 
     __slots__ = (
         "gone",
@@ -70,9 +70,9 @@ class Call:
         self.reader: BodyReader | None = None
         """Set by the application that wants the body."""
         self.may_read = False
-        """True if the call is known to be a party's: an intake process has checked it."""
+        """True if an intake process has checked that a party makes this call."""
         self.gone = False
-        """Whether its client has left: an answer is not worth making any more."""
+        """True once its client has left: an answer would reach nobody."""
         self.left: Callable[[], None] | None = None
         """Called when the client leaves, or closes its half of the connection, before the answer."""
 
@@ -81,12 +81,12 @@ class Call:
         return None
 
     def answer(self, answer: Answer, *, after_body: bool = False) -> None:
-        """Answer it, once; with `after_body` when its body has come, of which nothing is looked at."""
+        """Answer it, once. With `after_body` the answer leaves when the body has come, which is not read."""
         self.respond(self, answer, after_body)
 
 
 class Application(Protocol):
-    """Answers calls: at once, or later from wherever the answer comes to be."""
+    """Answers calls: at once, or later from any call-back."""
 
     def take(self, call: Call) -> None:
         """The head of a call has come. Answer it, or set its `reader`, or both later."""

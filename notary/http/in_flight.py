@@ -1,4 +1,4 @@
-"""A submission in flight: admitted by the gate, queued for the log or found decided already, until it is answered."""
+"""A submission in flight: from its admission by the gate to its answer. It is queued for the log unless it is decided already."""
 
 import asyncio
 import logging
@@ -44,9 +44,10 @@ class InFlight:
         self._tracing: AbstractContextManager[None] | None = None
 
     def start(self) -> None:
-        """Queue it; or, if it may be a retry, look first whether all of it is decided."""
+        """Queue it. If it may be a retry, check first whether all its requests are decided."""
         worker, submission = self._worker, self._submission
-        # A decided request stays decided (R7): its retry needs neither the log nor a wait. Looking up the first request rules out most.
+        # A decided request stays decided (R7): its retry needs neither the log nor a wait. One look-up, of the first request, excludes
+        # most submissions.
         may_be_retried = worker.index.has_decided([submission.requests[0].transaction_id])
         if worker.tracing is not None:
             self._tracing = worker.tracing.submission(submission.encoded, len(submission.requests), self._asked.traceparent, self._since_s)
@@ -58,7 +59,7 @@ class InFlight:
             self._queue()
 
     def _look_whether_retried(self) -> Pieces[None]:
-        """Answer a submission of which all is decided; queue any other, if there still is room."""
+        """Answer the submission if all its requests are decided; else queue it, if there still is room."""
         app, requests = self._app, self._submission.requests
         try:
             for at in range(0, len(requests), IDS_A_PIECE):
@@ -82,7 +83,7 @@ class InFlight:
             self.end()
 
     def _queue(self) -> None:
-        """Queue it for the log, and wait for its decisions as long as it is asked."""
+        """Queue it for the log, and wait for its decisions as long as the client asked."""
         pending = self._worker.sender.submit(self._submission)
         settings, asked_s = self._worker.config.http, self._asked.wait_s
         wait_s = min(settings.wait_s_default if asked_s is None else asked_s, settings.wait_s_max)
@@ -94,13 +95,13 @@ class InFlight:
         self._timer = asyncio.get_running_loop().call_later(wait_s, self.end)
 
     def _decided(self, decisions: Sequence[Decision] | None) -> None:
-        """The log has decided it; None when the worker has given up."""
+        """End the wait with the decisions of the log; None when the worker has given up."""
         self._decisions = decisions
         self._pending = None
         self.end()
 
     def end(self) -> None:
-        """Wait no longer. It is answered in a turn of the loop for this and others."""
+        """Wait no longer. The answer is made in a later turn of the loop (`Turns`)."""
         if self._timer is not None:
             self._timer.cancel()
         if self._pending is not None:
@@ -110,12 +111,12 @@ class InFlight:
         self._app.turns.do(self._answer(), party=self._submission.party)
 
     def _answer(self) -> Pieces[None]:
-        """Answer what was admitted: 200 when all is decided, else 202. Never a 503, which would say that nothing was admitted."""
+        """Answer with 200 when all requests are decided, else with 202: a 503 would say that none was admitted."""
         worker, requests, receipts = self._worker, self._submission.requests, self._asked.receipts
         decisions: list[bytes | None] = []
         try:
             for at, request in enumerate(requests):
-                # A worker that has ended says nothing any more, least of all when it ended because its index is wrong.
+                # A worker that has ended answers nothing from its index, which may be wrong: that may be why it ended.
                 if self._may_not_read():
                     break
                 decision: Decision | None

@@ -1,4 +1,4 @@
-"""An application from its start to its end: the worker that it serves, the calls under way, and the way of every answer."""
+"""An application from its start to its end: the worker that it serves, the calls under way, and the path of every answer."""
 
 import asyncio
 import logging
@@ -30,7 +30,7 @@ class Waiting(Protocol):
 
 
 class Lifecycle:
-    """One worker's, from `attach` to `detach`."""
+    """The lifecycle of one application. It serves a worker from `attach` to `detach`."""
 
     def __init__(self) -> None:
         self.worker: Worker | None = None
@@ -46,7 +46,7 @@ class Lifecycle:
         self.long_polls = 0  # of those that wait
         self.turns = Turns(lambda: self.worker is not None and self.worker.serving_suspended() is None)
         self.taking_changed: Callable[[], None] = lambda: None
-        """Called when submissions are admitted no more, or again: `closed` says which."""
+        """Called when admission of submissions stops or resumes; `closed` returns which."""
         self._under_way = 0
         self._idle = asyncio.Event()
         self._idle.set()
@@ -63,14 +63,14 @@ class Lifecycle:
         self.no_worker = why
 
     def stopping(self) -> None:
-        """From now on admit no submission: those admitted are answered still, incomplete bodies are not waited for."""
+        """Admit no submission from now on. Admitted ones are still answered; incomplete bodies are refused."""
         self.ends = True
         if self.worker is not None:
             self.worker.gate.stop()
         self.taking_changed()
 
     def detach(self, why: str = SHUTTING_DOWN) -> None:
-        """The worker ends: from now on nothing is read from it, and calls that wait are answered that the outcome is unknown."""
+        """The worker ends. Nothing is read from it from now on; waiting calls are answered without a decision."""
         worker, self.worker = self.worker, None
         self.ends = True
         self.no_worker = why
@@ -87,7 +87,7 @@ class Lifecycle:
         return NotReady(SHUTTING_DOWN) if self.ends else self.worker.gate.closed(ticket)
 
     def peek(self) -> NotaryError | None:
-        """Returns what `closed` returns, where nobody is refused by it (`Gate.peek`)."""
+        """Returns what `closed` returns, without counting a refusal (`Gate.peek`)."""
         if self.worker is None or self.ends:
             return self.closed()
         return self.worker.gate.peek()
@@ -99,12 +99,12 @@ class Lifecycle:
     # ---- calls ----
 
     def began(self) -> None:
-        """Count a call that is under way from now on."""
+        """Count a call as under way."""
         self._under_way += 1
         self._idle.clear()
 
     def left(self) -> None:
-        """A call is under way no more: it is answered, or its client has left."""
+        """Count a call as under way no more: it is answered, or its client has left."""
         self._under_way -= 1
         if not self._under_way:
             self._idle.set()
@@ -118,7 +118,7 @@ class Lifecycle:
         self.left()
 
     def refuse(self, call: Call, route: str, problem: Exception, since_s: float | None = None) -> None:
-        """Answer a call with its problem; one that is no `NotaryError` is a bug."""
+        """Answer a call with its problem. An exception that is no `NotaryError` is a bug: 500."""
         if isinstance(problem, Fatal):
             self.give_up(problem)
             problem = NotReady(self.no_worker)
@@ -129,7 +129,7 @@ class Lifecycle:
             self.answer(call, route, BUG, since_s)
 
     def give_up(self, problem: Fatal) -> None:
-        """The index lost something: from now on nothing is answered from it, and the worker stops."""
+        """The index has lost data: answer nothing from it any more, and stop the worker."""
         worker = self.worker
         self.detach()
         if worker is not None:

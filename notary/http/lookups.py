@@ -1,8 +1,8 @@
-"""Look-ups at a worker: decisions, states, receipts, and its tree as a public log (docs/http.md). Nothing here waits or writes;
-what may be long is done in pieces.
+"""Look-ups at a worker: decisions, states, receipts, and its tree as a public log (docs/http.md). Nothing here waits or writes.
+Look-ups that may take long are done in pieces.
 
-The tree is served as C2SP tlog-tiles asks, so that any monitor or witness can mirror and check it. A tile of a given width never changes,
-partial ones included, so caches may keep it; only the checkpoint is asked for again.
+The tree is served as C2SP tlog-tiles requires, so that any monitor or witness can mirror and check it. A tile of a given width never
+changes, not even a partial one, so caches may keep it. Only the checkpoint changes.
 """
 
 from collections.abc import Callable
@@ -33,11 +33,11 @@ IMMUTABLE: Final[Headers] = [(b"content-type", b"application/octet-stream"), (b"
 CHANGES: Final[Headers] = [*TEXT, (b"cache-control", b"no-cache")]
 
 RECEIPT_US: Final = 5
-"""The making of a receipt from tiles that are in memory."""
+"""The time to make a receipt from tiles that are in memory."""
 
 
 def asked_transaction(rest: str) -> bytes:
-    """The transaction id of what follows `/v1/transactions/`; `Malformed` when it is none."""
+    """Returns the transaction id in `rest`, which follows `/v1/transactions/`. Raises `Malformed` if it is none."""
     return parse_hash(rest.removesuffix(RECEIPT), "transaction id")
 
 
@@ -60,7 +60,7 @@ def _decision(worker: Worker, transaction_id: TransactionId) -> Pieces[Answer]:
 
 
 def rendered(worker: Worker, decision: Decision, *, receipts: bool) -> Pieces[bytes]:
-    """Returns a decision as it is answered, with its receipt if wanted."""
+    """Returns the JSON of a decision, with its receipt if wanted."""
     receipt = b""
     if receipts:
         tiles_read = worker.index.tree.tiles_read
@@ -91,7 +91,7 @@ def _tile(worker: Worker, rest: str) -> Answer | Pieces[Answer]:
 
 
 def _entries(worker: Worker, path: TilePath) -> Pieces[Answer]:
-    """The leaves themselves, each after its length in two bytes."""
+    """Answers with the leaves, each after its length in two bytes."""
     leaves = yield from worker.index.leaves_in_pieces(path.index * TILE_WIDTH, path.width)
     return 200, IMMUTABLE, b"".join([len(leaf).to_bytes(2, "big") + leaf for leaf in leaves])
 
@@ -132,9 +132,9 @@ LOOK_UPS: Final[dict[str, LookUp]] = {
     "/checkpoint": _checkpoint,
     "/tile/": _tile,
 }
-"""By path; one that ends in a slash takes what follows it."""
+"""The look-up of each path. It gets the rest of the path where its key ends in a slash."""
 
 
 def shows_decisions(path: str) -> bool:
-    """Returns True if `[http] reads` may keep this path for the parties: its answer holds more than hashes."""
+    """Returns True if `[http] reads` may restrict this path to parties: its answer holds more than hashes."""
     return path.startswith((TRANSACTIONS, STATES, ENTRIES))

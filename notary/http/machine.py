@@ -52,7 +52,7 @@ class Event(IntEnum):
     LATE = 5
     """The state's deadline has passed."""
     BREAK = 6
-    """The bytes are not HTTP/1.1, or too many."""
+    """The bytes are not HTTP/1.1, or exceed a limit."""
     EOF = 7
     """The client sends no more."""
     STOP = 8
@@ -68,7 +68,7 @@ _STAYS: Final = {_E.BYTES, _E.ANSWER, _E.REFUSE, _E.END, _E.BREAK, _E.EOF, _E.ST
 TRANSITIONS: Final[dict[ConnectionState, dict[Event, ConnectionState]]] = {
     _S.IDLE: {_E.BYTES: _S.HEAD, _E.CALL: _S.BODY} | _ENDS,
     _S.HEAD: {_E.BYTES: _S.HEAD, _E.CALL: _S.BODY} | _ENDS,
-    # The application answers a call whose body is late. A call that the server has begun to read when it stops is answered.
+    # The application answers a call whose body is late. A server that stops still answers the call that it is reading.
     _S.BODY: {_E.ANSWER: _S.ANSWERED, _E.REFUSE: _S.REFUSED, _E.END: _S.DECIDING} | _ENDS | {_E.LATE: _S.BODY, _E.STOP: _S.BODY},
     _S.REFUSED: {_E.END: _S.IDLE} | _ENDS,
     _S.ANSWERED: {_E.END: _S.IDLE} | _ENDS,

@@ -1,4 +1,4 @@
-"""The OpenAPI 3.1 document of the service. Its schemas are those of the structs that are encoded and decoded, with their limits."""
+"""The OpenAPI 3.1 document of the service. Its schemas come from the structs that the service encodes and decodes, limits included."""
 
 from functools import lru_cache
 from typing import Any, Final
@@ -22,7 +22,7 @@ _STRUCTS: Final = (
 
 
 def _schemas() -> dict[str, Any]:
-    """Returns the schemas of the structs, by name, in the form that generators of clients read."""
+    """Returns the schemas of the structs, by name, in a form that client generators understand."""
     _, components = msgspec.json.schema_components(_STRUCTS, ref_template="#/components/schemas/{name}")
     schemas: dict[str, Any] = {}
     for struct in _STRUCTS:
@@ -48,13 +48,13 @@ def _without_json(text: str) -> str:
 
 
 def _take_null_away(schema: dict[str, Any]) -> None:
-    """Change the schema of a member that is left out and never null."""
+    """Remove null from the schema of a member: it may be absent, but is never null."""
     (given,) = [each for each in schema.pop("anyOf") if each != {"type": "null"}]
     schema |= given
 
 
 def _mended(schema: Any) -> Any:
-    """Returns a schema of msgspec without what generators of clients misread.
+    """Returns a schema of msgspec without the forms that client generators misread.
 
     They take an integer without a format for 32 bits, an enumeration without a type for any value, and a default for a required member.
     """
@@ -80,7 +80,7 @@ def _mended(schema: Any) -> Any:
 def _name_enumeration(schemas: dict[str, Any], name: str, owner: str, member: str) -> None:
     """Move the values of a member into a schema of their own.
 
-    For such a schema generators make a type, and openapi-generator's Java accepts null in its place.
+    Client generators make a type of such a schema, and openapi-generator's Java accepts null in its place.
     """
     members = schemas[owner]["properties"]
     if "anyOf" in members[member]:
@@ -122,7 +122,7 @@ _DEFAULT = {"default": _problem("any other refusal, such as a method that this a
 def _get(
     operation: str, summary: str, answers: dict[str, Any], parameters: list[dict[str, Any]] | None = None, *, kept: bool = False
 ) -> dict[str, Any]:
-    """`kept`: the operator may keep it for parties."""
+    """`kept`: the operator may restrict this call to parties."""
     about: dict[str, Any] = {"operationId": operation, "summary": summary, "responses": answers | _DEFAULT, "parameters": parameters or []}
     return {"get": about | ({"security": _SECURITY} if kept else {})}
 
@@ -263,5 +263,5 @@ _DOCUMENT: dict[str, Any] = {
 
 @lru_cache(maxsize=1)
 def document() -> bytes:
-    """The document as JSON."""
+    """Returns the document as JSON."""
     return msgspec.json.encode(_DOCUMENT)

@@ -15,7 +15,7 @@ from ordering.errors import Malformed, NotaryError
 
 HEAD_BYTES_MAX: Final = 32 << 10
 HEADERS_MAX: Final = 128
-"""The headers of a call, and of its trailers: each costs a call of Python, and the shortest has 4 bytes."""
+"""The limit for the headers of a call, and for its trailers: each costs a call of Python, and the shortest has 4 bytes."""
 
 
 class Head(Call):
@@ -82,7 +82,7 @@ class Parser:
         self.in_head = False
         """True while the latest bytes are a part of a head."""
         self.body_left = 0
-        """The bytes that are still to come of a body whose head declares its length: no call can begin in them."""
+        """The missing bytes of a body whose head declares its length. No call can begin in them."""
         self._url = b""
         self._headers: Headers = []
         self._arriving: Head | None = None  # the call whose body is being parsed
@@ -94,8 +94,8 @@ class Parser:
     def feed(self, data: bytes | memoryview) -> None:
         """Parse `data`. Raises `Malformed`, after which nothing may be fed.
 
-        Java's client offers HTTP/2 with the first call of each connection. HTTP allows to ignore the offer, but httptools takes all bytes
-        behind such a head, the body too, for the other protocol. So a new parser gets the same head again without the offer.
+        Java's client offers HTTP/2 with the first call of each connection. HTTP allows a server to ignore the offer. But httptools takes
+        all bytes behind such a head, even the body, for the other protocol. So a new parser gets the head again, without the offer.
         """
         self._moved = False
         rest = data
@@ -166,7 +166,7 @@ class Parser:
             self._receiver.piece(self._arriving, data)
 
     def on_message_complete(self) -> None:
-        """The next bytes belong to another call."""
+        """A call is complete: the next bytes belong to another one."""
         if self._offered:
             return
         self._moved = True

@@ -14,7 +14,7 @@ CONTENT_TYPE: Final = b"application/problem+json"
 
 
 class NotFound(NotaryError):
-    """No such thing, or not yet: `applied` says how many decisions this worker has."""
+    """The resource does not exist, or not yet. `applied`: the number of decisions that this worker has."""
 
     def __init__(self, what: str, applied: int | None = None) -> None:
         self.applied = applied
@@ -22,7 +22,7 @@ class NotFound(NotaryError):
 
 
 class NotAParty(NotaryError):
-    """Nothing shows that a call is a registered party's, and only those may read what it asks for."""
+    """Only registered parties may make this call, and nothing shows that one did."""
 
     def __init__(self, why: str, notary_name: str) -> None:
         self.notary = quote(notary_name, safe="")
@@ -33,7 +33,7 @@ class NotAParty(NotaryError):
 
 
 class MethodNotAllowed(NotaryError):
-    """The path is there, for other methods."""
+    """The path exists, but not for this method."""
 
     def __init__(self, what: str, allow: str) -> None:
         self.allow = allow
@@ -70,7 +70,7 @@ class Problem(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 def problem_of(error: NotaryError) -> tuple[int, list[tuple[bytes, bytes]], bytes]:
-    """(status, headers, body) for an error; one that is not in the table is a programming error and raises `KeyError`."""
+    """Returns (status, headers, body) for an error. Raises `KeyError` for one that is not in the table, which is a bug."""
     status, name, title = _TABLE[type(error)]
     headers = [(b"content-type", CONTENT_TYPE)]
     where = error.where if isinstance(error, Malformed) else ""
@@ -80,7 +80,7 @@ def problem_of(error: NotaryError) -> tuple[int, list[tuple[bytes, bytes]], byte
     if isinstance(error, QuotaExceeded | Overloaded) and error.ticket:
         headers.append((b"ticket", error.ticket))
     if isinstance(error, NotFound):
-        headers.append((b"cache-control", b"no-store"))  # most of what is not there will be: a tile, a decision
+        headers.append((b"cache-control", b"no-store"))  # most tiles and decisions that are missing now will exist later
     if isinstance(error, NotAParty):
         headers += [
             (b"www-authenticate", b'Signature realm="%b"' % error.notary.encode()),

@@ -7,12 +7,12 @@ from ordering.ids import excerpt
 
 FIELDS_MAX = 100
 WAIT_S_MAX = 3_600
-"""The most that `?wait=` may ask for; each worker waits `http.wait_ms_max` at most."""
+"""The largest valid `?wait=`. A worker waits `http.wait_ms_max` at most."""
 _YES_OR_NO = {"true": True, "false": False}
 
 
 def wants_receipts(query: bytes) -> bool:
-    """`?receipts=false` leaves receipts out of an answer."""
+    """Returns False for `?receipts=false`, which leaves receipts out of an answer."""
     given = _value(query, "receipts")
     if given is None:
         return True
@@ -22,7 +22,7 @@ def wants_receipts(query: bytes) -> bool:
 
 
 def asked_wait_s(query: bytes) -> int:
-    """`?wait=N`: how many seconds to wait for what is not there yet; 0 when it is not asked."""
+    """Returns N of `?wait=N`, the seconds to wait for a decision that is not made yet; 0 without it."""
     given = _value(query, "wait")
     if given is None:
         return 0
@@ -32,7 +32,7 @@ def asked_wait_s(query: bytes) -> int:
 
 
 def _value(query: bytes, name: str) -> str | None:
-    """The last value of that name."""
+    """Returns the last value of that name; None without one."""
     if not query:
         return None
     try:

@@ -1,4 +1,4 @@
-"""The check that a party makes a call, where the operator keeps decisions for the parties (docs/http.md, Access to reads)."""
+"""The access check for reads, where only parties may read decisions (docs/http.md, Access to reads)."""
 
 from collections.abc import Callable
 from functools import lru_cache
@@ -18,11 +18,11 @@ from ordering.ids import excerpt
 from payload.signed_read import SignedRead, read_signature
 
 SKEW_S: Final = 300
-"""A signature is valid for so many seconds after its time `created`, and before it by this clock."""
+"""A signature is valid from this many seconds before its time `created` to as many after it, by this worker's clock."""
 
 
 class Readers:
-    """Checks who may read at one worker, or intake process."""
+    """The access check of one worker or intake process."""
 
     def __init__(self, notary_name: str, parties: Parties, clock_ms: Callable[[], int]) -> None:
         self._notary_name = notary_name
@@ -31,13 +31,13 @@ class Readers:
 
     @classmethod
     def of(cls, http: HttpSettings, notary_name: str, parties: Parties, clock_ms: Callable[[], int]) -> "Readers | None":
-        """Returns the check that the configuration asks for; None where everybody may read."""
+        """Returns the check; None if the configuration lets everybody read."""
         return cls(notary_name, parties, clock_ms) if http.reads == "parties" else None
 
     def check(self, call: Call) -> None:
         """Raise `NotAParty` unless a party makes this call.
 
-        A wrong signature is refused even beside a good certificate: its sender would not learn of the mistake otherwise.
+        A wrong signature is refused even with a good certificate: else the sender would not notice the mistake.
         """
         try:
             signed = read_signature(call.headers)
@@ -80,7 +80,7 @@ class Readers:
 
 
 def _der(signature: bytes) -> bytes:
-    """Returns an ECDSA signature in DER, as its check takes it. RFC 9421 writes it as two numbers of 32 bytes each."""
+    """Returns an ECDSA signature in DER, which the check needs. In RFC 9421 it is two numbers of 32 bytes each."""
     return encode_dss_signature(int.from_bytes(signature[:32], "big"), int.from_bytes(signature[32:], "big"))
 
 

@@ -1,4 +1,4 @@
-"""A call that only reads: it is answered at once, in pieces, or when the decision that it waits for is made (a long poll)."""
+"""A call that only reads. It is answered at once, in pieces, or when the transaction is decided (a long poll)."""
 
 import asyncio
 from typing import Final
@@ -17,14 +17,14 @@ from ordering.pieces import Pieces
 
 OPENAPI: Final = "/openapi.json"
 LONG_POLLS_SHARE: Final = 4
-"""One connection in so many may wait for a decision that it did not ask for: others must still get in."""
+"""At most one in this many of `connections_max` may be in a long poll, so that other clients still get connections."""
 
 LOOK_UP_US: Final = 50
-"""The answer to a long poll."""
+"""The time to answer a long poll."""
 
 
 class Read:
-    """One such call: `start` checks it, `end` ends its long poll, and `_show` answers it."""
+    """One call that only reads: `start` checks it, `end` ends its long poll, and `_show` answers it."""
 
     __slots__ = ("_app", "_call", "_route", "_timer", "_transaction_id")
 
@@ -49,7 +49,10 @@ class Read:
             self._show()
 
     def _waits(self) -> bool:
-        """Begin a long poll if the call has `?wait=N`: it ends when the transaction is decided here, or after N seconds."""
+        """Begin a long poll if the call has `?wait=N`; returns False without one.
+
+        It ends when the transaction is decided here, or after N seconds.
+        """
         transaction_id, wait_s = asked_transaction(self._call.path[len(TRANSACTIONS) :]), asked_wait_s(self._call.query)
         app, worker = self._app, self._app.worker
         if not wait_s or worker is None or worker.serving_suspended() is not None or worker.index.has_decided([transaction_id]):
@@ -65,7 +68,7 @@ class Read:
         return True
 
     def end(self) -> None:
-        """Wait no longer: it is answered when it is the turn of its address. Hundreds of waits may end together."""
+        """Wait no longer. The answer waits for the turn of its address: hundreds of waits may end together."""
         if self in self._app.waiting:
             self._app.waiting.remove(self)
             self._app.long_polls -= 1
@@ -79,7 +82,7 @@ class Read:
         yield LOOK_UP_US
 
     def _show(self) -> None:
-        """Answer it as of now, or from pieces soon; nothing is read for a client that has left."""
+        """Answer at once, or in pieces from the next turn on. Read nothing for a client that has left."""
         if self._call.gone:
             self._app.left()
             return
@@ -93,7 +96,7 @@ class Read:
             self._app.refuse(self._call, self._route, problem)
 
     def _found(self) -> Answer | Pieces[Answer]:
-        """Returns the answer as of now."""
+        """Returns the answer, or the pieces that make it."""
         app, route, worker = self._app, self._route, self._app.worker
         if route in HEALTH:
             return health(app, route, self._call.query)
@@ -121,7 +124,7 @@ class Read:
             app.refuse(self._call, self._route, problem)
 
     def _answer(self, answer: Answer) -> None:
-        """Send an answer, which no cache keeps for others where it is for parties alone."""
+        """Send an answer. No cache may keep it if only parties may read it."""
         status, headers, body = answer
         if self._app.readers is not None and shows_decisions(self._call.path):
             headers = [*[each for each in headers if each[0] != b"cache-control"], (b"cache-control", b"no-store")]

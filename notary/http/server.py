@@ -1,4 +1,4 @@
-"""Connections on one port: taken in as they come, counted, watched, and ended in order."""
+"""Connections on one port: accepted, counted, checked against their deadlines, and closed in order."""
 
 import asyncio
 import contextlib
@@ -32,9 +32,9 @@ LOOK_S_MAX: Final = 1.0
 _NO_DESCRIPTORS = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 BACKLOG = 2048
 CONNECT_S = 0.0001
-"""The time in which the event loop makes a connection of a socket."""
+"""The time that the event loop takes to make a connection of an accepted socket."""
 BUSY_S = 1.0
-"""So long a port may be busy: intake processes of a worker that was killed end moments after it, and it may be started again at once."""
+"""The time that `bind` waits for a busy port. A worker may restart at once after a kill, before its old intake processes have ended."""
 
 
 class Server:
@@ -60,7 +60,7 @@ class Server:
         self._per_address_max = self.settings.connections_per_address_max
         self._addresses: dict[str, _Address] = {}
         self._most: _Address | None = None
-        """The address with the most connections, if that was looked for in this turn of the loop."""
+        """The address with the most connections, cached for one turn of the loop; None if not looked up in it yet."""
         self._count = 0
         """The connections of all addresses, from their acceptance on."""
         self._too_many, self._too_many_of_address = [
@@ -82,21 +82,21 @@ class Server:
 
     @property
     def url(self) -> str:
-        """Where clients reach it."""
+        """The URL at which clients reach this server."""
         return self._url
 
     async def start(self) -> None:
-        """Return when connections are taken."""
+        """Accept connections from now on."""
         loop = asyncio.get_running_loop()
         self._acceptor = _Acceptor(self, loop, self._socket, self._certificates)
         if self._certificates is not None:
             self._following = loop.create_task(self._certificates.follow())
 
     async def stop(self, seconds_max: float) -> None:
-        """Take no more connections, let the answers on their way leave, end.
+        """Accept no more connections, send the answers under way, then close all connections.
 
-        A call may be on its way on a connection that is idle here. So for a moment each call is still answered, as the last one of its
-        connection; only then idle connections are closed. The client would otherwise see its call fail without an answer.
+        A client may just have sent a call on a connection that is idle here. If that were closed, the call would fail without an answer. So
+        for a moment (`last_call_s`) each call is still answered, as the last one of its connection. Then idle connections are closed.
         """
         if self._acceptor is not None:
             self._acceptor.close()
@@ -136,9 +136,9 @@ class Server:
             connection.go_on()
 
     def admit(self, network: str) -> Answer | None:
-        """Count a connection from its acceptance on; returns the answer to one too many instead.
+        """Count a connection from its acceptance on; returns the refusal instead if it exceeds a limit.
 
-        One too many for all takes the place of a connection of the address that has the most, so that an address with few gets in.
+        Above the limit for all addresses, a connection of the address with the most is ended in its favour. So an address with few gets in.
         """
         counted = self._addresses.get(network)
         mine = 0 if counted is None else counted.count
@@ -169,7 +169,7 @@ class Server:
         self._most = None
 
     def release(self, network: str) -> None:
-        """An admitted connection is counted no more."""
+        """Count an admitted connection no more."""
         counted = self._addresses[network]
         counted.count -= 1
         self._count -= 1
@@ -182,29 +182,29 @@ class Server:
             self.release(connection.network)
 
     def opened(self, connection: Connection) -> None:
-        """An admitted connection is there."""
+        """Register an admitted connection, now that it is made."""
         self.connections.add(connection)
         self._addresses[connection.network].connections[connection] = None
         if self._looking is None:
             self._looking = asyncio.get_running_loop().call_later(self._look_s, self._look)
 
     def closed(self, connection: Connection) -> None:
-        """A connection is gone."""
+        """Forget a connection that is closed."""
         self.connections.discard(connection)
         self._forget(connection)
         self.look_whether_empty()
 
     def _is_empty(self) -> bool:
-        """Returns True if no connection is open, or about to be."""
+        """Returns True if no connection is open or being made."""
         return not self.connections and (self._acceptor is None or self._acceptor.is_idle)
 
     def look_whether_empty(self) -> None:
-        """A connection is gone, or was not made."""
+        """Wake `stop` if no connection is left. Called when one is closed, or could not be made."""
         if self._is_empty():
             self._empty.set()
 
     def _look(self) -> None:
-        """End what has taken too long. One timer for all: setting one for each step of each call costs more than looking at all of them."""
+        """End connections past their deadline. One timer for all costs less than one for each step of each call."""
         if self._looking is not None:
             self._looking.cancel()
         loop = asyncio.get_running_loop()
@@ -223,17 +223,17 @@ class _Address:
         self.connections: dict[Connection, None] = {}
         """In the order in which they were made."""
         self.count = 0
-        """The number of these, and of those that are accepted and not made yet."""
+        """The number of `connections`, and of accepted sockets that are no connection yet."""
 
 
 _count_of = attrgetter("count")
 
 
 class _Acceptor:
-    """Accepts connections from one socket, as many as wait: uvloop takes one a turn of the loop, and under load turns are long.
+    """Accepts all connections that wait at one socket. uvloop would accept one a turn of the loop, and under load turns are long.
 
-    One too many is refused here, which costs little. To make a connection of the others costs more, so they wait for the turns of their
-    addresses (`ClientLines`): a client that opens a thousand a second delays itself.
+    A socket beyond the limits is refused here, which costs little. To make a connection of the others costs more, so they wait for the
+    turns of their addresses (`ClientLines`). A client that opens a thousand connections a second delays only itself.
     """
 
     def __init__(
@@ -256,7 +256,7 @@ class _Acceptor:
         return not self.connecting and not self._in_line
 
     def close(self) -> None:
-        """Take in what has connected so far, and nothing more: from now on connections are refused, and none waits to be reset."""
+        """Accept what has connected so far, then close the socket. Later clients are refused at once; none waits, only to be reset."""
         self._loop.remove_reader(self._listening)
         for _ in range(BACKLOG // ACCEPTED_AT_ONCE):
             if not self._paused:
@@ -265,7 +265,7 @@ class _Acceptor:
         self._listening.close()
 
     def end(self) -> None:
-        """End the handshakes that are under way still, and what still waits."""
+        """End handshakes that are under way, and sockets that wait for their turn."""
         for connecting in self.connecting:
             connecting.cancel()
         while self._in_line:
@@ -297,8 +297,9 @@ class _Acceptor:
         with connection, contextlib.suppress(OSError):
             if self._certificates is None:
                 connection.send(encoded(answer, keep_alive=False), socket.MSG_DONTWAIT)
-                connection.recv(REFUSED_BYTES, socket.MSG_DONTWAIT)  # what is not read when it is closed may cost the client its answer
-            else:  # before a handshake there is no way to say `overloaded`
+                # A close with unread bytes sends a reset, which may cost the client its answer.
+                connection.recv(REFUSED_BYTES, socket.MSG_DONTWAIT)
+            else:  # before a handshake no answer can be sent
                 self._certificates.handshake_failed(ConnectionAbortedError("too many connections are open"))
 
     def _connect(self, connection: socket.socket, network: str, waited_s: float = 0.0) -> None:
@@ -348,22 +349,22 @@ class _Acceptor:
 
 
 def network_of(address: str) -> str:
-    """The part of a client's address that it cannot choose: of IPv6 the first 64 bits, of IPv4 all."""
+    """Returns the part of a client's address that the client cannot choose: the first 64 bits of IPv6, all of IPv4."""
     if ":" not in address or "." in address:
         return address.rpartition(":")[2]
     return socket.inet_pton(socket.AF_INET6, address.partition("%")[0])[:8].hex()
 
 
 def url_of(listening: socket.socket, *, tls: bool = False) -> str:
-    """Where clients reach a socket that listens."""
+    """Returns the URL at which clients reach a listening socket."""
     host, port = listening.getsockname()[:2]
     return ("https" if tls else "http") + (f"://[{host}]:{port}" if ":" in host else f"://{host}:{port}")
 
 
 def bind(host: str, port: int, *, shared: bool = False) -> socket.socket:
-    """A socket that listens there, on a free port for 0; `ConfigurationError` when it cannot.
+    """Returns a socket that listens at `host` and `port`; port 0 takes a free one. Raises `ConfigurationError` if it cannot listen.
 
-    Shared, others of this user may listen there as well, if they all share; connections are then spread over them.
+    `shared`: other processes of this user may listen there too, if all of them share (`SO_REUSEPORT`). Connections are spread over them.
     """
     until_s = time.monotonic() + BUSY_S
     while True:

@@ -26,7 +26,7 @@ class HttpSettings(Struct, frozen=True):
     connections_per_address_max: NotNegative = 1_000
     """0: an address has no limit of its own."""
     head_ms_max: Positive = 10_000
-    """Limit for a head, for the rest of a skipped body, and for the reading of an answer."""
+    """Limit for receiving a head or the rest of a skipped body, and for the client to read an answer."""
     body_ms_max: Positive = 20_000
     keep_alive_ms: Positive = 75_000
     wait_ms_default: NotNegative = 10_000
@@ -46,7 +46,7 @@ class HttpSettings(Struct, frozen=True):
 
 
 def parse_listen(text: str) -> tuple[str, int]:
-    """(host, port) of HOST:PORT; port 0 takes a free one."""
+    """Returns (host, port) of HOST:PORT; port 0 takes a free one."""
     host, colon, port = text.rpartition(":")
     if not colon or not port.isascii() or not port.isdigit() or int(port) > 65535 or not host:
         raise ConfigurationError(f"expected HOST:PORT to listen on, got {text!r}: e.g. 127.0.0.1:8080")

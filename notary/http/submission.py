@@ -1,4 +1,4 @@
-"""The calls that hand in a submission, from their head to the gate: of a worker that listens itself and of an intake process alike."""
+"""Calls that send a submission, from their head to the gate. A worker that listens itself uses this module, and an intake process too."""
 
 import re
 import time
@@ -16,10 +16,10 @@ from notary.http.query import wants_receipts
 SUBMISSIONS: Final = "/v1/submissions"
 
 PARTIES_MAX: Final = 64
-"""The parties of one connection, which may be a proxy's, that are remembered."""
+"""The number of parties that are remembered for one connection, which may be a proxy's."""
 TICKET: Final = b"ticket"
-TICKET_BYTES_MAX: Final = 128  # of 59, so that no intake process hands on what is none
-TRACEPARENT_BYTES_MAX: Final = 128  # of 55; later versions may add to it
+TICKET_BYTES_MAX: Final = 128  # a ticket has 59; the limit keeps an intake process from passing on long values that are none
+TRACEPARENT_BYTES_MAX: Final = 128  # version 00 has 55; later versions may be longer
 _WAIT = re.compile(rb"(?:^|[,;\s])wait\s*=\s*\"?(\d{1,6})\"?(?=$|[,;\s])", re.IGNORECASE).search
 
 
@@ -28,7 +28,7 @@ class Asked(msgspec.Struct, frozen=True, gc=False):
 
     receipts: bool
     wait_s: int | None
-    """At most so long after it was taken in; None when the client does not say."""
+    """The longest wait for the decisions, in seconds after admission; None if the client asks for none in particular."""
     traceparent: str = ""
     """The client's span, as W3C Trace Context writes it; unchecked."""
     ticket: bytes = b""
@@ -36,14 +36,14 @@ class Asked(msgspec.Struct, frozen=True, gc=False):
 
 
 class Taker(Protocol):
-    """An application, as it hears what came of a submission. Each call of one of these is the last for that submission."""
+    """The application, which gets the outcome of a submission's admission. Exactly one of these methods is called for each, once."""
 
     def admitted(self, handed: "Handed", submission: AdmittedSubmission) -> None:
-        """The gate lets it in."""
+        """The gate has admitted it."""
         ...
 
     def refused(self, call: Call, problem: Exception, since_s: float) -> None:
-        """It is refused: after its head, while its body came, or after that."""
+        """It is refused: at its head, during its body, or later."""
         ...
 
     def left(self) -> None:
@@ -52,7 +52,7 @@ class Taker(Protocol):
 
 
 class Handed(Body):
-    """A submission that is handed in."""
+    """A submission whose head has arrived: its body, and the form of the answer that the client wants."""
 
     __slots__ = ("_taker", "asked", "call", "since_s")
 
@@ -72,7 +72,7 @@ class Handed(Body):
         call.reader = self
 
     def admitted(self, submission: AdmittedSubmission) -> None:
-        """Go on with it. Its signature is a good one: from now on, bodies on its connection count for the party."""
+        """Pass it to the taker. Its signature is good, so its connection belongs to the party from now on."""
         if len(self.call.parties) < PARTIES_MAX:
             self.call.parties.add(submission.party.encode())
         self._taker.admitted(self, submission)
@@ -88,7 +88,7 @@ class Handed(Body):
 
 
 def _asked(headers: Headers, query: bytes) -> tuple[Asked, bytes | None]:
-    """Returns the form of the answer, and the length that the head declares."""
+    """Returns the form of the answer that the client wants, and the body's length that the head declares."""
     content_type = prefer = traceparent = ticket = b""
     encoding = length = None
     for name, value in headers:

@@ -1,4 +1,4 @@
-"""Work in pieces, in turns of the event loop: between two turns the log and all other calls have theirs."""
+"""Work in pieces, spread over turns of the event loop. Between two turns the loop serves the log and all other calls."""
 
 import asyncio
 from collections import OrderedDict, deque
@@ -8,13 +8,13 @@ from typing import Final
 from ordering.pieces import Pieces
 
 TURN_US: Final = 400
-"""The work for answers in one turn of the loop, as estimated (`ordering.pieces.Pieces`). A turn may be longer by one piece."""
+"""The estimated time for answers in one turn of the loop (`ordering.pieces.Pieces`). A turn may be longer by one piece."""
 SHARE_US: Final = 500
-"""After so much of it another party or address has its turn."""
+"""The time after which another party or address has its turn."""
 PARTIES_PART: Final = 2 / 3
-"""The part of a turn that is for answers to submissions, as long as there are any."""
+"""The part of a turn that is reserved for answers to submissions, while there are any."""
 CALL_US: Final = 20
-"""The writing of an answer."""
+"""The time to write an answer."""
 
 
 class _Ring:
@@ -33,7 +33,7 @@ class _Ring:
         self._lanes.setdefault(lane, deque()).append(work)
 
     def do(self, spent_us: int, until_us: float) -> int:
-        """Do work until so much time is spent, or none is left. Returns the time spent then."""
+        """Do work until `until_us` is reached or no work is left. Returns the time spent, with `spent_us` of earlier work."""
         while self._lanes and spent_us < until_us:
             lane, works = next(iter(self._lanes.items()))
             try:
@@ -58,24 +58,24 @@ class _Ring:
 
 
 class Turns:
-    """The answers of one application that are made in pieces, each a share of a turn at a time.
+    """The answers of one application that are made in pieces, a share of a turn at a time.
 
-    Answers to submissions have their part of each turn and the rest has its own, whatever the one or the other asks for. Within them
-    parties, and addresses, have equal shares: a client that asks for a thousand large answers at once makes itself wait.
+    Answers to submissions have a fixed part of each turn, and answers to reads have the rest. All parties have equal shares of the first
+    part, all addresses of the second. So a client that wants a thousand large answers at once delays only itself.
     """
 
     def __init__(self, may_read: Callable[[], bool]) -> None:
-        """`may_read` returns whether answers may be read from the index. It is called once a turn: nothing else runs meanwhile."""
+        """`may_read` returns whether answers may be read from the index. One call a turn suffices: nothing else runs during a turn."""
         self._may_read = may_read
         self._parties, self._addresses = _Ring(), _Ring()
         self._comes = False
         self.silent = False
-        """True while nothing may be read from the index in this turn."""
+        """True if nothing may be read from the index in this turn."""
 
     def do(self, work: Pieces[None], *, party: str = "", network: str = "") -> None:
-        """Do it from the next turn of the loop on, for a party or else for the address of a client, beside all other work.
+        """Do `work` from the next turn of the loop on, in the lane of a party, or else of a client's address.
 
-        It must not raise: its call would not be answered.
+        `work` must not raise: its call would not be answered.
         """
         if party:
             self._parties.add(party, work)
@@ -95,5 +95,5 @@ class Turns:
             spent_us = self._parties.do(0, TURN_US * PARTIES_PART)
             spent_us = self._addresses.do(spent_us, max(TURN_US, spent_us + TURN_US * (1 - PARTIES_PART)))
             self._parties.do(spent_us, TURN_US)
-        finally:  # a bug in one of them must not keep the others from their turns
+        finally:  # a bug in one piece of work must not keep the rest from its turns
             self._come()

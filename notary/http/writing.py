@@ -23,7 +23,7 @@ class ResponseWriter:
         self._transport = transport
         self._unread_bytes = 0
         self.held = False
-        """True while the client leaves so much unread that no other call of it is taken."""
+        """True while the client has too many unread bytes of answers: none of its further calls is started."""
         self.until_s = inf
         """The deadline for the client to read, while `held`; seconds of the loop's clock."""
 
