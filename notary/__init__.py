@@ -5,29 +5,29 @@ The joiner hands over batches in global order. This package decides their reques
 A request's way through the code:
 
     http/app        POST /v1/submissions: its route and its head
-    bodies          the pieces of its body, and its turn among those of all parties
-    gate            room, party, quota, decoding (payload), signature
+    bodies          collect the pieces of its body; wait for the party's turn
+    gate            check room, party, quota, encoding (payload), signature
     joiner.Sender   gather into a batch, append payload and entry, wait
     joiner.Driver   read both topics, join
     decide          the decision function (pure)
-    tree            each decision a leaf: the tiles that change (pure)
+    tree            append a leaf for each decision: the tiles that change (pure)
     index           one write batch: rows, tiles and offsets
     joiner.Sender   hand the decisions to the waiting calls
-    receipts.issue  sign the root, once a tree size
+    receipts.issue  sign the root, once for each tree size
     http/in_flight  the answer: decisions, each with its receipt
 
-Besides, a worker checks itself (R9): `self_check` compares its roots with the others', through the log, and audits its rows.
+Besides, a worker checks itself (R9): `self_check` compares its roots with those of other workers, through the log, and audits its rows.
 
 | place | subject |
 |---|---|
 | `decision`, `decide` | a decision and its leaf; the decision function (both pure) |
 | `tree/`, `receipts/` | the tree of all decisions (pure); receipts, checkpoints and the key history |
-| `verify` | checking these offline: importable without Kafka, RocksDB and asyncio |
+| `verify` | offline verification of receipts and checkpoints: importable without Kafka, RocksDB and asyncio |
 | `index/` | the RocksDB store |
 | `agreement`, `self_check` | the root disagreement and its votes (pure); turns, the audit |
 | `gate`, `bodies`, `quota`, `parties` | the parties that may submit, and the reasons to reject a submission |
 | `keys` | the notary's own key |
-| `worker`, `service` | composition of one worker: no logic; its service from start to end |
+| `worker`, `service` | the composition of one worker, without logic; its service from start to end |
 | `http/` | the service |
 | `intake/` | processes that read and verify submissions for a worker |
 | `config`, `metrics`, `version` | settings, Prometheus, the version |

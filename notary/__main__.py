@@ -3,7 +3,7 @@
 import sys
 
 if not sys.flags.safe_path:
-    # Without -P Python imports from the working directory first, and that is anybody's: a planted module would run with the notary's key.
+    # Without -P Python imports from the working directory first. Others may write there: a planted module would run with the notary's key.
     del sys.path[0]
 
 from notary.cli import main

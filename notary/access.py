@@ -1,6 +1,6 @@
 """Checks of files: unreadable files, unwritable folders, and secrets that are open to others; each error names cause and remedy.
 
-Kubernetes gives a pod its files in other ways than an operator gives them to a machine, so the advice covers both.
+Kubernetes mounts a pod's files with other owners and modes than an operator sets on a machine. So each remedy covers both.
 """
 
 import contextlib

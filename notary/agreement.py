@@ -1,8 +1,9 @@
 """R9: compares the workers' roots and finds the wrong worker, from checkpoint records in the ordering topic alone. Pure.
 
 Now and then a worker writes `checkpoint(size, root)`, and every other worker compares it with its own root. When two roots differ, one of
-them is wrong, and the roots do not show which. If each reader of another root simply stopped, one *wrong* writer would stop all the right
-workers and go on itself (tests/notary/test_agreement.py has that history). So a difference opens a **root disagreement**:
+them is wrong, and the roots do not show which. Suppose that each worker stopped when it read another root. Then one *wrong* writer would
+stop all the right workers, and go on itself (tests/notary/test_agreement.py has that history). So a difference opens a
+**root disagreement**:
 
 1. A worker that reads a root other than its own suspends serving, and writes its own root at that size: its vote.
 2. Votes count in the order of the log, the first one of each worker name. A root wins with more than half of the voters: the
@@ -34,7 +35,7 @@ class Votes(msgspec.Struct, frozen=True):
 
     size: int
     roots: dict[str, bytes]
-    # `name`: the index keeps the words of its first version.
+    # `name`: the stored name of this member, as in the index's first version.
     voters: frozenset[str] = msgspec.field(default=frozenset(), name="electorate")
     settled: bool = False
     """True once our root has won at this size. A worker that reports another root later is wrong, and opens no disagreement."""
@@ -69,14 +70,14 @@ class Agreement(msgspec.Struct, frozen=True):
     agreed_size: int = 0
     """The largest size at which another worker's checkpoint had our root."""
     votes: Votes = Votes(0, {})
-    """The votes at the size of the last checkpoint; during a root disagreement, at its size."""
+    """The votes at the size of the last checkpoint; during a root disagreement, at the size of that."""
     in_disagreement: bool = msgspec.field(default=False, name="disputed")
     pending: tuple[RootSeen, ...] = ()
     outvoted: dict[str, tuple[int, int]] = msgspec.field(default_factory=dict)
     """Per worker name the last incarnation whose root lost, and the smallest size at which it lost.
 
-    Its votes from that size on, and copies of them, open no disagreement any more. A vote at a smaller size does: otherwise that worker
-    would wait for our vote there for ever.
+    Votes of that incarnation from that size on, and copies of them, open no more disagreements. A vote at a smaller size opens one:
+    otherwise that worker would wait for ever for our vote there.
     """
     quarantined: str = msgspec.field(default="", name="condemned")
     """The reason why this index is quarantined and must never answer again; empty while it may answer."""
@@ -95,8 +96,8 @@ def observe(
     """Apply the step's checkpoints, each with the size of our tree at its place in the log. Returns the new state.
 
     `size` is the size of our tree after the step; `root_at` returns our root at any size up to that. The result must not depend on how the
-    log was split into steps. So each checkpoint is compared at its own place in the log; a checkpoint ahead of our tree is compared at the
-    place where the tree reaches its size.
+    log was split into steps. So each checkpoint is compared at its own place in the log, or, if it is ahead of our tree, where the tree
+    reaches its size.
     """
     for one, size_there in seen:
         agreement = _catch_up(agreement, size_there, own_name, root_at)
@@ -119,7 +120,7 @@ def observe(
 
 
 def _catch_up(agreement: Agreement, size: int, own_name: str, root_at: Callable[[int], bytes]) -> Agreement:
-    """Compare the checkpoints that were ahead of our tree and no longer are, the smallest first."""
+    """Compare the pending checkpoints whose size our tree has reached by now, the smallest first."""
     while agreement.pending and agreement.pending[0].size <= size:
         one, *ahead = agreement.pending
         agreement = _count(msgspec.structs.replace(agreement, pending=tuple(ahead)), one, own_name, root_at)
@@ -133,11 +134,11 @@ def _count(agreement: Agreement, seen: RootSeen, own_name: str, root_at: Callabl
     votes, in_disagreement = agreement.votes, agreement.in_disagreement
     if seen.size == votes.size:
         if seen.name in votes.roots and not in_disagreement:
-            return agreement  # a settled size stays settled, however often its votes are repeated
+            return agreement  # a settled size stays settled, even if its votes are repeated
         roots, incarnations = {seen.name: seen.root, **votes.roots}, {seen.name: seen.incarnation, **votes.incarnations}
         votes = Votes(seen.size, roots, seen.voters, votes.settled, incarnations)
     elif not in_disagreement or (seen.size < votes.size and seen.root != root_at(seen.size)):
-        # One disagreement at a time: of several, the one at the smallest size counts, so that all workers vote at the same size.
+        # One disagreement is open at a time, the one at the smallest size, so that all workers vote at the same size.
         votes, in_disagreement = Votes(seen.size, {seen.name: seen.root}, seen.voters, False, {seen.name: seen.incarnation}), False
     else:
         return agreement
@@ -201,8 +202,8 @@ def _names(names: Iterable[str]) -> str:
 def turn_comes_ms(agreement: Agreement, incarnation: int, senders: Iterable[int], interval_ms: int) -> int | None:
     """Returns the log time, in ms, from which that incarnation may write a checkpoint; None when it has no turn.
 
-    `senders`: the incarnations that wrote something recently. The next one after the last writer may write an interval after the last
-    checkpoint; the one after that another interval later, in case the first is gone.
+    `senders`: the incarnations that wrote something recently. The next incarnation after the last writer may write one interval after the
+    last checkpoint. In case it is gone, the one after it may write another interval later, and so on.
     """
     order = sorted(senders, key=lambda sender: (sender <= agreement.incarnation_last, sender))
     if incarnation not in order:

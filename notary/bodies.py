@@ -1,4 +1,4 @@
-"""The body of a submission, from its first piece until the gate has decoded it; and the turns that complete bodies take, party by party."""
+"""The body of a submission, from its first piece until the gate has decoded it; and the turns of complete bodies, party by party."""
 
 import re
 from collections import OrderedDict, deque
@@ -11,11 +11,11 @@ from joiner import AdmittedSubmission
 from ordering.errors import NotaryError
 
 TURN_BYTES: Final = 4 << 10
-"""The bytes of one party's bodies that are decoded before it is the next party's turn."""
+"""The bytes of one party's bodies that are decoded in its turn, before the next party's turn."""
 ADDRESSES_SHARE_MIN: Final = 8
-"""Addresses have as much together as one party, and at least as much as one of eight."""
+"""All addresses together get as many bytes as one party: at least one for every eight of all parties."""
 AHEAD_BYTES_MAX: Final = 2 << 20
-"""The lead that parties, or addresses, have at most when bodies of the other ones come: those catch up so much."""
+"""The longest lead, in bytes, that parties have over addresses, or addresses over parties. The other side catches up this much at most."""
 
 _party_first = re.compile(rb'\s*\{\s*"party"\s*:\s*"([^"\\]+)"').match
 
@@ -32,11 +32,11 @@ class Admission(Protocol):
         ...
 
     def ask(self, body: "Body") -> None:
-        """Decode a body that is complete, with all that came in this turn of the loop."""
+        """Decode a complete body, with all others that completed in this turn of the loop."""
         ...
 
     def forget(self, body: "Body") -> None:
-        """Release the bytes of a body, which is not decoded any more."""
+        """Release the bytes of a body that will not be decoded."""
         ...
 
 
@@ -49,7 +49,7 @@ class Body:
     __slots__ = ("_gate", "_pieces", "network", "parties", "size", "ticket", "unread_s")
 
     def __init__(self, gate: Admission, ticket: bytes = b"") -> None:
-        """`ticket`: as its head has it, unchecked."""
+        """`ticket`: the ticket in the call's head, unchecked."""
         self.ticket = ticket
         self.network = ""
         """The client's address; empty if it does not matter."""
@@ -58,21 +58,21 @@ class Body:
         self.unread_s = 0.0
         """The time for which it waited in its connection."""
         self.size = 0
-        """The bytes of it that have come."""
+        """The number of its bytes that have come."""
         self._gate = gate
         self._pieces: list[bytes] = []
 
     @property
     def is_unproven(self) -> bool:
-        """True for one on a connection of a client on which no submission was admitted."""
+        """True if it comes from a client on whose connection no submission was admitted yet."""
         return bool(self.network) and not self.parties
 
     def admitted(self, submission: AdmittedSubmission) -> None:
-        """It may come in. It is to be queued, or handed over, in this turn of the loop: its room is not kept."""
+        """The gate has admitted it. Queue it, or hand it over, in this turn of the loop: its room is not reserved for longer."""
         raise NotImplementedError
 
     def refused(self, problem: Exception) -> None:
-        """It may not; a problem that is no `NotaryError` is a bug."""
+        """The gate has refused it. A problem that is no `NotaryError` is a bug."""
         raise NotImplementedError
 
     def piece(self, data: bytes) -> None:
@@ -96,28 +96,28 @@ class Body:
         self._gate.forget(self)
 
     def refuse(self, problem: NotaryError) -> None:
-        """It is not read on."""
+        """Refuse it before it is complete: the rest of it is not read."""
         self._gate.forget(self)
         self.refused(problem)
 
     def data(self) -> bytes:
-        """Returns the bytes that have come of it."""
+        """Returns the bytes of it that have come."""
         if len(self._pieces) != 1:
             self._pieces = [b"".join(self._pieces)]
         return self._pieces[0]
 
     def party(self) -> bytes:
-        """Returns the party that stands first in it, as our clients write it; empty where another member does."""
+        """Returns its party, which our clients write as the first member; empty if another member is first."""
         return party_first(self._pieces[0]) if self._pieces else b""
 
     def drop(self) -> None:
-        """Let go of its bytes."""
+        """Release its bytes."""
         self._pieces = []
         self.size = 0
 
 
 def party_first(piece: bytes) -> bytes:
-    """Returns the party of a body that begins with `piece`, if it stands first there; empty where it does not."""
+    """Returns the party of a body that begins with `piece`; empty if the party is not the first member."""
     found = _party_first(piece)
     return b"" if found is None else found[1]
 
@@ -138,19 +138,19 @@ class _Lane:
     def __init__(self) -> None:
         self.bodies: deque[_Waiting] = deque()
         self.size_bytes = 0
-        """The bytes of these."""
+        """The bytes of `bodies`."""
         self.left_bytes = TURN_BYTES
 
 
 class Lanes:
-    """Complete bodies that are not decoded, in one lane a party. Each lane in turn yields so many bytes (surplus round robin).
+    """Complete bodies that are not decoded yet, in one lane for each party. Each lane in turn yields `TURN_BYTES` (surplus round robin).
 
-    A lane that is empty stays while it has yielded more than its share and other lanes have bodies: a party that sends one large body
-    after another, each when the last one was taken, has no more than its share either. All bodies that name no registered party first
-    are in one lane, so made-up names win no turns.
+    An empty lane stays while it has yielded more than its share and other lanes have bodies. So a party that sends one large body after
+    another, each when the last one was taken, gets no more than its share. All bodies that do not name a registered party first share one
+    lane, so made-up names win no turns.
 
-    Anyone may name a party. So a body counts for its party only on a connection on which a submission of that party was admitted, and
-    else for the address of its client. All addresses together have the share of one party, however many they are.
+    Anyone may name a party. So a body counts for its party only on a connection on which a submission of that party was admitted. Any other
+    body counts for its client's address. All addresses together have about the share of one party (`ADDRESSES_SHARE_MIN`).
     """
 
     __slots__ = ("_addresses", "_ahead_bytes", "_is_registered", "_parties")
@@ -160,7 +160,7 @@ class Lanes:
         self._is_registered = is_registered
         self._parties, self._addresses = _Ring(), _Ring()
         self._ahead_bytes = 0
-        """The bytes that parties have yielded more than addresses."""
+        """The lead of parties over addresses, in bytes; negative if addresses lead."""
 
     def __bool__(self) -> bool:
         return self._parties.bodies > 0 or self._addresses.bodies > 0
@@ -178,12 +178,12 @@ class Lanes:
         ring.size_bytes += body.size
 
     def age_s(self, key: bytes, now_s: float, *, of_party: bool) -> float:
-        """Returns the wait so far of the oldest body in the lane of that registered party, or of that address; 0 when that is empty."""
+        """Returns the seconds that the oldest body has waited in the lane of a registered party or an address; 0 if the lane is empty."""
         lane = self._ring(of_party=of_party).lanes.get(key)
         return now_s - lane.bodies[0].since_s if lane is not None and lane.bodies else 0.0
 
     def ahead_bytes(self, key: bytes, *, of_party: bool) -> int:
-        """Returns the bytes that are decoded before a body that comes now: all that wait, or less by its lane's turns."""
+        """Returns an estimate of the bytes that are decoded before a body that comes now, from the turns of its lane."""
         ring = self._ring(of_party=of_party)
         lane, waiting_bytes = ring.lanes.get(key), self._parties.size_bytes + self._addresses.size_bytes
         if lane is None:
@@ -200,7 +200,7 @@ class Lanes:
         return [body for ring in (self._parties, self._addresses) for body in ring.take_older(since_s)]
 
     def lane_of(self, body: Body, party: bytes) -> tuple[bytes, bool]:
-        """Returns the key of the lane of a body of that party, and whether it is one of a party."""
+        """Returns (key, of_party) of the lane for a body that names `party`: `of_party` is False for the lane of an address."""
         if body.network and party not in body.parties:
             return body.network.encode(), False
         return (party if party and self._is_registered(party) else b""), True
@@ -209,9 +209,9 @@ class Lanes:
         return self._parties if of_party else self._addresses
 
     def is_turn_of_parties(self, decoding: Container[bool] = ()) -> bool:
-        """Returns True if a body of a party is next, False if one of an address is.
+        """Returns True if the next body is a party's, False if it is an address's.
 
-        `decoding` has True while a body of a party is decoded in pieces, and False while one of an address is.
+        `decoding` contains True while a party's body is decoded in pieces, and False while an address's is.
         """
         of_party, of_address = self._parties.bodies > 0 or True in decoding, self._addresses.bodies > 0 or False in decoding
         return of_party and (self._ahead_bytes <= 0 or not of_address)
@@ -234,7 +234,7 @@ class _Ring:
 
     def __init__(self) -> None:
         self.lanes: OrderedDict[bytes, _Lane] = OrderedDict()
-        """By the party that stands first, empty for one that is not registered, or none; or by address."""
+        """Lanes by address, or by the party that a body names first: empty for an unregistered party, or none."""
         self.bodies = self.size_bytes = 0
 
     def take(self) -> _Waiting:

@@ -1,10 +1,10 @@
-"""Configuration: `notary.toml`, then `NOTARY_*` environment variables, then flags; the later wins (docs/configuration.md).
+"""Configuration: `notary.toml`, then `NOTARY_*` environment variables, then flags. A later source wins (docs/configuration.md).
 
 Each package declares its own settings as structs, with their defaults and ranges; `Config` composes them. A section of the file is one
 struct, or several (`[worker]`, `[limits]`). Every setting has one name: `[http] listen` in the file is `NOTARY_HTTP_LISTEN` in the
-environment. A key that is not a setting is an error wherever it stands, so that a misspelt one is never silently the default. Paths in the
-file are relative to the file. None of these settings changes a decision (R6), except the notary's name, which is part of every transaction
-id and never changes.
+environment. A key that is not a setting is an error in every source, so that a misspelt key never silently leaves a default. Paths in the
+file are relative to the file. No setting changes a decision (R6), except the notary's name, which is part of every transaction id and never
+changes.
 """
 
 import contextlib
@@ -80,12 +80,12 @@ class Config(msgspec.Struct, frozen=True):
     archive: ArchiveSettings = ArchiveSettings()
     tracing: TracingSettings = TracingSettings()
     directory: str = ""
-    """The folder of the file. It is no setting."""
+    """The folder of the configuration file. It is no setting."""
     file: str = ""
-    """The file itself, for the commands that a worker starts. It is no setting."""
+    """The configuration file, for the commands that a worker starts. It is no setting."""
 
     def path(self, relative: str) -> Path:
-        """A path of the file, from where the file stands."""
+        """Returns a path of the file, which is relative to the file's folder."""
         return Path(self.directory) / relative
 
     @property
@@ -161,7 +161,7 @@ _SECTIONS: Final = {setting.section for setting in SETTINGS.values()} - {""}
 
 
 def kafka_security(log: LogSettings, directory: Path) -> KafkaSecurity | None:
-    """TLS and SASL as `[log]` sets them, with its files looked for from `directory` on; None for plain text."""
+    """Returns TLS and SASL as `[log]` sets them; None for plain text. Its files are relative to `directory`."""
     if log.security_protocol == "PLAINTEXT":
         return None
 
@@ -175,7 +175,7 @@ def kafka_security(log: LogSettings, directory: Path) -> KafkaSecurity | None:
             password = read_secret(password_file, "log.sasl_password_file", _GIVEN.format("password")).decode().strip()
         except UnicodeDecodeError as problem:
             raise ConfigurationError(f"log.sasl_password_file {password_file} is no text: {problem}") from None
-    # Without a file of its own the key stands in the certificate's.
+    # Without a `key_file` the private key is in the certificate's file.
     if key_file := file(log.key_file or log.cert_file):
         read_secret(Path(key_file), "log.key_file" if log.key_file else "log.cert_file", _GIVEN.format("key"))
     return KafkaSecurity(
@@ -190,7 +190,10 @@ def kafka_security(log: LogSettings, directory: Path) -> KafkaSecurity | None:
 
 
 def load(file: Path, flags: Mapping[str, Any] | None = None, environment: Mapping[str, str] | None = None) -> Config:
-    """The configuration of a file, the environment and flags (`{"http.listen": ...}`); `ConfigurationError` names file and key."""
+    """Returns the configuration of a file, the environment and flags (`{"http.listen": ...}`).
+
+    Raises `ConfigurationError`, which names file and key.
+    """
     try:
         tree = tomllib.loads(file.read_bytes().decode())
     except OSError as problem:
@@ -224,7 +227,7 @@ def load(file: Path, flags: Mapping[str, Any] | None = None, environment: Mappin
         setting = SETTINGS[name]
         (members.setdefault(setting.member, {}) if setting.member else members)[setting.key] = value
     try:
-        # Not strict: a number of the environment is text.
+        # Not strict: numbers from the environment are text.
         config = msgspec.convert(members, Config, strict=False)
     except msgspec.ValidationError as problem:
         what, _, place = str(problem).replace("`", "").partition(" - at $.")
@@ -241,7 +244,7 @@ def load(file: Path, flags: Mapping[str, Any] | None = None, environment: Mappin
 
 
 def _known(file: Path, section: str, key: str) -> str:
-    """Returns the name of a setting. Raises `ConfigurationError` with the nearest one when there is none of that section and key."""
+    """Returns the name of the setting of a section and key. Raises `ConfigurationError`, with the nearest name, if there is none."""
     name = f"{section}.{key}".lstrip(".")
     if name in SETTINGS and SETTINGS[name].key == key:
         return name
@@ -262,7 +265,7 @@ def _wrong(file: Path, sources: Mapping[str, str], setting: str, what: str) -> C
 
 
 def _wrong_values(config: Config) -> Iterator[tuple[str, str]]:
-    """(setting, what is wrong with it) for what the types do not say."""
+    """Yields (setting, problem) for each wrong value that the types do not exclude."""
     try:
         name_bytes = len(config.name.encode())
     except UnicodeEncodeError:
@@ -324,9 +327,9 @@ def _wrong_origin(origin: str) -> str | None:
 
 
 def _is_of_a_service(variable: str, environment: Collection[str]) -> bool:
-    """Whether Kubernetes made the variable of a Service of the namespace whose name begins with `notary`.
+    """Returns True if Kubernetes made the variable for a Service of the namespace whose name begins with `notary`.
 
-    It always makes `<SERVICE>_SERVICE_HOST` with the others: without that, `NOTARY_HTTP_PORT` is somebody's mistake.
+    Kubernetes always makes `<SERVICE>_SERVICE_HOST` too. Without that, `NOTARY_HTTP_PORT` is a mistake of the operator.
     """
     for host in environment:
         service = host.removesuffix("_SERVICE_HOST")

@@ -1,4 +1,4 @@
-"""The decision function (R6, R7). Pure: decisions follow from the batches in their order and from earlier decisions, and from nothing else.
+"""The decision function (R6, R7). Pure: decisions depend only on the batches, in their order, and on earlier decisions.
 
 For each request in turn, the first case that applies:
 

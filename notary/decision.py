@@ -20,7 +20,7 @@ from ordering.salvage import CONFLICT_BYTES, LEAF, LEAF_PREFIX, Decided, Hashed,
 LEAF_BYTES: Final = 104
 CONFLICTS_A_PIECE: Final = 1_000
 CONFLICT_US: Final = 1
-"""The reading of a conflict, or its writing as JSON."""
+"""The time to read a conflict from a row, or to write it as JSON."""
 
 _ROW = Struct(">QqB")
 ROW_HEAD_BYTES: Final = _ROW.size
@@ -127,7 +127,7 @@ def from_row(transaction_id: TransactionId, row: bytes) -> Decision:
 
 
 def from_row_in_pieces(transaction_id: TransactionId, row: bytes) -> Pieces[Decision]:
-    """The work of `from_row` in pieces of `CONFLICTS_A_PIECE` conflicts."""
+    """Decodes an index row as `from_row` does, in pieces of `CONFLICTS_A_PIECE` conflicts."""
     if len(row) <= _ROW.size + CONFLICTS_A_PIECE * CONFLICT_BYTES:
         return from_row(transaction_id, row)
     head = row[: _ROW.size]
@@ -140,7 +140,7 @@ def from_row_in_pieces(transaction_id: TransactionId, row: bytes) -> Pieces[Deci
 
 
 def position_of_row(transaction_id: TransactionId, row: bytes) -> int:
-    """The position in an index row; `CorruptRecord` when it is none."""
+    """Returns the position in an index row. Raises `CorruptRecord`."""
     return from_row(transaction_id, row[: _ROW.size]).position
 
 

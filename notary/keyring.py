@@ -1,4 +1,4 @@
-"""`Keyring`: the notary's private keys and key history on this machine: those in use, and those prepared for a rotation.
+"""`Keyring`: the notary's private keys and key histories on this machine, in use or prepared for a rotation.
 
 A rotation takes effect by a `key` record in the log (R10), at the same place for every worker. Before that, the operator copies the new
 key, and the history that ends with it, to each machine as `<key file>.next` and `<history file>.next`. A worker that reads the record loads
@@ -21,12 +21,12 @@ from ordering.signatures import SigningKey
 logger = logging.getLogger("notary.keyring")
 
 FORMER: Final = ".former"
-"""The suffix of a key file for a key that was rotated out. The operator puts it there, to sign fills of holes before the rotation."""
+"""The suffix of the file of a former key. The operator puts it there so that this worker can fill holes from before the rotation."""
 LOOK_AGAIN_S: Final = 1.0
 
 
 class ReceiptKey:
-    """The key that signs a worker's receipts: the one in force in the log, as soon as its files are on this machine."""
+    """The key that signs a worker's receipts: the key in force in the log, once its files are on this machine."""
 
     def __init__(self, keyring: "Keyring", in_force: bytes | None) -> None:
         """`in_force`: the public key in force in the log as far as it was applied. Raises `ConfigurationError` without a key history."""
@@ -48,7 +48,7 @@ class ReceiptKey:
         return self._keyring.verifier_key(self.private_key)
 
     def applied(self, ready: Ready) -> None:
-        """Take the key that is in force after this step, as soon as its files are here."""
+        """Use the key that is in force after this step, once its files are here."""
         if ready.log_state is not None:
             self._in_force = ready.log_state.key
         if self._in_force != self._public_key:
@@ -57,7 +57,7 @@ class ReceiptKey:
     def _rotate(self, in_force: bytes) -> None:
         private_key = self._keyring.private_key(in_force)
         if private_key is None:
-            return  # looked for again after the next step; the sender's `not_ready` says what is missing
+            return  # tried again after the next step; the sender's `not_ready` says which key is missing
         try:
             self.history = self._keyring.history(in_force)
         except ConfigurationError as problem:

@@ -1,12 +1,11 @@
 """The notary's own key, an Ed25519 key in a PEM file that only its owner may read; and its key history, a public file.
 
-Outsiders know a key by its verifier key. The history (docs/formats.md, Key history) lists these from the first to the present one, each
-endorsed by the one before it. The two files belong together: the last key of the history is the key in the key file. A worker does not
-start with two files that do not match.
+Outsiders know a key by its verifier key. The history (docs/formats.md, Key history) lists the verifier keys from the first to the present
+one, each endorsed by the key before it. Its last key is the key in the key file. A worker does not start with two files that do not match.
 
 A rotation has two halves here, with a `key` record in the log between them (`notary.cli.key`). `prepare` makes the new key and the history
-that ends with it, beside the present files, under names that end in `.next`. `put_in_place` moves both over the present files. The durable
-steps follow in order; each begins when the one before it is on the disk:
+that ends with it, as `.next` files beside the present ones. `put_in_place` moves both over the present files. Each durable step begins when
+the one before it is on the disk:
 
 | step | a crash after it leaves |
 |---|---|
@@ -159,7 +158,7 @@ def begin_anew(key_file: Path, history_file: Path, origin: str) -> Ed25519Privat
     if key_file.exists():
         raise ConfigurationError(f"{key_file} is there: a key that is not lost is rotated without --lost")
     try:
-        # A history that was prepared with the lost key names a key that may be lost too.
+        # Drop a history that was prepared with the lost key: the key that it names may be lost too.
         next_of(history_file).unlink(missing_ok=True)
         key = load(key_next) if key_next.exists() else create(key_next)
         sync_directory(key_next.parent)
@@ -189,8 +188,8 @@ def end_anew(key_file: Path, history_file: Path, origin: str) -> None:
 def adopt(made: Path, key_file: Path, history_file: Path, origin: str) -> tuple[HistoricKey, ...]:
     """Put the key of the file `made`, which is in force in the log, in place of the present one. Returns the history that ends with it.
 
-    Another rotation that was prepared here is dropped: its key follows a key that is no longer in force. Raises `ConfigurationError`. After
-    an error or a kill the same call completes it.
+    This drops any other rotation that was prepared here: its key follows a key that is no longer in force. Raises `ConfigurationError`.
+    After an error or a kill the same call completes it.
     """
     key_next, history_next = next_of(key_file), next_of(history_file)
     try:
@@ -240,7 +239,7 @@ def put_in_place(key_file: Path, history_file: Path, origin: str) -> None:
     real_key = Path(os.path.realpath(key_file))
     try:
         if prepared(key_file, history_file, origin) is not None:
-            # The endorsement is on the disk already, in the prepared history: without the present key it could not be made again.
+            # This destroys the present key, which alone could endorse the new one. The endorsement is on the disk, in the prepared history.
             next_of(key_file).replace(real_key)
         finish(key_file, history_file, origin)
     except OSError as problem:
@@ -342,7 +341,7 @@ def _decode(encoded: bytes, file: Path, origin: str) -> tuple[HistoricKey, ...]:
 def alone_with(key_file: Path) -> Iterator[None]:
     """Lock the key's folder for the length of a block; raises `ConfigurationError` while another process holds the lock.
 
-    A second rotation that ran at the same time would replace the key of the first, which nobody wants.
+    Without the lock, a second rotation at the same time would replace the new key of the first.
     """
     directory = Path(os.path.realpath(key_file)).parent
     with contextlib.ExitStack() as held:

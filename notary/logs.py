@@ -1,7 +1,7 @@
-"""Log lines of a worker and of its acceptor processes, to stderr: text for people, or one JSON object a line for a log store.
+"""Log lines of a worker and of its intake processes, to stderr: text for people, or one JSON object a line for a log store.
 
-A call names its fields in the format, `logger.info("parties read file=%s parties=%d", file, count)`. Text is formatted as usual.
-As JSON, each `name=%…` becomes a member of the object, a number stays a number, and `message` is the rest of the sentence.
+A call names its fields in the format: `logger.info("parties read file=%s parties=%d", file, count)`. Text is formatted as usual.
+In JSON, each `name=%…` becomes a member of the object, a number stays a number, and `message` is the rest of the sentence.
 """
 
 import logging
@@ -45,7 +45,7 @@ def set_up_logging(level: str, *, as_json: bool) -> None:
 
 
 def set_level(level: str) -> None:
-    """Set the level of all loggers. aiokafka's own lines appear at level `debug` only, from INFO on."""
+    """Set the level of all loggers. aiokafka's own lines are written only at level `debug`, and only from INFO up."""
     logging.getLogger().setLevel(level.upper())
     # While a broker is away, aiokafka repeats at INFO and WARNING, many times a second, what our own lines report better.
     # Its DEBUG lines, one or more a request, would bury ours.
@@ -67,12 +67,12 @@ class _JsonFormatter(logging.Formatter):
         try:
             return orjson.dumps(line).decode()
         except orjson.JSONEncodeError:
-            # A number of more than 64 bits, or text that is no Unicode, as file names may be. No line is lost for that.
+            # A number of more than 64 bits, or text that is no valid Unicode, such as a file name, must not lose the line.
             return orjson.dumps({name: str(value).encode(errors="backslashreplace").decode() for name, value in line.items()}).decode()
 
 
 def _apart(record: logging.LogRecord) -> tuple[str, dict[str, Any]]:
-    """Splits a line into its sentence and its fields. A line that does not follow our format is all sentence."""
+    """Splits a line into its sentence and its fields. A line in another format has no fields."""
     given, fields, at = record.args, {}, 0
     if not isinstance(record.msg, str) or not isinstance(given, tuple) or not given:
         return record.getMessage(), {}

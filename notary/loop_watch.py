@@ -1,7 +1,7 @@
-"""The longest recent turn of the event loop, by a timer: everything else had to wait as long as the timer is late.
+"""The longest recent turn of the event loop, measured by a timer: its delay is the time for which everything else had to wait.
 
-A timer every 50 ms takes about a four-hundredth of a core, on uvloop and asyncio alike, and less where the loop is busy anyway. So a turn
-that is shorter than that may be missed, and a longer one is reported up to 50 ms too short.
+A timer every 50 ms takes about 1/400 of a core, on uvloop and asyncio alike, and less if the loop is busy anyway. A turn shorter than 50 ms
+may be missed, and a longer one is reported up to 50 ms too short.
 """
 
 import asyncio

@@ -70,7 +70,7 @@ class Metrics:
         memory.set_function(resident_bytes)
 
     def observe(self, ready: Ready) -> None:
-        """Count a step's batches, anomalies (`notices`), fills, registrations and fences, and the decisions since the last one."""
+        """Count a step's batches, anomalies (`notices`), fills, registrations and fences, and the decisions since the last step."""
         self._count_decisions(self._outcome_counts())
         for batch in ready.batches:
             self._batch_requests.observe(len(batch.requests))
@@ -153,7 +153,7 @@ class Metrics:
         )
 
     def watch_gate(self, gate: Gate) -> None:
-        """Add counters of the submissions that the gate refuses for lack of room or quota. No label names the party: parties are many."""
+        """Add counters of submissions that the gate refuses for lack of room or quota. No label names the party: there are too many."""
         self.registry.register(_Refusals(gate))
         self._counters(
             ("notary_tickets_used_total", "Submissions admitted with a ticket.", lambda: 0 if gate.tickets is None else gate.tickets.used)
@@ -192,7 +192,7 @@ class Metrics:
         )
 
     def watch_loop(self, watch: LoopWatch) -> None:
-        """A gauge of the longest turn of the event loop."""
+        """Add a gauge of the longest turn of the event loop."""
         text = "Longest turn of the event loop in the last 30 to 60 s."
         Gauge("notary_loop_turn_seconds", text, registry=self.registry).set_function(lambda: watch.longest_s)
 
@@ -266,7 +266,7 @@ class _Refusals(Collector):
         self._gate = gate
 
     def collect(self) -> Iterator[CounterMetricFamily]:
-        """One family, by reason."""
+        """Yields one family, with a series for each reason."""
         refused = CounterMetricFamily(
             "notary_submissions_refused_total", "Submissions refused for lack of room or quota.", labels=["reason"]
         )

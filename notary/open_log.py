@@ -16,9 +16,9 @@ if TYPE_CHECKING:
 
 
 async def open_log(config: "Config", *, mirror: bool = False) -> Log:
-    """The log that the configuration names; with `mirror` also one that was not failed over.
+    """Returns the log that the configuration names. With `mirror` it may also be a mirror that was not failed over.
 
-    Raises `NotReady` while it is away, `ConfigurationError` or `Fatal` if it is not fit.
+    Raises `NotReady` while the log cannot be reached, `ConfigurationError` or `Fatal` if it is unfit.
     """
     if config.log.kind == "embedded":
         check_writable(config.path(config.log.directory), "the log", "`[log] directory` (NOTARY_LOG_DIRECTORY)")
@@ -34,14 +34,14 @@ async def open_log(config: "Config", *, mirror: bool = False) -> Log:
 
 
 async def identify(config: "Config", log: Log) -> tuple[str, str]:
-    """Returns (notary name, identity) of a log, by which an index belongs to it. Raises `ConfigurationError` for another notary's log."""
+    """Returns (notary name, identity) of a log, which an index stores. Raises `ConfigurationError` for another notary's log."""
     genesis, log_id = await read_genesis(log)
     check_genesis(config, genesis)
     return genesis.notary_name, f"{log.identity} {log_id.hex()}"
 
 
 def check_genesis(config: "Config", genesis: Genesis) -> None:
-    """Raise `ConfigurationError` where the configuration says otherwise than the log's genesis record (R10)."""
+    """Raise `ConfigurationError` if the configuration differs from the log's genesis record (R10)."""
     for what, configured, found in (("name", config.name, genesis.notary_name), ("origin", config.origin, genesis.origin)):
         if configured != found:
             raise ConfigurationError(

@@ -1,7 +1,7 @@
 """The parties whose submissions this notary takes: a JSON file of name -> PEM public key, or name -> {"public_key": PEM, "weight": 2,
 "requests_per_s": 500}, read again when it changes.
 
-It is an affair of admission (R6): it says what a worker lets into the log, never how something is decided.
+It controls what a worker admits into the log. It never influences a decision (R6).
 """
 
 import asyncio
@@ -37,11 +37,11 @@ _RANGES: Final = {"weight": (1, WEIGHT_MAX), "requests_per_s": (0, REQUESTS_PER_
 
 PartyKey: TypeAlias = Ed25519PublicKey | ec.EllipticCurvePublicKey
 Verify: TypeAlias = Callable[[bytes, bytes], bool]
-"""(signature, message) -> whether it is a good one."""
+"""(signature, message) -> True if the signature is good."""
 
 
 def load_public_key(pem: bytes, source: str) -> PartyKey:
-    """The Ed25519 or P-256 key of a PEM public key or certificate; `ConfigurationError` names `source`."""
+    """Returns the Ed25519 or P-256 key of a PEM public key or certificate. Raises `ConfigurationError`, which names `source`."""
     try:
         certificate = b"BEGIN CERTIFICATE" in pem
         key: object = x509.load_pem_x509_certificate(pem).public_key() if certificate else serialization.load_pem_public_key(pem)
@@ -57,7 +57,7 @@ def load_public_key(pem: bytes, source: str) -> PartyKey:
 
 
 def verifier(key: PartyKey) -> Verify:
-    """The check that goes with the kind of key. It gives way to other threads while it computes."""
+    """Returns the signature check for a key of its kind. It releases the GIL while it computes."""
     if isinstance(key, Ed25519PublicKey):
         raw = key.public_bytes_raw()
 
@@ -89,7 +89,7 @@ class RegisteredParty(msgspec.Struct, frozen=True, omit_defaults=True):
 
     public_key: str
     weight: int = 1
-    """Beside the others', of what this worker can decide."""
+    """Its share of this worker's capacity, relative to the weights of other parties."""
     requests_per_s: int | None = None
     """Its quota, 0 for none; None: the configuration's."""
 
@@ -115,16 +115,16 @@ class Parties:
         self.reload()
 
     def get(self, party: str) -> Party | None:
-        """The party; None for one that is not registered."""
+        """Returns the party; None if it is not registered."""
         return self._parties.get(party)
 
     def weight_of(self, party: str) -> int:
-        """A party's weight; 1 for one that is not registered any more."""
+        """Returns a party's weight; 1 if it is not registered any more."""
         known = self._parties.get(party)
         return 1 if known is None else known.weight
 
     def requests_per_s_of(self, party: str) -> int | None:
-        """A party's own quota, if it has one."""
+        """Returns a party's own quota; None if it has none."""
         known = self._parties.get(party)
         return None if known is None else known.requests_per_s
 
@@ -136,7 +136,7 @@ class Parties:
         return len(self._parties)
 
     async def follow(self) -> None:
-        """Read the file again whenever it has changed, for ever; while it cannot be read, the parties stay as they were."""
+        """Read the file again whenever it has changed, for ever. While it cannot be read, the present parties stay in use."""
         while True:
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._look_now.wait(), LOOK_S)
@@ -151,12 +151,12 @@ class Parties:
                     logger.error("the parties file is rejected, the present parties stay in use: %s", problem)
 
     def look_now(self) -> None:
-        """Have `follow` read the file now if it has changed, and log an error again that it has logged before."""
+        """Have `follow` read the file now if it has changed. It logs an error even if it has logged the same one before."""
         self._reported = ""
         self._look_now.set()
 
     def reload(self) -> None:
-        """Read the file if it changed. Raises `ConfigurationError`; what was known before stays in force then."""
+        """Read the file if it changed. Raises `ConfigurationError`; then the present parties stay in use."""
         for _ in self._reload():
             pass
 
@@ -175,7 +175,7 @@ class Parties:
             keys.add(key.public_bytes(serialization.Encoding.DER, serialization.PublicFormat.SubjectPublicKeyInfo))
             loaded[name] = Party(verifier(key), entry.weight, entry.requests_per_s)
             if len(loaded) % LOADED_AT_ONCE == 0:
-                yield  # thousands of keys would hold the loop for long
+                yield  # loading thousands of keys at once would block the event loop
         self._parties, self._keys = loaded, frozenset(keys)
         self._seen = seen
         logger.info("parties read file=%s parties=%d", self._file, len(self._parties))
@@ -202,7 +202,7 @@ def _entries(file: Path) -> Iterator[tuple[str, RegisteredParty]]:
 
 
 def _entry(value: str | dict[str, Any], where: str) -> RegisteredParty:
-    """An entry in its short or its long form. Raises `ConfigurationError`."""
+    """Decodes an entry in its short or its long form. Raises `ConfigurationError`."""
     if isinstance(value, str):
         return RegisteredParty(value)
     if not isinstance(value.get("public_key"), str):
@@ -224,9 +224,9 @@ Added: TypeAlias = Literal["added", "changed", "unchanged"]
 
 
 def add(file: Path, name: str, pem: bytes, source: str, weight: int | None = None, requests_per_s: int | None = None) -> Added:
-    """Register a party, or change its weight and quota; None leaves one as it is.
+    """Register a party, or change its weight and quota; None leaves a value unchanged.
 
-    Raises `ConfigurationError` for a party with another key, or a key or number that is none.
+    Raises `ConfigurationError` if the party has another key, or for an invalid key or number.
     """
     numbers = {"weight": weight, "requests_per_s": requests_per_s}
     given = {member: number for member, number in numbers.items() if number is not None}
@@ -250,7 +250,7 @@ def add(file: Path, name: str, pem: bytes, source: str, weight: int | None = Non
 
 
 def is_utf8(text: str) -> bool:
-    """False for an argument of the command line whose bytes were not UTF-8."""
+    """Returns False for an argument of the command line whose bytes were not UTF-8."""
     try:
         text.encode()
     except UnicodeEncodeError:
@@ -259,7 +259,7 @@ def is_utf8(text: str) -> bool:
 
 
 def write(file: Path, parties: Mapping[str, str | RegisteredParty]) -> None:
-    """Replace the file atomically and durably: a worker that reads it meanwhile reads all of the old parties or of the new ones."""
+    """Replace the file atomically and durably: a worker that reads it meanwhile gets either all old or all new parties."""
     short = {
         name: entry.public_key if isinstance(entry, RegisteredParty) and entry == RegisteredParty(entry.public_key) else entry
         for name, entry in parties.items()
@@ -273,7 +273,7 @@ def write(file: Path, parties: Mapping[str, str | RegisteredParty]) -> None:
 
 @contextlib.contextmanager
 def _alone_with(file: Path) -> Iterator[None]:
-    """Hold a lock on the file's directory: of two commands that register parties at once, the second reads what the first one wrote."""
+    """Lock the file's directory. If two commands register parties at once, the second reads the file that the first one wrote."""
     with contextlib.ExitStack() as held:
         try:
             held.enter_context(locked_directory(file.parent))

@@ -10,7 +10,7 @@ from ordering.settings import NotNegative
 
 
 class QuotaSettings(msgspec.Struct, frozen=True):
-    """The quota of a party for which the parties file has no other."""
+    """The quota of a party that has none in the parties file."""
 
     party_requests_per_s: NotNegative = 0
     """0: no quota."""
@@ -31,14 +31,14 @@ class Quota:
     def __init__(
         self, settings: QuotaSettings, clock_s: Callable[[], float], per_s_of: Callable[[str], int | None] = lambda party: None
     ) -> None:
-        """`per_s_of` returns a party's own quota, None for one that has that of the settings; 0 requests a second: no quota."""
+        """`per_s_of` returns a party's own quota, or None for that of the settings. A quota of 0 requests a second is none."""
         self._settings = settings
         self._per_s_of = per_s_of
         self._clock_s = clock_s
         self._buckets: dict[str, tuple[float, float]] = {}  # party -> (tokens, as of); registered parties only
 
     def refusal(self, party: str, requests: int) -> QuotaExceeded | None:
-        """Returns the reason why the party may not send so many now; None when it may."""
+        """Returns the reason why the party may not send this many requests now; None if it may."""
         if not (per_s := self._of(party)):
             return None
         tokens, needed = self._tokens(party, per_s, self._clock_s()), min(requests, per_s)
@@ -48,7 +48,7 @@ class Quota:
         return None
 
     def charge(self, party: str, requests: int) -> None:
-        """Count what `refusal` has let pass in the same turn of the loop."""
+        """Count requests that `refusal` has let pass in the same turn of the loop."""
         if per_s := self._of(party):
             now = self._clock_s()
             self._buckets[party] = (self._tokens(party, per_s, now) - requests, now)

@@ -1,4 +1,4 @@
-"""`Readiness`: whether a worker may answer, and whether it admits submissions. The parts know the reasons; here they are put in order."""
+"""`Readiness`: whether a worker may answer, and whether it admits submissions. Its parts give the reasons; this module orders them."""
 
 from joiner import Driver, Sender
 from notary.decision import Decision
@@ -26,7 +26,7 @@ class Readiness:
         return [why for why in found if why is not None]
 
     def closed(self) -> NotReady | None:
-        """Returns the error for a submission that is refused because the worker is not ready; None when it is."""
+        """Returns the error for a submission while the worker is not ready; None while it is."""
         return None if (why := self.not_ready()) is None else NotReady(why)
 
     def is_ready(self) -> bool:

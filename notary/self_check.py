@@ -1,7 +1,7 @@
 """Detects that this worker, or another, has gone wrong (R9): compares roots through the log, and audits the worker's own rows.
 
-Neither is part of deciding. Comparing costs a record of 50 bytes every `checkpoint_interval_ms` of log time, by one worker. Auditing reads
-one tile's decisions a second, round and round, so that it finds a change in an old row that no client reads.
+Neither influences a decision. Comparing costs one record of 50 bytes, by one worker, every `checkpoint_interval_ms` of log time. Auditing
+reads one tile's decisions a second, again and again over the index. So it finds a change in an old row that no client reads.
 """
 
 import asyncio
@@ -25,7 +25,7 @@ logger = logging.getLogger("notary.self_check")
 
 ROUND_TICKS_MAX = 86_400
 AUDIT_TURN_US = 1_000
-"""The work of an audit in one turn of the loop, as `Index` estimates it."""
+"""The time of an audit in one turn of the loop, as `Index` estimates it."""
 
 
 class SelfCheckSettings(msgspec.Struct, frozen=True):
@@ -34,7 +34,7 @@ class SelfCheckSettings(msgspec.Struct, frozen=True):
     checkpoint_interval_ms: Positive = 5_000  # of log time
     audit_interval_ms: Positive = 1_000
     scrub_interval_ms: Positive = 43_200_000  # between two rounds of reading the whole index from its disk
-    quiet_ms: Fixed[int] = 10_000  # without a new decision for so long, a checkpoint is written although log time does not advance
+    quiet_ms: Fixed[int] = 10_000  # without a new decision for this time, a checkpoint is due even if log time does not advance
     look_ms: Fixed[int] = 200
     write_again_ms: Fixed[int] = 5_000
     vote_again_ms: Fixed[int] = 30_000
@@ -65,7 +65,7 @@ class SelfCheck:
         self._index = index
         self._settings = settings
         self._now_s = now_s
-        self._grown: tuple[int, float] = (0, now_s())  # the tree's size, and the time since when it has this size
+        self._grown: tuple[int, float] = (0, now_s())  # the tree's size, and the time when it reached this size
         self._written: tuple[int, float] | None = None  # tree size and time: a checkpoint in flight is not written twice
         self._reported = False  # whether the open root disagreement is in the log
         self._failed: asyncio.Queue[Fatal] = asyncio.Queue(1)
@@ -88,7 +88,7 @@ class SelfCheck:
         return None
 
     def fail(self, problem: Fatal) -> None:
-        """Have `run` end with an error that a call has met while it read the index."""
+        """Make `run` end with an error that a call met while it read the index."""
         if not self._failed.full():
             self._failed.put_nowait(problem)
 
@@ -114,18 +114,18 @@ class SelfCheck:
     def due(self) -> tuple[int, bytes] | None:
         """Returns the tree size and root that this worker should write now: its vote in a root disagreement, or a checkpoint in its turn.
 
-        Log time determines turns. It does not advance in a log that has fallen quiet; there this worker's own clock determines them.
-        Otherwise the very last decision would never be compared. A checkpoint decides nothing, so a clock may influence it.
+        Log time determines turns. In a log that has fallen quiet it does not advance, so there this worker's own clock determines turns:
+        otherwise the last decisions would never be compared. A checkpoint decides nothing, so a clock may influence it.
         """
         incarnation, agreement, tree = self._sender.incarnation, self._index.agreement, self._index.tree
         if incarnation is None or agreement.quarantined:
             return None
         if (disagreement := agreement.disagreement) is not None:
-            # Votes are repeated from time to time: a vote may have been lost, and each renews the set of voters.
+            # Repeat the vote from time to time: it may have been lost, and each vote renews the set of voters.
             size, again_s = disagreement.size, self._settings.vote_again_s if self._worker_name in disagreement.roots else 0.0
         else:
             size, again_s, log_time_ms = tree.size, 0.0, self._index.log_time_ms
-            # After so long a silence, in log time, an incarnation has no turn any more.
+            # An incarnation that was silent for `worker_timeout_ms` of log time has no turn any more.
             senders = self._driver.joiner.incarnations.active_since(log_time_ms - self._driver.joiner.limits.worker_timeout_ms)
             turn_ms = turn_comes_ms(agreement, incarnation, senders, self._settings.checkpoint_interval_ms)
             if size != self._grown[0]:
@@ -141,7 +141,7 @@ class SelfCheck:
         return size, tree.root_at(size)
 
     def _is_quiet(self, incarnation: int, senders: Sequence[int]) -> bool:
-        """Returns True if the log is quiet long enough for this incarnation's turn: the first sender's first, the next one's later."""
+        """Returns True if the log has been quiet until this incarnation's turn: each sender waits `quiet_s` longer than the one before."""
         turn = 1 + sorted(senders).index(incarnation)
         return self._now_s() - self._grown[1] >= self._settings.quiet_s * turn
 
@@ -154,7 +154,7 @@ class SelfCheck:
         self._reported = is_open
 
     async def _audit(self) -> None:
-        # Not always from the beginning: a worker that restarts often would never reach the end.
+        # Begin at a place that varies: a worker that restarts often would never reach the end from tile 0.
         tile = int(self._now_s()) % (self._index.position_next // TILE_WIDTH + 1)
         while True:
             tiles = -(-self._index.position_next // TILE_WIDTH)
@@ -172,7 +172,7 @@ class SelfCheck:
             await asyncio.sleep(self._settings.audit_s)
 
     async def _scrub(self) -> None:
-        """Have a process of its own read every row from the disk, again and again. Raises `Quarantined` for a row that cannot be read."""
+        """Have a separate process read every row from the disk, again and again. Raises `Quarantined` for a row that cannot be read."""
         while True:
             await asyncio.sleep(self._settings.scrub_s)
             code, found, complained = await output_of("notary.index.scrub", str(self._index.directory))
@@ -185,7 +185,7 @@ class SelfCheck:
 
 
 async def output_of(module: str, *arguments: str) -> tuple[int | None, str, str]:
-    """Run a module as a process of its own. Returns (exit code, stdout, stderr). A caller that is cancelled ends the process first."""
+    """Run a module as a separate process. Returns (exit code, stdout, stderr). If the caller is cancelled, the process is ended first."""
     process = await asyncio.create_subprocess_exec(
         *(sys.executable, "-P", "-m", module, *arguments), stdin=DEVNULL, stdout=PIPE, stderr=PIPE
     )

@@ -2,8 +2,7 @@
 
     no log yet -> started -> ready -> stopping (SIGTERM, or a fatal error) -> detached
 
-The code is the same for a process that listens on a port and for one in a simulation: `start` makes the worker, and the `App`s answer the
-calls.
+The code is the same for a process that listens on a port and for a simulated one: `start` makes the worker, and the `App`s answer calls.
 """
 
 import asyncio
@@ -25,10 +24,10 @@ ANSWERS_LEAVE_S = 1.0
 
 
 class ServiceSettings(msgspec.Struct, frozen=True):
-    """The end of a service."""
+    """Settings for the end of a service."""
 
     drain_ms_max: Positive = 20_000
-    """The time for which a stopping worker goes on answering what it has admitted."""
+    """The longest time for which a stopping worker still answers submissions that it has admitted."""
 
     drain_s_max = Seconds("drain_ms_max")
 
@@ -52,7 +51,7 @@ async def serve_until(
 ) -> Ending:
     """Serve until `stop` is set or the worker ends. `when_started` runs as a concurrent task once the worker has started.
 
-    On `NotReady` from `start` it tries again, every `LOG_RETRY_S`; it raises every other error of `start`.
+    If `start` raises `NotReady`, it is called again every `LOG_RETRY_S`. Any other error of `start` is raised.
     """
     stopping = asyncio.create_task(stop.wait())
     try:
@@ -73,7 +72,7 @@ async def serve_until(
 
 
 async def _until_started(apps: Sequence[App], start: Callable[[], Awaitable[Worker]], stopping: asyncio.Task[bool]) -> Worker | None:
-    """Returns a worker, as soon as the log can be reached; None when `stopping` is done first."""
+    """Returns a worker once the log can be reached; None if `stopping` is done first."""
     reported = ""
     while not stopping.done():
         try:
@@ -127,7 +126,7 @@ async def _until_stopped(
                 else:
                     logger.error("stopped by an unexpected error: %r", problem, exc_info=problem)
     if worker.index.agreement.quarantined:
-        # The process stays to report the reason until a signal ends it: a supervisor's restarts would only fail again.
+        # The process stays up and reports the reason until a signal ends it: restarts by a supervisor would only fail again.
         for app in apps:
             app.detach(worker.serving_suspended() or "")
         await asyncio.wait([stopping])

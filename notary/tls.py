@@ -1,8 +1,8 @@
 """The service's TLS: version 1.3 only, with a certificate that is read again when its files change.
 
-A renewal replaces the files, one after the other or both at once, without a signal to this process. So it checks them every second, and
-loads them when two checks in a row found the same files. Open connections keep their old certificate. Files that do not match, or without a
-certificate that is valid now, are reported and not used.
+A renewal replaces the files, one after the other or both at once, without a signal to this process. So the process checks them every
+second, and loads them when two checks in a row found the same files. Open connections keep their old certificate. Files that do not match,
+or whose certificate is not valid now, are reported and not used.
 """
 
 import asyncio
@@ -30,7 +30,7 @@ _State: TypeAlias = tuple[tuple[int, int, int, int] | None, ...]
 
 
 class TlsFiles(msgspec.Struct, frozen=True):
-    """The files of the service's certificate, its key, and the authorities of its clients. Without authorities, clients show none."""
+    """The files of the service's certificate, its key, and its clients' authorities. Without authorities, clients show no certificate."""
 
     cert_file: str
     key_file: str
@@ -60,7 +60,7 @@ class Certificates:
         return self._not_after.timestamp()
 
     def handshake_failed(self, problem: BaseException) -> None:
-        """Count a connection that failed before its first request. It is logged at level debug, so that strangers cannot fill the log."""
+        """Count a connection that failed before its first request. The log line has level debug, so that strangers cannot fill the log."""
         self.handshakes_failed += 1
         logger.debug("a TLS handshake failed error=%s", problem)
         self.when_handshake_failed()

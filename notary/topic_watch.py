@@ -1,7 +1,7 @@
-"""`TopicWatch`: checks the settings of the topics and the brokers' certificates while a worker runs: both may change after its start.
+"""`TopicWatch`: checks the topics' settings and the brokers' certificates while a worker runs, since both may change after its start.
 
-If retention is switched on, Kafka deletes records; a lower `min.insync.replicas` can lose them. Stopping the worker would not help. So it
-reports the problem in its log lines, in `notary_topic_problems` and in `/readyz?verbose`, until the settings are right again.
+If retention is switched on, Kafka deletes records; a lower `min.insync.replicas` can lose them. Stopping the worker would not help. So the
+worker reports the problem in log lines, in `notary_topic_problems` and in `/readyz?verbose`, until the settings are right again.
 """
 
 import asyncio
@@ -25,7 +25,7 @@ class TopicWatch:
     """Checks the topics of one worker's log. An embedded log has no topics, and is not checked."""
 
     def __init__(self, config: "Config", log: Log | None = None, interval_s: float = INTERVAL_S) -> None:
-        """`log`: the open log, whose brokers' certificates are looked at."""
+        """`log`: the open log, whose brokers' certificates are checked."""
         self._config = config
         self._log = log
         self._interval_s = interval_s
@@ -33,7 +33,7 @@ class TopicWatch:
         """The settings that may lose acknowledged records, a sentence each, as of the last check that succeeded."""
 
     async def run(self) -> None:
-        """Look at the certificates, and at every interval at both, until cancelled."""
+        """Check the certificates at once, then both at every interval, until cancelled."""
         if self._config.log.kind != "kafka":
             return
         while True:
@@ -42,7 +42,7 @@ class TopicWatch:
             await self.look()
 
     async def look_at_certificates(self) -> None:
-        """Learn when the brokers' certificates end; `notary_broker_certificate_expiry_seconds` shows it."""
+        """Read the expiry of each broker's certificate, for `notary_broker_certificate_expiry_seconds`."""
         if not isinstance(self._log, KafkaLog):
             return
         try:

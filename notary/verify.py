@@ -1,4 +1,4 @@
-"""Offline verification of a notary: a decision is in its tree, and all its trees are consistent.
+"""Offline verification of a notary: a decision is in its tree, and its trees are consistent with each other.
 
     verify_receipt(decision["receipt"], decision, ["notary.example/london+0a1b2c3d+AQ..."])
 
@@ -101,7 +101,7 @@ def decision_of(decision: DecisionLike) -> Decision:
     """Decodes a decision. A member `receipt` is ignored; any other extra member raises `NotVerified`, since no receipt would prove it."""
     if not isinstance(decision, Decision):
         return decision_and_receipt(decision)[0]
-    # Check lengths and ranges of an object that the caller made: fields of other lengths could give another decision's leaf.
+    # Check lengths and ranges: the caller made this object, and fields of other lengths could give another decision's leaf.
     if not (
         0 <= decision.position < 2**63
         and len(decision.transaction_id) == TRANSACTION_ID_BYTES

@@ -1,4 +1,4 @@
-"""The software version, from the package's metadata. `register` records, HTTP and `--version` all take it from here."""
+"""The software version, from the package's metadata, for `register` records, HTTP and `--version`."""
 
 from importlib.metadata import PackageNotFoundError, version
 

@@ -17,7 +17,7 @@ from payload.request import Time
 
 HashText: TypeAlias = Annotated[str, msgspec.Meta(pattern=HASH_SCHEMA["pattern"])]
 StateText: TypeAlias = Annotated[str, msgspec.Meta(extra_json_schema=STATE_SCHEMA)]
-"""A state reference; `parse_state` checks it, since a pattern would do so at a higher price."""
+"""A state reference. `parse_state` checks it, at a lower cost than a pattern."""
 Position: TypeAlias = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1, extra_json_schema={"format": "int64"})]
 
 
@@ -59,7 +59,7 @@ class DecisionsJson(msgspec.Struct, frozen=True):
 
 
 class StateJson(msgspec.Struct, frozen=True):
-    """The consumer of a state, as far as the answering worker has read the log: SHA-256 of its id, and its position; null without one."""
+    """A state and its consumer: SHA-256 of the transaction's id, and its position. Both are null if the worker has read of none yet."""
 
     state: StateText
     consumed_by: HashText | None
@@ -130,7 +130,7 @@ def encode_decision(decision: Decision, receipt: bytes = b"") -> bytes:
 
 
 def encode_in_pieces(decision: Decision, receipt: bytes = b"") -> Pieces[bytes]:
-    """The work of `encode_decision` in pieces of `CONFLICTS_A_PIECE` conflicts."""
+    """Encodes a decision as `encode_decision` does, in pieces of `CONFLICTS_A_PIECE` conflicts."""
     if len(decision.conflicts) <= CONFLICTS_A_PIECE:
         return encode_decision(decision, receipt)
     conflicts: list[bytes] = []

@@ -1,4 +1,4 @@
-"""One worker, put together. No logic: what each part does is said where it lives."""
+"""The composition of one worker. It has no logic: each part documents itself."""
 
 import asyncio
 import os
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from notary.config import Config
 
 GATE_TURN_S: Final = 0.002
-"""The time that the gate takes at once in a turn of the event loop."""
+"""The longest time that the gate works in one turn of the event loop."""
 
 
 class Environment(msgspec.Struct, frozen=True):
@@ -52,7 +52,7 @@ class Environment(msgspec.Struct, frozen=True):
 
 
 class Worker:
-    """The parts of one worker, wired. `run` lasts until it is cancelled or a part raises `Fatal`."""
+    """The parts of one worker, connected. `run` lasts until it is cancelled or a part raises `Fatal`."""
 
     def __init__(self, config: "Config", log: Log, index: Index, environment: Environment | None = None) -> None:
         around = environment or Environment()
@@ -126,7 +126,7 @@ class Worker:
 
     @classmethod
     async def start(cls, config: "Config", log: Log) -> "Worker":
-        """A worker on an open log that is its notary's, its index opened. Raises `ConfigurationError`, `Fatal` or `NotReady`."""
+        """Open the index and return a worker on an open log of its notary. Raises `ConfigurationError`, `Fatal` or `NotReady`."""
         notary_name, log_identity = await identify(config, log)
         index = Index.open(
             config.index_directory,
@@ -152,7 +152,7 @@ class Worker:
             tasks.create_task(self.archive.run(), name="archive")
 
     def close(self) -> None:
-        """Let go of the index."""
+        """Close the index, and end the threads for signatures and the tracing."""
         if self._verifiers is not None:
             self._verifiers.shutdown(wait=False, cancel_futures=True)
         self.index.close()
