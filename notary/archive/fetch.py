@@ -1,7 +1,7 @@
-"""Puts segments behind the end of an archive into that archive, as a further range; removes segments that an archive has.
+"""Adds the segments behind the end of an archive to it, as one more range; removes segments that an archive has.
 
-`docs/spark.md` has the archive's format. The range is written last, and never over another. So a crash leaves files that no range lists,
-which the next call removes.
+`docs/spark.md` has the archive's format. The file of the range is written last, and never replaces another. So a crash leaves files that no
+range lists, which the next call removes.
 """
 
 from collections.abc import Mapping, Sequence
@@ -27,7 +27,7 @@ ARCHIVE_VERSION: Final = 2
 
 
 class AddedRange(msgspec.Struct, frozen=True):
-    """A range that was made of segments; 0 records without a range: the archive had all."""
+    """A range that was made of segments. 0 records: there is no range, since the archive had all records."""
 
     range: int
     segments: int
@@ -36,9 +36,9 @@ class AddedRange(msgspec.Struct, frozen=True):
 
 
 def fetch(place: SnapshotStore, segments: Sequence[Segment], archive: Path, ranges: int, ends: Mapping[int, int]) -> AddedRange:
-    """Add the records behind `ends` to an archive of so many `ranges`, all in one range. Raises `NotVerified`, `ConfigurationError`.
+    """Add the records behind `ends` to an archive of `ranges` ranges, all in one new range. Raises `NotVerified`, `ConfigurationError`.
 
-    Segments of which a part is missing, or that hold different records of the same offset, are refused, and nothing is added.
+    If a segment is missing, or two have different records at one offset, nothing is added.
     """
     partitions = max([segment.payload_partitions for segment in segments], default=0)
     reached = dict.fromkeys(range(ORDERING, partitions), 0) | dict(ends)
@@ -65,10 +65,10 @@ def fetch(place: SnapshotStore, segments: Sequence[Segment], archive: Path, rang
 
 
 def in_order(segments: Sequence[Segment], reached: Mapping[int, int]) -> list[Segment]:
-    """Returns the segments with something new, each behind those that it goes on from; one that goes on from none comes last. Pure.
+    """Returns the segments with new records, each after those that it continues; segments that continue none come last. Pure.
 
-    A segment has parts of the topic-partitions with new records alone, and two workers may have sealed at once. So neither names nor sums
-    of offsets give an order.
+    A segment has parts only for topic-partitions with new records, and two workers may have sealed at once. So neither names nor sums of
+    offsets give the order.
     """
     ends = dict(reached)
     waiting = sorted(segments, key=lambda segment: segment.name)
@@ -135,7 +135,7 @@ class _Added:
             self.reached[part.stream] = part.offset_end
 
     def end(self) -> list[dict[str, Any]]:
-        """Finish the files, which are durable then. Returns the range's lines about them."""
+        """Finish the files, and sync them. Returns their entries in the range's file."""
         lines = []
         for stream, (path, out, writer) in sorted(self._writers.items()):
             writer.close()
@@ -182,7 +182,7 @@ def _place(stream: int) -> tuple[str, int]:
 
 
 def prune(place: SnapshotStore, segments: Sequence[Segment], ends: Mapping[int, int], keep_after_ms: int) -> list[str]:
-    """Remove the segments that lie before these offsets and were sealed before that time. Returns their names.
+    """Remove the segments that end at or before these offsets and were sealed before that time. Returns their names.
 
     The manifest goes first: a crash after it leaves a file that no manifest names.
     """

@@ -1,8 +1,8 @@
-"""`ArchiveSchedule`: when a worker has segments sealed, by a process of its own, `notary archive stream`.
+"""`ArchiveSchedule`: decides when a worker orders segments to be sealed, by its own process `notary archive stream`.
 
-The log says whose turn it is. Among the incarnations active in log time, the one that registered first orders every `every_s`. The
-next one orders every five times that, the one after it every nine times, and leaves it to the first as long as that goes on sealing. So
-when the first one ends, another takes its place without an election (docs/decisions/archive-writer.md).
+The turn follows from the log. Among the incarnations active in log time, the one that registered first gives an order every `every_s`. The
+next one does so at five times that interval, the one after it at nine times. Their orders seal nothing while another worker seals. So when
+the first one ends, another takes its place without an election (docs/decisions/archive-writer.md).
 """
 
 import asyncio
@@ -25,11 +25,11 @@ if TYPE_CHECKING:
 logger = logging.getLogger("notary.archive")
 
 TURNS: Final = 4
-"""The intervals between two orders grow by so many for each worker whose turn is earlier."""
+"""The time between two orders grows by this many intervals for each worker whose turn is earlier."""
 LEFT_FOR: Final = 2
-"""A segment that another worker sealed within so many intervals shows that it is at work."""
+"""A worker whose last segment is younger than this many intervals counts as the writer."""
 ANSWER_S_MAX: Final = 600.0
-"""The first order of a long log takes many segments, and is given again after that time."""
+"""The deadline of an order. In a long log the first order seals many segments; after the deadline the next order continues."""
 
 
 class ArchiveSchedule:
@@ -46,14 +46,14 @@ class ArchiveSchedule:
         self._config, self._driver, self._sender, self._is_ready, self._now_s = config, driver, sender, is_ready, now_s
         self.every_s = config.archive.every_s if config.archive.url else 0
         self.segments = 0
-        """Counts the segments that this process had sealed."""
+        """Counts the segments sealed by order of this process."""
         self.failures = 0
         """Counts the orders that failed."""
         self._all_sealed_s = now_s()
 
     @property
     def behind_s(self) -> float:
-        """The time since all that this worker had applied was known to be sealed."""
+        """The time since the last order after which everything that this worker had applied was sealed."""
         return max(0.0, self._now_s() - self._all_sealed_s) if self.every_s else 0.0
 
     def turn(self) -> int:
@@ -80,7 +80,7 @@ class ArchiveSchedule:
         return await asyncio.create_subprocess_exec(*command, stdin=PIPE, stdout=PIPE, stderr=DEVNULL)
 
     async def _order_with(self, process: Process) -> None:
-        """Give orders to this process until it ends. Raises `ValueError` with the reason when it has."""
+        """Give orders to `process` until it ends or reports a problem. Raises `ValueError` with the reason."""
         assert process.stdin is not None
         assert process.stdout is not None
         try:

@@ -1,4 +1,4 @@
-"""`Segment`: the records of some moments of a log, as a signed note (`notary/segment/v1`, one line of JSON) and a Parquet file.
+"""`Segment`: the records of a log between two moments: a signed note (`notary/segment/v1`, one line of JSON) and a Parquet file.
 
 The only module of this package that needs pyarrow (`kafka-notary[parquet]`).
 """
@@ -40,11 +40,11 @@ class SealedPart(msgspec.Struct, frozen=True):
 
 
 class Segment(msgspec.Struct, frozen=True):
-    """A segment: whose log it is of, which records it has, and its file."""
+    """A segment: its log, the range of its records, and its file."""
 
     notary: str
     log: str
-    """The log's identity, as an index has it: it ends with the log id."""
+    """The log's identity, as an index stores it. It ends with the log id."""
     worker: str
     sealed_at_ms: int
     payload_partitions: int
@@ -95,7 +95,7 @@ def find(place: SnapshotStore, trusted: Sequence[VerifierKey], notary: str, know
 
 
 def write(records: Sequence[Record], file: Path) -> None:
-    """Write records into a new file, which is durable then."""
+    """Write records into a new file, and sync it."""
     columns = [[getattr(record, name) for record in records] for name in _SCHEMA.names]
     with file.open("xb") as out:
         pq.write_table(pa.table(columns, schema=_SCHEMA), out, compression="zstd", use_dictionary=False, write_statistics=False)
@@ -103,7 +103,10 @@ def write(records: Sequence[Record], file: Path) -> None:
 
 
 def read(file: Path, segment: Segment) -> dict[int, list[Record]]:
-    """Returns the records of a segment's file, whose hash was compared, by topic-partition. Raises `NotVerified` if they are others."""
+    """Returns the records of a segment's file, by topic-partition. Raises `NotVerified` if they do not fit the manifest.
+
+    The caller has compared the file's hash.
+    """
     try:
         table = pq.read_table(file)
         if table.schema.names != _SCHEMA.names:

@@ -1,4 +1,4 @@
-"""`[archive]`, and the lines between a worker and the process that seals segments. Needs nothing but msgspec."""
+"""`[archive]`, and the messages between a worker and the process that seals segments. Needs only msgspec."""
 
 import msgspec
 
@@ -6,14 +6,14 @@ from ordering.settings import NotNegative
 
 
 class ArchiveSettings(msgspec.Struct, frozen=True):
-    """`[archive]`: the folder or URL that keeps segments (empty: none), and how often one is sealed."""
+    """`[archive]`: the folder or URL of the segments (empty: none), and the interval between two."""
 
     url: str = ""
     every_s: NotNegative = 5
 
 
 class Order(msgspec.Struct, frozen=True):
-    """Seal the ordering records below `head`, which the worker has applied, and all contents. `key`: the key in force, hex."""
+    """An order to seal all contents, and the ordering records below `head`, which the worker has applied. `key`: the key in force, hex."""
 
     head: int
     key: str
@@ -27,5 +27,5 @@ class Sealed(msgspec.Struct, frozen=True):
     segments: int = 0
     records: int = 0
     left: bool = False
-    """Nothing was sealed: another worker does it."""
+    """True if nothing was sealed, since another worker is the writer."""
     problem: str = ""

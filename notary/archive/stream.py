@@ -1,6 +1,7 @@
 """`SegmentStream`: seals segments of a log, in a process of its own beside a worker (`notary archive stream`).
 
-The worker writes an order a line to its standard input, `Order`, and reads an answer a line, `Sealed`. It orders only what it has applied.
+The worker writes orders (`Order`) to the standard input of this process, and reads the answers (`Sealed`), one a line. It orders only
+ordering records that it has applied.
 
 | step of an order | a crash after it leaves |
 |---|---|
@@ -29,13 +30,13 @@ from ordering.log import ORDERING, Log, Reader, Record
 from ordering.stream import size
 
 SEGMENT_BYTES: Final = 32 << 20
-"""The bytes of records at which a segment is sealed before an order's end; a record may add several megabytes."""
+"""The bytes of records at which a segment is sealed before an order is complete. The last poll may add several megabytes."""
 POLL_MS: Final = 200
 STALL_S_MAX: Final = 30.0
 
 
 class SegmentStream:
-    """The segments of one log in one place. A failed order leaves it as it was: the next one begins again where the segments end."""
+    """The segments of one log in one place. After a failed order, the next one begins where the segments end."""
 
     def __init__(
         self,
@@ -87,7 +88,7 @@ class SegmentStream:
             await reader.close()
 
     async def _look(self) -> int:
-        """Read the manifests that are new in the place. Returns the time of the last that another worker sealed; 0 without one."""
+        """Read the new manifests of the place. Returns the time of the latest by another worker, ms; 0 without one."""
         found = await asyncio.to_thread(lambda: list(find(self._place, self._trusted(), self._notary, frozenset(self._known))))
         before = dict(self._ends)
         for segment in found:
@@ -95,7 +96,7 @@ class SegmentStream:
             self._known.add(segment.name)
             self._add(segment.parts)
         if self._ends != before:
-            await self.close()  # it goes on reading where the others ended
+            await self.close()  # the next reader begins where the other workers' segments end
         return max([segment.sealed_at_ms for segment in found if segment.worker != self._worker], default=0)
 
     def _add(self, parts: tuple[SealedPart, ...]) -> None:
@@ -105,7 +106,7 @@ class SegmentStream:
                 self._lasts[part.stream] = (part.offset_last, part.fingerprint)
 
     async def _open(self) -> Reader:
-        """Returns the reader; after an interruption a new one, once the log was found to hold the last sealed records."""
+        """Returns the reader; after an interruption a new one, after a check that the log still has the last sealed records."""
         if self._reader is not None and self._reader.interruptions == self._interruptions:
             return self._reader
         await self.close()
@@ -121,7 +122,7 @@ class SegmentStream:
         return self._reader
 
     async def _read_up_to(self, reader: Reader, targets: Mapping[int, int], key: str) -> AsyncIterator[int]:
-        """Read these topic-partitions up to there. Yields the number of records of each segment that was full before."""
+        """Read these topic-partitions up to their targets. Yields the number of records of each segment that became full on the way."""
         reader.pause({stream for stream in range(ORDERING, self._log.payload_partitions) if stream not in targets})
         loop = asyncio.get_running_loop()
         moved_s = loop.time()

@@ -94,7 +94,7 @@ class App(Lifecycle):
             self.taking_changed()
 
     def answered_before(self, call: str, status: int, count: int, seconds: Sequence[float]) -> None:
-        """Count calls that an intake process answered by itself; `seconds`: the durations of calls whose body was read."""
+        """Count calls that an intake process answered by itself; `seconds`: the durations of those that its gate checked."""
         if self.metrics is not None:
             self.metrics.answered(call, status, count=count - len(seconds))
             for each in seconds:

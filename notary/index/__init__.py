@@ -1,15 +1,15 @@
 """index: one worker's RocksDB store (R8): consumed states, decisions, and how far it has read.
 
 The log is the truth; the index is one worker's materialized view of it. Each step is one write batch: the step's rows *and* the offsets to
-read again from, so they are kept or lost together. The index need not fsync: the worker reads again from the log what a machine's crash
-cut off. The index must never be ahead of its log, nor belong to another log: it refuses to open then.
+resume reading at, so they are kept or lost together. The index need not fsync: steps that a crash of the machine loses are read again from
+the log. The index does not open if it is ahead of its log, or belongs to another log.
 
 | column family | key | value |
 |---|---|---|
-| `states` | 36-byte state | transaction id that consumed it, u64 position; for a reserved state the id's hash, 2^64 - 1 |
+| `states` | 36-byte state | transaction id of its consumer, u64 position; for a reserved state the hash of that id, 2^64 - 1 |
 | `decisions` | transaction id | u64 position, i64 log time, u8 outcome, conflicts |
-| `positions` | u64 position | transaction id; after a salvage also 1 and the leaf's hash, or 2 for a lost leaf |
-| `tiles` | u8 level, u64 tile index | the tree's tiles, partial ones as far as they go (`notary.tree`) |
+| `positions` | u64 position | transaction id; or, after a salvage, 1 and the leaf's hash, or 2 for a lost leaf |
+| `tiles` | u8 level, u64 tile index | the tree's tiles; a partial tile has its present hashes (`notary.tree`) |
 | `meta` | see `rows` | format version, notary name, log identity, offsets, log time, incarnations |
 
 | file | subject |

@@ -37,24 +37,24 @@ from payload import Request
 
 T = TypeVar("T")
 ROW_US: Final = 6
-"""The look-up of a row."""
+"""The time to look up a row."""
 TILE_US: Final = 150
-"""The reading of a full tile, with its 255 hashes."""
+"""The time to read a full tile and compute its 255 inner hashes."""
 LOOKED_UP_AT_ONCE: Final = 1_000
-"""The rows that `prepare` looks up in a piece."""
+"""The number of rows that `prepare` looks up in a piece."""
 HASHED_BYTES_US: Final = 1_500
-"""Bytes that are hashed in a microsecond."""
+"""The number of bytes that are hashed in a microsecond."""
 
 
 class Consumed(msgspec.Struct, frozen=True):
-    """The transaction that consumed a state, by the SHA-256 of its id, and its position: None for a state that is reserved (R11)."""
+    """The consumer of a state: SHA-256 of its transaction id, and its position; None for a reserved state (R11)."""
 
     by_hash: bytes
     position: int | None
 
 
 class Found(msgspec.Struct, frozen=True):
-    """Rows read for a step: earlier decisions by transaction id, consumers by state, and by reserved state the hash of its consumer."""
+    """Rows read for a step: decisions by transaction id, consumers by state, and the hashes of consumers by reserved state."""
 
     decided: dict[TransactionId, Decision]
     consumed: dict[StateRef, TransactionId]
@@ -68,7 +68,7 @@ class Index:
         """Use `Index.open` or `Index.over`."""
         self._worker_name = worker_name
         self.broken = ""
-        """The error of a failed write, after which memory and disk differ; empty before. Every query fails with it until a restart."""
+        """The error of a failed write, after which memory and disk differ; else empty. Every query fails with it until a restart."""
         self._store = store
         self.directory = directory
         self._states, self._decisions, self._positions = [store.family(name) for name in (STATES, DECISIONS, POSITIONS)]
@@ -80,10 +80,10 @@ class Index:
         self._compared = decode_agreement(self._meta.get(rows.AGREEMENT_KEY))
         before = self._meta.get(rows.AGREEMENT_BEFORE_KEY)
         self._compared_before = self._compared if before is None else decode_agreement(before)
-        """The comparison as of the last record that took effect. Checkpoints take none, so those behind it are read again (R8)."""
+        """The comparison as of the last record that took effect. Checkpoints take no effect: a restart reads later ones again (R8)."""
         self._open_before: Agreement | None = None
-        """While checkpoints are read again: the root disagreement that was open before. Nothing is answered until it is reached again."""
-        # From `prepare` until the next step: the requests, the number of decisions at that time, and the rows found.
+        """The comparison with an open root disagreement, while checkpoints are read again. Until they reach it, nothing is answered."""
+        # Set by `prepare` for the next step: the requests, the number of decisions at that time, and the rows found.
         self._prepared: tuple[Sequence[Request], int, Found] | None = None
         self.tree = StoredTree(self._position_next, self._tiles, directory)
 
@@ -153,7 +153,7 @@ class Index:
             return joiner_state_of(self._meta, self._offsets_next, self._log_time_ms)
 
     def prepare(self, requests: Sequence[Request]) -> Iterator[None]:
-        """Look up in pieces what `apply` needs for a step whose only batch has these requests (the same object)."""
+        """Look up, in pieces, the rows that `apply` needs for a step whose only batch has these requests (the same object)."""
         self._prepared = None
         position_next, found = self._position_next, Found({}, {}, {})
         for piece in _pieces_of(requests):
@@ -205,11 +205,11 @@ class Index:
         if agreement != self.agreement or before != self._compared_before:
             put(rows.AGREEMENT_KEY, _encode(agreement), meta)
             put(rows.AGREEMENT_BEFORE_KEY, _encode(before), meta)
-        # A crash before this line leaves nothing of the step: its records are read again. After it the decisions stand for ever.
+        # A crash before this line leaves nothing of the step: its records are read again. After this line the decisions are final.
         try:
             self._store.write(batch)
         except Exception as problem:  # rocksdict raises bare Exception
-            # The tree in memory is ahead of the rows now, so no more queries may be answered from them.
+            # The tree in memory is ahead of the rows now, so no more queries may be answered.
             self.broken = f"the index {self.directory} cannot be written: {problem}. Free or replace its disk, then start again"
             raise Fatal(FatalCode.INDEX_UNWRITABLE, self.broken) from problem
         self._position_next, self._log_time_ms = position_next, ready.log_time_ms
@@ -221,7 +221,7 @@ class Index:
         return result.outcomes
 
     def _put_salvage(self, ready: Ready, batch: WriteBatch) -> None:
-        """Add the rows of a step of a salvage: its items to keep, or all of them as decided (R11)."""
+        """Add the rows of a step of a salvage: the items of a record, kept until the salvage is done; then all items as decided (R11)."""
         assert not (ready.salvaged and ready.batches)
         if not (ready.salvaged or ready.items_dropped or ready.items):
             return
@@ -283,10 +283,10 @@ class Index:
         return self.leaves_in_pieces(first, min(TILE_WIDTH, self.position_next - first))
 
     def _compare(self, ready: Ready, outcomes: Sequence[Sequence[Decision]], size: int) -> tuple[Agreement, Agreement, Agreement | None]:
-        """Returns the comparison of roots after the step, as of the last record that took effect, and `_open_before` (R9).
+        """Returns the comparison of roots (after the step, as of the last record that took effect), and `_open_before` (R9).
 
-        After a start or an interruption the joiner reads again from that record on. The comparisons behind it are dropped first: a vote
-        that was read during a root disagreement would open another one, if it were compared a second time after its end.
+        After a start or an interruption the joiner reads again from the last record that took effect. Later comparisons are dropped first:
+        a vote from a root disagreement that has ended would open another one if it were compared twice.
         """
         compared, before, held = self._compared, self._compared_before, self._open_before
         places = self._places(ready, outcomes)
@@ -336,7 +336,7 @@ class Index:
         prepared, self._prepared = self._prepared, None
         if prepared is not None and len(batches) == 1:
             requests, position_next, found = prepared
-            # A row of either family changes only with a new decision.
+            # Rows of `decisions` and `states` change only with a new decision.
             if requests is batches[0].requests and position_next == self._position_next:
                 return found
         found = Found({}, {}, {})
@@ -382,7 +382,7 @@ class Index:
         return completed(self.decision_in_pieces(transaction_id))
 
     def decision_in_pieces(self, transaction_id: TransactionId) -> Pieces[Decision | None]:
-        """The work of `decision` in pieces."""
+        """Does the work of `decision` in pieces."""
         with self._sound():
             row = self._decisions.get(transaction_id)
             if row is None:
@@ -410,9 +410,9 @@ class Index:
         return completed(self.leaves_in_pieces(first, count))
 
     def leaves_in_pieces(self, first: int, count: int) -> Pieces[list[bytes]]:
-        """The work of `leaves_at` in pieces. A row may be long (10,000 conflicts are 690 kB), so rows are read one at a time.
+        """Does the work of `leaves_at` in pieces. A row may be long (10,000 conflicts are 690 kB), so rows are read one at a time.
 
-        Audits and monitors read all of the tree, row by row at places far apart. In the cache these blocks would displace the filters.
+        Audits and monitors read all rows of the tree, at places far apart. In the cache, these blocks would displace the bloom filters.
         """
         leaves: list[bytes] = []
         corrupt = f"the rows of the positions {first} to {first + count - 1} do not fit together"
@@ -441,7 +441,7 @@ class Index:
             return self.tree.sound_tile(level, index)[: width * HASH_BYTES]
 
     def transaction_at(self, position: int) -> TransactionId | None:
-        """Returns the id of the transaction decided at that position; None when there is none, or nobody knows it (R11)."""
+        """Returns the id of the transaction decided at that position; None if the position has none, or if the id was lost (R11)."""
         with self._sound():
             row = self._positions.get(rows.U64.pack(position))
             return None if row is None or rows.undecided_of(row) is not None else row
@@ -471,7 +471,7 @@ class Index:
         }
 
     def _check_end(self) -> None:
-        """Raise `Fatal` unless the rows end at the position of the progress row: this finds files that were lost or restored one by one."""
+        """Raise `Fatal` unless the rows end at the position of the progress row. This detects single files that were lost or restored."""
         position_next = self.position_next
         ends = [self._positions.get(rows.U64.pack(position)) for position in (position_next - 1, position_next) if position >= 0]
         decision_last = None
@@ -569,7 +569,7 @@ def _quarantined_text(directory: Path, why: str) -> str:
 
 
 def _check_owner(store: Store, directory: Path, notary_name: str, log_identity: str) -> None:
-    """Write notary, log and format version into a new index. Raises `ConfigurationError` for an index where one of them is another."""
+    """Write notary, log and format version into a new index. Raises `ConfigurationError` for an index in which one of them differs."""
     meta, handle = store.family(META), store.handle(META)
     version = meta.get(rows.FORMAT_KEY)
     ours = {

@@ -1,8 +1,8 @@
 """`RocksStore`: the index's store in RocksDB, and the options of each column family.
 
-RocksDB takes options at every open and reports nothing when it ignores some. A store opened without its families named runs with an 8 MiB
-cache and no bloom filter, at a fraction of the speed. So `check_settings` reads back the options in force after opening, from RocksDB's
-properties and from the OPTIONS file that it writes then. A worker with other settings than the wanted ones does not start.
+RocksDB takes options at every open, and reports nothing when it ignores some. A store that is opened without the names of its families
+runs with an 8 MiB cache and no bloom filter, at a fraction of the speed. So after opening, `check_settings` reads back the options in
+force, from RocksDB's properties and from its OPTIONS file. A worker whose settings are not the wanted ones does not start.
 """
 
 import contextlib
@@ -34,15 +34,15 @@ from ordering.settings import Fixed, Positive
 
 MEMTABLE_BLOOM_RATIO: Final = 0.1
 LOOKED_UP: Final = (STATES, DECISIONS)
-"""The families where most lookups find nothing: a bloom filter answers those without reading a block.
+"""The families where most lookups find nothing: a bloom filter answers such a lookup without reading a block.
 
-Their keys are hashes, so in a sorted memtable nearly every key comparison would miss the processor's cache. Their memtables are hash tables
-instead, which the flushing thread sorts. RocksDB hashes a part of the key that it calls the prefix, here all of it (docs/performance.md).
+Their keys are hashes, so in a sorted memtable nearly every key comparison would miss the processor's cache. So their memtables are hash
+tables, which the flushing thread sorts. RocksDB hashes the prefix of a key, which here is the complete key (docs/performance.md).
 """
 BUCKET_BYTES: Final = 256
-"""A memtable's bytes for each bucket of its hash table: when the memtable is full, two or three rows share a bucket.
+"""The memtable's size divided by the number of its hash buckets. In a full memtable two or three rows share a bucket.
 
-RocksDB keeps a bucket of more than 256 rows sorted.
+RocksDB keeps buckets of more than 256 rows sorted.
 """
 _NOT_WRITABLE: Final = (os.strerror(errno.EROFS), os.strerror(errno.EACCES), os.strerror(errno.EPERM))
 _NAME_ANOTHER: Final = (
@@ -54,13 +54,13 @@ PREFIX_BYTES_MAX: Final = 128
 
 
 class IndexSettings(msgspec.Struct, frozen=True):
-    """`[index]`: where the workers' indexes are kept, each in a folder named by its worker, and the memory and threads that one may use."""
+    """`[index]`: the folder of the workers' indexes, each in a folder with its worker's name; the memory and threads of one index."""
 
     directory: str = "index"
     cache_bytes: Positive = 256 << 20
     write_buffer_bytes: Positive = 64 << 20
     bloom_bits_per_key: Fixed[int] = 16
-    """With 16 bits, one of 1,000 lookups for a missing key reads a block of the table for nothing; with 10 bits, ten do."""
+    """With 16 bits, 1 of 1,000 lookups of a missing key reads a block in vain; with 10 bits, 10 of 1,000."""
     background_jobs: Fixed[int] = 2
 
 
@@ -116,7 +116,7 @@ class RocksStore:
         return WriteBatch(raw_mode=True)
 
     def write(self, batch: WriteBatch) -> None:
-        """Write all of the batch or nothing of it."""
+        """Write the batch atomically."""
         self._store.write(batch)
 
     def flush(self) -> None:
@@ -174,7 +174,7 @@ def open_store(directory: Path, settings: IndexSettings, *, read_only: bool = Fa
 
 
 def check_settings(store: Rdict, directory: Path, settings: IndexSettings) -> None:
-    """Read back the settings in force. Raises `Fatal`, which names the first setting that is not the wanted one."""
+    """Compare the options in force with the wanted ones. Raises `Fatal`, which names the first that differs."""
     in_force = _options_in_force(directory)
     wanted: dict[tuple[str, str], str] = {
         ("DBOptions", "max_background_jobs"): str(settings.background_jobs),
@@ -222,7 +222,7 @@ def _database_options(settings: IndexSettings) -> Options:
     options.set_max_total_wal_size(4 * settings.write_buffer_bytes)
     options.set_keep_log_file_num(2)
     options.set_allow_concurrent_memtable_write(False)  # hash tables do not support it, and only one thread writes
-    # A machine's crash leaves a torn tail of the write-ahead log; the batches before it are complete, rows and offsets.
+    # A crash of the machine leaves a torn tail in the write-ahead log. All batches before it are complete, rows and offsets.
     options.set_bytes_per_sync(1 << 20)
     return options
 
@@ -243,13 +243,13 @@ def _family_options(settings: IndexSettings, looked_up: Sequence[str]) -> Mappin
         options.set_block_based_table_factory(table)
         options.set_write_buffer_size(settings.write_buffer_bytes)
         if family in looked_up:
-            # The bloom filter for rows still in memory: without it a step of 4-input requests costs a fifth more.
+            # A bloom filter for rows in the memtable: without it a step of 4-input requests costs a fifth more.
             options.set_memtable_prefix_bloom_ratio(MEMTABLE_BLOOM_RATIO)
             options.set_memtable_whole_key_filtering(True)
             options.set_memtable_factory(MemtableFactory.hash_link_list(_buckets(settings)))  # type: ignore[call-arg]  # rocksdict's stub
             options.set_prefix_extractor(SliceTransform.create_max_len_prefix(PREFIX_BYTES_MAX))
         options.set_level_compaction_dynamic_level_bytes(True)
-        # Ids and hashes do not compress; the fields that do (positions, states of one transaction) are small.
+        # Ids and hashes do not compress. Positions, and states of one transaction, do, but are small.
         options.set_compression_type(DBCompressionType.none())
         families[family] = options
     return families

@@ -1,6 +1,6 @@
 """Row formats of the index, to the byte (big-endian). Pure.
 
-Some keys keep older words: `life` is an incarnation, `doubts` are open suspicions.
+Some keys have older names: `life` is an incarnation, `doubts` are open suspicions.
 
 | meta key | value |
 |---|---|
@@ -9,11 +9,11 @@ Some keys keep older words: `life` is an incarnation, `doubts` are open suspicio
 | `log` | the log's identity, UTF-8 |
 | `progress` | u64 next position, i64 log time |
 | `log state` | the log's own description, such as keys and versions: MessagePack of `joiner.LogState` |
-| `doubts` | MessagePack: the number of records that others last agreed on; per suspected worker name, the open suspicion (R10) |
+| `doubts` | MessagePack: the number of records up to which others last agreed; the open suspicion of each suspected worker name (R10) |
 | `agreement` | the comparison of the workers' roots: MessagePack of `notary.agreement.Agreement` |
-| `agreement-before` | the same, as of the last record that took effect: from there on a restart reads again |
+| `agreement-before` | the same, as of the last record that took effect: a restart reads again from there |
 | `offset` + i32 topic-partition | u64 next offset; topic-partition -1 is the ordering topic |
-| `mark` + i32 topic-partition | u64 offset, 32-byte fingerprint: the furthest record there that took effect |
+| `mark` + i32 topic-partition | u64 offset, 32-byte fingerprint: of the last record there that took effect |
 | `effect` + u32 (seen mod 65,536) | a record that took effect: see `effect_row` |
 | `items` + u64 first position | items of the open salvage, as its record has them |
 | `life` + u64 incarnation | u64 last sequence, i64 active at, u8 fenced, u16 format version, 16-byte nonce, worker name |
@@ -118,7 +118,7 @@ def mark_of(key: bytes, row: bytes) -> tuple[int, Mark]:
 
 
 def effect_key(seen: int) -> bytes:
-    """Returns the meta key of an effect: each effect replaces the one `HISTORY_KEPT` records earlier, which is no longer kept."""
+    """Returns the meta key of an effect. An effect overwrites the row of the effect `HISTORY_KEPT` records earlier."""
     return EFFECT_PREFIX + U32.pack(seen % HISTORY_KEPT)
 
 
@@ -156,7 +156,7 @@ def state_of(row: bytes) -> tuple[TransactionId, int]:
 
 
 def reserved_row(consumed_by: bytes) -> bytes:
-    """Returns the row of a reserved state: the SHA-256 of its consumer's transaction id, and `RESERVED`. Nobody knows the id (R11)."""
+    """Returns the row of a reserved state: SHA-256 of its consumer's transaction id, which is unknown (R11), and `RESERVED`."""
     return _STATE.pack(consumed_by, RESERVED)
 
 

@@ -1,11 +1,11 @@
 """Scrubs an index: reads every row from the disk while the worker goes on writing, so that corrupt blocks are found before a client asks.
 
 RocksDB checks a block's checksum only when it reads the block, so a row that no client asks for may stay corrupt for years. The scrub reads
-every row of every family, in its own process with the lowest priority. It sleeps four times as long as it works. It reads views of the
-index (`view`), a part at a time, so that no deleted file is kept for long.
+every row of every family, in its own process with the lowest priority. It sleeps four times as long as it works. It opens a new view of the
+index (`view`) for each part of the rows, so that no deleted file is kept for long.
 
 `python -P -m notary.index.scrub DIRECTORY` exits with 0 when it could read all rows. It exits with 1, and the reason on stdout, when a row
-is corrupt or cannot be read; with 2 and the reason when there is no index that it can open.
+is corrupt or cannot be read. It exits with 2, and the reason, when it cannot open an index there.
 """
 
 import os

@@ -2,10 +2,10 @@
 
 The contract of every implementation:
 
-- **Atomic.** After any crash a batch is there completely or not at all. Reads see a batch as soon as it is written.
-- **In order.** After a crash of the machine the last batches may be missing, since only `flush` syncs. No batch is there after a missing
+- **Atomic.** After any crash a batch is stored completely or not at all. Reads see a batch as soon as it is written.
+- **In order.** After a crash of the machine the last batches may be missing, since only `flush` syncs. No batch is stored after a missing
   one. The log is the truth, and rows and offsets are lost together (R8).
-- A read or write that fails raises an `Exception` of any type: RocksDB's binding has no type of its own.
+- A read or write that fails raises an `Exception` of any type: rocksdict has no exception type of its own.
 
 `RocksStore` implements it, and so does the simulator's disk, which draws its faults from a seed.
 """
@@ -50,7 +50,7 @@ class WriteBatch(Protocol):
     """Rows to be written together."""
 
     def put(self, key: bytes, value: bytes, handle: Any) -> None:
-        """Add one row to the batch, for the family of that handle; it overwrites a row with the same key."""
+        """Add a row to the batch, for the family of that handle. The row overwrites one with the same key."""
         ...
 
     def delete(self, key: bytes, handle: Any) -> None:
@@ -74,7 +74,7 @@ class Store(Protocol):
         ...
 
     def write(self, batch: Any) -> None:
-        """Write all of the batch or nothing of it."""
+        """Write the batch atomically."""
         ...
 
     def flush(self) -> None:
@@ -96,7 +96,7 @@ def disk_full(directory: Path, problem: Exception) -> Fatal:
 
 @contextmanager
 def reading(directory: Path) -> Iterator[None]:
-    """Raise `Fatal` for a row that cannot be read or decoded in this block: an index that lost a row must not answer."""
+    """Turn errors of reading or decoding a row in this block into `Fatal`: an index that lost a row must not answer."""
     try:
         yield
     except CorruptRecord as problem:

@@ -26,14 +26,14 @@ from ordering.errors import CorruptRecord
 from ordering.salvage import Item
 
 INSIDES_KEPT: Final = 64
-"""Full tiles kept in memory with their inner hashes, for receipts: about 50 kB each."""
+"""The number of full tiles kept in memory with their inner hashes, for receipts: about 50 kB each."""
 
 
 class StoredTree:
     """The tree of all decisions in the index. A `TreeView` of it stays readable while the tree grows."""
 
     def __init__(self, size: int, family: Any, directory: Path) -> None:
-        """Raises `Fatal` when the tiles at the right edge are not those of a tree of that size."""
+        """Raises `Fatal` if the tiles at the right edge do not fit a tree of that size."""
         self._family = family
         self._directory = directory
         self._fresh: dict[tuple[int, int], bytes] = {}  # the last step's tiles: roots are computed before the step is written
@@ -44,7 +44,7 @@ class StoredTree:
             self._tree = Tree(size, edge)
         self._view: TreeView | None = None
         self.tiles_read = 0
-        """Counts the full tiles that were not in memory: most of what an old decision and its receipt cost."""
+        """Counts reads of full tiles that were not in memory. They are most of the cost of an old decision and its receipt."""
         self._full = lru_cache(maxsize=INSIDES_KEPT)(self._read_full)
         self._root_at = lru_cache(maxsize=INSIDES_KEPT)(lambda size: view_at(size, self.tile).root)
 

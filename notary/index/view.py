@@ -1,19 +1,19 @@
 """`viewing`: a consistent snapshot of an index, read while its worker goes on writing.
 
 RocksDB's two ways to open a store that another process writes do not give a consistent snapshot. A read-only instance reads the list of
-table files (MANIFEST) first and the write-ahead logs later. When a flush comes between, its log is gone and its table file is not in the
-list yet: the rows of that flush are silently missing, in some families and not in others. A secondary instance reads in the same order, and
-`Checkpoint` needs the worker's own handle.
+table files (MANIFEST) first and the write-ahead logs later. If a flush happens in between, its write-ahead log is deleted, and its table
+file is not in the list that was read. The rows of that flush are silently missing, in some families and not in others. A secondary instance
+reads in the same order, and `Checkpoint` needs the worker's own handle.
 
 So `viewing` first makes hard links to the files, in a folder inside the index, and opens the read-only instance on the links:
 
-- Table files never change. A write-ahead log only grows; wherever reading stops, it stops at the end of a write batch (R8).
+- Table files never change. A write-ahead log only grows, and RocksDB reads it up to the end of a write batch (R8).
 - The MANIFEST grows too, so it is copied, up to the length that it had before the links were made.
-- The files form a snapshot only if, meanwhile, no flush or compaction was recorded and no log was begun. So `_link` compares the MANIFEST
-  and the names of the logs before and after, and links again if they changed. It takes milliseconds.
+- The files form a snapshot only if no flush or compaction was recorded, and no write-ahead log begun, while they were linked. So `_link`
+  compares the MANIFEST and the names of the logs before and after, and links again if they changed. It takes milliseconds.
 
 An open instance has all of its files open, so the links are removed once it is open. Files that the worker deletes meanwhile take disk
-space only as long as the view is open, and none when this process is killed. Only the links stay, if it is killed while they exist.
+space only while the view is open, even if this process is killed. If it is killed while the links exist, the links stay.
 """
 
 import contextlib
@@ -88,7 +88,7 @@ class IndexView:
         return self._family(family).items(from_key=from_key)
 
     def rows_at(self, family: str, keys: Sequence[bytes]) -> list[bytes | None]:
-        """Returns the rows of these keys, undecoded; None where there is none."""
+        """Returns the rows of these keys, undecoded; None for a key without a row."""
         found: list[bytes | None] = self._family(family).get_in_passing(keys)
         return found
 
@@ -114,7 +114,7 @@ class IndexView:
         )
 
     def _format_version(self) -> int:
-        """Returns the format version. It is read before all other rows, which may mean something else in another version."""
+        """Returns the format version. It is read first: in another version, other rows may have another meaning."""
         (version,) = rows.U32.unpack(self._fact(rows.FORMAT_KEY))
         if version != INDEX_FORMAT_VERSION:
             raise ConfigurationError(
@@ -149,7 +149,7 @@ class IndexView:
 def viewing(directory: Path) -> Iterator[IndexView]:
     """Open a view of the index in that directory for the length of a block. A worker that has the index open is not disturbed.
 
-    Raises `ConfigurationError` where there is no index, or one of another format; `Fatal` for one that is damaged.
+    Raises `ConfigurationError` if there is no index, or one of another format; `Fatal` for a damaged index.
     """
     store = _open(directory)
     try:
@@ -181,7 +181,7 @@ def _open(directory: Path) -> Rdict:
 def link_files(directory: Path, links: Path) -> None:
     """Link the files of a consistent snapshot of the index into an empty folder of the same file system.
 
-    Raises `ConfigurationError` where there is no index or no right to link; `Fatal` for an index that is damaged or changes all the time.
+    Raises `ConfigurationError` without an index or the right to link; `Fatal` for an index that is damaged, or changes at each attempt.
     """
     _check_is_index(directory)
     for _ in range(ATTEMPTS_MAX):

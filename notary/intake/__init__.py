@@ -1,19 +1,18 @@
 """intake: processes of a worker that read and check submissions for it (`[http] intake_processes`, docs/configuration.md).
 
-A worker is one Python interpreter, and with one request a submission most of its time goes into HTTP and signatures. Intake processes take
-that work. They listen on the service's port together (SO_REUSEPORT distributes connections among them), answer wrong submissions, and hand
-good ones to the worker; the worker decides, and its answer takes the same way back. They hand over every other call unchanged, so the code
-that answers it exists once, in `notary.http`.
+A worker is one Python interpreter. If submissions have one request each, most of its time goes into HTTP and signatures. Intake processes
+take over that work. They share the service's port (SO_REUSEPORT distributes connections among them), answer invalid submissions, and hand
+valid ones to the worker. The worker decides, and its answer returns on the same path. Every other call is handed over unchanged, so the
+code that answers it exists once, in `notary.http`.
 
     client -- HTTP --> intake process: head, body, decoding, party, signature
                             | a socket pair, no path on disk
                        worker: room, quota, log, index, receipts
 
-- The worker accepts "its signature is good" only from the processes that it started itself, each over a socket of its own.
-- Nothing is acknowledged before the worker has its decision. So an intake process that dies loses answers, never submissions (R7); the
-  worker starts another in its place. When the worker dies all of them end at once.
-- While the worker admits nothing it notifies them, and they reject submissions without reading them: the worker's time is for the admitted
-  ones.
+- The worker trusts the signature check only of processes that it started itself, each over a socket of its own.
+- Nothing is acknowledged before the worker has its decision. So an intake process that dies loses answers, never submissions (R7), and the
+  worker starts another one. When the worker dies, all its intake processes end at once.
+- When the worker stops admitting, it notifies them, and they reject submissions unread. So the worker's time is left for admitted ones.
 
 | file | subject |
 |---|---|
@@ -21,7 +20,7 @@ that answers it exists once, in `notary.http`.
 | `link` | one end of the socket between them |
 | `front` | the application of an intake process |
 | `__main__` | an intake process |
-| `intake` | the worker's side: starting them, starting them again, ending them |
+| `intake` | the worker's side: starts, restarts and ends intake processes |
 """
 
 from notary.intake.intake import Intake

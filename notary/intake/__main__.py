@@ -1,7 +1,7 @@
 """One intake process: `python -P -m notary.intake SETTINGS LISTENING LINK`, which its worker alone starts.
 
-It lives as long as its link. The worker started it with SIGINT, SIGTERM and SIGHUP blocked: these are for the worker alone. It first
-answers the admitted submissions, and it says when to read files again.
+It lives as long as its link. The worker starts it with SIGINT, SIGTERM and SIGHUP blocked, since these are for the worker alone: the worker
+first answers the admitted submissions, and sends its processes a message when they are to end or to read files again.
 """
 
 import asyncio
@@ -46,7 +46,7 @@ async def run(settings: AcceptorSettings, listening: socket.socket, linked: sock
         else:
             front.hear(message)
 
-    # If either side ended the link, no worker can answer. So open connections get no more answers, and clients may retry their calls (R7).
+    # Without the link no worker can answer: exit at once. Open connections get no more answers, and clients may retry their calls (R7).
     link: Link[Down, Up] = Link(Down, take, lambda: os._exit(0 if ending.done() else 1))
     front = Front(settings, parties, link)
     if certificates is not None:
@@ -59,7 +59,7 @@ async def run(settings: AcceptorSettings, listening: socket.socket, linked: sock
         certificates=certificates,
     )
     server.lines.is_backlogged = lambda client: front.gate.is_backlogged(client.network, client.parties)
-    # While the link is full, calls that cannot be handed over stay in the connections.
+    # While the link is full, read no calls from the connections.
     link.pause, link.go_on = server.pause, server.go_on
     await server.start()
     link.send(Serving())

@@ -1,4 +1,4 @@
-"""The application of an intake process: its gate checks submissions; it hands those that pass, and all other calls, to the worker."""
+"""The application of an intake process. Its gate checks submissions; valid ones, and all other calls, are handed to the worker."""
 
 import asyncio
 import logging
@@ -26,10 +26,10 @@ from payload import Submission
 logger = logging.getLogger("notary.intake")
 
 COUNTED_S: Final = 0.1
-"""The minimum interval between two reports to the worker of the answers made here; any other message brings a report with it."""
+"""The delay after which answers made here are reported to the worker. A call that is no submission brings the report at once."""
 
 CHECKING_S: Final = 0.0005
-"""The time in which part of a burst is checked before it goes to the worker, which meanwhile works at it or reports that it is full."""
+"""The time for which a part of a burst is checked before it is handed over. So the worker starts early, or reports that it is full."""
 
 
 class NotAdmitting(NotaryError):
@@ -41,7 +41,7 @@ class NotAdmitting(NotaryError):
 
 
 class WorkersRoom:
-    """The worker's last report of its capacity: only parties without any are rejected here, and only the worker admits."""
+    """The worker's room, as last reported. Submissions without room are rejected here; only the worker admits."""
 
     pending_bytes = 0
 
@@ -59,7 +59,7 @@ class WorkersRoom:
         return self.full is None and not self.full_parties
 
     def refusal(self, requests: int, size_bytes: int, party: str | None = None, *, ticketed: bool = False) -> Overloaded | None:
-        """Returns the reason why the worker would reject it. Only the worker knows the capacity left for submissions with a ticket."""
+        """Returns the reason why the worker would reject a submission. Only the worker knows the room left for tickets."""
         if ticketed:
             return None
         if self.full is not None:
@@ -73,7 +73,7 @@ class Front:
 
     def __init__(self, settings: AcceptorSettings, parties: Parties, link: Link[Down, Up]) -> None:
         self._room = WorkersRoom()
-        # They share the worker's key, which arrives before any rejection. The numbers of the processes that share it are far apart.
+        # All processes use the worker's key, which arrives before any rejection. Random first numbers keep their tickets distinct.
         self._tickets = Tickets(b"", time.monotonic, int.from_bytes(os.urandom(8)))
         self.gate = Gate(
             settings.notary_name,
@@ -158,7 +158,7 @@ class Front:
     # ---- called by the gate ----
 
     def admitted(self, handed: Handed, submission: AdmittedSubmission) -> None:
-        """Hand the submission to the worker, whose gate has the last word."""
+        """Hand the submission to the worker. Its gate makes the final decision on admission."""
         self._hand_over(handed.call, Submitted(self._number(), handed.since_s, handed.asked, submission))
 
     def refused(self, call: Call, problem: Exception, since_s: float) -> None:
@@ -186,7 +186,7 @@ class Front:
         self._link.send(message)
 
     def _count(self, status: int, route: str = SUBMISSIONS) -> None:
-        """Count a submission that was rejected without being read."""
+        """Count a call that was rejected without being read."""
         self._refused[route, status] += 1
         self._report_soon()
 

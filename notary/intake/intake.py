@@ -40,9 +40,9 @@ from ordering.errors import Fatal, FatalCode, Overloaded
 logger = logging.getLogger("notary.intake")
 
 TAKING_LOOK_S: Final = 0.05
-"""While submissions are rejected, all or a party's, the worker checks at this interval whether they may be admitted again.
+"""While submissions are rejected, of all parties or of one, the worker checks at this interval whether to admit them again.
 
-A full queue opens when a tenth of the requests decided in `pending_ms_max` has been decided, so it does not run empty meanwhile.
+A full queue opens again when a tenth of the requests that are decided in `pending_ms_max` has been decided. So it does not run empty.
 """
 AGAIN_S: Final = 2.0
 """The minimum time between two starts of a process."""
@@ -51,12 +51,12 @@ ENDS_S: Final = 2.0
 
 
 class Intake:
-    """All intake processes of one worker; it takes the place of the `Server` of a worker that has none."""
+    """All intake processes of one worker, in place of a `Server`."""
 
     def __init__(self, config: Config, app: App, *, log_level: str, log_json: bool, certificates: Certificates | None = None) -> None:
         """Bind the port. Raises `ConfigurationError`, for example when another notary listens on it.
 
-        `certificates` is the worker's view of the files that each process reads for itself; it is followed here.
+        `certificates`: the worker's own view of the TLS files, for its metrics. Each process reads the files itself.
         """
         self._certificates = certificates
         host, port = parse_listen(config.http.listen)
@@ -64,7 +64,7 @@ class Intake:
         self._app = app
         self._log_level = log_level
         self._log_json = log_json
-        # The first socket binds alone: that fails while any process has the port, also another notary's intake process. Then it is shared.
+        # Bind the first socket unshared: this fails if any process has the port, even another notary's intake process. Then share the port.
         self._listening = [bind(host, port)]
         self._listening[0].setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
         port = self._listening[0].getsockname()[1]
@@ -117,7 +117,7 @@ class Intake:
             listening.close()
 
     async def _started(self, at: int) -> "_Process":
-        """A process on that socket; OSError when there can be none."""
+        """Start a process on socket `at` and return it. Raises `OSError`."""
         config, of, http = self._config, len(self._listening), self._config.http
         settings = AcceptorSettings(
             process=f"{config.worker.name}/{at + 1}",
@@ -139,7 +139,7 @@ class Intake:
         return process
 
     async def _keep(self, at: int) -> None:
-        """Start the process on that socket again whenever it ends. Connections that arrive meanwhile wait."""
+        """Restart the process on socket `at` whenever it ends. Connections that arrive meanwhile wait."""
         loop = asyncio.get_running_loop()
         started_s = loop.time()
         while True:
@@ -154,7 +154,7 @@ class Intake:
                 logger.error("intake process %s cannot be started: %s", process.name, problem)
 
     def _look_if_changed(self) -> None:
-        # Only the first of several rejections in a moment causes a look: each look is a message to every process.
+        # Only the first of several rejections in a row triggers a look, since a look may send a message to every process.
         refuses = self._taking.refusal is not None or self._taking.full is not None
         if self._looking is None or self._app.ends or refuses == (self._app.peek() is None):
             self._look()
@@ -196,7 +196,7 @@ class _Process:
                 end.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, BUFFER_BYTES)
             handed = (listening.fileno(), theirs.fileno())
             command = [sys.executable, "-P", "-m", "notary.intake", msgspec.json.encode(settings).decode(), *map(str, handed)]
-            # It keeps these blocked: signals that a terminal or a supervisor sends to all processes of a service are for the worker.
+            # The process inherits the blocked signals: a terminal or supervisor sends them to all processes, but they are for the worker.
             before = signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGINT, signal.SIGTERM, signal.SIGHUP))
             try:
                 self._process = subprocess.Popen(command, stdin=subprocess.DEVNULL, pass_fds=handed)

@@ -1,7 +1,7 @@
-"""One end of the socket between a worker and an intake process: messages, each behind its length, gathered for a turn of the loop.
+"""One end of the socket between a worker and an intake process. Messages of one turn of the loop are sent together, each after its length.
 
-Neither end fills the other's memory: who reads too slowly has the other wait. A process then reads no more calls (`pause`); a worker
-takes no more calls of that process, so that there are never more answers than calls that it took.
+Neither end fills the other's memory. If the worker reads too slowly, the process reads no more calls (`pause`). If the process reads too
+slowly, the worker takes no more of its calls. So the answers that wait are never more than the calls that were taken.
 """
 
 import asyncio
@@ -12,7 +12,7 @@ from typing import Any, Final, Generic, TypeVar, cast
 import msgspec
 
 BUFFER_BYTES: Final = 1 << 20
-"""So much may wait for the other end before it is waited for."""
+"""The bytes that may wait for the other end before this end pauses."""
 
 _LENGTH: Final = Struct("<I")
 _encode = msgspec.msgpack.Encoder().encode
@@ -22,7 +22,7 @@ Outgoing = TypeVar("Outgoing")
 
 
 class Link(asyncio.Protocol, Generic[Incoming, Outgoing]):
-    """`take` gets each message that comes; `lost` is called once, when the other end is gone or this one was closed."""
+    """One end of a link. `take` gets each message; `lost` is called once, when either end has closed."""
 
     def __init__(
         self, incoming: Any, take: Callable[[Incoming], None], lost: Callable[[], None], *, reads_while_it_may_write: bool = False
@@ -35,12 +35,12 @@ class Link(asyncio.Protocol, Generic[Incoming, Outgoing]):
         self._gathered: list[bytes] = []
         self._transport: asyncio.Transport | None = None
         self.pause: Callable[[], None] = lambda: None
-        """Called when the other end does not read what it is sent."""
+        """Called when the other end reads too slowly."""
         self.go_on: Callable[[], None] = lambda: None
-        """Called when it does again."""
+        """Called when the other end keeps up again."""
 
     def send(self, message: Outgoing) -> None:
-        """Send it with everything else of this turn; nothing when the other end is gone."""
+        """Send a message, with all others of this turn of the loop; do nothing if the other end is gone."""
         if not self._gathered:
             asyncio.get_running_loop().call_soon(self._flush)
         encoded = _encode(message)
@@ -80,13 +80,13 @@ class Link(asyncio.Protocol, Generic[Incoming, Outgoing]):
         del received[:at]
 
     def pause_writing(self) -> None:
-        """The other end does not keep up."""
+        """The other end reads too slowly."""
         self.pause()
         if self._reads_while_it_may_write and self._transport is not None:
             self._transport.pause_reading()
 
     def resume_writing(self) -> None:
-        """It does again."""
+        """The other end keeps up again."""
         self.go_on()
         if self._reads_while_it_may_write and self._transport is not None:
             self._transport.resume_reading()

@@ -19,7 +19,7 @@ class AcceptorSettings(msgspec.Struct, frozen=True):
     notary_name: str
     parties_file: str
     http: HttpSettings
-    """Its connections are those of this process."""
+    """Its limits of connections are those of this one process."""
     bytes_max: int
     """The bytes of bodies that it may hold at one time."""
     log_level: str
@@ -56,7 +56,7 @@ class Called(msgspec.Struct, frozen=True, gc=False, array_like=True, tag=3):
     network: str
     """The client's address (`Call.network`)."""
     may_read: bool
-    """True if the intake process has checked that it is a party's."""
+    """True if the intake process has checked that a party makes the call."""
 
 
 class Counted(msgspec.Struct, frozen=True, gc=False, array_like=True, tag=4):
@@ -66,7 +66,7 @@ class Counted(msgspec.Struct, frozen=True, gc=False, array_like=True, tag=4):
     status: int
     count: int
     seconds: tuple[float, ...]
-    """The durations of those that were read."""
+    """The durations of those calls that its gate checked; the others were rejected without being read."""
 
 
 class HandshakesFailed(msgspec.Struct, frozen=True, gc=False, array_like=True, tag=5):

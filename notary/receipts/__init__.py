@@ -13,7 +13,7 @@ trees are not consistent.
 | `key_history` | the notary's keys, each endorsed by the one before it |
 | `issue` | `Issuer`: makes checkpoints and receipts in the notary; one signature for each tree size |
 
-`notary.verify` uses every module but `issue`; they need no Kafka, no RocksDB and no asyncio.
+`notary.verify` uses every module but `issue`. Those modules need no Kafka, no RocksDB and no asyncio.
 """
 
 from notary.receipts.checkpoint import SignedCheckpoint, checkpoint_of

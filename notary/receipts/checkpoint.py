@@ -1,4 +1,4 @@
-"""C2SP checkpoints, the text that the notary signs: origin, tree size, root, a line each (C2SP tlog-checkpoint); no extension lines."""
+"""C2SP checkpoints (tlog-checkpoint), the text that the notary signs: a line each for origin, tree size and root; no extension lines."""
 
 import re
 from collections.abc import Sequence

@@ -24,14 +24,14 @@ class Issuer:
     """Signs checkpoints of one origin's growing tree, and makes receipts from it."""
 
     def __init__(self, origin: str, key: Ed25519PrivateKey, view: Callable[[], TreeView]) -> None:
-        """`view` returns the tree at its present size; the same object as long as it has not grown."""
+        """`view` returns the tree at its present size, and the same object until the tree grows."""
         self._origin = origin
         self._key = key
         self._view = view
         self._signed: TreeView | None = None
         self._checkpoint = ""
         self._ending = b""
-        # Per group number: the lines of its own hashes at each height; the lines above, which all its receipts share, as text and in JSON.
+        # Per group number: the lines of the group's hashes at each height; the lines above the group, as text and in JSON.
         self._groups: dict[int, tuple[list[list[bytes]], bytes, bytes]] = {}
         self.signatures = 0
 

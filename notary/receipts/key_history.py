@@ -1,8 +1,8 @@
 """The notary's keys in order: each new key is endorsed by the key before it.
 
-An endorsement is a note signed by the old key, of four lines: `notary/key/v1`, the origin, the old verifier key, the new verifier key. A
-client that knows the first key can follow to the last with the list of `GET /v1/notary` alone. Trust goes forward only: the newest key does
-not vouch for older ones, one of which may have been replaced because it was stolen.
+An endorsement is a note of four lines, signed by the old key: `notary/key/v1`, the origin, the old verifier key, the new verifier key. A
+client that knows the first key can verify the last one with only the list of `GET /v1/notary`. Trust goes forward only: the newest key does
+not vouch for older keys, since one of them may have been replaced because it was stolen.
 """
 
 from collections.abc import Mapping, Sequence

@@ -8,8 +8,8 @@
 
 The notary's receipts have no `extra` line, so they hold no unsigned data.
 
-The writer makes bytes: a text, or the JSON string that answers hold, which differs in its line ends. As Python strings they cost four times
-as much: the dash of a signature line makes every character of the string two bytes wide.
+The writer makes bytes: a text, or the JSON string of an answer, which differs in its line ends. Python strings would cost four times as
+much: the dash of a signature line makes every character of the string two bytes wide.
 """
 
 from binascii import b2a_base64
@@ -48,7 +48,7 @@ def lines_of(hashes: Sequence[bytes]) -> list[bytes]:
 
 
 def receipt_text(index: int, lines: Sequence[bytes], above: bytes, checkpoint: str) -> bytes:
-    """Returns a receipt in UTF-8. `above` is the last of its lines, with a `NEW_LINE` after each."""
+    """Returns a receipt in UTF-8. `above`: the last lines of its proof, with a `NEW_LINE` after each."""
     return NEW_LINE.join([_FIRST % index, *lines, above + NEW_LINE + checkpoint.encode()])
 
 

@@ -1,4 +1,4 @@
-"""The choice of the items that a salvage puts back (R11, docs/salvage.md). Pure: the same sources give the same items."""
+"""Chooses the items that a salvage puts back (R11, docs/salvage.md). Pure: the same sources give the same items."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
@@ -13,7 +13,7 @@ from notary.tree import EMPTY_ROOT, TreeView, leaf_hash
 from ordering.salvage import Decided, Hashed, Item, Lost, lost_leaf
 
 LOST_MAX: Final = 1_000_000
-"""The positions that one salvage declares lost at most. A receipt of a false size would else fill the log."""
+"""The most positions that one salvage declares lost. Without this limit a receipt of a false size could fill the log."""
 
 
 class ForkedCheckpoint(msgspec.Struct, frozen=True):
@@ -36,7 +36,7 @@ class Choice(msgspec.Struct, frozen=True):
     same_roots_to: int
     """Checkpoints up to this size keep their roots: no position below it is lost."""
     forked: tuple[ForkedCheckpoint, ...]
-    """The checkpoints of the receipts that do not."""
+    """The checkpoints of receipts whose root is not in the new tree."""
 
     @property
     def end(self) -> int:
@@ -58,7 +58,7 @@ class Choice(msgspec.Struct, frozen=True):
 
 
 def choose(log: KeptLog, indexes: Sequence[Survivor], receipts: Sequence[Receipt], *, lost_max: int = LOST_MAX) -> Choice:
-    """Returns what the log lacks. Raises `ChoiceRefused` where the sources contradict each other or say too little."""
+    """Returns the items that the log lacks. Raises `ChoiceRefused` if the sources contradict each other or do not suffice."""
     indexes = sorted(indexes, key=lambda index: -index.tree.size)
     trees: list[Witness] = [log, *indexes]
     compare_indexes(trees)
@@ -95,9 +95,9 @@ _LOST: Final = Lost()
 
 
 def _lost_before(log: KeptLog, lost: Sequence[int]) -> dict[bytes, list[int]]:
-    """Returns, by key, those positions that a salvage had declared lost before the key was in force, or with it.
+    """Returns, for each key, the positions among `lost` that a salvage had declared lost by the time the key came into force.
 
-    No worker has the key of a salvage before its done, so such a key signs only trees with the lost leaves.
+    A salvage brings a key into force, which no worker has before. So that key, and every later one, signs only trees with the lost leaves.
     """
     declared = {place: number for first, end, number in log.salvages for place in lost if first <= place < end}
     return {key: [place for place, under in declared.items() if under <= number] for number, key in enumerate(log.keys)}
@@ -114,7 +114,7 @@ class _Known:
         """The committed decisions whose consumed states are unknown, with their receipts."""
 
     def take_all(self, items: Iterable[Item], name: str) -> None:
-        """Take the items of an index, from `first` on."""
+        """Add the items of an index, from `first` on."""
         for position, item in enumerate(items, self._first):
             mine = self.items.get(position)
             if not isinstance(mine, Decided):
@@ -124,11 +124,11 @@ class _Known:
                 raise ChoiceRefused(position, "two lists of consumed states", [self.names[position]], [name])
 
     def lost(self) -> list[int]:
-        """Returns the positions that an earlier salvage, which the log lost, declared lost."""
+        """Returns the positions that an earlier salvage declared lost, whose own records the log has lost."""
         return [position for position, item in self.items.items() if isinstance(item, Lost)]
 
     def take_receipt(self, receipt: Receipt) -> None:
-        """Take the decision of a receipt."""
+        """Add the decision of a receipt."""
         position = receipt.position
         if position < self._first:
             return
@@ -144,7 +144,7 @@ class _Known:
             self._bare[position] = receipt.name
 
     def take_hash(self, position: int, value: bytes, name: str) -> None:
-        """Take the hash of a leaf, which a proof shows."""
+        """Add the hash of a leaf, which a proof shows."""
         if position >= self._first and position not in self.items:
             self._put(position, Lost() if value == leaf_hash(lost_leaf(position)) else Hashed(value), name)
 
@@ -160,7 +160,7 @@ class _Known:
 
 
 def _check_finality(hashed: Sequence[int], indexes: Sequence[Survivor], receipts: Sequence[Receipt]) -> None:
-    """Raise `ChoiceRefused` for a decision at a position that the log has as a hash since an earlier salvage."""
+    """Raise `ChoiceRefused` for a decision at a position for which an earlier salvage put back only the hash."""
     for position in hashed:
         knows = [index.name for index in indexes if position < index.tree.size and index.has_decided(position)]
         knows += [receipt.name for receipt in receipts if receipt.position == position]
@@ -169,7 +169,7 @@ def _check_finality(hashed: Sequence[int], indexes: Sequence[Survivor], receipts
 
 
 def _roots(log: KeptLog, items: Sequence[Item], receipts: Sequence[Receipt]) -> tuple[bytes, list[ForkedCheckpoint]]:
-    """Returns the root with all items, and the checkpoints of receipts that have another root than the new tree at their size."""
+    """Returns the root with all items, and the checkpoints of receipts whose root is not that of the new tree at their size."""
     checkpoints = {(receipt.size, receipt.root): receipt.name for receipt in reversed(receipts)}
     first, forked = log.tree.size, []
     end = first + len(items)
@@ -183,7 +183,7 @@ def _roots(log: KeptLog, items: Sequence[Item], receipts: Sequence[Receipt]) -> 
 
 
 def _growing(log: KeptLog, items: Sequence[Item], sizes: Iterator[int]) -> Iterator[tuple[int, bytes]]:
-    """Yields the roots at these sizes, which rise from the log's size on."""
+    """Yields (size, root) for these sizes, which rise from the log's size."""
     tree = log.grown()
     for size in sizes:
         start = tree.size - log.tree.size

@@ -1,7 +1,7 @@
-"""Comparison of trees: sources that state two hashes of one node are of different histories (R11). Pure.
+"""Comparison of trees: two sources with different hashes of one node have different histories (R11). Pure.
 
 Indexes of millions of leaves are compared by their stored nodes, from the root down to the first leaf where they differ. The nodes of
-receipts are compared with the largest index; those beyond it with each other, and with the hashes that follow from the nodes below them.
+receipts are compared with the largest index. Nodes beyond it are compared with each other, and with hashes computed from nodes below them.
 """
 
 from bisect import bisect_left
@@ -54,7 +54,7 @@ def split(size: int) -> int:
 
 
 def nodes_of(receipt: Receipt) -> dict[Span, bytes]:
-    """Returns the nodes that a receipt shows: its leaf, the hashes of the proof, and those that follow from them, from the leaf up."""
+    """Returns the nodes that a receipt shows, from the leaf up: its leaf, the hashes of the proof, and the hashes computed from them."""
     path: list[tuple[Span, Span]] = []
     low, high = 0, receipt.size
     while high - low > 1:
@@ -77,11 +77,11 @@ def compare_receipts(
 ) -> Nodes:
     """Raise `ChoiceRefused` for a node with two hashes. Returns the nodes that receipts show beyond the largest index.
 
-    A receipt from before an earlier salvage has other nodes above a position that this salvage declared lost, and is right. So its leaf is
-    compared, and those of its nodes that cover no such position. A lost leaf beside its own is compared too: nothing else stands there.
+    A receipt from before an earlier salvage is valid, but its nodes above a position that this salvage declared lost differ. So nodes that
+    cover a lost position are skipped. The receipt's leaf is always compared, and so is a lost leaf beside it.
 
-    `lost_before`: by key that signed receipts, the positions that a salvage of the kept log had declared lost before that key was in force,
-    or with it. Trees under that key have the lost leaves there.
+    `lost_before`: for each key, the positions that a salvage of the kept log had declared lost by the time the key came into force. Trees
+    signed by that key have the lost leaves there.
     """
     tree = largest.tree
     over = lru_cache(1 << 16)(tree.over)
@@ -90,7 +90,7 @@ def compare_receipts(
     beyond: Nodes = {}
     for receipt in receipts:
         if receipt.size <= tree.size and over(0, receipt.size) == receipt.root:
-            continue  # the proof leads to this root, so all its nodes are the tree's
+            continue  # the proof leads to this root, so the tree has all its nodes
         lost = lost_of[receipt.key]
         for (low, high), value in nodes_of(receipt).items():
             is_stated = high - low == 1 and low in (receipt.position, _lost_beside(receipt))
@@ -110,7 +110,7 @@ def _lost_beside(receipt: Receipt) -> int | None:
 
 
 def _derive(largest: Witness, beyond: Nodes) -> None:
-    """Compare each node beyond the largest index with the hash that follows from the nodes below it."""
+    """Compare each node beyond the largest index with the hash computed from the nodes below it."""
     size = largest.tree.size
     derived: Nodes = dict(beyond)
 
@@ -131,7 +131,7 @@ def _derive(largest: Witness, beyond: Nodes) -> None:
             raise _two(low, high, found[1], stated[1])
         return stated
 
-    # Complete subtrees first, from the smallest up. Each known one may complete the one above it.
+    # Complete subtrees first, from the smallest up: each known subtree may complete its parent.
     heights: dict[int, set[int]] = {}
     for low, high in beyond:
         if not (high - low) & (high - low - 1):

@@ -1,6 +1,7 @@
 """Reads surviving indexes and snapshots, without changing them.
 
-An index that a worker has open is read as of one moment. A snapshot is restored first (`notary snapshot restore`), which verifies it.
+An index that a worker has open is read as a consistent view. The operator restores a snapshot first (`notary snapshot restore`), which
+verifies it.
 """
 
 import contextlib
@@ -20,13 +21,13 @@ from ordering.ids import TRANSACTION_ID_BYTES, StateRef
 from ordering.salvage import Decided, Item
 
 AT_ONCE: Final = 1_000
-"""The decisions whose rows are looked up together."""
+"""The number of decisions whose rows are looked up together."""
 _POSITION: Final = slice(TRANSACTION_ID_BYTES, None)
-"""The bytes of a state's row that hold the position; they sort like it."""
+"""The bytes of a state's row that hold the position; they sort in its order."""
 _RESERVED: Final = rows.U64.pack(rows.RESERVED)
 
 Progress = Callable[[str, int, int | None], None]
-"""Shows that so much of something is done."""
+"""Reports progress: (task, number done, total or None)."""
 
 
 class StoredIndex:
@@ -43,7 +44,7 @@ class StoredIndex:
         return self._view.tree
 
     def has_decided(self, position: int) -> bool:
-        """Returns False for a position whose decision it does not know, since an earlier salvage."""
+        """Returns False for a position whose decision an earlier salvage could not restore."""
         with _sound(self.name):
             (row,) = self._view.rows_at(POSITIONS, [rows.U64.pack(position)])
             if row is None:

@@ -1,4 +1,4 @@
-"""The kept log as a source: an index of it, made in a folder of the command's own by a replay like any worker's."""
+"""The kept log as a source: an index in a folder of the command's own, made by a replay as in a worker."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -14,7 +14,7 @@ from ordering.salvage import Item
 
 
 class KeptIndex:
-    """A `KeptLog`, kept at the end of the log by `apply`."""
+    """A `KeptLog`. `apply` keeps it at the end of the log."""
 
     name = THE_LOG
 
@@ -23,11 +23,11 @@ class KeptIndex:
 
     @property
     def stored_tree(self) -> StoredTree:
-        """The tree as the joiner asks for it."""
+        """The tree in the form that the joiner needs."""
         return self._index.tree
 
     def state(self) -> JoinerState:
-        """Returns the state from which reading goes on."""
+        """Returns the state from which the joiner resumes."""
         return self._index.joiner_state()
 
     def apply(self, ready: Ready) -> None:
@@ -81,7 +81,7 @@ class KeptIndex:
 
 @contextmanager
 def keeping(directory: Path, notary_name: str, log_identity: str) -> Iterator[KeptIndex]:
-    """Open the index of the kept log in that folder, or make it, for the length of a block. Raises what `Index.open` does."""
+    """Open or create the index of the kept log in that folder, for the length of a block. Raises the errors of `Index.open`."""
     index = Index.open(directory, notary_name=notary_name, log_identity=log_identity)
     try:
         yield KeptIndex(index)

@@ -1,7 +1,7 @@
-"""The past that the items give the log: refused if no notary makes these decisions in this order (R6, R7, R11). Pure.
+"""Checks the log with its new items: they are refused if no notary makes these decisions in this order (R6, R7, R11). Pure.
 
-The trees of two forks may not meet in any node, for instance where receipts of both stand far apart. Their decisions can still contradict
-each other.
+Two forks may have no node in common that could be compared, for example if receipts of both are far apart. Their decisions can still
+contradict each other.
 """
 
 from collections.abc import Sequence
@@ -14,13 +14,13 @@ from ordering.ids import STATE_REF_BYTES, StateRef, TransactionId, format_state
 from ordering.salvage import CONFLICT_BYTES, Decided, Item
 
 AT_ONCE: Final = 1_000
-"""The items whose ids and states are looked up in the log together."""
+"""The number of items whose ids and states are looked up in the log together."""
 
 
 def check_past(log: KeptLog, items: Sequence[Item], names: Sequence[str], indexes: Sequence[Survivor]) -> None:
-    """Go through the items as a notary that decides them. Raises `ChoiceRefused` for the first that it cannot have decided.
+    """Replay the items as a notary that decides them. Raises `ChoiceRefused` for the first that it cannot have decided.
 
-    `names`: the source of each item. The consumed states of the indexes must be those that this notary then has.
+    `names`: the source of each item. Each index must have the consumed states that this replay gives.
     """
     past = _Past(log)
     past.take(items, names)
@@ -35,11 +35,11 @@ class _Past:
         self._log = log
         self._log_time_ms = log.log_time_ms
         self._has_gap = bool(log.gaps())
-        """True if some position before has no known decision: it may have consumed any state."""
+        """True if the decision at an earlier position is unknown: it may have consumed any state."""
         self._decided: dict[TransactionId, tuple[int, str]] = {}
         self._consumed: dict[StateRef, tuple[bytes, str]] = {}
         self._cited: dict[StateRef, str] = {}
-        """The states that are known as consumed by a conflict alone, with the source of the conflict."""
+        """The states that only a conflict shows as consumed, with the source of the conflict."""
 
     def take(self, items: Sequence[Item], names: Sequence[str]) -> None:
         position = self._log.tree.size
@@ -56,7 +56,7 @@ class _Past:
     def compare(self, index: Survivor) -> None:
         """Raise `ChoiceRefused` for a state that the index shows as consumed by a transaction that did not consume it.
 
-        The leaf of a decision does not hold its states. So an index with the right leaves may have rows of states that do not fit them.
+        A leaf does not contain the states that its decision consumed. So an index with right leaves may still have wrong rows of states.
         """
         found = index.states()
         while some := list(islice(found, AT_ONCE)):
@@ -72,7 +72,7 @@ class _Past:
                     )
 
     def _look_up(self, items: Sequence[Decided]) -> None:
-        """Take from the log what it knows of the ids and states of these items."""
+        """Look up the ids and states of these items in the log."""
         ids = [item.transaction_id for item in items]
         states = [state for item in items for state in (*item.inputs, *[state for state, _ in conflicts_of(item)])]
         for id_, place in self._log.decided(ids).items():

@@ -1,7 +1,7 @@
 """The reach of a mirror: the part of the log that it has, and the records behind that part, which cannot be decided (R10, R11). Pure.
 
-A mirror copies each topic-partition by itself, so each is a beginning of its source, as long as it happens to be. The log reaches to the
-first entry whose content is missing. Records behind that entry show what the source had decided: entries, sizes of checkpoints, and views.
+A mirror copies each topic-partition by itself, so each is a prefix of its source, of any length. The log reaches to the first entry whose
+content is missing. Entries, sizes of checkpoints, and views behind that entry show how far the source had decided.
 """
 
 from collections.abc import Iterator
@@ -25,10 +25,10 @@ class WaitingBatch(msgspec.Struct, frozen=True):
     sequence: int
     partition: int
     first: int
-    """Its first position, if no request of a waiting batch was decided before."""
+    """Its first position, provided that no request of a waiting batch was decided before."""
     requests: int
     missing: bool
-    """True if its content has not come; false if it came, and waits behind one that has not."""
+    """True if its content is missing; False if it waits behind an entry whose content is missing."""
 
     @property
     def end(self) -> int:
@@ -37,19 +37,19 @@ class WaitingBatch(msgspec.Struct, frozen=True):
 
 
 class Reach(msgspec.Struct, frozen=True):
-    """The reach, as a reader of both topics finds it."""
+    """The reach, as read from both topics."""
 
     decisions: int
     offset_end: int
     """The offset of the first ordering record that is not applied."""
     log_time_ms: int
     seen: int
-    """The records that took effect."""
+    """The number of records that took effect."""
     waiting: tuple[WaitingBatch, ...]
     decided_at_source: int
-    """The largest size of the tree that a checkpoint behind the reach shows; 0 if there is none."""
+    """The largest tree size in a checkpoint behind the reach; 0 without a checkpoint."""
     seen_at_source: int
-    """The most records in effect that a view behind the reach shows; 0 if there is none."""
+    """The largest number of records in effect in a view behind the reach; 0 without a view."""
 
 
 def reach_of(snapshot: JoinerSnapshot, log: LogState, decisions: int) -> Reach:
@@ -81,7 +81,7 @@ def facts_of_reach(reach: Reach) -> dict[str, Any]:
 
 
 def lines_of_reach(reach: Reach, log_time: str) -> Iterator[str]:
-    """Yields the reach for people, a line each; `log_time` is the reach's, in their words."""
+    """Yields lines about the reach, for people. `log_time`: its log time as text."""
     yield f"the mirror has {reach.decisions:,} decisions, up to ordering record {reach.offset_end - 1}; log time there is {log_time}"
     if not reach.waiting:
         yield "               it ends with a complete batch: nothing in it shows that the source had more"

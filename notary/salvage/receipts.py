@@ -1,7 +1,7 @@
 """Reads the receipts that parties kept, with their requests if they have these too.
 
-Every file of a folder is read. It holds JSON values, one after the other or in arrays. Decisions have their receipts, as `notary submit`
-and `POST /v1/submissions` return them; requests are as `notary submit` reads them. A request belongs to the decision of its transaction id.
+Every file of a folder is read. It contains JSON values, one after the other or in arrays: decisions with receipts, as `notary submit` and
+`POST /v1/submissions` return them, and requests, as `notary submit` reads them. A request belongs to the decision of its transaction id.
 """
 
 import json

@@ -1,4 +1,4 @@
-"""The plan of a salvage in words: what is put back, what is lost for good, and which answers it contradicts. Pure."""
+"""The plan of a salvage in words: the decisions put back, those lost for good, and the answers that it contradicts. Pure."""
 
 from collections.abc import Iterator, Sequence
 from typing import Any, Final
@@ -76,7 +76,7 @@ def sides_of(refusal: ChoiceRefused, log: KeptLog, indexes: Sequence[Witness], r
 
 
 def after(facts: dict[str, Any], *, embedded: bool) -> Iterator[str]:
-    """Yields what was done and what comes next, a line each."""
+    """Yields lines about the completed salvage and the operator's next steps."""
     if facts["resumed"]:
         yield "completed      a salvage that took effect in an earlier run"
     else:

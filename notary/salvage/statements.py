@@ -19,7 +19,7 @@ COMMITTED: Final = 0
 
 
 class ChoiceRefused(NotaryError):
-    """No items can be chosen from these sources. `sides` has the names of the sources, those that agree together."""
+    """No items can be chosen from these sources. `sides`: the names of the sources; those that agree form one side."""
 
     def __init__(self, position: int, why: str, *sides: Sequence[str]) -> None:
         self.position, self.why, self.sides = position, why, tuple([tuple(side) for side in sides])
@@ -32,7 +32,7 @@ class ChoiceRefused(NotaryError):
 
 
 class SourceRefused(NotaryError):
-    """Something that was named as a source is none: it does not verify, or is of another log."""
+    """A named source cannot be used: it does not verify, or is of another log."""
 
 
 class Witness(Protocol):

@@ -1,28 +1,28 @@
-"""snapshots: signed copies of an index, from which a worker on an empty disk starts sooner than by a replay of the whole log.
+"""snapshots: signed copies of an index. A worker on an empty disk starts from one sooner than by a replay of the whole log.
 
-A snapshot is RocksDB's own files at one moment, and a manifest that says what they hold and is signed with the notary's key. The place that
-keeps it, a folder or a bucket, is not trusted: a file or a manifest that was changed there is found, and the snapshot is not used.
+A snapshot consists of RocksDB's files at one moment, and of a manifest that describes them, signed with the notary's key. The place that
+keeps it, a folder or a bucket, is not trusted: a file or manifest that was changed there is detected, and the snapshot is not used.
 
     <place>/files/<SHA-256>                                          a file of RocksDB, named by its content
     <place>/manifests/<decisions>-<time made, ms>-<worker>.note      the manifest, a signed note (docs/formats.md, Snapshots)
 
-Made while the worker serves: the files are linked (`notary.index.link_files`), hashed, and copied where the place has none of that content.
-The manifest is written last, so a process that is killed leaves files that no manifest names, and `prune` removes them later. No manifest
-is made of an index that is quarantined, in a root disagreement (R9) or suspected (R10).
+A snapshot is made while the worker serves: the files are linked (`notary.index.link_files`), hashed, and copied unless the place has that
+content. The manifest is written last, so a process that is killed leaves files that no manifest names, and `prune` removes them later. No
+manifest is made of an index that is quarantined, in a root disagreement (R9) or suspected (R10).
 
-A copy may be used under any worker name, and nothing in it has to be changed:
+A copy may be used under any worker name without a change:
 
-- An index belongs to a log, not to a worker: no row has its worker's name. Its folder has.
-- A worker begins a new incarnation at every start (R5), so nobody goes on with the sequences of the index's former worker.
-- The private key is no part of it. The manifest is accepted with the key in force or the prepared one, never with a former one: who stole
-  that could else hand out an index of his own.
-- A restored index is an index of a worker that was down for a while. R10 compares its history with the log before anything is applied, and
-  the index refuses another notary, log or format version. Both are the checks of every start.
-- Votes of copies are not independent (R9): a fault of the index that was copied is in the copy too, and both have the same root. So the
-  cure of a root disagreement is a replay, with `NOTARY_SNAPSHOTS_URL=` empty (docs/runbook.md), and never a copy.
+- An index belongs to a log, not to a worker: no row contains the worker's name; only the name of its folder does.
+- A worker begins a new incarnation at every start (R5), so no worker continues the sequences of the index's former worker.
+- It does not contain the private key. The manifest must be signed with the key in force or the prepared one, not with a former one: else a
+  thief of that key could publish a false index.
+- A restored index is like that of a worker that was down for a while. As at every start, R10 compares its history with the log before
+  anything is applied, and the index refuses another notary, log or format version.
+- Votes of copies are not independent (R9): a fault in the original index is in the copy too, and both have the same root. So a replay, with
+  `NOTARY_SNAPSHOTS_URL=` empty (docs/runbook.md), cures a root disagreement, and a copy never does.
 
-Files are removed one run later than the last manifest that names them, and not before they are older than a margin. A snapshot in the
-making counts on files that an older one names. It would have to take longer than two runs of `prune` to miss one, and it looks again after
+`prune` removes a file one run after the last manifest that names it, and only if the file is older than a margin. A snapshot in the making
+relies on files that an older one names. It can lose such a file only if it takes longer than two runs of `prune`, and it checks again after
 its manifest is written.
 
 | file | subject |

@@ -3,7 +3,7 @@
 | step | a crash after it leaves |
 |---|---|
 | the index's files are linked into its folder `.snapshot` | links, which the next call removes |
-| those that the place does not have are copied there | files that no manifest names: the next call uses them, `prune` removes them |
+| files that the place does not have are copied there | files that no manifest names: the next call uses them, or `prune` removes them |
 | the manifest is written | a snapshot |
 """
 
@@ -27,10 +27,10 @@ from ordering.errors import ConfigurationError, NotReady
 
 STAGE: Final = ".snapshot"
 TRANSFERS: Final = 4
-"""Files that are copied at a time."""
+"""The number of files that are copied at a time."""
 
 Progress = Callable[[str, int, int | None], None]
-"""Receives what is being done, and the bytes done and to be done."""
+"""Receives the name of a task, the bytes done, and all bytes to be done."""
 
 
 def make(
@@ -66,7 +66,7 @@ def make(
                 raise ConfigurationError(f"the key in force, {state.key.hex()}, is not on this machine: no snapshot can be signed")
             _copy(stage, files, place, progress)
             note = manifests.sign(facts, origin, key)
-            manifests.open_manifest(note, facts.name, [VerifierKey(origin, state.key)])  # what cannot be read again is not written
+            manifests.open_manifest(note, facts.name, [VerifierKey(origin, state.key)])  # never write a manifest that does not open
             with TemporaryDirectory() as folder:
                 written = Path(folder) / "manifest"
                 written.write_text(note, encoding="utf-8")
@@ -83,7 +83,7 @@ def _empty(stage: Path) -> None:
 
 
 def _cut_off(log: Path) -> None:
-    """Replace the link to a write-ahead log by a copy, since the log grows on. RocksDB drops a write batch that the copy has a part of."""
+    """Replace the link to a write-ahead log by a copy, since the original still grows. RocksDB drops a batch that the copy cuts off."""
     copy = log.with_suffix(".copy")
     shutil.copyfile(log, copy)
     copy.replace(log)
@@ -113,7 +113,7 @@ def _facts(view: IndexView, worker: str, now_ms: int, files: tuple[SnapshotFile,
 
 
 def history_of(view: IndexView) -> SnapshotHistory:
-    """Returns the history of an index as a manifest has it."""
+    """Returns the history of an index in the form of a manifest."""
     effects = view.joiner_state().effects
     return SnapshotHistory(effects[-1].seen, effects[-1].history.hex()) if effects else SnapshotHistory(0, "")
 
@@ -121,9 +121,9 @@ def history_of(view: IndexView) -> SnapshotHistory:
 def hashed(
     chunks: Iterable[bytes], progress: Callable[[int], None], write: Callable[[bytes], object] = len, *, bytes_max: int = sys.maxsize
 ) -> tuple[int, str]:
-    """Returns the length and the SHA-256 of a content, each piece of which is passed to `write`.
+    """Returns the length and the SHA-256 of a content, and passes each piece of it to `write`.
 
-    A content longer than `bytes_max` is read no further than the piece that exceeds it, which is not written.
+    Reading stops at the piece that exceeds `bytes_max`, which is not written.
     """
     digest, length = sha256(), 0
     for chunk in chunks:

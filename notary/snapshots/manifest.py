@@ -1,6 +1,6 @@
-"""`Manifest`: what a snapshot holds, as a signed note: the line `notary/snapshot/v1`, and one line of JSON.
+"""`Manifest`: the description of a snapshot, as a signed note: the line `notary/snapshot/v1`, and one line of JSON.
 
-No checkpoint can be taken for one: the second line of a checkpoint is a number.
+A checkpoint is never mistaken for a manifest: its second line is a number.
 """
 
 import re
@@ -20,7 +20,7 @@ _SHA256 = re.compile(r"[0-9a-f]{64}").fullmatch
 
 
 class SnapshotFile(msgspec.Struct, frozen=True):
-    """One file of the index: its name there, its length, and the SHA-256 of its content, by which the place keeps it."""
+    """One file of the index: its name there, its length, and the SHA-256 of its content, which is its name in the place."""
 
     name: str
     bytes: int
@@ -35,7 +35,7 @@ class SnapshotHistory(msgspec.Struct, frozen=True):
 
 
 class Manifest(msgspec.Struct, frozen=True):
-    """A snapshot: whose index it is of, how far that had read, and its files."""
+    """A snapshot: the owner of its index, how far the index had read, and its files."""
 
     notary: str
     log: str
@@ -50,12 +50,12 @@ class Manifest(msgspec.Struct, frozen=True):
     log_time_ms: int
     history: SnapshotHistory
     offsets_next: dict[str, int]
-    """By topic-partition, `-1` the ordering topic: where reading goes on."""
+    """By topic-partition (`-1`: the ordering topic), the offset to resume at."""
     files: tuple[SnapshotFile, ...]
 
     @property
     def name(self) -> str:
-        """The manifest's name in its place. Sorted by name, the snapshot that leaves least to replay is the last."""
+        """The manifest's name in its place. The last by name is the snapshot that leaves least to replay."""
         return f"{self.decisions:016d}-{self.made_at_ms:014d}-{self.worker}.note"
 
     @property

@@ -1,10 +1,10 @@
-"""`SnapshotStore`: where snapshots are kept: a folder of this machine, or anything that fsspec reaches by a URL, such as `s3://bucket/prefix`.
+"""`SnapshotStore`: the place of snapshots: a folder of this machine, or a URL that fsspec can reach, such as `s3://bucket/prefix`.
 
-The contract: `put` is durable when it returns, and a file appears under its name with its whole content, or not at all. Object stores keep
-that. For others (SFTP, SMB) a process that is killed may leave the beginning of a file: its length is another than the manifest's, and the
-next snapshot with that file writes it again.
+The contract: `put` is durable when it returns, and atomic: a file appears under its name with its whole content, or not at all. Object
+stores keep this contract. In others (SFTP, SMB) a process that is killed may leave the beginning of a file. Its length differs from that in
+the manifest, and the next snapshot with that file writes it again.
 
-The place is not trusted. Its errors are raised as `NotReady`; a missing file as `FileNotFoundError`.
+The place is not trusted. Its errors are raised as `NotReady`, and a missing file as `FileNotFoundError`.
 """
 
 import contextlib
@@ -23,14 +23,14 @@ CHUNK_BYTES: Final = 1 << 20
 FILES: Final = "files"
 MANIFESTS: Final = "manifests"
 _OBJECT_STORES: Final = ("s3", "s3a", "gs", "gcs", "az", "abfs", "abfss")
-"""They have no folders to be made."""
+"""Stores without folders, so none has to be made."""
 
 
 class SnapshotStore(Protocol):
     """A store of files by name, in the folders `files` and `manifests`."""
 
     def sizes(self, folder: str) -> dict[str, int]:
-        """Returns the length of each file of a folder, by name; a folder that is not there is empty."""
+        """Returns the length of each file of a folder, by name; a missing folder counts as empty."""
         ...
 
     def chunks(self, folder: str, name: str) -> Iterator[bytes]:
@@ -38,11 +38,11 @@ class SnapshotStore(Protocol):
         ...
 
     def put(self, source: Path, folder: str, name: str) -> None:
-        """Copy a file of this machine to the place, or replace it there."""
+        """Copy a file of this machine to the place, where it replaces any file of that name."""
         ...
 
     def age_s(self, folder: str, name: str) -> float:
-        """Returns the time since the file was written, by the place's own record of it."""
+        """Returns the time since the file was written, as the place recorded it."""
         ...
 
     def remove(self, folder: str, name: str) -> None:
@@ -51,11 +51,11 @@ class SnapshotStore(Protocol):
 
 
 def place_of(url: str, relative_to: Path) -> SnapshotStore:
-    """Returns the place of a URL, or of a folder. Raises `ConfigurationError` if what reaches such a URL is not installed."""
+    """Returns the place of a URL, or of a folder. Raises `ConfigurationError` if the package for such a URL is not installed."""
     if "://" not in url:
         return Folder(relative_to / url)
     try:
-        from fsspec.core import url_to_fs  # here: who keeps snapshots in a folder needs no fsspec
+        from fsspec.core import url_to_fs  # here, since a place that is a folder needs no fsspec
 
         file_system, root = url_to_fs(url, use_listings_cache=False, skip_instance_cache=True)
     except (ImportError, ValueError) as problem:
@@ -72,7 +72,7 @@ def chunks_of(opened: IO[bytes]) -> Iterator[bytes]:
 
 
 class Folder:
-    """A `SnapshotStore` in a folder of this machine, or of a disk that it shares with others."""
+    """A `SnapshotStore` in a folder of this machine, or on a shared disk."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
@@ -98,7 +98,7 @@ class Folder:
         new = Path(made)
         try:
             with source.open("rb") as reading, os.fdopen(descriptor, "wb") as writing:
-                new.chmod(0o644)  # not only for the user that made it
+                new.chmod(0o644)  # other users may read it too
                 shutil.copyfileobj(reading, writing, CHUNK_BYTES)
                 sync(writing)
             new.replace(target)
@@ -134,7 +134,7 @@ class Remote:
             yield
         except FileNotFoundError:
             raise
-        except Exception as problem:  # each library behind fsspec has errors of its own
+        except Exception as problem:  # each library behind fsspec has its own exception types
             raise NotReady(f"the place for snapshots {self._url} cannot be used: {type(problem).__name__}: {problem}") from problem
 
     def sizes(self, folder: str) -> dict[str, int]:

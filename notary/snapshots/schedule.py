@@ -1,8 +1,8 @@
-"""When a worker makes a snapshot, and what it restores at its start. Both run as processes of their own, `notary snapshot …`.
+"""Decides when a worker makes a snapshot, and which one it restores at its start. Both run as separate processes, `notary snapshot …`.
 
-Workers take turns without a lease. Each makes a snapshot once the newest one of the notary is older than `every_s` and a spread, which
-follows from the worker's name and is a quarter of that at most. The worker with the least spread makes it, and the others find it. Two at
-once would cost room and nothing else.
+Workers take turns without a lease. Each makes a snapshot once the notary's newest one is older than `every_s` plus a spread. The spread
+depends on the worker's name, and is at most a quarter of `every_s`. So the worker with the least spread makes the snapshot, and the others
+find it. Two at once only take space.
 """
 
 import asyncio
@@ -32,7 +32,7 @@ _COMMAND: Final = ("notary", "snapshot")
 
 
 class SnapshotSettings(msgspec.Struct, frozen=True):
-    """`[snapshots]`: the folder or URL that keeps them (empty: none), how often one is made (0: never), and how many are kept (0: all)."""
+    """`[snapshots]`: their folder or URL (empty: none), the interval between two (0: never), and the number to keep (0: all)."""
 
     url: str = ""
     every_s: NotNegative = 0
@@ -40,7 +40,7 @@ class SnapshotSettings(msgspec.Struct, frozen=True):
 
 
 class _Said(msgspec.Struct):
-    """The members that matter here of what `notary snapshot create --json` prints."""
+    """The members of the output of `notary snapshot create --json` that are used here."""
 
     made: bool
     made_at_ms: int
@@ -51,7 +51,7 @@ class SnapshotSchedule:
     """One worker's part in making snapshots."""
 
     def __init__(self, config: "Config", is_ready: Callable[[], bool], clock_ms: Callable[[], int] = clock_ms) -> None:
-        """`clock_ms` is the wall clock: the time of a snapshot is compared with it."""
+        """`clock_ms` is the wall clock, with which the time of a snapshot is compared."""
         self._config, self._is_ready, self._clock_ms = config, is_ready, clock_ms
         self.every_s = config.snapshots.every_s
         self.made = 0
@@ -61,11 +61,11 @@ class SnapshotSchedule:
         self._newest_s = clock_ms() / 1000
         (first,) = sha256(config.worker.name.encode()).digest()[:1]
         self.spread = first / 255
-        """This worker's place among all, 0 to 1."""
+        """This worker's share of the longest spread, 0 to 1, from a hash of its name."""
 
     @property
     def age_s(self) -> float:
-        """The age of the notary's newest snapshot as far as this worker knows; before it has found one, the time since the start."""
+        """The age of the newest snapshot that this worker knows; before it knows one, the time since the worker's start."""
         return max(0.0, self._clock_ms() / 1000 - self._newest_s) if self.every_s else 0.0
 
     async def run(self) -> None:
@@ -78,7 +78,7 @@ class SnapshotSchedule:
             await asyncio.sleep(look_again_s)
 
     async def look(self) -> float:
-        """Make a snapshot if it is time. Returns in how many seconds to look again."""
+        """Make a snapshot if it is due. Returns the seconds until the next look."""
         retry_s = min(RETRY_SHARE * self.every_s, RETRY_S_MAX)
         if not self._is_ready():
             return retry_s
@@ -107,9 +107,9 @@ class SnapshotSchedule:
 
 
 async def restore_at_start(config: "Config", log_identity: str, restoring: Callable[[], None]) -> None:
-    """Restore the newest snapshot of this log if the worker has no index, and `[snapshots] url` says where they are.
+    """Restore the newest snapshot of this log if the worker has no index, and `[snapshots] url` is set.
 
-    Without one that verifies the worker replays the log. `restoring` is called when there is something to be done.
+    If no snapshot verifies, the worker replays the log. `restoring` is called before a search for snapshots.
     """
     if not config.snapshots.url or not is_empty(config.index_directory):
         return

@@ -1,8 +1,8 @@
 """Lists, verifies, restores and prunes the snapshots of a place.
 
-A restore copies the files into a folder beside the index's, `.<worker>.restoring`, and compares each with its hash. It opens them, compares
-what they hold with the manifest, and then renames the folder. A crash before that leaves a folder that is no worker's index, and the next
-restore empties it. A folder that holds anything is never replaced.
+A restore copies the files into a folder beside the index's, `.<worker>.restoring`, and compares each file with its hash. It opens them as
+an index, compares its content with the manifest, and then renames the folder. A crash before that leaves a folder that is no worker's
+index, and the next restore empties it. A folder that is not empty is never replaced.
 """
 
 import shutil
@@ -35,7 +35,7 @@ class FoundSnapshot(msgspec.Struct, frozen=True):
 
 
 def find(place: SnapshotStore, trusted: Sequence[VerifierKey], notary: str) -> Iterator[FoundSnapshot]:
-    """Yields the manifests of a place, newest first: the one with most decisions, of those the one made last."""
+    """Yields the manifests of a place, sorted by decisions and then by time made, the highest first."""
     for name, size in sorted(place.sizes(MANIFESTS).items(), reverse=True):
         try:
             if size > MANIFEST_BYTES_MAX:
@@ -54,7 +54,7 @@ def find(place: SnapshotStore, trusted: Sequence[VerifierKey], notary: str) -> I
 
 
 def problem_of(place: SnapshotStore, manifest: Manifest, progress: Progress) -> str:
-    """Reads every file of a snapshot. Returns the first that is missing or has another content; empty if all are sound."""
+    """Reads every file of a snapshot. Describes the first that is missing or has another content; empty if all are sound."""
     counter = Counter(progress, "bytes read", manifest.total_bytes)
     for file in manifest.files:
         try:
@@ -78,10 +78,10 @@ def is_empty(index: Path) -> bool:
 
 
 def restore(place: SnapshotStore, manifest: Manifest, index: Path, progress: Progress) -> None:
-    """Put the index of a snapshot into that folder, which is empty or not there.
+    """Restore the index of a snapshot into the folder `index`, which must be empty or missing.
 
-    Raises `ConfigurationError` for a folder that holds anything; `NotVerified` unless all files are there and hold what the manifest says;
-    `NotReady` for a place that cannot be used.
+    Raises `ConfigurationError` if the folder is not empty; `NotVerified` unless all files are there and fit the manifest; `NotReady` if the
+    place cannot be used.
     """
     if not is_empty(index):
         raise ConfigurationError(f"{index} is not empty: nothing is overwritten. Move it away first")
@@ -143,7 +143,7 @@ def restore_newest(
 ) -> Manifest | None:
     """Restore the newest snapshot that verifies and, unless `log` is empty, is of that log. Returns its manifest; None if there is none.
 
-    `report` receives the reason for each snapshot that is not used. Raises what `restore` does, but for `NotVerified`.
+    `report` receives the reason for each snapshot that is not used. Raises the errors of `restore`, except `NotVerified`.
     """
     for each in found:
         problem, manifest = each.problem, each.manifest
@@ -171,9 +171,9 @@ class Pruned(msgspec.Struct, frozen=True):
 def prune(place: SnapshotStore, found: Sequence[FoundSnapshot], keep: int, margin_s: float) -> Pruned:
     """Remove all manifests but the newest `keep`, and the files that none of `found` names.
 
-    So the files of a manifest that is removed now go with the next call: a snapshot in the making may count on them. Files younger than
-    `margin_s` stay, for they may be of one in the making. Manifests that do not open are not touched, and no file is removed while there is
-    one: it may name it.
+    So the files of a manifest that is removed now are removed by the next call: a snapshot in the making may rely on them. Files younger
+    than `margin_s` stay, since they may belong to a snapshot in the making. Manifests that do not open stay; while there is one, no file is
+    removed, since it may name any file.
     """
     ours = [each for each in found if each.manifest is not None]
     not_ours = tuple([each.name for each in found if each.manifest is None])

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class TracingSettings(Struct, frozen=True):
-    """`[tracing]`: where spans are sent to (empty: there are none), and the share of submissions that have some."""
+    """`[tracing]`: the endpoint for spans (empty: no tracing), and the share of submissions that are traced."""
 
     endpoint: str = ""
     ratio: Annotated[float, Meta(ge=0, le=1, description="the share of submissions that are traced")] = 0.01
@@ -23,7 +23,7 @@ class TracingSettings(Struct, frozen=True):
 
 
 def tracing_of(settings: TracingSettings, notary_name: str, worker_name: str) -> "Tracing | None":
-    """Returns the traces that the settings ask for, None for none. Raises `ConfigurationError` where OpenTelemetry is missing."""
+    """Returns the tracing that the settings ask for; None without it. Raises `ConfigurationError` if OpenTelemetry is missing."""
     if not settings.endpoint:
         return None
     try:

@@ -9,9 +9,9 @@ A sampled submission has a span, a child of the client's span if the call has a 
       applied                         |---------|                    decided and durable
       answered                                  |----------------|   until the answer is made
 
-A batch with such a submission is a separate trace: a span `batch` with a link to each of them; `appended` links back to it. Nothing here
-waits for a collector. Ended spans go into a bounded queue, which a thread of the SDK empties; spans that do not fit are counted and
-dropped. Sampling does not change how a submission is handled.
+A batch with a sampled submission is a separate trace: a span `batch` with a link to each of its sampled submissions; `appended` links back
+to the batch. Nothing here waits for a collector. Ended spans go into a bounded queue, which a thread of the SDK empties; spans that do not
+fit are counted and dropped. Sampling does not change how a submission is handled.
 """
 
 import logging
@@ -48,7 +48,7 @@ _TRACEPARENT = re.compile(r"(?!ff)[0-9a-f]{2}-([0-9a-f]{32})-([0-9a-f]{16})-([0-
 
 
 class _Traced:
-    """A sampled submission until its answer; times in nanoseconds since 1970, 0 for a time that has not come yet."""
+    """A sampled submission until its answer. Times are nanoseconds since 1970; 0 for an event that has not happened yet."""
 
     __slots__ = ("applied", "batch", "context", "sent", "span")
 
@@ -69,7 +69,7 @@ class Tracing:
         )
         self._ratio = settings.ratio
         self.spans = _Spans(settings.endpoint, settings.queue_spans_max)
-        # `submission` samples before it makes any span, so that an unsampled submission costs one random number.
+        # `submission` samples before it makes a span, so an unsampled submission costs only a random number.
         self._provider = TracerProvider(sampler=ALWAYS_ON, resource=resource, shutdown_on_exit=False)
         self._provider.add_span_processor(self.spans)
         self._tracer = self._provider.get_tracer("notary", VERSION)
@@ -242,7 +242,7 @@ class _Exporter(SpanExporter):
 
 
 def _parent_of(traceparent: str) -> SpanContext | None:
-    """Parses the client's span; None without one, or for a malformed one: W3C Trace Context says to begin a new trace then."""
+    """Parses the client's span; None without one. Also None for a malformed one: W3C Trace Context then demands a new trace."""
     if not traceparent or (found := _TRACEPARENT(traceparent)) is None:
         return None
     context = SpanContext(int(found[1], 16), int(found[2], 16), is_remote=True, trace_flags=TraceFlags(int(found[3], 16)))

@@ -1,7 +1,7 @@
 """tree: one append-only Merkle tree over the decisions (RFC 6962), kept as tiles (C2SP tlog-tiles). Pure.
 
-The leaves are the decisions in order of position, so all workers that have read the same part of the log have the same tree. Comparing one
-root shows whether two workers agree on every decision up to there (R9). A proof is a few hashes of the tree that tie one leaf, or an older
+The leaves are the decisions in order of position, so all workers that have read the same part of the log have the same tree. If two workers
+have the same root at a size, they agree on every decision up to it (R9). A proof is a few hashes of the tree that tie one leaf, or an older
 root, to a root.
 
 The tree is stored in tiles: tile (level L, index N) holds the hashes at height 8 L, numbers 256 N to 256 N + 255, 32 bytes each. At the

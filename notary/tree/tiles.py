@@ -1,7 +1,7 @@
 """`Tree`: appends leaf hashes and returns the tiles that changed (C2SP tlog-tiles, tile height 8).
 
-It holds the right edge only: per level the hashes inside the tile that is not full yet, at every height of it. Appending a leaf costs one
-node hash on average. Appending never reads a full tile.
+It holds only the right edge: for each level, the hashes of its partial tile at every height. Appending a leaf costs one node hash on
+average, and never reads a full tile.
 """
 
 from collections.abc import Callable, Iterator, Sequence
