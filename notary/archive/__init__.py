@@ -17,8 +17,8 @@ since a segment lists its offsets, and equal offsets have equal records.
 **Restartable.** A process that starts reads the manifests, and resumes where each topic-partition's segments end. Before it seals, it
 compares the last sealed record of each topic-partition with the log (R10). So a log that lost its end is never mixed with older segments.
 
-The place is not trusted: a file or manifest that was changed there is detected. Manifests signed with former keys count too: they let no
-record in that the log itself would skip, since records have signatures of their own.
+The place is not trusted: a file or manifest that was changed there is detected. Manifests signed with former keys count too: records have
+signatures of their own, and a forged one is skipped as in the log.
 
 | file | subject |
 |---|---|

@@ -1,7 +1,7 @@
 """The command line, `notary ...` (docs/command-line.md).
 
 Each command is a module with `add_arguments(parser)` and `run(arguments) -> exit code`. Output for programs goes to stdout, messages for
-people to stderr; where both go to stdout, `--json` switches to output for programs. Nothing is coloured.
+people go to stderr. If both go to stdout, `--json` selects output for programs. Nothing is coloured.
 
 | exit code | meaning |
 |---|---|
@@ -9,7 +9,7 @@ people to stderr; where both go to stdout, `--json` switches to output for progr
 | 1 | success with a negative result: a rejection under `submit --fail-on-rejection`, an invalid proof, an unsound snapshot |
 | 2 | failure: bad usage or configuration, no worker that answers, output that cannot be written, a bug |
 
-Scripts take a 1 as the notary's own result, so only the return value of a command can be 1. Every exception ends here, as a 2.
+Scripts read exit code 1 as a result of the notary, so only the return value of a command can be 1. Every exception ends here, as a 2.
 """
 
 import argparse
@@ -28,25 +28,25 @@ from ordering.errors import Fatal, NotaryError
 EXIT_DONE, EXIT_NO, EXIT_COULD_NOT = 0, 1, 2
 
 COMMANDS = {
-    "activate": "have records of another format version count from here on",
-    "archive": "put the segments of a log that workers stream into an archive",
+    "activate": "make records of another format version valid from here on",
+    "archive": "add the segments of a log that workers stream to an archive",
     "demo": "see it work: a whole notary in a temporary folder, with a double spend and a crash",
     "export": "write the decisions and consumed states of an index as Parquet",
-    "failover": "make the notary's log of its mirror in another cluster",
+    "failover": "make a mirror in another cluster the notary's log",
     "init": "make a notary's keys, configuration and log",
-    "key": "show the notary's keys, prepare the next one, or have it take the place of the present one",
+    "key": "show the notary's keys, prepare the next one, or replace the present one by it",
     "log": "show a log's records: who signed them, which took effect, and why others did not",
     "partitions": "give a log more payload partitions",
     "party": "register the parties whose submissions are taken",
     "retire": "end a worker's incarnation and its vote",
     "salvage": "put back what the log lost, from indexes, snapshots and receipts that survived",
     "serve": "run one worker, until a signal ends it",
-    "settle": "say that the history which an index has stands",
-    "size": "say how many workers, cores and disks a load takes",
+    "settle": "declare the history of an index to be the valid one",
+    "size": "compute the workers, cores and disks that a load needs",
     "snapshot": "make signed copies of an index, list, verify and prune them, or restore one",
     "submit": "have requests decided in a party's name",
     "top": "show workers and brokers at work: rates, latency, lag",
-    "trim": "free old payloads that two snapshots and a verified archive have made needless",
+    "trim": "free old payloads that two snapshots and a verified archive cover",
     "verify": "check receipts and checkpoints offline",
     "verify-log": "decide a whole log again in Spark, and compare",
 }
@@ -70,7 +70,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         message = f"notary {wanted}: interrupted\n"
     except Exception:
-        message = traceback.format_exc()  # a bug; Python's own exit code for it would be 1, which means something else here
+        message = traceback.format_exc()  # a bug; Python's exit code for it would be 1, which has another meaning here
     else:
         return code
     with suppress(OSError):
@@ -80,7 +80,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _line(text: str, problem: Exception, *, as_json: bool) -> str:
-    """Returns the line that reports an error: text, or under `--json` an object. A fatal error has its code in it."""
+    """Returns the line that reports an error: text, or under `--json` an object. It includes the code of a fatal error."""
     code = {"code": problem.code} if isinstance(problem, Fatal) else {}
     if as_json:
         return json_line({"level": "error", "message": text, **code}) + "\n"
@@ -109,7 +109,7 @@ def _run(given: list[str], wanted: str) -> int:
 
 
 def drop_what_cannot_be_written() -> None:
-    """Redirect stdout and stderr to /dev/null if they fail: otherwise Python flushes them again at exit, and changes the exit code."""
+    """Redirect stdout and stderr to /dev/null if they fail. Otherwise Python flushes them again at exit, and changes the exit code."""
     for stream in (sys.stdout, sys.stderr):
         if stream is not None:
             try:

@@ -1,4 +1,4 @@
-"""`notary activate`: allows records of another format version from here on in the log (R10)."""
+"""`notary activate`: makes records of another format version valid in the log, from here on (R10)."""
 
 import argparse
 import asyncio

@@ -34,7 +34,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
     for name, summary in (
         ("stream", "seal segments, as a worker orders on standard input; workers start it themselves"),
-        ("fetch", "put the segments behind the end of an archive into that archive, as a further range"),
+        ("fetch", "add the segments behind the end of an archive to it, as one more range"),
         ("prune", "remove the segments that an archive has"),
     ):
         action = actions.add_parser(name, help=summary, description=summary)
@@ -44,7 +44,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
             action.add_argument("--name", metavar="W", help="the worker's name (default: the host's name)")
         else:
             action.add_argument("--archive", required=True, type=Path, metavar="DIR", help="the archive of both topics")
-            action.add_argument("--json", action="store_true", help="say it as JSON")
+            action.add_argument("--json", action="store_true", help="print the result as JSON")
         if name == "prune":
             action.add_argument(
                 "--margin-s", type=int, default=MARGIN_S, metavar="S", help="leave segments sealed in the last S seconds (default: a day)"
@@ -52,7 +52,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Do one of the three. Every failure raises."""
+    """Stream, fetch or prune. Every failure raises."""
     flags = {"worker.name": getattr(arguments, "name", None), "archive.url": arguments.url}
     config = load(arguments.config, {key: value for key, value in flags.items() if value is not None})
     if not config.archive.url:
@@ -69,7 +69,7 @@ def _check_pyarrow() -> None:
 
 
 async def _stream(config: Config) -> int:
-    """Seal until standard input ends, or an order fails: its answer has the problem."""
+    """Seal segments until standard input ends or an order fails. The answer to that order has the problem."""
     try:
         _check_pyarrow()
         from notary.archive.stream import SegmentStream  # imported late: the line before checks that pyarrow is installed
@@ -94,7 +94,7 @@ async def _stream(config: Config) -> int:
 
 
 def _trusted(config: Config) -> list[Any]:
-    """Returns all keys of the key history: a segment of a former key adds nothing that the log did not sign."""
+    """Returns all keys of the key history. Former keys are safe here: records of a segment have signatures of their own."""
     return list(keys.verifier_keys(config.path(config.key_history_file), config.origin)[1])
 
 
@@ -105,7 +105,7 @@ def _segments(config: Config) -> "list[Segment]":
 
 
 def _archived(archive: Path, segments: "list[Segment]") -> tuple[int, dict[int, int]]:
-    """Returns the number of ranges of an archive, and where each topic-partition ends. Raises `ConfigurationError` for another log's."""
+    """Returns the number of ranges of an archive, and the end of each topic-partition. Raises `ConfigurationError` for another log."""
     from notary.cli.archived import ArchivedLog  # imported late: it needs pyarrow
 
     if not any((archive / "ranges").glob("*.json")):

@@ -1,10 +1,10 @@
 """An archive of both topics (docs/spark.md, The archive), read as a `Log`.
 
-Its files are Parquet, which pyarrow reads: it also wrote them, `notary export` needs it too, and no smaller library reads Parquet with
-zstd. Spark is not needed.
+Its files are Parquet. pyarrow reads them: it also wrote them, `notary export` needs it too, and no smaller library reads Parquet with zstd.
+Spark is not needed.
 
-The ranges are checked first. The SHA-256 and the columns of each file are checked before its first record; the number of its records, and
-that their offsets rise between its ends, while it is read. One row group of each partition is in memory at a time.
+The ranges are checked first. The SHA-256 and the columns of a file are checked before its first record. The number of its records, and the
+order and range of their offsets, are checked while it is read. One row group of each partition is in memory at a time.
 """
 
 import asyncio
@@ -119,7 +119,7 @@ class ArchivedLog:
         raise ConfigurationError(f"{self._folder} is an archive: nothing is appended to it here")
 
     async def open_reader(self, offsets_next: Mapping[int, int]) -> "ArchivedReader":
-        """Returns a reader from these offsets on; from 0 where none is given."""
+        """Returns a reader from these offsets on, and from 0 for other topic-partitions."""
         ends = {stream: bound.offset_end for stream, bound in (await self.bounds()).items()}
         return ArchivedReader({stream: self._records(stream, offsets_next.get(stream, 0)) for stream in ends}, ends, offsets_next)
 
@@ -190,7 +190,7 @@ class ArchivedReader:
                 break
             records = next(self._records[stream], None)
             if records is None:
-                # Offsets at the end may hold no record: a Kafka transaction leaves such offsets.
+                # Offsets at the end may have no record: a Kafka transaction leaves such offsets.
                 self._offsets_next[stream] = self._ends[stream]
                 del self._records[stream]
                 has_ended = True

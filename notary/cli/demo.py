@@ -1,9 +1,9 @@
 """`notary demo`: a complete notary in a temporary folder, with a double spend and a crash.
 
-It plays all the parts with the real commands and the real client. An operator makes a notary and registers two banks, a worker serves, the
-banks spend, and one of them tries a double spend. Then the worker is killed and starts again. The demo checks every claim that it prints,
-and ends with exit code 1 at the first that does not hold. If the demo itself fails (a command fails, no worker answers in time), it says
-nothing about the notary: exit code 2.
+It uses the real commands and the real client. An operator makes a notary and registers two banks, a worker serves, the banks spend, and one
+of them tries a double spend. Then the worker is killed and starts again. The demo checks every claim that it prints, and ends with exit
+code 1 at the first that does not hold. If the demo itself fails (a command fails, no worker answers in time), it proves nothing about the
+notary: exit code 2.
 """
 
 import argparse

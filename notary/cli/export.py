@@ -30,8 +30,8 @@ PROGRESS_INTERVAL_S: Final = 0.5
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the flags of `notary export`."""
     parser.add_argument("--index", required=True, type=Path, metavar="DIR", help="a worker's index; the worker may be running")
-    parser.add_argument("--out", required=True, type=Path, metavar="DIR", help="where the files go; made if it is not there, else empty")
-    parser.add_argument("--json", action="store_true", help="say what was written as JSON")
+    parser.add_argument("--out", required=True, type=Path, metavar="DIR", help="the folder for the files: empty, or created")
+    parser.add_argument("--json", action="store_true", help="print the result as JSON")
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -117,7 +117,7 @@ class ExportProgress:
         self._shown_s = 0.0
 
     def __call__(self, what: str, done: int, of: int | None) -> None:
-        """Show that so much of it is done, unless the line was shown a moment ago."""
+        """Show the progress of a task, unless the line was shown a moment ago."""
         if self._shown and time.monotonic() - self._shown_s >= PROGRESS_INTERVAL_S:
             self._shown_s = time.monotonic()
             line = f"{done:,}{'' if of is None else f' of {of:,}'} {what}"

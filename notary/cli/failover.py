@@ -1,13 +1,13 @@
-"""`notary failover`: makes the notary's log of the topics that MirrorMaker has filled in another cluster (R11, docs/salvage.md).
+"""`notary failover`: makes the topics that MirrorMaker has filled in another cluster the notary's log (R11, docs/salvage.md).
 
-A mirror is the log with its end cut off, so this is a salvage, and its table of crashes holds here too. Three things are different:
+A mirror is a prefix of the log, so a failover is a salvage, with the same table of crashes. There are three differences:
 
-- Nothing may come into the mirror any more: what comes after the command has read it would be lost without a message.
-- The salvage is made even if nothing is missing: its `key` record begins the new side. Records of old workers count nowhere after it.
-- At the end the brokers' append times count (`use_append_times`). No worker starts before that. A crash just before it leaves a salvage
-  that is done; the next run goes on there.
+- The mirror must not grow any more: records that arrive after the command has read it would be lost silently.
+- The salvage is made even if nothing is missing. Its `key` record begins the new side: after it, records of old workers are skipped.
+- At the end the topics are set to the brokers' append times (`use_append_times`). No worker starts before that. A crash just before leaves
+  a completed salvage, and the next run continues.
 
-`--prepare` makes the topics, before MirrorMaker starts.
+`--prepare` creates the topics, before MirrorMaker starts.
 """
 
 import argparse
@@ -31,9 +31,9 @@ from ordering.topics import create_topics, use_append_times, uses_append_times
 
 WORK: Final = "failover"
 QUIET_S: Final = 3.0
-"""The time for which nothing may come into the mirror. While the source grows, MirrorMaker copies several times a second."""
+"""The mirror must not grow for this time. While the source grows, MirrorMaker copies several times a second."""
 OPEN_S_MAX: Final = 120.0
-"""The brokers abort a transaction of a MirrorMaker that was killed after one minute, and look for such ones every 10 s."""
+"""The brokers abort the transaction of a killed MirrorMaker after one minute, and check for such transactions every 10 s."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -42,14 +42,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--prepare",
         action="store_true",
-        help="make the topics there that MirrorMaker is to fill, with the settings of a mirror; the log itself must be up",
+        help="create the topics that MirrorMaker will fill, with the settings of a mirror; the log itself must be up",
     )
     parser.add_argument("--flush-messages", action="store_true", help="with --prepare: like `notary init --flush-messages`")
     salvage.add_arguments(parser, WORK)
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Fail over, or prepare it. Returns 0 when it is done; 1 when the sources are refused or the answer was no."""
+    """Fail over, or prepare for it. Returns 0 when it is done; 1 if the sources are refused or the operator answered no."""
     source, target = load(arguments.config), load(arguments.config, {"log.bootstrap": arguments.to})
     if not source.log.bootstrap:
         raise ConfigurationError(f"{arguments.config} names no brokers, and only a log in Kafka has a mirror")
@@ -88,7 +88,7 @@ async def _prepare(source: Config, target: Config, arguments: argparse.Namespace
 
 
 async def _coming(log: owner.OwnedLog) -> str:
-    """Returns a topic-partition into which records come, with their number; empty if none come for `QUIET_S`."""
+    """Returns a sentence about a topic-partition that grew within `QUIET_S`; empty if none grew."""
     before = await log.log.bounds()
     await asyncio.sleep(QUIET_S)
     after = await log.log.bounds()
@@ -119,7 +119,7 @@ class _Failover(salvage.SalvageCommand):
             )
         async with owner.opened(self._config, self.name, mirror=True) as opened:
             await self._until_closed(opened)
-            if (came := await _coming(opened)) and (came := await _coming(opened)):  # what was on its way comes once
+            if (came := await _coming(opened)) and (came := await _coming(opened)):  # records in flight may still arrive the first time
                 raise ConfigurationError(
                     f"the mirror still grows: {came} within {QUIET_S:g} s. Stop the workers of the old side, wait until MirrorMaker has"
                     " copied everything, or its source is gone, stop it, and run the same again"
@@ -127,7 +127,7 @@ class _Failover(salvage.SalvageCommand):
             yield opened
 
     async def _until_closed(self, log: owner.OwnedLog) -> None:
-        """Wait until MirrorMaker's transactions have ended. The marker of one that ends later would look like a lost record to Spark."""
+        """Wait until MirrorMaker's transactions have ended. Spark would take a later end marker of a transaction for a lost record."""
         deadline_s = time.monotonic() + OPEN_S_MAX
         if await _open(log):
             self._say("MirrorMaker was killed in a transaction; waiting until the brokers end it, for about a minute")
@@ -140,7 +140,7 @@ class _Failover(salvage.SalvageCommand):
             await asyncio.sleep(1)
 
     async def _salvage(self, job: salvage.SalvageJob) -> int:
-        """Refuse a mirror that is no beginning of its source: records in its middle are missing, or its topics were not empty."""
+        """Refuse a mirror that is no prefix of its source: records in its middle are missing, or its topics were not empty."""
         suspicions = job.log.joiner.suspicions
         if suspicions.open:
             names = ", ".join(sorted(map(repr, suspicions.open)))

@@ -49,22 +49,22 @@ LOOK_S = 0.1
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the flags of `notary init`."""
-    parser.add_argument("directory", type=Path, metavar="DIR", help="made if it is not there; nothing in it is overwritten")
+    parser.add_argument("directory", type=Path, metavar="DIR", help="created if missing; nothing in it is overwritten")
     parser.add_argument("--name", required=True, help="the notary's name, an X.500 name; part of every transaction id, for ever")
     parser.add_argument("--origin", required=True, help="the origin of its checkpoints, e.g. notary.example/london")
-    parser.add_argument("--kafka", metavar="HOST:PORT,...", help="brokers: creates and checks the topics; left out: an embedded log")
+    parser.add_argument("--kafka", metavar="HOST:PORT,...", help="brokers: creates and checks the topics (default: an embedded log)")
     parser.add_argument("--topic-prefix", help="<prefix>.ordering and <prefix>.payload (default: notary)")
     parser.add_argument(
         "--partitions",
         type=int,
         default=PARTITIONS_DEFAULT,
-        help=f"payload partitions of the log (default: {PARTITIONS_DEFAULT}); `notary partitions` adds some later",
+        help=f"payload partitions of the log (default: {PARTITIONS_DEFAULT}); `notary partitions` can add more later",
     )
     parser.add_argument("--replication", type=int, help="of both topics (default: 3, or as many brokers as there are)")
     parser.add_argument(
         "--flush-messages",
         action="store_true",
-        help="every replica writes the ordering topic to its disk before it acknowledges: for brokers that share their power",
+        help="every replica syncs the ordering topic to its disk before it acknowledges: for brokers with a common power supply",
     )
     parser.add_argument(
         "--log-settings",
@@ -72,7 +72,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="FILE",
         help="TOML with settings of [log], such as security_protocol and ca_file: used for the topics and kept in the configuration",
     )
-    parser.add_argument("--json", action="store_true", help="say what was made as JSON")
+    parser.add_argument("--json", action="store_true", help="print the result as JSON")
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -84,7 +84,7 @@ def run(arguments: argparse.Namespace) -> int:
     made = CreatedTopics((), (), ())
     try:
         if kafka and (directory / CONFIG).exists():
-            # An earlier call may have made everything but the genesis record; `_go_on` looks into the log.
+            # An earlier call may have made everything but the genesis record; `_go_on` checks the log for it.
             keys_made = _Keys.load(directory)
             log_id = asyncio.run(_go_on(arguments, keys_made))
         else:
@@ -95,12 +95,12 @@ def run(arguments: argparse.Namespace) -> int:
                 parties.write(stage / PARTIES, {})
                 create_file(stage / CONFIG, _toml(arguments, log_settings).encode())
                 if kafka:
-                    # Create the topics last, after all other steps that can fail: only topics cannot be undone.
+                    # Create the topics last, after all other steps that can fail: only this step cannot be undone.
                     made = asyncio.run(_topics(arguments, log_settings))
                 else:
                     log_id = asyncio.run(_embedded(arguments, stage / LOG, keys_made))
             if kafka:
-                # A crash before this leaves a directory whose log is empty: the same command again continues. The keys are written first,
+                # A crash before this line leaves a directory whose log is empty: the same command continues. The keys are written first,
                 # since a log whose keys are lost cannot be used any more.
                 log_id = asyncio.run(_genesis(arguments, log_settings, keys_made))
     except OSError as problem:
@@ -210,7 +210,7 @@ async def _go_on(arguments: argparse.Namespace, keys_made: _Keys) -> bytes:
 
 @contextlib.asynccontextmanager
 async def _kafka_log(arguments: argparse.Namespace, log_settings: LogSettings) -> AsyncIterator[KafkaLog]:
-    """Open the log, as soon as its new partitions have leaders. Raises `NotReady` after `LEADERS_S_MAX`."""
+    """Open the log once its new partitions have leaders. Raises `NotReady` after `LEADERS_S_MAX`."""
     give_up_s = time.monotonic() + LEADERS_S_MAX
     security = kafka_security(log_settings, arguments.directory)
     while True:
@@ -290,7 +290,7 @@ def _toml(arguments: argparse.Namespace, log_settings: LogSettings) -> str:
     ]
     for field in msgspec.structs.fields(LogSettings):
         value = getattr(log_settings, field.name)
-        # Settings with their default value are left out, except those that a reader looks for.
+        # Settings with their default value are left out, except those that a reader expects.
         if value != field.default or field.name == "kind" or (field.name == "directory" and log_settings.kind == "embedded"):
             lines.append(f"{field.name} = {_quoted(value) if isinstance(value, str) else value}")
     lines += ["", "[http]", 'listen = "127.0.0.1:8080"', ""]

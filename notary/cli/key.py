@@ -1,7 +1,7 @@
 """`notary key show`, `prepare` and `rotate`: show and rotate the notary's own key.
 
-A rotation takes effect by a `key` record in the log (R10), at the same place for every worker. `rotate` appends it, between the two halves
-that `notary.keys` describes. The table there lists the result of a crash after each step.
+A rotation takes effect by a `key` record in the log (R10), at the same place for every worker. `rotate` appends that record between the two
+halves that `notary.keys` describes. The table in `notary.keys` lists the result of a crash after each step.
 """
 
 import argparse
@@ -25,7 +25,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     for name, summary in (
         ("show", "print the present verifier key and the key history, checked"),
         ("prepare", "make the key that follows the present one, to be copied to every worker's machine before `rotate`"),
-        ("rotate", "have the log put the prepared key in force; once for a notary, not once for a worker"),
+        ("rotate", "put the prepared key in force in the log; once for a notary, not for each worker"),
     ):
         action = actions.add_parser(name, help=summary, description=summary)
         if name == "rotate":
@@ -34,7 +34,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
             action.add_argument("--lost", action="store_true", help="no machine and no backup has the present key: begin a new key history")
         else:
             action.add_argument("--config", required=True, type=Path, metavar="F", help="notary.toml")
-            action.add_argument("--json", action="store_true", help="say it as JSON")
+            action.add_argument("--json", action="store_true", help="print the result as JSON")
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -56,7 +56,7 @@ def _show(config: Config, *, as_json: bool) -> None:
     history = keys.present_history(*files)
     waiting = keys.prepared(*files)
     if as_json:
-        # The member `keys` has the form of `GET /v1/notary`, so that a verifier can follow either.
+        # The member `keys` has the form of `GET /v1/notary`, so that a verifier can use either.
         facts: dict[str, Any] = {"verifier_key": history[-1].verifier_key, "keys": msgspec.to_builtins(history)}
         print(json_line(facts | ({} if waiting is None else {"prepared": waiting.verifier_key})))
         return
@@ -98,7 +98,7 @@ async def _rotate(config: Config, arguments: argparse.Namespace) -> int:
                 outcome = await log.append(endorse_key(new, log.log_id, log.state.key), signer)
                 if not outcome.took_effect:
                     return owner.report(outcome, "", {"prepared": waiting.verifier_key}, as_json=arguments.json)
-                # A crash here leaves the new key in force: workers find it in `.next`, and the same command again continues.
+                # A crash here leaves the new key in force: workers find it in `.next`, and the same command continues.
                 keys.put_in_place(*files)
                 done = _Done(waiting.present, waiting.found, offset=outcome.offset)
     history = keys.present_history(*files)
@@ -135,7 +135,7 @@ async def _rotate(config: Config, arguments: argparse.Namespace) -> int:
 
 
 async def _replace_lost(config: Config, arguments: argparse.Namespace) -> int:
-    """Put a new key in force whose predecessor nobody has: the log asks for the owner's signature and the new key's alone."""
+    """Put a new key in force whose predecessor is lost. The log requires only the signatures of the owner and of the new key."""
     files = _files(config)
     with keys.alone_with(files[0]):
         async with owner.opened(config, "key rotate") as log:
@@ -149,7 +149,7 @@ async def _replace_lost(config: Config, arguments: argparse.Namespace) -> int:
                 if not outcome.took_effect:
                     return owner.report(outcome, "", facts, as_json=arguments.json)
                 facts |= {"previous_verifier_key": lost, "offset": outcome.offset}
-            # A crash here leaves the new key in force, and its file under `.next`: the same command again continues.
+            # A crash here leaves the new key in force, and its file under `.next`: the same command continues.
             keys.end_anew(*files)
     if arguments.json:
         print(json_line(facts | {"key_history_file": str(files[1])}))
@@ -160,7 +160,7 @@ async def _replace_lost(config: Config, arguments: argparse.Namespace) -> int:
 
 
 class _Done(msgspec.Struct, frozen=True):
-    """A completed rotation; `offset` is its record's, None when an earlier call appended it."""
+    """A completed rotation. `offset`: the offset of its record; None if an earlier call appended it."""
 
     previous: str
     was_prepared: bool

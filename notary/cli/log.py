@@ -1,8 +1,8 @@
 """`notary log show`: prints a log's records: their signers, their effects, and the reasons why records took no effect.
 
-The source is the brokers, the embedded log, or an archive of both topics. It is replayed from its first record with the joiner that workers
-use, so the output shows the log as a worker sees it. Only the check of views is left out, since it needs a worker's index. A view that
-differs from the replay's own history is shown as an anomaly (`notice` in the code).
+The source is the log on the brokers, the embedded log, or an archive of both topics. It is replayed from its first record with the joiner
+that workers use, so the output shows the log as a worker sees it. Only the check of views is left out, since it needs a worker's index. A
+view that differs from the replay's own history is shown as an anomaly (`notice` in the code).
 """
 
 import argparse
@@ -104,7 +104,7 @@ class _Payload(msgspec.Struct, frozen=True, gc=False):
 
 
 class _Shown:
-    """Prints records as they are applied. It follows the `key` records, since the key in force depends on the place in the log."""
+    """Prints records as they are applied. It applies `key` records too, since the key in force depends on the place in the log."""
 
     def __init__(self, joiner: Joiner, arguments: argparse.Namespace) -> None:
         self._joiner = joiner
@@ -196,7 +196,7 @@ class _Shown:
     def _signer(self, value: bytes) -> str:
         """Returns the name of the key that signed an ordering record, as of this place in the log."""
         if log_id_of(value) == self._log_id:
-            return OWNER  # genesis: its signature covers another log id, and was checked when the log was opened
+            return OWNER  # genesis: its signature, over another log id, was checked when the log was opened
         if record_is_signed(value, self._log_id, self._owner_key):
             return OWNER
         return self._key_name(lambda key: record_is_signed(value, self._log_id, key))

@@ -1,11 +1,11 @@
-"""Appends the records that the owner signs (R10), and reports whether they took effect.
+"""Appends records signed by the owner (R10), and reports whether they took effect.
 
     async with opened(config) as log:              # checks that the log is this notary's
         await log.replay()                         # reads the present incarnations, keys, partitions and formats
         outcome = await log.append(Retire(4), owner)
 
-An acknowledgement means that the record is in the log. Its place there decides if it takes effect. So each command reads the log back, past
-its own record, and reports the result. A command is atomic: it appends one record, and a second copy of that record changes nothing.
+An acknowledgement means only that the record is in the log. Its place there decides whether it takes effect. So each command reads the log
+back, past its own record, and reports the result. A command is atomic: it appends one record, and a second copy of it changes nothing.
 """
 
 import argparse
@@ -36,7 +36,7 @@ OWNER_KEY = "owner-key.pem"
 
 
 class CommandOutcome(msgspec.Struct, frozen=True):
-    """The result of an append: the record's offset in the ordering topic, and the reason why it took no effect (empty: it did)."""
+    """The result of an append: the record's offset in the ordering topic, and why it took no effect (empty if it took effect)."""
 
     offset: int
     why_not: str
@@ -74,9 +74,9 @@ class OwnedLog:
     async def replay(
         self, state: JoinerState | None = None, apply: Callable[[Ready], None] | None = None, tree: SalvageTree | None = None
     ) -> None:
-        """Read the ordering topic to its end; with an index's `state`, both topics from there. Raises `ConfigurationError`, `NotReady`.
+        """Read the ordering topic to its end; or both topics from the `state` of an index. Raises `ConfigurationError`, `NotReady`.
 
-        `apply` receives each step of the joiner, to keep that index at the log's end; `tree` is the index's.
+        `apply` receives each step of the joiner, to keep that index at the log's end. `tree`: the tree of that index.
         """
         self._apply = apply or self._apply
         self.joiner = Joiner(state, ordering_only=state is None, tree=tree)
@@ -85,7 +85,7 @@ class OwnedLog:
         await self._read_on()
 
     async def state_in(self, index: Path | None) -> JoinerState | None:
-        """Returns the state from which `replay` goes on: an index's, compared with the log; None for the start of the log.
+        """Returns the state from which `replay` resumes: that of an index, compared with the log; None for the start of the log.
 
         Raises `ConfigurationError` for an index that was made from another log, or whose records the log has lost; `NotReady`.
         """
@@ -102,7 +102,7 @@ class OwnedLog:
         return state
 
     async def _read_both(self) -> None:
-        """Read both topics from their start: a salvage's records take effect by what both hold (R11)."""
+        """Read both topics from their start: whether a salvage's records take effect depends on both (R11)."""
         assert self._replay is not None
         freed = [stream for stream, bound in (await self.log.bounds()).items() if bound.offset_first]
         if freed:
@@ -140,9 +140,9 @@ class OwnedLog:
         return CommandOutcome(offset, "" if offset in self._effects else self._notices.get(offset, "it did not take effect"))
 
     async def seal(self, owner: SigningKey) -> None:
-        """Append a seal for the entry at the end of the log whose content is missing, and read on (R11).
+        """Append a seal for the entry at the head, whose content is missing, and read on (R11).
 
-        A crash here leaves the seal in its partition or not. A payload or a seal that comes first is the content; copies are skipped.
+        A crash here leaves the seal in its partition or not. The first record there, payload or seal, is the content; copies are skipped.
         """
         hole = self.joiner.hole
         assert hole is not None
@@ -180,7 +180,7 @@ class OwnedLog:
 
 @asynccontextmanager
 async def opened(config: Config, command: str, *, mirror: bool = False) -> AsyncIterator[OwnedLog]:
-    """Open a configuration's log for the length of a block, with `mirror` also one that was not failed over.
+    """Open a configuration's log for the length of a block. With `mirror` it may be a mirror that was not failed over.
 
     Raises `NotReady`, and `ConfigurationError`, also for another notary's log.
     """
@@ -219,16 +219,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments that all commands with an owner's record share."""
     parser.add_argument("--config", required=True, type=Path, metavar="F", help="notary.toml")
     parser.add_argument("--owner-key", type=Path, metavar="FILE", help=f"the owner's key (default: {OWNER_KEY} beside notary.toml)")
-    parser.add_argument("--json", action="store_true", help="say what became of it as JSON")
+    parser.add_argument("--json", action="store_true", help="print the result as JSON")
 
 
 def add_index_argument(parser: argparse.ArgumentParser) -> None:
-    """Add the index from which a command goes on that otherwise reads the log from its start."""
+    """Add the flag `--index`, for a command that otherwise reads the log from its start."""
     parser.add_argument(
         "--index",
         type=Path,
         metavar="DIR",
-        help="go on from this index, of a worker or a restored snapshot, in place of the log's start; needed after a salvage and a trim",
+        help="begin at this index, of a worker or a restored snapshot, not at the log's start; needed after a salvage and a trim",
     )
 
 

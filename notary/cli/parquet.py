@@ -1,7 +1,7 @@
 """The Parquet files of `notary export` (docs/spark.md, Exported indexes).
 
-Only this module and `archived` need pyarrow. Columns are written in row groups, so that memory is bounded for an index of any size; files
-are hashed while they are written.
+Columns are written in row groups, so that memory is bounded for an index of any size. Files are hashed while they are written. Import this
+module late: it needs pyarrow.
 """
 
 from collections.abc import Iterable, Iterator
@@ -50,7 +50,7 @@ def write_decisions(decisions: Iterable[Decision], folder: Path) -> Iterator[Exp
 
 
 def write_states(states: Iterable[tuple[StateRef, TransactionId, int]], folder: Path) -> Iterator[ExportedFile | int]:
-    """Write `states/` in `folder`. Yields as `write_decisions` does."""
+    """Write `states/` in `folder`. Yields the same as `write_decisions`."""
     return _write((_state_columns(group) for group in _groups(states)), _STATES, folder, "states")
 
 

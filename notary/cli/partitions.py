@@ -1,6 +1,6 @@
 """`notary partitions`: adds payload partitions to a log that is in use (R10).
 
-It first creates the partitions, then appends the `partitions` record: entries may name a new partition only after the record.
+It first creates the partitions, then appends the `partitions` record. Only after that record may entries name a new partition.
 
 | step | a crash after it leaves |
 |---|---|
@@ -26,7 +26,7 @@ LOOK_S = 0.1
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the flags of `notary partitions`."""
-    parser.add_argument("count", type=int, metavar="N", help="how many payload partitions there are to be; never fewer than there are")
+    parser.add_argument("count", type=int, metavar="N", help="the new number of payload partitions, more than there are")
     owner.add_index_argument(parser)
     owner.add_arguments(parser)
 

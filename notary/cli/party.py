@@ -15,17 +15,17 @@ _DONE: Final[dict[parties.Added, str]] = {"added": "registered", "changed": "cha
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the flags of `notary party`."""
     actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
-    add = actions.add_parser("add", help="register a party; running workers take it in within seconds")
+    add = actions.add_parser("add", help="register a party; running workers read the file again within seconds")
     add.add_argument("name", metavar="NAME", help="the party's name, an X.500 name, compared byte for byte")
     add.add_argument("--public-key", required=True, type=Path, metavar="FILE", help="PEM public key or certificate: Ed25519 or P-256")
-    add.add_argument("--weight", type=int, metavar="N", help=f"of what is decided, beside the others: 1 (default) to {parties.WEIGHT_MAX}")
+    add.add_argument("--weight", type=int, metavar="N", help=f"its share, relative to other parties: 1 (default) to {parties.WEIGHT_MAX}")
     add.add_argument("--quota", type=int, metavar="N", help="requests a second, 0 for none (default: the configuration's)")
     add.add_argument("--config", required=True, type=Path, metavar="F", help="notary.toml")
-    add.add_argument("--json", action="store_true", help="say what was done as JSON")
+    add.add_argument("--json", action="store_true", help="print the result as JSON")
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Register the party, or change its weight and quota. Returns 0, also when the party is registered in that way already."""
+    """Register the party, or change its weight and quota. Returns 0, even if nothing changes."""
     config = load(arguments.config)
     try:
         pem = arguments.public_key.read_bytes()

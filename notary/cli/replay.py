@@ -1,7 +1,7 @@
 """`Replay`: reads a log for a command: the ordering topic alone, or both topics, up to the log end offsets found at the start.
 
-It drives the joiner as a worker's driver does, but applies nothing to an index: the joiner's results go to `observe`. Views that differ
-from the reader's own history are reported and not examined further, since a command holds no index to compare.
+It drives the joiner as a worker's driver does, but passes the joiner's results to `observe`, not to an index. A view that differs from the
+reader's own history is only reported, since there is no index to compare.
 """
 
 import os
@@ -32,14 +32,14 @@ class Replay:
         self._observe = observe
         self._ordering_only = ordering_only
         self._reader: Reader | None = None
-        self._partitions = 0  # the number when the reader was opened: it reads no later ones
+        self._partitions = 0  # the number when the reader was opened, which reads no partitions added later
         self._progress = _Progress(name)
         self.enough: Callable[[], bool] = lambda: False
         """Returns true if nothing more needs to be read; called after each step."""
         self.stop = ""
         """The reason why the joiner stopped at the head; empty while it goes on."""
         self.needs_contents = False
-        """True if it stopped because it reads the ordering topic alone, and the payload topic decides there too (R11)."""
+        """True if the joiner stopped at a salvage: it reads only the ordering topic, and the salvage depends on the payload topic (R11)."""
 
     async def read_to_end(self) -> None:
         """Read the log to its present end, through the joiner. A hole at the end, or a record that stops the joiner, stays at the head.
@@ -49,7 +49,7 @@ class Replay:
         bounds = await self._log.bounds()
         ends = {stream: bound.offset_end for stream, bound in bounds.items() if stream == ORDERING or not self._ordering_only}
         if self._reader is not None and self._log.payload_partitions > self._partitions:
-            await self.close()  # partitions were added since, and it reads none of them
+            await self.close()  # partitions were added since, which the open reader does not read
         progress_at_s = time.monotonic()
         while not self.stop and not self.enough():
             if self._reader is None:

@@ -1,15 +1,15 @@
-"""`notary salvage`: puts decisions back that the log lost, from all that survived (R11, docs/salvage.md).
+"""`notary salvage`: puts back decisions that the log lost, from everything that survived (R11, docs/salvage.md).
 
 Its steps, and the result of a crash after each:
 
 | step | a crash after it leaves |
 |---|---|
-| read the log into an index of the command's own, choose, ask | nothing but that index, which the next run goes on from |
-| a seal for each entry at the end whose content is missing | workers' records count no more; the next run goes on |
-| a new key, in a file of the command's own, then its `key` record | a key that no worker has; the next run makes another one |
+| read the log into an index of the command's own, choose, ask | only that index, from which the next run continues |
+| a seal for each entry at the end whose content is missing | from the seal on, records of workers are skipped; the next run continues |
+| a new key, in a file of the command's own, then its `key` record | a key in force that no worker has; the next run makes another one |
 | `begin`, items | the same: nothing takes effect before `done` |
-| `done` | the salvage is done; workers have no key. The next run finds the key in force in its own file, and goes on |
-| the key in place of the present one | all is done |
+| `done` | the salvage is done; workers lack the key. The next run finds the key in force in its own file, and continues |
+| the key in place of the present one | everything is done |
 """
 
 import argparse
@@ -44,13 +44,13 @@ from ordering.signatures import SigningKey, endorse_key
 
 ATTEMPTS_MAX: Final = 10
 ITEMS_BYTES: Final = 900 << 10
-"""The bytes of items in a record, if each fits; a single decision of 10,000 conflicts takes 690 kB."""
+"""The most bytes of items in a record, unless one item alone has more: a decision with 10,000 conflicts has 690 kB."""
 WORK: Final = "salvage"
 KEY_FILES: Final = "key-{}.pem"
 
 
 def add_arguments(parser: argparse.ArgumentParser, work: str = WORK) -> None:
-    """Add the flags of `notary salvage`, or of a command that is built on it, with its own folder."""
+    """Add the flags of `notary salvage`, or of a command that extends it. `work`: the default of `--work`."""
     parser.add_argument(
         "--index",
         action="append",
@@ -67,7 +67,7 @@ def add_arguments(parser: argparse.ArgumentParser, work: str = WORK) -> None:
         metavar="DIR",
         help="a folder, or a file, with receipts and requests of parties, as `notary submit` reads and writes them; may be given again",
     )
-    parser.add_argument("--plan", "--dry-run", dest="plan", action="store_true", help="say what would be put back, and append nothing")
+    parser.add_argument("--plan", "--dry-run", dest="plan", action="store_true", help="print the plan, and append nothing")
     parser.add_argument("--yes", action="store_true", help="do not ask before the first record is appended")
     parser.add_argument(
         "--work",
@@ -79,7 +79,7 @@ def add_arguments(parser: argparse.ArgumentParser, work: str = WORK) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Salvage. Returns 0 when it is done, or nothing is missing; 1 when the sources are refused or the answer was no."""
+    """Salvage. Returns 0 when it is done, or nothing is missing; 1 if the sources are refused or the operator answered no."""
     return asyncio.run(SalvageCommand(load(arguments.config), arguments).run())
 
 
@@ -99,7 +99,7 @@ class SalvageCommand:
         self._sealed = 0
         self._key_files = config.path(config.key_file), config.path(config.key_history_file)
         self._goal_file = self._work / "goal"
-        """The size and root that an attempt's `done` names, written before it."""
+        """The file with the size and root of an attempt's `done`, written before that record."""
 
     async def run(self) -> int:
         """Read the log, choose, ask, append. Returns the exit code."""
@@ -130,7 +130,7 @@ class SalvageCommand:
         return lines_of(choice, job.indexes, job.receipts, job.log.joiner.hole)
 
     def _is_needed(self, job: "SalvageJob", choice: Choice) -> bool:
-        """Returns False if the log is as it should be."""
+        """Returns False if nothing has to be salvaged."""
         return bool(choice.items) or job.log.joiner.hole is not None or job.log.state.sealed or self._own_key(job) is not None
 
     async def _before_workers(self) -> None:
@@ -160,7 +160,7 @@ class SalvageCommand:
                     f"records of format version {SALVAGE_FORMAT} do not count in this log yet: {self.activate_first.format(SALVAGE_FORMAT)}"
                 )
             signer = owner.load_owner_key(self._config, self._arguments.owner_key, job.log.genesis)
-            keys.present_history(*self._key_files, self._config.origin)  # at the end this key endorses the new one
+            keys.present_history(*self._key_files, self._config.origin)  # check it now: at the end this key endorses the new one
             if not self._agreed(choice):
                 return self._end({**facts, "done": False}, "nothing was appended", EXIT_NO)
             for attempt in range(ATTEMPTS_MAX):
@@ -214,8 +214,9 @@ class SalvageCommand:
             self._say(f"sealing entry ({log.joiner.hole.incarnation}, {log.joiner.hole.sequence}), whose content is missing")
             await log.seal(signer)
             self._sealed += 1
-        self._goal_file.unlink(missing_ok=True)  # it was of an earlier attempt
-        # Keys of earlier attempts never come back. Their files stay until the end: one of them shows that no worker has the key in force.
+        self._goal_file.unlink(missing_ok=True)  # it is of an earlier attempt
+        # Keys of earlier attempts are never used again. Their files stay until the end: a file with the key in force shows that no worker
+        # has it.
         number = len(list(self._work.glob(KEY_FILES.format("*"))))
         new = SigningKey(keys.create(self._work / KEY_FILES.format(number)).private_bytes_raw())
         if not (await log.append(endorse_key(new, log.log_id, log.state.key), signer)).took_effect or log.state.key != new.public_key:
@@ -233,7 +234,7 @@ class SalvageCommand:
             self._progress("items", sent, len(choice.items))
         self._progress.end()
         if log.joiner.snapshot().items != choice.items:
-            return None  # a rival's items stand where ours were. A reader without a tree would believe our root
+            return None  # another process appended items in place of ours. A reader without a tree would still accept our root
         replace_file(self._goal_file, f"{choice.end} {choice.root.hex()}".encode())
         done = SalvageDone(new.public_key, log.joiner.history.view, choice.end, choice.root)
         outcome = await log.append(done, signer)
@@ -243,7 +244,7 @@ class SalvageCommand:
         return choice, outcome.offset
 
     def _check(self, job: "SalvageJob", choice: Choice) -> None:
-        """Compare the index of the log, which has read everything back, with the choice. Raises `OutcomeUnknown`."""
+        """Compare the index of the log, which has read all records back, with the choice. Raises `OutcomeUnknown`."""
         tree = job.kept.tree
         states = [(state, item) for item in choice.items if isinstance(item, Decided) for state in item.inputs]
         consumed = job.kept.consumed([state for state, _ in states])
@@ -282,7 +283,7 @@ class SalvageCommand:
         return self._end(facts, "")
 
     def _agreed(self, choice: Choice) -> bool:
-        """Ask before the first record. Raises `ConfigurationError` if nobody is there to answer."""
+        """Ask the operator before the first record. Raises `ConfigurationError` if there is no terminal to ask at."""
         if self._arguments.yes:
             return True
         if not sys.stdin.isatty() or self._arguments.json:
@@ -303,7 +304,7 @@ class SalvageCommand:
 
 
 class SalvageJob(msgspec.Struct, frozen=True):
-    """The open log and the sources."""
+    """The open log and the sources of a salvage."""
 
     log: owner.OwnedLog
     kept: KeptIndex

@@ -1,4 +1,4 @@
-"""`notary serve`: runs one worker until SIGTERM or SIGINT. SIGHUP makes it read certificate, parties and log level again."""
+"""`notary serve`: runs one worker until SIGTERM or SIGINT. On SIGHUP it reads certificate, parties and log level again."""
 
 import argparse
 import asyncio
@@ -30,8 +30,8 @@ logger = logging.getLogger("notary.serve")
 GARBAGE_OBJECTS = 10_000
 """Python's garbage collector runs when the number of containers has grown by this many.
 
-Python's default, 700, costs a worker a twentieth of its time: tens of thousands of pending submissions are no garbage, and nearly nothing
-here is in a cycle.
+Python's default, 700, costs a worker a twentieth of its time: the collector scans tens of thousands of pending submissions, which are no
+garbage, and hardly any object here is in a cycle.
 """
 
 
@@ -43,7 +43,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--accept-clock",
         action="store_true",
-        help="this machine's clock is right, although it is far from the last time in the log: say so once, after looking",
+        help="confirm, once, that this machine's clock is right, although it is far from the last time in the log",
     )
     parser.add_argument("--json", action="store_true", help="print the ready line as JSON, and log in JSON lines")
     parser.add_argument("--log-format", choices=("text", "json"), help="log lines as text, or each as a JSON object (default: text)")
@@ -104,7 +104,7 @@ async def _serve(config: Config, arguments: argparse.Namespace) -> int:
     apps, servers = [app], [service]
     if http.health_listen:
         apps.append(App(service=False))
-        # The health port has no TLS: probes and Prometheus are inside the network, and an expired certificate must not fail the probes.
+        # The health port has no TLS: probes and Prometheus are inside the network, and probes must work with an expired certificate.
         servers.append(_server(config, apps[1], http.health_listen))
     read_again = _ReadAgain(arguments, config, certificates, service)
     asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, read_again)
@@ -124,7 +124,7 @@ async def _serve(config: Config, arguments: argparse.Namespace) -> int:
         while worker.not_ready() is not None:  # noqa: ASYNC110 - it depends on three parts; polled once in a process
             await asyncio.sleep(0.01)
         app.taking_changed()
-        await asyncio.sleep(0)  # acceptor processes, if there are any, learn it before the ready line is printed
+        await asyncio.sleep(0)  # so that intake processes know that the worker is ready before the ready line is printed
         _print_ready(worker, service.url, as_json=arguments.json)
 
     try:
@@ -137,7 +137,7 @@ async def _serve(config: Config, arguments: argparse.Namespace) -> int:
 
 
 def _end_on_signals(stop: asyncio.Event) -> None:
-    """On SIGTERM or SIGINT, end the worker after its answers are sent; on a second signal, end it at once."""
+    """On SIGTERM or SIGINT, end the worker after its answers are sent. On a second signal, end it at once."""
     loop = asyncio.get_running_loop()
     ending = (signal.SIGTERM, signal.SIGINT)
 
@@ -202,7 +202,7 @@ async def _start(config: Config, certificates: Certificates | None, restoring: C
 
 
 async def _unless_stopped(work: Coroutine[None, None, None], stop: asyncio.Event) -> None:
-    """Do the work, or raise `NotReady` when the process is to stop first: an empty index made now would prevent the next restore."""
+    """Do the work, or raise `NotReady` if the process is to stop first: an empty index made now would prevent the next restore."""
     working, stopping = asyncio.create_task(work), asyncio.create_task(stop.wait())
     try:
         await asyncio.wait([working, stopping], return_when=asyncio.FIRST_COMPLETED)

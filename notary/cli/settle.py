@@ -18,7 +18,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         required=True,
         type=Path,
         metavar="DIR",
-        help="the index whose history stands: the folder of a worker's name under index.directory. Workers with another history stop",
+        help="the index with the valid history: the folder of a worker's name under index.directory. Workers with another history stop",
     )
     owner.add_arguments(parser)
 
@@ -38,6 +38,6 @@ async def _settle(config: Config, arguments: argparse.Namespace) -> tuple[owner.
         view = History(state.effects).view
         if state.log_state is not None and view.seen <= state.log_state.settled:
             raise ConfigurationError(f"a history of {state.log_state.settled} records is settled already, and this one has {view.seen}")
-        # Its effect depends on both topics, so both are read from the index's offsets on.
+        # The effect of the record depends on both topics, so read both from the index's offsets on.
         await log.replay(state)
         return await log.append(Settle(view), key), view

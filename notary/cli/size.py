@@ -1,7 +1,7 @@
 """`notary size`: computes the workers, cores, disks and network for a load, from earlier measurements (docs/performance.md).
 
-Every worker applies every request in order; workers share the intake. A worker is full when the thread that runs its Python code is full.
-The numbers below were fitted to the tables of docs/performance.md, and `tests/notary/cli/test_size.py` compares them with those tables.
+Every worker applies every request in order; submissions are spread over the workers. A worker is full when the thread that runs its Python
+code is full. The numbers below were fitted to the tables of docs/performance.md, and `tests/notary/cli/test_size.py` compares both.
 """
 
 import argparse
@@ -46,7 +46,7 @@ class Load(msgspec.Struct, frozen=True):
         return 9.3 + 1.67 * self.inputs + 3 / self.per_submission
 
     def rest_us(self, workers: int) -> float:
-        """Microseconds for the event loop, reading the log and RocksDB's threads, in each worker; a part is shared between workers."""
+        """Microseconds in each worker for the event loop, reading the log and RocksDB's threads. A part is divided among the workers."""
         return -1.3 + 4.3 * self.inputs + (46 + 54 / workers) / self.per_submission
 
     @property
@@ -96,7 +96,7 @@ class Size(msgspec.Struct, frozen=True):
     """Growth of each of three brokers' log, in GiB."""
     log_gib_a_year: float
     between_centres_mbit_s: float
-    """Mbit/s sent by the centre with the most partition leaders, at worst: replication, and reads by workers in other centres."""
+    """Mbit/s that one centre sends at worst, if it has the most partition leaders: replication, and reads by workers in other centres."""
     cores: float
     """Cores of all workers and brokers together."""
 

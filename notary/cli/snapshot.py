@@ -30,16 +30,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the flags of `notary snapshot`."""
     actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
     for name, summary in (
-        ("create", "copy a worker's index, which may be in use, and sign what it holds"),
+        ("create", "copy a worker's index, which may be in use, and sign a manifest of it"),
         ("list", "show the snapshots, newest first"),
         ("verify", "read every file of a snapshot, and compare it with the signed manifest"),
-        ("restore", "put the newest snapshot that verifies in the place of an index that is not there"),
-        ("prune", "remove old snapshots, and files that none names"),
+        ("restore", "make a missing index from the newest snapshot that verifies"),
+        ("prune", "remove old snapshots, and files that no manifest names"),
     ):
         action = actions.add_parser(name, help=summary, description=summary)
         action.add_argument("--config", required=True, type=Path, metavar="F", help="notary.toml")
         action.add_argument("--url", metavar="U", help="the folder or fsspec URL that keeps the snapshots (default: snapshots.url)")
-        action.add_argument("--json", action="store_true", help="say it as JSON")
+        action.add_argument("--json", action="store_true", help="print the result as JSON")
         if name in ("create", "restore"):
             action.add_argument("--name", metavar="W", help="the worker's name, which names its index (default: the host's name)")
         if name == "create":
@@ -56,12 +56,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
             action.add_argument("--keep", type=int, metavar="N", help="keep the newest N" + (" and prune" if name == "create" else ""))
         if name == "prune":
             action.add_argument(
-                "--margin-s", type=int, default=MARGIN_S, metavar="S", help="leave files younger than that (default: a day)"
+                "--margin-s", type=int, default=MARGIN_S, metavar="S", help="keep files younger than S seconds (default: a day)"
             )
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Do one of the five. Returns 1 when a snapshot does not verify, or none can be restored; every failure raises."""
+    """Run the given action. Returns 1 if a snapshot does not verify, or none can be restored. Every failure raises."""
     flags = {"worker.name": getattr(arguments, "name", None), "snapshots.url": arguments.url}
     config = load(arguments.config, {key: value for key, value in flags.items() if value is not None})
     if not config.snapshots.url:
@@ -86,7 +86,7 @@ class _Job:
         self._trusted, self._all_keys = keys.verifier_keys(config.path(config.key_history_file), config.origin)
 
     def found(self, *, former_keys: bool = False) -> Iterator[FoundSnapshot]:
-        """Yields the snapshots, newest first; those that a former key signed only on request, since its thief could have made them."""
+        """Yields the snapshots, newest first. Those signed by a former key are left out by default: a thief of that key could make some."""
         return find(self.place, self._all_keys if former_keys else self._trusted, self.config.name)
 
     def named(self) -> Iterator[FoundSnapshot]:
@@ -124,7 +124,7 @@ def _create(job: _Job) -> int:
     now_ms = clock_ms()
     if arguments.if_older_s is not None:
         made = [each.manifest for each in job.found() if each.manifest is not None]
-        # One made by a clock that is ahead would else keep all others from being made.
+        # Compare in both directions: a snapshot made by a clock that is ahead must not prevent all others.
         fresh = [each for each in made if abs(now_ms - each.made_at_ms) <= arguments.if_older_s * 1000]
         if fresh:
             newest = max(fresh, key=lambda each: each.made_at_ms)

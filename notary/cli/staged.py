@@ -1,7 +1,7 @@
-"""`staged`: creates a folder's files atomically: after any error or crash all files are there, or none after the next run.
+"""`staged`: creates a folder's files atomically: after an error or a crash all files are there, or the next run removes them.
 
-The files are made in a subfolder, `.notary-init`, and moved at the end, the configuration last. A subfolder found later was left by a
-killed run. The next run first undoes it, and begins anew.
+The files are made in a subfolder, `.notary-init`, and moved at the end, the configuration last. If a run is killed, its subfolder remains.
+The next run first undoes that run, and begins anew.
 """
 
 import contextlib
@@ -70,7 +70,7 @@ def _move(stage: Path, directory: Path, names: tuple[str, ...]) -> None:
 
 
 def _take_back(directory: Path, last: str) -> None:
-    """Remove the stage, and the files moved out of it unless the last name was moved too. After a crash here the next call continues."""
+    """Remove the stage, and the files moved out of it, unless the last name was moved too. After a crash here the next call continues."""
     stage = directory / STAGE
     if not stage.exists():
         return

@@ -4,8 +4,8 @@ Three activities run concurrently. A reader splits the requests into submissions
 writer writes the answers in the order of the requests. Memory is bounded by the submissions in flight.
 
 Running the same command again is always safe: the same requests have the same transaction ids, and each is decided once (R7). So after any
-error the command writes the decisions it has, and names the other requests on stderr. The exit code is then 2; or 1 when a worker returned
-an outcome without a valid receipt. Such an outcome is not written.
+error the command writes the decisions that it has, and names the other requests on stderr. The exit code is then 2. It is 1 if a worker
+returned an outcome without a valid receipt, which is not written.
 """
 
 import argparse
@@ -84,18 +84,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     add_tls_arguments(parser)
     parser.add_argument("--fail-on-rejection", action="store_true", help="exit with 1 if any request is rejected")
-    parser.add_argument("--json", action="store_true", help="decisions as JSON, a line each: what is written anyway")
+    parser.add_argument("--json", action="store_true", help="no effect: decisions are always written as JSON, one a line")
 
 
 def add_tls_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the TLS arguments of a client, which `notary top` has too."""
-    parser.add_argument("--tls-ca", metavar="FILE", help="authorities by which the workers are known, PEM (default: those of this machine)")
-    parser.add_argument("--tls-cert", metavar="FILE", help="what to show to workers that ask for a certificate, PEM")
+    parser.add_argument("--tls-ca", metavar="FILE", help="authorities that certify the workers, PEM (default: those of this machine)")
+    parser.add_argument("--tls-cert", metavar="FILE", help="the certificate for workers that ask for one, PEM")
     parser.add_argument("--tls-key", metavar="FILE", help="its private key, PEM (default: it is in the certificate's file)")
 
 
 def tls_of(arguments: argparse.Namespace) -> SSLContext | None:
-    """Returns the TLS context of those arguments; None for the machine's default. Raises `ConfigurationError`."""
+    """Returns the TLS context of the TLS arguments; None for the machine's default. Raises `ConfigurationError`."""
     files = (arguments.tls_ca, arguments.tls_cert, arguments.tls_key)
     return tls_context(*files) if any(files) else None
 
@@ -143,7 +143,7 @@ class _Outcome(msgspec.Struct, frozen=True):
 
 
 class _Run:
-    """One run: a reader, a task for each submission in flight, and a writer."""
+    """One run of the command: a reader, a task for each submission in flight, and a writer."""
 
     def __init__(self, arguments: argparse.Namespace, client: AsyncClient, stream: IO[bytes], name: str, tally: "_Tally") -> None:
         self._arguments = arguments
@@ -167,7 +167,7 @@ class _Run:
                     reader = group.create_task(self._read_all(name, group))
                     await self._write_all(reader)
         finally:
-            # A read that is still running, for example from a silent pipe, holds the stream's lock: then the reader closes the stream.
+            # A read that still runs, for example from a silent pipe, holds the stream's lock. Then the reader closes the stream.
             self._over = True
             if not self._in_read:
                 self._stream.close()
@@ -215,10 +215,10 @@ class _Run:
             if lines:
                 await _in_thread(partial(write, lines))
             self._tally.add(batch, outcome)
-            # Released only now, so that decisions not written yet are bounded too.
+            # Release the slot only now, so that decisions that are not written yet are bounded too.
             self._slots.release()
             if outcome.problem is not None:
-                # Send no more submissions, which would most likely fail too; wait for those in flight, and write their answers.
+                # Send no more submissions, since they would probably fail too. Wait for those in flight, and write their answers.
                 reader.cancel()
 
 
@@ -301,7 +301,7 @@ def _writer() -> Callable[[bytes], None]:
     if sys.stdout is None:
         raise ConfigurationError("standard output is closed, so decisions cannot be written and none is asked for")
     try:
-        # A separate writer, as in `_open`. If stdout is no file (the caller of `main` captured it), there is no such lock.
+        # A separate writer, for the reason in `_open`. If stdout is no file (the caller of `main` captured it), there is no such lock.
         raw: IO[bytes] | None = open(sys.stdout.fileno(), "wb", closefd=False)  # noqa: SIM115 - it lives as long as the process
     except OSError:
         raw = None

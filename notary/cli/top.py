@@ -1,8 +1,8 @@
 """`notary top`: shows workers and brokers in the terminal (docs/command-line.md).
 
-It scrapes `/metrics` and `/readyz?verbose` of each worker, twice an interval apart, and shows the rates, as Prometheus computes them: a
-counter that fell was reset to 0. Workers are scraped concurrently, each with a deadline. So a worker that does not answer is one row that
-says so, and delays the others by one interval at most.
+It scrapes `/metrics` and `/readyz?verbose` of each worker at every interval, and shows rates as Prometheus computes them: a counter that
+fell was reset to 0. Workers are scraped concurrently, each with a deadline. So a worker that does not answer gets a row that says so, and
+delays the others by one interval at most.
 """
 
 import argparse
@@ -37,7 +37,7 @@ Samples: TypeAlias = Mapping[str, Mapping[tuple[str, ...], float]]
 
 
 class Row(msgspec.Struct, frozen=True, kw_only=True):
-    """A worker in one interval. None: the worker did not report it, or it cannot be computed yet."""
+    """A worker in one interval. None marks a value that the worker did not report, or that cannot be computed yet."""
 
     url: str
     worker: str = ""
@@ -54,7 +54,7 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
     pending_requests: int | None = None
     lag_records: int | None = None
     behind_s: float | None = None
-    """The difference in log time between its last step and that of the most advanced worker of this table."""
+    """The log time of the most advanced worker in this table minus that of this worker, at their last steps."""
     tree_size: int | None = None
     agreed_size: int | None = None
     memory_bytes: int | None = None
@@ -290,7 +290,7 @@ def _printable(text: str) -> str:
 
 
 def frame(lines: Sequence[str], columns: int, rows: int) -> str:
-    """Returns the text that draws these lines over the last ones, cut to the terminal's size: nothing wraps, nothing scrolls."""
+    """Returns the text that draws these lines over the previous ones. It is cut to the terminal's size, so nothing wraps or scrolls."""
     if len(lines) > rows:
         lines = [*lines[: rows - 1], f"({len(lines) - rows + 1} more lines)"]
     return "\x1b[H" + "\n".join(f"{line[: columns - 1]}\x1b[K" for line in lines) + "\x1b[J"

@@ -6,11 +6,11 @@ Its steps, and the result of a crash after each:
 |---|---|
 | check the report of Spark and every file of the archive | nothing |
 | restore the newest snapshot of each place; compare both with the log and with the archive | a folder, which the next run empties |
-| read the log from the second one on; the mark: a `trim` record with the position and root | the mark; the next run frees |
+| read the log from the second snapshot on; append the mark, a `trim` record with position and root | the mark; the next run frees |
 | DeleteRecords on the payload topic, as the principal of `--log-settings` | some partitions are freed; the next run frees the others |
 
-Per payload partition the smaller of the two offsets counts, from which a reader of a snapshot reads, or compares after an interruption
-(R10). The ordering topic is not touched.
+Each snapshot has, per payload partition, the first offset that its reader reads, or compares after an interruption (R10). Records before
+the smaller of the two offsets are freed. The ordering topic is not touched.
 """
 
 import argparse
@@ -60,7 +60,7 @@ NAMES_SHOWN: Final = 5
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the flags of `notary trim`."""
     parser.add_argument(
-        "--before", type=int, metavar="POSITION", help="use only snapshots of at most so many decisions (default: the newest)"
+        "--before", type=int, metavar="POSITION", help="use only snapshots of at most POSITION decisions (default: the newest)"
     )
     parser.add_argument("--archive", required=True, type=Path, metavar="DIR", help="the archive of both topics")
     parser.add_argument("--verified", required=True, type=Path, metavar="DIR", help=f"the folder with Spark's {REPORT} about that archive")
@@ -77,19 +77,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="FILE",
         help="`[log]` settings, as `notary init` reads them, of the principal that may delete records (default: the configuration's)",
     )
-    parser.add_argument("--plan", "--dry-run", dest="plan", action="store_true", help="say what would be freed, and change nothing")
+    parser.add_argument("--plan", "--dry-run", dest="plan", action="store_true", help="print what would be freed, and change nothing")
     parser.add_argument("--yes", action="store_true", help="do not ask before the mark is written")
     parser.add_argument("--work", type=Path, metavar="DIR", help=f"the folder for a restored index (default: {WORK} beside notary.toml)")
     owner.add_arguments(parser)
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Trim. Returns 0 when the payloads are freed, 1 when something is missing for that, or the answer was no."""
+    """Trim. Returns 0 when the payloads are freed; 1 if a precondition is missing, or the operator answered no."""
     return asyncio.run(_Trimming(load(arguments.config), arguments).run())
 
 
 class VerifiedReport(msgspec.Struct, frozen=True):
-    """The members of Spark's report that matter here."""
+    """The members of Spark's report that a trim needs."""
 
     notary: str
     decisions: int
@@ -98,7 +98,7 @@ class VerifiedReport(msgspec.Struct, frozen=True):
 
 
 class Snapshot(msgspec.Struct, frozen=True):
-    """A restored snapshot: its place, its manifest, and the state from which its reader goes on."""
+    """A restored snapshot: its place, its manifest, and the state from which its reader resumes."""
 
     place: str
     manifest: Manifest
@@ -111,13 +111,13 @@ class Snapshot(msgspec.Struct, frozen=True):
 
 
 def to_free(snapshots: Sequence[Snapshot], firsts: Mapping[int, int]) -> dict[int, int]:
-    """Returns, by payload partition, the offset before which all is freed; `firsts` are the log start offsets now. Pure."""
+    """Returns, by payload partition, the offset before which all records are freed. `firsts`: the present log start offsets. Pure."""
     lowest = {partition: min(each.needed_from(partition) for each in snapshots) for partition in firsts if partition != ORDERING}
     return {partition: offset for partition, offset in lowest.items() if offset > firsts[partition]}
 
 
 class _Trimming:
-    """One run of the command. `_missing` collects what a trim needs and does not have."""
+    """One run of the command. `_missing` collects the missing preconditions."""
 
     def __init__(self, config: Config, arguments: argparse.Namespace) -> None:
         self._config, self._arguments = config, arguments
@@ -168,7 +168,7 @@ class _Trimming:
             return await self._free(log, kept, snapshots, security)
 
     def _report(self, notary: str) -> VerifiedReport | None:
-        """Reads Spark's report; None, and something is missing, if it is of no use."""
+        """Reads Spark's report. Returns None, and adds to `_missing`, if the report cannot be used."""
         file = self._arguments.verified / REPORT
         try:
             report = msgspec.json.decode(file.read_bytes(), type=VerifiedReport)
@@ -198,7 +198,7 @@ class _Trimming:
         return None if damaged else archive
 
     def _places(self) -> list[str]:
-        """Returns the two places of snapshots to use; fewer, and something is missing, if there are not two."""
+        """Returns the two places of snapshots to use; fewer, and adds to `_missing`, if there are not two."""
         given = [*([self._config.snapshots.url] if self._config.snapshots.url else []), *self._arguments.snapshots]
         different = list({_where(url, Path(self._config.directory)): url for url in given}.values())
         if len(different) < PLACES:
@@ -211,7 +211,7 @@ class _Trimming:
         config, problems = self._config, list[str]()
         trusted = keys.verifier_keys(config.path(config.key_history_file), config.origin)[0]
         index = self._index
-        shutil.rmtree(index, ignore_errors=True)  # the state of the one before is in memory: one restored index takes room at a time
+        shutil.rmtree(index, ignore_errors=True)  # the state of the one before is in memory, so only one restored index takes space
         found = self._old_enough(find(place_of(place, Path(config.directory)), trusted, config.name), problems)
         try:
             made = restore_newest(place_of(place, Path(config.directory)), found, index, identity, self._progress, problems.append)
@@ -242,7 +242,7 @@ class _Trimming:
                 yield each
 
     def _compare(self, report: VerifiedReport, kept: KeptIndex, snapshots: Sequence[Snapshot]) -> None:
-        """Compare Spark's report with the log: same tree, and as far as both snapshots."""
+        """Compare Spark's report with the log: it must have the same tree, and reach as far as both snapshots."""
         for each in snapshots:
             if report.decisions < each.manifest.decisions:
                 self._missing.append(
@@ -292,7 +292,7 @@ class _Trimming:
         return self._end(facts | {"done": True}, f"freed          payloads of decisions below {position}")
 
     async def _mark(self, log: owner.OwnedLog, kept: KeptIndex, position: int) -> None:
-        """Append the low-water mark. Raises `ConfigurationError` without the owner's key, `OutcomeUnknown` if it did not count."""
+        """Append the mark. Raises `ConfigurationError` without the owner's key, `OutcomeUnknown` if the mark took no effect."""
         signer = owner.load_owner_key(self._config, self._arguments.owner_key, log.genesis)
         outcome = await log.append(Trim(log.state.key, log.joiner.history.view, position, kept.stored_tree.root_at(position)), signer)
         if not outcome.took_effect:
@@ -332,7 +332,7 @@ class _Trimming:
 
 
 async def _lacks(log: Log, snapshot: Snapshot) -> str:
-    """Returns what a log or an archive lacks of the records that an index was made from; empty if it has them all."""
+    """Returns a sentence about records of an index that a log or an archive lacks; empty if it has all of them."""
     ends = {stream: bound.offset_end for stream, bound in (await log.bounds()).items()}
     state = snapshot.state
     for stream, offset in sorted(state.offsets_next.items()):
@@ -342,5 +342,5 @@ async def _lacks(log: Log, snapshot: Snapshot) -> str:
 
 
 def _where(url: str, relative_to: Path) -> str:
-    """Returns the same text for two names of the same place."""
+    """Returns a canonical text of a place, the same for all its names."""
     return url.rstrip("/") if "://" in url else str((relative_to / url).resolve())

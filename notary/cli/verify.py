@@ -1,7 +1,7 @@
 """`notary verify`: verifies receipts and checkpoints offline (docs/command-line.md).
 
-The data to verify may come from anyone, so every error in it is a negative result (exit 1). An error in the caller's part, the arguments,
-the verifier keys and the files that they name, is a failure (exit 2).
+The data to verify may come from anyone, so every error in it is a negative result (exit 1). An error in the caller's input, which is the
+arguments, the verifier keys and the files that they name, is a failure (exit 2).
 """
 
 import argparse
@@ -47,12 +47,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="KEY",
         required=True,
         action="append",
-        help="the notary's verifier key, got by a way that you trust; may be given again",
+        help="the notary's verifier key, from a source that you trust; may be given again",
     )
     parser.add_argument("--key-history", metavar="FILE", help="what GET /v1/notary answers: trust the keys that follow from yours too")
     parser.add_argument("--consistent-with", metavar="FILE", help="a checkpoint, or a receipt: check that it is of the same tree")
     parser.add_argument("--tiles", metavar="DIR", help="a folder with the larger tree's tiles, in tile/, for --consistent-with")
-    parser.add_argument("--json", action="store_true", help="say what was found as JSON")
+    parser.add_argument("--json", action="store_true", help="print the result as JSON")
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -110,7 +110,7 @@ def _verify(arguments: argparse.Namespace, keys: list[VerifierKey]) -> tuple[lis
 
 
 def _verify_lines(first: bytes, stream: IO[bytes], keys: list[VerifierKey]) -> tuple[list[SignedCheckpoint], dict[str, Any]]:
-    """Verify a decision with its receipt on each line, and report the first `FAILURES_SHOWN` failures. Returns as `_verify` does."""
+    """Verify a decision with its receipt on each line, and report the first `FAILURES_SHOWN` failures. Returns the same as `_verify`."""
     checkpoints: dict[tuple[str, int], SignedCheckpoint] = {}
     decisions = failed = 0
     failures: list[dict[str, Any]] = []
