@@ -1,4 +1,4 @@
-"""joiner: puts requests together again in global order, and detects a log that is not the one it was (rules R1 to R5, R10).
+"""joiner: joins both topics into requests in global order, and detects a log that has lost or changed records (rules R1 to R5, R10).
 
 Think of a cloakroom: the *entries* in the ordering topic are the numbered tickets, the *payloads* the coats on many racks. The joiner calls
 the numbers in turn and fetches each coat, which may arrive before its ticket or long after it, get lost, or come twice. Every counter hands
@@ -24,8 +24,8 @@ belongs to it (R3).
 | `driver` | poll -> step -> apply -> answer, and the watchdog | no |
 | `settings` | limits, timeouts and intervals | yes |
 
-The core computes and never waits: `Ready` holds the changes that must be durable before an answer may leave (R8), and the driver persists
-them. The core passes on the roots in other workers' checkpoints as `RootSeen`, with the voters (R9); it does not know the tree.
+The core computes and never waits: `Ready` has the changes that must be durable before an answer may leave (R8), and the driver persists
+them. The core passes on the roots in other workers' checkpoints as `RootSeen`, with the voters (R9). It does not compare them.
 """
 
 from joiner.buffer import Buffer

@@ -1,8 +1,8 @@
 """Payload records that were read before their entries were applied (R3, R5, R8).
 
-Holds, per payload partition, the records of each batch key in the order of their offsets: the hash in the entry determines which of them is
-the content, and the entry may come later. A record leaves when its entry is applied, when its incarnation's last counted sequence has
-passed it, or when that incarnation is fenced. Per partition, reading resumes at the earliest record still here: after a restart every
+The buffer keeps, per payload partition, the records of each batch key in the order of their offsets: the hash in the entry determines which
+of them is the content, and the entry may come later. A record leaves when its entry is applied, when its incarnation's last counted
+sequence has passed it, or when that incarnation is fenced. Per partition, a restart resumes reading at the earliest record here: so every
 record that may still count is read again.
 """
 
@@ -41,7 +41,7 @@ class Buffer:
         self.restore(())
 
     def restore(self, partitions: Iterable[tuple[int, Iterable[BufferedBatch]]]) -> None:
-        """Go on with these records, as `snapshot` returns them."""
+        """Replace the content by these records, as `snapshot` returns them."""
         self._partitions: dict[int, OrderedDict[tuple[int, int], list[Buffered]]] = {}
         # Per incarnation: a heap of the (sequence, partition) pairs buffered here, each pair once; their cost; their number of records.
         self._by_incarnation: dict[int, list[tuple[int, int]]] = {}
@@ -81,7 +81,7 @@ class Buffer:
         return () if of_partition is None else of_partition.get((incarnation, sequence), ())
 
     def empty(self, partition: int, incarnation: int, sequence: int) -> None:
-        """Release the values of these records: none is the content. Their offsets stay, so that reading resumes no later than there."""
+        """Release the values of these records, since none is the content. Their offsets stay, so that a restart reads them again."""
         of_partition = self._partitions.get(partition)
         of_key = [] if of_partition is None else of_partition.get((incarnation, sequence), [])
         for at, record in enumerate(of_key):
@@ -90,7 +90,7 @@ class Buffer:
                 of_key[at] = Buffered(record.offset, record.append_time_ms, None)
 
     def drop_through(self, incarnation: int, sequence: int | None) -> int:
-        """Drop this incarnation's records up to that sequence (all for None) in every partition; returns the number of batches dropped."""
+        """Drop the incarnation's records up to `sequence` (all for None) in every partition. Returns the number of batches dropped."""
         waiting = self._by_incarnation.get(incarnation)
         dropped = 0
         while waiting and (sequence is None or waiting[0][0] <= sequence):

@@ -1,7 +1,8 @@
 """The log's description of itself (R10): its owner, the key in force, its payload partitions and format versions. Pure.
 
-Genesis gives the first values; control records, which the owner signs, change them. `LogState` is immutable: a record that takes effect
-gives the next one. The ordering topic alone determines whether one takes effect; the payload topic has no influence.
+The genesis record gives the first values; control records, which the owner signs, change them. `LogState` is immutable: a record that takes
+effect gives the next state. Whether a control record takes effect depends on the ordering topic alone. Settle, salvage and trim records are
+the exception: their views cover both topics.
 """
 
 from collections.abc import Sequence
@@ -27,7 +28,7 @@ class SalvageTree(Protocol):
         ...
 
     def root_with(self, items: Sequence[Item]) -> bytes:
-        """Returns the root that the tree would have with these items behind its leaves."""
+        """Returns the root of the tree with these items appended to its leaves."""
         ...
 
 
@@ -50,7 +51,7 @@ class LogState(msgspec.Struct, frozen=True):
     key_seen: int = 0
     """The ordinal of the last key record among the records that took effect; 0 without one."""
     sealed: bool = False
-    """True from a sealed entry or the begin of a salvage on, until its done: no record of a worker counts (R11)."""
+    """True from a sealed entry or a `begin` of a salvage until its `done`: no record of a worker counts meanwhile (R11)."""
     salvage: tuple[int, int] | None = None
     """In an open salvage: the position of its first item, and the position after the last one."""
     salvages: tuple[tuple[int, int, int], ...] = ()
@@ -65,9 +66,9 @@ class LogState(msgspec.Struct, frozen=True):
         return cls(log_id, genesis.notary_name, genesis.origin, genesis.owner_key, key, (key,), genesis.payload_partitions)
 
     def with_key(self, record: Key, seen: int) -> "LogState | None":
-        """Returns the state after the key record that is the `seen`-th effect, or None if it has none: a former key never returns.
+        """Returns the state after a key record, which would be the `seen`-th effect; None if it names a key that was in force before.
 
-        An open salvage ends without its items: another one may begin.
+        It ends an open salvage without its items; another salvage may begin.
         """
         if record.public_key in self.keys or not key_is_endorsed(record, self.log_id, self.key):
             return None
@@ -86,18 +87,17 @@ class LogState(msgspec.Struct, frozen=True):
         return msgspec.structs.replace(self, formats=(*self.formats, format_version))
 
     def with_settled(self, seen: int) -> "LogState | None":
-        """Returns the state after a settle record for the reader's own history; None for a copy of one that took effect, or an older one.
+        """Returns the state after a settle record for the reader's own history. Returns None unless it settles more than the last one.
 
-        The rule as first written accepted any settle record of the reader's own history. Anybody could then have appended a copy of an old
-        one, without any key, and ended suspicions raised since.
+        Without this condition, anybody could append a copy of an old settle record, without any key, and end suspicions raised since.
         """
         return None if seen <= self.settled else msgspec.structs.replace(self, settled=seen)
 
     def with_salvage(self, record: SalvageRecord, seen: int, tree: SalvageTree | None, items: Sequence[Item]) -> "LogState | None":
-        """Returns the state after a step of a salvage, or None if it does not take effect (R11). Its view is the reader's own, exactly.
+        """Returns the state after a record of a salvage, or None if it does not take effect (R11). The caller has compared its view.
 
-        `seen` records have taken effect before it. `items` are those kept so far. A reader without a `tree` believes the owner's positions
-        and roots: the exact view says that the owner read the same records.
+        `seen`: the number of records that took effect before it. `items`: the items so far. A reader without a `tree` trusts the positions
+        and roots in the record: its view is exactly the reader's, so the owner had read the same records.
         """
         match record:
             case SalvageBegin():
@@ -115,9 +115,9 @@ class LogState(msgspec.Struct, frozen=True):
                 return msgspec.structs.replace(self, sealed=False, salvage=None, settled=seen, salvages=salvages)
 
     def with_trim(self, record: Trim, tree: SalvageTree | None) -> "LogState | None":
-        """Returns the state after a trim record, or None if it does not take effect. Its view is the reader's own, also an older one.
+        """Returns the state after a trim record, or None if it does not take effect. The caller has compared its view, which may be older.
 
-        A reader without a `tree` believes the owner's position and root: it read the records that the owner had read.
+        A reader without a `tree` trusts the position and root in the record: it has read the records that the owner had read.
         """
         if record.position <= self.trimmed:
             return None

@@ -1,19 +1,18 @@
 """The joiner's core: applies ordering records at the head and joins each entry with its content (R2 to R5, R10). Pure.
 
-`step` takes records as they were read, in any interleaving of the topic-partitions that keeps the order within each. It also takes the time
-of a clock that never runs backwards. It returns `Ready`: the batches joined, the state to persist with them, and records that the worker
-might append. The batches that all steps emit together are a function of the log: neither the clock nor the division of records into steps
-changes them.
+`step` takes records as they were read: any interleaving of the topic-partitions, but each in its own order. It also takes the time of a
+monotonic clock. It returns `Ready`: the batches joined, the state to persist with them, and records that the worker might append. The
+batches that all steps emit together are a function of the log: neither the clock nor the division of records into steps changes them.
 
 The rules of this file (to *apply* a record is to decide whether it counts, and to count or skip it):
-- The head is the first ordering record not yet applied. It is applied when it can be finished; until then no part of it counts, so that the
-  persisted state never holds half a record.
-- The checks of a record run in this order: it decodes; it is signed; its view; then the rule of its kind. A record that fails is skipped
-  and reported.
-- A view never decides whether a record counts (except for checkpoint and settle). A foreign one stops the core before its record until the
-  driver has compared our history with the log and called `examined`.
+- The head is the first ordering record that is not applied yet. It is applied as a whole or not at all, so that the persisted state never
+  has half a record.
+- A record is checked in this order: its encoding, its signature, its view, the rule of its kind. A record that fails is skipped and
+  reported.
+- A view decides whether a record counts only for checkpoint, settle, salvage and trim records. A foreign view stops the core before its
+  record, until the driver has compared our history with the log and called `examined`.
 - A *hole* is an entry that counts and whose content has not been read. Nothing after it is applied.
-- The clock decides one thing: when to *propose* a fill or a fence. The log decides whether one takes effect.
+- The clock decides only when to *propose* a fill or a fence. The log decides whether it takes effect.
 """
 
 from collections import deque
@@ -89,13 +88,13 @@ from ordering.signatures import FILL_BYTES, decode_genesis, is_fill, is_seal, lo
 from payload import Request, decode_requests, decode_requests_in_pieces
 
 VOTERS_MS = 86_400_000
-"""The log time for which a worker's vote on roots lasts after its last activity (R9): a register record or a counted entry.
+"""The log time for which a worker stays a voter after its last activity, a register record or a counted entry (R9).
 
-It is the same for all workers.
+All workers use the same value.
 """
 
 SENT_AT_AHEAD_MAX_MS = 60_000
-"""The limit on how far the broker's append time may exceed the sender's clock; log time does not follow beyond it (R6, docs/formats.md)."""
+"""An append time that exceeds the sender's clock by more than this does not push log time further (R6, docs/formats.md)."""
 
 FILL_SCANS = 8
 """The number of scans per hole_timeout for further holes, while the head is an old hole."""
@@ -111,7 +110,7 @@ _WORKER_RECORDS = (Entry, Register, Fence, Checkpoint)
 
 
 class _Queued(msgspec.Struct, gc=False):
-    """An ordering record not yet applied; `record` is an error where it did not decode."""
+    """An ordering record that is not applied yet; `record` is an error if it did not decode."""
 
     source: Record
     arrived_ms: int
@@ -149,10 +148,10 @@ class Joiner:
         tree: SalvageTree | None = None,
         ordering_only: bool = False,
     ) -> None:
-        """`worker_name` is the reader's own; `format_version` the highest that it reads; `tree` has the decisions of all steps so far.
+        """`worker_name`: the reader's own name. `format_version`: the highest that it reads. `tree`: the decisions of all steps so far.
 
-        `ordering_only`: read the ordering topic alone, for commands that need only the incarnations, keys and partitions. No content is
-        read, so the history is not the log's and no view is compared.
+        `ordering_only`: read only the ordering topic, for commands that need only incarnations, keys and partitions. Without contents the
+        history is not that of the log, so no view is compared.
         """
         state = state or JoinerState()
         self.incarnations = Incarnations(state.incarnations)
@@ -174,19 +173,19 @@ class Joiner:
         # Transaction ids in the queue, plus one per record, so that a flood of records without ids is bounded too.
         self._queue_ids = 0
         self._buffer = Buffer()
-        # Per payload partition: the offset of the earliest record dropped for lack of memory, and the ordering offset of the hole at the
-        # head at that time; no record of that hole was dropped.
+        # Per payload partition: the offset of the earliest record dropped for lack of memory, and the ordering offset of the head at that
+        # time, a hole. No record with that hole's key was dropped.
         self._dropped: dict[int, tuple[int, int]] = {}
         self._hole: Entry | None = None
-        # The partition and offset of the first record with that hole's key that was not kept because it is not its content.
+        # The partition and offset of the first record with the hole's key that was skipped because it is not the hole's content.
         self._skipped: tuple[int, int] | None = None
         # The ordering records skipped since the last one that took effect: the first one's offset, and the running hash over them.
         self._since_effect = NONE_SKIPPED, b""
-        # The next time to scan for fills: a hole_timeout after a hole reached the head. Negative: it did in this step.
+        # The next time to scan for holes to fill: at first, a hole_timeout after a hole reached the head. Negative: in this step.
         self._fills_due_ms = 0
         self._fill_proposed_ms: dict[tuple[int, int], int] = {}
-        # Per silent incarnation with an orphan here: its last sequence counted, and the time when it was first found silent or last
-        # proposed.
+        # Per silent incarnation with an orphan here: its last counted sequence, and the time when it was first found silent or when a fence
+        # was last proposed.
         self._silent: dict[int, tuple[int, int]] = {}
         self._buffer_full = False
         self._queue_full = False
@@ -220,9 +219,9 @@ class Joiner:
 
     @property
     def queue_run(self) -> list[Effect]:
-        """The last ordering record in the queue, as an effect, after the others that a copy may replace (`History.last_run`).
+        """The last ordering records in the queue, as effects, as many as a copy may replace (`History.last_run`); empty if the queue is.
 
-        Empty when the queue is. If the log still holds these records, it holds all records in the queue.
+        If the log still has these records, it has all records in the queue.
         """
         if not self._queue:
             return []
@@ -240,10 +239,7 @@ class Joiner:
         return self._buffer.offset_earliest(partition) is not None
 
     def buffered_run(self, partition: int) -> list[Record]:
-        """Returns the last payload records in that partition that wait for their entries; empty when none waits.
-
-        With the last one come those before it that a copy may replace (`History.last_run`).
-        """
+        """Returns the last payload records of that partition that wait for their entries, as many as a copy may replace (`last_run`)."""
         return self._buffer.last_run(partition)
 
     @property
@@ -265,7 +261,7 @@ class Joiner:
         return sum([records for records, _ in sizes]), sum([size_bytes for _, size_bytes in sizes])
 
     def is_hole(self, fill: FillWanted) -> bool:
-        """Returns True if that content is still wanted and has still not been read."""
+        """Returns True if the content that the fill would replace is still needed and not read."""
         if not self.incarnations.counts(fill.incarnation, fill.sequence):
             return False
         return self._content(fill.partition, fill.incarnation, fill.sequence, fill.payload_hash) is None
@@ -282,17 +278,17 @@ class Joiner:
     def forget_unapplied(self) -> dict[int, Kept]:
         """Return to the state after a restart (R8, R10): records that did not take effect must be passed in again, from `read_next` on.
 
-        Returns, per payload partition, the records that need not be read again: payloads before the mark, the joined content with the
-        highest offset, exist as long as it does. (Otherwise a single payload without an entry would cause everything after it to be read
-        again after each interruption.)
+        Returns, per payload partition, the buffered records before the mark, the joined content with the highest offset. They need not be
+        read again: if the log still has the mark, it has the records before it. (Otherwise one payload without an entry would make each
+        interruption read everything after it again.)
         """
         kept: dict[int, Kept] = {}
         for partition, mark in self.marks.items():
             if partition == ORDERING:
                 continue
             records = self._buffer.records_of(partition)
-            # Such a record is not the content of the entry at the head. After a cut of the log it may be that of another entry with this
-            # batch name.
+            # A record without a value is not the content of the entry at the head. But if the log loses that entry, the record may be the
+            # content of another entry with the same batch name. So it must be read again.
             let_go = [record.offset for record in records if record.value is None]
             if self._skipped is not None and self._skipped[0] == partition:
                 let_go.append(self._skipped[1])
@@ -346,7 +342,7 @@ class Joiner:
         )
 
     def restore(self, snapshot: JoinerSnapshot) -> None:
-        """Go on from that state. The limits, the worker's name and the format version stay those that this joiner was made with."""
+        """Replace the state by `snapshot`. Limits, worker name and format version stay as this joiner was made with."""
         self.log_state = snapshot.log_state
         self._log_time_ms, self._offset_head = snapshot.log_time_ms, snapshot.offset_head
         self._read_next = dict(snapshot.read_next)
@@ -366,10 +362,10 @@ class Joiner:
         self._buffer.restore(snapshot.buffer)
         self._buffer_full, self._queue_full = snapshot.buffer_full, snapshot.queue_full
         self._dropped = dict(snapshot.dropped)
-        self._prepared = None  # it saves time and changes nothing
+        self._prepared = None  # only a cache
 
     def examined(self, evidence: Evidence) -> None:
-        """Record that the log was compared with our history because of that view, and holds all of it."""
+        """Record that our history was compared with the log because of a foreign view, and the log has all of it."""
         self.suspicions.examined(evidence.view)
 
     def may_count(self, record: Record) -> bool:
@@ -389,7 +385,7 @@ class Joiner:
     def prepare(self, own: Own = NO_OWN) -> Generator[None, None, tuple[Request, ...]]:
         """Decode the large batch at the head in pieces. Returns its requests; none when there is no such batch. `own`: as for `step`.
 
-        It changes no result: the step after it would decode the same bytes. It saves that step the time.
+        It only saves time: without it, the next step would decode the same bytes with the same result.
         """
         self._prepared = None
         log, head = self.log_state, self._queue[0] if self._queue else None
@@ -415,9 +411,9 @@ class Joiner:
     def step(self, records: Sequence[Record], now_ms: int, signed_by: Mapping[bytes, bytes] | None = None, own: Own = NO_OWN) -> Ready:
         """Take records and the time; return the effects.
 
-        `signed_by` may give, by ordering record value, the key under which its signature was verified. A signature not in it is verified
-        when the record is applied. `own` may give, by name, batches that this worker sent and that are not decided: those need not be
-        verified or decoded again. Both save time and change no effect; neither is kept.
+        `signed_by` may map an ordering record's value to the key under which its signature was verified. Any other signature is verified
+        when its record is applied. `own` may map names to batches that this worker sent and that are not decided: they need not be verified
+        or decoded again. Both only save time. Neither is kept after the step.
         """
         ready = Ready({}, self._log_time_ms)
         for record in records:
@@ -467,19 +463,19 @@ class Joiner:
         except CorruptRecord as problem:
             ready.notices.append(Notice("malformed", record.stream, record.offset, str(problem)))
             return
-        # Records of an incarnation not seen yet are kept: its register record may lie ahead in the ordering topic (R5).
+        # Keep records of an unknown incarnation: its register record may come later in the ordering topic (R5).
         if record.value is None or self.incarnations.is_past(incarnation, sequence):
             return
         hole = self._hole
         if hole is not None and (hole.partition, hole.incarnation, hole.sequence) == (record.stream, incarnation, sequence):
-            # The entry is known, so a record that is not its content need not be kept: a flood under this key costs no memory.
+            # The entry is known, so do not keep a record that is not its content: a flood of records with this key costs no memory.
             if not self._is_content(record.value, record.stream, incarnation, sequence, hole.payload_hash):
                 self._skipped = self._skipped or (record.stream, record.offset)
                 ready.notices.append(Notice("skipped", record.stream, record.offset, f"no content of batch ({incarnation}, {sequence})"))
                 return
         elif hole is not None and self._buffer.size_bytes > 2 * self.limits.buffer_bytes_max:
-            # Only the partition of the hole at the head is still read; other batches' records in it must not exhaust the memory. Without a
-            # hole all partitions are paused, and records already fetched are kept: the head's content may be among them.
+            # Only the partition of the hole at the head is still read, and records of other batches in it must not exhaust the memory.
+            # Without a hole all partitions are paused, and fetched records are kept: the head's content may be among them.
             self._dropped.setdefault(record.stream, (record.offset, self._queue[0].offset))
             return
         self._buffer.add(record.stream, incarnation, sequence, Buffered(record.offset, record.append_time_ms, record.value))
@@ -487,9 +483,9 @@ class Joiner:
     # ---- applying ("judging" in the names) ----
 
     def _apply(self, ready: Ready, own: Own, *, at_once: bool) -> None:
-        """Apply records at the head until there is none, one must wait, or the step is full.
+        """Apply records at the head until none is left, one must wait, or the step is full.
 
-        A large batch is applied by a step that begins with it, without records: `prepare` came before that one. `at_once`: this is one.
+        A large batch is applied only at the beginning of a step without records (`at_once`), after `prepare`.
         """
         hole_before, self._hole = self._hole, None
         states = requests = 0
@@ -511,7 +507,7 @@ class Joiner:
             for batch in ready.batches[batches_before:]:
                 requests += len(batch.requests)
                 states += sum([len(request.inputs) + len(request.references) for request in batch.requests])
-            requests += len(ready.batches) == batches_before  # a flood of other records must not block the loop either
+            requests += len(ready.batches) == batches_before  # count other records as one request: a flood of them must not block the loop
             self._queue.popleft()
             self._queue_ids -= _weight(head.record)
             self._offset_head = head.offset + 1
@@ -599,7 +595,7 @@ class Joiner:
         return True
 
     def _compare(self, head: _Queued, record: Entry | Register | Fence | Checkpoint, ready: Ready) -> bool:
-        """Returns True if the record's view is our own history. A foreign one not examined yet becomes `ready.evidence`."""
+        """Returns True if the record's view is our own history. A foreign view that is not examined yet becomes `ready.evidence`."""
         if self._ordering_only:
             return False
         comparison = self.history.compare(record.view)
@@ -613,7 +609,7 @@ class Joiner:
         return False
 
     def _examines(self, head: _Queued, view: View, writer: str, ready: Ready) -> bool:
-        """Returns True if a foreign view must be examined first; reports one that was."""
+        """Returns True if a foreign view must be examined first. Reports a view that was examined."""
         seen = self.history.seen
         if not self.suspicions.is_examined(view):
             ready.evidence = Evidence(head.offset, view, writer, seen)
@@ -743,7 +739,7 @@ class Joiner:
             self._drop_through(fenced.incarnation, None, ready)
 
     def _apply_end(self, head: _Queued, ended: IncarnationState | None, incarnation: int, ready: Ready, *, retired: bool = False) -> None:
-        """Apply a fence or retire record that ended the incarnation `ended`; None for a record that does not count."""
+        """Apply a fence or retire record. `ended`: the incarnation that it ended; None for a record that does not count."""
         if ended is None:
             what, why = ("retire", "it is over") if retired else ("fence", "it is over, or has sent more")
             text = f"{what} of incarnation {incarnation} does not count: {why}"
@@ -804,9 +800,9 @@ class Joiner:
         return True
 
     def _apply_salvage_or_trim(self, head: _Queued, record: SalvageRecord | Trim, log: LogState, ready: Ready) -> bool:
-        """Apply a record whose condition asks for the reader's tree: it is the only one of its step (R11)."""
+        """Apply a record whose condition depends on the reader's tree. So it is the only one of its step (R11)."""
         if self._ordering_only and isinstance(record, Trim):
-            # It changes nothing else, and after it nobody can read the payload topic from its start.
+            # Accept it unchecked: it changes nothing else, and after a trim the payload topic cannot be read from its start.
             self._change_log(head, log.with_trim(record, None), "a trim record does not count: an earlier one has its position", ready)
             return True
         if self._ordering_only:
@@ -841,7 +837,7 @@ class Joiner:
         """Carry out a step of a salvage that took effect."""
         match record:
             case SalvageBegin():
-                assert not self._items  # the key record before it has dropped those of another attempt
+                assert not self._items  # the key record before it has dropped the items of another attempt
             case SalvageItems():
                 ready.items = record
                 self._items += record.items
@@ -896,7 +892,7 @@ class Joiner:
             effect = msgspec.structs.replace(
                 effect, partition=entry.partition, content_offset=found.offset, content_fingerprint=content_print
             )
-            # Contents are joined in another order than their offsets: the one with the highest offset is read again.
+            # Contents are not joined in the order of their offsets. The mark is the content with the highest offset.
             before = self.marks.get(entry.partition)
             if before is None or before.offset < found.offset:
                 self._mark(entry.partition, Mark(found.offset, content_print), ready)
@@ -916,7 +912,7 @@ class Joiner:
     # ---- proposing ----
 
     def _propose_fills(self, ready: Ready, now_ms: int) -> None:
-        """Propose fills for the hole at the head when it is old enough, and for the holes after it that are as old (R4)."""
+        """Propose fills for the hole at the head once it is old enough, and for later holes that are old enough (R4)."""
         if self._hole is None:
             return
         limits = self.limits
@@ -924,8 +920,8 @@ class Joiner:
             self._fills_due_ms = now_ms + limits.hole_timeout_ms
         if now_ms < self._fills_due_ms:
             return
-        # Half a million records may wait here, and a step may come every millisecond, so only some are scanned, and not in each step. Every
-        # hole still gets its turn: the head comes first, and all move up when it is filled.
+        # Half a million records may wait here, and a step may come every millisecond. So not every step scans, and a scan covers only the
+        # first records. Every hole still gets its turn: the head comes first, and all move up when it is filled.
         self._fills_due_ms = now_ms + limits.hole_timeout_ms // FILL_SCANS
         oldest_ms = now_ms - limits.hole_timeout_ms
         # A proposal is repeated only after another timeout: one fill in flight is enough.
@@ -957,8 +953,8 @@ class Joiner:
             state = self.incarnations.get(incarnation)
             if state is None or state.fenced or state.active_at_ms >= silent_since_ms:
                 continue
-            # Log time does not advance while no worker sends, so the first entry after a quiet night makes every other incarnation look
-            # silent. An incarnation whose payload arrived just before its entry has hole_timeout to show that it is not.
+            # Log time does not advance while no worker sends. So after a quiet night, the first entry makes every other incarnation look
+            # silent. An incarnation whose payload was read just before its entry has hole_timeout to show that it is not silent.
             sequence_last, since_ms = self._silent.get(incarnation, (-1, now_ms))
             if sequence_last != state.sequence_last:
                 since_ms = now_ms
@@ -973,15 +969,16 @@ class Joiner:
     def _offsets_next(self) -> dict[int, int]:
         """Returns the offsets that a restart must resume at (R8, R10).
 
-        In the ordering topic, that is the offset after the last record that took effect: records skipped after it may be others once the
-        log was cut. In each payload partition, it is the offset after the mark, or of an earlier payload that an entry may still name.
+        In the ordering topic, it is the offset after the last record that took effect: if the log loses its end, other records may replace
+        those skipped after it. In a payload partition, it is the offset after the mark, or of an earlier payload that an entry may still
+        name.
         """
         last = self.history.last
         offsets = {ORDERING: 0 if last is None else last.offset + 1}
         for partition in self._read_next.keys() - {ORDERING}:
             mark = self.marks.get(partition)
             earliest = self._buffer.offset_earliest(partition)
-            # After `forget_unapplied` the read position is before the mark; records in between are not buffered yet, and may be needed.
+            # After `forget_unapplied` the read position may be before the mark: records in between are not buffered, and may be needed.
             wanted = [self._read_next[partition], 0 if mark is None else mark.offset + 1]
             if earliest is not None:
                 wanted.append(earliest)

@@ -6,12 +6,11 @@ There is no `await` between a step and the application of its effects. A crash b
 records are read again. A crash after it leaves decisions that no client received: a retry gets the same ones (R7).
 
 **After an interruption nothing is applied before the log has been checked** (R10). An interruption is a start, a reader that failed or
-reports that it was interrupted, or a process that did not run for a while. Then the records that were read and did not take effect are
-discarded. A new reader begins at the last records that did take effect, and its records are held back until those were found again
-(`look.Recheck`).
+reports that it was interrupted, or a process that did not run for a while. Then records that were read but took no effect are discarded. A
+new reader begins at the last records that took effect. Its records are held back until those last records are found again (`look.Recheck`).
 
-A reader does not detect interruptions of a topic-partition that it has paused. A partition is paused while too many of its records wait;
-`_watch_unread` then checks that the log still holds them. Nothing is applied when the last such check is more than two seconds old.
+A reader does not detect interruptions of a topic-partition that it has paused. A partition is paused while too many of its records wait.
+Then `_watch_unread` checks that the log still has them. Nothing is applied if the last such check is more than two seconds old.
 
 The watchdog requests the log's start and end offsets every second. It measures the lag, and detects an unreachable log, a stalled reader
 (which is then replaced), and a log that ends before records that took effect. It also detects when this worker has caught up: only then
@@ -48,20 +47,20 @@ NOTICES_LOGGED_MAX = 10
 VERIFY_AT_ONCE = 256
 """The number of records in a chunk: a thread verifies the signatures of one chunk while the chunk before it is applied."""
 VERIFY_HERE_MAX = 2
-"""This many or fewer are verified in the calling thread: a handover costs as much."""
+"""This many signatures or fewer are verified in the calling thread: a handover to another thread costs as much."""
 INTERRUPTED = "reading was interrupted: the log is compared with this worker's index before anything more is applied or answered"
 LOST_WAITING = "the log does not hold any more what waits here"
 UNREAD_LOOKS = 8
-"""The number of checks of a paused topic-partition's waiting records in the time in which a broker could die and restart."""
+"""The number of checks of a paused topic-partition's waiting records within `stood_still_s`: a broker takes longer to die and restart."""
 LOOK_AGAIN_S = 10.0
-"""The least time between two checks of the log because of badly signed records."""
+"""The shortest time between two checks of the log because of badly signed records."""
 
 
 class Applier(Protocol[D_co]):
-    """Decides and persists: the index."""
+    """Decides batches and persists the results: the index."""
 
     def prepare(self, requests: Sequence[Request]) -> Iterator[None]:
-        """Read in pieces what `apply` will need for these requests, if they are the next step's only batch."""
+        """Read, in pieces, the rows that `apply` will need if these requests are the next step's only batch."""
         ...
 
     def apply(self, ready: Ready) -> Sequence[Sequence[D_co]]:
@@ -84,7 +83,7 @@ class Driver(Generic[Decision]):
         now_s: Callable[[], float] = time.monotonic,
         executor: Executor | None = None,
     ) -> None:
-        """`observers` are called after each step, which is durable then. `clock_ms` is the wall clock, `now_s` a monotonic one. Signatures
+        """`observers` are called after each step, once it is durable. `clock_ms` is the wall clock, `now_s` a monotonic clock. Signatures
         are verified in `executor`, if there is one.
         """
         self._log = log
@@ -101,15 +100,15 @@ class Driver(Generic[Decision]):
         self._paused: frozenset[int] = frozenset()
         self._remake_reader = ""
         self._in_hand = False
-        """True while the joiner has not been passed the records polled last."""
+        """True while the records of the last poll were not passed to the joiner."""
         self._trusted = asyncio.Event()
         self._suspicion = "the log has not been compared with this worker's index yet"
         self._contradicted_since_s: float | None = None
         self._contradicted_last_s = 0.0
-        self._freed = False  # records that are to be read next are gone: finding those that took effect again does not disprove it
+        self._freed = False  # records that must be read next are gone from the log's start: finding the marks does not disprove that
         self._refuted = False
-        """True if the log was found not to hold the records that this index was made from, and not yet found to hold them again."""
-        self._suspected: Evidence | None = None  # a foreign view, until the log was found to hold our history
+        """True if the log was found to lack records that this index was made from, until it is found to have them again."""
+        self._suspected: Evidence | None = None  # a foreign view, until a check finds our history in the log
         self._ends_found: dict[int, int] | None = None
         self._look_wanted = False
         self._looked_at_s = now_s() - LOOK_AGAIN_S
@@ -131,11 +130,11 @@ class Driver(Generic[Decision]):
         self.interruptions = 0
         """Counts the checks of the log after interruptions."""
         self.caught_up_offset: int | None = None
-        """The ordering offset up to which this process had applied the log when it was first caught up and not suspected; None before."""
+        """The ordering offset up to which the log was applied when this process first caught up without a suspicion; None before."""
         self.lag_records = 0
         """The number of records of the log, over all topic-partitions, not passed to the joiner yet, at the watchdog's last check."""
         self.clock_skew_ms = 0
-        """The least possible lead of the log's clock over this worker's (negative: lag), according to our last entry read back."""
+        """The smallest possible lead of the log's clock over this worker's (negative: lag), from our last entry that was read back."""
         sender.hold = self.may_not_append
 
     @property
@@ -145,7 +144,7 @@ class Driver(Generic[Decision]):
 
     @property
     def uncompared(self) -> frozenset[int]:
-        """The topic-partitions that have not been compared with the index since reading was interrupted: those that have no leader."""
+        """The topic-partitions without a leader, which have not been compared with the index since reading was interrupted."""
         return self._recheck.waits_for
 
     @property
@@ -222,12 +221,12 @@ class Driver(Generic[Decision]):
                 why = self._no_reader = str(problem)
                 await asyncio.sleep(self._settings.watch_s)
             except OutOfRange as problem:
-                # The broker that reports a missing offset may lag: check again, and stop only when it lasts.
+                # The broker that reports a missing offset may lag behind: check again, and stop only if the error lasts.
                 why = str(problem)
                 self._contradicted(why)
                 await asyncio.sleep(self._settings.watch_s)
             finally:
-                # Before any other task runs: from here on nothing is answered until the log was checked.
+                # Set this before any other task runs: nothing may be answered until the log was checked.
                 self._interrupted()
                 self._reader = None
                 await reader.close()
@@ -235,7 +234,7 @@ class Driver(Generic[Decision]):
 
     def _begin(self) -> dict[int, int]:
         """Returns the next reader's offsets: the last records that took effect, or earlier ones that are still needed."""
-        # A partition whose mark had not been found again when this pass was interrupted, too, has given the joiner nothing.
+        # Of a partition whose mark was not found again before this interruption, the joiner got no record. So its kept records stay.
         kept = self.joiner.forget_unapplied() | self._recheck.kept
         self._recheck = Recheck(self.joiner.marks, self.joiner.history.last_run, kept, self.joiner.may_count)
         self._paused = frozenset()
@@ -263,7 +262,7 @@ class Driver(Generic[Decision]):
                 return self._remake_reader
             if self._recheck.waits_for or not self._recheck.done:
                 was_done = self._recheck.done
-                # Once the log has contradicted the index, wait also for partitions that have lost their leader since.
+                # Once the log has contradicted the index, also wait for partitions without a leader.
                 led = range(ORDERING, self._log.payload_partitions) if self._refuted else {ORDERING, *self._log.leaders()}
                 records = self._recheck.take(records, led)
                 if self._recheck.lost:
@@ -288,9 +287,9 @@ class Driver(Generic[Decision]):
                 return why
 
     async def _lost_while_held(self, records: Sequence[Record]) -> bool:
-        """Read records again that were held back while another topic-partition was compared for long; returns True if one is lost.
+        """Read held-back records again if the comparison of another topic-partition took long. Returns True if one is lost.
 
-        Their own topic-partitions were paused meanwhile, so the reader detects no interruption there.
+        The topic-partitions of these records were paused meanwhile, so the reader detects no interruption there.
         """
         began_s = self._now_s()
         since_s = began_s - self._settings.stood_still_s
@@ -302,7 +301,7 @@ class Driver(Generic[Decision]):
         return False
 
     def _interruption(self, reader: Reader) -> str:
-        """Returns the reason why the log must be checked before more of this reader's records are applied; empty when it need not."""
+        """Returns the reason why the log must be checked before more records of this reader are applied; empty if there is none."""
         now_s, limit_s = self._now_s(), self._settings.stood_still_s
         stood_still_s, self._ran_at_s = now_s - self._ran_at_s, now_s
         why = ""
@@ -316,7 +315,7 @@ class Driver(Generic[Decision]):
         return why
 
     async def _apply(self, records: Sequence[Record], reader: Reader, tasks: asyncio.TaskGroup) -> str:
-        """Pass records to the joiner and carry out the effects; returns the reason why a new reader is needed, or an empty string."""
+        """Pass records to the joiner and carry out the effects. Returns the reason why a new reader is needed; empty if none is."""
         chunks = [records[at : at + VERIFY_AT_ONCE] for at in range(0, len(records), VERIFY_AT_ONCE)] or [records]
         verifying = self._verify(chunks[0])
         for number, chunk in enumerate(chunks):
@@ -347,7 +346,7 @@ class Driver(Generic[Decision]):
         return ""
 
     async def _prepare(self) -> Sequence[Request]:
-        """Decode a large batch at the head in pieces, between which other tasks have turns; returns its requests, if there is one."""
+        """Decode a large batch at the head in pieces, so that other tasks can run in between. Returns its requests; none without one."""
         pieces = self.joiner.prepare(self._sender.unresolved)
         while True:
             try:
@@ -358,13 +357,13 @@ class Driver(Generic[Decision]):
             await asyncio.sleep(0)
 
     def _undeclared(self) -> frozenset[int]:
-        """Returns the payload partitions that exist and that no entry may name yet; they are read once they are declared."""
+        """Returns the payload partitions that exist but that no entry may name yet. They are read once a control record declares them."""
         log_state = self.joiner.log_state
         declared = 0 if log_state is None else log_state.payload_partitions
         return frozenset(range(declared, self._log.payload_partitions))
 
     def _verify(self, records: Sequence[Record]) -> "asyncio.Future[dict[bytes, bytes]] | dict[bytes, bytes]":
-        """Verify signatures in a thread if there are enough; returns, by record value, the key in force for each value signed with it."""
+        """Verify signatures, in a thread if there are enough. Returns the key in force for each value that is signed with it."""
         log_state = self.joiner.log_state
         if (
             log_state is None
@@ -375,7 +374,7 @@ class Driver(Generic[Decision]):
         return asyncio.get_running_loop().run_in_executor(self._executor, _signed, values, log_state.log_id, log_state.key)
 
     async def _examine(self, evidence: Evidence) -> str:
-        """Compare our history with the log because of a foreign view: all effects since another worker's view last agreed with it (R10)."""
+        """Compare our history with the log because of a foreign view: all effects since another worker's view last agreed (R10)."""
         joiner = self.joiner
         logger.warning(
             "a record shows another history offset=%d writer=%s seen=%d seen_here=%d: comparing this worker's history with the log",
@@ -385,7 +384,8 @@ class Driver(Generic[Decision]):
             evidence.seen_here,
         )
         agreed = joiner.suspicions.agreed
-        # A reader that still replays is suspected whatever the comparison shows, so it need not stop: only somebody else ends that.
+        # A reader that still replays stays suspected, whatever the comparison shows, until another worker or the owner ends that. So it
+        # need not stop here.
         if joiner.suspicions.live and agreed < joiner.history.seen_first > 1:
             raise Fatal(
                 FatalCode.HISTORY_DIFFERS,
@@ -393,7 +393,7 @@ class Driver(Generic[Decision]):
                 f" agreed with it in the last {joiner.history.seen - joiner.history.seen_first} records: keep this index as evidence, and"
                 " see docs/runbook.md, 'Somebody knew another history'",
             )
-        # Serving stays suspended from here on, over all readers, until the comparison succeeds: finding the marks does not end it.
+        # From here on serving stays suspended until this comparison succeeds, even if a new reader finds the marks.
         self._suspected = evidence
         self._suspicion = self._suspicion or "a record shows another history: this worker's is compared with the log"
         lost = await examine(self._log, joiner.history.since(agreed), joiner.marks)
@@ -436,14 +436,14 @@ class Driver(Generic[Decision]):
             await asyncio.sleep(self._settings.watch_s)
 
     async def _look_at_log(self) -> None:
-        # Taken before the request, so that records read meanwhile do not look like more than the log holds.
+        # Take these values before the request: records read during it must not look as if they were beyond the log's end.
         read_next, head_next, acknowledged = self._read_next(), self._head_next(), self._sender.acknowledged()
         marks = dict(self.joiner.marks)
         try:
             bounds = await self._log.bounds()
         except NotReady as problem:
             self._unreachable = str(problem)
-            self._contradicted_since_s = None  # its next reply counts as the first contradiction
+            self._contradicted_since_s = None  # a contradiction in the log's next reply counts as the first
             self._look_for_stalls(read_next, head_next, {})
             return
         self._reached_at_s, self._unreachable = self._now_s(), ""
@@ -457,7 +457,7 @@ class Driver(Generic[Decision]):
             self._suspected = None
             self._remake_reader = self._remake_reader or "the record that showed another history is gone"
         if self._ends_found is None or any(end < self._ends_found.get(stream, 0) for stream, end in ends.items()):
-            # Also when the log has lost its end since: records that are gone cannot be waited for.
+            # Lower the ends if the log has lost its end since: do not wait for records that are gone.
             self._ends_found = ends
         self._catch_up()
         self._sender.expect(acknowledged, ends[ORDERING])
@@ -470,7 +470,7 @@ class Driver(Generic[Decision]):
         if suspicions.live or self._ends_found is None or not self._trusted.is_set() or suspicions.open or self.joiner.log_state is None:
             return
         read_next = self._read_next()
-        # A paused partition waits for memory, and the head does not need it: records under unknown names must not keep a worker out.
+        # A paused partition waits for memory, and the head does not need it. So records of unknown incarnations cannot delay a worker.
         wanted = {stream: end for stream, end in self._ends_found.items() if stream not in self._paused}
         behind = [stream for stream, end in wanted.items() if read_next.get(stream, 0) < end]
         if not behind and self._head_next() >= self._ends_found[ORDERING]:
@@ -480,7 +480,7 @@ class Driver(Generic[Decision]):
             self._sender.wake()
 
     async def _look_once_more(self) -> None:
-        """Check the log because of badly signed records, while serving goes on: this worker may have missed a key rotation."""
+        """Check the log because of badly signed records: this worker may have missed a key rotation. Serving continues."""
         try:
             if lost := await examine(self._log, self.joiner.history.last_run, self.joiner.marks, contents=False):
                 self._contradicted(lost)
@@ -488,16 +488,16 @@ class Driver(Generic[Decision]):
             logger.info("the log cannot be examined now, trying again: %s", problem)
 
     async def _watch_unread(self) -> None:
-        """Check paused topic-partitions often (R10): their reader detects no interruption there, and waiting records may be lost."""
+        """Check paused topic-partitions often (R10): the reader detects no interruption there, and waiting records may be lost."""
         while True:
             await asyncio.sleep(self._settings.stood_still_s / UNREAD_LOOKS)
             if unread := self._unread(self._settings.stood_still_s / 2):
                 await self._look_at_unread(unread)
 
     def _unread(self, seconds: float) -> list[int]:
-        """Returns the topic-partitions with waiting records here that were neither read nor checked for `seconds`.
+        """Returns the topic-partitions with waiting records that were neither read nor checked for `seconds`.
 
-        A payload partition without a leader cannot be checked, and the others do not wait for it.
+        A payload partition without a leader is left out: it cannot be checked, and must not delay the others.
         """
         since_s = self._now_s() - seconds
         old = [stream for stream in self._paused if self._seen_at_s.get(stream, since_s) < since_s]
@@ -526,7 +526,7 @@ class Driver(Generic[Decision]):
         now_s = self._now_s()
         head = self._head.look({ORDERING: head_next}, {stream: end for stream, end in ends.items() if stream == ORDERING}, now_s)
         self.head_still_s = head.get(ORDERING, 0.0)
-        # A reader that was not polled is not stalled: a long replay first applies the records that it has.
+        # A reader that was not polled is not stalled: during a replay, records may take long to apply.
         asked, self._polls_seen = self._polls > self._polls_seen, self._polls
         wanted = {stream: end for stream, end in ends.items() if asked and stream not in self._paused}
         self.streams_stalled_s = self._streams.look(read_next, wanted, now_s)
@@ -538,7 +538,7 @@ class Driver(Generic[Decision]):
         self._suspicion = self._suspicion or INTERRUPTED
 
     def _agreed(self) -> None:
-        """The log is the one that this index was made from; resume serving, unless a foreign view is still to be examined."""
+        """Resume serving, since the log is the one that this index was made from; but not while a foreign view is to be examined."""
         if self._suspected is not None:
             return
         self._suspicion, self._refuted = "", False
@@ -548,7 +548,7 @@ class Driver(Generic[Decision]):
         self._catch_up()
 
     def _contradicted(self, why: str) -> None:
-        """Apply and admit nothing until the log agrees again. Raises `Fatal` when it has not for `contradiction_s`."""
+        """Apply and admit nothing until the log agrees again. Raises `Fatal` once the contradiction has lasted for `contradiction_s`."""
         limit_s, now_s = self._settings.contradiction_s, self._now_s()
         self._refuted = True
         self._trusted.clear()
@@ -564,12 +564,12 @@ class Driver(Generic[Decision]):
     def _read_next(self) -> dict[int, int]:
         """Returns the next offset to read of each topic-partition.
 
-        It may lie beyond the last record: a partition may end with a transaction marker, which is never passed on. Otherwise this worker
-        would never fill a hole there, and would take the reader for stalled.
+        It may be beyond the last record: a partition may end with a transaction marker, which the reader does not return. If markers were
+        not counted as read, this worker would never fill a hole there, and the reader would look stalled.
         """
         read_next = dict.fromkeys(range(ORDERING, self._log.payload_partitions), 0) | self.joiner.read_next()
         reader, recheck = self._reader, self._recheck
-        # Records returned may not have reached the joiner yet. Counting them as read could make this worker live before a foreign view
+        # Do not count polled records as read before the joiner has them: otherwise this worker could become live before a foreign view
         # among them raises a suspicion.
         if reader is not None and recheck.done and not self._in_hand:
             for stream in read_next.keys() - recheck.waits_for:
@@ -581,9 +581,9 @@ class Driver(Generic[Decision]):
         return self.joiner.offset_head if self.joiner.queued_records else self._read_next()[ORDERING]
 
     def _clock_suspicion(self) -> str | None:
-        """Returns the reason not to admit while this clock is far from the last time in the log; None otherwise (R6).
+        """Returns the reason to admit nothing while this clock is far from the last time in the log; None otherwise (R6).
 
-        A wrong clock must not push log time forward for ever, nor keep windows open.
+        A wrong clock must not push log time forward for ever, or keep time windows open.
         """
         last, settings = self.joiner.history.last, self._settings
         if last is None or settings.clock_accepted:
@@ -598,9 +598,9 @@ class Driver(Generic[Decision]):
         )
 
     def _look_at_clock(self, own: OrderedBatch) -> None:
-        """Raise an alarm if log time is far from this worker's clock; it never changes a decision (R6).
+        """Log an alarm if log time is far from this worker's clock. It never changes a decision (R6).
 
-        Only our own entries are used: by our clock they were appended after we sent them and before we read them, however long that took.
+        Only our own entries are used. By our clock, they were appended after we sent them and before we read them.
         """
         skew_ms = max(0, own.append_time_ms - self._clock_ms()) or min(0, own.append_time_ms - own.sent_at_ms)
         alarm_ms = self._settings.clock_alarm_ms

@@ -1,9 +1,9 @@
 """Foreign views: views in workers' records that differ from our own history (R10). Pure.
 
-One shows that the log lost records, or that a worker is wrong. A foreign view never decides whether its record counts. It makes the reader
-compare its history with the log before it applies that record (`joiner.look`). If a record is missing, the reader stops. If all are there,
-a reader that was ready goes on. A reader that is still replaying stays *suspected* and does not serve: another
-worker knew another history, and answers may have been given from either one.
+A foreign view shows that the log lost records, or that a worker is wrong. Before the reader applies its record, it compares its own history
+with the log (`joiner.look`). If a record is missing, the reader stops. If all are there, a reader that was ready continues. But a reader
+that is still replaying becomes *suspected* and does not serve: another worker knew another history, and answers may have been given from
+either one.
 """
 
 from collections.abc import Iterable, Mapping
@@ -30,22 +30,22 @@ class Evidence(msgspec.Struct, frozen=True):
 
 
 class Suspicions:
-    """The suspicions about one reader's history, and the last point at which a worker's view agreed with it."""
+    """The suspicions about a reader's history, and the last point at which another worker's view agreed with it."""
 
     def __init__(self, agreed: int = 0, suspicions: Mapping[str, int] | None = None) -> None:
         self.agreed = agreed
-        """The most records of which the view of a worker of another name was the same as ours."""
+        """The largest number of records at which the view of a worker with another name was the same as ours."""
         self.open: dict[str, int] = dict(suspicions or {})
         """Per worker name with a foreign view during our replay: the number of records that had taken effect here at that point.
 
-        Kept in the index: a reader that restarts after that point is as suspected as before.
+        The index stores it: a reader that restarts later is still suspected.
         """
         self.live = False
-        """True once this process has been ready: from then on a foreign view that the log does not confirm raises no suspicion here."""
+        """True once this process has been ready. From then on a foreign view raises no suspicion if the log has all of our history."""
         self._examined: set[View] = set()
 
     def restore(self, agreed: int, suspicions: Iterable[tuple[str, int]], examined: Iterable[View], *, live: bool) -> None:
-        """Go on with these suspicions and views that were examined."""
+        """Replace the state by these suspicions and examined views."""
         self.agreed, self.open, self.live, self._examined = agreed, dict(suspicions), live, set(examined)
 
     def snapshot(self) -> tuple[int, tuple[tuple[str, int], ...], frozenset[View]]:
@@ -63,14 +63,14 @@ class Suspicions:
         return view in self._examined
 
     def foreign(self, writer: str, seen_here: int) -> None:
-        """Record that a foreign view was examined and its record is applied now; suspect our history if we are still replaying."""
+        """Record that a foreign view was examined and its record is applied now. If we are still replaying, suspect our history."""
         if not self.live:
             self.open[writer] = max(seen_here, self.open.get(writer, 0))
 
     def own(self, view: View, writer: str, reader: str) -> None:
-        """A worker's view is our own history: it ends the suspicions that other workers raised before it.
+        """Record that a worker's view is our own history. It ends earlier suspicions that other workers raised.
 
-        A record of the reader's own name proves nothing: an earlier incarnation wrote it from this very index, or this one did.
+        A record with the reader's own name proves nothing: this incarnation or an earlier one wrote it from this index.
         """
         if writer == reader:
             return

@@ -2,9 +2,9 @@
 
     H(1) = log id            H(n + 1) = SHA-256(H(n) || append time || SHA-256(value) || mark)
 
-over the records that took effect, genesis first. `mark` is 1 for an entry with its payload, 2 for a sealed one, else 0. Two readers with
-the same (n, H(n)) have had the same n records, at the same times, with the same contents joined, filled or sealed. We keep the offset and a
-fingerprint of each record that took effect, so that it can be read again and compared.
+over the records that took effect, genesis first. `mark` is 1 for an entry with its payload, 2 for a sealed entry, else 0. If two readers
+have the same (n, H(n)), the same n records took effect for both, at the same times, with the same contents joined, filled or sealed. We
+keep the offset and a fingerprint of each record that took effect, so that it can be read again and compared.
 """
 
 import enum
@@ -21,16 +21,16 @@ from ordering.log import Record
 from ordering.records import View
 
 HISTORY_KEPT: Final = 1 << 16
-"""The number of records kept, counted back from the last that took effect, to compare views with.
+"""The number of last effects that are kept, to compare views with.
 
-It is the same for all readers: a settle record for an older history does not count, and that must not depend on the reader.
+It is the same for all readers, since a settle record for an older history does not count, in any reader.
 """
 
 NO_CONTENT: Final = -1
-"""The partition of an effect without content: of every record but an entry."""
+"""The partition of an effect without content: all records but entries."""
 
 NONE_SKIPPED: Final = -1
-"""The value of `skipped_first` where nothing was skipped."""
+"""The value of `skipped_first` if nothing was skipped."""
 
 _LINK = Struct(">q")
 _PLACE = Struct(">iqqI")
@@ -60,13 +60,13 @@ class Effect(msgspec.Struct, frozen=True, gc=False):
     content_offset: int = 0
     content_fingerprint: bytes = b""
     skipped_first: int = NONE_SKIPPED
-    """The offset of the first ordering record between the previous effect and this one; those had no effect. Offsets may have gaps."""
+    """The offset of the first ordering record that was skipped between the previous effect and this one. Offsets may have gaps."""
     skipped_hash: bytes = b""
-    """The running hash over their fingerprints (`extend_skipped`): another record that replaces one of them may have an effect."""
+    """The running hash over the fingerprints of the skipped records (`extend_skipped`). A record that replaces one may have an effect."""
 
 
 class Mark(msgspec.Struct, frozen=True, gc=False):
-    """The record with the highest offset of its topic-partition that took effect: it is read again after an interruption."""
+    """The record that took effect with the highest offset of its topic-partition. After an interruption it is read again."""
 
     offset: int
     fingerprint: bytes
@@ -77,7 +77,7 @@ class Comparison(enum.Enum):
 
     OWN = "own"
     FOREIGN = "foreign"
-    """More records than we have here, or another hash: records were lost, or a worker is wrong."""
+    """The view has more records than we have at that point, or another hash: records were lost, or a worker is wrong."""
     TOO_OLD = "too old"
     """The view is older than the history that we keep, and proves nothing."""
 
@@ -102,9 +102,9 @@ def extend_skipped(skipped_hash: bytes, record: Record) -> bytes:
 
 
 def last_of_one_time(latest_first: Iterable[Timed]) -> list[Timed]:
-    """Returns the last record, all before it with the same append time, and the one before these, in log order.
+    """Returns the last records of one append time, and the record before them, in log order.
 
-    While the broker's clock does not advance, a copy of a lost record has the same append time; only an older record cannot be reproduced.
+    While the broker's clock does not advance, a lost record can be replaced by a copy with the same append time. An older record cannot.
     """
     run: list[Timed] = []
     for record in latest_first:
@@ -127,7 +127,7 @@ class History:
         self.restore(effects)
 
     def restore(self, effects: Iterable[Effect]) -> None:
-        """Go on from these effects."""
+        """Replace the content by these effects."""
         self._effects: deque[Effect] = deque(effects, maxlen=HISTORY_KEPT)
 
     def snapshot(self) -> tuple[Effect, ...]:

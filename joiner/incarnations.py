@@ -1,7 +1,7 @@
 """The incarnations of all workers, as the ordering topic defines them (R2, R5).
 
-An incarnation begins with a `register` record, and its number is the ordinal of that record among all that counted. Its state is its last
-sequence counted, and whether it is fenced:
+An incarnation begins with a `register` record. Its number is the ordinal of that record among all register records that counted. Its state
+is its last counted sequence, and whether it is fenced:
 
 | record | counts if | then |
 |---|---|---|
@@ -34,13 +34,13 @@ class IncarnationState(msgspec.Struct, frozen=True, gc=False):
 
 
 class Incarnations:
-    """All incarnations so far. Made from those that the index holds; `changed` collects those to persist with the step."""
+    """All incarnations so far, made from those in the index. `changed` collects the ones to persist with the step."""
 
     def __init__(self, incarnations: Iterable[IncarnationState] = ()) -> None:
         self.restore(incarnations)
 
     def restore(self, incarnations: Iterable[IncarnationState]) -> None:
-        """Go on from these incarnations, none of which is to be persisted."""
+        """Replace the content by these incarnations, which are persisted already."""
         self._incarnations: dict[int, IncarnationState] = {state.incarnation: state for state in incarnations}
         self._nonces: set[bytes] = {state.nonce for state in self._incarnations.values()}
         self._unfenced_by_name: dict[str, int] = {
@@ -76,10 +76,10 @@ class Incarnations:
     def register(
         self, nonce: bytes, name: str, log_time_ms: int, format_version: int = 1
     ) -> tuple[IncarnationState, IncarnationState | None] | None:
-        """Apply a register record; returns (the new incarnation, the one it fenced or None), or None when the nonce is known already."""
+        """Apply a register record. Returns (the new incarnation, the one that it fenced or None); None if the nonce is known already."""
         if nonce in self._nonces:
             return None
-        # Every earlier incarnation of the name but the last was fenced when its successor registered.
+        # Only the last incarnation of the name can be unfenced: each earlier one was fenced when its successor registered.
         before = self._unfenced_by_name.get(name)
         fenced = self._fence(before) if before is not None else None
         state = IncarnationState(len(self._incarnations) + 1, name, nonce, SEQUENCE_NONE, False, log_time_ms, format_version)
@@ -89,7 +89,7 @@ class Incarnations:
         return state, fenced
 
     def fence(self, incarnation: int, sequence_last: int) -> IncarnationState | None:
-        """Apply a fence record; returns the incarnation that it fenced, None when it does not count."""
+        """Apply a fence record. Returns the incarnation that it fenced; None if the record does not count."""
         state = self._incarnations.get(incarnation)
         if state is None or state.fenced or state.sequence_last != sequence_last:
             return None
@@ -97,12 +97,12 @@ class Incarnations:
         return self._fence(incarnation)
 
     def retire(self, incarnation: int) -> IncarnationState | None:
-        """Apply a retire record; returns the incarnation that it ended, None when that was fenced already or has not registered."""
+        """Apply a retire record. Returns the incarnation that it ended; None if that was fenced already or has not registered."""
         state = self._incarnations.get(incarnation)
         return None if state is None else self.fence(incarnation, state.sequence_last)
 
     def named(self, name: str) -> IncarnationState | None:
-        """Returns the incarnation of that worker name that is not fenced, None if there is none."""
+        """Returns the unfenced incarnation of a worker name; None if there is none."""
         incarnation = self._unfenced_by_name.get(name)
         return None if incarnation is None else self._incarnations[incarnation]
 

@@ -1,14 +1,14 @@
 """Checks that the log still holds the records that this worker's index was made from (R10).
 
-There are two kinds of checks, and both read records again and compare their fingerprints:
+There are two kinds of checks. Both read records again and compare their fingerprints:
 
-- After an interruption, before anything more is applied: in every topic-partition the record with the highest offset that took effect, and
-  in the ordering topic those before it that a copy might replace. `Recheck` does it with the reader that then reads on after them.
-- After a foreign view: every record that took effect since another worker's view last agreed with ours, with its content. `examine` does
-  that with a reader of its own.
+- After an interruption, before anything more is applied, `Recheck` checks in every topic-partition the record with the highest offset that
+  took effect, and in the ordering topic also the records before it that a copy might replace. The same reader then continues after them.
+- After a foreign view, `examine` checks every record that took effect since another worker's view last agreed with ours, with its content.
+  It uses a reader of its own.
 
-A single check may mislead: a client that learns late of an election fetches from a former leader, and gets an older state than it has read
-before. So the driver applies nothing after the first mismatch, and stops only when the mismatch lasts.
+A single check may mislead: a client with old metadata may fetch from a former leader, and get an older state than it has read before. So
+the driver applies nothing after the first mismatch, and stops only if the mismatch lasts.
 """
 
 import asyncio
@@ -33,12 +33,15 @@ class Sought:
     def __init__(self, offset: int, fingerprint: bytes, skipped_first: int = NONE_SKIPPED, skipped_hash: bytes = b"") -> None:
         self.offset = offset
         self.offset_first = offset if skipped_first == NONE_SKIPPED else skipped_first
-        """The offset of the first record that was skipped before it; its own where none was."""
+        """The offset of the first record that was skipped before it; its own offset if none was."""
         self._wanted = fingerprint, skipped_hash
         self._skipped_hash = b""
 
     def found(self, record: Record) -> bool | None:
-        """Returns True if this is the record, None if it lies further on, False if another record replaces it or one skipped before it."""
+        """Returns True if `record` is the record sought, and None if that comes later.
+
+        Returns False if another record has replaced it, or one of the records skipped before it.
+        """
         if record.offset < self.offset:
             if record.offset >= self.offset_first:
                 self._skipped_hash = extend_skipped(self._skipped_hash, record)
@@ -47,7 +50,7 @@ class Sought:
 
 
 def sought(effects: Sequence[Effect], marks: Mapping[int, Mark], *, contents: bool) -> dict[int, deque[Sought]]:
-    """Returns the records to find in each topic-partition, by rising offset: the marks, and the effects with or without their contents."""
+    """Returns the records to find in each topic-partition, by rising offset: the marks, the effects, and their contents if wanted."""
     places = {stream: {mark.offset: Sought(mark.offset, mark.fingerprint)} for stream, mark in marks.items()}
     for effect in effects:
         found = Sought(effect.offset, effect.fingerprint, effect.skipped_first, effect.skipped_hash)
@@ -63,12 +66,12 @@ class Recheck:
 
     `run`: the effects of the ordering topic to find together with its mark (`History.last_run`).
 
-    `kept`: per payload partition, records read earlier that need not be read again; they are passed on first, once the partition's mark is
-    found. `may_count` returns True for a record that an entry may still name. A forged payload that no entry names can make reading start
-    far before the mark, and the records in between must not exhaust the memory.
+    `kept`: per payload partition, records read earlier that need not be read again. They are passed on first, once the partition's mark is
+    found. `may_count` returns True for a record that an entry may still name. Other records are dropped: a forged payload that no entry
+    names can make reading start far before the mark, and the records in between must not exhaust the memory.
 
-    A payload partition without a leader cannot be read and gives nothing to apply, so the others do not wait for it. Its records, when they
-    come, begin with its mark, or are those of another log.
+    A payload partition without a leader cannot be read and gives nothing to apply, so the others do not wait for it. Once it has a leader,
+    its mark is checked before its records are passed on.
     """
 
     def __init__(
@@ -85,11 +88,11 @@ class Recheck:
         self.done = False
         """True once the marks of all topic-partitions with a leader were found."""
         self.lost = ""
-        """A message about the mark that the log no longer holds; empty while none is missing."""
+        """A message about a mark that the log has lost; empty while none is missing."""
 
     @property
     def kept(self) -> dict[int, Kept]:
-        """The records that were not passed on yet: the next `Recheck` takes them over."""
+        """The records that were not passed on yet, for the next `Recheck`."""
         return {partition: kept for partition, kept in self._kept.items() if partition in self._wanted}
 
     @property
@@ -110,7 +113,7 @@ class Recheck:
             expected = self._wanted.get(record.stream)
             found = None if expected is None else expected[0].found(record)
             if expected is None or found is None:
-                # Ordering records before the mark were applied already: a flood of skipped ones among them must not exhaust the memory.
+                # Drop ordering records before the mark, which were applied already: a flood of skipped ones must not exhaust the memory.
                 if (expected is None or record.stream != ORDERING) and self._may_count(record):
                     self._held.append(record)
                 continue
@@ -130,10 +133,10 @@ class Recheck:
 
 
 def to_find_again(records: Sequence[Record]) -> dict[int, deque[Sought]]:
-    """Returns what `find_again` must find for all of these to be there: all of the ordering topic, the last of each payload partition.
+    """Returns the records that `find_again` must find to show that the log has all of `records`.
 
-    With the last one come those of its append time (`last_of_one_time`). If a broker's clock does not advance, a copy of the last record
-    would otherwise hide the loss of one before it.
+    These are all records of the ordering topic, and the last ones of each payload partition: all with the last append time
+    (`last_of_one_time`). If a broker's clock does not advance, a copy of the last record would otherwise hide the loss of one before it.
     """
     by_stream: dict[int, list[Record]] = {}
     for record in sorted(records, key=lambda record: record.offset):
@@ -169,15 +172,15 @@ def contradiction(read_next: Mapping[int, int], marks: Mapping[int, Mark], bound
 async def examine(log: Log, effects: Sequence[Effect], marks: Mapping[int, Mark], *, contents: bool = True) -> str:
     """Read these effects, with or without their contents, and the marks again; returns a message about one that is missing, or "".
 
-    Contents before a payload partition's log start offset are not compared: the owner has freed them (`notary trim`), and no reader of the
-    log can differ by them any more. Raises `NotReady` when the log does not return the others in time, and the errors of opening a reader
+    Contents before a payload partition's log start offset are not compared: the owner has freed them (`notary trim`), so no reader can get
+    other contents there. Raises `NotReady` when the log does not return the others in time, and the errors of opening a reader
     and polling.
     """
     return await find_again(log, sought(effects, marks, contents=contents), without_freed=True)
 
 
 async def find_again(log: Log, wanted: dict[int, deque[Sought]], *, without_freed: bool = False) -> str:
-    """Read these records again; returns and raises as `examine` does. `without_freed`: leave out those before a log start offset."""
+    """Read these records again. Returns and raises the same as `examine`. `without_freed`: leave out records before a log start offset."""
     if not wanted:
         return ""
     bounds = await log.bounds()
@@ -223,7 +226,7 @@ async def _read_again(reader: Reader, wanted: dict[int, deque[Sought]], streams:
 
 
 def another(stream: int, lost: Sought) -> str:
-    """Returns the message for a record that took effect and is gone from the log, or whose skipped predecessors are not the same."""
+    """Returns the message for an applied record that the log has lost, or whose skipped predecessors have changed."""
     skipped = lost.offset_first < lost.offset
     before = f", or one from {lost.offset_first} on is not the one that was skipped before it" if skipped else ""
     return (

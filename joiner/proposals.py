@@ -1,9 +1,9 @@
 """Appends the fills and fences that the core proposes (R4, R5). The log decides whether one takes effect.
 
-A hole that another worker has passed is a loss (R10): a well-signed record further on, whose writer had seen more records than precede the
-hole, proves that the content existed. The worker does not fill it but stops and names the entry; the same bytes, put back, repair the log.
-So before it fills, a worker reads the ordering topic to its present end, and *then* the partition to its present end. Where no copy of the
-bytes is left, the owner settles the history up to the hole: what others had seen beyond it is given up, and the holes are filled.
+A hole that another worker has passed is a loss (R10): the content existed if a well-signed record further on has a writer that had seen
+more records than precede the hole. Then the worker does not fill the hole, but stops and names the entry. The same bytes, put back, repair
+the log. So before it fills, a worker reads the ordering topic to its present end, and *then* the partition to its present end. If no copy
+of the bytes is left, the owner settles the history up to the hole. That gives up what others had seen beyond it, and the holes are filled.
 """
 
 import asyncio
@@ -36,7 +36,7 @@ _U64 = Struct(">Q")
 
 
 class Passing(msgspec.Struct, frozen=True):
-    """A record further on whose writer had seen more records than precede the hole."""
+    """A record behind the hole whose writer had seen more records than precede the hole."""
 
     offset: int
     seen: int
@@ -56,7 +56,7 @@ class Proposals:
         look_s: float,
         lost_s: float = 10.0,
     ) -> None:
-        """`lost_s`: the time for which content must be missing before the worker stops; a lagging broker has fewer records than exist."""
+        """`lost_s`: the time for which content must be missing before the worker stops, since a lagging broker may not have all records."""
         self._log = log
         self._joiner = joiner
         self._sender = sender
@@ -68,7 +68,7 @@ class Proposals:
         self._under_way: set[int] = set()  # topic-partitions to which a fill or fence of ours is in flight
 
     def append(self, ready: Ready, tasks: asyncio.TaskGroup) -> None:
-        """Start the appends that the step proposed, at most one at a time for each partition; the others are proposed again."""
+        """Start the appends that the step proposed, at most one at a time for each partition. The joiner proposes the others again."""
         leaders = self._log.leaders() if ready.fills else {}
         for partition in {fill.partition for fill in ready.fills}:
             # Without a leader an append would hang until it times out, and end our incarnation.
@@ -81,7 +81,7 @@ class Proposals:
             tasks.create_task(self._fence(fences), name="fence")
 
     async def _fill(self, partition: int, fills: list[FillWanted]) -> None:
-        """Fill those that are still holes once this worker has read the partition to its present end, unless a worker has passed them."""
+        """Read the partition to its present end, then fill those that are still holes, unless a worker has passed them."""
         joiner = self._joiner
         try:
             log_state, seen, head = joiner.log_state, joiner.history.seen, joiner.hole_offset
@@ -91,7 +91,7 @@ class Proposals:
                 return  # the driver will detect it: the log has changed
             if head is None:
                 return
-            # Start after the entry: its own view may be foreign, and proves nothing about its content.
+            # Start after the entry: the entry's own view may be foreign, which proves nothing about its content.
             passing = await passing_record(self._log, log_state, head + 1, joiner.history)
             bound = (await self._log.bounds()).get(partition)
             if bound is None:
@@ -105,7 +105,7 @@ class Proposals:
             if not holes:
                 return
             if passing is not None:
-                # Some hole here or further on was passed. It is certain only for the one at the head.
+                # A worker has passed some hole, here or further on. That is certain only for the hole at the head.
                 self._stop_at_loss(passing, partition)
                 return
             self._lost_since = None
@@ -148,10 +148,10 @@ class Proposals:
 
 
 async def passing_record(log: Log, log_state: LogState, offset: int, history: History) -> Passing | None:
-    """Returns the first well-signed record between `offset` and the topic's present end whose writer had seen more than this history has.
+    """Returns the first well-signed record from `offset` to the topic's present end whose writer had seen more records than `history`.
 
-    Records before an owner's `settle` for this history, or a part of it, are ignored. Key changes on the way are followed. Raises
-    `NotReady` when the log does not return its records in time.
+    Records before an owner's `settle` for this history, or a part of it, are ignored. Key records on the way change the key in force.
+    Raises `NotReady` when the log does not return its records in time.
     """
     passing: Passing | None = None
     seen = history.seen
@@ -172,7 +172,7 @@ async def passing_record(log: Log, log_state: LogState, offset: int, history: Hi
                         elif (
                             isinstance(owners, Settle)
                             and history.compare(owners.view) is Comparison.OWN
-                            # None for a copy of one that counted before: anybody may append that.
+                            # None for a copy of a settle record that counted before, which anybody may append.
                             and (settled := log_state.with_settled(owners.view.seen)) is not None
                         ):
                             log_state, passing = settled, None

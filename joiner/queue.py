@@ -23,19 +23,19 @@ Decision = TypeVar("Decision")
 
 
 Waiter: TypeAlias = Callable[[Sequence[Decision] | None], None]
-"""Called once with the decisions of a submission, in the order of its requests; None: whether it will be decided is unknown."""
+"""Called once with the decisions of a submission, in the order of its requests; None if the worker gives up: the outcome is unknown."""
 
 QUANTUM: Final = 64
-"""The number of requests that a party of weight 1 gets into the batches per round; a KiB counts as one."""
+"""The number of requests of a party of weight 1 that enter batches per round; a KiB counts as one request."""
 SPARED_PART: Final = 4
-"""At most a quarter of the capacity is reserved for parties that have less than an equal share of it; one batch's worth is enough."""
+"""At most one part in this many of the capacity, and one batch, is reserved for parties that have less than an equal share of it."""
 SPARED_BYTES: Final = 4 << 20
 BUSY_S: Final = 0.03
-"""The work, at the present pace, that keeps the worker busy, besides what it decides while an append of its own is under way."""
+"""The worker is busy if it has work for longer than this plus twice the time of an append, at the present pace."""
 BUSY_REQUESTS: Final = 256
-"""At least so many requests are admitted, whatever the pace: it was low, perhaps, since there was little to do."""
+"""With fewer requests than this the worker is never busy: the pace may be low only because there was little to do."""
 CALM: Final = 0.4
-"""While less than this share of the capacity is used, every party is admitted: a tenth is for tickets, half for large submissions."""
+"""Below this share of the capacity every submission is admitted. The rest: a tenth for tickets, and half for large submissions."""
 
 
 class AdmittedSubmission(Submission, frozen=True, gc=False):
@@ -99,7 +99,7 @@ class SubmissionQueue(Generic[Decision]):
         self.room_made: Callable[[], None] = lambda: None
         """Called when a batch was taken or answered. The worker sets it."""
         self.queued_requests = self.queued_bytes = 0
-        """The requests, and the bytes, of the submissions that are in no batch."""
+        """The requests, and the bytes, of submissions that are not in a batch."""
         self.pending_requests = 0
         self.pending_bytes = 0
         self._plain, self._ticketed = Door(), Door()
@@ -114,9 +114,9 @@ class SubmissionQueue(Generic[Decision]):
 
     @property
     def is_busy(self) -> bool:
-        """True while the submissions that are admitted and not answered keep the worker busy, or are enough for the next batch.
+        """True while the pending submissions keep the worker busy, or are enough for the next batch.
 
-        More of them would only wait here and in the log, first come, first served. They wait at the gate, where parties take turns.
+        More submissions would only wait here and in the log, first come, first served. So they wait at the gate, where parties take turns.
         """
         limits = self._limits
         busy_requests = max(BUSY_REQUESTS, self.pace.per_s * (BUSY_S + 2 * self.append_s()))
@@ -139,12 +139,12 @@ class SubmissionQueue(Generic[Decision]):
         )
 
     def refusal(self, requests: int, size_bytes: int, party: str | None = None, *, ticketed: bool = False) -> Overloaded | None:
-        """Returns the reason why this much cannot be admitted, with an estimate for the retry; None when it can. No party: for any party.
+        """Returns the reason why this much of `party`, or of any party, cannot be admitted, with an estimate for the retry; None if it can.
 
-        A party may have pending as much as is decided of it in `pending_s_max`. So each admitted submission is answered in time, however
-        many clients send. Other parties' submissions do not delay it: up to an equal part of the capacity, only memory causes a rejection.
+        A party may have as much pending as is decided of it in `pending_s_max`. So each admitted submission is answered in time, for any
+        number of clients. Other parties do not delay it: up to an equal part of the capacity, only lack of memory causes a rejection.
         """
-        # A submission larger than the complete queue is admitted when nothing else is pending: otherwise it never could be.
+        # Admit a submission larger than the whole queue if nothing else is pending: otherwise it could never be admitted.
         if self.is_calm(requests, size_bytes) or not self.pending_requests:
             return None
         here, here_bytes, limits = self.pending_requests, self.pending_bytes, self._limits
@@ -174,9 +174,9 @@ class SubmissionQueue(Generic[Decision]):
             raise refusal
 
     def put(self, submission: AdmittedSubmission) -> Pending[Decision]:
-        """Admit a submission that `refusal` does not reject; the `waiters` of the result get its decisions.
+        """Admit a submission that `refusal` does not reject. The `waiters` of the result get its decisions.
 
-        If the same bytes are pending, returns that submission. Otherwise clients that retry slow submissions would make them slower.
+        If the same bytes are pending, this returns the pending submission: retries of slow submissions must not make them slower.
         """
         if (same := self._pending.get(submission.encoded)) is not None:
             return same
@@ -206,7 +206,7 @@ class SubmissionQueue(Generic[Decision]):
         return pending
 
     def take_batch(self) -> Batch[Decision]:
-        """Returns the next batch: at least one submission, then as many as fit. Each party in turn gets as many as its weight allows."""
+        """Returns the next batch: at least one submission, then as many as fit. Each party in turn gets a part according to its weight."""
         limits, again, turns = self._limits, self._again, self._turns
         submissions: list[Pending[Decision]] = []
         size = requests = 0
@@ -236,7 +236,7 @@ class SubmissionQueue(Generic[Decision]):
         return Batch(submissions)
 
     def put_back(self, batch: Batch[Decision]) -> None:
-        """Put the submissions of a batch that will never count at the front, or give them up after too many attempts."""
+        """Put the submissions of a batch that will never count at the front of the queue. Give them up after too many attempts."""
         for pending in reversed(batch.submissions):
             pending.attempts += 1
             if pending.attempts < self._limits.attempts_max:
@@ -280,7 +280,7 @@ class SubmissionQueue(Generic[Decision]):
             waiter(decisions)
 
     def _is_too_much(self, party: str, requests: int, size_bytes: int, *, ticketed: bool) -> bool:
-        """Returns True if this much more exceeds the party's part of the capacity."""
+        """Returns True if an addition of this size exceeds the party's part of the capacity."""
         room, here, share = self._room_requests(), self.pending_requests, self._shares.get(party)
         if share is None:
             weight = self.weight_of(party)
@@ -289,7 +289,7 @@ class SubmissionQueue(Generic[Decision]):
         return share.refuses(requests, size_bytes, all_room, all_here, self._weights, ticketed=ticketed)
 
     def _seconds_for(self, share: Share[Pending[Decision]]) -> int:
-        """Returns the seconds until all that a party has pending is decided: at its part of the rate, unless all is decided sooner."""
+        """Returns the seconds until a party's pending requests are decided at its part of the rate, or all pending ones, if sooner."""
         return self.rate.seconds_for(min(self.pending_requests, share.pending_requests * self._weights // share.weight))
 
     def _room_requests(self) -> int:
@@ -298,5 +298,5 @@ class SubmissionQueue(Generic[Decision]):
         requests_max = limits.pending_requests_max - self._spared_requests
         if not self.rate.per_s:
             return requests_max
-        # One batch's worth at least: a rate that was low for another reason can then show that it has recovered.
+        # Admit at least one batch: if the rate was low for another reason, it can then show that it has recovered.
         return min(requests_max, max(limits.batch_requests_max, int(self.rate.per_s * limits.pending_s_max)))

@@ -1,4 +1,4 @@
-"""A worker's capacity: its rate of decisions while there is always more to decide, as far as measured."""
+"""A worker's measured capacity: its rate of decisions while there is always more to decide."""
 
 import math
 from collections import deque
@@ -33,11 +33,11 @@ class Rate:
         self._answered, self._ran_dry, self._refused = 0, False, False
 
     def ran_dry(self) -> None:
-        """Note that every waiting request is in flight: the next batch could have carried more."""
+        """Record that every waiting request is in flight: the next batch could have carried more."""
         self._ran_dry = True
 
     def refused(self) -> None:
-        """Note that a request was rejected for lack of capacity: demand exceeds it."""
+        """Record that a request was rejected for lack of capacity: demand exceeds capacity."""
         self._refused = True
 
     def answered(self, requests: int, now_s: float) -> None:
@@ -67,7 +67,7 @@ class Rate:
 
 
 class Pace:
-    """The requests answered a second lately, whether or not there was more to decide: the largest of the last windows."""
+    """The recent rate of answered requests, whether or not there was more to decide: the highest of the last windows."""
 
     WINDOW_S: Final = 0.25
     WINDOWS: Final = 8
@@ -80,7 +80,7 @@ class Pace:
         self._windows: deque[float] = deque(maxlen=self.WINDOWS)
 
     def begin(self, now_s: float) -> None:
-        """Start a window now: what is counted so far began too early."""
+        """Start a window now, and discard the count so far."""
         self._since_s, self._answered = now_s, 0
 
     def answered(self, requests: int, now_s: float) -> None:
@@ -96,7 +96,7 @@ class Pace:
 
 
 class Shortest:
-    """The shortest of the times that were measured in the last one or two windows."""
+    """The shortest time that was measured in the last one or two windows."""
 
     def __init__(self, window_s: float) -> None:
         self._window_s = window_s
@@ -104,12 +104,12 @@ class Shortest:
         self._before = self._now = math.inf
 
     def measured(self, took_s: float, now_s: float) -> None:
-        """Count a time that was measured now."""
+        """Record a time that was measured now."""
         if now_s - self._since_s >= self._window_s:
             self._since_s, self._before, self._now = now_s, self._now, math.inf
         self._now = min(self._now, took_s)
 
     def value(self) -> float:
-        """Returns it, in seconds; 0 before the first."""
+        """Returns the shortest time, in seconds; 0 before the first measurement."""
         shortest = min(self._before, self._now)
         return 0.0 if shortest == math.inf else shortest

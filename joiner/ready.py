@@ -1,7 +1,7 @@
 """The joiner's input and output as values: state in, batches and proposals out. Pure.
 
 `Ready` is the contract between the core and its driver: the changes that must become durable together before any answer (R8), and the
-records that the driver may append to the log. Nothing in it waits, and nothing in it has happened yet.
+records that the driver may append to the log. It describes effects that have not happened yet.
 """
 
 from collections.abc import Mapping, Sequence
@@ -45,7 +45,7 @@ class Kept(msgspec.Struct, frozen=True):
 
 
 class OwnBatch(Protocol):
-    """A batch that this worker sent: if the records read back have the same bytes, they need not be verified or decoded again."""
+    """A batch that this worker sent. If the records that are read back have the same bytes, they need not be verified or decoded again."""
 
     @property
     def value(self) -> bytes:
@@ -64,12 +64,12 @@ class OwnBatch(Protocol):
 
     @property
     def signed_by(self) -> bytes:
-        """The public key of the key that signed it."""
+        """The public key for the signature of the ordering record."""
         ...
 
     @property
     def requests(self) -> tuple[Request, ...]:
-        """The requests that decoding it gives."""
+        """The requests in the payload record."""
         ...
 
 
@@ -78,7 +78,7 @@ Own: TypeAlias = Mapping[tuple[int, int], OwnBatch]
 
 
 class OrderedBatch(msgspec.Struct, frozen=True):
-    """An entry that counted, with the content that every worker reads for it. A filled one has no requests."""
+    """An entry that counted, with the content that every worker reads for it. A filled entry has no requests."""
 
     offset: int
     incarnation: int
@@ -91,7 +91,7 @@ class OrderedBatch(msgspec.Struct, frozen=True):
 
 
 class Fenced(msgspec.Struct, frozen=True):
-    """An incarnation that ended; `by` is its successor of the same name, None when a peer fenced it or the owner retired it."""
+    """An incarnation that ended. `by`: its successor of the same name; None if a peer fenced it or the owner retired it."""
 
     state: IncarnationState
     by: IncarnationState | None

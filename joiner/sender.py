@@ -6,12 +6,12 @@ A submission waits in the queue, travels in a batch, and is answered when the lo
                       |                                  ^
                       +-- filled, passed or fenced ------+  (queued again, at the front, for a new batch)
 
-A batch goes back to the queue only when the *log* says that it will never count: a fill came first, a later sequence of its incarnation
-was counted, its incarnation was fenced, or another key came into force. A failed append says nothing about the log, so it ends the
-incarnation instead: the worker registers again with a new writer, and its own register record fences the old incarnation at a definite
-place in the order (R5). Until that place is read the old batches may still count; once it is read they cannot. An acknowledged append that
-is not among the records up to the log end offset of that time also ends the incarnation: the log lost it, or every worker skips it (R10).
-Safety needs no timer, and no batch is sent twice without need.
+A batch goes back to the queue only when the *log* shows that it will never count: a fill came first, a later sequence of its incarnation
+was counted, its incarnation was fenced, or another key came into force. A failed append shows nothing about the log, so it ends the
+incarnation: the worker registers again with a new writer, and its own register record fences the old incarnation at a definite place in the
+order (R5). Until that place is read, the old batches may still count; after it they cannot. An acknowledged append must be among the
+records up to the log end offset after the acknowledgement. If it is not, the log lost it, or every worker skips it, and the incarnation
+ends too (R10). Safety needs no timer, and no batch is sent twice without need.
 
 Every record appended here is signed with the key in force and has this worker's view of the log (R10). While `hold` returns a reason, this
 worker appends only fills.
@@ -40,24 +40,24 @@ Decision = TypeVar("Decision")
 
 DUPLICATE_NAME_FENCES_MAX = 3
 DUPLICATE_NAME_SESSION_S = 60.0
-"""Two processes with the same worker name fence each other at once. An incarnation that has lasted longer was fenced for another reason.
+"""Two processes with the same worker name fence each other at once. If an incarnation has lasted longer, its fence has another reason.
 
-Either the register record of a process that is gone arrived late, or an operator made a mistake that has been corrected.
+Either the register record of a process that is gone arrived late, or an operator made a mistake and has corrected it.
 """
 
 
 SEQUENTIAL_S = 30.0
-"""For this time after a batch of ours was filled, an entry is sent only when its payload is acknowledged.
+"""For this time after a batch of ours was filled, an entry is sent only after its payload is acknowledged.
 
-Where payloads take longer than the hole_timeout of other workers, every batch sent at once would be filled, and none decided.
+If payloads take longer than the hole_timeout of other workers, every batch whose records are sent together would be filled.
 """
 
 
 APPENDS_S = 10.0
-"""The shortest append of the last ten to twenty seconds counts as what an append takes."""
+"""The window for the duration of an append: the shortest append of the last 10 to 20 seconds counts."""
 
 KEY_WAIT_S = 2.0
-"""A worker that has not registered yet stops when the same key is missing for this time: of two rotations it may have read one."""
+"""A worker that has not registered yet stops if the same key is missing for this time. Of two rotations, it may have read only one."""
 
 
 class Keys(Protocol):
@@ -68,7 +68,7 @@ class Keys(Protocol):
         ...
 
     def fill_key_for(self, public_key: bytes) -> SigningKey | None:
-        """Returns the same for a fill. A fill before a rotation takes the key that was in force there."""
+        """Returns the same for a fill. A fill of a hole before a rotation needs the key that was in force there."""
         ...
 
     def public_keys(self) -> list[bytes]:
@@ -77,7 +77,7 @@ class Keys(Protocol):
 
 
 class _Session:
-    """This worker's present incarnation, the only one that sends. `broken` says why it must end."""
+    """This worker's present incarnation, the only one that sends. `broken`: the reason why it must end."""
 
     def __init__(self, incarnation: int, writer: Writer, key: SigningKey) -> None:
         self.incarnation = incarnation
@@ -90,7 +90,7 @@ class _Session:
 
 
 class Sender(Generic[Decision]):
-    """Takes submissions and gets them decided. One event loop; `run` must be running, and every step must be passed to `resolve`."""
+    """Sends submissions to the log until they are decided. One event loop uses it. `run` must run, and `resolve` must get every step."""
 
     def __init__(
         self,
@@ -120,13 +120,13 @@ class Sender(Generic[Decision]):
         self.hold: Callable[[], str | None] = lambda: None
         """Returns the reason why only fills may be appended now; None when all records may. The driver sets it."""
         self.sending: Callable[[tuple[int, int], Batch[Decision]], AbstractContextManager[None]] = lambda name, batch: nullcontext()
-        """A context entered around the appends of each batch, for observers."""
+        """Returns a context that is entered around the appends of a batch, for observers."""
         self._session: _Session | None = None
         self._writer: Writer | None = None
         self._writer_failed = ""
         self._registering: tuple[bytes, asyncio.Future[int], bytes] | None = None  # nonce, incarnation, key
         self._acknowledged: set[tuple[int, int] | bytes] = set()  # names of batches, nonces of register records
-        self._expected: dict[tuple[int, int] | bytes, int] = {}  # of these: an ordering offset by which the record must have been applied
+        self._expected: dict[tuple[int, int] | bytes, int] = {}  # of those: the ordering offset before which the record must be
         self._sequential_until_s = 0.0
         self._nonces: set[bytes] = set()
         self._registered_s: dict[
@@ -148,7 +148,7 @@ class Sender(Generic[Decision]):
         return None if self._session is None else self._session.incarnation
 
     def not_ready(self) -> str | None:
-        """Why nothing can be taken now; None when it can."""
+        """Returns the reason why no submission can be admitted now; None if one can."""
         if (why := self.hold()) is not None:
             return why
         if (log_state := self._joiner.log_state) is not None and self._keys.key_for(log_state.key) is None:
@@ -168,9 +168,9 @@ class Sender(Generic[Decision]):
         return pending
 
     def reading_is_behind(self) -> bool:
-        """Returns True while batches are acknowledged and not decided: the log has them, and this worker has not applied them.
+        """Returns True while too many batches are acknowledged and not decided: the log has them, and this worker has not applied them.
 
-        Another batch would wait in the log, first come first served, where parties share nothing.
+        Another batch would only wait in the log, first come, first served, where parties do not take turns.
         """
         session = self._session
         return session is not None and len(self.unresolved) - len(session.appending_since) >= self._settings.unapplied_max
@@ -178,7 +178,7 @@ class Sender(Generic[Decision]):
     # ---- effects of the log ----
 
     def resolve(self, ready: Ready, outcomes: Sequence[Sequence[Decision]]) -> None:
-        """Handle a step that is durable now: answer the batches that it decided, queue again those that will never count."""
+        """Handle a step that is durable now: answer the batches that it decided, and queue again those that will never count."""
         now_s = asyncio.get_running_loop().time()
         for state in ready.registered:
             if self._registering is not None and state.nonce == self._registering[0]:
@@ -194,7 +194,7 @@ class Sender(Generic[Decision]):
             self._resolve_key(ready.log_state.key)
 
     def _resolve_key(self, key: bytes) -> None:
-        """Handle a control record. If it brought another key in force, no record that we signed before can count behind it (R10)."""
+        """Handle a step that changed the log's state. If it brought another key in force, records that we signed before no longer count."""
         session = self._session
         if session is not None and session.key.public_key != key:
             session.broken = session.broken or "another key of the notary is in force"
@@ -207,14 +207,14 @@ class Sender(Generic[Decision]):
         return frozenset(self._acknowledged - self._expected.keys())
 
     def expect(self, acknowledged: frozenset[tuple[int, int] | bytes], offset_end: int) -> None:
-        """The ordering topic ended at `offset_end` after these were acknowledged. Once the log is applied up to there, they were read or
-        never will be.
+        """Record that the ordering topic ended at `offset_end` after these appends were acknowledged.
 
-        If not, this worker begins a new incarnation, which sends again the batches that the log lost or every worker skips (R10).
+        Once the log is applied up to there, they were read or never will be. If one was not read, this worker begins a new incarnation,
+        which sends those batches again: the log lost them, or every worker skips them (R10).
         """
         pending = self.unresolved.keys() | ({self._registering[0]} if self._registering is not None else set())
         self._acknowledged &= pending
-        # The log may have lost its end since then. So no record is awaited beyond its present end.
+        # The log may have lost its end since then. So do not wait for records beyond its present end.
         self._expected = {name: min(end, offset_end) for name, end in self._expected.items() if name in pending}
         for name in acknowledged & self._acknowledged:
             self._expected.setdefault(name, offset_end)
@@ -228,7 +228,7 @@ class Sender(Generic[Decision]):
             self._stop_registering("a register record that was acknowledged is not in the log")
 
     def wake(self) -> None:
-        """Look again whether something may be appended."""
+        """Check again whether something may be appended."""
         self._wake.set()
 
     def _stop_registering(self, why: str) -> None:
@@ -236,21 +236,21 @@ class Sender(Generic[Decision]):
             self._registering[1].set_exception(OutcomeUnknown(why))
             self._registering[
                 1
-            ].exception()  # retrieved: the append of the register record may fail first, and then nobody awaits this future
+            ].exception()  # mark it as retrieved: if the append of the register record fails first, nobody awaits this future
 
     def _resolve_own(self, ordered: OrderedBatch, decided: Sequence[Decision], now_s: float) -> None:
         name = (ordered.incarnation, ordered.sequence)
-        # The log has passed the batches that this incarnation sent before and that are not decided: they will never count.
+        # The log has passed earlier batches of this incarnation that are not decided: they will never count.
         self._send_again([other for other in self.unresolved if other[0] == name[0] and other[1] < name[1]])
         session = self._session
         if session is not None and session.incarnation == name[0] and session.sequence_next <= name[1]:
-            # Only another holder of the notary's key does that. The log has passed the batches that we would send up to there.
+            # Another holder of the notary's key has used this incarnation. Our next sequences up to that one would not count.
             session.broken = f"sequence {name[1]} was counted for it, and it has not sent that"
             self._wake.set()
         batch = self.unresolved.get(name)
         if batch is None:
             return
-        # Other requests: another holder of the notary's key wrote a batch of that name. Its decisions do not answer ours.
+        # If the requests differ, another holder of the notary's key wrote a batch of that name. Its decisions do not answer ours.
         if ordered.filled or ordered.requests != batch.requests:
             self._sequential_until_s = now_s + SEQUENTIAL_S
             self._send_again([name])
@@ -322,12 +322,12 @@ class Sender(Generic[Decision]):
                 await self._live(session)
                 logger.warning("the incarnation ended, registering again incarnation=%d: %s", session.incarnation, session.broken)
             except OutcomeUnknown as problem:
-                # The register record may be in the log all the same: then it begins an incarnation that stays silent.
+                # The register record may be in the log nevertheless: then it begins an incarnation that stays silent.
                 logger.warning("could not register: %s", problem)
             finally:
                 self._session = self._writer = None
                 await writer.close()
-            # Every incarnation is a record that is kept for ever. If each ends at once, there must not be a thousand a second.
+            # The record of every incarnation is kept for ever. If each ends at once, there must not be a thousand a second.
             lasted_s = asyncio.get_running_loop().time() - began_s
             await asyncio.sleep(max(0.0, self._settings.reopen_wait_s - lasted_s))
 
@@ -336,7 +336,7 @@ class Sender(Generic[Decision]):
         missing, since_s = b"", 0.0
         while True:
             if self._writer_failed:
-                # Fills are appended before this worker has an incarnation, and the head may wait for them: they need a writer that works.
+                # Fills need a working writer even before this worker has an incarnation: the head may wait for them.
                 raise OutcomeUnknown(self._writer_failed)
             log_state = self._joiner.log_state
             if log_state is not None and self.hold() is None:
@@ -346,7 +346,7 @@ class Sender(Generic[Decision]):
                 if log_state.key != missing:
                     missing, since_s = log_state.key, now_s
                 elif not self._registered_s and now_s - since_s >= KEY_WAIT_S:
-                    # It has read the log to its end, and would have read a later key record by now.
+                    # This worker has read the log to its end, and would have read a later key record by now.
                     raise Fatal(FatalCode.KEY_MISSING, no_key(log_state.key, self._keys.public_keys()))
             if self._fatal is not None:
                 raise self._fatal
@@ -357,7 +357,7 @@ class Sender(Generic[Decision]):
         nonce = self._nonce()
         self._nonces.add(nonce)
         registered: asyncio.Future[int] = asyncio.get_running_loop().create_future()
-        # Listening before the record can be read.
+        # Set this before the record can be read back.
         self._registering = (nonce, registered, key.public_key)
         record = Register(nonce, self._joiner.history.view, FORMAT_VERSION, self._worker_name, self._software_version)
         await writer.append(ORDERING, None, self._signed(record, key))
@@ -368,7 +368,7 @@ class Sender(Generic[Decision]):
             self._registering = None
 
     async def _live(self, session: _Session) -> None:
-        """Send batches until the incarnation is broken."""
+        """Send batches until the incarnation must end."""
         async with asyncio.TaskGroup() as sends:
             while not session.broken and self._fatal is None:
                 self._send_what_is_due(session, sends)
@@ -382,7 +382,7 @@ class Sender(Generic[Decision]):
     def _send_what_is_due(self, session: _Session, sends: asyncio.TaskGroup) -> None:
         settings = self._settings
         while self.queue and self.hold() is None and not session.holds_back:
-            # An append that hangs delays no batch once the log has decided or filled its own: a filled batch is sent again now.
+            # An append that hangs does not delay other batches once the log has decided or filled its batch.
             gathering = any((session.incarnation, sequence) in self.unresolved for sequence in session.appending_since)
             if self.reading_is_behind():
                 return
@@ -414,10 +414,10 @@ class Sender(Generic[Decision]):
         return {partition: centre for partition, centre in self._log.leaders().items() if partition < declared}
 
     async def _send(self, session: _Session, sequence: int, partition: int, batch: Batch[Decision], in_turn: bool) -> None:
-        """Append both records together (R1). A crash between them leaves one alone: peers fill for the entry, or drop the payload.
+        """Append both records together (R1). If a crash leaves only one of them, peers fill the hole of the entry, or drop the payload.
 
-        `in_turn`: append the entry only when the payload is acknowledged. Batches after this one wait meanwhile, so that the entries of
-        an incarnation still enter the log in order, without a gap.
+        `in_turn`: append the entry only after the payload is acknowledged. Later batches wait meanwhile, so that the entries of an
+        incarnation still enter the log in order, without a gap.
         """
         ids = tuple([request.transaction_id for request in batch.requests])
         view = self._joiner.history.view
@@ -453,12 +453,12 @@ class Sender(Generic[Decision]):
             await payload
             if session.broken:
                 return [OutcomeUnknown(session.broken)]
-            # This call hands the entry over before any other task runs.
+            # The `await` below hands the entry to the writer before any other task runs.
             session.holds_back = False
             self._wake.set()
             await ordering
         except OutcomeUnknown as problem:
-            # A batch whose entry was not sent is the last of its incarnation: the next one would leave a gap.
+            # If the entry of a batch was not sent, the batch is the last of its incarnation: the next one would leave a gap.
             return [problem]
         finally:
             ordering.close()
@@ -467,7 +467,7 @@ class Sender(Generic[Decision]):
     # ---- other records of this worker ----
 
     async def append_fill(self, fill: FillWanted) -> None:
-        """Append a fill (R4). It needs no incarnation: a hole may stand before this worker's own register record."""
+        """Append a fill (R4). It needs no incarnation: a hole may be before this worker's own register record."""
         log_state = self._joiner.log_state
         assert log_state is not None
         if (key := self._keys.fill_key_for(log_state.key)) is None:
@@ -507,7 +507,7 @@ class Sender(Generic[Decision]):
             await writer.append(stream, key, value)
         except OutcomeUnknown as problem:
             if writer is not self._writer:
-                return  # it was given up meanwhile: that says nothing about the one after it
+                return  # this writer was closed meanwhile, so its failure shows nothing about the next writer
             if self._session is not None:
                 self._session.broken = self._session.broken or str(problem)
                 self._wake.set()
@@ -518,7 +518,7 @@ class Sender(Generic[Decision]):
 
 
 def no_key(wanted: bytes, present: list[bytes]) -> str:
-    """The message for a worker that lacks the key in force."""
+    """Returns the message for a worker that lacks the key in force."""
     return (
         f"the key in force in this log is {wanted.hex()}, and this worker has {', '.join([key.hex() for key in present])}: it cannot write"
         " there. Copy the key file from where the key was rotated, or name this notary's own log"

@@ -12,7 +12,7 @@ class JoinerLimits(Struct, frozen=True):
     worker_timeout_ms: Positive = 30_000
     buffer_bytes_max: Positive = 128 << 20
     queue_ids_max: Fixed[int] = 500_000
-    # About 5 ms of work: a longer step holds the event loop, and costs as much for each request. A batch is never cut.
+    # About 5 ms of work: a longer step blocks the event loop, and is no cheaper for each request. A batch is never divided.
     step_requests_max: Fixed[int] = 250
     step_states_max: Fixed[int] = 1_250
     # A content of this size is a large batch. It takes milliseconds, so it gets a step of its own, after `Joiner.prepare`.
@@ -32,8 +32,8 @@ class DriverSettings(Struct, frozen=True):
     poll_ms: Fixed[int] = 50
     watch_ms: Fixed[int] = 1_000
     stall_ms: Fixed[int] = 10_000
-    stood_still_ms: Fixed[int] = 2_000  # a process that did not run for so long counts as interrupted
-    contradiction_ms: Fixed[int] = 10_000  # ten metadata ages (ordering/connection.py): by then other brokers were asked too
+    stood_still_ms: Fixed[int] = 2_000  # a process that did not run for this time counts as interrupted
+    contradiction_ms: Fixed[int] = 10_000  # ten metadata ages (ordering/connection.py): by then other brokers have answered too
 
     unreachable_s = Seconds("unreachable_ms")
     poll_s = Seconds("poll_ms")
@@ -62,7 +62,7 @@ class QueueLimits(Struct, frozen=True):
 
     pending_requests_max: Positive = 40_000
     pending_bytes_max: Positive = 64 << 20
-    pending_ms_max: Positive = 3_000  # at the rate of the last seconds; a batch's worth is admitted all the same
+    pending_ms_max: Positive = 3_000  # at the rate of the last seconds; at least one batch is admitted
     batch_bytes_max: Fixed[int] = 512 << 10
     batch_requests_max: Fixed[int] = 2_000
     attempts_max: Fixed[int] = 20

@@ -1,8 +1,8 @@
 """One party's share of a worker's queue: its pending submissions, and the part of the queue's capacity that it may use.
 
-The parties share the capacity by dynamic thresholds (Choudhury and Hahne, Dynamic Queue Length Thresholds, 1998). A party may fill a fixed
-part of the capacity that the others leave. So a party that has little is always admitted, a single party gets nearly all of it, and no
-shares need to be configured.
+The parties share the capacity by dynamic thresholds (Choudhury and Hahne, Dynamic Queue Length Thresholds, 1998). A party may use a fixed
+part of the capacity that the others leave. So a party with few pending submissions is always admitted, a single party gets nearly all of
+the capacity, and no shares need to be configured.
 """
 
 from collections import deque
@@ -11,19 +11,19 @@ from typing import Final, Generic, TypeVar
 Waiting = TypeVar("Waiting")
 
 OPENS_AT: Final = 0.9
-"""A door that was closed opens again when this share of its capacity is used."""
+"""A closed door opens again when no more than this share of its capacity is used."""
 PLAIN, TICKETED = 8, 9
-"""A party of weight 1 may have this many times the capacity left, without and with a ticket: one party 8/9 of all, two 8/17 each."""
+"""A party of weight 1 may use this many times the free capacity, without and with a ticket: one party 8/9 of all, two 8/17 each."""
 TICKETS_PART: Final = 10
-"""A party may have all of its equal part if that is more, but the last tenth of that part only with a ticket."""
+"""A party may use its equal part of the capacity if that is more, but the last tenth of it only with a ticket."""
 
 
 class Door:
     """Admits submissions up to a capacity in requests and in bytes.
 
-    After one rejection it rejects all until a tenth has been decided and the largest rejected one fits (up to half of the capacity).
-    Otherwise, near the limit, every submission would be decoded before its size shows that it does not fit, and only small ones would be
-    admitted.
+    After one rejection it rejects all submissions until a tenth of the capacity is free and the largest rejected submission fits (up to
+    half of the capacity). Otherwise, near the limit, every submission would be decoded only to find that it does not fit, and only small
+    ones would be admitted.
     """
 
     __slots__ = ("_wanted", "full")
@@ -33,7 +33,7 @@ class Door:
         self._wanted = 0  # the number of requests of the largest rejected submission
 
     def refuses(self, requests: int, size_bytes: int, here: int, here_bytes: int, requests_max: int, bytes_max: int) -> bool:
-        """Returns True if this much more does not fit beside the present requests and bytes."""
+        """Returns True if an addition of this size does not fit besides the present requests and bytes."""
         if self.full and here_bytes <= OPENS_AT * bytes_max:
             room = requests_max - min(self._wanted, requests_max // 2)
             if here <= min(OPENS_AT * requests_max, room):
@@ -52,9 +52,9 @@ class Share(Generic[Waiting]):
     def __init__(self, weight: int) -> None:
         self.weight = weight
         self.waiting: deque[Waiting] = deque()
-        """The submissions that are in no batch, first come first served."""
+        """The submissions that are not in a batch, first come, first served."""
         self.deficit = 0
-        """The requests it may still take this round (Shreedhar and Varghese, Efficient Fair Queuing using Deficit Round Robin, 1995)."""
+        """The requests it may still send this round (Shreedhar and Varghese, Efficient Fair Queuing using Deficit Round Robin, 1995)."""
         self.pending_requests = 0
         self.pending_bytes = 0
         self.plain = Door()
@@ -63,7 +63,7 @@ class Share(Generic[Waiting]):
     def refuses(
         self, requests: int, size_bytes: int, room: tuple[int, int], here: tuple[int, int], weights: int, *, ticketed: bool
     ) -> bool:
-        """Returns True if this much more exceeds the party's part. `room` and `here` are (requests, bytes) of all parties."""
+        """Returns True if an addition of this size exceeds the party's part. `room` and `here` are (requests, bytes) of all parties."""
         door, times = (self.ticketed, TICKETED) if ticketed else (self.plain, PLAIN)
         own, own_bytes = self.pending_requests, self.pending_bytes
         requests_max = self._room(room[0], here[0] - own, weights, times)

@@ -1,8 +1,8 @@
 """A joiner's complete state as one value, between two steps. Pure.
 
-Everything that its next steps can depend on is in here, so a joiner that is restored from it goes on like the first. Only what the joiner
-was made with is not: its limits, its worker's name, the format version that it reads. It serves small scopes (tests/scopes), debugging and
-crash reports: `msgspec.json.encode` writes it.
+It has everything that the next steps can depend on, so a joiner that is restored from it continues in the same way. It does not have the
+joiner's arguments: limits, worker name, and format version. It serves small scopes (tests/scopes), debugging and crash reports:
+`msgspec.json.encode` writes it.
 """
 
 from msgspec import Struct
@@ -17,7 +17,7 @@ from ordering.salvage import Item
 
 
 class QueuedRecord(Struct, frozen=True, gc=False):
-    """An ordering record that is not applied yet; `record` is None where it does not decode."""
+    """An ordering record that is not applied yet; `record` is None if it does not decode."""
 
     source: Record
     arrived_ms: int
@@ -28,7 +28,7 @@ class QueuedRecord(Struct, frozen=True, gc=False):
 
 
 class JoinerSnapshot(Struct, frozen=True):
-    """The state of a joiner. Pairs stand for the entries of its dicts."""
+    """The state of a joiner. Its dicts are stored as pairs."""
 
     log_state: LogState | None
     log_time_ms: int
@@ -47,7 +47,7 @@ class JoinerSnapshot(Struct, frozen=True):
     examined: frozenset[View]
     queue: tuple[QueuedRecord, ...]
     has_hole: bool
-    """True if the first of the queue is a hole."""
+    """True if the first record of the queue is a hole."""
     skipped: tuple[int, int] | None
     fills_due_ms: int
     fills_proposed_ms: tuple[tuple[tuple[int, int], int], ...]

@@ -1,4 +1,4 @@
-"""Detects stalls: since when something with more to read has made no progress. Pure: offsets and times come in.
+"""Detects stalls: how long a topic-partition with more to read has made no progress. Pure: offsets and times are arguments.
 
 A reader that failed silently looks like one with nothing to read: its polls return nothing. The log end offset, requested by another
 client, distinguishes them: a reader is stalled if it is below that end and its offset does not change.
@@ -8,15 +8,15 @@ from collections.abc import Mapping
 
 
 class StallDetector:
-    """The offsets at which each name was last seen below its end, and the times since when."""
+    """For each topic-partition below its end: its last offset, and the time since when it has that offset."""
 
     def __init__(self) -> None:
         self._seen: dict[int, tuple[int, float]] = {}
 
     def look(self, at: Mapping[int, int], ends: Mapping[int, int], now_s: float) -> dict[int, float]:
-        """Compare the offsets `at` with `ends`; returns the seconds without progress of each name that is below its end.
+        """Compare the offsets `at` with `ends`. Returns the seconds without progress of each topic-partition that is below its end.
 
-        A name without an end here need not progress, and one left out of a call starts anew.
+        A topic-partition without an end need not progress. One that is left out of a call starts anew.
         """
         self._seen = {name: (at[name], self._since(name, at[name], now_s)) for name, end in ends.items() if at[name] < end}
         return {name: now_s - since_s for name, (_, since_s) in self._seen.items()}

@@ -1,7 +1,7 @@
 """payload: the requests of clients, from their JSON to transaction ids, and the encoding of a batch for the payload topic.
 
-Think of a customs desk: a parcel (the body of `POST /v1/submissions`) is opened once, and what passes is repacked in one standard form.
-Many such parcels travel in one crate, and every worker opens it by the same rules. In code:
+Think of a customs desk: a parcel (the body of `POST /v1/submissions`) is opened once, checked, and repacked in one standard form. Many
+parcels travel in one crate, and every worker opens the crate by the same rules. In code:
 
 - `decode_submission` accepts a body that follows the contract completely, or rejects all of it, naming the field and the reason
   (`Malformed`).
@@ -9,8 +9,8 @@ Many such parcels travel in one crate, and every worker opens it by the same rul
 - `decode_requests` reads a batch. So all workers get the same requests with the same ids, or all get `CorruptRecord`, which counts as empty
   (R3).
 
-Decoding is total: it accepts, or raises that one error; no input causes another exception. It is a function of the bytes and the notary's
-name only. A body that was accepted once is accepted by all workers, for ever.
+Decoding is total: it accepts, or raises the one error above; no input causes another exception. The result depends only on the bytes and
+the notary's name. So a body that one worker accepts is accepted by all workers, for ever.
 
 | file | subject |
 |---|---|

@@ -1,9 +1,9 @@
 """The value of a payload record: a batch's submissions as one JSON array (docs/formats.md, Log records).
 
 A batch is joined from submissions that were encoded at admission; nothing is encoded twice. Decoding applies the rules of
-`decode_submission` to each element, by the same code. So a record that a worker of this software wrote always decodes. One that does not
-raises `CorruptRecord` and counts as a fill (R3), in every worker alike, since only the bytes decide. Signatures are not checked here: the
-worker that admitted the submission has done that.
+`decode_submission` to each element, by the same code. So every record that a worker of this software wrote decodes. A record that does not
+decode raises `CorruptRecord` and counts as a fill (R3), in every worker, since only the bytes decide. Signatures are not checked here: the
+worker that admitted the submission has checked them.
 """
 
 from collections.abc import Generator, Iterable
@@ -30,7 +30,7 @@ def decode_requests(value: bytes, notary_name: str) -> tuple[Request, ...]:
 
 
 def decode_requests_in_pieces(value: bytes, notary_name: str) -> Generator[None, None, tuple[Request, ...]]:
-    """The work of `decode_requests` in pieces of about `STATES_A_PIECE` states."""
+    """Does the work of `decode_requests` in pieces of about `STATES_A_PIECE` states."""
     batch, prefix = _submissions(value), transaction_prefix(notary_name)
     requests: list[Request] = []
     cost = 0

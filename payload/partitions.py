@@ -17,11 +17,11 @@ class PartitionChoice:
     def choose(self, leaders: Mapping[int, str | None]) -> int | None:
         """Returns the next partition, or None when none has a leader. `leaders`: partition -> its leader's data centre (or None)."""
         near = [partition for partition, data_centre in leaders.items() if data_centre == self._data_centre]
-        # A worker with no data centre configured is near to none, so all partitions are equal.
+        # Without a configured data centre, all partitions are equally near.
         candidates = near if near and self._data_centre is not None else list(leaders)
         if not candidates:
             return None
-        # The next higher number rather than a running count, so that no partition is starved when others appear and disappear.
+        # Take the next higher number, not a running count: so no partition is starved when others appear and disappear.
         later = [partition for partition in candidates if partition > self._last]
         self._last = min(later or candidates)
         return self._last

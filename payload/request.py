@@ -6,8 +6,8 @@ looks them up. The id covers the notary's name, so the same request at two notar
     SHA-256("notary/transaction/v1\\n", u16 length, notary name, u32 count, inputs, u32 count, references, i64 from, i64
 until, content_hash)
 
-Every worker decodes every request of all others, so this is the hottest decoder of the project. `request_of` first takes a fast path, which
-is right for everything that it accepts; the slow path handles the rest, including all errors.
+Every worker decodes every request of all others, so this is the hottest decoder of the project. `request_of` first tries a fast path. Its
+result is correct whenever it accepts a request; the slow path handles all others, errors included.
 """
 
 from collections.abc import Generator
@@ -26,7 +26,7 @@ INPUTS_AND_REFERENCES_MAX: Final = 10_000
 """The maximum number of inputs and references of one request together."""
 
 TIME_MAX_MS: Final = 2**53 - 1
-"""The greatest absolute value of a time: every JSON parser reads integers up to it exactly."""
+"""The largest absolute value of a time: every JSON parser reads integers up to it exactly."""
 
 STATES_A_PIECE: Final = 1_000
 """The number of states that are decoded at a time: about a millisecond of work, two where one of them is malformed."""
@@ -43,7 +43,7 @@ _WINDOW = Struct(">qq")
 Time: TypeAlias = Annotated[
     int, msgspec.Meta(ge=-TIME_MAX_MS, le=TIME_MAX_MS, description="ms since 1970-01-01 UTC", extra_json_schema={"format": "int64"})
 ]
-"""A time in JSON. Without the format, generated clients take 32 bits."""
+"""A time in JSON. Without the format, generated clients would use 32 bits."""
 _States: TypeAlias = Annotated[
     tuple[Annotated[str, msgspec.Meta(extra_json_schema=STATE_SCHEMA)], ...], msgspec.Meta(extra_json_schema={"uniqueItems": True})
 ]
@@ -105,7 +105,7 @@ def request_of(wire: RequestJson, prefix: bytes) -> Request:
 
 
 def request_in_pieces(wire: RequestJson, prefix: bytes) -> Generator[None, None, Request]:
-    """The work of `request_of`, `STATES_A_PIECE` states at a time: a large request would block an event loop for too long."""
+    """Does the work of `request_of`, `STATES_A_PIECE` states at a time: a large request would block an event loop for too long."""
     window = _window(wire)
     inputs: list[StateRef] = []
     references: list[StateRef] = []
@@ -216,7 +216,7 @@ def _states_quickly(
 
 
 def _states_plainly(refs: tuple[str, ...], member: str, first: int = 0) -> list[StateRef]:
-    """Decodes the same, value by value; it defines the correct result of the fast path, and names the field of an error.
+    """Decodes states value by value. It defines the correct result of the fast path, and names the field of an error.
 
     `first` is the index of the first of `refs` in `member`.
     """

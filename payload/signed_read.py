@@ -10,8 +10,8 @@
     "@query": ?
     "@signature-params": ("@method" "@path" "@query");created=…
 
-It is our own code and no library: one for the whole RFC is twenty times as long, and accepts more than one form.
-docs/http.md (Access to reads) has the rules. Pure: the time comes in.
+This is our own code, since a library for the whole RFC is twenty times as long, and accepts more than one form.
+docs/http.md (Access to reads) has the rules. Pure: the time is an argument.
 """
 
 import re
@@ -38,7 +38,7 @@ _NUMBERS: Final = {"created", "expires"}
 
 
 class SignedRead(msgspec.Struct, frozen=True):
-    """The signature of a read, parsed and not verified."""
+    """The signature of a read, parsed but not verified."""
 
     party: str
     notary_name: str
@@ -71,7 +71,7 @@ def signature_headers(parameters: str, signature: bytes) -> dict[str, str]:
 
 
 def read_signature(given: Iterable[tuple[bytes, bytes]]) -> SignedRead | None:
-    """Returns the signature in these headers (lower-case names); None for none at all. Raises `Malformed` for anything but exactly one."""
+    """Returns the signature in these headers (lower-case names); None without one. Raises `Malformed` unless it is exactly one."""
     inputs: list[bytes] = []
     signatures: list[bytes] = []
     for name, value in given:

@@ -1,7 +1,7 @@
 """Strict JSON decoding for input from outside: returns a value of the declared type, or raises `Malformed` with the path of the error.
 
-RFC 8259 leaves some points open. They are settled here and in the types that callers pass in, so that no two workers read one body
-differently. It must be UTF-8 without a byte order mark and without lone surrogates. Unknown members are rejected (`forbid_unknown_fields`),
+RFC 8259 leaves some points open. They are settled here and in the callers' types, so that no two workers read one body differently. A body
+must be UTF-8 without a byte order mark and without lone surrogates. Unknown members are rejected (`forbid_unknown_fields`),
 as are integers with a fraction or exponent. The last of several members with one name counts; an earlier one of the wrong type is still
 rejected.
 
@@ -20,8 +20,8 @@ from ordering.ids import excerpt
 
 T = TypeVar("T")
 
-# The path comes last. Only an unknown member's name is the sender's own text in such a message. A name made to look like a path misleads
-# only its sender, about a body that is rejected in any case.
+# The path comes last. The only text of the sender in such a message is the name of an unknown member. A name that looks like a path
+# misleads only its sender, about a body that is rejected anyway.
 _PLACE = re.compile(r"(.*) - at `\$([A-Za-z_.0-9\[\]]*)`", re.DOTALL).fullmatch
 _UNKNOWN = re.compile(r"Object contains unknown field `(.*)`", re.DOTALL).fullmatch
 _MISSING = re.compile(r"Object missing required field `(\w+)`").fullmatch

@@ -1,10 +1,10 @@
 """A submission: the requests of one party under one signature (docs/formats.md, Submission).
 
-`decode_submission` decodes bodies from outside and, through `codec`, payload records: one set of rules, so that every worker can read
-exactly what any worker admits. It checks only the base64 of the signature. The worker verifies the signature itself before the log, with
-the key that the notary holds for the party.
+`decode_submission` decodes bodies from outside and, through `codec`, payload records. So one set of rules applies, and every worker can
+read exactly what any worker admits. It checks only the base64 of the signature. Before the log, the worker verifies the signature itself,
+with the party's registered key.
 
-The payload topic holds `Submission.encoded`, not the client's text: the same content in the one form that every JSON parser reads alike,
+The payload topic has `Submission.encoded`, not the client's text: the same content in a form that every JSON parser reads in the same way,
 with no white space, no repeated member, and only the contract's members in the contract's order.
 """
 
@@ -64,7 +64,7 @@ def decode_submission(body: bytes, notary_name: str) -> Submission:
 
 
 def decode_in_pieces(body: bytes, notary_name: str) -> Generator[None, None, Submission]:
-    """The work of `decode_submission` in pieces of `STATES_A_PIECE` states; an event loop has turns for others in between."""
+    """Does the work of `decode_submission` in pieces of `STATES_A_PIECE` states, so that an event loop can do other work in between."""
     wire = decode_strictly(_decode_submission, body)
     yield
     requests = yield from requests_in_pieces(wire, transaction_prefix(notary_name))

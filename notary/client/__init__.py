@@ -4,11 +4,11 @@ A worker may die after it has logged a request and before it has answered. So a 
 deadline. Retrying is safe, since a transaction id is decided once, for ever (R7). This package does the retries:
 
 - A submission is encoded and signed **once**; every attempt sends the same bytes, so the same transaction ids.
-- A worker that cannot be reached, sheds load or sends a malformed reply costs an attempt only: the client tries the next URL.
+- If a worker cannot be reached, sheds load or sends a malformed reply, only the attempt fails: the client tries the next URL.
 - A 202 reports some decisions and null for the rest. The client keeps those decisions, and sends the same submission again for the rest.
 - When the deadline passes, `Unanswered` (an `OutcomeUnknown`) lists the ids without an answer. Submitting the same requests again is safe.
-- A rejected call (`Refused`) is final: the submission is wrong, and every worker would reject it. Only on the party (401, 403) may workers
-  differ for a while, so the client tries every URL before it raises `Refused`.
+- A rejected call (`Refused`) is final: the submission is wrong, and every worker would reject it. But workers may differ for a while about
+  the party (401, 403), so the client then tries every URL before it raises `Refused`.
 - Each outcome is verified by its receipt before it is returned: with the caller's verifier keys, or with the key that was trusted on first
   use. An outcome without a valid receipt does not count: the client tries the other URLs, and then raises `Unproven`.
 - Two answers that contradict each other raise `Contradiction`, which carries both as evidence.

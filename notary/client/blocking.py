@@ -1,8 +1,8 @@
 """The blocking client, for programs without an event loop.
 
-It runs the asyncio client in its own thread. A plain blocking client could not keep a deadline, since a socket's timeout starts again with
-every byte that arrives. So this client also works where a loop is running already, such as a notebook, and threads may share it. It does
-not survive a fork: create it in the child process.
+It runs the asyncio client in its own thread, since a plain blocking client could not keep a deadline: a socket's timeout starts again with
+every byte that arrives. It also works where a loop is running already, such as in a notebook, and threads may share it. It does not survive
+a fork: create it in the child process.
 """
 
 import asyncio
@@ -46,7 +46,7 @@ class Client:
         self._lock = threading.Lock()
         self._closed = False
         started: _Started = Future()
-        # A daemon thread, so that a program that forgets to close the client can still exit.
+        # A daemon thread: a program that forgets to close the client can still exit.
         self._thread = threading.Thread(target=self._run, args=(started,), name="notary-client", daemon=True)
         self._thread.start()
         self._loop, self._stop = started.result()
@@ -110,7 +110,7 @@ class Client:
         except Exception as problem:
             if started.done():
                 raise
-            started.set_exception(problem)  # no loop could be made: `__init__` must raise, not wait for ever
+            started.set_exception(problem)  # the loop could not start: `__init__` must raise, not wait for ever
 
     async def _live(self, started: "_Started") -> None:
         """Keep the asyncio client open until `close`. Then `asyncio.run` cancels all pending calls."""

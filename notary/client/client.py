@@ -38,15 +38,15 @@ LOOKUP_DEADLINE_S = 10.0
 class AsyncClient:
     """A party's client of one notary. It tries the workers' URLs in the given order until one answers.
 
-    `party` and `signer` are needed to submit, and to look up at a notary that answers only its parties (docs/http.md, Access to reads).
+    `party` and `signer` are needed to submit, and for look-ups at a notary that answers only its parties (docs/http.md, Access to reads).
     `notary_name` goes into every transaction id; without it, the client gets the name once from the notary. `tls` (see `tls_context`) is
     for a private certificate authority or a client certificate.
 
     Each outcome comes with a receipt, which is verified with `verifier_keys`. Without them it is verified with the key that is trusted on
     first use, which `known_notaries` reports and stores (`KnownNotaries`). An outcome without a valid receipt raises `Unproven`.
 
-    The tasks of one event loop may share it. It must be closed: use it with `async with`. Raises `ConfigurationError` for URLs, names or
-    keys that are not valid. `retry_policy` is the retry policy.
+    The tasks of one event loop may share it. It must be closed: use it with `async with`. Raises `ConfigurationError` for invalid URLs,
+    names or keys.
     """
 
     def __init__(
@@ -148,7 +148,7 @@ class AsyncClient:
         return await self._name(asyncio.get_running_loop().time() + deadline_s, trusted=True)
 
     async def _name(self, ends: float, *, trusted: bool) -> str:
-        """Returns the notary's name. `trusted` makes sure that there are keys to verify receipts with afterwards."""
+        """Returns the notary's name. With `trusted`, the client has keys to verify receipts with afterwards."""
         if trusted and not self._has_met and not (self._notary_name and self._trust.is_given):
             await self._meet(ends)
         return self._notary_name or (await self._notary(ends)).name
@@ -213,7 +213,7 @@ class AsyncClient:
         ends = asyncio.get_running_loop().time() + deadline_s
         headers = None
         if self._signer is not None:
-            # Workers may keep what they know for parties; those that do not pass the signature over.
+            # Workers may answer only parties, so sign the call. Other workers ignore the signature.
             name = await self._name(ends, trusted=False)
             headers = self._signer.sign_read(self.party, name, path, wall_clock_s())
         try:

@@ -1,4 +1,4 @@
-"""The client's errors, and the conclusion that a caller may draw from each.
+"""The client's errors, and what a caller may conclude from each.
 
 | error | meaning | remedy |
 |---|---|---|
@@ -85,7 +85,7 @@ class Unproven(NotaryError):
 
 
 class Contradiction(NotaryError):
-    """Two decisions for one transaction that cannot both be true: evidence against the notary. Keep it.
+    """Two decisions for one transaction that cannot both be true: evidence against the notary, to be kept.
 
     `first` and `second` are the answers, `first_url` and `second_url` their senders. `answers` holds the other answers received so far,
     one item for each of `transaction_ids`.

@@ -1,8 +1,8 @@
 """URLs that rejected the party of one call (401, 403) or returned an unproven outcome, and the decision to give up. Pure.
 
-Each worker reads the parties file by itself, so one worker may not know a party yet that another knows. Such a rejection is therefore final
-only after every other URL was tried once more; a URL that rejected is not tried again in this call. Once one worker has admitted the
-submission, a rejection by another no longer counts: the call ends with an outcome, or with the outcome unknown.
+Each worker reads the parties file by itself, so one worker may know a party before another does. So such a rejection is final only after
+every other URL was tried once more. A URL that rejected is not tried again in this call. Once one worker has admitted the submission,
+rejections by others no longer count: the call ends with an outcome, or with the outcome unknown.
 
 An unproven outcome is treated the same way: another worker may prove it. If none does, the call raises `Unproven`.
 """

@@ -28,11 +28,11 @@ class Signer:
         self.sign = sign
 
     def sign_read(self, party: str, notary_name: str, path: str, now_s: int) -> dict[str, str]:
-        """The headers that show a notary that this GET is the party's (docs/http.md, Access to reads)."""
+        """Returns the headers that prove to a notary that the party makes this GET (docs/http.md, Access to reads)."""
         path, _, query = path.partition("?")
         parameters = parameters_of(party, notary_name, now_s)
         signature = self.sign(message_to_sign("GET", path, query, parameters))
-        if len(signature) != _ED25519_BYTES:  # DER, then: no P-256 signature in it is so short but one in 2^40
+        if len(signature) != _ED25519_BYTES:  # then it is DER, where only one P-256 signature in 2^40 has this length
             signature = b"".join([number.to_bytes(32, "big") for number in decode_dss_signature(signature)])
         return signature_headers(parameters, signature)
 

@@ -4,11 +4,11 @@ It maps each reply to the next step:
 
 | reply | next step |
 |---|---|
-| none, on a connection that earlier calls opened | send the same to this URL again, on a new connection |
+| none, on a connection that an earlier call opened | send the same bytes to this URL again, on a new connection |
 | none (refused, reset, late), 1xx, 3xx, 408, 425, 429, 5xx, malformed | try the next URL; honour `Retry-After`, and send its `Ticket` |
-| 401, 403 | this worker does not know the party or its key, another may: try each other URL too |
+| 401, 403 | this worker does not know the party or its key, but another may: try each other URL too |
 | any other 4xx | final: raise `Refused` |
-| 2xx | the caller's `read` decodes it; or raises `Malformed`: see above; or `Unproven`: try each other URL too |
+| 2xx | the caller's `read` decodes it; if it raises `Malformed`, see above; if `Unproven`, try each other URL too |
 """
 
 import asyncio
@@ -154,7 +154,7 @@ class Transport:
         clock = asyncio.get_running_loop().time
         reasons: dict[str, str] = {}
         refusals = Refusals(self.urls)
-        tickets: dict[str, str] = {}  # URL -> what it gave when it refused: it prefers who brings that back, when it said to
+        tickets: dict[str, str] = {}  # URL -> the ticket of its refusal: a client that returns it in time goes first
         resume_at = clock()
         unfinished = 0
         while True:
@@ -189,7 +189,7 @@ class Transport:
                 if clock() < ends:
                     reasons[url] = str(problem)
                 else:
-                    # The deadline itself cancelled this attempt, so an earlier failure of this URL says more.
+                    # The deadline cancelled this attempt, so keep the reason of an earlier failure of this URL, if there is one.
                     reasons.setdefault(url, str(problem))
                 self._route.failed(url, started, clock(), problem.retry_after_s)
                 refusals.failed(url)
@@ -238,8 +238,8 @@ class Transport:
                     try:
                         return await self._exchange(method, url, path, body, headers, connection)
                     except (httpx.RemoteProtocolError, httpx.ReadError, httpx.WriteError):
-                        # A worker may close an idle connection at the moment when a request is sent on it: that says nothing about the
-                        # worker, and the same request again has the same outcome (R7; RFC 9112, 9.3.1). A new connection is believed.
+                        # A worker may close an idle connection just when a request is sent on it. So send the request again, on a new
+                        # connection: it has the same outcome (R7; RFC 9112, 9.3.1). If a new connection fails, the worker has failed.
                         if connection.is_new or connection.answers:
                             raise
         except TimeoutError:
@@ -255,7 +255,7 @@ class _Connection:
 
     def __init__(self) -> None:
         self.is_new = False
-        """True if it was opened for this exchange."""
+        """True if the connection was opened for this exchange."""
         self.answers = False
         """True once the head of a reply has come."""
 

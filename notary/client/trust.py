@@ -136,7 +136,7 @@ class Trust:
         self._line: Known | None = None
 
     def meet(self, notary: NotaryDescription) -> bool:
-        """Learn the notary's keys from a worker's description. Returns true if there is a new key.
+        """Take the notary's keys from a worker's description. Returns True if there is a new key.
 
         Raises `NotVerified` unless the notary's key follows from a trusted one, and `ConfigurationError` when a first use cannot be stored.
         """
