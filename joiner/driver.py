@@ -234,7 +234,7 @@ class Driver(Generic[Decision]):
 
     def _begin(self) -> dict[int, int]:
         """Returns the next reader's offsets: the last records that took effect, or earlier ones that are still needed."""
-        # Of a partition whose mark was not found again before this interruption, the joiner got no record. So its kept records stay.
+        # The joiner got no record of a partition whose mark was not found again before this interruption. So its kept records stay.
         kept = self.joiner.forget_unapplied() | self._recheck.kept
         self._recheck = Recheck(self.joiner.marks, self.joiner.history.last_run, kept, self.joiner.may_count)
         self._paused = frozenset()

@@ -57,7 +57,7 @@ APPENDS_S = 10.0
 """The window for the duration of an append: the shortest append of the last 10 to 20 seconds counts."""
 
 KEY_WAIT_S = 2.0
-"""A worker that has not registered yet stops if the same key is missing for this time. Of two rotations, it may have read only one."""
+"""A worker that has not registered yet stops if the same key is missing for this time: it may have read one of two rotations."""
 
 
 class Keys(Protocol):

@@ -1,7 +1,7 @@
-"""ordering: the ground floor. It defines transaction ids, the ordering records and the log with its guarantees.
+"""ordering: the lowest package. It defines transaction ids, the ordering records and the log with its guarantees.
 
 The log has two halves: the *ordering* topic, a single partition of transaction ids that gives everything its order, and the *payload*
-topic, many partitions that carry the complete requests. This package owns the vocabulary that all others share, and the log itself.
+topic, many partitions that carry the complete requests. This package owns the vocabulary of all other packages, and the log itself.
 The contract of the log is `ordering.log`. Each backend has a class that implements it:
 
 - `KafkaLog`: topics of a Kafka cluster, replicated; production runs on it;
@@ -10,7 +10,7 @@ The contract of the log is `ordering.log`. Each backend has a class that impleme
 
 | file | subject | pure |
 |---|---|---|
-| `errors` | the errors, by what the caller may conclude from them | yes |
+| `errors` | the errors, distinguished by what a caller may conclude | yes |
 | `ids` | transaction ids and state references | yes |
 | `records` | the ordering records, to the byte | yes |
 | `salvage` | the items of a salvage, to the byte | yes |
@@ -19,7 +19,7 @@ The contract of the log is `ordering.log`. Each backend has a class that impleme
 | `log` | the interface and its durability contract | yes |
 | `settings` | ranges of settings, and the settings of the log | yes |
 | `clock` | the wall clock | no |
-| `pieces` | work in pieces, between which an event loop has turns | yes |
+| `pieces` | work in pieces, so that an event loop can do other work in between | yes |
 | `durable` | files that survive a crash of the machine, and locks between processes | no |
 | `memory` | `MemoryLog` | no |
 | `embedded`, `store` | `EmbeddedLog`, and its RocksDB rows and options | no |

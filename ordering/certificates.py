@@ -1,7 +1,7 @@
-"""The brokers' certificates, as a TLS handshake of our own shows them: when they end, and why a connection fails.
+"""The brokers' certificates, from a separate TLS handshake: when they end, and why a connection fails.
 
-aiokafka 0.14 drops the reason of a failed handshake: `Unable to bootstrap from …` is all that it reports. Nor does it give a connection's
-certificate, and an old connection would show one that has been renewed since. So a handshake is made anew, with the same context.
+aiokafka 0.14 drops the reason of a failed handshake, and reports only `Unable to bootstrap from …`. It does not return a connection's
+certificate either; that of an old connection may have been renewed since. So this module makes a new handshake, with the same context.
 """
 
 import asyncio
@@ -24,7 +24,7 @@ class Handshake(msgspec.Struct, frozen=True):
     """The result of a TLS handshake with a broker."""
 
     certificate_ends_s: float | None = None
-    """The end of the broker's certificate, in seconds since 1970; None if it was not accepted, or nobody answered."""
+    """The expiry of the broker's certificate, in seconds since 1970; None if it was not accepted, or no broker answered."""
     problem: str = ""
     """The reason in TLS why the handshake failed; empty if it succeeded, or if the connection failed otherwise."""
 
@@ -55,7 +55,7 @@ async def shake_hands(host: str, port: int, context: ssl.SSLContext, *, alert: b
 
 
 async def connection_error_text(problem: BaseException, settings: Mapping[str, Any]) -> str:
-    """Returns the text of a client's error; if no broker could be connected to, with the reason in TLS, as far as there is one.
+    """Returns the text of a client's error. If no connection to a broker was possible, it includes the reason in TLS, if there is one.
 
     `settings` are the client's keyword arguments.
     """

@@ -1,4 +1,4 @@
-"""This machine's wall clock. The composition root passes it on; nothing that decides reads it (R6)."""
+"""This machine's wall clock. The composition root passes it on; no code that decides reads it (R6)."""
 
 import time
 

@@ -31,9 +31,9 @@ from ordering.settings import LogSettings
 METADATA_AGE_MS: Final = 1_000
 """The maximum age of a client's metadata: the partition leaders, and the racks in `leaders()`.
 
-A client that waits for a broker that is cut off learns the new leader from the other brokers. A broker that cannot reach the active
-controller goes on claiming to be the leader for as long as that lasts. So a client asks the brokers in turn, and asks all of them within
-the time after which a worker stops because its log contradicts it.
+If a leader is cut off, a client learns the new leader from the other brokers. A broker that cannot reach the active controller still claims
+to be the leader. So a client requests metadata from the brokers in turn. It reaches all of them within the time after which a worker stops
+because its log contradicts its index.
 """
 
 
@@ -59,7 +59,7 @@ class KafkaSecurity(msgspec.Struct, frozen=True, kw_only=True):
                 settings["ssl_context"] = create_ssl_context(cafile=self.ca_file, certfile=self.cert_file, keyfile=self.key_file)
             except OSError as problem:  # SSLError is one
                 given = [file for file in (self.ca_file, self.cert_file, self.key_file) if file]
-                # The errors of `ssl` name no file.
+                # Errors of `ssl` do not name the file.
                 unreadable = [file for file in given if not os.access(file, os.R_OK)]
                 files = ", ".join(unreadable or given)
                 raise ConfigurationError(f"the TLS files for Kafka ({files or 'none given'}) cannot be used: {problem}") from problem
@@ -90,7 +90,7 @@ def _check_brokers(bootstrap: str) -> None:
     """Raise `ConfigurationError` for invalid brokers: aiokafka would raise various exceptions, some of them only while it connects."""
     try:
         for host, port, _ in collect_hosts(bootstrap):
-            host.encode("idna")  # as the resolver does: UnicodeError is a ValueError
+            host.encode("idna")  # the resolver does the same; a UnicodeError is a ValueError
             if not host or not 0 < port <= 65535:
                 raise ValueError("a host and a port from 1 to 65535 make a broker")
     except ValueError as problem:
@@ -101,9 +101,9 @@ def _check_brokers(bootstrap: str) -> None:
 async def admin(bootstrap: str, client_id: str, security: KafkaSecurity | None, timeout_ms: int) -> AsyncIterator[AIOKafkaAdminClient]:
     """Yields an administration client; errors of the brokers inside the block become `NotReady`.
 
-    The block as a whole takes at most `timeout_ms`, and two seconds more to learn why TLS fails.
+    The block takes at most `timeout_ms`, plus two seconds to find out why TLS fails.
     """
-    # Several brokers may have to be tried within the deadline, so one that does not answer may take a third of it.
+    # The client may have to try several brokers within the deadline, so each may take a third of it.
     request_ms = max(timeout_ms // 3, 1)
     settings = client_settings(bootstrap, client_id, security)
     client = AIOKafkaAdminClient(**settings, request_timeout_ms=request_ms)
@@ -128,7 +128,7 @@ class TopicFacts(msgspec.Struct, frozen=True):
 
 
 class ClusterFacts(msgspec.Struct, frozen=True):
-    """The cluster as described by one of its brokers; `topics` leaves out topics that do not exist."""
+    """The cluster as described by one of its brokers. `topics` has only existing topics."""
 
     cluster_id: str
     brokers: int
@@ -316,7 +316,7 @@ class AlterSettingsRequest(Request[_AlterSettingsRequest0]):  # type: ignore[mis
     API_KEY: ClassVar[int] = 44
 
     def __init__(self, resource: ConfigResourceType, settings: Mapping[str, Mapping[str, str]], *, validate_only: bool = False) -> None:
-        """`settings` has the values by topic or broker id (empty: all brokers), and setting. `validate_only`: change nothing."""
+        """`settings`: by topic or broker id (empty: all brokers), the value of each setting. `validate_only`: change nothing."""
         self._resource, self._settings, self._validate_only = resource, settings, validate_only
 
     def build(self, request_struct_class: type[_AlterSettingsRequest0]) -> _AlterSettingsRequest0:

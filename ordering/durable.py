@@ -1,7 +1,7 @@
-"""Files that survive a crash of the machine, and locks between processes. The one place of the product that syncs files or locks them.
+"""Files that survive a crash of the machine, and locks between processes. Only this module of the product syncs files or locks them.
 
-A file's content is durable once the file is synced, and its name once its directory is synced. `spark_join` imports nothing of what it
-checks, so it has functions of its own. RocksDB syncs its own files.
+A file's content is durable once the file is synced, and its name once its directory is synced. `spark_join` imports no package that it
+checks, so it has its own functions. RocksDB syncs its own files.
 """
 
 import contextlib
@@ -22,9 +22,9 @@ def sync_directory(directory: Path) -> None:
 
 
 def make_directory(directory: Path, mode: int = 0o777) -> list[Path]:
-    """Create a directory, with those above it that are missing, and make their names durable. `mode` is that of the last one.
+    """Create a directory and its missing parents, and make their names durable. `mode`: the mode of the directory itself.
 
-    A directory that exists already stays as it is. Returns the new ones, the deepest first. Raises `OSError`, after which there is none.
+    A directory that exists already stays as it is. Returns the new ones, the deepest first. After an `OSError` no new one is left.
     """
     new = [each for each in (directory, *directory.parents) if not each.exists()]
     try:
@@ -38,22 +38,22 @@ def make_directory(directory: Path, mode: int = 0o777) -> list[Path]:
 
 
 def remove_empty(directories: Iterable[Path]) -> None:
-    """Remove those of the directories that are there and empty."""
+    """Remove those of the directories that exist and are empty."""
     for each in directories:
         with contextlib.suppress(OSError):
             each.rmdir()
 
 
 def sync(file: IO[Any]) -> None:
-    """Make the content of an open file durable; its name is not. Raises `OSError`."""
+    """Make the content of an open file durable, but not its name. Raises `OSError`."""
     file.flush()
     os.fsync(file.fileno())
 
 
 def create_file(file: Path, content: bytes, mode: int = 0o666) -> None:
-    """Create a file with a durable content; its name is durable once the caller syncs the directory. `mode` is limited by the umask.
+    """Create a file with durable content. Its name is durable once the caller syncs the directory. The umask limits `mode`.
 
-    Raises `FileExistsError`; `OSError`, after which there is no file.
+    Raises `FileExistsError`. After any other `OSError` there is no file.
     """
     descriptor = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
     try:
@@ -61,7 +61,7 @@ def create_file(file: Path, content: bytes, mode: int = 0o666) -> None:
             out.write(content)
             sync(out)
     except OSError:
-        # A file without its content would make the next attempt fail.
+        # Remove the file: without its content it would make the next attempt fail.
         file.unlink(missing_ok=True)
         raise
 
@@ -81,7 +81,7 @@ def replace_file(file: Path, content: bytes, mode: int = 0o644) -> None:
     except OSError:
         beside.unlink(missing_ok=True)
         raise
-    # A crash here may leave the old content after the machine restarts, as the caller has not been answered yet.
+    # A crash here may leave the old content, which is correct: this call has not returned yet.
     sync_directory(file.parent)
 
 

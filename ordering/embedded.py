@@ -1,10 +1,10 @@
 """`EmbeddedLog`: one process, one RocksDB store in a directory, fsynced before it acknowledges. The default to start with.
 
-It survives a crash of its process and of its machine, but not the loss of its disk. It trusts the disk to keep what fsync reported as
-written, and trusts RocksDB's checksums to detect when it did not.
+It survives a crash of its process and of its machine, but not the loss of its disk. It trusts the disk to keep data once fsync has
+returned, and RocksDB's checksums to detect a disk that does not.
 
-Appends are committed in groups: while one group is being fsynced, the next one gathers, so that a slow disk costs latency and not
-throughput. The fsync runs in the log's one thread; all else runs on the event loop.
+Appends are committed in groups: while one group is being fsynced, the next one gathers. So a slow disk costs latency, not throughput. The
+fsync runs in the log's only thread; everything else runs on the event loop.
 """
 
 import asyncio
@@ -60,7 +60,7 @@ class EmbeddedLog:
         self._store = store
         self._meta = meta
         self._clock_ms = clock_ms
-        # The next offset to assign, and the first offset that readers may not see yet: records in between await their fsync.
+        # The next offset to assign, and the first offset that readers may not see yet: records in between wait for their fsync.
         self._offsets_next = {stream: end_in(store, stream) for stream in range(ORDERING, meta.payload_partitions)}
         self._ends_visible = dict(self._offsets_next)
         self._arrivals = Arrivals()
@@ -108,8 +108,8 @@ class EmbeddedLog:
             logger.warning("a last write that a crash interrupted is dropped, it was never acknowledged log=%s found=%s", path, torn)
         try:
             meta = read_meta(store, path)
-            # Records that a crash left in the operating system's cache have just been recovered. They must be durable before any reader
-            # sees one, or a second crash, this time of the machine, would take them back.
+            # A crash may have left the recovered records only in the operating system's cache. Make them durable before a reader sees one:
+            # otherwise a later crash of the machine could lose them.
             store.flush(True)
             return cls(store, meta, clock_ms)
         except BaseException:
@@ -231,15 +231,15 @@ class EmbeddedLog:
             try:
                 await loop.run_in_executor(self._disk, self._write, group)
             except Exception as problem:  # rocksdict raises nothing more specific
-                # The content of the disk is unknown now, and an fsync that failed once may "succeed" the next time without having written.
-                # So there is no second try, and no reader sees a record of this group before a restart has read the disk.
+                # The content of the disk is unknown now, and a second fsync may "succeed" without having written anything. So there is no
+                # second attempt, and no reader sees a record of this group before a restart has read the disk.
                 self._failure = f"the store could not be written: {problem}"
                 for pending in group:
                     _fail(pending.durable, self._failure)
                 self._fail_pending(self._failure)
                 self._arrivals.notify()
                 return
-            # A crash here leaves records that were never acknowledged and that the next open makes visible: the contract allows it.
+            # A crash here leaves records without an acknowledgement, which the next open makes visible. The contract allows that.
             for pending in group:
                 self._ends_visible[pending.stream] += 1
                 if not pending.durable.done():

@@ -1,8 +1,8 @@
-"""Closing Kafka clients in bounded time, whatever state they and the brokers are in.
+"""Closes Kafka clients in bounded time, in any state of the clients and the brokers.
 
-aiokafka 0.14 closes gracefully: a producer first sends all that is queued, and a consumer waits for its requests in flight. Without brokers
+aiokafka 0.14 closes gracefully: a producer first sends all queued records, and a consumer waits for its requests in flight. Without brokers
 both may take for ever, or fail half-way and leave connections and tasks behind. This module uses private attributes of aiokafka, as do
-`leadership.py`, `interruptions.py` and a few lines of `kafka.py` and `connection.py`; therefore pyproject.toml pins aiokafka below 0.15.
+`leadership.py`, `interruptions.py` and a few lines of `kafka.py` and `connection.py`. So pyproject.toml pins aiokafka below 0.15.
 """
 
 import asyncio
@@ -20,7 +20,7 @@ logger = logging.getLogger(__name__)
 
 
 class Producer(AIOKafkaProducer):  # type: ignore[misc]  # aiokafka ships no types
-    """aiokafka's producer with a close that waits for no broker. Its own `stop` first sends all that is queued, however long that takes."""
+    """aiokafka's producer, with a close that waits for no broker. Its own `stop` first sends all queued records, without a deadline."""
 
     _closed: bool | None
 
@@ -49,11 +49,11 @@ class Producer(AIOKafkaProducer):  # type: ignore[misc]  # aiokafka ships no typ
             self._leadership.disconnect(node)
 
     async def abandon(self, timeout_s: float) -> None:
-        """Disconnect without sending what is queued or waiting for a broker; takes a few times `timeout_s` at most."""
+        """Disconnect without sending queued records or waiting for a broker. Takes a few times `timeout_s` at most."""
         if self._closed:
             return
         self._closed = True
-        # The sender, when cancelled, waits for its requests, so they are cancelled first.
+        # Cancel the requests first, since a cancelled sender waits for them.
         tasks = {*self._requests, *([self._sender.sender_task] if self._sender.sender_task is not None else [])}
         for task in tasks:
             task.cancel()
@@ -63,7 +63,7 @@ class Producer(AIOKafkaProducer):  # type: ignore[misc]  # aiokafka ships no typ
 
 
 async def stop_consumer(consumer: AIOKafkaConsumer, timeout_s: float) -> None:
-    """Stop a consumer in bounded time, whatever state it is in."""
+    """Stop a consumer in bounded time, in any state."""
     await _within(consumer.stop(), timeout_s)
     # Stopping while a fetch waits to be retried raises CancelledError inside aiokafka, before it disconnects.
     fetcher = consumer._fetcher

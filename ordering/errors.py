@@ -1,7 +1,7 @@
 """The errors of this project, distinguished by what the caller may conclude.
 
-Domain outcomes (a rejected transaction, a filled batch) are values, never exceptions. All else is one of these errors; the message names
-what happened, the value and what to do. Library exceptions are mapped to these once, at the edge.
+Domain outcomes (a rejected transaction, a filled batch) are values, never exceptions. Everything else is one of these errors, whose message
+names the event, the value and the remedy. Library exceptions are mapped to these errors once, at the edge.
 """
 
 from enum import StrEnum

@@ -1,4 +1,4 @@
-"""Appending the first record of a log, and reading it to learn which notary owns the log (R10)."""
+"""Appends the first record of a log, and reads it to find out which notary owns the log (R10)."""
 
 import asyncio
 from typing import Final
@@ -12,10 +12,11 @@ READ_S_MAX: Final = 10.0
 
 
 async def append_genesis(log: Log, genesis: Genesis, owner: SigningKey) -> bytes:
-    """Make an empty log this notary's; returns its log id. Raises `ConfigurationError` when it holds records, `OutcomeUnknown`, `NotReady`.
+    """Append the genesis record to an empty log; returns the log id. Raises `ConfigurationError` for a log with records, `OutcomeUnknown`,
+    `NotReady`.
 
-    A crash after the append leaves a complete log: `read_genesis` finds it. When two commands append at once, the first record counts, and
-    the other command fails here, because its record is not the first.
+    A crash after the append leaves a complete log, which `read_genesis` accepts. If two commands append at once, the first record counts,
+    and the other command fails here.
     """
     await check_empty(log)
     writer = await log.open_writer()

@@ -3,12 +3,12 @@
 Kafka loses a tail only when brokers restart or a leader changes. So a topic-partition counts as interrupted when, since its last good
 fetch,
 
-- a fetch failed, and now one succeeds. A failed fetch alone counts for nothing, so that a partition without a leader does not disturb the
+- a fetch failed, and now one succeeds. A failed fetch alone does not count, so that a partition without a leader does not disturb the
   others;
 - the connection to its leader is a new one;
 - its high watermark has gone back;
-- its first new batch has another leader epoch than the last one read, although that one was at the end of the log: the leader changed in
-  between. (An epoch that changes between batches that were already there is history: nothing happened while we read.)
+- its first new batch has another leader epoch than the last batch read, which was at the end of the log: so the leader has changed in
+  between. (If the epoch changes between older batches, the leader changed before we read them, which is no interruption.)
 
 The base offset, length, leader epoch and last offset delta of a batch are in its header (Kafka's record batch format, version 2).
 """

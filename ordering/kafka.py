@@ -1,12 +1,12 @@
 """`KafkaLog`: topics of a Kafka cluster, replicated; production runs on it.
 
-It trusts the cluster to keep what `acks=all` acknowledged (`topics.py` names the settings that this needs), and to order each partition. It
-trusts aiokafka for the protocol, but not for its behaviour without brokers: every call here has a deadline, closing never waits for a
-broker, and a writer or reader that failed once is replaced.
+It trusts the cluster to keep records that it acknowledged with `acks=all` (`topics.py` has the settings for that), and to order each
+partition. It trusts aiokafka for the protocol, but not for its behaviour without brokers: every call here has a deadline, closing never
+waits for a broker, and a writer or reader that failed once is replaced.
 
 | behaviour of aiokafka 0.14 | remedy here |
 |---|---|
-| an idempotent send is retried for ever | `append` has a deadline; after it the outcome is unknown and the writer broken |
+| an idempotent send is retried for ever | `append` has a deadline; after it the outcome is unknown, and the writer is broken |
 | sends that wait for space in a batch may be reordered | one send per topic-partition at a time, first come first served |
 | `stop` waits until everything is sent | `endings.Producer.abandon` cancels instead |
 | an error in one partition drops records already fetched from others | a reader that failed is broken |
@@ -55,13 +55,13 @@ class KafkaTimeouts(msgspec.Struct, frozen=True, kw_only=True):
     bounds_ms: int = 3_000
     """The deadline of `bounds`."""
     request_ms: int = 5_000
-    """The deadline of one request to one broker; a fetch may bring much data over a slow line."""
+    """The deadline of a request to a broker: a fetch may return much data over a slow line."""
     connect_ms: int = 1_500
-    """The deadline of each connection step, and of a broker's reply to Metadata: the first packet may be lost once."""
+    """The deadline of each connection step, and of a broker's reply to Metadata. It allows for one lost first packet."""
     fetch_wait_ms: int = 100
     """The time for which an idle broker holds a fetch (`fetch_max_wait_ms`)."""
     close_ms: int = 2_000
-    """The deadline of each step of closing a client; after it the step is cancelled."""
+    """The deadline of each step of closing a client, after which the step is cancelled."""
 
 
 class KafkaLog:
@@ -84,7 +84,7 @@ class KafkaLog:
         ordering, payload = topic_names(prefix)
         self._partitions = {ORDERING: TopicPartition(ordering, 0)}
         self._partitions |= {number: TopicPartition(payload, number) for number in range(payload_partitions)}
-        # The watcher is a consumer that asks for offsets and knows the leaders. It is created on demand, and anew after each failure.
+        # The watcher is a consumer that requests offsets and knows the leaders. It is created on demand, and again after each failure.
         self._watcher: AIOKafkaConsumer | None = None
         self._watching = asyncio.Lock()
         self._leaders: dict[int, str | None] = {}
@@ -115,11 +115,11 @@ class KafkaLog:
         if problems:
             raise ConfigurationError(" ".join(problems))
         ordering, payload = (facts.topics[name] for name in names)
-        # A topic gets its id at creation, so a topic that was deleted and created again is another log.
+        # A topic gets its id at its creation, so a topic that was deleted and created again is another log.
         identity = f"kafka:{facts.cluster_id}:{topic_prefix}:{ordering.topic_id}:{payload.topic_id}"
         settings = client_settings(bootstrap, client_id, security)
         log = cls(settings, security, topic_prefix, len(payload.replicas), identity, timeouts)
-        # The first connections take longer than later requests, with TLS and on a busy machine, so the longer deadline holds here.
+        # The first connections take longer than later requests, with TLS and on a busy machine, so use the longer deadline here.
         await log._bounds_within(timeouts.open_ms)
         return log
 
@@ -198,7 +198,7 @@ class KafkaLog:
     async def bounds(self) -> Mapping[int, Bounds]:
         """Returns each partition's log start offset and high watermark now, from its leader. Raises `NotReady` within `bounds_ms`.
 
-        Where no broker can be connected to over TLS, it may take two seconds more, to learn the reason.
+        If no TLS connection to a broker succeeds, it may take two seconds more, to find out the reason.
 
         A payload partition that has no leader, according to the cluster, is left out, so that the others remain usable.
         """
@@ -247,7 +247,7 @@ class KafkaLog:
     def leaders(self) -> Mapping[int, str | None]:
         """Returns the payload partitions that have a leader, each with its leader's rack; at most a few seconds old.
 
-        While no broker can be reached, the result is that of the last time when one could; `bounds` distinguishes the two cases.
+        While no broker can be reached, the result is the last one; then `bounds` raises `NotReady`.
         """
         if self._watcher is not None and (cluster := self._watcher._client.cluster).topics():
             leaders = {}
@@ -283,9 +283,9 @@ class KafkaLog:
         return self._brokers
 
     async def see_certificates(self) -> None:
-        """Make a TLS handshake with each broker that is known, to learn for `brokers` when its certificate ends.
+        """Make a TLS handshake with each known broker, to read the expiry of its certificate for `brokers`.
 
-        After a handshake that fails, the end that was seen before stays. Without TLS it does nothing.
+        If a handshake fails, the earlier value stays. Without TLS this does nothing.
         """
         context = self._settings.get("ssl_context")
         if context is None or self._watcher is None:
@@ -319,7 +319,7 @@ class KafkaLog:
             **self._settings,
             group_id=None,
             enable_auto_commit=False,
-            # A missing offset must stop the worker. Silently reading on elsewhere would fork the notary.
+            # A missing offset must stop the worker. To resume silently at another offset would fork the notary.
             auto_offset_reset="none",
             check_crcs=True,
             fetch_min_bytes=1,
@@ -335,7 +335,7 @@ class KafkaLog:
 
 
 class KafkaWriter:
-    """A `Writer`: one idempotent producer, that is one producer id and one sequence per partition."""
+    """A `Writer`: one idempotent producer, with one producer id and one sequence per partition."""
 
     def __init__(self, producer: Producer, partitions: Mapping[int, TopicPartition], timeouts: KafkaTimeouts) -> None:
         self._producer = producer
@@ -367,7 +367,7 @@ class KafkaWriter:
                     delivery.add_done_callback(_look)
                 await delivery
         except TimeoutError as problem:
-            # A crash, a close or a lost broker from here on: the record may be in the log, may not, or may still arrive.
+            # After a crash, a close or the loss of a broker from here on, the record may be in the log, or not, or may still arrive.
             self._break(f"{describe(stream)} did not acknowledge within {self._timeouts.append_ms} ms")
             raise OutcomeUnknown(str(self._broken)) from problem
         except KafkaError as problem:
@@ -419,10 +419,10 @@ class KafkaReader:
         self._broken: str | None = None
 
     async def poll(self, timeout_ms: int) -> list[Record]:
-        """Returns records as soon as a broker has any, and an empty list while brokers are unreachable, which is no error here.
+        """Returns records as soon as a broker has any. While brokers are unreachable it returns an empty list, not an error.
 
         Raises `OutOfRange` for an offset that the log does not have, and `NotReady` for any other failure. Then open another reader at the
-        offsets reached so far, because this one may have lost records that it had fetched.
+        offsets reached so far, since this one may have lost fetched records.
         """
         if self._broken is not None:
             raise NotReady(f"this reader cannot be used any more, open another: {self._broken}")

@@ -1,17 +1,17 @@
-"""Partition leaders for an aiokafka client: learnt from each broker within a short deadline, and never older than already known.
+"""Partition leaders for an aiokafka client: requested from each broker with a short deadline, and never replaced by older ones.
 
-aiokafka 0.14 handles this in a way that costs a worker much time when a data centre is cut off. `Leadership` replaces that part.
+With aiokafka's own discovery (0.14), a worker loses much time when a data centre is cut off. `Leadership` replaces it.
 
 | behaviour of aiokafka | remedy here |
 |---|---|
-| it believes the last reply, even of a broker that cannot reach the controllers | a leader of a lower epoch than is known is ignored |
-| it picks the broker for Metadata at random | the brokers are asked in turn |
-| it waits for metadata, and for a connection, as long as for any request | both have a deadline of their own |
-| it waits for the reply of a broker that is no longer the leader | its connection is closed; the new leader gets the request again |
+| it believes the last reply, even of a broker that cannot reach the controllers | a leader of a lower epoch than the known one is ignored |
+| it picks the broker for Metadata at random | Metadata is requested from the brokers in turn |
+| it waits for metadata, and for a connection, as long as for any request | both have deadlines of their own |
+| it waits for the reply of a broker that is no longer the leader | its connection is closed; the request is sent to the new leader |
 
-The leader epoch of a partition rises with each election; Metadata has it from version 7 on, and Kafka's own clients use it in the same way
-(KIP-320). It is kept by topic id, since a topic that was deleted and created again starts anew. Sending again is the idempotent producer's
-normal reaction to a lost reply: the brokers recognise the batch by its sequence.
+The leader epoch of a partition rises with each election. Metadata has it from version 7 on, and Kafka's own clients use it in the same way
+(KIP-320). It is stored by topic id, since the epochs of a topic that is deleted and created again start anew. An idempotent producer may
+send a batch again after a lost reply: the brokers recognise the batch by its sequence.
 """
 
 import asyncio
@@ -66,7 +66,7 @@ class Leadership:
         return False
 
     def _newest(self, answer: Any) -> SimpleNamespace:
-        """Returns the reply in the form of version 5, which aiokafka reads, with leaders already known where those are newer."""
+        """Returns the reply in the form of version 5, which aiokafka reads. Known leaders replace older ones in the reply."""
         topics = []
         for code, name, topic_id, internal, partitions, *_ in answer.topics:
             found: list[tuple[Any, ...]] = []

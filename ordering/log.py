@@ -6,12 +6,12 @@ payload partition 0, 1, 2, ... In Kafka, a stream is a topic-partition.
 
 The contract of every implementation:
 
-- **Durable when acknowledged.** After `Writer.append` returns, the record outlives the crash of any one process, broker or machine that the
-  log is built to survive. If `append` raises, or is cancelled, the record may be in the log, now or later, once or (a mirror, a retry)
-  twice: the caller knows nothing. The rules are built to make that harmless.
-- **Read committed.** A reader sees only durable records: a record that one reader saw, each later reader sees again, at the same offset,
-  with the same bytes and the same append time.
-- **The append time** of an ordering record is taken by the log, not by the writer. It may run backwards; log time may not (R6).
+- **Durable when acknowledged.** After `Writer.append` returns, the record survives the crash of any one process, broker or machine that the
+  log is built to survive. If `append` raises, or is cancelled, the outcome is unknown: the record may be in the log, now or later, once or
+  twice (a mirror, a retry). The rules make that harmless.
+- **Read committed.** A reader sees only durable records: if one reader saw a record, each later reader sees it at the same offset, with the
+  same bytes and the same append time.
+- **The append time** of an ordering record is set by the log, not by the writer. It may run backwards; log time may not (R6).
 - **One writer is one producer.** Its appends to one stream keep the order in which they were called. A writer that failed once is broken:
   close it and open another (R5: with a new incarnation).
 
@@ -54,7 +54,7 @@ class Writer(Protocol):
         ...
 
     async def close(self) -> None:
-        """Give up what is in flight, quickly: appends that have not returned raise `OutcomeUnknown`. A second call does nothing."""
+        """Abandon appends in flight, quickly: those that have not returned raise `OutcomeUnknown`. A second call does nothing."""
         ...
 
 
@@ -95,9 +95,9 @@ class BrokerSeen(msgspec.Struct, frozen=True):
     leads: int
     in_sync: int
     replicas: int
-    """The number of replicas assigned to it; fewer of them in sync means that the broker lags or is away."""
+    """The number of replicas assigned to it. If fewer of them are in sync, the broker lags or is away."""
     certificate_ends_s: float | None = None
-    """The end of its certificate as this worker saw it last, in seconds since 1970; None without TLS, or before the first look."""
+    """The expiry of its certificate as this worker last saw it, in seconds since 1970; None without TLS, or before the first check."""
 
 
 class Log(Protocol):

@@ -1,6 +1,6 @@
 """`MemoryLog`: keeps nothing after the process ends; for simulations and tests.
 
-A record is durable and visible as soon as it is appended, until the process ends. The given clock is the only one read.
+A record is durable and visible as soon as it is appended, until the process ends. It reads only the given clock.
 """
 
 import uuid
@@ -83,7 +83,7 @@ class MemoryLog:
         return taken
 
     def put(self, stream: int, key: bytes | None, value: bytes | None) -> None:
-        """Add one record to the end; the writer's half of `append`. Raises `OutcomeUnknown` after close."""
+        """Append a record, for `MemoryWriter.append`. Raises `OutcomeUnknown` after close."""
         if self._closed:
             raise OutcomeUnknown("this log is closed")
         if stream not in self._streams:

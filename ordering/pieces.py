@@ -1,6 +1,6 @@
-"""Work in pieces, so that an event loop has turns for other tasks in between. Pure.
+"""Work in pieces, so that an event loop can run other tasks in between. Pure.
 
-A generator does one piece before each `yield`, and returns the result of the whole work. A piece takes one or two milliseconds at most.
+A generator does one piece before each `yield`, and returns the result of the whole work. A piece takes at most one or two milliseconds.
 """
 
 from collections.abc import Generator
@@ -9,7 +9,7 @@ from typing import TypeAlias, TypeVar
 T = TypeVar("T")
 
 Pieces: TypeAlias = Generator[int, None, T]
-"""Pieces that yield about how many microseconds each took on one core of a small machine (docs/performance.md)."""
+"""A generator of pieces. Each yields an estimate of its duration in microseconds, on one core of a small machine (docs/performance.md)."""
 
 
 def completed(pieces: Generator[object, None, T]) -> T:

@@ -37,7 +37,7 @@ from ordering.ids import NAME_BYTES_MAX, TRANSACTION_ID_BYTES, TransactionId
 from ordering.salvage import Item, decode_items, encode_items
 
 FORMAT_VERSION: Final = 2
-"""The highest format version that this software reads. A new rule of decisions takes the next one (docs/architecture.md)."""
+"""The highest format version that this software reads. A new rule of decisions needs the next version (docs/architecture.md)."""
 
 RECORD_FORMAT: Final = 1
 """The format version of the records that this software writes."""
@@ -102,7 +102,7 @@ class Register(msgspec.Struct, frozen=True, gc=False):
 
 
 class Fence(msgspec.Struct, frozen=True, gc=False):
-    """`incarnation` ends if `sequence_last` (0 for none) is still the last of its sequences counted (R5). `writer` appends the record."""
+    """`incarnation` ends if `sequence_last` (0 for none) is still its last counted sequence (R5). `writer` appends the record."""
 
     writer: int
     view: View
@@ -137,7 +137,7 @@ class Genesis(msgspec.Struct, frozen=True, gc=False):
 
 
 class Key(msgspec.Struct, frozen=True, gc=False):
-    """`public_key` alone signs for the notary, from the next record on. `endorsement` proves possession of its private half."""
+    """`public_key` is the notary's only key from the next record on. `endorsement` proves possession of its private half."""
 
     public_key: bytes
     endorsement: bytes
@@ -156,7 +156,7 @@ class Retire(msgspec.Struct, frozen=True, gc=False):
 
 
 class Settle(msgspec.Struct, frozen=True, gc=False):
-    """The owner confirms that this history stands (R10)."""
+    """The owner confirms that this history is the valid one (R10)."""
 
     view: View
 

@@ -21,7 +21,7 @@ LEAF: Final = Struct(">19sQ32sqBI32s")
 """The leaf of a decision: prefix, position, transaction id, log time, outcome, number of conflicts, SHA-256 of them."""
 CONFLICT_BYTES: Final = STATE_REF_BYTES + 1 + 32
 _KINDS_BY_OUTCOME: Final = (None, 0, 1, None)
-"""By outcome the kind of all conflicts of such a decision; None: it has none."""
+"""By outcome: the kind of all conflicts of such a decision; None if it has no conflicts."""
 _FIRST = Struct(">QI")
 _U32 = Struct(">I")
 _U64 = Struct(">Q")
@@ -47,13 +47,13 @@ class Decided(msgspec.Struct, frozen=True, gc=False, tag="decided"):
 
 
 class Hashed(msgspec.Struct, frozen=True, gc=False, tag="hashed"):
-    """The hash of a leaf: nobody knows the decision."""
+    """The hash of a leaf whose decision is unknown."""
 
     leaf_hash: bytes
 
 
 class Lost(msgspec.Struct, frozen=True, gc=False, tag="lost"):
-    """Nothing is known of the decision: the tree gets the lost leaf."""
+    """A lost decision, of which nothing is known: the tree gets the lost leaf."""
 
 
 Item: TypeAlias = Decided | Hashed | Lost

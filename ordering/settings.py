@@ -1,7 +1,7 @@
-"""Settings: the ranges that their fields declare, and those of the log (`[log]`). Pure.
+"""The types of settings with their ranges, and the settings of the log (`[log]`). Pure.
 
 A package declares its settings as structs of its own. `notary.config` composes them into sections and loads their values. The field has
-the one default and the range; times are in milliseconds, sizes in bytes. A field marked `Fixed` is not a setting of an operator: only tests
+the only default and the range. Times are in milliseconds, sizes in bytes. A field marked `Fixed` cannot be set by an operator: only tests
 and simulations give it another value.
 """
 
@@ -18,7 +18,7 @@ Fixed: TypeAlias = Annotated[T, Meta(extra={"fixed": True})]
 
 
 class Seconds:
-    """A field of a settings struct that is in milliseconds, read in seconds, as monotonic clocks and timers count."""
+    """Reads a millisecond field of a settings struct in seconds, the unit of monotonic clocks and timers."""
 
     def __init__(self, field: str) -> None:
         self.field = field
@@ -28,7 +28,7 @@ class Seconds:
 
 
 class LogSettings(Struct, frozen=True, forbid_unknown_fields=True):
-    """`[log]`: which log, and where. Whose it is, its keys and its payload partitions are in the log itself (R10)."""
+    """`[log]`: the kind of the log, and its place. Its owner, keys and payload partitions are in the log itself (R10)."""
 
     kind: Literal["embedded", "kafka"] = "embedded"
     directory: str = "log"

@@ -1,7 +1,7 @@
-"""Signatures over ordering records, fills, seals and new keys: they decide who may write to the log (R10; docs/formats.md). Pure.
+"""Signatures over ordering records, fills, seals and new keys: records without one are skipped (R10; docs/formats.md). Pure.
 
-Every signature covers the log id, the SHA-256 of the genesis record, so that a record of one log is worth nothing in another. Ed25519 by
-libsodium: it takes half of OpenSSL's time and releases the GIL while it verifies.
+Every signature covers the log id, the SHA-256 of the genesis record, so that a record of one log is invalid in another. Ed25519 is
+libsodium's, which takes half of OpenSSL's time and releases the GIL while it verifies.
 """
 
 from hashlib import sha256
@@ -24,7 +24,7 @@ from ordering.records import (
 
 LOG_ID_BYTES: Final = HASH_BYTES
 NO_LOG_ID: Final = bytes(LOG_ID_BYTES)
-"""Replaces the log id in the signature of the genesis record, which has to be signed before it can be hashed."""
+"""Replaces the log id in the signature of the genesis record, which must be signed before it can be hashed."""
 FILL_BYTES: Final = HASH_BYTES + SIGNATURE_BYTES
 
 _RECORD_HEAD: Final = b"notary/log/v1\n"
@@ -48,7 +48,7 @@ class SigningKey:
 
 
 def is_signed(public_key: bytes, signature: bytes, message: bytes) -> bool:
-    """Returns True if this is that key's signature over the message. False for anything that is no key or no signature."""
+    """Returns True if the signature is that key's over the message; False also for an invalid key or signature."""
     if len(signature) != SIGNATURE_BYTES:
         return False
     try:
@@ -70,7 +70,7 @@ def sign_record(record: OrderingRecord, log_id: bytes, key: SigningKey) -> bytes
 
 
 def record_is_signed(value: bytes, log_id: bytes, public_key: bytes) -> bool:
-    """Returns True if that key has signed the ordering record with this value, for the log of that id."""
+    """Returns True if `value` is an ordering record that the key has signed for the log with this id."""
     return is_signed(public_key, value[-SIGNATURE_BYTES:], _RECORD_HEAD + log_id + value[:-SIGNATURE_BYTES])
 
 
@@ -86,7 +86,7 @@ def decode_genesis(value: bytes | None) -> Genesis:
 
 
 def sign_fill(log_id: bytes, partition: int, batch_key: bytes, payload_hash: bytes, key: SigningKey) -> bytes:
-    """Returns the value of a fill for the batch with that key in that partition, whose entry names `payload_hash` (R4)."""
+    """Returns the value of a fill in `partition` for the batch with `batch_key`, whose entry names `payload_hash` (R4)."""
     return payload_hash + key.sign(_message(_FILL_HEAD, log_id, partition, batch_key, payload_hash))
 
 
@@ -96,7 +96,7 @@ def is_fill(value: bytes, log_id: bytes, partition: int, batch_key: bytes, paylo
 
 
 def sign_seal(log_id: bytes, partition: int, batch_key: bytes, payload_hash: bytes, owner: SigningKey) -> bytes:
-    """Returns the value of a seal for the batch with that key in that partition, whose entry names `payload_hash` (R11)."""
+    """Returns the value of a seal in `partition` for the batch with `batch_key`, whose entry names `payload_hash` (R11)."""
     return payload_hash + owner.sign(_message(_SEAL_HEAD, log_id, partition, batch_key, payload_hash))
 
 

@@ -5,8 +5,8 @@
 | u32 stream + 1 (0: ordering), u64 offset | i64 append time in ms, i32 length of key (-1: none), u8 has a value, key, value |
 | `ff ff ff ff` `meta` | JSON: format version, payload partitions, identity |
 
-Keys are big-endian, so that a scan follows the order of a partition. Offsets are dense from 0. Values of 1 KB and more go to blob files:
-they are written once and never again, however often the keys are compacted.
+Keys are big-endian, so that a scan follows the order of a partition. Offsets are dense from 0. Values of 1 KB and more go to blob files, so
+that compactions of the keys do not write them again.
 """
 
 from pathlib import Path
@@ -47,9 +47,9 @@ def options(create: bool) -> Options:
     options = Options(raw_mode=True)
     options.create_if_missing(create)
     options.set_error_if_exists(create)
-    # A failed checksum stops the opening, wherever it is: RocksDB's own default (point in time) would silently drop every record behind it.
-    # `open_store` handles a last write that a crash interrupted. A file that lost its end opens without it, however long that was: nothing
-    # in the file shows it. An index that had read further does (R8).
+    # A failed checksum anywhere stops the opening: RocksDB's own default (point in time) would silently drop every record behind it.
+    # `open_store` handles a last write that a crash interrupted. A file that lost its end opens without it, since nothing in the file shows
+    # the loss. An index that had read further shows it (R8).
     options.set_wal_recovery_mode(DBRecoveryMode.tolerate_corrupted_tail_records())
     # Payloads are signed and hashed bytes, hardly worth compressing.
     options.set_compression_type(DBCompressionType.none())
@@ -104,8 +104,7 @@ def open_store(path: Path) -> tuple[Rdict, str | None]:
         except Exception as problem:  # rocksdict raises nothing more specific, so only its text can be checked
             if "LOCK" in str(problem) or not only_last_write_torn(path):
                 raise
-            # Recover up to the damage, which is the end. A crash from here on leaves the same file again, and perhaps an empty one after
-            # it.
+            # Recover up to the damage, which is the end. A crash from here on leaves the same file, and perhaps an empty one after it.
             settings.set_wal_recovery_mode(DBRecoveryMode.point_in_time())
             return Rdict(str(path), settings), str(problem)
     except Exception as problem:
@@ -120,7 +119,7 @@ def read_meta(store: Rdict, path: Path) -> Meta:
     if row is None:
         raise ConfigurationError(f"{path} was not created to its end, and is empty: remove it, then create the log again")
     try:
-        # Only the version first: a newer format may have changed all else.
+        # Decode only the version first: a newer format may have changed everything else.
         if (version := msgspec.json.decode(row, type=Version).format_version) > STORE_FORMAT_VERSION:
             raise ConfigurationError(
                 f"the log in {path} has store format {version}, this software reads up to {STORE_FORMAT_VERSION}: upgrade it"
@@ -144,7 +143,7 @@ def end_in(store: Rdict, stream: int) -> int:
 
 
 def _check(rows: RdictIter) -> None:
-    """Raise `Fatal` if the iterator met damage: it then ends like one without further rows, and only its status differs."""
+    """Raise `Fatal` if the iterator met damage: it then ends as if there were no more rows, and only its status differs."""
     try:
         rows.status()
     except Exception as problem:  # rocksdict raises nothing more specific

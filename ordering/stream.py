@@ -1,8 +1,8 @@
 """The reader that both local logs share, over partitions with dense offsets, and the signal that wakes it.
 
-`MemoryLog` and `EmbeddedLog` differ in where records lie and when they become durable; reading, waiting and pausing are the same. A log
-implements `Source` and calls `Arrivals.notify` after it made records visible; `LocalReader` does the rest.
-All runs on one event loop; nothing here is safe to call from another thread.
+`MemoryLog` and `EmbeddedLog` differ in the place of records and the time when they become durable. Reading, waiting and pausing are the
+same. A log implements `Source`, and calls `Arrivals.notify` after it made records visible; `LocalReader` does the rest. Everything runs on
+one event loop; nothing here may be called from another thread.
 """
 
 import asyncio
@@ -13,10 +13,10 @@ from ordering.errors import ConfigurationError, NotReady, OutOfRange
 from ordering.log import ORDERING, Record
 
 POLL_BYTES_MAX: Final = 8 * 1024 * 1024
-"""The size of one poll's result, so that replaying a large log takes little memory (one record is always returned complete)."""
+"""The maximum size of a poll's result, so that a replay of a large log takes little memory. One record is always returned whole."""
 
 POLL_RECORDS_MAX: Final = 4096
-"""The same limit in records: small ones cost time, and one poll should not block the event loop for long."""
+"""The maximum number of records in a poll's result: many small records would block the event loop for too long."""
 
 
 class Source(Protocol):
@@ -52,7 +52,7 @@ class Arrivals:
         self._event = asyncio.Event()
 
     async def wait(self) -> None:
-        """Return at the next `notify`. Look first, and do not await in between: then nothing is missed."""
+        """Return at the next `notify`. To miss none, check for records first, and do not await between the check and this call."""
         await self._event.wait()
 
 
@@ -74,7 +74,7 @@ class LocalReader:
         """Returns records as soon as there are any. Raises `NotReady` after close, `OutOfRange` for an offset that the log never had."""
         if self._closed:
             raise NotReady("this reader is closed: open another")
-        # A replay polls without ever waiting; let the other tasks of this event loop run here.
+        # A replay polls without ever waiting, so let the other tasks of this event loop run here.
         await asyncio.sleep(0)
         records = self._take()
         if not records and timeout_ms > 0:
@@ -122,7 +122,7 @@ class LocalReader:
             if stream in self._paused or offset_next == end:
                 continue
             if bytes_left <= 0 or len(records) >= POLL_RECORDS_MAX:
-                # A partition that got no turn this time comes first the next time, so that none starves behind a long one.
+                # A partition that got no turn comes first the next time, so that none starves behind a long one.
                 self._turns = self._turns[turn:] + self._turns[:turn]
                 break
             taken = self._source.read(stream, offset_next, bytes_left, POLL_RECORDS_MAX - len(records))

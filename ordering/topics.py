@@ -1,12 +1,13 @@
-"""Creating and checking the two Kafka topics, apart from using them.
+"""Creates and checks the two Kafka topics; `kafka` uses them.
 
 | topic | partitions | special settings |
 |---|---|---|
 | `<prefix>.ordering` | 1 | its order is the global order; the broker's append time is log time |
 | `<prefix>.payload` | 16 | leaders spread over the brokers |
 
-Both keep every record for ever, on enough disks to survive the loss of one, and never elect a leader that lacks a record. A topic with
-other settings loses or deletes records sooner or later, so no worker starts on it; a running worker reports it (`find_problems`).
+Both keep every record for ever, on enough disks to survive the loss of one, and never elect a leader that lacks a record. With other
+settings a topic loses or deletes records sooner or later. So no worker starts on such a topic, and a running worker reports it
+(`find_problems`).
 
 Kafka acknowledges from memory: a broker writes to its disk later. A record that all in-sync replicas acknowledged is lost when all of them
 lose power at once, with every disk intact. `flush.messages=1` on the ordering topic (`flush_ordering`) has each replica write before it
@@ -45,7 +46,7 @@ PARTITIONS_MAX: Final = 1000
 """The maximum number of payload partitions that a command creates."""
 ASK_AGAIN_S: Final = 0.05
 BROKERS_LEARN_S: Final = 2.0
-"""A broker learns of added partitions after the controller has added them. A lower count than wanted is read again for that long."""
+"""The time for which a too low count of partitions is read again: a broker learns of new partitions only after the controller."""
 
 _FIXED: Final = {
     "cleanup.policy": "delete",
@@ -64,7 +65,7 @@ _MIRROR: Final = frozenset({COPIED_TIME})
 EITHER: Final = LOG | _MIRROR
 """The time types that `inspect` accepts of a mirror that may have been failed over."""
 _ANY_TIME: Final = {"message.timestamp.after.max.ms": str((1 << 63) - 1)}
-"""A mirror accepts a record whose time is ahead of its brokers' clocks: without it one wrong clock of the source stops the mirror."""
+"""A mirror accepts a record whose time is ahead of its brokers' clocks: otherwise one wrong clock of the source would stop the mirror."""
 _FLUSH: Final = {"flush.messages": "1"}
 _FEATURES_LEAST: Final = {"metadata.version": (26, "4.1"), "eligible.leader.replicas.version": (1, "1")}
 """Per feature of the cluster: its minimum level, and that level as `kafka-features.sh` writes it.
@@ -119,7 +120,7 @@ async def create_topics(
         existed = tuple(name for name in names if name in facts.topics)
         if not existed:
             replicas = replication or min(REPLICATION_WANTED, facts.brokers)
-            # The broker asked may not have learnt of the topics yet, but the controller that creates them has. So a dry run comes first.
+            # The broker may not know of existing topics yet, but the controller, which creates topics, does. So do a dry run first.
             for rehearsal in (True, False):
                 existed = await _create(
                     client,
@@ -214,9 +215,9 @@ async def find_problems(bootstrap: str, prefix: str, security: KafkaSecurity | N
 
 
 async def use_append_times(bootstrap: str, prefix: str, security: KafkaSecurity | None = None, *, timeout_ms: int = 30_000) -> None:
-    """Make a log of a mirror's topics: from now on the brokers' append times count. Older records keep their times.
+    """Turn a mirror's topics into a log: from now on the brokers' append times count. Older records keep their times.
 
-    Raises `ConfigurationError` when this user may not do that, or when another setting is wrong; `NotReady` when the brokers are away.
+    Raises `ConfigurationError` if this user may not do that, or another setting is wrong; `NotReady` if the brokers are unreachable.
     """
     names, loop = topic_names(prefix), asyncio.get_running_loop()
     async with admin(bootstrap, "notary-topics", security, timeout_ms) as client:
@@ -227,7 +228,7 @@ async def use_append_times(bootstrap: str, prefix: str, security: KafkaSecurity 
                     f"topic {name} cannot be set to {_TIMES}={APPEND_TIME}: {text or error_text(for_code(code)())}; give this user the ACL"
                     " operation AlterConfigs on it, or run kafka-configs.sh as one who has it"
                 )
-        # The broker that is asked may not have learnt of it yet.
+        # The broker that answers may not know of the change yet.
         deadline_s = loop.time() + timeout_ms / 2000  # the client's own time must not end first: it would blame the brokers
         _, problems = await inspect(client, prefix, timeout_ms)
         while problems and loop.time() < deadline_s:
@@ -238,7 +239,7 @@ async def use_append_times(bootstrap: str, prefix: str, security: KafkaSecurity 
 
 
 async def uses_append_times(bootstrap: str, prefix: str, security: KafkaSecurity | None = None, *, timeout_ms: int = 30_000) -> bool:
-    """Returns False for the topics of a mirror that was not failed over. Raises what `find_problems` does."""
+    """Returns False for the topics of a mirror that was not failed over. Raises the errors of `find_problems`."""
     names = topic_names(prefix)
     async with admin(bootstrap, "notary-topics", security, timeout_ms) as client:
         return (await _settings(client, names))[names[0]].get(_TIMES) == APPEND_TIME
@@ -247,10 +248,10 @@ async def uses_append_times(bootstrap: str, prefix: str, security: KafkaSecurity
 async def inspect(client: AIOKafkaAdminClient, prefix: str, wait_ms: int, times: frozenset[str] = LOG) -> tuple[ClusterFacts, list[str]]:
     """Describe the topics of a prefix and their problems: a sentence each, with the value found, the value wanted and the remedy.
 
-    `times` are the time types of the ordering topic that are no problem.
+    `times`: the valid time types of the ordering topic.
 
-    A new topic may be unknown to some brokers, or have no leader yet: while one is missing, ask again (perhaps another broker), for
-    `wait_ms` at most. Raises `NotReady`, `KafkaError`.
+    A new topic may be unknown to some brokers, or have no leader yet. While one is missing, this asks again, perhaps another broker, for at
+    most `wait_ms`. Raises `NotReady`, `KafkaError`.
     """
     loop = asyncio.get_running_loop()
     deadline = loop.time() + wait_ms / 1000
@@ -291,7 +292,7 @@ async def _create(
     settings = _FIXED | dict(times) | {setting: str(least) for setting, least in _AT_LEAST.items()}
     settings["min.insync.replicas"] = str(_insync_wanted(replication))
     counts = dict(zip(names, (1, payload_partitions), strict=True))
-    # Both in one request. A crash or an error between the two leaves one topic without the other, which is reported and not repaired.
+    # Create both in one request. If a crash or an error leaves only one of them, that is reported and not repaired.
     answer = await client.create_topics(
         [
             NewTopic(name, count, replication, topic_configs=settings | (_FLUSH if flush_ordering and name == names[0] else {}))

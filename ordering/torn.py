@@ -1,8 +1,8 @@
 """Distinguishes a last write that a crash interrupted from any other damage in a store's write-ahead log.
 
-When a machine dies in the middle of a write, any of the file's pages may have reached the disk, whatever the file's length. So a torn write
-can look like damage of an old one. The data after the damage distinguishes them. The embedded log begins a write only when the previous one
-is durable: no write begins after a torn one, and any write that another one follows was acknowledged once.
+When a machine dies in the middle of a write, any of the file's pages may have reached the disk, for any length of the file. So a torn write
+can look like damage to an old write. The data after the damage distinguishes them. The embedded log begins a write only when the previous
+one is durable. So no write begins after a torn write, and a write that another one follows was acknowledged once.
 
 The file is RocksDB's: blocks of 32 KiB, filled with fragments of writes, each with a checksum, a length and a kind (full, first, middle,
 last); none crosses the end of a block. See the wiki of facebook/rocksdb, "Write Ahead Log File Format".
@@ -61,6 +61,6 @@ def _end_of_fragment(data: bytes, at: int) -> int | None:
     if kind == 0 or end > len(data) or end - at > _BLOCK - at % _BLOCK:
         return None
     found = calc_crc32c(data[at + _KIND_AT : end])
-    # RocksDB masks its checksums, so that data that contains checksums still gets a good one.
+    # RocksDB masks its checksums, so that data that contains checksums still gets a good checksum.
     masked = ((found >> 15 | found << 17) + 0xA282EAD8) & 0xFFFFFFFF
     return end if checksum == masked else None

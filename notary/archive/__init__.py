@@ -10,7 +10,7 @@ restores and verifies them like all other ranges, and the loss of all brokers lo
 Ordering records are sealed only if the worker has applied them, and contents are sealed before the entries that name them. So the segments
 up to any moment are the log at some time: no entry in them lacks its content.
 
-**One writer.** The turn follows from the log. Of the incarnations that are active in log time, the one that registered first seals every
+**One writer.** The turn follows from the log. Among the incarnations active in log time, the one that registered first seals every
 `every_s`. Each later one reads the place less often, and seals only if no other worker sealed lately. Two writers at once only take space,
 since a segment lists its offsets, and equal offsets have equal records.
 
