@@ -4,6 +4,6 @@
 wide-area network between them that can be cut. `deploy.namespace` moves a thread into one of them.
 
 `deploy.render` makes the files of an installation without Kubernetes from one small file, and `deploy.pki` makes its certificates.
-`deploy/sites` and `deploy/one-box` are their manuals. `deploy.image` builds the container images, and `deploy.manifests` renders and checks
-the Kubernetes manifests. `deploy.commands` runs other programs for them.
+`deploy/sites` and `deploy/one-box` have the manuals. `deploy.image` builds the container images, and `deploy.manifests` renders and checks
+the Kubernetes manifests. All of them run other programs through `deploy.commands`.
 """

@@ -1,7 +1,7 @@
 """Moves a thread into a network namespace and back. A socket that it opens there, or a process that it starts there, stays there.
 
-On Linux each thread can be in another network namespace. So `ip netns exec` is not needed, and no namespace needs a name. A path identifies
-it, such as `/proc/PID/fd/N` of a process with an open descriptor. A namespace ends with its last process and its last open descriptor.
+On Linux each thread can be in another network namespace. So `ip netns exec` is not needed, and no namespace needs a name. A path such as
+`/proc/PID/fd/N`, of a process with an open descriptor, identifies it. A namespace ends with its last process and its last open descriptor.
 """
 
 import ctypes

@@ -1,8 +1,8 @@
 """loadtest: performance measurements that anybody can repeat in the same way.
 
 The promise: one command (`make bench`, or `python -P -m loadtest.bench`) starts the system under test, measures it, records the machine,
-and leaves nothing behind. Every figure comes with that of the raw path in the same run: the same bytes appended and read back with nothing
-decoded or decided. A figure alone says more about the machine than about this software.
+and leaves nothing behind. Every figure comes with the figure of the raw path from the same run: the same bytes appended and read back, with
+nothing decoded or decided. A figure alone shows more about the machine than about this software.
 
 The conditions of every figure:
 
@@ -19,9 +19,9 @@ The conditions of every figure:
 |---|---|
 | `rig/` | below all others: brokers, workers and loads as processes; requests, the two loops, latencies, the machine |
 | `bench/` | the figures: from decoding alone to ten million requests end to end, and the CPU time of each stage |
-| `openloop/`, `locustfile.py` | `make load`, for Locust users: requests are sent at their intended times, whatever the answers |
+| `openloop/`, `locustfile.py` | `make load`, for Locust users: requests are sent at their intended times, for any answers |
 | `peers/` | PostgreSQL, etcd and the single-topic design at the same work, in the same run |
 
-Nothing here asserts a time: machines differ, and only ratios within one run are comparable. Figures are published only from runs in which
+No test here asserts a time: machines differ, and only ratios within one run are comparable. Figures are published only from runs in which
 other processes took less than 2 % of the machine.
 """

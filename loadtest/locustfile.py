@@ -91,7 +91,7 @@ def _coordinator_hears(msg: Any, **_: Any) -> None:
 
 
 def _send_to_coordinator(words: Any) -> None:
-    # Not within the call: the coordinator may answer with "go" to the same member.
+    # Do this after the call: the coordinator may answer with "go" to the same member.
     if coordinator is not None:
         gevent.spawn(coordinator.hear, words)
 
@@ -133,6 +133,6 @@ def _exit_code(environment: Environment, **_: Any) -> None:
 
 
 def _repeat_figure(**_: Any) -> None:
-    """Print the figure after Locust's own tables: their rates include the warm-up, and the last lines are those that people quote."""
+    """Print the figure after Locust's tables, whose rates include the warm-up: people quote the last lines."""
     if coordinator is not None and coordinator.lines:
         print("\n".join(["The rates in Locust's tables include the warm-up. These do not:", *coordinator.lines]), flush=True)

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Final
 
 RANGE_RECORDS_MAX: Final = 200_000
-"""Records of a range of an archive: some gigabytes with payloads of 64 KB. A busy notary writes so many in minutes."""
+"""The default number of records in a range of an archive: some gigabytes with payloads of 64 KB. A busy notary writes them in minutes."""
 
 
 def parser() -> argparse.ArgumentParser:

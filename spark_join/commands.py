@@ -66,7 +66,7 @@ def _verify(chosen: argparse.Namespace) -> int:
     if chosen.index and chosen.checkpoint_from is not None:
         raise CouldNotVerify("an export is compared from its first decision on: leave --checkpoint-from out where there is an --index")
     if chosen.archive is not None:
-        read_ranges(chosen.archive)  # Spark needs half a minute to start, which is too late to say that there is none
+        read_ranges(chosen.archive)  # report a missing archive now: Spark needs half a minute to start
     chosen.out.mkdir(parents=True, exist_ok=True)
     keys = None if chosen.parties is None else read_keys(chosen.parties)
     with _session(chosen) as (session, folder, progress):
@@ -77,7 +77,7 @@ def _verify(chosen: argparse.Namespace) -> int:
 def _verify_in(
     chosen: argparse.Namespace, session: SparkSession, folder: Path, progress: Progress, keys: Keys | None
 ) -> tuple[dict[str, Any], Verified]:
-    """Verify in a session, and write report and state; returns the report and what it is of."""
+    """Verify in a session, and write report and state. Returns the report and the result that it describes."""
     earlier = chosen.checkpoint_from
     state = start(session)
     if earlier is not None:
@@ -133,7 +133,7 @@ def _archive_in(chosen: argparse.Namespace, session: SparkSession, progress: Pro
 
 
 def _nightly(chosen: argparse.Namespace) -> int:
-    """Archive, verify the archive from the newest state on, and keep a state, all in one session. Prints what the two commands print."""
+    """Archive, verify the archive from the newest state on, and keep a state, in one session. Prints the output of both commands."""
     if chosen.work is None:
         refuse_folder_of_its_own(chosen.master)
     keys = None if chosen.parties is None else read_keys(chosen.parties)

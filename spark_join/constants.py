@@ -1,4 +1,4 @@
-"""The numbers that docs/formats.md and docs/rules.md fix, written down a second time: nothing here is imported from the notary."""
+"""The numbers that docs/formats.md and docs/rules.md define, written down a second time: nothing here is imported from the notary."""
 
 from typing import Final
 
@@ -12,23 +12,23 @@ SALVAGE_FORMAT: Final = 2
 """The format version of the kinds 11 and 12, and of seals (R11)."""
 
 SALVAGE_BYTES_MAX: Final = 1 << 20
-"""Bytes in a record of kind 11."""
+"""The most bytes in a record of kind 11."""
 
 SENT_AT_AHEAD_MAX_MS: Final = 60_000
-"""The most by which an append time counts as ahead of the sender's clock: a later one is cut to that (R6)."""
+"""The most by which an append time may exceed the sender's clock: a later append time counts as this much later (R6)."""
 
 VOTERS_MS: Final = 86_400_000
 """The time for which an incarnation stays a voter after its last activity, by log time (R9)."""
 
 VIEWS_KEPT: Final = 1 << 16
-"""The number of histories that a reader keeps: it can compare views of the last so many records in effect, and no older ones (R10)."""
+"""The number of histories that a reader keeps. It can compare views of that many last records in effect, and no older views (R10)."""
 
 RECORD_DOMAIN: Final = b"notary/log/v1\n"
 FILL_DOMAIN: Final = b"notary/fill/v1\n"
 SEAL_DOMAIN: Final = b"notary/seal/v1\n"
 LOG_KEY_DOMAIN: Final = b"notary/log-key/v1\n"
 NO_LOG_ID: Final = bytes(32)
-"""Takes the place of the log id in the message that the signature of the genesis record covers."""
+"""Replaces the log id in the message that the genesis record's signature covers."""
 SIGNATURE_BYTES: Final = 64
 HASH_BYTES: Final = 32
 FILL_BYTES: Final = HASH_BYTES + SIGNATURE_BYTES

@@ -5,11 +5,11 @@ requests that touch such a state go through rounds, which find the rejected ones
 committed request consumed is then a conflict. A request that touches a state consumed before all these requests is rejected and
 consumes nothing.
 
-The committed ones among contending requests are the lexicographically first independent set. One request after the other it is simple: a
-request is rejected if it touches a state that an earlier one consumed; else it consumes its inputs. In parallel:
+The committed requests among the contending ones are the lexicographically first independent set. Sequentially this is simple: a request is
+rejected if it touches a state that an earlier one consumed; else it consumes its inputs. In parallel:
 
-1. Each round first accepts the requests that touch nothing which an earlier undecided request would consume. It then rejects the requests
-   that touch a state which an accepted one consumed. Both are final, and each round decides at least the first undecided request.
+1. Each round first accepts the requests that touch no state that an earlier undecided request would consume. It then rejects the requests
+   that touch a state that an accepted request consumed. Both are final, and each round decides at least the first undecided request.
 2. Contention among real clients ends after a few rounds. But a chain, in which each request contends only with the next, would take half
    as many rounds as it has requests. So after `ROUNDS_MAX` the rest is split into connected components, and one task finishes each of them,
    request by request. A component has to fit into the memory of its task: about 300 bytes a state.
@@ -39,8 +39,8 @@ def decide(
 ) -> DataFrame:
     """Returns position, id, log_time_ms, outcome and conflicts (state, kind, consumed_by; ascending) of the `requests` of `join`.
 
-    `consumed` (state, consumed_by) lists the states that earlier decisions consumed. `claimed` (state, consumed_by, position) those that
-    are not free from a position on, since a salvage restored a decision there. `reserved`: a state in these two may be free for the
+    `consumed` (state, consumed_by) lists the states that earlier decisions consumed. `claimed` (state, consumed_by, position) lists states
+    that are not free from a position on, since a salvage restored a decision there. `reserved`: a state in either list may be free for the
     transaction whose id has the hash `consumed_by` (R11).
     """
     touches = _touches(requests)
@@ -99,7 +99,7 @@ def _touches(requests: DataFrame) -> DataFrame:
 
 
 def _contended(touches: DataFrame) -> DataFrame:
-    """Returns the touches of contended states, each from the first request that may consume the state on.
+    """Returns the touches of contended states; for each state, those from the first request on that may consume it.
 
     A state is contended if a request may consume it and a later one touches it.
     """

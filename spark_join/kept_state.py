@@ -9,8 +9,8 @@ A run writes only the new rows of the tables that grow. It links the files of th
 links are impossible. So each state is complete, and earlier ones may be deleted. All files are synced before `state.json` is, and the
 report is written last: a crash before that leaves no state.
 
-The SHA-256 of a file proves that it is unchanged. The files of `ids` and `consumed` are most of a state: their bytes are read once, by the
-stage that looks for rows in them, and hashed there (`rows_among`). Its rows and its root prove that it was a state: rows are counted while
+The SHA-256 of a file proves that it is unchanged. The files of `ids` and `consumed` are most of a state. Their bytes are read once, by the
+stage that searches them, and hashed there (`rows_among`). Row counts and the root prove that the state was complete: rows are counted while
 they are written, and in the footers of the files, after writing and again before reading.
 """
 

@@ -42,11 +42,11 @@ STANDING: Final = {
 
 
 Find = Callable[[str, str, Stages], DataFrame]
-"""A function of a table, the stage that has the prefixes that are asked for, and the stages: returns the rows that begin with one."""
+"""(table, the stage with the wanted prefixes, stages) -> the rows that begin with one of the prefixes."""
 
 
 class LastRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The last record that was read of a partition. A partition that was truncated and has grown again has another record there."""
+    """The last record that was read of a partition. If the partition was truncated and has grown again, it has another record there."""
 
     offset: int
     sha256: str
@@ -114,7 +114,7 @@ def start(session: SparkSession) -> AppliedState:
 
 
 def _empty(session: SparkSession, schema: str) -> DataFrame:
-    # Not made from an empty list: Spark would know at planning time that it is empty, and drop what is joined with it.
+    # Do not make it from an empty list: Spark would know while planning that it is empty, and drop frames that are joined with it.
     columns = [column.split() for column in schema.split(", ")]
     return session.range(0).select(*[F.lit(None).cast(type_).alias(name) for name, type_ in columns])
 

@@ -6,13 +6,13 @@ in it, the root over the chunk's leaves up to that size. The size of a chunk is 
 roots of its full chunks and of the remaining leaves. The driver computes that top, from 32 bytes for each 65,536 decisions, and sends it to
 all tasks that compute roots.
 
-An `AppliedState` already has the roots of its full chunks. A run that continues from it hashes the state's leaves again in two cases only:
-in the chunk that is not full yet, and in chunks where a requested size ends.
+An `AppliedState` already has the roots of its full chunks. A run that continues from it hashes the state's leaves again only in the chunk
+that is not full yet, and in chunks where a requested size ends.
 
-In a checkpoint record a worker claims that the first `size` decisions have a certain root. It is compared if its incarnation has not ended
-and its view is the reader's own history (R10). The writer has then read the same log, so both roots must be equal. Any other view that can
-be compared is a `foreign-view`, whatever the root. Behind a hole the reader does not know the history. A checkpoint there is compared only
-if its view is from before the hole.
+In a checkpoint record a worker claims that the first `size` decisions have a certain root. The record is compared if its incarnation has
+not ended and its view is the reader's own history (R10). Then the writer has read the same log, so both roots must be equal. Any other view
+that can be compared is a `foreign-view`, for any root. Behind a hole the reader does not know the history, so a checkpoint there is
+compared only if its view is from before the hole.
 """
 
 from collections.abc import Callable, Collection, Iterable, Iterator

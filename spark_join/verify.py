@@ -1,4 +1,4 @@
-"""Verifies a log: decides every request again, compares every root, and checks every signature. Goes from one state to the next."""
+"""Verifies a log, from one state to the next: decides every request again, compares every root, and checks every signature."""
 
 from collections.abc import Callable
 from functools import partial, reduce
@@ -156,7 +156,7 @@ def _skipped(joined: Joined) -> dict[str, Skipped]:
 
 
 def _lost_payload(joined: Joined, decided: int) -> list[tuple[object, ...]]:
-    """Returns a violation for the hole if a view from behind it shows that a worker has passed it (R10); else an empty list."""
+    """Returns a violation for the hole if a later view shows that a worker has passed it (R10); else an empty list."""
     hole = joined.undecided
     if hole is None:
         return []

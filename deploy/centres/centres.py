@@ -18,7 +18,7 @@ from deploy.local.errors import CannotRun
 class Centres:
     """Some data centres, numbered from 1 on, with a delay of `delay_ms` each way between any two. They exist inside the block.
 
-    Every method may be called from any thread. On failure it raises CannotRun, whose message says what to do.
+    Every method may be called from any thread. On failure it raises CannotRun with a remedy.
     """
 
     def __init__(self, count: int = 3, *, delay_ms: float = 0.0, jitter_ms: float = 0.0, seed: int = 0) -> None:
@@ -70,7 +70,7 @@ class Centres:
         return self._networks[number - 1]
 
     def slow(self, delay_ms: float, jitter_ms: float = 0.0, loss: float = 0.0) -> None:
-        """Set the delay, the jitter (at most so much is added) and the loss (share of packets, 0 to 1) of every line."""
+        """Set the delay, the jitter (the most that is added to it) and the loss (share of packets, 0 to 1) of every line."""
         for source, target in self._pairs():
             self._ask(f"line {source} {target} delay_ms={delay_ms} jitter_ms={jitter_ms} loss={loss}")
 

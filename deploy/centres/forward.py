@@ -6,7 +6,7 @@ their packets until its stdin ends. Then it exits, and the devices vanish with i
     line FROM TO delay_ms=20 jitter_ms=2 loss=0.01 cut=0     any of these, for one direction: ok
     counts                                                   {"1>2": {"packets": …, "bytes": …, "lost": …}, …}
 
-It exits with 0 at the end of stdin, and with 2 and a reason on stderr if it may not or cannot make the centres. Linux only.
+It exits with 0 at the end of stdin, and with 2 and a reason on stderr if it cannot make the centres. Linux only.
 """
 
 import itertools

@@ -29,7 +29,7 @@ PACKAGES: Final = ("python3", "libstdc++6")
 
 _SOURCE: Final = ("pyproject.toml", "README.md", "LICENSE", "ordering", "payload", "joiner", "notary", "spark_join", "deploy")
 _REQUIREMENTS: Final = {"notary": "worker.txt", "notary-spark": "spark.txt"}
-# Makes the wheels reproducible: a fixed time, the first that a zip file can have (1980).
+# A fixed time makes the wheels reproducible: the first time that a zip file can have (1980).
 _REPEATABLE: Final = {"SOURCE_DATE_EPOCH": "315532800"}
 
 

@@ -1,9 +1,9 @@
 """deploy.local: real Apache Kafka brokers on the loopback of this machine, for development, tests and benchmarks.
 
-`up` returns when every broker serves, and `down` leaves nothing behind. Only processes that this package started are ever
-signalled: each is identified by its pid *and* its start time. Brokers are combined KRaft brokers and controllers, one
-process each, with the safety settings of production (three replicas, two in sync, no unclean election) and the thread
-and memory settings of a small machine.
+`up` returns when every broker serves, and `down` leaves nothing behind. This package signals only processes that it started:
+it identifies each by its pid *and* its start time. Each broker is one process, a combined KRaft broker and controller, with
+the safety settings of production (three replicas, two in sync, no unclean election) and the thread and memory settings of a
+small machine.
 
     with Cluster.create(directory, brokers=3) as cluster:      # up; down at the end, even after an error
         producer = AIOKafkaProducer(bootstrap_servers=cluster.bootstrap)

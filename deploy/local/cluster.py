@@ -30,8 +30,8 @@ class Cluster:
     """The brokers of one folder. Made by `create` or `open`; all methods are synchronous and may be called from several
     processes.
 
-    As a context manager it is up inside the block, and removed with its data after it, even if this process is killed
-    inside. On failure every method raises CannotRun, whose message says what to do.
+    As a context manager, the cluster is up inside the block. After the block it is removed with its data, even if this
+    process is killed. On failure every method raises CannotRun with a remedy.
     """
 
     def __init__(self, directory: Path) -> None:

@@ -2,4 +2,4 @@
 
 
 class CannotRun(Exception):
-    """An operation failed. The message says which one, with which value, and what to do about it."""
+    """An operation failed. The message names the operation, the value and a remedy."""

@@ -1,8 +1,8 @@
 """Fetches jars, once: those of Kafka, those of its command-line tools, and those with which Spark reads Kafka.
 
-PySpark ships Apache Ivy. Ivy reads `deploy/kafka/ivy.xml`, the one place that pins versions, and resolves the rest in its
-default way. The jars are fetched into a folder beside the target, which is then renamed: either all of them are there, or
-none. A lock makes a second process wait for the first instead of fetching too.
+PySpark ships Apache Ivy. Ivy reads `deploy/kafka/ivy.xml`, the only file that pins versions, and resolves dependencies by
+its defaults. The jars are fetched into a folder beside the target, which is then renamed, so either all jars are there or
+none. A second process waits for a lock instead of fetching too.
 
 `deploy/kafka/jars.sha256` pins the bytes of each jar. After a change of `ivy.xml`, `python -P -m deploy.local pin` writes it again.
 """
@@ -28,13 +28,13 @@ PINS = KAFKA / "jars.sha256"
 """A line for each jar, as sha256sum prints it: the hash, and `<set>/<file name>`."""
 
 ATTEMPTS_MAX = 2
-"""Ivy keeps the files that it has fetched, so a second attempt after a lost connection costs little. If that fails too,
-the connection is not the cause."""
+"""Ivy keeps the files that it has fetched, so a second attempt after a lost connection costs little. If the second fails
+too, the connection is not the cause."""
 
 
 @dataclass(frozen=True)
 class Jars:
-    """A set of jars: one configuration of `ivy.xml`. `artifact` is the jar whose version and presence stand for the set."""
+    """A set of jars: one configuration of `ivy.xml`. The version and presence of the jar `artifact` stand for those of the set."""
 
     conf: str
     artifact: str
@@ -59,7 +59,7 @@ class Jars:
 
     @property
     def home(self) -> Path:
-        """Their folder: that of the variable, or `.cache/<name>/<version>`. They are in its `libs`, as in Apache's distribution."""
+        """The folder that the variable names, else `.cache/<name>/<version>`. The jars are in its `libs`, as in Apache's distribution."""
         if chosen := os.environ.get(self.variable):
             return Path(chosen).absolute()
         return cache_folder() / self.name / self.version

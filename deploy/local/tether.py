@@ -1,7 +1,7 @@
-"""Ends the brokers of a `with Cluster…` block, or MirrorMaker, whose process died without leaving the block (SIGKILL, a time limit).
+"""Ends the brokers of a `with Cluster…` block, or a MirrorMaker, if the block's process dies in it (SIGKILL, a time limit).
 
-The block's process has the writing end of a pipe to a watcher process. The system closes the pipe however that process
-ends. Then the watcher takes down the cluster that is still in the folder, or ends the process.
+The block's process has the writing end of a pipe to a watcher process. However the block's process ends, the system closes
+the pipe. Then the watcher takes down the cluster that is still in the folder, or ends MirrorMaker.
 """
 
 import os
@@ -11,7 +11,7 @@ from pathlib import Path
 
 from deploy.local.process import BrokerProcess
 
-# Source text, not a module: as a module of this package it would import all of it at once, and take 40 MB instead of 10.
+# Source text, not a module: a module of this package would import the whole package at its start, and take 40 MB, not 10.
 _WATCH = """
 import sys
 sys.stdin.buffer.read()
@@ -50,7 +50,7 @@ def _watch(source: str, *arguments: str) -> "subprocess.Popen[bytes]":
 
 
 def release(watcher: "subprocess.Popen[bytes]") -> None:
-    """End the watcher after the cluster was taken down, or the process has ended: it finds none. Waits for its end."""
+    """End the watcher, and wait for its end. Call this after the cluster was taken down, or the process has ended."""
     assert watcher.stdin is not None
     watcher.stdin.close()
     watcher.wait()

@@ -1,8 +1,8 @@
 """deploy.manifests: renders the Kubernetes manifests in `deploy/kubernetes` and checks them without a cluster.
 
-If `check` accepts the manifests, an API server with these custom resources accepts them too, as far as schemas go. Kustomize renders each
-overlay. Every object is then compared with the schema of its kind, strictly: an unknown field is an error, and so is an unknown kind. The
-schemas are those of the projects themselves:
+If `check` accepts the manifests, they fit the schemas of an API server with these custom resources. Kustomize renders each overlay. Then
+every object is compared with the schema of its kind, strictly: an unknown field or kind is an error. The schemas come from the projects
+themselves:
 
 | kinds | schemas from |
 |---|---|

@@ -1,7 +1,7 @@
 """The strict schema of each kind: built-in ones by kubernetes-validate, custom ones from their definitions.
 
-The OpenAPI schema of a CustomResourceDefinition allows unknown fields, and an API server then drops them, or rejects them with
-`fieldValidation=Strict`. This module rejects them: if a schema lists properties and does not mention others, no others are allowed.
+The OpenAPI schema of a CustomResourceDefinition allows unknown fields. An API server drops them, or rejects them with
+`fieldValidation=Strict`. This module rejects them: where a schema lists properties, it allows no others unless it mentions them.
 """
 
 from pathlib import Path

@@ -25,7 +25,7 @@ _TAKEN = ("issued",)
 
 
 class PkiError(Exception):
-    """The authority cannot do this. The message says what is wrong, with which value, and what to do about it."""
+    """The authority cannot do this. The message names the problem, the value and a remedy."""
 
 
 class Authority:
@@ -172,7 +172,7 @@ class Authority:
     def _keep(self, name: str, key: ec.EllipticCurvePrivateKey, certificate: x509.Certificate) -> None:
         folder = self.directory / name
         folder.mkdir(exist_ok=True)
-        # First of all: a crash from here on leaves a certificate that is not in use, but that can be revoked.
+        # Keep the certificate first: a crash from here on leaves one that is not in use, but that can be revoked.
         replace_file(self.directory / "issued" / f"{certificate.serial_number:040x}.pem", _pem(certificate))
         # Brokers get one file, so they never read a key with another key's certificate. A crash between the next writes leaves `key.pem`
         # and `cert.pem` that do not match: a program that loads them reports it, and `renew` makes them again.

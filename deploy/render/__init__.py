@@ -1,6 +1,6 @@
 """deploy.render: the files of an installation without Kubernetes, all made from one small file.
 
-Each fact is in one place only. `python -P -m deploy.render SITES.toml --to DIR` writes one folder for each host, which is its
+Each fact is only in the sites file. `python -P -m deploy.render SITES.toml --to DIR` writes a folder for each host, which becomes its
 `/etc/notary`, and one for the operator. The same sites file gives the same bytes, so a diff shows the effect of a change.
 
 | file | subject |

@@ -1,7 +1,7 @@
 """Kafka's files: properties of controllers and brokers, the scripts that format their disks, and the ACLs.
 
-Comments mark the settings that are for safety, and say why. Servers authenticate to each other with certificates of the installation's own
-authority; the common name of a certificate is its principal.
+Comments mark the safety settings, and give the reasons. Servers authenticate to each other with certificates of the installation's own
+authority. The common name of a certificate is its principal.
 """
 
 import uuid

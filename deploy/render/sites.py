@@ -29,7 +29,7 @@ _PREFIX = re.compile(r"[A-Za-z0-9._-]{1,240}").fullmatch
 
 
 class SitesError(Exception):
-    """The sites file cannot be used. The message says what is wrong, which value, and what to do."""
+    """The sites file cannot be used. The message names the problem, the value and a remedy."""
 
 
 class Certificate(NamedTuple):
@@ -122,7 +122,7 @@ class Clients(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Place(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """`[snapshots]` or `[archive]`: where all workers keep snapshots of their indexes, or segments of the log. Empty: nowhere."""
+    """`[snapshots]` or `[archive]`: the place of all workers' index snapshots, or log segments. Empty: none are kept."""
 
     url: str = ""
 
@@ -171,9 +171,9 @@ class Sites(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     @property
     def super_users(self) -> list[str]:
-        """The principals of brokers and controllers, and of no client.
+        """The principals of brokers and controllers; no client is a super user.
 
-        An operation that no client may do is done on a broker's host, with the broker's certificate.
+        Operations that no client may do need a broker's certificate, on that broker's host.
         """
         return [controller_name(node) for node in self.controllers] + [broker_name(node) for node in self.brokers]
 

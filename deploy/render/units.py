@@ -1,6 +1,6 @@
 """systemd units. Each process runs in a sandbox: it can write to its own folder and reach the network, and nothing else.
 
-A unit never formats a disk. It does not start on an unformatted disk, since a disk that is not mounted looks the same.
+A unit never formats a disk. It does not start on an unformatted disk, since a missing mount looks like one.
 """
 
 from typing import Final
@@ -51,7 +51,7 @@ def broker_unit(sites: Sites, node: Node) -> str:
 
 
 def worker_unit(sites: Sites) -> str:
-    """Renders the unit of a worker. Its acceptor processes are its children, so they are in its sandbox and end with it."""
+    """Renders the unit of a worker. Its intake processes are its children, so they are in its sandbox and end with it."""
     folder = data_folder(sites, "worker")
     return f"""\
 {_head(f"Notary worker of {sites.notary.origin}", "notary-worker", " kafka-broker.service")}AssertPathIsDirectory={folder}

@@ -11,6 +11,6 @@
 | `stage_map`, `sampler` | CPU time by stage, inside a worker |
 | `spark` | a command of its own: the time that Spark needs to verify a log |
 
-Every result is one JSON line: `figure`, `case`, `goal` (our target for it, if there is one), `figures`, `parameters`, `machine`, `time` and
-`others_share`, the share of the machine that other processes took while it was measured.
+Every result is one JSON line: `figure`, `case`, `goal` (its target, if it has one), `figures`, `parameters`, `machine`, `time` and
+`others_share`, the share of the machine that other processes took during the measurement.
 """

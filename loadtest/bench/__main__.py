@@ -1,7 +1,7 @@
 """The command line: `python -P -m loadtest.bench [--only NAME] [--quick | --seconds S] [--out bench.jsonl] [--brokers 3]`.
 
-Exit codes: 0 measured; 1 a load saw errors and its figures are invalid; 2 a measurement was impossible, or the run was interrupted: the
-file has the figures measured so far.
+Exit codes: 0 measured; 1 a load saw errors, so its figures are invalid; 2 a measurement was impossible, or the run was interrupted. Then
+the file has the figures measured so far.
 """
 
 import argparse

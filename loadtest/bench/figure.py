@@ -1,7 +1,7 @@
-"""A figure: the complete description of one kind of result. Each file of `figures/` describes its own, and no other file names them.
+"""A figure: the complete description of one kind of result. Only the files of `figures/` describe figures.
 
-A figure is measured by parts, each on one system under test and with one or more steps; or by a command of its own. Its results are JSON
-lines (`report`). Its tables and its picture on docs/performance.md are made from them (`page`).
+A figure is measured in parts, each on one system under test, in one or more steps; or by a separate command. Its results are JSON lines
+(`report`), from which its tables and its picture on docs/performance.md are made (`page`).
 """
 
 import argparse
@@ -33,7 +33,7 @@ class RunOptions(msgspec.Struct, frozen=True):
     """The options of a run of the bench."""
 
     seconds: float
-    """The length of an `end-to-end` load; the others are in proportion."""
+    """The length of an `end-to-end` load. The lengths of other loads are in proportion."""
     seed: int = 1
     quick: bool = False
     brokers: int | None = None
@@ -66,7 +66,7 @@ class Figure(msgspec.Struct, frozen=True):
     parts: Callable[[Report, RunOptions], Sequence[Part]] | None = None
     """None: it is measured by a command of its own, not by `make bench`."""
     tables: Mapping[str, Callable[[Lines], Sequence[Row]]] = {}
-    """By the name of its marker in the page: makes the rows of the last result of each case, head first."""
+    """By the name of its marker in the page: a function from the last result of each case to the rows, head first."""
     draw: "Callable[[Picture, Lines], None] | None" = None
 
 

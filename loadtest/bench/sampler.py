@@ -1,8 +1,8 @@
-"""The sampler of the figure `stages`: it runs inside a worker and sums up its CPU time by stage, complete, to the end.
+"""The sampler of the figure `stages`: it runs inside a worker and sums up all of its CPU time by stage.
 
-It starts before anything else and imports only the standard library; where `BENCH_STAGES` is not set, it does nothing. After every few
-milliseconds of CPU time a signal makes the main thread sample its stack. The CPU time since the last sample is added to the stage found
-there. At each SIGUSR2 the sums are appended to a file.
+It starts before all other code and imports only the standard library. Without `BENCH_STAGES` it does nothing. After every few milliseconds
+of CPU time a signal makes the main thread sample its stack, and add the CPU time since the last sample to the stage found there. At each
+SIGUSR2 the sums are appended to a file.
 
     CPU time of the process, by the kernel's clock
       = main thread           by the stage of the code that runs, with the garbage collector and the sampler separate
@@ -180,7 +180,7 @@ def start() -> None:
     callbacks: list[Any] = gc.callbacks
     callbacks.append(sampler.collecting)
     signal.setitimer(signal.ITIMER_PROF, INTERVAL_S, INTERVAL_S)
-    # Before the handlers disappear: a signal without one would end the process.
+    # Stop the timer before the handlers disappear: a signal without a handler would end the process.
     atexit.register(signal.setitimer, signal.ITIMER_PROF, 0.0)
-    # The file shows the sender of the signals that this process is ready.
+    # The file shows that this process is ready for signals.
     sampler.write(signal.SIGUSR2, None)

@@ -3,9 +3,9 @@
     [--requests N …] [--signatures with|without|both] [--out bench-spark.jsonl]
 
 Each log is generated first, as an archive without a notary: one incarnation of one worker, batches spread over the partitions, all
-committed. The same seed gives the same archive, written a batch at a time. It is replayed from memory by the parts of a real worker: the
-fastest possible replay. Then `spark_join verify` runs on it as a process of its own, on two cores; unless it finds the worker's root and no
-violation, there is no figure. The figure is the sum of its stages, from `report.json`, and separately the rest of the process's time:
+committed. The same seed gives the same archive, written a batch at a time. The parts of a real worker replay it from memory: the fastest
+possible replay. Then `spark_join verify` runs on it as a separate process, on two cores. There is a figure only if it finds the worker's
+root and no violation: the sum of its stages, from `report.json`, and separately the rest of the process's time:
 Spark's start.
 
 Exit codes: 0 measured; 1 a log was not verified; 2 a measurement was impossible, or it was interrupted.

@@ -1,7 +1,7 @@
 """The stages of a worker's work, and the code of each.
 
-Code is named by symbol, not by text: a renamed module or function is an error of imports and types, and a tool that renames it renames it
-here. New code in the notary counts for its package until it has a line here.
+Code is named by symbol, not by text: a renamed module or function is an error of imports and types, and a refactoring tool renames it here
+too. New code in the notary counts for its package until it has a line here.
 """
 
 from types import ModuleType
@@ -102,7 +102,7 @@ CODE: Final[dict[Any, str | None]] = {
     ordering.ids: None,
     aiokafka: "kafka client",
 }
-"""The stage of each package, module or function; the most exact one counts. None: it counts for its callers."""
+"""The stage of each package, module or function; the most specific entry counts. None: the code counts for its callers."""
 
 CALLED_FROM: Final = (("decode", "join", "decode of others"), ("index", "http", "look-up"), ("tree", "http", "look-up"))
 """(innermost stage, stage further out, the stage to count instead)."""

@@ -1,6 +1,6 @@
-"""The checks of all answers, by each process as they arrive, and of all positions together. Pure.
+"""Checks all answers, in each process as they arrive, and the positions of all processes together. Pure.
 
-The way a request was generated determines the right answer.
+The right answer follows from the way in which a request was generated.
 
 Answers are decoded from the contract alone (docs/formats.md, Decision).
 

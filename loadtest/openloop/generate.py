@@ -1,7 +1,7 @@
 """The submissions of one process, from a seed: the same seed gives the same bytes (with an Ed25519 key). Pure.
 
-Each request spends fresh states, except as the mix defines. Any reuse of a state is decided when the state is generated. So the `Marks` of
-a request show from the start which outcomes other than a commit are possible. Processes have different states and share nothing, so each
+Each request spends fresh states, unless the mix requires others. Whether a state is reused is decided when it is generated. So the `Marks`
+of a request show from the start which outcomes other than a commit are possible. Processes have different states and share none, so each
 can check the outcomes of its own requests.
 """
 

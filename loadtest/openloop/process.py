@@ -1,8 +1,8 @@
-"""One process's part of a run: generates its submissions, then sends them by the schedule, whatever the answers.
+"""One process's part of a run: generates its submissions, then sends them by the schedule, for any answers.
 
-Any free user takes the next slot, and sends it at its intended start, or at once if that has passed. Latency counts from the intended
-start. So a server that is slow for a while is charged with everything that had to wait for it. A submission that could not be sent before
-its deadline is a failure.
+Any free user takes the next slot, and sends its submission at the intended start, or at once if that has passed. Latency counts from the
+intended start. So if a server is slow for a while, the latency includes the wait of all submissions behind. A submission that could not be
+sent before its deadline is a failure.
 """
 
 import socket
@@ -224,7 +224,7 @@ class LoadProcess:
         except WrongAnswer as problem:
             kind, text = "wrong answer", str(problem)
         except Exception as problem:
-            # A fault of this load, not of the notary; but an unaccounted slot would be hidden.
+            # This is a fault of the load, not of the notary, but every slot must be accounted for.
             kind, text = "fault of the load", f"{type(problem).__name__}: {problem}"
         else:
             latency_ms = (answered_s - due_s) * 1000
@@ -275,7 +275,7 @@ class LoadProcess:
     def _finish(self) -> None:
         """Called by each user that finds no slot left; the last one finds all slots accounted for."""
         if self.tally.answered + self.tally.failed == self._submissions and not self.tally.finished:
-            # With an answer missing, any other answer could be explained.
+            # If an answer is missing, it could explain any other answer.
             if not self.tally.failed:
                 self.checker.settle()
             self.tally.finished = True

@@ -144,7 +144,7 @@ def figure(plan: LoadPlan, whole: Tally) -> dict[str, Any]:
 def _stage(plan: LoadPlan, at: int, tally: StageTally) -> dict[str, Any]:
     stage = plan.stages[at]
     requests = tally.submissions * plan.mix.submission_requests
-    # Until the last answer: requests answered after the stage's end were not answered at its rate.
+    # Divide by the time until the last answer: requests answered after the stage's end were not answered at its rate.
     seconds = max(stage.seconds, tally.answered_last_s - begin_of(plan.stages, at))
     return {
         "stage": stage.name,

@@ -24,12 +24,13 @@ conflict, the ids in order. No receipts, since no peer has any: the notary is as
 | etcd | fsynced on two members of three | etcd's revisions | the same |
 | etcd-1 | fsynced on one disk | etcd's revisions | the same |
 
-So a peer does less than the notary, and never more, with one exception: the notary's brokers do not fsync before they acknowledge. They
-rely on not all failing at once, as Kafka's users do. On one machine with one disk that favours the notary; on three machines the disks of
-the others would work at the same time.
+So a peer does less than the notary, and never more, with one exception: the notary's brokers do not fsync before they acknowledge. Like all
+Kafka users, they rely on brokers that do not all fail at once. On one machine with one disk this favours the notary; on three machines the
+peers' disks would work at the same time.
 
-**A wrong peer fails.** Before the loads many clients compete for few states at each peer; after each load some of it is sent again, and its
-states are tried once more (`contest`). Every answer of a load is checked too. One double spend fails the run.
+**A wrong peer fails.** Before the loads, many clients compete for few states at each peer. After each load, a part of its submissions is
+sent again, and other transactions try to spend its states (`contest`). Every answer of a load is checked too. One double spend fails the
+run.
 
 **Noise.** All peers run all the time, idle except the one whose turn it is, and take turns (A B C A B C), so that other activity of the
 machine affects all of them. Ratios within one run are more stable than rates; but on a machine that others use, the peer with the most

@@ -4,8 +4,8 @@ This is etcd's compare-and-put: one key for each state, whose value is the id of
 each other; etcd writes the proposals that arrive together to its log at once. Rejections are not recorded, nor the party, nor the request:
 less than the notary keeps.
 
-There are three members, as there are three brokers: an acknowledged transaction is on at least two disks, fsynced. One member is measured
-too (`members`): it saves two thirds of the work on a machine that all three share, and does not outlive its disk.
+There are three members, like three brokers: an acknowledged transaction is fsynced on at least two disks. A single member is measured too
+(`members`): it saves two thirds of the work on a machine that all three share, but does not survive the loss of its disk.
 
 etcd comes from its own Go modules, pinned in `etcd_client/go.mod`, and is built here. Its tuning is its manual's: a larger space quota
 (etcd stops at 2 GiB), fewer snapshots, longer heartbeats for members that share two cores. Python has no client for etcd that is fast

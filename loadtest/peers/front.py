@@ -1,4 +1,4 @@
-"""The HTTP front of a peer without one: HTTP, decoding, signatures. It does a worker's steps before the log, with the notary's own code.
+"""The HTTP front of a peer that has none: HTTP, decoding, signatures. It does a worker's steps before the log, with the notary's own code.
 
 The server (`notary.http.Server`) and the gate (`notary.gate`: decoder and signature check) are those of a worker. Answers have the form of
 docs/http.md, without position, log time and receipt, which no peer has. So a peer's front does somewhat less than a worker's, never more:

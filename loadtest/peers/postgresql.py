@@ -11,10 +11,11 @@ in flight, and a batch is one database transaction. Three variants are measured:
 | `jpa`, 0 | step by step like Corda's code, one disk |
 
 `jpa` selects the batch's consumed states, decides in memory, and inserts row by row in one flight, over one connection. (Corda waits 200 ms
-for 32 requests; here it never waits, and takes up to 1,000.) `insert` is faster, as PostgreSQL's users would do it: it inserts the batch at
-once from arrays, one statement and one round trip. Only when the unique index objects does it roll back and continue like `jpa`. It has
-several connections, so that one's commit overlaps another's work. COPY instead of arrays needed a separate transaction around three
-commands, and reached half to two thirds of the rate here. In both variants keys are 36 and 32 raw bytes, where Corda has text.
+for 32 requests; here it never waits, and takes up to 1,000.) `insert` is faster, and is what PostgreSQL's users would write: it inserts the
+batch at once from arrays, with one statement in one round trip. If the unique index rejects the statement, it rolls back and continues like
+`jpa`. It has several connections, so that the commit of one overlaps the work of another. COPY instead of arrays needed a separate
+transaction around three commands, and reached half to two thirds of the rate here. In both variants keys are 36 and 32 raw bytes, where
+Corda has text.
 
 The server is tuned as its manual and its users advise for many small commits on a dedicated machine, and gives a notary's guarantees:
 `fsync`, `full_page_writes` and `synchronous_commit` are on. PostgreSQL 15 from Debian, or the newest one installed. Rejections are not
@@ -284,9 +285,9 @@ async def _insert(
     consumed: dict[StateRef, TransactionId],
     transaction_ids: list[TransactionId],
 ) -> None:
-    """Insert in one statement, so one transaction, durable on return. Raises `UniqueViolationError` without any effect.
+    """Insert in one statement, so in one transaction, durable on return. Raises `UniqueViolationError` without any effect.
 
-    In the order of the keys: two batches that want the same states wait for each other in one direction only.
+    It inserts in the order of the keys, so that two batches with the same states wait for each other in only one direction.
     """
     states = sorted(consumed)
     parties, signatures, ids = zip(*[_logged(each) for each in batch], strict=True)

@@ -2,13 +2,13 @@
 
 This is exactly the notary's own worker (front, admission, batches, joiner, decisions, index, tree), on a log of another shape. Where the
 notary appends a batch's ids to the ordering topic and its requests to a payload partition, `SingleTopicLog` joins both into one record of
-one partition, and splits that again for its readers. So a batch is one append instead of two at once, there are no holes and no orphans,
-and one broker leads every byte. The two figures differ by the cost of that, and its saving.
+one partition, and splits that record again for its readers. So a batch is one append instead of two at once, there are no holes and no
+orphans, and one broker leads every byte. The difference of the two figures is the saving of this design, minus its cost.
 
 Its guarantees are the notary's: the same brokers, replicas and acknowledgements.
 
-On one machine all leaders share the same cores and the same disk. The purpose of the split, that no single leader carries all bytes, is
-worth nothing there. Only its price is visible: two appends for one.
+On one machine all leaders share the same cores and the same disk. There, the advantage of the split does not show: that no single leader
+carries all bytes. Only its price shows: two appends for one.
 
 The genesis record, which `notary init` writes, is stored unchanged: its first byte is 1, that of a length is 0.
 

@@ -1,4 +1,4 @@
-"""rig: the ground of all loads and benchmarks. It starts the systems under test and the loads, and stops them; nothing is left behind.
+"""rig: the base of all loads and benchmarks. It starts the systems under test and the loads, and stops them; nothing is left behind.
 
 The command lines above it (`bench`, `openloop`, `peers`) share these parts, and none of them has a second version of its own:
 

@@ -30,7 +30,7 @@ from loadtest.rig.signing import PARTY, Made
 
 WARM_UP_SHARE = 0.2
 WARM_UP_S_MAX = 30.0
-"""The steady part of all loads begins when each connection has had an answer, or after this time: workers prefer clients that they know."""
+"""The steady part of all loads begins when each connection has had an answer, or after this time, since workers prefer known clients."""
 ANSWER_S_MAX = 30.0
 """The time after the end of a load by which every answer has arrived, or never will."""
 
@@ -43,7 +43,7 @@ class SubmissionSource(Protocol):
     """The submissions of a load, in order."""
 
     problem: str
-    """The reason why no more will come although some are left; empty otherwise."""
+    """The reason why no more submissions will come although some are left; empty otherwise."""
 
     @property
     def left(self) -> int:
@@ -128,14 +128,14 @@ class ClosedLoop:
         """Their latencies, from the first byte sent to the last byte received."""
         self.answered_last_s = 0.0
         self.starved_s = 0.0
-        """The time for which connections were free without a submission to send: then the load was the limit."""
+        """The time for which connections were free without a submission to send, so that the load was the limit."""
         self.on_answer: Callable[[], None] = lambda: None
         """Called after each answer, before the next submission is sent."""
 
     async def connect(self, urls: Sequence[str], connections: int, *, receipts: bool = True) -> None:
         """Open the connections, distributed over the URLs."""
         self._head = head_of(urls[0], receipts=receipts)
-        # At once: one after another over a long line they would take so long that the service ends the first, on which nothing came.
+        # Open them concurrently: one after another, over a slow network, would take so long that the service closes the first, idle ones.
         opening = [connect(urls[at % len(urls)], lambda: ClientConnection(self)) for at in range(connections)]
         self._open.update(await asyncio.gather(*opening))
         self._cold = set(self._open)
@@ -205,7 +205,7 @@ class ClosedLoop:
         return not self._source.left or time.perf_counter() >= self.ends_s
 
     def _send(self, connection: ClientConnection, again: tuple[float, Made] | None = None) -> None:
-        """Send the next submission, or one again. Without one the connection is free, and the last free one ends the run."""
+        """Send the next submission, or a rejected one again. Without any the connection is free; the last free connection ends the run."""
         if connection not in self._open:
             return  # it was lost while it waited
         now_s = time.perf_counter()

@@ -121,8 +121,8 @@ def retry_after_s(answer: bytes) -> int | None:
 
 # ---- clients that check Retry-After ----
 
-# After a rejection an impatient one retries all the time, an obedient one returns when it was asked to. So an impatient one measures when
-# capacity was free.
+# After a rejection, an impatient client retries all the time, and an obedient one returns after Retry-After. So an impatient client
+# measures when capacity was free.
 
 AGAIN_S = 0.1
 

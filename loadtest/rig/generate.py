@@ -191,7 +191,7 @@ def _write(seed: int, requests: int, inputs: int, count: int) -> None:
 
 
 if __name__ == "__main__":
-    # The reader may exit before all is written: then the rest is not needed.
+    # The reader may exit before everything is written: then the rest is not needed.
     with contextlib.suppress(BrokenPipeError, KeyboardInterrupt):
         _write(*map(int, sys.argv[1:]))
         # Its CPU time can be read as long as the process exists: wait until the reader closes stdin or exits.

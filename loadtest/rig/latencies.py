@@ -1,6 +1,6 @@
 """Latencies as HdrHistograms, percentiles, and errors of a load. Pure.
 
-A histogram has a fixed size, whatever the number of its values, and those of several processes add up. A percentile is at most 0.1 % above
+A histogram has a fixed size for any number of values, and histograms of several processes can be added. A percentile is at most 0.1 % above
 the true one.
 """
 

@@ -91,7 +91,7 @@ def own_cpu_seconds() -> float:
 
 
 class OthersMeter:
-    """Measures the share of the machine that other processes take: all those that this one did not start."""
+    """Measures the share of the machine that other processes take: all processes that this one did not start."""
 
     SECONDS_MIN = 0.5
     """The kernel counts in hundredths of a second: a shorter period says nothing, and has the share of the period before."""

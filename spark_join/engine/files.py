@@ -1,9 +1,9 @@
 """Files that outlive a stage: Parquet folders with all their rows, files that survive a crash, and files with a recorded SHA-256.
 
-Executors write Parquet files, and the driver lists them. If the folder is another one on another machine, the driver lists fewer files or
-none, and Spark reports success. A reader that gives the schema then sees fewer rows and no error. So the rows are counted.
+Executors write Parquet files, and the driver lists them. If executors on other machines write to another folder, the driver lists too few
+files or none, and Spark reports success. A reader that gives the schema then sees too few rows and no error. So the rows are counted.
 
-A file is synced to the disk before another file refers to it. Executors compare a file with its SHA-256, since they read it.
+A file is synced to the disk before another file refers to it. Executors compare a file with its SHA-256 when they read it.
 """
 
 import os
@@ -73,7 +73,7 @@ def write_last(file: Path, content: bytes) -> None:
     temporary.write_bytes(content)
     _sync(temporary)
     temporary.rename(file)
-    for folder in file.parents[:2]:  # the file's folder may be as new as the file, so its own name is synced too
+    for folder in file.parents[:2]:  # the file's folder may be new too, so sync the folder's own name too
         sync_folder(folder)
 
 
@@ -135,10 +135,10 @@ def refuse_other_bytes(session: SparkSession, folder: Path, sha256_of: Mapping[s
 
 
 def rows_among(session: SparkSession, folder: Path, sha256_of: Mapping[str, str], columns: Mapping[str, str], asked: Path) -> DataFrame:
-    """Reads Parquet files in `folder`, each once: hashes its bytes, decodes them, and returns the rows that may be asked for, and problem.
+    """Reads Parquet files in `folder`, each once: hashes its bytes, decodes them, and returns the wanted rows, with a column problem.
 
-    Those are the rows whose first of `columns` (types by name), a binary one, begins as a value in the files of `asked` does. These have
-    the column prefix, `PREFIX_BYTES` each. A file that is missing or has another hash gives a row that has only problem.
+    A row is wanted if the value in the first of `columns` (types by name), a binary column, begins with a prefix in the files of `asked`.
+    Those have the column prefix, `PREFIX_BYTES` each. A file that is missing or has another hash gives a row that has only problem.
     """
     names = list(columns)
     schema = pa.schema([*[(name, _ARROW[type_]) for name, type_ in columns.items()], ("problem", pa.string())])

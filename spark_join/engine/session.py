@@ -46,7 +46,7 @@ def open_session(work: Path, *, master: str = "local[*]", memory: str = "2g", se
     submitted = _submitted()
     if submitted is None:
         os.environ.setdefault("JAVA_HOME", str(java_home(work / "java")))
-    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # the executors' Python must have what the driver's has
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # the executors' Python needs the packages of the driver's
     chosen = {
         "spark.local.dir": str(work / "spark"),
         # Spark starts Python with -m, which would import from the working directory first.
@@ -56,7 +56,7 @@ def open_session(work: Path, *, master: str = "local[*]", memory: str = "2g", se
         "spark.sql.session.timeZone": "UTC",
         "spark.sql.execution.arrow.maxBytesPerBatch": str(ARROW_BYTES_MAX),
         "spark.sql.warehouse.dir": str(work / "warehouse"),
-        # Files are named one by one. Spark would look up each of them in a task of its own, up to 10,000 tasks.
+        # Files are given one by one. Spark would look up each file in a separate task, in up to 10,000 tasks.
         "spark.sql.sources.parallelPartitionDiscovery.parallelism": str(LISTING_TASKS),
         # Otherwise each expression records where in Python it was made, with four calls to the JVM.
         "spark.python.sql.dataFrameDebugging.enabled": "false",

@@ -100,8 +100,8 @@ def refuse_others(exports: Exports, joined: Joined) -> None:
 def refuse_ahead(exports: Exports, joined: Joined) -> None:
     """Raise `CouldNotVerify` for an index that has read the ordering topic further than this run.
 
-    This is no violation: the log may have been read before the index was exported. An index is ahead of its *log* if it has read no
-    further and has decided more; that is a violation (`exports.compare`).
+    This is no violation: the log may have been read before the index was exported. If an index has read no further but decided more, it is
+    ahead of its *log*; that is a violation (`exports.compare`).
     """
     (last,) = joined.records.agg(F.max("offset").alias("offset")).collect()
     end = 0 if last.offset is None else last.offset + 1
@@ -116,7 +116,7 @@ def refuse_ahead(exports: Exports, joined: Joined) -> None:
 def refuse_behind_hole(exports: Exports, offset_hole: int) -> None:
     """Raise `CouldNotVerify` for an index that has read past the hole: this run may have read before the payload arrived.
 
-    Not to be called if the payload is known to be lost.
+    Do not call this if the payload is known to be lost.
     """
     for source, manifest in exports.manifests.items():
         if (read := manifest.offsets_next.ordering) > offset_hole:

@@ -12,8 +12,8 @@ by the most specific type:
 | a decision that is missing, duplicated, or at another position, so that its own position has none | `position-gap` |
 | another decision at its position; its log time; a consumed state; the number of decisions; the root | `index-mismatch` |
 
-A decision with two of these gets the upper one. The consequences of a difference are not reported too. These are the states that the
-transaction consumes, as its wrong outcome, position or id leaves them, and the root, which any wrong decision changes.
+A decision with two of these differences gets the upper type. Consequences of a difference are not reported again: the states that a wrong
+outcome, position or id changes, and the root, which any wrong decision changes.
 """
 
 from collections.abc import Mapping
@@ -123,7 +123,7 @@ def double_spends(wrong: DataFrame, found: DataFrame, requests: DataFrame) -> Da
     theirs = overruled.join(inputs, "id")
     committed = found.where(F.col("outcome") == COMMITTED).select("source", "id", "position")
     consumers = inputs.join(theirs.select("state").distinct(), "state", "left_semi").join(committed, "id")
-    # The first and the last that consume a state are enough: if two or more do, at least one of the ends is another decision.
+    # The first and the last decision that consume a state are enough: if two or more do, at least one of these is another decision.
     at = F.struct("position", "id")
     ends = consumers.groupBy("source", "state").agg(F.min(at).alias("first"), F.max(at).alias("last"))
     other = F.when(F.col("first.id") != F.col("id"), F.col("first")).when(F.col("last.id") != F.col("id"), F.col("last"))
@@ -230,7 +230,7 @@ def wrong_states(found: DataFrame, requests: DataFrame, decisions: DataFrame, wr
 
 
 def _without_what_follows(wrong: DataFrame, wrong_decisions: DataFrame, requests: DataFrame) -> DataFrame:
-    """Returns the wrong states that no wrong decision explains."""
+    """Returns the wrong states that do not follow from a wrong decision."""
     found, expected = F.col("found"), F.col("expected")
     named = wrong.select("*", found["id"].alias("id"), found["position"].alias("position"))
     unexplained = named.join(_claimed(wrong_decisions, requests), ["source", "state", "id", "position"], "left_anti")

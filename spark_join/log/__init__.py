@@ -23,11 +23,11 @@ class LogFrames(msgspec.Struct, frozen=True):
     offsets_end: Mapping[Place, int]
     """The offset after the last record of each partition"""
     at: Callable[[Mapping[Place, int]], DataFrame]
-    """Returns the record at one offset of each of these partitions, with the column topic too; reads no others"""
+    """Returns the record at one offset of each given partition, with the column topic too. Reads no other records"""
 
 
 def records_since(records: DataFrame, topic: str, since: Mapping[Place, int]) -> DataFrame:
-    """Returns `records` of a topic without those before `since`, in the partitions that it names."""
+    """Returns `records` of a topic, without those before the offsets that `since` gives for some partitions."""
     for (of, partition), offset in since.items():
         if of == topic:
             records = records.where((F.col("partition") != partition) | (F.col("offset") >= offset))

@@ -1,9 +1,9 @@
 """Adds the new records of a log to its archive, as further ranges (`archive` defines an archive).
 
-Executors write a file for each partition, and read it back. The driver then compares it with the range: an executor alone cannot detect
-that it does not share the folder. Each run has its own file names, so no run overwrites another's file. The range is written last,
-atomically, and before the next one begins. So a crash leaves complete ranges, from which the next run continues, and unlisted files, which
-it removes. If two runs overlap, the one that writes its range later gives up: a range is never overwritten.
+Executors write a file for each partition, and read it back. The driver then compares it with the range, since an executor cannot detect
+that it writes to another folder than the driver's. Each run has its own file names, so no run overwrites another's file. A range is written
+atomically, after its files and before the next range begins. So a crash leaves complete ranges, from which the next run continues, and
+unlisted files, which it removes. If two runs overlap, the one that writes its range later gives up: a range is never overwritten.
 """
 
 import os
@@ -227,12 +227,12 @@ def slices(
 ) -> Iterator[dict[Place, OffsetRange]]:
     """Yields the offsets of each part, in the order in which the parts are to be archived, without partitions that are empty in it.
 
-    `payload_ends` returns the ends of the payload partitions for an ordering offset, at the time of that record or a little later. So the
-    archive after any part is the log as it once was, with the content of each entry, or with a hole at its end. In the other order, entries
-    without a content would look like lost payloads, and workers that replay them would fill them.
+    `payload_ends` returns the ends of the payload partitions for an ordering offset, at the time of that record or a little later. So after
+    any part the archive is the log at some time, with the content of each entry, or with a hole at its end. In the other order, entries
+    without content would look like lost payloads, and workers that replay them would fill them.
 
-    A part has `records_max` offsets at most, or up to one more in each partition. Times cut the payloads into unequal parts, so parts are
-    made half as large. If one is too large nevertheless, its payloads come before its entries, in parts of their own.
+    A part has at most `records_max` offsets, or up to one more in each partition. A division by time makes parts of unequal size, so parts
+    are planned half as large. If one is too large nevertheless, its payloads come before its entries, in separate parts.
     """
     offsets = {place: bound.offset_first for place, bound in wanted.items()}
     count = 1 if offsets_in(wanted) <= records_max else -(-2 * offsets_in(wanted) // records_max)

@@ -174,7 +174,7 @@ def _write(folder: Path, name: str, place: Place, batches: Iterable[pa.RecordBat
     (folder / path).parent.mkdir(parents=True, exist_ok=True)
     read = Digester()
     with open(folder / path, "xb") as file:
-        # No dictionaries: keys and values are all different. Statistics of offsets and times only: those of values would fill the footer.
+        # No dictionaries, since all keys and values differ. Only statistics of offsets and times: those of values would fill the footer.
         with pq.ParquetWriter(file, _SCHEMA, compression="zstd", use_dictionary=False, write_statistics=list(RECORD[:2])) as writer:
             for batch in batches:
                 read.add(batch)

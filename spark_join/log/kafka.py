@@ -1,7 +1,7 @@
-"""Kafka by its Java clients in Spark's JVM: topics, settings and offsets by the admin client, records by Spark's Kafka source.
+"""Kafka through its Java clients in Spark's JVM: the admin client for topics, settings and offsets, Spark's Kafka source for records.
 
-Both connect with one set of properties, the same that Kafka's own tools take (`security.protocol`, `ssl.truststore.location`, …). Records
-are read between offsets that are fixed before the first record is read.
+Both use one set of connection properties, those of Kafka's own tools (`security.protocol`, `ssl.truststore.location`, …). Records are read
+between offsets that are fixed before the first record is read.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -30,7 +30,7 @@ _ADMIN = "org.apache.kafka.clients.admin"
 _SOURCE = "org.apache.spark.sql.kafka010.KafkaSourceProvider"
 _UNKNOWN_TOPIC = "UnknownTopicOrPartitionException"
 TASK_RECORDS_MAX: Final = 100_000
-"""Records that one task reads. The ordering topic is one partition; without a limit one core would read and write all of it."""
+"""The most records that one task reads. The ordering topic is one partition; without a limit one core would read and write all of it."""
 
 
 class Kafka(msgspec.Struct, frozen=True):

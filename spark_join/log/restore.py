@@ -1,9 +1,9 @@
 """Restores an archive into a cluster, with the same keys, values, order and append times (docs/spark.md, the runbook).
 
 A topic takes append times from its producers only while its `message.timestamp.type` is CreateTime. No worker starts on such an ordering
-topic. So this setting also marks an unfinished restore: the topic is open. The last step closes it, that is, sets LogAppendTime, after all
-records were read back and equal the archive. If the broker's reply to that step is lost, its outcome is unknown. So a closed log counts as
-a finished restore too, if it equals the archive to the last record; a notary that has begun to use it has appended another.
+topic. So this setting also marks an unfinished restore: the topic is open. After all records were read back and equal the archive, the last
+step closes the topics: it sets LogAppendTime. If the broker's reply to that step is lost, its outcome is unknown. So a closed log also
+counts as a finished restore if it equals the archive to the last record; if a notary already uses it, it has more records.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -32,7 +32,7 @@ TOPIC_SETTINGS: Final = {
 """The settings of both topics, as the notary creates them."""
 _TYPE: Final = "message.timestamp.type"
 _OPEN: Final = {_TYPE: "CreateTime", "message.timestamp.after.max.ms": str(2**63 - 1)}
-"""The second setting lets in append times in the future, which a broker whose clock was ahead has left."""
+"""The second setting allows append times in the future, from a broker whose clock was ahead."""
 _CLOSED: Final = {_TYPE: "LogAppendTime", "message.timestamp.after.max.ms": None}
 
 
@@ -208,7 +208,7 @@ def _jobs(kafka: Kafka, folder: Path, files: list[ArchivedFile], places: list[Pl
 def _refuse_other_records(session: SparkSession, kafka: Kafka, admin: Admin, jobs: Mapping[Place, Job]) -> None:
     """Raise `CouldNotVerify` unless the topics hold exactly the first records of the archive.
 
-    An open topic need not be a restore, nor a restore of this archive.
+    An open topic may be no restore, or the restore of another archive.
     """
     topics = {job.topic for job in jobs.values()}
     bounds = {topic: admin.bounds(topic) for topic in topics if admin.partitions(topic) is not None}

@@ -1,4 +1,4 @@
-"""Appends an archived partition to a topic with its original append times. Spark's own sink cannot: it sends no times.
+"""Appends an archived partition to a topic with its original append times, which Spark's own sink does not send.
 
 Each partition is one task with one idempotent producer of aiokafka, which keeps its order; partitions go in parallel. A task continues from
 the log end offset of its partition, so a second attempt appends nothing twice.

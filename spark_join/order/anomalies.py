@@ -10,12 +10,12 @@ Two kinds of numbers in the log have no gap as long as nothing is lost (docs/spa
 
 A gap in the numbers of an incarnation is not reported if missing offsets already explain it.
 
-A single loss makes a foreign view in every record whose writer had seen the lost records. An incarnation with another history keeps it. So
-there is one row for each such incarnation: its first offset shows the difference; its last offset and the number of records the extent.
+After a single loss, every record whose writer had seen the lost records has a foreign view, and an incarnation keeps its other history. So
+there is one row for each such incarnation. Its first offset shows the difference; its last offset and the number of records, the extent.
 
-A settle record in effect declares that the reader's history stands. It settles all views before it at which the number of records in effect
-is at most its `seen`. `seen` rises from one settle record to the next, so the last one settles everything that any of them does. One
-comparison with the last one is enough, and nothing about earlier ones is kept.
+A settle record in effect declares the reader's history valid. It settles all views before it at which the number of records in effect is at
+most its `seen`. `seen` rises from one settle record to the next, so the last settle record settles all views that any of them settles. So
+each view is compared only with the last one.
 """
 
 from pyspark.sql import Column, DataFrame
@@ -65,9 +65,9 @@ def missing_offsets(records: DataFrame, payload: DataFrame, edges: DataFrame) ->
 def settled_by_salvage(gone: DataFrame | None, records: DataFrame) -> DataFrame | None:
     """Returns `gone` (`missing_offsets`), with `settled` true for the runs before the last `done` of a salvage or failover in effect (R11).
 
-    The view of a `done` is exactly the history that the records before it make: the owner's command has read them all, and declares that
-    they stand. A mirror has such runs: MirrorMaker writes in transactions, whose markers take offsets. In a payload partition a run is
-    before the `done` if no content of an entry behind the `done` lies before the run.
+    The view of a `done` is exactly the history of the records before it: the owner's command has read them all, and declares them valid. A
+    mirror has such runs: MirrorMaker writes in transactions, whose markers take offsets. In a payload partition a run is before the `done`
+    if no entry behind the `done` has its content before the run.
 
     `records` have the columns of `contents.with_places` and `effects.AppliedRecord`.
     """

@@ -1,11 +1,11 @@
 """Finds the content of each entry (R3), the requests in it, and the position of each first occurrence (R7).
 
-The content is the first record in the entry's partition, under its key, that is either the value whose SHA-256 the entry names or a good
-signed fill for it. To find it, Spark moves only keys, hashes and fills between tasks. Each task decodes the values that it has read, so
+The content is the first record in the entry's partition, with the entry's key, that is either the value whose SHA-256 the entry names or a
+valid fill for it. To find it, Spark moves only keys, hashes and fills between tasks. Each task decodes the values that it has read, so
 Spark moves the decoded requests, never the values.
 
-Nearly every request occurs once. To find the others, Spark moves only ids. Only entries with a repetition are numbered row by row; in all
-others the ordinal in the entry gives the position, and Spark does not move these requests.
+Nearly every request occurs once. To find repeated requests, Spark moves only ids. Only entries with a repetition are numbered row by row.
+In all others the ordinal in the entry gives the position, and Spark does not move their requests.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -115,7 +115,7 @@ def read_contents(entries: DataFrame, payload: DataFrame, notary_name: str, keys
 
 
 def split(contents: DataFrame) -> Contents:
-    """Splits the result of `read_contents` by what it shows. The caller should have materialized it: it is read three times."""
+    """Splits the result of `read_contents` into requests and faults. The caller should have materialized it: it is read three times."""
     counting = contents.where("counts")
     found = F.when(F.col("decodes"), "other transaction ids than the entry's").otherwise("a value that does not decode")
     return Contents(

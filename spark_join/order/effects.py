@@ -1,14 +1,13 @@
 """Finds which ordering records take effect, and makes the history over them (R2, R5, R6, R10), record by record in one task.
 
-The history is one running hash, so one task has to go through the records one after the other; only there it is known whether a view is the
-reader's own. The rows are small: some 300 bytes for each ordering record, however many requests it has. Earlier stages have checked
-signatures, contents and ids, in parallel.
+The history is one running hash, so one task must apply the records one after the other. Only this task knows whether a view is the reader's
+own. The rows are small: some 300 bytes for each ordering record, for any number of requests. Earlier stages have checked signatures,
+contents and ids, in parallel.
 
 The first entry in effect without a content is the hole. The state for a later run is taken there (`Carry`). Behind it, records are applied
-as if this hole and all others had a content: which records take effect does not depend on contents. The history does, so it ends there.
+as if every hole had a content, since contents do not determine which records take effect. The history depends on contents, and ends there.
 
-A salvage (R11) that has begun and is not done when the log ends is such a place too: a later run goes on from its `begin`, and finds all of
-its items behind that.
+If a salvage (R11) has begun and is not done when the log ends, the state is taken at its `begin`, so that a later run finds all its items.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -89,10 +88,10 @@ class AppliedRecord(msgspec.Struct):
 
     effect: bool = False
     skipped: str | None = None
-    """The reason why it has no effect. None for a record that has, and for a checkpoint whose root is compared or is behind the hole"""
+    """The reason why it has no effect; None for a record in effect, and for a checkpoint whose root is compared or is behind the hole"""
     log_time_ms: int | None = None
     reached: bytes | None = None
-    """For an entry in effect: the log time, and the sequence that its incarnation had reached before it"""
+    """For an entry in effect: the log time, and the highest sequence of its incarnation before it"""
     view: str | None = None
     """See `OWN`; None for a record without a good signature or without a view"""
     expected: str | None = None
@@ -338,7 +337,7 @@ class Effects:
         return None
 
     def _is_exact(self, row: Row, verdict: AppliedRecord) -> bool:
-        """Returns True if a view is exactly the history at its place. Behind a hole nobody knows that history."""
+        """Returns True if a view is exactly the history at its place. Behind a hole that history is unknown."""
         return verdict.view == OWN and int.from_bytes(row["seen"], "big") == self.carry.seen and self.at_hole is None
 
     def _begin(self, row: Row, verdict: AppliedRecord) -> str | None:

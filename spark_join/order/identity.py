@@ -6,7 +6,7 @@ however many copies and forgeries there are.
 
 OpenSSL verifies the signatures here, and libsodium in the workers: an independent verifier uses another library. libsodium is stricter. It
 rejects points of small order, with which one signature can be valid for every message, and keys that are not in canonical form. This module
-rejects both too. Nobody makes such values by accident. But a holder of the notary's key could, and only some readers would accept the
+rejects both too. They do not occur by accident. But a holder of the notary's key could make them, and only some readers would accept the
 record.
 """
 

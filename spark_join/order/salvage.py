@@ -1,7 +1,7 @@
 """Decisions that a salvage restores (R11; docs/formats.md, Salvage): decodes its items, and places them among the requests.
 
-`effects` finds the steps that take effect. It believes the owner's positions and roots: an exact view says that the owner has read the same
-records. Later stages check what the owner has stated: positions here, roots in `tree`, and states and ids in `wrong_items`.
+`effects` finds the steps that take effect. It trusts the owner's positions and roots, since an exact view shows that the owner has read the
+same records. Later stages check the owner's statements: positions here, roots in `tree`, and states and ids in `wrong_items`.
 """
 
 from collections.abc import Iterable, Iterator, Sequence

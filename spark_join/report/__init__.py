@@ -1,6 +1,6 @@
 """Writes the report of a verification: `violations/` as Parquet, `report.html`, and `report.json`.
 
-`report.json` comes last, by one atomic rename. So if it is missing, the other files are of a run that is still writing, or was interrupted.
+`report.json` is written last, by an atomic rename. If it is missing, the other files are of a run that is still writing or was interrupted.
 """
 
 import contextlib

@@ -1,8 +1,8 @@
 """Renders `report.html`: one self-contained page with the numbers of `report.json`, plots, and the violations.
 
-The plots draw bins over time and batch sizes, which Spark counts: their number does not grow with the log.
+The plots show bins over time and batch sizes, which Spark counts. The number of bins does not grow with the log.
 
-Names and texts on it come from the log, which anyone may have written. Jinja escapes all of them, and invisible characters are spelled out.
+Names and texts on it come from the log, so anyone may have written them. Jinja escapes them, and invisible characters are spelled out.
 """
 
 from collections.abc import Mapping, Sequence

@@ -1,7 +1,7 @@
 """The rate at which signed submissions are answered over HTTP: real workers, real brokers, and the load in a process of its own.
 
-Not every combination is measured. One parameter at a time is varied from a base case (3 brokers, 1 worker, 100 requests a submission, 4
-inputs a request). Then follow the corners where another part of the work is the limit.
+Not every combination is measured. The cases vary one parameter at a time from a base case (3 brokers, 1 worker, 100 requests a submission,
+4 inputs a request). Further cases are the corners where another part of the work is the limit.
 
 | varied | cases |
 |---|---|

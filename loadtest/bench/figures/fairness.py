@@ -1,11 +1,11 @@
-"""Ten parties that fill a worker together, and one of them sends ten times as much: the share that the other nine keep.
+"""Ten parties fill a worker together, then one of them sends ten times as much: the share that the other nine keep.
 
     python -P -m loadtest.bench.figures.fairness [--seconds 10]     one case alone
 
 Each party is a closed loop of a few connections, and its rate is its share. The greedy party sends more in two ways: with ten times as many
 connections; or by an open loop at ten times its rate, which sends again at once after a rejection and ignores Retry-After. Each way is
-measured between two even loads, and compared with their mean. The clients of all parties are one process: the answers to the greedy
-party delay the clients of the others too, so the figures are rather too low than too high.
+measured between two even loads, and compared with their mean. The clients of all parties are in one process, where the answers to the
+greedy party delay the other clients. So the figures are too low rather than too high.
 """
 
 import argparse
@@ -39,7 +39,7 @@ TIMES: Final = 10
 PARTIES: Final = tuple([f"O=Bench Party {number},L=Paris,C=FR" for number in range(10)])
 """The first is the greedy one."""
 CASES: Final = (Case(100, INPUTS, connections=100), Case(1, INPUTS, connections=400))
-"""Each party has enough connections for its share: with a few, it would keep that only while nothing else waited."""
+"""Enough connections of each party for its share: with few, it would keep its share only while nothing else waited."""
 GOAL: Final = "others keep 0.9 of theirs"
 OPEN_CONNECTIONS_MAX: Final = 1_000
 """The connections of the open loop; a worker admits 2,000 by default."""

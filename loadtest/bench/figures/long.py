@@ -2,12 +2,12 @@
 
     python -P -m loadtest.bench.figures.long [--requests 10000000] [--inputs 1] [--brokers 1] [--out bench-long.jsonl] [--ready]
 
-One worker, a closed loop, all answers checked; another process generates the submissions concurrently (`Ahead`). The figures of each tenth
-of the requests: the rate, latencies, CPU seconds for a thousand requests of worker, brokers and load, the worker's memory, and the disk
-space of index and log; also memory and rate by time. Ctrl-C ends it and reports the figures measured so far.
+One worker, a closed loop, all answers checked; another process generates the submissions concurrently (`Ahead`). The figures for each tenth
+of the requests are the rate, latencies, CPU seconds of worker, brokers and load for a thousand requests, the worker's memory, and the disk
+space of index and log. Memory and rate are also recorded over time. Ctrl-C ends the run and reports the figures measured so far.
 
-`--ready` measures at the end how soon a worker with an empty disk is ready: by a snapshot and by a replay of the log that was just filled.
-Two new workers start in turn beside the one that was loaded.
+At the end, `--ready` measures how soon a worker with an empty disk is ready, from a snapshot and by a replay of the log that was just
+filled. Two new workers start in turn beside the one that was loaded.
 """
 
 import argparse
@@ -67,7 +67,7 @@ class Tenth(msgspec.Struct, frozen=True):
 
 
 class LongLoad:
-    """A closed loop over the submissions of another process, with a look at everything now and then."""
+    """A closed loop over the submissions of another process. It reads all counters now and then."""
 
     def __init__(self, running: RunningNotary, ahead: Ahead, requests_of_each: int) -> None:
         self._running = running

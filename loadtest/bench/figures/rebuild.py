@@ -8,9 +8,9 @@ Also a command of its own, `make bench-ready`: the time to ready of a worker wit
 
     python -P -m loadtest.bench.figures.rebuild [--requests 10000000] [--inputs 1] [--out bench-ready.jsonl]
 
-Its log is an embedded one. `notary serve` starts three times as a process of its own, and the time from its start to its ready line counts:
-without an index, so that it replays the log; with the index that it has then; and without an index beside a snapshot, which it verifies and
-restores by itself. A worker that ends with another number of decisions than the log has makes no figure.
+Its log is an embedded one. `notary serve` starts three times as a separate process, and the time from its start to its ready line is
+measured: without an index, so that it replays the log; with the index from that replay; and without an index but with a snapshot, which it
+verifies and restores. If a worker ends with another number of decisions than the log has, there is no figure.
 
 Exit codes: 0 measured; 1 a worker lacked decisions; 2 a measurement was impossible, or it was interrupted.
 """
@@ -159,7 +159,7 @@ class _NoKeys:
 
 
 async def replay(log: Log, directory: Path, requests: int) -> Replayed:
-    """Replay the log into an empty index in `directory` until it has decided that many requests; returns the times and the root."""
+    """Replay the log into an empty index in `directory` until it has decided `requests` requests. Returns the times and the root."""
     index = Index.open(directory, notary_name=NOTARY, log_identity=log.identity)
     verifiers = ThreadPoolExecutor(2)
     try:

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 CASES = (Case(100, 1), Case(100, 4), Case(1, 4))
 SECONDS_MIN = 6.0
-"""The sampler takes one sample every few milliseconds of CPU time: fewer than some hundreds are too few."""
+"""The fewest samples for a figure. The sampler takes one every few milliseconds of CPU time."""
 WRITTEN_S_MAX = 10.0
 WORKERS: Final = (1, 2, 3, 4, 8)
 
@@ -43,7 +43,7 @@ class Account(msgspec.Struct, frozen=True):
 
     @property
     def main_thread_s(self) -> float:
-        """The CPU time of the main thread, without the sampler's: one core is full when it is a second in a second."""
+        """The CPU time of the main thread, without the sampler's. A core is full when it is one second a second."""
         apart = ("native threads", "sampler")
         return sum([cpu_s for stage, cpu_s in self.spent_s.items() if stage not in apart]) - sum(self.beside_s.values())
 
