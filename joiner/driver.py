@@ -49,7 +49,7 @@ VERIFY_AT_ONCE = 256
 VERIFY_HERE_MAX = 2
 """This many signatures or fewer are verified in the calling thread: a handover to another thread costs as much."""
 INTERRUPTED = "reading was interrupted: the log is compared with this worker's index before anything more is applied or answered"
-LOST_WAITING = "the log does not hold any more what waits here"
+LOST_WAITING = "the log has lost records that wait here"
 UNREAD_LOOKS = 8
 """The number of checks of a paused topic-partition's waiting records within `stood_still_s`: a broker takes longer to die and restart."""
 LOOK_AGAIN_S = 10.0

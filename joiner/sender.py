@@ -245,7 +245,7 @@ class Sender(Generic[Decision]):
         session = self._session
         if session is not None and session.incarnation == name[0] and session.sequence_next <= name[1]:
             # Another holder of the notary's key has used this incarnation. Our next sequences up to that one would not count.
-            session.broken = f"sequence {name[1]} was counted for it, and it has not sent that"
+            session.broken = f"sequence {name[1]} was counted for it, which it has not sent"
             self._wake.set()
         batch = self.unresolved.get(name)
         if batch is None:

@@ -42,7 +42,7 @@ _ENVIRONMENT_OF_OTHERS = {"NOTARY_KAFKA_HOME", "NOTARY_SPARK_KAFKA_HOME", "NOTAR
 _OF_A_SERVICE = re.compile(r"(SERVICE_HOST|SERVICE_PORT(_[A-Z0-9_]+)?|PORT|PORT_[0-9]+_(TCP|UDP|SCTP)(_(PROTO|PORT|ADDR))?)").fullmatch
 """The endings of the names that Kubernetes makes of a Service's name, its "service links"."""
 _WORKER_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}").fullmatch
-_GIVEN = "Put the {} there that the brokers' operator gave"
+_GIVEN = "Put the {} from the brokers' operator there"
 _OUT_OF_RANGE = re.compile(r"Expected (int|float) [<>]=").match
 _NO_CHOICE: Final = "Invalid enum value "
 _WORKER: Final = Meta(extra={"section": "worker"})
@@ -315,7 +315,7 @@ def check_origin(origin: str) -> None:
 
 def _wrong_origin(origin: str) -> str | None:
     if origin == ENDORSEMENT_HEAD:
-        return f"{origin!r} is how endorsements of keys begin, for which its checkpoints could be taken: choose another one"
+        return f"{origin!r} is the first line of key endorsements, so a checkpoint could pass for one: choose another origin"
     size = len(origin.encode(errors="surrogatepass"))
     if size > NAME_BYTES_MAX:
         return f"has 1 to {NAME_BYTES_MAX} bytes of UTF-8, this one has {size}"

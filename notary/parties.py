@@ -48,7 +48,7 @@ def load_public_key(pem: bytes, source: str) -> PartyKey:
     except (ValueError, UnsupportedAlgorithm) as problem:
         if b"PRIVATE KEY" in pem:
             raise ConfigurationError(
-                f"{source} is a private key, which the party keeps to itself: register what `openssl pkey -in FILE -pubout` gives"
+                f"{source} is a private key, which only the party may have: register the output of `openssl pkey -in FILE -pubout`"
             ) from None
         raise ConfigurationError(f"{source} is no PEM public key or certificate: {problem}") from None
     if isinstance(key, Ed25519PublicKey) or (isinstance(key, ec.EllipticCurvePublicKey) and isinstance(key.curve, ec.SECP256R1)):

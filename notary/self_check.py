@@ -83,7 +83,7 @@ class SelfCheck:
         if (disagreement := agreement.disagreement) is not None:
             return (
                 f"workers have different roots, and no root has most of their votes: {disagreement.rendered()}."
-                " Nothing is answered until one has"
+                " Nothing is answered until one root has most votes"
             )
         return None
 

@@ -145,10 +145,10 @@ class _Failover(salvage.SalvageCommand):
         if suspicions.open:
             names = ", ".join(sorted(map(repr, suspicions.open)))
             agreed = max([effect.offset for effect in job.log.joiner.history.snapshot() if effect.seen <= suspicions.agreed], default=None)
-            whole = "no record is" if agreed is None else f"the ordering records up to {agreed} are"
+            whole = "No record is" if agreed is None else f"Only the ordering records up to {agreed} are"
             raise ConfigurationError(
-                f"the mirror is no beginning of the log: {names} knew another history of it than these records make, and {whole} known to"
-                " be as they were. Records in its middle are missing, or were there before MirrorMaker. Fail over to another mirror, or"
+                f"the mirror is no beginning of the log: {names} knew another history than that of its records. {whole} known to be"
+                " unchanged. Records in its middle are missing, or were there before MirrorMaker. Fail over to another mirror, or"
                 " restore an archive (docs/runbook.md, 'Failover to a mirror')"
             )
         return await super()._salvage(job)

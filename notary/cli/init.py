@@ -247,7 +247,7 @@ def _report(arguments: argparse.Namespace, log_settings: LogSettings, keys_made:
         }
         print(json_line(facts))
         return
-    keep = "move it off this machine: no worker needs it" if kafka else "it lies here for convenience: in earnest keep it off the worker"
+    keep = "move it off this machine: no worker needs it" if kafka else "it is here for convenience: in production keep it off the worker"
     print(f"configuration  {file}")
     print(f"key            {directory / KEY} (keep it secret, keep a copy)")
     print(f"owner key      {directory / OWNER_KEY} (signs changes of the log; keep a copy, and {keep})")

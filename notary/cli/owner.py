@@ -98,7 +98,7 @@ class OwnedLog:
         if not state.effects:
             raise ConfigurationError(f"the index {index} has no history: nothing has taken effect in it")
         if lost := await examine(self.log, state.effects, state.marks):
-            raise ConfigurationError(f"the log does not hold the history of this index, so nobody could go on from it: {lost}")
+            raise ConfigurationError(f"the log does not hold the history of this index, so no command can begin at it: {lost}")
         return state
 
     async def _read_both(self) -> None:

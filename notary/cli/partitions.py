@@ -26,7 +26,7 @@ LOOK_S = 0.1
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the flags of `notary partitions`."""
-    parser.add_argument("count", type=int, metavar="N", help="the new number of payload partitions, more than there are")
+    parser.add_argument("count", type=int, metavar="N", help="the new number of payload partitions, more than the log has")
     owner.add_index_argument(parser)
     owner.add_arguments(parser)
 

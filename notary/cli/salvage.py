@@ -252,7 +252,7 @@ class SalvageCommand:
             consumed.get(state) != sha256(item.transaction_id).digest() for state, item in states
         ):
             raise OutcomeUnknown(
-                f"`done` took effect, and what was read back is another log: {tree.size} decisions with the root {tree.root.hex()}, not"
+                f"`done` took effect, but the log that was read back differs: {tree.size} decisions with the root {tree.root.hex()}, not"
                 f" {choice.end} with {choice.root.hex()}, or other consumed states. Start no worker, and keep {self._work}"
             )
 

@@ -126,7 +126,7 @@ class IndexView:
     def _fact(self, key: bytes) -> bytes:
         value: bytes | None = self._meta.get(key)
         if value is None:
-            raise CorruptRecord(f"it does not say its {key.decode()}")
+            raise CorruptRecord(f"its row {key.decode()!r} is missing")
         return value
 
     def _offset_rows(self) -> Iterator[tuple[bytes, bytes]]:

@@ -58,7 +58,7 @@ def parse_verifier_key(text: str) -> VerifierKey:
         raise NotVerified("malformed-key", f"{excerpt(text, 120)} is no Ed25519 key: its {len(key)} bytes should be 0x01 and 32 more")
     found = VerifierKey(name, key[1:])
     if found.key_id.hex() != key_id:
-        raise NotVerified("malformed-key", f"its key id is {found.key_id.hex()}, and {excerpt(key_id)} stands there: a letter is wrong")
+        raise NotVerified("malformed-key", f"its key id should be {found.key_id.hex()}, and is {excerpt(key_id)}: a character is wrong")
     return found
 
 

@@ -35,7 +35,7 @@ def lines_of(choice: Choice, indexes: Sequence[Witness], receipts: Sequence[Rece
         yield f"source         {len(receipts):,} receipts, up to a tree of {max(receipt.size for receipt in receipts):,} decisions"
     if hole is not None:
         yield f"seal           the log ends at the entry of batch ({hole.incarnation}, {hole.sequence}), whose content is missing:"
-        yield "               it is sealed, and decides nothing. A payload of it that comes back later counts no more"
+        yield "               it is sealed, and decides nothing, even if its payload comes back later"
     if decisions := choice.count(Decided):
         yield f"put back       {decisions:,} decisions, as they were: positions {_ranges(choice.positions(Decided))}"
     if hashes := choice.positions(Hashed):
@@ -46,8 +46,8 @@ def lines_of(choice: Choice, indexes: Sequence[Witness], receipts: Sequence[Rece
         yield "               Their transactions may be sent again and may be decided otherwise. This contradicts each answer that"
         yield "               was given for one of them, for ever: ask all parties for their receipts before you go on"
     if choice.same_roots_to < choice.end:
-        yield f"checkpoints    of sizes up to {choice.same_roots_to:,} keep their roots. No consistency proof leads from a larger one,"
-        yield f"               up to {choice.end:,}, that was signed before to the new tree; their receipts still verify"
+        yield f"checkpoints    of sizes up to {choice.same_roots_to:,} keep their roots. From larger ones that were signed before,"
+        yield f"               up to {choice.end:,}, no consistency proof leads to the new tree; their receipts still verify"
         for each in choice.forked[:FORKED_SHOWN]:
             yield f"               size {each.size:,}, root {each.root.hex()}, in {each.name}"
         if len(choice.forked) > FORKED_SHOWN:

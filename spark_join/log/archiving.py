@@ -194,8 +194,8 @@ def _refuse_unseen(folder: Path, listed: list[ArchivedFile]) -> None:
     for file in listed:
         if problem := what_is_wrong(folder, file.path, file.sha256, file.records, file.offset_first, file.offset_end):
             raise CouldNotVerify(
-                f"{problem}, where the driver looks. Who wrote it has read it back: all executors and the driver must reach the archive, by"
-                " the same name"
+                f"{problem}, as the driver sees it. The executor that wrote it has read it back: all executors and the driver must reach"
+                " the archive, by the same name"
             )
 
 

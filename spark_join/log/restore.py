@@ -118,8 +118,8 @@ def _refuse_unlisted(folder: Path, on_warning: Callable[[str], None], *, without
     found = unlisted(folder)
     if found is not None and not without_unlisted:
         raise CouldNotVerify(
-            f"{found}, and what is in those would be missing from the log. Run `archive` once more where the old topics are there, which"
-            " removes what was left; or find the ranges; or give up what only those files hold, with --without-unlisted"
+            f"{found}, and their records would be missing from the log. If the old topics exist, run `archive` once more, which removes"
+            " such files; or find the ranges; or give up the records that only those files have, with --without-unlisted"
         )
     if found is not None:
         on_warning(found)
@@ -138,8 +138,8 @@ def _refuse_gaps(folder: Path, files: list[ArchivedFile], ends: Mapping[Place, i
         if records != (end := ends[place]):
             raise CouldNotVerify(
                 f"{folder} has {records} records of {place[0]} partition {place[1]} at {end} offsets: no producer can leave an offset"
-                " out, so offsets would be others than in the archive. Workers that replay it reach the same roots"
-                " nevertheless; to have it so, give --renumber"
+                " out, so offsets would differ from the archive's. Workers that replay the log still reach the same roots: to restore"
+                " it with other offsets, give --renumber"
             )
 
 
@@ -166,8 +166,8 @@ def _refuse_what_is_there(admin: Admin, kafka: Kafka, topic: str, wanted: int, *
             " --continue, or delete both topics and start again"
         )
     raise CouldNotVerify(
-        f"topic {topic} exists and has records: nothing is written to a log that is in use; restore to another --prefix. Where a restore"
-        " did not get the brokers' last answer, --continue finds out whether it is done"
+        f"topic {topic} exists and has records: nothing is written to a log that is in use; restore to another --prefix. If a restore"
+        " did not get the brokers' last reply, --continue finds out whether it is complete"
     )
 
 
