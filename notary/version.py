@@ -1,8 +1,3 @@
-"""The software version, from the package's metadata, for `register` records, HTTP and `--version`."""
+"""The software version. `register` records, HTTP, `--version` and the package's metadata (pyproject.toml) all take it from here."""
 
-from importlib.metadata import PackageNotFoundError, version
-
-try:
-    VERSION = version("kafka-notary")
-except PackageNotFoundError:  # run from a checkout that is not installed
-    VERSION = "0+checkout"
+VERSION = "0.1.0"

@@ -325,6 +325,8 @@ class Connection(asyncio.Protocol):
             self._go(Event.REFUSE)
             return
         last = self._last or (((self._eof and not self._working) or self._host.ends) and not self._behind and not self._unread)
+        if self.parties:
+            self._lines.remember(self.network)
         size = self._writer.answer(answer, keep_alive=not last, without_body=call.method == "HEAD")
         if self._working:  # others may come in the same turn
             if not self._turn_bytes:

@@ -1,7 +1,8 @@
 """The turns in which connections are made and read: how much in one turn of the event loop, whose first, and which of them wait.
 
 Clients wait in one line for each party, if a submission of theirs was admitted on the connection, and else in one for each address. Each
-line in turn has a slice of time, and proven clients have time of their own.
+line in turn has a slice of time. Proven clients have time of their own: those with an admitted submission on their connection, and those on
+new connections from an address that had one lately, so that clients who come back are not behind strangers.
 
 Submissions of a backlogged line wait long at the gate, and more of them would be refused. Reading only to refuse costs the others' time. So
 while a line is backlogged its clients are read for a small part of the time, the oldest first, and they are refused; when it is not, the
@@ -17,9 +18,11 @@ from typing import Final, NamedTuple, TypeAlias
 from notary.gate import SHORT_FOR_S
 
 READ_TURN_S = 0.0003
-"""The time in one turn of the loop for connections without an admitted submission, new ones too; a thousand may have bytes at once."""
+"""The time in one turn of the loop for unproven clients; a thousand may have bytes at once."""
 PROVEN_TURN_S = 0.006
-"""The same for connections with one: their bytes are read at once as long as it lasts."""
+"""The same for proven ones: their bytes are read at once as long as it lasts."""
+ADDRESSES_MAX: Final = 10_000
+"""The addresses with an admitted submission that are remembered, the latest."""
 PROVEN_SHORT_S = 0.001
 """The same while clients of the other kind wait too, and for `SHORT_FOR_S` after: decisions need many turns (docs/decisions/pieces.md)."""
 SLICE_S = 0.0005
@@ -86,11 +89,24 @@ class ClientLines:
         self._held: asyncio.TimerHandle | None = None
         self._unread_bytes = 0
         """The bytes that those that wait keep."""
+        self._proven_addresses: dict[str, None] = {}
+        """In the order in which they were last proven."""
 
     def stop(self) -> None:
         """Look no more."""
         if self._held is not None:
             self._held.cancel()
+
+    def remember(self, network: str) -> None:
+        """Remember an address: a call was answered on a connection that had an admitted submission."""
+        addresses = self._proven_addresses
+        addresses.pop(network, None)
+        addresses[network] = None
+        if len(addresses) > ADDRESSES_MAX:
+            del addresses[next(iter(addresses))]
+
+    def _is_proven(self, client: ClientKey) -> bool:
+        return bool(client.parties) or client.network in self._proven_addresses
 
     def may_go(self, client: ClientKey, *, begun: bool = False) -> bool:
         """Returns True if something may be done for a client at once, which begins a slice of time.
@@ -103,9 +119,10 @@ class ClientLines:
         if self._until_s is None:
             self._begin_turn(now_s)
         assert self._until_s is not None
-        if now_s > self._until_s + (self._proven_s(now_s) - READ_TURN_S if client.parties else 0):
+        is_proven = self._is_proven(client)
+        if now_s > self._until_s + (self._proven_s(now_s) - READ_TURN_S if is_proven else 0):
             return False
-        if (client.line, begun) in self._proven if client.parties else self._unproven:
+        if (client.line, begun) in (self._proven if is_proven else self._unproven):
             return False
         if not begun and not self.ends and self.is_backlogged(client):
             return False
@@ -125,8 +142,9 @@ class ClientLines:
         """Call `do` in a later turn of the loop, when it is the turn of its line (`may_go`). The client's `size` bytes are in memory."""
         self._unread_bytes += size
         now_s = time.perf_counter()
-        lines = self._proven if client.parties else self._unproven
-        if not client.parties:
+        is_proven = self._is_proven(client)
+        lines = self._proven if is_proven else self._unproven
+        if not is_proven:
             self._short_until_s = now_s + SHORT_FOR_S
         lines.setdefault((client.line, begun), deque()).append(_Waiting(now_s, client, do, size))
         if self._until_s is None:

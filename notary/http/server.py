@@ -22,8 +22,8 @@ from ordering.errors import ConfigurationError, Overloaded
 
 logger = logging.getLogger("notary.http")
 
-ACCEPTED_AT_ONCE = 32
-"""The connections accepted or refused in one turn of the loop."""
+ACCEPT_TURN_S = 0.0003
+"""The time in one turn of the loop in which connections are accepted, and those above a limit refused."""
 PAUSE_S = 0.5
 REFUSED_BYTES: Final = 64 << 10
 LOOKS: Final = 8
@@ -258,9 +258,9 @@ class _Acceptor:
     def close(self) -> None:
         """Accept what has connected so far, then close the socket. Later clients are refused at once; none waits, only to be reset."""
         self._loop.remove_reader(self._listening)
-        for _ in range(BACKLOG // ACCEPTED_AT_ONCE):
-            if not self._paused:
-                self._accept()
+        for _ in range(BACKLOG):
+            if self._paused or not self._accept_next():
+                break
         self._closed = True
         self._listening.close()
 
@@ -272,26 +272,32 @@ class _Acceptor:
             self._in_line.pop().close()
 
     def _accept(self) -> None:
+        until_s = time.perf_counter() + ACCEPT_TURN_S
+        while self._accept_next() and time.perf_counter() < until_s:
+            pass
+
+    def _accept_next(self) -> bool:
+        """Accept or refuse a connection. Returns False if none waits, or no more can be accepted."""
         server = self._server
-        for _ in range(ACCEPTED_AT_ONCE):
-            try:
-                connection, peer = self._listening.accept()
-            except BlockingIOError:
-                return
-            except OSError as problem:  # the client is gone again, or there are no more descriptors
-                if problem.errno in _NO_DESCRIPTORS:
-                    self._pause(problem)
-                    return
-                continue
-            network = network_of(peer[0])
-            if (refusal := server.admit(network)) is not None:
-                self._refuse(connection, refusal)
-                continue
-            self._in_line.add(connection)
-            if server.lines.may_go(client := ClientKey(network)):
-                self._connect(connection, network)
-            else:
-                server.lines.wait(client, partial(self._connect, connection, network))
+        try:
+            connection, peer = self._listening.accept()
+        except BlockingIOError:
+            return False
+        except OSError as problem:  # the client is gone again, or there are no more descriptors
+            if problem.errno in _NO_DESCRIPTORS:
+                self._pause(problem)
+                return False
+            return True
+        network = network_of(peer[0])
+        if (refusal := server.admit(network)) is not None:
+            self._refuse(connection, refusal)
+            return True
+        self._in_line.add(connection)
+        if server.lines.may_go(client := ClientKey(network)):
+            self._connect(connection, network)
+        else:
+            server.lines.wait(client, partial(self._connect, connection, network))
+        return True
 
     def _refuse(self, connection: socket.socket, answer: Answer) -> None:
         with connection, contextlib.suppress(OSError):

@@ -1,14 +1,18 @@
 """Work in pieces, spread over turns of the event loop. Between two turns the loop serves the log and all other calls."""
 
 import asyncio
+import time
 from collections import OrderedDict, deque
 from collections.abc import Callable
 from typing import Final
 
+from notary.gate import SHORT_FOR_S
 from ordering.pieces import Pieces
 
 TURN_US: Final = 400
-"""The estimated time for answers in one turn of the loop (`ordering.pieces.Pieces`). A turn may be longer by one piece."""
+"""The estimated time for answers in one turn of the loop (`ordering.pieces.Pieces`)."""
+OWED_US_MAX: Final = 4_000
+"""While strangers ask, a turn that took longer owes the rest, up to this, to the next turns: they do no such work until it is paid off."""
 SHARE_US: Final = 500
 """The time after which another party or address has its turn."""
 PARTIES_PART: Final = 2 / 3
@@ -69,6 +73,7 @@ class Turns:
         self._may_read = may_read
         self._parties, self._addresses = _Ring(), _Ring()
         self._comes = False
+        self._owed_us = self._short_until_s = 0.0
         self.silent = False
         """True if nothing may be read from the index in this turn."""
 
@@ -90,10 +95,20 @@ class Turns:
 
     def _turn(self) -> None:
         self._comes = False
+        if self._owed_us >= TURN_US:
+            self._owed_us -= TURN_US
+            self._come()
+            return
+        began_s = time.perf_counter()
+        if self._addresses:
+            self._short_until_s = began_s + SHORT_FOR_S
         self.silent = not self._may_read()
         try:
             spent_us = self._parties.do(0, TURN_US * PARTIES_PART)
             spent_us = self._addresses.do(spent_us, max(TURN_US, spent_us + TURN_US * (1 - PARTIES_PART)))
             self._parties.do(spent_us, TURN_US)
         finally:  # a bug in one piece of work must not keep the rest from its turns
+            now_s = time.perf_counter()
+            owed_us = self._owed_us + (now_s - began_s) * 1e6 - TURN_US
+            self._owed_us = min(max(0.0, owed_us), OWED_US_MAX) if now_s < self._short_until_s else 0.0
             self._come()

@@ -34,7 +34,7 @@ class Attack(msgspec.Struct, frozen=True):
     target: Target
     kinds: Sequence[str]
     ended_s_max: float = 0.0
-    """After SIGTERM it goes on until the worker has ended a connection of each kind that it has to end, and so long at most."""
+    """After SIGTERM the kinds that the worker has to end go on until it has ended a connection of theirs, and so long at most."""
     part: float = 1.0
     """The part of each kind's clients that it has."""
 
@@ -62,19 +62,22 @@ async def attack(wanted: Attack) -> dict[str, Tally]:
     loop.add_signal_handler(signal.SIGTERM, over.set)
     loop.add_reader(sys.stdin, over.set)  # its end is that of the process that started this one
     async with asyncio.TaskGroup() as tasks:
-        clients = [
-            tasks.create_task(client(KINDS[name], wanted.target, tally, number))
+        clients = {
+            name: [
+                tasks.create_task(client(KINDS[name], wanted.target, tally, number))
+                for number in range(math.ceil(KINDS[name].clients * wanted.part))
+            ]
             for name, tally in tallies.items()
-            for number in range(math.ceil(KINDS[name].clients * wanted.part))
-        ]
+        }
         sys.stdout.buffer.write(b"\n")  # they are on their way
         sys.stdout.buffer.flush()
         await over.wait()
         until_s = loop.time() + wanted.ended_s_max
-        while loop.time() < until_s and {name for name, tally in tallies.items() if KINDS[name].ended and not tally.ended}:  # noqa: ASYNC110
+        while clients:
+            for name in [name for name in clients if loop.time() >= until_s or not KINDS[name].ended or tallies[name].ended]:
+                for each in clients.pop(name):
+                    each.cancel()
             await asyncio.sleep(0.1)  # no event signals a count
-        for each in clients:
-            each.cancel()
     return tallies
 
 

@@ -147,3 +147,31 @@ async def test_turns_are_short_while_strangers_wait(monkeypatch: pytest.MonkeyPa
     assert not may_go()
     await asyncio.sleep(0.1)
     assert may_go()
+
+
+async def test_addresses_with_an_admitted_submission_are_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
+    """New connections from an address where a submission was admitted lately are read as proven ones; the oldest address is forgotten."""
+    monkeypatch.setattr(lines_module, "READ_TURN_S", 0.0)
+    monkeypatch.setattr(lines_module, "PROVEN_TURN_S", 60.0)
+    monkeypatch.setattr(lines_module, "ADDRESSES_MAX", 2)
+    addresses = [ClientKey(f"192.0.2.{number}") for number in range(1, 5)]
+    lines = ClientLines()
+    lines.may_go(B)  # begins the turn
+    time.sleep(0.001)  # noqa: ASYNC251 - the turn's time passes
+    for number in (0, 1, 0, 2):
+        lines.remember(addresses[number].network)
+    assert [lines.may_go(client) for client in addresses] == [True, False, True, False]
+    await asyncio.sleep(0)
+
+
+async def test_strangers_do_not_hold_up_clients_who_come_back(taken: Taken, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A new connection from a remembered address is read before those of many others, and makes no turn shorter."""
+    monkeypatch.setattr(lines_module, "READ_TURN_S", 0.0)
+    taken.lines.remember("192.0.2.9")
+    taken.wait(ClientKey("192.0.2.9"), "first")
+    assert taken.lines._short_until_s == 0.0
+    for number in range(3):
+        taken.wait(ClientKey(f"192.0.2.{number}"), f"stranger {number}")
+    taken.wait(ClientKey("192.0.2.9"), "second")
+    await taken.until(3)
+    assert taken.names[:3] == ["first", "second", "stranger 0"]

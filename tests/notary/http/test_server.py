@@ -15,6 +15,7 @@ import pytest
 
 from notary.client import tls_context
 from notary.http import App, HttpSettings, Server, bind, lines
+from notary.http import server as server_module
 from notary.tls import Certificates, TlsFiles
 from tests.notary.certificates import Authority
 from tests.notary.http.test_connection import GET, Scripted, connected, head, served, turns
@@ -58,6 +59,7 @@ def _taken_in(server: Server) -> int:
 async def test_a_burst_is_taken_in_together(monkeypatch: pytest.MonkeyPatch) -> None:
     """As many connections as a turn of the loop has time for are made in it, not one: under load turns are long, and probes wait too."""
     monkeypatch.setattr(lines, "READ_TURN_S", 1.0)
+    monkeypatch.setattr(server_module, "ACCEPT_TURN_S", 1.0)
     async with waiting_burst() as server:
         assert _taken_in(server) == 0
         for _ in range(TURNS):
@@ -83,6 +85,7 @@ def no_time(monkeypatch: pytest.MonkeyPatch) -> None:
     """A turn of the loop has time for one thing that a client without an admitted submission asks for, and one call is a slice of it."""
     for name in ("READ_TURN_S", "PROVEN_TURN_S", "PROVEN_SHORT_S", "SLICE_S"):
         monkeypatch.setattr(lines, name, 0.0)
+    monkeypatch.setattr(server_module, "ACCEPT_TURN_S", 1.0)
 
 
 @pytest.mark.usefixtures("no_time")

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import time
 from collections.abc import AsyncIterator, Generator
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ from notary.http.call import Answer, Call
 from notary.http.submission import SUBMISSIONS, Asked
 from notary.parties import Parties
 from notary.tree import TILE_WIDTH
+from ordering.pieces import Pieces
 from payload import decode_submission
 from payload import request as payload_request
 from payload import submission as payload_submission
@@ -34,6 +36,7 @@ async def service(own_directory: NotaryDirectory, monkeypatch: pytest.MonkeyPatc
     """A worker in this loop; a turn has time for a hundred look-ups."""
     monkeypatch.setattr(turns, "TURN_US", TURN_US)
     monkeypatch.setattr(turns, "SHARE_US", SHARE_US)
+    monkeypatch.setattr(turns, "OWED_US_MAX", 0)
     monkeypatch.setattr(in_flight, "IDS_A_PIECE", 50)
     async with serving(own_directory) as service:
         service.gate.set()
@@ -294,3 +297,24 @@ async def test_a_body_of_a_party_does_not_wait_for_a_large_one_of_an_address(
         assert large.admitted_as is None
     while large.admitted_as is None:  # noqa: ASYNC110 - as above
         await asyncio.sleep(0)
+
+
+@pytest.mark.parametrize(("whose", "turns_min"), [("network", 5), ("party", 1)])
+async def test_a_turn_that_was_too_long_is_paid_off(whose: str, turns_min: int) -> None:
+    """A piece that takes longer than a turn's time leaves as many turns to other work, if it is a stranger's."""
+    count = 0
+    done: list[int] = []
+
+    def work() -> Pieces[None]:
+        for _ in range(2):
+            time.sleep(5 * turns.TURN_US / 1e6)
+            done.append(count)
+            yield turns.SHARE_US
+
+    answers = turns.Turns(lambda: True)
+    answers.do(work(), **{whose: "somebody"})
+    while len(done) < 2:
+        await asyncio.sleep(0)
+        count += 1
+    assert done[1] - done[0] >= turns_min
+    assert whose == "network" or done[1] - done[0] <= 2

@@ -25,7 +25,7 @@ OUTCOMES = {
     model.REFERENCE_CONFLICT: Outcome.REFERENCE_CONFLICT,
     model.LATE: Outcome.OUTSIDE_TIME_WINDOW,
 }
-SEEDS = some(200)
+SEEDS = some(100)
 
 
 class Translation:
