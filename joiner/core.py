@@ -94,7 +94,7 @@ All workers use the same value.
 """
 
 SENT_AT_AHEAD_MAX_MS = 60_000
-"""An append time that exceeds the sender's clock by more than this does not push log time further (R6, docs/formats.md)."""
+"""The most by which an append time may push log time ahead of the sender's clock (R6, docs/formats.md)."""
 
 FILL_SCANS = 8
 """The number of scans per hole_timeout for further holes, while the head is an old hole."""
@@ -181,7 +181,7 @@ class Joiner:
         self._skipped: tuple[int, int] | None = None
         # The ordering records skipped since the last one that took effect: the first one's offset, and the running hash over them.
         self._since_effect = NONE_SKIPPED, b""
-        # The next time to scan for holes to fill: at first, a hole_timeout after a hole reached the head. Negative: in this step.
+        # The next time to scan for holes to fill: at first, a hole_timeout after a hole reached the head. Negative: it did in this step.
         self._fills_due_ms = 0
         self._fill_proposed_ms: dict[tuple[int, int], int] = {}
         # Per silent incarnation with an orphan here: its last counted sequence, and the time when it was first found silent or when a fence

@@ -23,7 +23,7 @@ from ordering.records import View
 HISTORY_KEPT: Final = 1 << 16
 """The number of last effects that are kept, to compare views with.
 
-It is the same for all readers, since a settle record for an older history does not count, in any reader.
+It is the same for all readers: whether a settle record for an older history counts must not depend on the reader.
 """
 
 NO_CONTENT: Final = -1
@@ -102,7 +102,7 @@ def extend_skipped(skipped_hash: bytes, record: Record) -> bytes:
 
 
 def last_of_one_time(latest_first: Iterable[Timed]) -> list[Timed]:
-    """Returns the last records of one append time, and the record before them, in log order.
+    """Returns the last records that share an append time, and the record before them, in log order.
 
     While the broker's clock does not advance, a lost record can be replaced by a copy with the same append time. An older record cannot.
     """

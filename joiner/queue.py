@@ -33,7 +33,7 @@ SPARED_BYTES: Final = 4 << 20
 BUSY_S: Final = 0.03
 """The worker is busy if it has work for longer than this plus twice the time of an append, at the present pace."""
 BUSY_REQUESTS: Final = 256
-"""With fewer requests than this the worker is never busy: the pace may be low only because there was little to do."""
+"""With fewer pending requests than this the pace does not make the worker busy: it may be low only because there was little to do."""
 CALM: Final = 0.4
 """Below this share of the capacity every submission is admitted. The rest: a tenth for tickets, and half for large submissions."""
 

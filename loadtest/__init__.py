@@ -19,9 +19,9 @@ The conditions of every figure:
 |---|---|
 | `rig/` | below all others: brokers, workers and loads as processes; requests, the two loops, latencies, the machine |
 | `bench/` | the figures: from decoding alone to ten million requests end to end, and the CPU time of each stage |
-| `openloop/`, `locustfile.py` | `make load`, for Locust users: requests are sent at their intended times, for any answers |
+| `openloop/`, `locustfile.py` | `make load`, for Locust users: requests are sent at their intended times, not when answers arrive |
 | `peers/` | PostgreSQL, etcd and the single-topic design at the same work, in the same run |
 
-No test here asserts a time: machines differ, and only ratios within one run are comparable. Figures are published only from runs in which
+Nothing here asserts a time: machines differ, and only ratios within one run are comparable. Figures are published only from runs in which
 other processes took less than 2 % of the machine.
 """

@@ -70,7 +70,7 @@ class Agreement(msgspec.Struct, frozen=True):
     agreed_size: int = 0
     """The largest size at which another worker's checkpoint had our root."""
     votes: Votes = Votes(0, {})
-    """The votes at the size of the last checkpoint; during a root disagreement, at the size of that."""
+    """The votes at the size of the last checkpoint; during a root disagreement, at the disagreement's size."""
     in_disagreement: bool = msgspec.field(default=False, name="disputed")
     pending: tuple[RootSeen, ...] = ()
     outvoted: dict[str, tuple[int, int]] = msgspec.field(default_factory=dict)

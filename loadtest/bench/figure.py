@@ -1,4 +1,4 @@
-"""A figure: the complete description of one kind of result. Only the files of `figures/` describe figures.
+"""A figure: the complete description of one kind of result. Each file of `figures/` describes its own figures. No other names them.
 
 A figure is measured in parts, each on one system under test, in one or more steps; or by a separate command. Its results are JSON lines
 (`report`), from which its tables and its picture on docs/performance.md are made (`page`).

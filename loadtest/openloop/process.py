@@ -1,8 +1,8 @@
-"""One process's part of a run: generates its submissions, then sends them by the schedule, for any answers.
+"""One process's part of a run: generates its submissions, then sends them by the schedule, not when answers arrive.
 
 Any free user takes the next slot, and sends its submission at the intended start, or at once if that has passed. Latency counts from the
-intended start. So if a server is slow for a while, the latency includes the wait of all submissions behind. A submission that could not be
-sent before its deadline is a failure.
+intended start. So if a server is slow for a while, the latency includes the wait of all submissions behind it. A submission that could not
+be sent before its deadline is a failure.
 """
 
 import socket

@@ -138,7 +138,7 @@ class Server:
     def admit(self, network: str) -> Answer | None:
         """Count a connection from its acceptance on; returns the refusal instead if it exceeds a limit.
 
-        Above the limit for all addresses, a connection of the address with the most is ended in its favour. So an address with few gets in.
+        Above the limit for all addresses, it replaces a connection of the address that has the most. So an address with few gets in.
         """
         counted = self._addresses.get(network)
         mine = 0 if counted is None else counted.count
@@ -230,7 +230,7 @@ _count_of = attrgetter("count")
 
 
 class _Acceptor:
-    """Accepts all connections that wait at one socket. uvloop would accept one a turn of the loop, and under load turns are long.
+    """Accepts connections from one socket, many in a turn of the loop. uvloop would accept one a turn, and under load turns are long.
 
     A socket beyond the limits is refused here, which costs little. To make a connection of the others costs more, so they wait for the
     turns of their addresses (`ClientLines`). A client that opens a thousand connections a second delays only itself.
