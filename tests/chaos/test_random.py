@@ -59,6 +59,7 @@ async def test_each_worker_fault(scene: Scene, chaos: ChaosFlags) -> None:
     await scene.check()
 
 
+@pytest.mark.nightly
 async def test_each_leader_fault(scene: Scene, chaos: ChaosFlags) -> None:
     """The ordering leader is killed, freezes, ends, hands over: another leads each time, answers go on, and it is in sync again."""
     await scene.start("a", "b")
@@ -81,6 +82,7 @@ async def test_each_leader_fault(scene: Scene, chaos: ChaosFlags) -> None:
     await scene.check()
 
 
+@pytest.mark.nightly
 async def test_all_brokers_killed(scene: Scene, chaos: ChaosFlags) -> None:
     """All brokers are killed at once and restarted in another order: no client is answered meanwhile, then all go on by themselves."""
     workers = await scene.start("a", "b")

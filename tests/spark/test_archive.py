@@ -155,6 +155,7 @@ def _rewrite(folder: Path, topic: str, partition: int, change: Callable[[list[di
         manifest.write_text(json.dumps(said))
 
 
+@pytest.mark.nightly
 def test_archive_that_somebody_rewrote(spark: SparkSession, tmp_path: Path) -> None:
     """Ranges that match the files prove nothing: a changed record has no valid signature, or not the hash that its entry names."""
     writer = Writer()

@@ -109,6 +109,7 @@ def test_nothing_is_imported_from_the_working_directory(clean: Clean) -> None:
     assert clean.planted.imported == []
 
 
+@pytest.mark.nightly
 def test_a_cluster_reports_what_one_machine_does(clean: Clean, tmp_path: Path) -> None:
     """On a master with two workers the report equals that of one machine; each worker ran an executor."""
     with cluster(tmp_path) as master:

@@ -142,6 +142,7 @@ def test_three_nights_are_the_whole(spark: SparkSession, nights: Nights) -> None
 moves = st.tuples(st.integers(0, 11), st.integers(0, 7), st.integers(0, 7))
 
 
+@pytest.mark.nightly
 # One example takes two runs of Spark, so a failing example is not simplified. The filter keeps out the simplest example, which
 # Hypothesis tries first.
 @settings(

@@ -44,7 +44,7 @@ def _hold(found: Verified, replayed: Replayed, salvaged: int) -> None:
     assert {row.found for row in violations if row.type == "root-mismatch"} <= {bytes(32).hex()}
 
 
-@pytest.mark.parametrize("seed", [8, 59, 72])
+@pytest.mark.parametrize("seed", [8, *(pytest.param(seed, marks=pytest.mark.nightly) for seed in (59, 72))])
 def test_histories_of_disasters(spark: SparkSession, tmp_path: Path, seed: int) -> None:
     """Spark has the replay's decisions and root for the model's histories: decisions, hashes, lost leaves, reservations, seals, trims."""
     streams = salvaged_log(seed)
@@ -74,6 +74,7 @@ def _clean() -> tuple[Streams, Streams]:
     return middle, history.streams
 
 
+@pytest.mark.nightly
 def test_a_night_in_the_middle_of_a_salvage(spark: SparkSession, tmp_path: Path) -> None:
     """A run that ends between the begin and the done of a salvage keeps a state before the begin; the next run restores all items."""
     middle, streams = _clean()

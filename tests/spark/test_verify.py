@@ -192,6 +192,7 @@ def _passed_over(writer: Writer) -> Planted:
     return [("sequence-gap", None, writer.batch(3, 1, spend(state("far"))).offset)]
 
 
+@pytest.mark.nightly
 # The next test has all of these in one log; so one of them alone is enough each time.
 @pytest.mark.parametrize(
     "plant",
@@ -234,6 +235,7 @@ def test_many_violations_are_all_found(spark: SparkSession, tmp_path: Path, writ
     assert sorted([(row.position, row.id) for row in unsigned]) == [(at, ids[at]) for at in (0, DECIDED, DECIDED + 3)]
 
 
+@pytest.mark.nightly
 def test_records_without_a_good_signature(spark: SparkSession, tmp_path: Path, writer: Writer) -> None:
     """Records by a writer without the key change nothing: they are counted, with the place of the first, and are no violation."""
     log, forger = writer.log, private_key("forger")
@@ -280,6 +282,7 @@ def test_missing_records_are_reported(spark: SparkSession, tmp_path: Path, write
     assert foreign.expected == f"a view of at most {log.replayed().seen - 2} records; the last that agreed is at offset {entry.offset - 1}"
 
 
+@pytest.mark.nightly
 def test_swapped_records_are_found(spark: SparkSession, tmp_path: Path, writer: Writer) -> None:
     """Two entries that were swapped are found: all offsets are there, and the next view behind them is foreign."""
     one, other = (writer.batch(3, partition, spend(state("swapped"), content=str(partition))) for partition in (0, 1))
@@ -307,6 +310,7 @@ def lose_an_entry(writer: Writer) -> int:
     return len(rest)
 
 
+@pytest.mark.nightly
 def test_one_loss_is_a_violation_for_each_writer(spark: SparkSession, tmp_path: Path, writer: Writer) -> None:
     """Every record behind a loss has a foreign view: one row per incarnation has the first place, the last one, and their number."""
     end = lose_an_entry(writer)
@@ -335,6 +339,7 @@ def test_what_the_owner_settled_is_no_violation(spark: SparkSession, tmp_path: P
     assert [row.offset for row in verified.settled.orderBy("offset").collect()] == [end - 6, end - 5]
 
 
+@pytest.mark.nightly
 def test_other_append_time_is_found(spark: SparkSession, tmp_path: Path, writer: Writer) -> None:
     """A copy of a log without the original append times has another history."""
     at, record = next((at, each) for at, each in enumerate(writer.log.streams[ORDERING]) if each.value and each.value[1] == 1)
@@ -367,6 +372,7 @@ def test_a_passed_hole_is_a_loss(spark: SparkSession, tmp_path: Path, writer: Wr
     assert verified.checkpoints == Counts(3, 1, skipped=1)
 
 
+@pytest.mark.nightly
 def test_hole_at_the_end_is_no_violation(spark: SparkSession, tmp_path: Path, writer: Writer) -> None:
     """A payload that is still in flight is no violation: the log before it is verified, and the place where deciding stopped is reported.
 
