@@ -1,12 +1,13 @@
-"""The turns in which connections are made and read: how much in one turn of the event loop, whose first, and which of them wait.
+"""Which clients are served in a turn of the event loop, for how long, and in which order. Others wait.
 
-Clients wait in one line for each party, if a submission of theirs was admitted on the connection, and else in one for each address. Each
-line in turn has a slice of time. Proven clients have time of their own: those with an admitted submission on their connection, and those on
-new connections from an address that had one lately, so that clients who come back are not behind strangers.
+Clients wait in lines: one line for each party with an admitted submission on the connection, else one for each address. The lines take
+turns, a slice of time each. Proven clients have more time of each turn than others. A client is proven if a submission was admitted on its
+connection, or lately on any connection from its address. So clients who come back are not behind strangers.
 
-Submissions of a backlogged line wait long at the gate, and more of them would be refused. Reading only to refuse costs the others' time. So
-while a line is backlogged its clients are read for a small part of the time, the oldest first, and they are refused; when it is not, the
-newest is read first (adaptive LIFO). So what is decided was sent a moment ago, and the others learn late that they come too often.
+A line is backlogged if its submissions wait long at the gate. Further submissions of it would be refused, and reading them only to refuse
+them costs the others' time. So clients of a backlogged line are read for a small part of the time, the oldest first, and are refused.
+Once the line is not backlogged, its newest client is read first (adaptive LIFO). So the decided submissions were sent a moment ago, and the
+clients of the refused ones learn late that they send too many.
 """
 
 import asyncio
@@ -18,31 +19,32 @@ from typing import Final, NamedTuple, TypeAlias
 from notary.gate import SHORT_FOR_S
 
 READ_TURN_S = 0.0003
-"""The time in one turn of the loop for unproven clients; a thousand may have bytes at once."""
+"""The time of one turn of the loop for clients who are not proven; a thousand may have bytes at once."""
 PROVEN_TURN_S = 0.006
-"""The same for proven ones: their bytes are read at once as long as it lasts."""
-ADDRESSES_MAX: Final = 10_000
-"""The addresses with an admitted submission that are remembered, the latest."""
+"""The time of one turn for proven clients: within it, their bytes are read at once."""
 PROVEN_SHORT_S = 0.001
-"""The same while clients of the other kind wait too, and for `SHORT_FOR_S` after: decisions need many turns (docs/decisions/pieces.md)."""
+"""The same while connections without an admitted submission wait, and for `SHORT_FOR_S` after. A decision needs many turns, so these are
+short (docs/decisions/pieces.md)."""
+ADDRESSES_MAX: Final = 10_000
+"""The number of remembered addresses with an admitted submission. The oldest is forgotten first."""
 SLICE_S = 0.0005
-"""The time after which another line has its turn."""
+"""The time of one line, after which another has its turn."""
 BACKLOGGED_PART: Final = 0.05
 """The part of the time in which clients of backlogged lines are read."""
 REFUSING_S_MAX: Final = 0.002
-"""The time for them grows up to this."""
+"""The unused part of that time is kept, up to this."""
 LATE_S: Final = 5.0
-"""Those that have waited for so long are read at any cost, before newer ones: each client learns when to send again."""
+"""Clients who have waited for so long are read in any case, before newer ones: each client learns when to send again."""
 UNREAD_BYTES_MAX: Final = 128 << 20
-"""So are the oldest while those that wait keep more bytes than this in memory."""
+"""While waiting clients keep more bytes than this in memory, the oldest are read in any case too."""
 NEWEST_FIRST_S: Final = 0.1
-"""Where a client has waited for so long, which is longer than a burst lasts, the newest of its line is read first."""
+"""The newest client of a line is read first if the oldest has waited for so long, which is longer than a burst lasts."""
 HELD_S: Final = 0.002
-"""So often backlogged lines are looked at, if nothing else is to be read."""
+"""The time between two looks at backlogged lines while nothing else is to be read."""
 
 
 class ClientKey(NamedTuple):
-    """Clients with the same address and parties share a line."""
+    """The properties of a client that determine its line."""
 
     network: str
     """Its address (`notary.http.call.Call.network`)."""
@@ -56,31 +58,31 @@ class ClientKey(NamedTuple):
 
 
 class _Waiting(NamedTuple):
-    """Something that is done for a client when it is its turn."""
+    """Work for a client in a later turn: to make its connection, or to read it."""
 
     since_s: float
     client: ClientKey
     do: Callable[[float], None]
-    """It gets the time for which it has waited, in seconds."""
+    """Does the work; called with the time for which it has waited, in seconds."""
     size: int
 
 
 _Lines: TypeAlias = OrderedDict[tuple[str, bool], deque[_Waiting]]
-"""By the name of the line, and whether it is that of begun bodies."""
+"""The lines by name, and by whether the line is for bodies that have begun."""
 
 
 class ClientLines:
-    """The lines of one server."""
+    """The lines of one server. One event loop."""
 
     def __init__(self) -> None:
         self.is_backlogged: Callable[[ClientKey], bool] = lambda client: False
-        """Returns True if submissions of this client would wait long for the application: more that are read are refused. It is set."""
+        """Returns True if the client's line is backlogged. The application sets it."""
         self.ends = False
-        """True once the server stops: it reads all that has come, since it is about to close the connections."""
-        self._until_s: float | None = None  # None: this turn of the loop has read nothing yet
+        """True once the server stops. Then it reads all bytes that have come, since it is about to close the connections."""
+        self._until_s: float | None = None  # None: this turn of the loop has not begun
         self._slice_until_s = self._short_until_s = 0.0
         self._unproven: _Lines = OrderedDict()
-        """In the order of their turns, as the next."""
+        """In the order of their turns, as `_proven`."""
         self._proven: _Lines = OrderedDict()
         self._refusing_s = 0.0
         """The time left for backlogged lines. It grows by a part of the time that passes."""
@@ -88,12 +90,12 @@ class ClientLines:
         """The time up to which it has grown."""
         self._held: asyncio.TimerHandle | None = None
         self._unread_bytes = 0
-        """The bytes that those that wait keep."""
+        """The bytes in memory of the waiting clients."""
         self._proven_addresses: dict[str, None] = {}
-        """In the order in which they were last proven."""
+        """Addresses with an admitted submission, the latest last."""
 
     def stop(self) -> None:
-        """Look no more."""
+        """End the timer."""
         if self._held is not None:
             self._held.cancel()
 
@@ -109,11 +111,11 @@ class ClientLines:
         return bool(client.parties) or client.network in self._proven_addresses
 
     def may_go(self, client: ClientKey, *, begun: bool = False) -> bool:
-        """Returns True if something may be done for a client at once, which begins a slice of time.
+        """Returns True if work for a client may be done at once. It begins a slice of time.
 
-        False once clients have used up their time of this turn of the loop, or others wait for a turn. Proven clients have more time, and
-        wait only for others of their line. `begun`: the rest of a body is to be read, which was let in when its first piece came. It has
-        a line of its own, which is never backlogged: half a body would only fill the memory.
+        Returns False once the time of this turn is used up, or while other clients of its line wait. `begun`: the work is to read the rest
+        of a body, which was accepted with its first piece. Such work has a line of its own, which is never backlogged: half a body would
+        only fill the memory.
         """
         now_s = time.perf_counter()
         if self._until_s is None:
@@ -130,21 +132,21 @@ class ClientLines:
         return True
 
     def slice_is_over(self) -> bool:
-        """Returns True when the slice is used up: what is left is to wait for another turn."""
+        """Returns True when the slice is used up: the rest of the work must wait for another turn."""
         return time.perf_counter() > self._slice_until_s
 
     def charge(self, seconds: float) -> None:
-        """Count work for a client that is done in the next turn as if it was done in this one."""
-        assert self._until_s is not None, "called by what was given a turn"
+        """Take time from this turn, for work that this turn causes in the next one."""
+        assert self._until_s is not None, "called in a turn"
         self._until_s -= seconds
 
     def wait(self, client: ClientKey, do: Callable[[float], None], *, size: int = 0, begun: bool = False) -> None:
-        """Call `do` in a later turn of the loop, when it is the turn of its line (`may_go`). The client's `size` bytes are in memory."""
+        """Call `do` when it is the turn of the client's line, in a later turn of the loop (`may_go`). `size`: its bytes in memory."""
         self._unread_bytes += size
         now_s = time.perf_counter()
         is_proven = self._is_proven(client)
         lines = self._proven if is_proven else self._unproven
-        if not is_proven:
+        if not client.parties:  # from a remembered address too: behind it there may be a proxy, and strangers behind that
             self._short_until_s = now_s + SHORT_FOR_S
         lines.setdefault((client.line, begun), deque()).append(_Waiting(now_s, client, do, size))
         if self._until_s is None:
@@ -158,7 +160,7 @@ class ClientLines:
         asyncio.get_running_loop().call_soon(self._end_turn)
 
     def _end_turn(self) -> None:
-        """Take up what waits, a slice of time for each line in turn; at least one thing."""
+        """Do waiting work, a slice of time for each line in turn, and at least one piece of work."""
         now_s = time.perf_counter()
         self._refusing_s = min(self._refusing_s + (now_s - self._counted_s) * BACKLOGGED_PART, REFUSING_S_MAX)
         self._counted_s = now_s
@@ -166,7 +168,7 @@ class ClientLines:
         try:
             held += self._take_up(self._proven, self._proven_s(now_s) - READ_TURN_S)
             held += self._take_up(self._unproven, READ_TURN_S)
-        finally:  # a bug in one of them must not keep the others from their turns
+        finally:  # a bug in one client's work must not keep the others from their turns
             self._until_s = None
             if len(self._unproven) + len(self._proven) > held:
                 self._begin_turn(time.perf_counter())
@@ -182,7 +184,7 @@ class ClientLines:
         return self._refusing_s <= 0 and now_s - oldest.since_s < LATE_S and self._unread_bytes <= UNREAD_BYTES_MAX
 
     def _take_up(self, lines: _Lines, seconds: float) -> int:
-        """Returns the number of backlogged lines that wait for time of theirs."""
+        """Do work of these lines for so many seconds. Returns the number of backlogged lines that must wait."""
         now_s = time.perf_counter()
         until_s = self._until_s = now_s + seconds
         names, held = deque(lines), 0
@@ -197,12 +199,12 @@ class ClientLines:
             self._slice_until_s = now_s + SLICE_S
             slice_until_s = min(self._slice_until_s, until_s)
             try:
-                for _ in range(len(waiting)):  # what comes into the line meanwhile has its turn later
+                for _ in range(len(waiting)):  # work that is added meanwhile has its turn later
                     newest_first = not is_backlogged and NEWEST_FIRST_S < now_s - waiting[0].since_s < LATE_S
                     next_one = waiting.pop() if newest_first else waiting.popleft()
                     self._unread_bytes -= next_one.size
                     next_one.do(now_s - next_one.since_s)
-                    now_s = time.perf_counter() + (until_s - self._until_s)  # later by what was charged
+                    now_s = time.perf_counter() + (until_s - self._until_s)  # `charge` has moved `_until_s`
                     if now_s > slice_until_s:
                         break
             finally:

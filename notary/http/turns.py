@@ -12,7 +12,7 @@ from ordering.pieces import Pieces
 TURN_US: Final = 400
 """The estimated time for answers in one turn of the loop (`ordering.pieces.Pieces`)."""
 OWED_US_MAX: Final = 4_000
-"""While strangers ask, a turn that took longer owes the rest, up to this, to the next turns: they do no such work until it is paid off."""
+"""While addresses ask, the time by which a turn was longer is a debt, up to this: the next turns make no answers until it is paid off."""
 SHARE_US: Final = 500
 """The time after which another party or address has its turn."""
 PARTIES_PART: Final = 2 / 3
