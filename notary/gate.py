@@ -1,28 +1,28 @@
-"""The gate: whether a submission may come in. Every reason for which one is refused is in this file, in the order of the checks.
+"""The gate: whether a submission is admitted. Every reason to refuse one is in this file, in the order of the checks.
 
-A `Body` (`notary.bodies`) brings its pieces here; the bodies of all parties are decoded in turn (`Lanes`). `notary.quota` counts.
+A `Body` (`notary.bodies`) passes its pieces to the gate. The bodies of all parties are decoded in turn (`Lanes`).
 
-The cheapest checks come first. R6 leaves all of them to the worker, since nothing is in the log yet.
+The cheapest checks come first. R6 leaves all of them to the worker, since the submission is not in the log yet.
 
-| asked of | what | refused as |
+| checked when | what | refused as |
 |---|---|---|
 | the head | method, media type | `method-not-allowed`, `unsupported-media-type` |
-| | whether anything is taken in now: the worker is ready, and its queue has room for anybody | `not-ready`, `overloaded` |
-| | the length that it declares | `too-large` |
-| each piece of the body | its size; the memory of all bodies and all that waits; its time | `too-large`, `overloaded`, `malformed` |
+| | the worker is ready, and its queue has room for any party | `not-ready`, `overloaded` |
+| | the declared length | `too-large` |
+| each piece of the body | its size; the bytes of all bodies and of the queue; its time | `too-large`, `overloaded`, `malformed` |
 | its first piece | the wait of bodies of its party, or of its client's address, for decoding | `overloaded` |
-| | while the queue is not calm: room for the party, if it stands there first, as our clients write it | `overloaded` |
-| the body, party by party | whether anything is taken in now, again | `not-ready` |
-| | the party, which is looked for in the body before anything else is decoded | `unknown-party` |
-| | room for it and for so many bytes; its quota, as far as it can be without decoding | `overloaded`, `quota-exceeded` |
+| | while the queue is not calm: room for the party, if `party` is the first member, as our clients write it | `overloaded` |
+| the body, party by party | the worker is ready, again | `not-ready` |
+| | the party, which is decoded before the rest of the body | `unknown-party` |
+| | room for one request of the party and for so many bytes; its quota for one request | `overloaded`, `quota-exceeded` |
 | | the format | `malformed` |
-| the submission | room for its requests, by party; the quota for all of them | `overloaded`, `quota-exceeded` |
+| the submission | room for all its requests, by party; the quota for all of them | `overloaded`, `quota-exceeded` |
 | | the signature; only then is the quota charged: nobody can use up another party's | `bad-signature` |
 
-An intake process has a gate too. Its worker reports whether it admits anything, and which parties have no room. Room and quota
-for each submission only the worker knows, and its gate asks for them (`Gate.admit_verified`).
+An intake process has a gate too. Its worker reports whether it admits submissions, and which parties have no room. Only the worker knows
+room and quota exactly, so its gate checks both for each submission (`Gate.admit_verified`).
 
-A submission refused for room or quota gets a ticket, which opens the last part of the room when it is sent again (`notary.tickets`).
+The refusal for room or quota has a ticket. A retry with the ticket may use the last part of the room (`notary.tickets`).
 """
 
 import asyncio
@@ -47,23 +47,23 @@ from payload import SUBMISSION_BYTES_MAX, Submission, check_party, decode_in_pie
 REFUSAL_REASONS: Final = ("room", "share", "quota")
 """No room for anybody, no room for the party, or its quota is used up."""
 DECODING_WAIT_S: Final = 0.5
-"""The wait of a party's complete bodies after which no more of them are read; twice as long for a retry with a ticket."""
+"""New bodies of a party are refused while its complete ones wait longer than this; with a ticket, twice as long."""
 UNREAD_S_MAX: Final = 1.0
-"""A body that waited in its connection for so long is refused: newer ones were read first, and it would be answered late."""
+"""A body that waited longer in its connection is refused: newer ones were read first, and it would be answered late."""
 BACKLOG_S: Final = 0.1
-"""A lane whose oldest body has waited for so long is backlogged: a new body's wait is estimated by the bytes ahead of it."""
+"""A lane is backlogged if its oldest body has waited longer. Then a new body's wait is estimated from the bytes ahead of it."""
 SHORT_PART: Final = 1 / 4
-"""The part of `turn_s_max` while bodies come from addresses too: decisions need many turns: each is short (docs/decisions/pieces.md)."""
+"""The part of `turn_s_max` while unproven bodies wait: a decision needs many turns, so each is short (docs/decisions/pieces.md)."""
 SHORT_FOR_S: Final = 0.1
-"""So long turns stay short after such a body; those of connections too (`notary.http.lines`)."""
+"""The time for which turns stay short after such a body; `notary.http.lines` and `turns` have the same."""
 HELD_S: Final = 0.05
-"""While the worker is busy, the gate looks so often whether it has closed meanwhile."""
+"""The time between two checks, while the worker is busy, whether it still admits submissions."""
 HELD_S_MAX: Final = 5.0
-"""A body that has waited for so long is refused while the worker is busy: where the log has stalled, nothing else ends its wait."""
+"""While the worker is busy, a body that has waited longer is refused: if appends stall, nothing else ends its wait."""
 UNPROVEN_PART: Final = 2
-"""Bodies on connections without an admitted submission have at most half of all bytes; or the largest body, if that is more."""
+"""Unproven bodies, on connections without an admitted submission, have at most this part of all bytes, or one largest body."""
 UNPROVEN_ADDRESS_PART: Final = 8
-"""Those of one address have at most an eighth; or the largest body, if that is more."""
+"""Those of one address have at most this part, or one largest body."""
 SHUTTING_DOWN: Final = "this worker is shutting down: send the same to another, or here again later"
 _BAD_SIGNATURE: Final = (
     "the signature is not this party's over these requests: it signs the notary's name, its own name and the"
@@ -103,33 +103,33 @@ def check_json(content_type: bytes, content_encoding: bytes | None) -> None:
 
 
 class Room(Protocol):
-    """The place where submissions wait: a worker's `SubmissionQueue`; in an intake process, the last known state of that."""
+    """The queue of admitted submissions: a worker's `SubmissionQueue`; in an intake process, its last reported state."""
 
     @property
     def pending_bytes(self) -> int:
-        """The bytes of the submissions that are in."""
+        """The bytes of the submissions in the queue."""
         ...
 
     @property
     def is_busy(self) -> bool:
-        """True while what is admitted keeps the worker busy: more that is decoded would only wait."""
+        """True while admitted submissions keep the worker busy. Further ones would only wait decoded instead of encoded."""
         ...
 
     def __contains__(self, submission: Submission) -> bool:
-        """Returns True if these very bytes wait already."""
+        """Returns True if a submission with exactly these bytes is in the queue."""
         ...
 
     def is_calm(self, requests: int, size_bytes: int) -> bool:
-        """Returns True if there is room for so much of any party."""
+        """Returns True if there is room for so much, whichever party sends it."""
         ...
 
     def refusal(self, requests: int, size_bytes: int, party: str | None = None, *, ticketed: bool = False) -> Overloaded | None:
-        """Returns the reason why there is no room for so much of this party, or of any; None when there is."""
+        """Returns why there is no room for so much of this party, or of any; None if there is room."""
         ...
 
 
 class _Party(msgspec.Struct, gc=False):
-    """The one member of a submission that is looked at before the others."""
+    """The member of a submission that is decoded before the others."""
 
     party: str
 
@@ -154,10 +154,8 @@ class Gate:
         quota: Quota | None = None,
         tickets: Tickets | None = None,
     ) -> None:
-        """`closed` returns why every submission is rejected now. Pieces that arrive together are checked for `turn_s_max`, the rest a turn
-        later; a large body is decoded in pieces of a millisecond or two.
-
-        An intake process has no quota.
+        """`closed` returns why every submission is refused now; None while they are admitted. The gate works for `turn_s_max` in one turn
+        of the loop, and decodes a large body in pieces of a millisecond or two. An intake process has no quota.
         """
         self._notary_name = notary_name
         self._parties = parties
@@ -168,14 +166,14 @@ class Gate:
         self._quota = quota
         self.tickets = tickets
         self.refusals: Counter[str] = Counter()
-        """Those with a ticket, by reason."""
+        """The number of refusals with a ticket, by reason."""
         self._turn_s_max = turn_s_max
         self._bytes_max = bytes_max
         self._body_s_max = body_s_max
         self.body_bytes = 0
-        """The bytes of all bodies that are not complete, or not checked yet."""
+        """The bytes of all bodies that are incomplete or not decoded yet."""
         self._unproven_bytes: Counter[str] = Counter()
-        """The part of these bytes on connections without an admitted submission, by address; by the empty string for all addresses."""
+        """The unproven part of these bytes, by address; for the empty string, of all addresses."""
         self._bodies: set[Body] = set()
         self._asked = Lanes(self.is_registered)
         self._pace = Pace()
@@ -184,15 +182,15 @@ class Gate:
         self._held = False
         self._short_until_s = 0.0
         self._decoding: dict[bool, _Decoding] = {}
-        """The body of a party that is decoded now, by True, and that of an address, by False. Others of parties wait for the end of the
-        former alone, so they do not wait for a large body of a client that nobody knows."""
+        """The body of a party that is decoded now, by True, and the unproven one, by False. Bodies of parties wait only for the former: a
+        large unproven body does not delay them."""
 
     # ---- the head ----
 
     def closed(self, ticket: bytes = b"", *, at_head: bool = False) -> NotaryError | None:
-        """Returns the reason why no submission of any party is admitted now; None when they are.
+        """Returns why no submission of any party is admitted now; None while they are.
 
-        For a head, while the gate is open only the queue is asked: the worker is, before the body is decoded.
+        `at_head`: while the gate is open, check only the queue. The worker's state is checked before the body is decoded.
         """
         refusal = self._refusal(1, 1, None, ticket)
         if at_head and refusal is None and not self._was_closed:
@@ -202,7 +200,7 @@ class Gate:
         return problem or refusal
 
     def peek(self) -> NotaryError | None:
-        """Returns what `closed` returns without a ticket, and counts no refusal: nobody was refused."""
+        """Returns the result of `closed` without a ticket. Counts no refusal, since no submission was refused."""
         if (problem := self._closed()) is not None or self._room is None or self._room.is_calm(1, 1):
             return problem
         return self._room.refusal(1, 1)
@@ -216,31 +214,31 @@ class Gate:
 
     @property
     def is_open(self) -> bool:
-        """True while a head need not be checked with `closed`."""
+        """True while `closed` would return None for a head."""
         return not self._was_closed and (self._room is None or self._room.is_calm(1, 1))
 
     def is_backlogged(self, network: str, parties: Set[bytes]) -> bool:
-        """Returns True if a body of a client would wait to be decoded for longer than a burst lasts.
+        """Returns True if a client's body would wait to be decoded for longer than a burst lasts.
 
-        The client is one whose submissions were admitted for `parties`, or, if there are none, any from the address `network`.
+        `parties`: those of the admitted submissions on its connection. If there are none, its address `network` counts.
         """
         if not self._asked:
             return False
         return any(self._wait_s(key, of_party=bool(parties)) > BACKLOG_S for key in parties or (network.encode(),))
 
     def _wait_s(self, key: bytes, *, of_party: bool) -> float:
-        """Returns the wait for decoding in a lane, as its oldest body has it, or as the bytes ahead show at the present pace."""
+        """Returns the wait in a lane, in seconds: its oldest body's, or the time to decode the bytes ahead at the present pace."""
         age_s = self._asked.age_s(key, self._clock_s(), of_party=of_party)
         return max(age_s, self._asked.ahead_bytes(key, of_party=of_party) / self._pace.per_s) if self._pace.per_s else age_s
 
     def begin(self, body: Body, declared: bytes | None) -> None:
-        """A body is about to come. Raises `TooLarge`."""
+        """Register a body before its first piece. Raises `TooLarge`."""
         if declared is not None and int(declared) > SUBMISSION_BYTES_MAX:
             raise TooLarge(f"the body has {int(declared)} bytes and at most {SUBMISSION_BYTES_MAX} are taken: {_FEWER}")
         self._bodies.add(body)
 
     def stop(self) -> None:
-        """Refuse all that is not in yet: bodies that are only half here are not waited for."""
+        """Refuse all bodies that are not decoded yet, incomplete ones too."""
         self._asked = Lanes(self.is_registered)
         self._decoding = {}
         for body in list(self._bodies):
@@ -249,13 +247,13 @@ class Gate:
     # ---- the body ----
 
     def count_piece(self, body: Body, data: bytes) -> NotaryError | None:
-        """Count a piece of a body; returns the reason to refuse the body instead. Nobody can fill the memory with promises of bytes."""
+        """Count a piece of a body, or return why the body is refused. Only bytes that have come count, not declared ones."""
         size = body.size + len(data)
         others_bytes = self.body_bytes - body.size + (0 if self._room is None else self._room.pending_bytes)
         if size > SUBMISSION_BYTES_MAX:
             return TooLarge(f"the body has more than {SUBMISSION_BYTES_MAX} bytes, which is the most that is taken: {_FEWER}")
         if others_bytes and others_bytes + size > self._bytes_max:
-            # As in the queue: one that is larger than the whole room is read when nothing else is there.
+            # A body larger than the whole room is read when nothing else is there, as in the queue.
             return Overloaded(f"{others_bytes} bytes of submissions are here already: send the same again later")
         if body.is_unproven and (whose := self._unproven_too_many(body, size)):
             return Overloaded(
@@ -264,7 +262,7 @@ class Gate:
             )
         refusal = None
         if not body.size and self._room is not None and not self._room.is_calm(1, 1) and (party := party_first(data)):
-            # It need not be read to its end. Nothing is admitted by this: a body that names two parties is refused as the one or the other.
+            # Refuse it before its end. A body that names two parties is refused for either of them, and is never admitted.
             refusal = self._refusal(1, 1, party.decode(errors="replace"), body.ticket)
         if refusal is None and not body.size and (self._asked or body.unread_s > UNREAD_S_MAX):
             refusal = self._too_slow(body, party_first(data))
@@ -273,7 +271,7 @@ class Gate:
         return refusal
 
     def _unproven_too_many(self, body: Body, size: int) -> str:
-        """Returns whose bodies leave no room for one of that size on a connection without an admitted submission; empty if it has room."""
+        """Returns whose unproven bodies leave no room for one of `size` bytes; empty if there is room."""
         for key, part, whose in ((body.network, UNPROVEN_ADDRESS_PART, "from your address"), ("", UNPROVEN_PART, "from all addresses")):
             others_bytes = self._unproven_bytes[key] - body.size
             if others_bytes and others_bytes + size > max(self._bytes_max // part, SUBMISSION_BYTES_MAX):
@@ -289,10 +287,10 @@ class Gate:
                     del self._unproven_bytes[key]
 
     def _too_slow(self, body: Body, party: bytes) -> Overloaded | None:
-        """Returns a refusal while bodies of the party, or of the address, wait too long to be decoded; None while they do not.
+        """Returns a refusal while bodies of the party, or of the address, wait too long to be decoded; else None.
 
-        Without a bound on this wait all bodies would be read and decoded late, and the queue behind the gate would never be full
-        (RFC 8289: the wait, not the length, shows a queue that is too long).
+        Without a bound on this wait, all bodies would be decoded late, and the queue behind the gate would never be full. (RFC 8289: the
+        wait, not the length, shows that a queue is too long.)
         """
         key, of_party = self._asked.lane_of(body, party)
         name = party.decode(errors="replace")
@@ -308,19 +306,19 @@ class Gate:
         )
 
     def too_late(self) -> Malformed:
-        """Returns the reason to refuse a body that was not complete in time."""
+        """Returns the refusal of a body that was not complete in time."""
         return Malformed(f"the body was not complete after {self._body_s_max:g} s: send it without pauses")
 
     def forget(self, body: Body) -> None:
-        """Release the bytes of a body, which is not decoded any more."""
+        """Release the bytes of a body that will not be decoded any more."""
         self._bodies.discard(body)
         self._count_bytes(body, -body.size)
         body.drop()
 
     def ask(self, body: Body) -> None:
-        """Decode a body that is complete, with all that came in this turn of the loop."""
+        """Decode a complete body, from the next turn of the loop on."""
         if not self._asked and not self._decoding:
-            self._next = asyncio.get_running_loop().call_soon(self._look)
+            self._next = asyncio.get_running_loop().call_soon(self._turn)
             self._pace.begin(self._clock_s())
         now_s = self._clock_s()
         self._asked.add(body, now_s)
@@ -328,39 +326,39 @@ class Gate:
             self._short_until_s = now_s + SHORT_FOR_S
 
     def resume(self) -> None:
-        """Decode again at once: a batch was taken from the queue, or answered."""
+        """Go on decoding at once: a batch was taken from the queue, or answered."""
         if self._held:
             assert self._next is not None
             self._next.cancel()
             self._held = False
-            self._next = asyncio.get_running_loop().call_soon(self._look)
+            self._next = asyncio.get_running_loop().call_soon(self._turn)
 
     @property
     def is_busy(self) -> bool:
-        """True while nothing more is decoded: bodies wait in their lanes, where a turn for a party is a turn for the whole worker."""
+        """True while no further body is decoded. Bodies wait in the lanes, where the parties of all connections take turns."""
         return self._room is not None and self._room.is_busy and not self._was_closed
 
-    def _look(self) -> None:
-        """Look at what has come, a piece at a time. The log, and in an intake process the worker, have their turns in between."""
+    def _turn(self) -> None:
+        """Decode waiting bodies for one turn of the loop. Between two turns, the log and all other work have theirs."""
         self._held = False
         try:
             now_s = self._clock_s()
-            self._look_until(now_s + self._turn_s_max * (SHORT_PART if now_s < self._short_until_s else 1))
-        finally:  # a bug in the answer to one must not keep the others from being looked at
+            self._decode_until(now_s + self._turn_s_max * (SHORT_PART if now_s < self._short_until_s else 1))
+        finally:  # a bug in the answer to one body must not keep the others from being decoded
             if self._asked or self._decoding:
                 loop = asyncio.get_running_loop()
                 self._held = self.is_busy
                 if self._held:
                     self._refuse_older()
-                self._next = loop.call_later(HELD_S, self._look) if self._held else loop.call_soon(self._look)
+                self._next = loop.call_later(HELD_S, self._turn) if self._held else loop.call_soon(self._turn)
 
     def _refuse_older(self) -> None:
         for body in self._asked.take_older(self._clock_s() - HELD_S_MAX):
             text = f"the log has taken no batch for {HELD_S_MAX:g} s: send the same again later, or to another worker"
             body.refuse(self._with_ticket(Overloaded(text, math.ceil(HELD_S_MAX)), "room", None))
 
-    def _look_until(self, until_s: float) -> None:
-        closed = self._closed()  # once for all: nothing else runs meanwhile
+    def _decode_until(self, until_s: float) -> None:
+        closed = self._closed()  # it cannot change in this turn
         self._was_closed = closed is not None
         while (self._asked or self._decoding) and not self.is_busy:
             of_party = self._asked.is_turn_of_parties(self._decoding)
@@ -368,14 +366,14 @@ class Gate:
             if decoding is None:
                 decoding = self._decoding[of_party] = _Decoding(self._asked.take(of_party=of_party))
             if decoding.body in self._bodies:
-                self._look_at(decoding, closed)
-            if decoding.body not in self._bodies:  # it was let in or refused, now or before, or its client left
+                self._decode_piece(decoding, closed)
+            if decoding.body not in self._bodies:  # it was admitted or refused, or its client has left
                 self._decoding.pop(of_party, None)
             if self._clock_s() > until_s:
                 break
 
-    def _look_at(self, decoding: "_Decoding", closed: NotaryError | None) -> None:
-        """Decode one piece more of a body; after the last one it is let in."""
+    def _decode_piece(self, decoding: "_Decoding", closed: NotaryError | None) -> None:
+        """Decode one more piece of a body. After the last piece, admit or refuse it."""
         body = decoding.body
         submission: AdmittedSubmission | None = None
         found: Exception | None = closed
@@ -387,9 +385,9 @@ class Gate:
                 return
             except StopIteration as done:
                 submission = done.value
-            except Exception as problem:  # a bug costs one call
+            except Exception as problem:  # a bug fails one call
                 found = problem
-        if submission is not None:  # refusing is cheap: a flood of malformed bodies must not look like a fast gate
+        if submission is not None:  # refusals are cheap: a flood of malformed bodies must not raise the pace
             self._pace.answered(body.size, self._clock_s())
         self.forget(body)
         try:
@@ -401,37 +399,37 @@ class Gate:
             body.refused(found)
 
     def admit(self, body: bytes, ticket: bytes = b"") -> AdmittedSubmission:
-        """The submission that `body` is, if it may come in."""
+        """Decode and admit a submission. Raises the errors of this file's table."""
         if (problem := self._closed()) is not None:
             raise problem
         return completed(self._admit(body, ticket))
 
     def _admit(self, body: bytes, ticket: bytes) -> Generator[None, None, AdmittedSubmission]:
-        """The work of `admit` in pieces. The longest is the search for the party, the decoding of the JSON, or one piece of states."""
+        """The work of `admit` in pieces. The longest pieces decode the party, the JSON, or a part of the states."""
         party, verify = self._party_of(body)
         self._check(1, len(body), party, ticket)
         submission = yield from decode_in_pieces(body, self._notary_name)
-        if submission.party != party:  # two decoders that do not agree; a signature must never be checked with another party's key
+        if submission.party != party:  # two decoders disagree; a signature must never be checked with another party's key
             raise Malformed("JSON parsers disagree about its party: give `party` once, as plain text", "party")
-        return self._let_in(submission, verify, ticket)
+        return self._admit_decoded(submission, verify, ticket)
 
     def admit_verified(self, submission: Submission, ticket: bytes = b"") -> AdmittedSubmission:
-        """The same for one of which an intake process has looked at party, format and signature."""
+        """Admit a submission whose party, format and signature an intake process has checked."""
         if (problem := self._closed()) is not None:
             raise problem
-        return self._let_in(submission, _verified, ticket)
+        return self._admit_decoded(submission, _verified, ticket)
 
     def check_room(self, submission: Submission) -> None:
-        """Raise `Overloaded`, with a ticket, where one that was let in some turns of the loop ago has no room any more."""
+        """Raise `Overloaded`, with a ticket, if a submission that was admitted some turns ago has no room in the queue any more."""
         if self._room is None or submission in self._room:
             return
         if (refusal := self._refusal(len(submission.requests), len(submission.encoded), submission.party, b"")) is not None:
             raise refusal
 
-    def _let_in(self, submission: Submission, verify: Verify, ticket: bytes) -> AdmittedSubmission:
+    def _admit_decoded(self, submission: Submission, verify: Verify, ticket: bytes) -> AdmittedSubmission:
         requests = len(submission.requests)
         if self._room is not None and submission in self._room:
-            return AdmittedSubmission.of(submission)  # these bytes wait already, so their signature is a good one, and charged
+            return AdmittedSubmission.of(submission)  # the same bytes are in the queue: their signature was verified, and the quota charged
         self._check(requests, len(submission.encoded), submission.party, ticket)
         message = signed_message(self._notary_name, submission.party, [request.transaction_id for request in submission.requests])
         if not verify(submission.signature, message):
@@ -443,7 +441,7 @@ class Gate:
         return AdmittedSubmission.of(submission)
 
     def _refusal(self, requests: int, size_bytes: int, party: str | None, ticket: bytes) -> Overloaded | None:
-        """Returns the reason why there is no room for so much, with a ticket for the retry; None when there is."""
+        """Returns why there is no room for so much, with a ticket for the retry; None if there is room."""
         room, tickets = self._room, self.tickets
         if room is None or room.is_calm(requests, size_bytes):
             return None
@@ -452,7 +450,7 @@ class Gate:
         return None if problem is None else self._with_ticket(problem, "room" if party is None else "share", party)
 
     def _check(self, requests: int, size_bytes: int, party: str, ticket: bytes) -> None:
-        """Raise `Overloaded` or `QuotaExceeded` where there is no room, or no quota, for so much of a party."""
+        """Raise `Overloaded` or `QuotaExceeded` if there is no room, or no quota, for so much of a party."""
         if (overloaded := self._refusal(requests, size_bytes, party, ticket)) is not None:
             raise overloaded
         if self._quota is not None and (exceeded := self._quota.refusal(party, requests)) is not None:
@@ -465,11 +463,11 @@ class Gate:
         return problem
 
     def _party_of(self, body: bytes) -> tuple[str, Verify]:
-        """The party, and the check of its signatures. Raises `UnknownParty`, or `Malformed`."""
+        """Returns the party and the verifier of its signatures. Raises `UnknownParty` or `Malformed`."""
         try:
             party = _decode_party(body).party
         except (ValueError, RecursionError):  # a `DecodeError` is a ValueError
-            decode_submission(body, self._notary_name)  # it says what is wrong, and where
+            decode_submission(body, self._notary_name)  # its error has the reason and the place
             raise Malformed("its party cannot be read", "party") from None
         known = self._parties.get(party)
         if known is None:
@@ -480,16 +478,16 @@ class Gate:
 
 
 class _Decoding:
-    """A body that is decoded in pieces."""
+    """A body that is being decoded."""
 
     __slots__ = ("body", "pieces")
 
     def __init__(self, body: Body) -> None:
         self.body = body
         self.pieces: Generator[None, None, AdmittedSubmission] | None = None
-        """The rest of the work, once it has begun."""
+        """The rest of the work; None before it begins."""
 
 
 def _verified(signature: bytes, message: bytes) -> bool:
-    """The check of a signature that an intake process has checked."""
+    """Stands for the verifier: an intake process has verified the signature."""
     return True
