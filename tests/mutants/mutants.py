@@ -503,14 +503,14 @@ MUTANTS: Final = (
     Mutant(
         "signatures are not verified",
         "contract",
-        Gate._let_in,
+        Gate._admit_decoded,
         "not verify(submission.signature, message)",
         "False",
     ),
     Mutant(
         "anyone who names a party uses its quota up",
         "contract",
-        Gate._let_in,
+        Gate._admit_decoded,
         "if not verify(submission.signature, message):",
         "if self._quota is not None:\n    self._quota.charge(submission.party, requests)\nif not verify(submission.signature, message):",
         seeds=100,
