@@ -5,7 +5,7 @@ answer -> the connection. No step is an asyncio task: each calls the next one. L
 """
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from joiner import AdmittedSubmission
 from notary.gate import SHUTTING_DOWN
@@ -24,8 +24,8 @@ from payload import Submission
 class App(Lifecycle):
     """The service of one worker; `attach` gives it the worker once there is one."""
 
-    def __init__(self, *, service: bool = True, health: bool = True) -> None:
-        super().__init__()
+    def __init__(self, *, service: bool = True, health: bool = True, clock_s: Callable[[], float] = time.perf_counter) -> None:
+        super().__init__(clock_s)
         self._service = service
         self._health = health
 

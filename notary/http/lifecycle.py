@@ -32,7 +32,7 @@ class Waiting(Protocol):
 class Lifecycle:
     """The lifecycle of one application. It serves a worker from `attach` to `detach`."""
 
-    def __init__(self) -> None:
+    def __init__(self, clock_s: Callable[[], float]) -> None:
         self.worker: Worker | None = None
         """The worker that is served, while there is one."""
         self.no_worker = "this worker is starting"
@@ -44,7 +44,7 @@ class Lifecycle:
         self.waiting: set[Waiting] = set()
         self.awaited = AwaitedDecisions()
         self.long_polls = 0  # of those that wait
-        self.turns = Turns(lambda: self.worker is not None and self.worker.serving_suspended() is None)
+        self.turns = Turns(lambda: self.worker is not None and self.worker.serving_suspended() is None, clock_s)
         self.taking_changed: Callable[[], None] = lambda: None
         """Called when admission of submissions stops or resumes; `closed` returns which."""
         self._under_way = 0

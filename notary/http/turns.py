@@ -1,7 +1,6 @@
 """Work in pieces, spread over turns of the event loop. Between two turns the loop serves the log and all other calls."""
 
 import asyncio
-import time
 from collections import OrderedDict, deque
 from collections.abc import Callable
 from typing import Final
@@ -68,9 +67,13 @@ class Turns:
     part, all addresses of the second. So a client that wants a thousand large answers at once delays only itself.
     """
 
-    def __init__(self, may_read: Callable[[], bool]) -> None:
-        """`may_read` returns whether answers may be read from the index. One call a turn suffices: nothing else runs during a turn."""
+    def __init__(self, may_read: Callable[[], bool], clock_s: Callable[[], float]) -> None:
+        """`may_read` returns whether answers may be read from the index. One call a turn suffices: nothing else runs during a turn.
+
+        `clock_s` is a monotonic clock.
+        """
         self._may_read = may_read
+        self._clock_s = clock_s
         self._parties, self._addresses = _Ring(), _Ring()
         self._comes = False
         self._owed_us = self._short_until_s = 0.0
@@ -99,7 +102,7 @@ class Turns:
             self._owed_us -= TURN_US
             self._come()
             return
-        began_s = time.perf_counter()
+        began_s = self._clock_s()
         if self._addresses:
             self._short_until_s = began_s + SHORT_FOR_S
         self.silent = not self._may_read()
@@ -108,7 +111,7 @@ class Turns:
             spent_us = self._addresses.do(spent_us, max(TURN_US, spent_us + TURN_US * (1 - PARTIES_PART)))
             self._parties.do(spent_us, TURN_US)
         finally:  # a bug in one piece of work must not keep the rest from its turns
-            now_s = time.perf_counter()
+            now_s = self._clock_s()
             owed_us = self._owed_us + (now_s - began_s) * 1e6 - TURN_US
             self._owed_us = min(max(0.0, owed_us), OWED_US_MAX) if now_s < self._short_until_s else 0.0
             self._come()

@@ -139,7 +139,7 @@ class Process:
         self._disk = disk
         self._environment = environment
         self._dies = dies
-        self._app = App()
+        self._app = App(clock_s=lambda: asyncio.get_running_loop().time())
         self._main: asyncio.Task[Any] | None = None
         self._calls: set[asyncio.Future[Answer | None]] = set()
 

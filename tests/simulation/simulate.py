@@ -119,14 +119,15 @@ def _listen(loop: SimulatedLoop, tracing: Tracing | None) -> Callable[[], None]:
             trace(loop.time(), host, f"{record.levelname.lower()}: {record.getMessage()}")
 
     handler = Handler()
-    root = logging.getLogger()
-    before, level = root.handlers[:], root.level
+    root, of_asyncio = logging.getLogger(), logging.getLogger("asyncio")
+    before, level, level_of_asyncio = root.handlers[:], root.level, of_asyncio.level
     root.handlers[:] = [handler]
     root.setLevel(logging.INFO)
-    logging.getLogger("asyncio").setLevel(logging.CRITICAL)
+    of_asyncio.setLevel(logging.CRITICAL)
 
     def undo() -> None:
         root.handlers[:] = before
         root.setLevel(level)
+        of_asyncio.setLevel(level_of_asyncio)
 
     return undo

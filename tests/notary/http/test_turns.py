@@ -311,7 +311,7 @@ async def test_a_turn_that_was_too_long_is_paid_off(whose: str, turns_min: int) 
             done.append(count)
             yield turns.SHARE_US
 
-    answers = turns.Turns(lambda: True)
+    answers = turns.Turns(lambda: True, time.perf_counter)
     answers.do(work(), **{whose: "somebody"})
     while len(done) < 2:
         await asyncio.sleep(0)
