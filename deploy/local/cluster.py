@@ -162,7 +162,9 @@ class Cluster:
     def pause(self, broker_id: int) -> None:
         """Freeze a broker (SIGSTOP): it keeps its connections and replies to nothing, as behind a network that drops
         packets."""
-        self._signal(broker_id, signal.SIGSTOP)
+        with self._locked():
+            if not self._running(broker_id).freeze():
+                raise CannotRun(f"broker {broker_id} was not frozen by SIGSTOP within ten seconds, or has ended")
 
     def resume(self, broker_id: int) -> None:
         """Resume a frozen broker (SIGCONT)."""
@@ -251,9 +253,14 @@ class Cluster:
 
     def _signal(self, broker_id: int, number: signal.Signals) -> None:
         with self._locked():
-            process = self.state.broker(broker_id).process
-            if process is None or not process.send(number):
-                raise CannotRun(f"broker {broker_id} does not run, so {number.name} cannot reach it: `start` it first")
+            self._running(broker_id).send(number)
+
+    def _running(self, broker_id: int) -> BrokerProcess:
+        """Return the broker's process. Raises CannotRun if it does not run."""
+        process = self.state.broker(broker_id).process
+        if process is None or not process.alive:
+            raise CannotRun(f"broker {broker_id} does not run, so no signal can reach it: `start` it first")
+        return process
 
     def _log_tail(self, broker_id: int) -> str:
         log = self._folder(broker_id) / "server.log"

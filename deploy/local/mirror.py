@@ -90,7 +90,7 @@ class Mirror:
     def pause(self) -> None:
         """Freeze it (SIGSTOP): the mirror falls behind."""
         assert self._process is not None
-        self._process.send(signal.SIGSTOP)
+        self._process.freeze()
 
     def __enter__(self) -> Self:
         self.start()

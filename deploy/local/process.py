@@ -2,6 +2,7 @@
 later."""
 
 import atexit
+import contextlib
 import os
 import signal
 import subprocess
@@ -32,9 +33,14 @@ class BrokerProcess:
 
     @property
     def frozen(self) -> bool:
-        """True if it is alive and stopped by SIGSTOP."""
+        """True if it is alive, and all its threads are stopped by SIGSTOP."""
         born, condition = _look(self.pid)
-        return bool(born) and born == self.born and condition.startswith("T")
+        if not born or born != self.born or not condition.startswith("T"):
+            return False
+        threads = (_PROC / str(self.pid) / "task").glob("*/stat")
+        with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+            return all(_fields(stat)[0].startswith(("T", "t")) for stat in threads)
+        return False
 
     def send(self, number: signal.Signals) -> bool:
         """Send a signal; return False if the process had already ended."""
@@ -44,6 +50,20 @@ class BrokerProcess:
             os.kill(self.pid, number)
         except ProcessLookupError:
             return False
+        return True
+
+    def freeze(self, timeout_seconds: float = 10.0) -> bool:
+        """Send SIGSTOP, and wait until all threads are stopped: on a busy machine they go on for a moment.
+
+        Return False if the process had already ended, or still runs after the timeout.
+        """
+        if not self.send(signal.SIGSTOP):
+            return False
+        deadline = time.monotonic() + timeout_seconds
+        while not self.frozen:
+            if not self.alive or time.monotonic() > deadline:
+                return False
+            time.sleep(0.005)
         return True
 
     def wait(self, timeout_seconds: float) -> bool:
@@ -79,9 +99,7 @@ def _look(pid: int) -> tuple[str, str]:
     """Return (born, condition letter) of the process that has this pid now; ("", "") if there is none that is alive."""
     if (_PROC / "self" / "stat").exists():
         try:
-            # The second field is the program's name in brackets. The name may contain brackets too, so count from the last
-            # one.
-            fields = (_PROC / str(pid) / "stat").read_text().rpartition(")")[2].split()
+            fields = _fields(_PROC / str(pid) / "stat")
         except (FileNotFoundError, ProcessLookupError):
             return "", ""
         boot = (_PROC / "sys" / "kernel" / "random" / "boot_id").read_text().strip()
@@ -90,3 +108,9 @@ def _look(pid: int) -> tuple[str, str]:
         answer = subprocess.run(["ps", "-o", "state=,lstart=", "-p", str(pid)], capture_output=True, text=True, check=False).stdout
         condition, _, born = answer.strip().partition(" ")
     return ("", "") if not condition or condition.startswith(("Z", "X")) else (born.strip(), condition)
+
+
+def _fields(stat: Path) -> list[str]:
+    """Return the fields of a process or a thread from its condition letter on."""
+    # The field before is the program's name in brackets. The name may contain brackets too, so count from the last one.
+    return stat.read_text().rpartition(")")[2].split()
