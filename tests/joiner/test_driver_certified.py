@@ -319,8 +319,8 @@ async def test_nothing_is_handed_on_before_the_marks_of_all_partitions(start: St
     seen = worker.joiner.history.seen
     log.on_poll = lambda records: [record for record in records if record.stream != marked[0]]
     again = start()
+    await again.until(lambda: again.driver._recheck.waits_for == {marked[0]})
     await asyncio.sleep(10 * DRIVER.poll_ms / 1000)
-    assert again.driver._recheck.waits_for == {marked[0]}
     assert again.joiner.history.seen == seen
     assert "compared with this worker's index" in (again.driver.not_ready() or "")
     log.on_poll = None
