@@ -5,13 +5,12 @@ from collections import OrderedDict, deque
 from collections.abc import Callable
 from typing import Final
 
-from notary.gate import SHORT_FOR_S
 from ordering.pieces import Pieces
 
 TURN_US: Final = 400
 """The estimated time for answers in one turn of the loop (`ordering.pieces.Pieces`)."""
 OWED_US_MAX: Final = 4_000
-"""While addresses ask, the time by which a turn was longer is a debt, up to this: the next turns make no answers until it is paid off."""
+"""The time by which answers to reads exceeded their part of a turn is a debt, up to this: the next turns make none until it is paid off."""
 SHARE_US: Final = 500
 """The time after which another party or address has its turn."""
 PARTIES_PART: Final = 2 / 3
@@ -76,7 +75,7 @@ class Turns:
         self._clock_s = clock_s
         self._parties, self._addresses = _Ring(), _Ring()
         self._comes = False
-        self._owed_us = self._short_until_s = 0.0
+        self._owed_us = 0.0
         self.silent = False
         """True if nothing may be read from the index in this turn."""
 
@@ -98,20 +97,23 @@ class Turns:
 
     def _turn(self) -> None:
         self._comes = False
-        if self._owed_us >= TURN_US:
-            self._owed_us -= TURN_US
-            self._come()
-            return
-        began_s = self._clock_s()
-        if self._addresses:
-            self._short_until_s = began_s + SHORT_FOR_S
         self.silent = not self._may_read()
         try:
             spent_us = self._parties.do(0, TURN_US * PARTIES_PART)
-            spent_us = self._addresses.do(spent_us, max(TURN_US, spent_us + TURN_US * (1 - PARTIES_PART)))
+            spent_us = self._do_reads(spent_us)
             self._parties.do(spent_us, TURN_US)
         finally:  # a bug in one piece of work must not keep the rest from its turns
-            now_s = self._clock_s()
-            owed_us = self._owed_us + (now_s - began_s) * 1e6 - TURN_US
-            self._owed_us = min(max(0.0, owed_us), OWED_US_MAX) if now_s < self._short_until_s else 0.0
             self._come()
+
+    def _do_reads(self, spent_us: int) -> int:
+        """Do work of addresses, unless they owe time. Only they pay: their large pieces must not delay the answers to submissions."""
+        part_us = max(TURN_US - spent_us, TURN_US * (1 - PARTIES_PART))
+        if self._owed_us >= part_us:
+            self._owed_us -= part_us
+            return spent_us
+        began_s = self._clock_s()
+        try:
+            return self._addresses.do(spent_us, spent_us + part_us)
+        finally:
+            owed_us = self._owed_us + (self._clock_s() - began_s) * 1e6 - part_us
+            self._owed_us = min(max(0.0, owed_us), OWED_US_MAX)

@@ -318,3 +318,22 @@ async def test_a_turn_that_was_too_long_is_paid_off(whose: str, turns_min: int) 
         count += 1
     assert done[1] - done[0] >= turns_min
     assert whose == "network" or done[1] - done[0] <= 2
+
+
+async def test_strangers_large_reads_cost_parties_no_turn() -> None:
+    """Strangers pay for their large pieces with turns of their own; answers to submissions are made in each turn meanwhile."""
+    made = {"network": 0, "party": 0}
+
+    def work(whose: str, seconds: float) -> Pieces[None]:
+        while True:
+            time.sleep(seconds)
+            made[whose] += 1
+            yield turns.SHARE_US
+
+    answers = turns.Turns(lambda: True, time.perf_counter)
+    answers.do(work("network", 8 * turns.TURN_US / 1e6), network="somebody")
+    answers.do(work("party", 0.0), party="somebody")
+    for _ in range(40):
+        await asyncio.sleep(0)
+    assert made["party"] >= 38
+    assert 1 <= made["network"] <= 8
