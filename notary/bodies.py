@@ -208,13 +208,17 @@ class Lanes:
     def _ring(self, *, of_party: bool) -> "_Ring":
         return self._parties if of_party else self._addresses
 
-    def is_turn_of_parties(self, decoding: Container[bool] = ()) -> bool:
-        """Returns True if the next body is a party's, False if it is an address's.
+    def whose_turn(self, decoding: Container[bool] = (), *, addresses: Callable[[], bool] = lambda: True) -> bool | None:
+        """Returns True if the next body is a party's, False if it is an address's, None if there is none.
 
-        `decoding` contains True while a party's body is decoded in pieces, and False while an address's is.
+        `decoding` contains True while a party's body is decoded in pieces, and False while an address's is. `addresses` returns whether it
+        may be the turn of an address.
         """
-        of_party, of_address = self._parties.bodies > 0 or True in decoding, self._addresses.bodies > 0 or False in decoding
-        return of_party and (self._ahead_bytes <= 0 or not of_address)
+        of_party = self._parties.bodies > 0 or True in decoding
+        of_address = (self._addresses.bodies > 0 or False in decoding) and addresses()
+        if of_party and of_address:
+            return self._ahead_bytes <= 0
+        return True if of_party else False if of_address else None
 
     def take(self, *, of_party: bool) -> Body:
         """Remove and return the next body of a party, or of an address. There must be one."""

@@ -36,6 +36,7 @@ import msgspec
 from joiner import AdmittedSubmission
 from joiner.rate import Pace
 from notary.bodies import Body, Lanes, party_first
+from notary.duty_cycle import DutyCycle
 from notary.parties import Parties, Verify
 from notary.quota import Quota, QuotaExceeded
 from notary.tickets import Tickets
@@ -52,10 +53,6 @@ UNREAD_S_MAX: Final = 1.0
 """A body that waited longer in its connection is refused: newer ones were read first, and it would be answered late."""
 BACKLOG_S: Final = 0.1
 """A lane is backlogged if its oldest body has waited longer. Then a new body's wait is estimated from the bytes ahead of it."""
-SHORT_PART: Final = 1 / 4
-"""The part of `turn_s_max` while unproven bodies wait: a decision needs many turns, so each is short (docs/decisions/pieces.md)."""
-SHORT_FOR_S: Final = 0.1
-"""The time for which turns stay short after such a body; `notary.http.lines` and `turns` have the same."""
 HELD_S: Final = 0.05
 """The time between two checks, while the worker is busy, whether it still admits submissions."""
 HELD_S_MAX: Final = 5.0
@@ -178,9 +175,11 @@ class Gate:
         self._asked = Lanes(self.is_registered)
         self._pace = Pace()
         """The bytes decoded a second while bodies wait."""
+        self.duty = DutyCycle(clock_s)
+        """Bodies of addresses are decoded in its on-turns. The application sets it."""
         self._next: asyncio.Handle | None = None
+        """The next turn."""
         self._held = False
-        self._short_until_s = 0.0
         self._decoding: dict[bool, _Decoding] = {}
         """The body of a party that is decoded now, by True, and the unproven one, by False. Bodies of parties wait only for the former: a
         large unproven body does not delay them."""
@@ -317,13 +316,12 @@ class Gate:
 
     def ask(self, body: Body) -> None:
         """Decode a complete body, from the next turn of the loop on."""
-        if not self._asked and not self._decoding:
-            self._next = asyncio.get_running_loop().call_soon(self._turn)
-            self._pace.begin(self._clock_s())
         now_s = self._clock_s()
+        if not self._asked and not self._decoding:
+            self._pace.begin(now_s)
         self._asked.add(body, now_s)
-        if body.is_unproven:
-            self._short_until_s = now_s + SHORT_FOR_S
+        if self._next is None:
+            self._next = asyncio.get_running_loop().call_soon(self._turn)
 
     def resume(self) -> None:
         """Go on decoding at once: a batch was taken from the queue, or answered."""
@@ -340,17 +338,32 @@ class Gate:
 
     def _turn(self) -> None:
         """Decode waiting bodies for one turn of the loop. Between two turns, the log and all other work have theirs."""
+        self._next = None
         self._held = False
         try:
-            now_s = self._clock_s()
-            self._decode_until(now_s + self._turn_s_max * (SHORT_PART if now_s < self._short_until_s else 1))
+            self._decode_until(self._clock_s() + self._turn_s_max)
         finally:  # a bug in the answer to one body must not keep the others from being decoded
             if self._asked or self._decoding:
-                loop = asyncio.get_running_loop()
-                self._held = self.is_busy
-                if self._held:
-                    self._refuse_older()
-                self._next = loop.call_later(HELD_S, self._turn) if self._held else loop.call_soon(self._turn)
+                self._go_on()
+
+    def _go_on(self) -> None:
+        """Plan the next turn: soon, or, if only bodies of addresses wait, in the next on-turn."""
+        loop = asyncio.get_running_loop()
+        self._held = self.is_busy
+        if self._held:
+            self._refuse_older()
+            self._next = loop.call_later(HELD_S, self._turn)
+        elif self._whose_turn() is None:
+            self.duty.call(self._wake)
+        else:
+            self._next = loop.call_soon(self._turn)
+
+    def _wake(self) -> None:
+        if self._next is None:
+            self._turn()
+
+    def _whose_turn(self) -> bool | None:
+        return self._asked.whose_turn(self._decoding, addresses=self.duty.is_on)
 
     def _refuse_older(self) -> None:
         for body in self._asked.take_older(self._clock_s() - HELD_S_MAX):
@@ -360,8 +373,7 @@ class Gate:
     def _decode_until(self, until_s: float) -> None:
         closed = self._closed()  # it cannot change in this turn
         self._was_closed = closed is not None
-        while (self._asked or self._decoding) and not self.is_busy:
-            of_party = self._asked.is_turn_of_parties(self._decoding)
+        while not self.is_busy and (of_party := self._whose_turn()) is not None:
             decoding = self._decoding.get(of_party)
             if decoding is None:
                 decoding = self._decoding[of_party] = _Decoding(self._asked.take(of_party=of_party))

@@ -228,6 +228,7 @@ def _server(config: Config, app: App, listen: str, certificates: Certificates | 
         bind(*parse_listen(listen)),
         settings=config.http,
         certificates=certificates,
+        duty=app.duty,
     )
     server.lines.is_backlogged = lambda client: app.worker is not None and app.worker.gate.is_backlogged(client.network, client.parties)
     return server

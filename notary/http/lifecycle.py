@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable
 from typing import Final, Protocol
 
+from notary.duty_cycle import DutyCycle
 from notary.gate import SHUTTING_DOWN
 from notary.http.awaited import AwaitedDecisions
 from notary.http.call import TEXT, Answer, Call
@@ -44,7 +45,8 @@ class Lifecycle:
         self.waiting: set[Waiting] = set()
         self.awaited = AwaitedDecisions()
         self.long_polls = 0  # of those that wait
-        self.turns = Turns(lambda: self.worker is not None and self.worker.serving_suspended() is None, clock_s)
+        self.duty = DutyCycle(clock_s, lambda: bool(self.waiting))
+        self.turns = Turns(lambda: self.worker is not None and self.worker.serving_suspended() is None, self.duty)
         self.taking_changed: Callable[[], None] = lambda: None
         """Called when admission of submissions stops or resumes; `closed` returns which."""
         self._under_way = 0
@@ -55,6 +57,7 @@ class Lifecycle:
         """From now on calls are answered from this worker."""
         self.worker = worker
         self.metrics = worker.metrics
+        worker.gate.duty = self.duty
         worker.driver.observers.append(self.awaited.applied)
         self.readers = Readers.of(worker.config.http, worker.config.name, worker.parties, worker.clock_ms)
 

@@ -16,15 +16,12 @@ from collections import OrderedDict, deque
 from collections.abc import Callable, Set
 from typing import Final, NamedTuple, TypeAlias
 
-from notary.gate import SHORT_FOR_S
+from notary.duty_cycle import DutyCycle
 
 READ_TURN_S = 0.0003
-"""The time of one turn of the loop for clients who are not proven; a thousand may have bytes at once."""
+"""The time of one on-turn of the loop for clients who are not proven (`DutyCycle`); a thousand may have bytes at once."""
 PROVEN_TURN_S = 0.006
 """The time of one turn for proven clients: within it, their bytes are read at once."""
-PROVEN_SHORT_S = 0.001
-"""The same while connections without an admitted submission wait, and for `SHORT_FOR_S` after. A decision needs many turns, so these are
-short (docs/decisions/pieces.md)."""
 ADDRESSES_MAX: Final = 10_000
 """The number of remembered addresses with an admitted submission. The oldest is forgotten first."""
 SLICE_S = 0.0005
@@ -74,13 +71,15 @@ _Lines: TypeAlias = OrderedDict[tuple[str, bool], deque[_Waiting]]
 class ClientLines:
     """The lines of one server. One event loop."""
 
-    def __init__(self) -> None:
+    def __init__(self, duty: DutyCycle) -> None:
+        """In the on-turns of `duty`, clients who are not proven are served too."""
+        self._duty = duty
         self.is_backlogged: Callable[[ClientKey], bool] = lambda client: False
         """Returns True if the client's line is backlogged. The application sets it."""
         self.ends = False
         """True once the server stops. Then it reads all bytes that have come, since it is about to close the connections."""
         self._until_s: float | None = None  # None: this turn of the loop has not begun
-        self._slice_until_s = self._short_until_s = 0.0
+        self._slice_until_s = 0.0
         self._unproven: _Lines = OrderedDict()
         """In the order of their turns, as `_proven`."""
         self._proven: _Lines = OrderedDict()
@@ -122,7 +121,9 @@ class ClientLines:
             self._begin_turn(now_s)
         assert self._until_s is not None
         is_proven = self._is_proven(client)
-        if now_s > self._until_s + (self._proven_s(now_s) - READ_TURN_S if is_proven else 0):
+        if not (is_proven or self.ends or self._duty.is_on()):
+            return False
+        if now_s > self._until_s + (PROVEN_TURN_S - READ_TURN_S if is_proven else 0):
             return False
         if (client.line, begun) in (self._proven if is_proven else self._unproven):
             return False
@@ -144,16 +145,10 @@ class ClientLines:
         """Call `do` when it is the turn of the client's line, in a later turn of the loop (`may_go`). `size`: its bytes in memory."""
         self._unread_bytes += size
         now_s = time.perf_counter()
-        is_proven = self._is_proven(client)
-        lines = self._proven if is_proven else self._unproven
-        if not client.parties:  # from a remembered address too: behind it there may be a proxy, and strangers behind that
-            self._short_until_s = now_s + SHORT_FOR_S
+        lines = self._proven if self._is_proven(client) else self._unproven
         lines.setdefault((client.line, begun), deque()).append(_Waiting(now_s, client, do, size))
         if self._until_s is None:
             self._begin_turn(now_s)
-
-    def _proven_s(self, now_s: float) -> float:
-        return PROVEN_SHORT_S if now_s < self._short_until_s else PROVEN_TURN_S
 
     def _begin_turn(self, now_s: float) -> None:
         self._until_s = now_s + READ_TURN_S
@@ -165,20 +160,28 @@ class ClientLines:
         self._refusing_s = min(self._refusing_s + (now_s - self._counted_s) * BACKLOGGED_PART, REFUSING_S_MAX)
         self._counted_s = now_s
         held = 0
+        is_on = self.ends or self._duty.is_on()
         try:
-            held += self._take_up(self._proven, self._proven_s(now_s) - READ_TURN_S)
-            held += self._take_up(self._unproven, READ_TURN_S)
+            held += self._take_up(self._proven, PROVEN_TURN_S - READ_TURN_S)
+            if is_on:
+                held += self._take_up(self._unproven, READ_TURN_S)
         finally:  # a bug in one client's work must not keep the others from their turns
             self._until_s = None
-            if len(self._unproven) + len(self._proven) > held:
+            if len(self._proven) + len(self._unproven) * is_on > held:
                 self._begin_turn(time.perf_counter())
             elif held and self._held is None:
                 self._held = asyncio.get_running_loop().call_later(HELD_S, self._look_at_held)
+            if self._unproven and not is_on:
+                self._duty.call(self._go_on)
 
     def _look_at_held(self) -> None:
         self._held = None
+        self._go_on()
+
+    def _go_on(self) -> None:
         if (self._proven or self._unproven) and self._until_s is None:
-            self._begin_turn(time.perf_counter())
+            self._until_s = time.perf_counter()
+            self._end_turn()
 
     def _may_wait(self, oldest: _Waiting, now_s: float) -> bool:
         return self._refusing_s <= 0 and now_s - oldest.since_s < LATE_S and self._unread_bytes <= UNREAD_BYTES_MAX

@@ -10,6 +10,7 @@ from functools import partial
 from operator import attrgetter
 from typing import Any, Final
 
+from notary.duty_cycle import DutyCycle
 from notary.http.call import Answer, Application
 from notary.http.connection import Connection
 from notary.http.lines import ClientKey, ClientLines
@@ -23,7 +24,7 @@ from ordering.errors import ConfigurationError, Overloaded
 logger = logging.getLogger("notary.http")
 
 ACCEPT_TURN_S = 0.0003
-"""The time in one turn of the loop in which connections are accepted, and those above a limit refused."""
+"""The time in one on-turn of the loop (`DutyCycle`) in which connections are accepted, and those above a limit refused."""
 PAUSE_S = 0.5
 REFUSED_BYTES: Final = 64 << 10
 LOOKS: Final = 8
@@ -47,12 +48,14 @@ class Server:
         *,
         settings: HttpSettings | None = None,
         certificates: Certificates | None = None,
+        duty: DutyCycle | None = None,
     ) -> None:
-        """With `certificates` it speaks TLS, and follows their files while it serves."""
+        """With `certificates` it speaks TLS, and follows their files while it serves. In the on-turns of `duty` it serves all clients."""
         self.application = application
         self.settings = settings or HttpSettings()
         self.seconds = tuple([seconds_of(self.settings, state) for state in ConnectionState])
-        self.lines = ClientLines()
+        self.duty = duty or DutyCycle(time.perf_counter)
+        self.lines = ClientLines(self.duty)
         self.paused = False
         self.ends = False
         self.connections: set[Connection] = set()
@@ -272,6 +275,10 @@ class _Acceptor:
             self._in_line.pop().close()
 
     def _accept(self) -> None:
+        if not self._server.duty.is_on():
+            self._loop.remove_reader(self._listening)
+            self._server.duty.call(self._accept_again)
+            return
         until_s = time.perf_counter() + ACCEPT_TURN_S
         while self._accept_next() and time.perf_counter() < until_s:
             pass
@@ -350,7 +357,10 @@ class _Acceptor:
 
     def _resume(self) -> None:
         self._paused = False
-        if not self._closed:
+        self._accept_again()
+
+    def _accept_again(self) -> None:
+        if not (self._closed or self._paused):
             self._loop.add_reader(self._listening, self._accept)
 
 

@@ -5,16 +5,13 @@ from collections import OrderedDict, deque
 from collections.abc import Callable
 from typing import Final
 
+from notary.duty_cycle import DutyCycle
 from ordering.pieces import Pieces
 
 TURN_US: Final = 400
-"""The estimated time for answers in one turn of the loop (`ordering.pieces.Pieces`)."""
-OWED_US_MAX: Final = 4_000
-"""The time by which answers to reads exceeded their part of a turn is a debt, up to this: the next turns make none until it is paid off."""
+"""The estimated time (`ordering.pieces.Pieces`) for answers to submissions in a turn of the loop, and for those to reads in an on-turn."""
 SHARE_US: Final = 500
 """The time after which another party or address has its turn."""
-PARTIES_PART: Final = 2 / 3
-"""The part of a turn that is reserved for answers to submissions, while there are any."""
 CALL_US: Final = 20
 """The time to write an answer."""
 
@@ -34,8 +31,9 @@ class _Ring:
         """Append work to a lane."""
         self._lanes.setdefault(lane, deque()).append(work)
 
-    def do(self, spent_us: int, until_us: float) -> int:
-        """Do work until `until_us` is reached or no work is left. Returns the time spent, with `spent_us` of earlier work."""
+    def do(self, until_us: int) -> None:
+        """Do work until its time is `until_us`, or no work is left."""
+        spent_us = 0
         while self._lanes and spent_us < until_us:
             lane, works = next(iter(self._lanes.items()))
             try:
@@ -45,7 +43,6 @@ class _Ring:
                     self._lanes.move_to_end(lane)
                 else:
                     del self._lanes[lane]
-        return spent_us
 
     def _do_share(self, works: deque[Pieces[None]], spent_us: int, until_us: int) -> int:
         while works and spent_us < until_us:
@@ -62,20 +59,16 @@ class _Ring:
 class Turns:
     """The answers of one application that are made in pieces, a share of a turn at a time.
 
-    Answers to submissions have a fixed part of each turn, and answers to reads have the rest. All parties have equal shares of the first
-    part, all addresses of the second. So a client that wants a thousand large answers at once delays only itself.
+    Answers to submissions are made in each turn, a party at a time. Answers to reads are made in on-turns (`DutyCycle`), an address at a
+    time. So a client that wants a thousand large answers at once delays only itself.
     """
 
-    def __init__(self, may_read: Callable[[], bool], clock_s: Callable[[], float]) -> None:
-        """`may_read` returns whether answers may be read from the index. One call a turn suffices: nothing else runs during a turn.
-
-        `clock_s` is a monotonic clock.
-        """
+    def __init__(self, may_read: Callable[[], bool], duty: DutyCycle) -> None:
+        """`may_read` returns whether answers may be read from the index. One call a turn suffices: nothing else runs during a turn."""
         self._may_read = may_read
-        self._clock_s = clock_s
+        self._duty = duty
         self._parties, self._addresses = _Ring(), _Ring()
         self._comes = False
-        self._owed_us = 0.0
         self.silent = False
         """True if nothing may be read from the index in this turn."""
 
@@ -91,29 +84,22 @@ class Turns:
         self._come()
 
     def _come(self) -> None:
-        if not self._comes and (self._parties or self._addresses):
+        if self._parties and not self._comes:
             self._comes = True
-            asyncio.get_running_loop().call_soon(self._turn)
+            asyncio.get_running_loop().call_soon(self._do_parties)
+        if self._addresses:
+            self._duty.call(self._do_addresses)
 
-    def _turn(self) -> None:
+    def _do_parties(self) -> None:
         self._comes = False
+        self._do(self._parties)
+
+    def _do_addresses(self) -> None:
+        self._do(self._addresses)
+
+    def _do(self, ring: _Ring) -> None:
         self.silent = not self._may_read()
         try:
-            spent_us = self._parties.do(0, TURN_US * PARTIES_PART)
-            spent_us = self._do_reads(spent_us)
-            self._parties.do(spent_us, TURN_US)
+            ring.do(TURN_US)
         finally:  # a bug in one piece of work must not keep the rest from its turns
             self._come()
-
-    def _do_reads(self, spent_us: int) -> int:
-        """Do work of addresses, unless they owe time. Only they pay: their large pieces must not delay the answers to submissions."""
-        part_us = max(TURN_US - spent_us, TURN_US * (1 - PARTIES_PART))
-        if self._owed_us >= part_us:
-            self._owed_us -= part_us
-            return spent_us
-        began_s = self._clock_s()
-        try:
-            return self._addresses.do(spent_us, spent_us + part_us)
-        finally:
-            owed_us = self._owed_us + (self._clock_s() - began_s) * 1e6 - part_us
-            self._owed_us = min(max(0.0, owed_us), OWED_US_MAX)

@@ -73,7 +73,7 @@ def test_addresses_together_have_the_share_of_one_party(gate: Gate) -> None:
         other.network = f"127.0.1.{at % 100}"
         lanes.add(proven, 0.0)
         lanes.add(other, 0.0)
-    of_party = [lanes.is_turn_of_parties() for _ in range(450) if lanes.take(of_party=lanes.is_turn_of_parties())]
+    of_party = [lanes.whose_turn() is True for _ in range(450) if lanes.take(of_party=lanes.whose_turn() is True)]
     assert 45 <= of_party.count(False) <= 55
 
 
@@ -95,7 +95,7 @@ def test_a_party_is_not_delayed_by_clients_that_only_name_it(gate: Gate) -> None
             body = body_of(gate, "O=Named", TURN_BYTES)
             body.network, body.parties = network, {parties_before}
             lanes.add(body, 0.0)
-    taken = [lanes.take(of_party=lanes.is_turn_of_parties()).network for _ in range(1_000)]
+    taken = [lanes.take(of_party=lanes.whose_turn() is True).network for _ in range(1_000)]
     assert taken[:100].count("127.0.0.1") == 50, "half of all, although 201 addresses send more"
     assert 1 <= taken.count("127.0.0.2") <= 3, "an address has as much as each of the others"
     assert taken.count("127.0.0.1") == 500
@@ -179,5 +179,5 @@ def test_the_bytes_ahead_of_a_body_are_those_of_the_turns_before_its_own(gate: G
     assert lanes.ahead_bytes(b"O=B", of_party=True) == 3 * size
     assert lanes.ahead_bytes(b"O=D", of_party=True) == 0
     while lanes:
-        lanes.take(of_party=lanes.is_turn_of_parties())
+        lanes.take(of_party=lanes.whose_turn() is True)
     assert lanes.ahead_bytes(b"O=A", of_party=True) == 0

@@ -12,6 +12,7 @@ import pytest
 from joiner import AdmittedSubmission, QueueLimits, SubmissionQueue
 from notary import parties
 from notary.bodies import TURN_BYTES, Body
+from notary.duty_cycle import DutyCycle
 from notary.gate import BACKLOG_S, DECODING_WAIT_S, HELD_S, HELD_S_MAX, UNREAD_S_MAX, BadSignature, Gate, UnknownParty
 from notary.parties import Parties
 from notary.quota import Quota, QuotaExceeded, QuotaSettings
@@ -374,23 +375,33 @@ async def test_bodies_wait_in_their_lanes_while_the_next_batch_is_full(shared: G
     assert isinstance(other.results[0], AdmittedSubmission)
 
 
-@pytest.mark.parametrize(("parties", "decoded"), [({KNOWN.name.encode()}, 3), (set(), 1)], ids=["known", "strangers"])
-async def test_turns_are_short_while_strangers_send_bodies(gate: Gate, clock: Clock, parties: set[bytes], decoded: int) -> None:
-    """A turn has 5 ms here, and a quarter of that while bodies come on connections without an admitted submission. Each takes 2 ms."""
+async def test_bodies_of_strangers_are_decoded_in_on_turns(gate: Gate, clock: Clock) -> None:
+    """Each takes 2 ms, and one turn has 5. During the rest after it, bodies of parties are decoded, also such as come only then."""
 
     class Slow(RecordingBody):
         def admitted(self, submission: AdmittedSubmission) -> None:
             super().admitted(submission)
             clock.now_s += 0.002
 
-    bodies = [Slow(gate) for _ in range(5)]
-    for body in bodies:
+    def complete(parties: set[bytes]) -> Slow:
+        body = Slow(gate)
         body.network, body.parties = "192.0.2.1", parties
         body.piece(KNOWN.body(spend()))
         body.whole()
+        return body
+
+    gate.duty = DutyCycle(clock, lambda: True)
+    strangers = [complete(set()) for _ in range(5)]
     await asyncio.sleep(0)
-    assert len([body for body in bodies if body.results]) == decoded
-    await bodies[-1].done
+    await asyncio.sleep(0)
+    assert len([body for body in strangers if body.results]) == 3
+    for _ in range(2):
+        of_party = complete({KNOWN.name.encode()})
+        await asyncio.sleep(0)
+        assert of_party.results
+    assert len([body for body in strangers if body.results]) == 3
+    clock.now_s += 0.01
+    await strangers[-1].done
 
 
 async def test_no_body_waits_for_ever_while_the_log_stalls(shared: Gate, queue: SubmissionQueue[None], clock: Clock) -> None:

@@ -5,18 +5,19 @@ import time
 
 import pytest
 
+from notary.duty_cycle import DutyCycle
 from notary.http import lines as lines_module
 from notary.http.lines import ClientKey, ClientLines
 
 A, B = ClientKey("192.0.2.1", {b"a"}), ClientKey("192.0.2.1", {b"b"})
-NOBODY = ClientKey("192.0.2.1")
+NOBODY, REMEMBERED = ClientKey("192.0.2.1"), ClientKey("192.0.2.7")
 
 
 class Taken:
     """The order in which clients were read. Each takes more than its slice of time."""
 
     def __init__(self) -> None:
-        self.lines = ClientLines()
+        self.lines = ClientLines(DutyCycle(time.perf_counter))
         self.names: list[str] = []
         self.waited_s: list[float] = []
 
@@ -43,7 +44,7 @@ class Taken:
 @pytest.fixture
 def taken(monkeypatch: pytest.MonkeyPatch) -> Taken:
     """There is time for all clients but those of backlogged lines, which have no part of it."""
-    for name in ("READ_TURN_S", "PROVEN_TURN_S", "PROVEN_SHORT_S", "LATE_S", "NEWEST_FIRST_S"):
+    for name in ("READ_TURN_S", "PROVEN_TURN_S", "LATE_S", "NEWEST_FIRST_S"):
         monkeypatch.setattr(lines_module, name, 60.0)
     monkeypatch.setattr(lines_module, "BACKLOGGED_PART", 0.0)
     return Taken()
@@ -131,22 +132,26 @@ async def test_a_server_that_stops_reads_what_has_come(taken: Taken) -> None:
     await taken.until(1)
 
 
-async def test_turns_are_short_while_strangers_wait(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A turn is long for clients with an admitted submission; while one without waits, and for a moment after, it is short."""
-    for name, seconds in (("READ_TURN_S", 0.0), ("PROVEN_TURN_S", 60.0), ("PROVEN_SHORT_S", 0.0), ("SHORT_FOR_S", 0.05)):
-        monkeypatch.setattr(lines_module, name, seconds)
-    lines = ClientLines()
-
-    def may_go() -> bool:
-        lines.may_go(B)  # begins the turn
-        time.sleep(0.001)
-        return lines.may_go(A)
-
-    assert may_go()
-    lines.wait(NOBODY, lambda waited_s: None)
-    assert not may_go()
-    await asyncio.sleep(0.1)
-    assert may_go()
+async def test_strangers_are_served_in_on_turns(taken: Taken) -> None:
+    """During a rest, only clients with an admitted submission go on, or who come from an address with one."""
+    now_s = 0.0
+    taken.lines = ClientLines(DutyCycle(lambda: now_s, lambda: True))
+    taken.lines.remember(REMEMBERED.network)
+    assert taken.lines.may_go(NOBODY)
+    now_s += 0.01
+    await asyncio.sleep(0)
+    assert [taken.lines.may_go(client) for client in (A, NOBODY, REMEMBERED)] == [True, False, True]
+    for client, name in ((NOBODY, "stranger"), (A, "party"), (REMEMBERED, "one who came back")):
+        taken.wait(client, name)
+    await taken.some_turns()
+    assert taken.names == ["party", "one who came back"]
+    now_s += 0.01
+    await taken.until(3)
+    now_s += 0.01
+    await asyncio.sleep(0)
+    taken.wait(NOBODY, "at the end")
+    taken.lines.ends = True
+    await taken.until(4)
 
 
 async def test_addresses_with_an_admitted_submission_are_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -155,7 +160,7 @@ async def test_addresses_with_an_admitted_submission_are_remembered(monkeypatch:
     monkeypatch.setattr(lines_module, "PROVEN_TURN_S", 60.0)
     monkeypatch.setattr(lines_module, "ADDRESSES_MAX", 2)
     addresses = [ClientKey(f"192.0.2.{number}") for number in range(1, 5)]
-    lines = ClientLines()
+    lines = ClientLines(DutyCycle(time.perf_counter))
     lines.may_go(B)  # begins the turn
     time.sleep(0.001)  # noqa: ASYNC251 - the turn's time passes
     for number in (0, 1, 0, 2):

@@ -83,7 +83,7 @@ async def test_without_descriptors_it_waits(caplog: pytest.LogCaptureFixture) ->
 @pytest.fixture
 def no_time(monkeypatch: pytest.MonkeyPatch) -> None:
     """A turn of the loop has time for one thing that a client without an admitted submission asks for, and one call is a slice of it."""
-    for name in ("READ_TURN_S", "PROVEN_TURN_S", "PROVEN_SHORT_S", "SLICE_S"):
+    for name in ("READ_TURN_S", "PROVEN_TURN_S", "SLICE_S"):
         monkeypatch.setattr(lines, name, 0.0)
     monkeypatch.setattr(server_module, "ACCEPT_TURN_S", 1.0)
 

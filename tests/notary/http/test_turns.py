@@ -1,8 +1,8 @@
 """Long calls are done in pieces: these tests count the turns of the loop between them, never time."""
 
 import asyncio
+import itertools
 import json
-import time
 from collections.abc import AsyncIterator, Generator
 from pathlib import Path
 from typing import Any
@@ -13,6 +13,7 @@ from joiner import AdmittedSubmission
 from notary import decision as decisions
 from notary import parties, wire
 from notary.bodies import Body
+from notary.duty_cycle import DutyCycle
 from notary.gate import Gate
 from notary.http import in_flight, turns
 from notary.http.call import Answer, Call
@@ -36,7 +37,6 @@ async def service(own_directory: NotaryDirectory, monkeypatch: pytest.MonkeyPatc
     """A worker in this loop; a turn has time for a hundred look-ups."""
     monkeypatch.setattr(turns, "TURN_US", TURN_US)
     monkeypatch.setattr(turns, "SHARE_US", SHARE_US)
-    monkeypatch.setattr(turns, "OWED_US_MAX", 0)
     monkeypatch.setattr(in_flight, "IDS_A_PIECE", 50)
     async with serving(own_directory) as service:
         service.gate.set()
@@ -299,41 +299,23 @@ async def test_a_body_of_a_party_does_not_wait_for_a_large_one_of_an_address(
         await asyncio.sleep(0)
 
 
-@pytest.mark.parametrize(("whose", "turns_min"), [("network", 5), ("party", 1)])
-async def test_a_turn_that_was_too_long_is_paid_off(whose: str, turns_min: int) -> None:
-    """A piece that takes longer than a turn's time leaves as many turns to other work, if it is a stranger's."""
-    count = 0
-    done: list[int] = []
-
-    def work() -> Pieces[None]:
-        for _ in range(2):
-            time.sleep(5 * turns.TURN_US / 1e6)
-            done.append(count)
-            yield turns.SHARE_US
-
-    answers = turns.Turns(lambda: True, time.perf_counter)
-    answers.do(work(), **{whose: "somebody"})
-    while len(done) < 2:
-        await asyncio.sleep(0)
-        count += 1
-    assert done[1] - done[0] >= turns_min
-    assert whose == "network" or done[1] - done[0] <= 2
-
-
-async def test_strangers_large_reads_cost_parties_no_turn() -> None:
-    """Strangers pay for their large pieces with turns of their own; answers to submissions are made in each turn meanwhile."""
-    made = {"network": 0, "party": 0}
+async def test_reads_are_answered_in_on_turns_and_submissions_in_each() -> None:
+    """Large pieces of reads are followed by rests, in which answers to submissions go on."""
+    now_s = 0.0
+    made: list[str] = []
 
     def work(whose: str, seconds: float) -> Pieces[None]:
+        nonlocal now_s
         while True:
-            time.sleep(seconds)
-            made[whose] += 1
+            now_s += seconds
+            made.append(whose)
             yield turns.SHARE_US
 
-    answers = turns.Turns(lambda: True, time.perf_counter)
-    answers.do(work("network", 8 * turns.TURN_US / 1e6), network="somebody")
-    answers.do(work("party", 0.0), party="somebody")
-    for _ in range(40):
+    duty = DutyCycle(lambda: now_s, lambda: True)
+    answers = turns.Turns(lambda: True, duty)
+    answers.do(work("read", 0.01), network="somebody")
+    answers.do(work("submission", 0.001), party="somebody")
+    while made.count("read") < 5:  # noqa: ASYNC110 - it counts turns
         await asyncio.sleep(0)
-    assert made["party"] >= 38
-    assert 1 <= made["network"] <= 8
+    for first, last in itertools.pairwise([at for at, whose in enumerate(made) if whose == "read"]):
+        assert last - first - 1 >= 10

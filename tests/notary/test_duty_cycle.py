@@ -1,0 +1,103 @@
+"""Work for unproven clients is done in on-turns; while other work is under way, rests as long as these lie between them."""
+
+import asyncio
+
+import pytest
+
+from notary.duty_cycle import REST_S_MAX, DutyCycle
+from tests.notary.test_gate import Clock
+
+
+class Watched:
+    """A duty cycle on a clock that is set, and what was called in it."""
+
+    def __init__(self) -> None:
+        self.clock = Clock()
+        self.busy = True
+        self.duty = DutyCycle(self.clock, lambda: self.busy)
+        self.called: list[str] = []
+
+    async def on_turn_of(self, seconds: float) -> None:
+        """Begin an on-turn, and return after it."""
+        assert self.duty.is_on()
+        self.clock.now_s += seconds
+        assert self.duty.is_on(), "until the end of the turn, however long it takes"
+        await asyncio.sleep(0)
+
+
+@pytest.fixture
+def watched() -> Watched:
+    """A duty cycle whose other work is under way."""
+    return Watched()
+
+
+async def test_a_rest_is_as_long_as_the_turn_before(watched: Watched) -> None:
+    """So others have half of the time at least."""
+    await watched.on_turn_of(0.004)
+    assert not watched.duty.is_on()
+    watched.clock.now_s += 0.0039
+    assert not watched.duty.is_on()
+    watched.clock.now_s += 0.0002
+    assert watched.duty.is_on()
+
+
+async def test_there_is_no_rest_without_other_work(watched: Watched) -> None:
+    """An idle worker serves everybody at once."""
+    watched.busy = False
+    for _ in range(3):
+        await watched.on_turn_of(0.004)
+
+
+async def test_a_rest_is_bounded(watched: Watched) -> None:
+    """A process that was stopped for a minute does not rest for a minute."""
+    await watched.on_turn_of(60.0)
+    watched.clock.now_s += REST_S_MAX
+    assert watched.duty.is_on()
+
+
+async def test_work_waits_for_one_on_turn(watched: Watched) -> None:
+    """All that waits is called in the same turn, each once, and in order. One that fails keeps none from it."""
+    in_turn: list[bool] = []
+
+    def fails() -> None:
+        raise ValueError("a bug")
+
+    def first() -> None:
+        watched.called.append("first")
+        in_turn.append(watched.duty.is_on())
+        watched.clock.now_s += 0.001
+
+    def second() -> None:
+        watched.called.append("second")
+        in_turn.append(watched.duty.is_on())
+
+    problems: list[str] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: problems.append(repr(context["exception"])))
+    await watched.on_turn_of(0.004)
+    for work in (fails, first, second, first):
+        watched.duty.call(work)
+    for _ in range(10):
+        await asyncio.sleep(0.001)
+    assert watched.called == [], "time passes on the clock of the cycle alone"
+    watched.clock.now_s += 0.004
+    async with asyncio.timeout(5):
+        while len(watched.called) < 2:  # noqa: ASYNC110 - it counts turns
+            await asyncio.sleep(0.001)
+    await asyncio.sleep(0.01)
+    assert (watched.called, in_turn) == (["first", "second"], [True, True])
+    assert problems == ["ValueError('a bug')"]
+
+
+async def test_work_may_wait_again(watched: Watched) -> None:
+    """Work that is not finished asks for the next on-turn, and so on."""
+    watched.busy = False
+
+    def work() -> None:
+        watched.called.append("work")
+        if len(watched.called) < 5:
+            watched.duty.call(work)
+
+    watched.duty.call(work)
+    for _ in range(30):
+        await asyncio.sleep(0)
+    assert len(watched.called) == 5
