@@ -30,7 +30,7 @@ QUANTUM: Final = 64
 SPARED_PART: Final = 4
 """At most one part in this many of the capacity, and one batch, is reserved for parties that have less than an equal share of it."""
 SPARED_BYTES: Final = 4 << 20
-BUSY_S: Final = 0.03
+BUSY_S: Final = 0.06
 """The worker is busy if it has work for longer than this plus twice the time of an append, at the present pace."""
 BUSY_REQUESTS: Final = 256
 """With fewer pending requests than this the pace does not make the worker busy: it may be low only because there was little to do."""

@@ -200,16 +200,16 @@ async def test_a_worker_is_busy_with_the_work_of_some_milliseconds() -> None:
     sender = _sender(batch_requests_max=10_000)
     queue = sender.queue
     queue.pace.answered(1, 0.0)
-    queue.pace.answered(2_500, 0.25)
-    assert queue.pace.per_s == 10_000
+    queue.pace.answered(1_250, 0.25)
+    assert queue.pace.per_s == 5_000
     seen = []
     for number in range(BUSY_REQUESTS + 244):
         if number in (BUSY_REQUESTS, 300):
             seen.append(queue.is_busy)
         ask(sender, f"{number}")
-    queue.append_s = lambda: 0.01
+    queue.append_s = lambda: 0.02
     seen.append(queue.is_busy)
-    queue.append_s = lambda: 0.01001
+    queue.append_s = lambda: 0.02001
     seen.append(queue.is_busy)
     batch = queue.take_batch()
     queue.append_s = lambda: 0.0

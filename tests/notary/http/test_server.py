@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from notary.client import tls_context
+from notary.duty_cycle import DutyCycle
 from notary.http import App, HttpSettings, Server, bind, lines
 from notary.http import server as server_module
 from notary.tls import Certificates, TlsFiles
@@ -65,6 +66,24 @@ async def test_a_burst_is_taken_in_together(monkeypatch: pytest.MonkeyPatch) -> 
         for _ in range(TURNS):
             await asyncio.sleep(0)
         assert _taken_in(server) == BURST
+
+
+async def test_connections_are_accepted_in_on_turns() -> None:
+    """During a rest the backlog waits, without a turn of the loop for each look at it."""
+    now_s = 0.0
+    server = Server(App(), bind("127.0.0.1", 0), duty=DutyCycle(lambda: now_s, lambda: True))
+    assert server.duty.is_on()
+    now_s += 0.01
+    await server.start()
+    host, _, port = server.url.removeprefix("http://").rpartition(":")
+    with socket.create_connection((host, int(port))):
+        await asyncio.sleep(0.05)
+        assert _taken_in(server) == 0
+        now_s += 0.01
+        async with asyncio.timeout(5):
+            while _taken_in(server) < 1:  # noqa: ASYNC110 - polled from outside
+                await asyncio.sleep(0.001)
+    await server.stop(1)
 
 
 async def test_without_descriptors_it_waits(caplog: pytest.LogCaptureFixture) -> None:
