@@ -17,6 +17,7 @@ from notary.http.lookups import LOOK_UPS
 from notary.http.problems import problem_of
 from notary.http.reads import OPENAPI, Read
 from notary.http.submission import SUBMISSIONS, TICKET, Asked, Handed
+from notary.worker import Worker
 from ordering.errors import NotaryError, NotReady
 from payload import Submission
 
@@ -28,6 +29,12 @@ class App(Lifecycle):
         super().__init__(clock_s)
         self._service = service
         self._health = health
+
+    def attach(self, worker: Worker) -> None:
+        """From now on calls are answered from this worker. Its gate decodes bodies of strangers when this application serves strangers."""
+        super().attach(worker)
+        if self._service:
+            worker.gate.duty = self.duty
 
     def take(self, call: Call) -> None:
         """Route a call whose head has arrived."""

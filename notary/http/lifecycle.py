@@ -46,6 +46,7 @@ class Lifecycle:
         self.awaited = AwaitedDecisions()
         self.long_polls = 0  # of those that wait
         self.duty = DutyCycle(clock_s, lambda: bool(self.waiting))
+        """The on-turns in which clients are served who are not proven."""
         self.turns = Turns(lambda: self.worker is not None and self.worker.serving_suspended() is None, self.duty)
         self.taking_changed: Callable[[], None] = lambda: None
         """Called when admission of submissions stops or resumes; `closed` returns which."""
@@ -57,7 +58,6 @@ class Lifecycle:
         """From now on calls are answered from this worker."""
         self.worker = worker
         self.metrics = worker.metrics
-        worker.gate.duty = self.duty
         worker.driver.observers.append(self.awaited.applied)
         self.readers = Readers.of(worker.config.http, worker.config.name, worker.parties, worker.clock_ms)
 

@@ -278,7 +278,10 @@ class _Acceptor:
         if not self._server.duty.is_on():
             self._loop.remove_reader(self._listening)
             self._server.duty.call(self._accept_again)
-            return
+        else:
+            self._accept_some()
+
+    def _accept_some(self) -> None:
         until_s = time.perf_counter() + ACCEPT_TURN_S
         while self._accept_next() and time.perf_counter() < until_s:
             pass
@@ -362,6 +365,7 @@ class _Acceptor:
     def _accept_again(self) -> None:
         if not (self._closed or self._paused):
             self._loop.add_reader(self._listening, self._accept)
+            self._accept_some()  # the reader is called after the turn
 
 
 def network_of(address: str) -> str:

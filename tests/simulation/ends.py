@@ -118,9 +118,10 @@ def effects(world: "World") -> Sequence[tuple[float, Ordering]]:
 def _shown_less_for_long(world: "World") -> bool:
     """Returns whether the log showed less than it has, until now, for the time after which a worker stops. A loss counts too.
 
-    While a topic-partition has no leader a worker cannot see that the log shows all again, so what contradicts it next lasts on.
+    While a topic-partition has no leader, or its reader lags, a worker cannot see that the log shows all again. So what contradicts it next
+    counts as the same contradiction.
     """
-    now_s, apart_s = world.loop.time(), SUSPECTED_S if world.plan.leaderless else LOOKS_S
+    now_s, apart_s = world.loop.time(), SUSPECTED_S if world.plan.leaderless or world.plan.reader_lag_s else LOOKS_S
     began_s = ended_s = float("-inf")
     lost = [[damage.at_s, damage.at_s] for damage in world.losses.damages]
     for from_s, until_s in sorted(world.shown_less + lost):

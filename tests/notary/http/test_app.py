@@ -327,3 +327,12 @@ async def test_a_corrupt_row_of_a_submission_under_way_leaves_its_outcome_unknow
         assert (await waiting).json() == {"decisions": [None]}
         assert (await service.post(bank.body(spend()))).json()["type"] == "/problems/not-ready"
         await stopped_by_its_index(service)
+
+
+async def test_the_gate_rests_with_the_service(own_directory: NotaryDirectory) -> None:
+    """A port for probes has no submissions that wait, so its application does not decide when bodies of strangers are decoded."""
+    async with serving(own_directory) as service:
+        worker = service.app.worker
+        assert worker is not None
+        App(service=False).attach(worker)
+        assert worker.gate.duty is service.app.duty

@@ -7,6 +7,7 @@ import os
 import resource
 import socket
 import threading
+import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from pathlib import Path
@@ -69,17 +70,23 @@ async def test_a_burst_is_taken_in_together(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 async def test_connections_are_accepted_in_on_turns() -> None:
-    """During a rest the backlog waits, without a turn of the loop for each look at it."""
-    now_s = 0.0
-    server = Server(App(), bind("127.0.0.1", 0), duty=DutyCycle(lambda: now_s, lambda: True))
-    assert server.duty.is_on()
-    now_s += 0.01
+    """During a rest the backlog waits. Other work that fills each on-turn does not keep it waiting."""
+    resting = True
+    duty = DutyCycle(lambda: 0.0 if resting else time.perf_counter(), lambda: True)
+    server = Server(App(), bind("127.0.0.1", 0), duty=duty)
+    duty._rest_until_s = 1e-9
     await server.start()
+
+    def work() -> None:
+        time.sleep(0.003)
+        duty.call(work)
+
     host, _, port = server.url.removeprefix("http://").rpartition(":")
     with socket.create_connection((host, int(port))):
         await asyncio.sleep(0.05)
         assert _taken_in(server) == 0
-        now_s += 0.01
+        resting = False
+        duty.call(work)
         async with asyncio.timeout(5):
             while _taken_in(server) < 1:  # noqa: ASYNC110 - polled from outside
                 await asyncio.sleep(0.001)
