@@ -22,7 +22,7 @@ import msgspec
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from spark_join.engine.columns import part, u64
+from spark_join.engine.columns import frame_of, part, u64
 from spark_join.engine.files import PREFIX_BYTES
 from spark_join.engine.stages import Stages
 from spark_join.errors import CouldNotVerify
@@ -103,7 +103,7 @@ class AppliedState(msgspec.Struct, frozen=True, kw_only=True):
 
 def start(session: SparkSession) -> AppliedState:
     """Returns the state before the first record of any log."""
-    empty = {name: _empty(session, schema) for name, schema in (GROWING | STANDING).items()}
+    empty = {name: frame_of(session, [], schema) for name, schema in (GROWING | STANDING).items()}
     return AppliedState(
         ids=empty["ids"],
         consumed=empty["consumed"],
@@ -111,12 +111,6 @@ def start(session: SparkSession) -> AppliedState:
         chunks=empty["chunks"],
         orphans=empty["orphans"],
     )
-
-
-def _empty(session: SparkSession, schema: str) -> DataFrame:
-    # Do not make it from an empty list: Spark would know while planning that it is empty, and drop frames that are joined with it.
-    columns = [column.split() for column in schema.split(", ")]
-    return session.range(0).select(*[F.lit(None).cast(type_).alias(name) for name, type_ in columns])
 
 
 def last_records(log: LogFrames, offsets: Mapping[Place, int]) -> dict[Place, LastRecord]:

@@ -21,11 +21,11 @@ from hashlib import sha256 as digest
 import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyspark.sql import Column, DataFrame
+from pyspark.sql import Column, DataFrame, Row
 from pyspark.sql import functions as F
 
 from spark_join.constants import LEAF_PREFIX
-from spark_join.engine.columns import part, sha256, u64, unsigned
+from spark_join.engine.columns import frame_of, part, sha256, u64, unsigned
 from spark_join.engine.stages import Stages
 from spark_join.order.effects import BEYOND, OWN
 from spark_join.violations import violations
@@ -93,7 +93,7 @@ def roots(parts_: DataFrame, chunk_bits: int = CHUNK_BITS) -> DataFrame:
     width = 1 << chunk_bits
     full = sorted([(row["size"], bytes(row.hash)) for row in parts_.where(F.col("size") % width == 0).collect()])
     assert [size for size, _ in full] == [width * number for number in range(1, len(full) + 1)], "a chunk is missing, or there twice"
-    nothing = parts_.sparkSession.createDataFrame([(0, ROOT_OF_NOTHING)], "size bigint, root binary")
+    nothing = frame_of(parts_.sparkSession, [(0, ROOT_OF_NOTHING)], "size bigint, root binary")
     return parts_.mapInArrow(_top(_levels([hash_ for _, hash_ in full]), chunk_bits), "size bigint, root binary").union(nothing)
 
 
@@ -225,31 +225,25 @@ class Compared(msgspec.Struct, frozen=True):
     """Roots by size: of all decisions, and of those `others` that are no larger than that"""
 
 
-def counts_of(records: DataFrame) -> Counts:
-    """Counts the checkpoints among `records`, which are `Joined.records`, those behind a hole included."""
-    (found,) = (
-        records.where(F.col("kind") == "checkpoint")
-        .agg(
-            F.count_if(_is_compared()).alias("compared"),
-            F.count_if(F.col("skipped").isNull() & (F.col("view") == BEYOND)).alias("not_compared"),
-            F.count_if(F.col("skipped").isNotNull()).alias("skipped"),
-        )
-        .collect()
-    )
-    return Counts(found.compared, found.not_compared, found.skipped)
+def counts_of(grouped: Iterable[Row]) -> Counts:
+    """Counts the checkpoints, those behind a hole included. `grouped`: numbers of records by kind, skipped and view."""
+    found = [row for row in grouped if row.kind == "checkpoint"]
+    compared, behind = (sum([row.records for row in found if row.skipped is None and row.view == view]) for view in (OWN, BEYOND))
+    return Counts(compared, behind, sum([row.records for row in found if row.skipped is not None]))
 
 
 def compared_of(records: DataFrame) -> DataFrame:
     """Returns offset, tree_size (8 bytes) and root of checkpoints that are to be compared, and of `done` and `trim` records in effect."""
     owners = F.col("kind").isin("salvage-done", "trim") & F.col("effect")
-    return records.where(((F.col("kind") == "checkpoint") & _is_compared()) | owners).select("offset", "tree_size", "root")
+    is_compared = (F.col("kind") == "checkpoint") & F.col("skipped").isNull() & (F.col("view") == OWN)
+    return records.where(is_compared | owners).select("offset", "tree_size", "root")
 
 
 def sizes_of(checkpoints: DataFrame, decided: int, others: Collection[int]) -> DataFrame:
     """Returns the column size, for `parts`: the distinct sizes of the checkpoints and of `others`, a few; none above `decided`."""
     claimed = _sized(checkpoints, decided).select("size").where(F.col("size").isNotNull())
     wanted = [(size,) for size in others if size <= decided]
-    return claimed.union(checkpoints.sparkSession.createDataFrame(wanted, "size bigint")).distinct()
+    return claimed.union(frame_of(checkpoints.sparkSession, wanted, "size bigint")).distinct()
 
 
 def compare_roots(checkpoints: DataFrame, parts_: DataFrame, decided: int, others: Collection[int], stages: Stages) -> Compared:
@@ -280,10 +274,6 @@ def _mismatches(checkpoints: DataFrame, roots_: DataFrame, decided: int) -> Data
 def _sized(checkpoints: DataFrame, decided: int) -> DataFrame:
     """Adds `size`, a long; null for a checkpoint of more decisions than there are, since that number may not fit into a long."""
     return checkpoints.withColumn("size", F.when(~_is_of_more(decided), unsigned(part(F.col("tree_size"), 1, 7))))
-
-
-def _is_compared() -> Column:
-    return F.col("skipped").isNull() & (F.col("view") == OWN)
 
 
 def _is_of_more(decided: int) -> Column:

@@ -1,16 +1,17 @@
 """Verifies a log, from one state to the next: decides every request again, compares every root, and checks every signature."""
 
+from collections import Counter
 from collections.abc import Callable
 from functools import partial, reduce
 
 import msgspec
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as F
 
 from spark_join import tree
 from spark_join.constants import COMMITTED, KEY_BYTES, OUTCOMES
 from spark_join.decisions import decide
-from spark_join.engine.columns import part, sha256, u64
+from spark_join.engine.columns import frame_of, part, sha256, u64
 from spark_join.engine.stages import Stages
 from spark_join.exports import Exports, refuse_ahead, refuse_behind_hole, refuse_others
 from spark_join.exports.compare import compare
@@ -102,19 +103,21 @@ def verify(
     sizes = sizes_of(checkpoints, decided, trees)
     parts = stages.keep("parts of the tree", tree.parts(state.hashes, hashes, sizes, state.decided, decided))
     # A full chunk of the state in which a size ends is in both frames.
-    compared = compare_roots(checkpoints, state.chunks.union(parts).distinct(), decided, trees, stages)
+    ends = parts.union(state.chunks.join(parts.select("size"), "size", "left_anti"))
+    compared = compare_roots(checkpoints, ends, decided, trees, stages)
     gone = settled_by_salvage(joined.gone, joined.records)
+    by_kind = joined.records.groupBy("kind", "skipped", "view")
+    grouped = by_kind.agg(F.count("*").alias("records"), F.min("offset").alias("offset_first")).collect()
     gaps = sequence_gaps(joined.entries, gone)
     views = stages.keep("foreign views", differences(joined.records, carry_of(joined.carry)))
     found = [
         compared.violations,
-        session.createDataFrame(lost, VIOLATION),
+        frame_of(session, lost + joined.wrong_begins, VIOLATION),
         _foreign_views(views.where(~F.col("settled"))),
         _unreadable(joined),
         _unsigned(joined),
         violations(gaps, F.lit("sequence-gap"), offset=F.col("offset"), found=F.col("found"), expected=F.col("expected")),
     ]
-    found.append(session.createDataFrame(joined.wrong_begins, VIOLATION))
     if items is not None:
         known = state.among("consumed", claims(items).select("state"), stages, "salvaged states")
         ids = state.among("ids", items.where(F.col("id").isNotNull()).select("id"), stages, "salvaged ids")
@@ -127,9 +130,9 @@ def verify(
         {name: counts.get(outcome, 0) for outcome, name in OUTCOMES.items()},
         {form: salvaged.get(form, 0) for form in (DECISION, HASH, LOST)},
         compared.root,
-        counts_of(joined.records),
-        {row.kind: row["count"] for row in joined.records.groupBy("kind").count().collect()},
-        _skipped(joined),
+        counts_of(grouped),
+        dict(sum([Counter({row.kind: row.records}) for row in grouped], Counter())),
+        _skipped(grouped),
         joined.undecided,
         decisions,
         joined.entries,
@@ -149,10 +152,10 @@ def verify(
     )
 
 
-def _skipped(joined: Joined) -> dict[str, Skipped]:
-    without_effect = joined.records.where(F.col("skipped").isNotNull()).groupBy("skipped")
-    rows = without_effect.agg(F.count("*").alias("records"), F.min("offset").alias("offset_first")).orderBy("skipped").collect()
-    return {row.skipped: Skipped(row.records, row.offset_first) for row in rows}
+def _skipped(grouped: list[Row]) -> dict[str, Skipped]:
+    reasons = sorted({row.skipped for row in grouped if row.skipped is not None})
+    of = {reason: [row for row in grouped if row.skipped == reason] for reason in reasons}
+    return {reason: Skipped(sum([row.records for row in rows]), min([row.offset_first for row in rows])) for reason, rows in of.items()}
 
 
 def _lost_payload(joined: Joined, decided: int) -> list[tuple[object, ...]]:
@@ -284,7 +287,7 @@ def _orphans(joined: Joined, stages: Stages) -> DataFrame:
     )
     begun = [(number, each.over, each.reached) for number, each in enumerate(carry_of(joined.carry).incarnations, 1)]
     schema = "number bigint, over boolean, reached binary"
-    incarnations = joined.places.sparkSession.createDataFrame(begun, schema).withColumn("incarnation", u64(F.col("number")))
+    incarnations = frame_of(joined.places.sparkSession, begun, schema).withColumn("incarnation", u64(F.col("number")))
     waits = F.col("over").isNull() | (~F.col("over") & (F.col("sequence") > F.col("reached")))
     waiting = keyed.join(incarnations, "incarnation", "left").where(waits & F.col("value_hash").isNotNull())
     firsts = waiting.groupBy("partition", "key", "value_hash").agg(F.min("offset").alias("offset")).drop("key", "value_hash")

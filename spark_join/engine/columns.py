@@ -1,4 +1,4 @@
-"""Functions that DataFrames lack: big-endian numbers inside binary columns, and running aggregates over a log of any length.
+"""Functions that DataFrames lack: frames of the driver's rows, big-endian numbers inside binary columns, and running aggregates.
 
 Unsigned 64-bit numbers stay binary, 8 bytes: Spark compares binary values as unsigned, and its signed longs cannot hold all of them. The
 expressions need no Python worker.
@@ -11,14 +11,25 @@ result of the blocks before to each row.
 from collections.abc import Sequence
 from typing import Literal
 
-from pyspark.sql import Column, DataFrame, Window
+import pyarrow as pa
+from pyspark.sql import Column, DataFrame, SparkSession, Window
 from pyspark.sql import functions as F
+from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.types import StructType
 
 BLOCK = 1 << 16
 """Width of a block, in values of the ordering column. 10^9 records make 15,259 blocks."""
 
 _START = Window.unboundedPreceding
 _AGGREGATES = {"max": F.max, "sum": F.sum}
+
+
+def frame_of(session: SparkSession, rows: Sequence[Sequence[object]], schema: str) -> DataFrame:
+    """Returns a frame of rows that the driver has. Plans contain them: Spark filters them without a job, and drops an empty frame."""
+    columns = StructType.fromDDL(schema)
+    assert isinstance(columns, StructType)
+    types = to_arrow_schema(columns)
+    return session.createDataFrame(pa.Table.from_pylist([dict(zip(types.names, row, strict=True)) for row in rows], types))
 
 
 def part(column: Column, start: int | Column, length: int | Column) -> Column:

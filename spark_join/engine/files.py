@@ -19,6 +19,7 @@ import pyarrow.parquet as pq
 from pyspark.sql import DataFrame, Observation, SparkSession
 from pyspark.sql import functions as F
 
+from spark_join.engine.columns import frame_of
 from spark_join.errors import CouldNotVerify
 
 PREFIX_BYTES: Final = 8
@@ -118,7 +119,7 @@ def file_hashes(session: SparkSession, folder: Path, paths: Collection[str]) -> 
             columns = [batch.column("path"), pa.array(found, pa.string()), pa.array(problems, pa.string())]
             yield pa.RecordBatch.from_arrays(columns, names=["path", "found", "problem"])
 
-    listed = session.createDataFrame([(path,) for path in paths], "path string")
+    listed = frame_of(session, [(path,) for path in paths], "path string")
     spread = listed.repartition(max(1, min(len(paths), 2 * session.sparkContext.defaultParallelism)))
     return spread.mapInArrow(hashed, "path string, found string, problem string")
 
@@ -128,7 +129,7 @@ def refuse_other_bytes(session: SparkSession, folder: Path, sha256_of: Mapping[s
 
     The error names `listed_by` as the file that has the expected hashes.
     """
-    listed = session.createDataFrame(list(sha256_of.items()), "path string, sha256 string")
+    listed = frame_of(session, list(sha256_of.items()), "path string, sha256 string")
     other = file_hashes(session, folder, sha256_of.keys()).join(listed, "path").where(~F.col("found").eqNullSafe(F.col("sha256")))
     if first := other.orderBy("path").head():
         raise CouldNotVerify(f"{folder / first.path}: {listed_by} says SHA-256 {first.sha256}, and there is {first.found or first.problem}")
@@ -156,7 +157,7 @@ def rows_among(session: SparkSession, folder: Path, sha256_of: Mapping[str, str]
                     rows = _among(parquet.read_row_group(group, columns=names), asked)
                     yield from rows.append_column("problem", pa.nulls(rows.num_rows, pa.string())).cast(schema).to_batches()
 
-    listed = session.createDataFrame(list(sha256_of.items()), "path string, sha256 string")
+    listed = frame_of(session, list(sha256_of.items()), "path string, sha256 string")
     spread = listed.repartition(max(1, min(len(sha256_of), 4 * session.sparkContext.defaultParallelism)))
     return spread.mapInArrow(found, ", ".join([f"{name} {type_}" for name, type_ in columns.items()]) + ", problem string")
 

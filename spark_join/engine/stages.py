@@ -1,6 +1,7 @@
 """The stages of a run, and the display of their progress.
 
-Each stage writes its result as Parquet. So the next one starts from files, and Spark computes nothing twice.
+Each stage writes its result as Parquet. So the next one starts from files, and Spark computes nothing twice. A small result becomes a part
+of the plans that use it (`columns.frame_of`).
 """
 
 import sys
@@ -8,8 +9,10 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TextIO
+from typing import Final, TextIO
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 from pyspark import StatusTracker
 from pyspark.sql import DataFrame, SparkSession
 from rich import progress
@@ -17,6 +20,9 @@ from rich.console import Console, RenderableType
 
 from spark_join.engine.files import write_complete
 
+SMALL_ROWS_MAX: Final = 1000
+SMALL_BYTES_MAX: Final = 256 << 10
+"""Rows and encoded bytes of a small result, which the driver reads."""
 OnStage = Callable[[str], None]
 """A callback that gets the name of each stage when it begins."""
 
@@ -36,12 +42,24 @@ class Stages:
         """
         self._on_stage(stage)
         where = self.folder_of(stage)
-        write_complete(frame, where)
+        rows = write_complete(frame, where)
+        if rows <= SMALL_ROWS_MAX and (small := _small(where)) is not None:
+            return self._session.createDataFrame(small)
         return self._session.read.schema(frame.schema).parquet(str(where))
 
     def folder_of(self, stage: str) -> Path:
         """Returns the folder of a stage's files. All executors reach it."""
         return self._folder / stage.replace(" ", "-")
+
+
+def _small(folder: Path) -> pa.Table | None:
+    """Returns the rows of the Parquet files in `folder`, or None if they have too many bytes."""
+    files = [pq.ParquetFile(file) for file in sorted(folder.glob("*.parquet"))]
+    groups = [file.metadata.row_group(number) for file in files for number in range(file.num_row_groups)]
+    if sum([group.total_byte_size for group in groups]) > SMALL_BYTES_MAX:
+        return None
+    # Spark takes an empty batch of Arrow for the last one. In one chunk there is none: task 0 writes a file without rows too.
+    return pa.concat_tables([file.read() for file in files]).combine_chunks()
 
 
 class Progress:

@@ -14,6 +14,7 @@ import msgspec
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
+from spark_join.engine.columns import frame_of
 from spark_join.engine.files import refuse_other_bytes
 from spark_join.errors import CouldNotVerify
 from spark_join.order.join import Joined
@@ -143,11 +144,11 @@ def _read(session: SparkSession, manifests: dict[str, ExportManifest], what: Lit
     """Returns all rows of one kind, with `source`. Raises `CouldNotVerify` if their number is not the manifest's."""
     listed = {str(Path(source).resolve() / file.path): source for source, manifest in manifests.items() for file in _files(manifest, what)}
     if not listed:
-        return session.createDataFrame([], f"source string, {_COLUMNS[what]}")
+        return frame_of(session, [], f"source string, {_COLUMNS[what]}")
     # One read for all exports: Spark puts small files into one task, however many exports there are.
     read = session.read.schema(_COLUMNS[what]).parquet(*listed)
     sources = [(uri, listed[unquote(urlsplit(uri).path)]) for uri in read.inputFiles()]
-    named = session.createDataFrame(sources, "file string, source string")
+    named = frame_of(session, sources, "file string, source string")
     together = read.withColumn("file", F.input_file_name()).join(F.broadcast(named), "file").drop("file")
     counted = {row.source: row["count"] for row in together.groupBy("source").count().collect()}
     for source, manifest in manifests.items():

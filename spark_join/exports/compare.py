@@ -23,6 +23,7 @@ from pyspark.sql import Column, DataFrame, SparkSession, Window
 from pyspark.sql import functions as F
 
 from spark_join.constants import COMMITTED
+from spark_join.engine.columns import frame_of
 from spark_join.engine.stages import Stages
 from spark_join.exports import Exports
 from spark_join.order.join import Joined
@@ -40,7 +41,8 @@ def compare(
         names = ("position", "offset", "id", "inputs")
         requests = requests.select(*names).union(joined.items.select(*names))
     reached = _reached(exports, requests)
-    sizes = session.createDataFrame(
+    sizes = frame_of(
+        session,
         [(source, min(manifest.decisions, reached[source]), manifest.decisions) for source, manifest in exports.manifests.items()],
         "source string, size bigint, decisions bigint",
     )
@@ -52,7 +54,7 @@ def compare(
     together = [
         decision_violations(in_place, double),
         of_states,
-        session.createDataFrame(_of_sizes(exports, joined.offset_hole, reached, differ, roots), VIOLATION),
+        frame_of(session, _of_sizes(exports, joined.offset_hole, reached, differ, roots), VIOLATION),
     ]
     return reduce(DataFrame.unionByName, together)
 

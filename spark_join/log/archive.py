@@ -29,6 +29,7 @@ import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
+from spark_join.engine.columns import frame_of
 from spark_join.errors import CouldNotVerify
 from spark_join.log import LogFrames, Place, records_since
 from spark_join.log.files import what_is_wrong
@@ -168,7 +169,7 @@ def unlisted(archive: Path) -> str | None:
 
 def _read(session: SparkSession, archive: Path, topic: str, files: list[ArchivedFile]) -> DataFrame:
     if not files:
-        return session.createDataFrame([], COLUMNS)
+        return frame_of(session, [], COLUMNS)
     paths = [str(archive / file.path) for file in files]
     return session.read.schema(COLUMNS).option("basePath", str(archive / topic)).parquet(*paths)
 
@@ -182,7 +183,7 @@ def _refuse_other_files(session: SparkSession, archive: Path, files: list[Archiv
             yield pa.RecordBatch.from_arrays([batch.column("path"), pa.array(problems, pa.string())], names=["path", "problem"])
 
     rows = [(file.path, file.sha256, file.records, file.offset_first, file.offset_end) for file in files]
-    listed = session.createDataFrame(rows, "path string, sha256 string, records bigint, offset_first bigint, offset_end bigint")
+    listed = frame_of(session, rows, "path string, sha256 string, records bigint, offset_first bigint, offset_end bigint")
     spread = listed.repartition(max(1, min(len(files), 2 * session.sparkContext.defaultParallelism)))
     wrong = spread.mapInArrow(held, "path string, problem string").where(F.col("problem").isNotNull())
     if first := wrong.orderBy("path").head():

@@ -21,7 +21,7 @@ each view is compared only with the last one.
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
-from spark_join.engine.columns import before
+from spark_join.engine.columns import before, frame_of
 from spark_join.errors import CouldNotVerify
 from spark_join.order.effects import FOREIGN, Carry
 
@@ -43,7 +43,7 @@ def missing_offsets(records: DataFrame, payload: DataFrame, edges: DataFrame) ->
         F.count("*").alias("rows"), F.count_distinct("offset").alias("offsets"), (F.max("offset") - F.min("offset") + 1).alias("span")
     )
     suspect = []
-    for row in counted.where("rows > offsets OR span > offsets").orderBy("topic", "partition").collect():
+    for row in sorted(counted.where("rows > offsets OR span > offsets").collect()):  # by topic and partition
         if row.rows > row.offsets:
             of_partition = offsets.where((F.col("topic") == row.topic) & (F.col("partition") == row.partition))
             (twice,) = of_partition.groupBy("offset").count().where("count > 1").agg(F.min("offset").alias("offset")).collect()
@@ -54,7 +54,7 @@ def missing_offsets(records: DataFrame, payload: DataFrame, edges: DataFrame) ->
         suspect.append((row.topic, row.partition))
     if not suspect:  # the usual case needs no sort
         return None
-    named = F.broadcast(offsets.sparkSession.createDataFrame(suspect, "topic string, partition int"))
+    named = F.broadcast(frame_of(offsets.sparkSession, suspect, "topic string, partition int"))
     within = offsets.join(named, ["topic", "partition"], "left_semi")
     placed = before(within, "previous", F.col("offset"), "max", "offset", ["topic", "partition"])
     gaps = placed.where(F.col("offset") > F.col("previous") + 1)

@@ -19,7 +19,7 @@ from pyspark.sql import DataFrame, Window
 from pyspark.sql import functions as F
 
 from spark_join.constants import FILL_BYTES, HASH_BYTES, KEY_BYTES
-from spark_join.engine.columns import before, part
+from spark_join.engine.columns import before, frame_of, part
 from spark_join.engine.columns import sha256 as hash_of
 from spark_join.order.identity import Identity
 from spark_join.order.payloads import DecodedRequest, DecodedSubmission, Keys, PayloadDecoder, Signatures
@@ -232,15 +232,14 @@ def entry_starts(requests: DataFrame, repeated: DataFrame, decided: int, salvage
     )
     if salvages:
         rows = [(each.offset, each.items, True) for each in salvages]
-        counts = counts.union(requests.sparkSession.createDataFrame(rows, "offset bigint, _left bigint, _once boolean"))
+        counts = counts.union(frame_of(requests.sparkSession, rows, "offset bigint, _left bigint, _once boolean"))
     entries = before(counts, "_earlier", F.col("_left"), "sum", "offset")
     return entries.select("offset", (F.coalesce("_earlier", F.lit(0)) + decided).alias("_start"), "_once")
 
 
 def with_positions(requests: DataFrame, repeated: DataFrame, starts: DataFrame) -> DataFrame:
     """Returns `requests` without those in `repeated`, with `position`, in the order of offset and ordinal. `starts`: `entry_starts`."""
-    placed = requests.join(starts, "offset")
-    unrepeated = placed.where("_once").withColumn("position", F.col("_start") + F.col("ordinal"))
-    left = placed.where(~F.col("_once")).join(repeated, ["offset", "ordinal"], "left_anti")
+    unrepeated = requests.join(starts.where("_once"), "offset").withColumn("position", F.col("_start") + F.col("ordinal"))
+    left = requests.join(starts.where(~F.col("_once")), "offset").join(repeated, ["offset", "ordinal"], "left_anti")
     within = F.row_number().over(Window.partitionBy("offset").orderBy("ordinal")) - 1
     return unrepeated.unionByName(left.withColumn("position", F.col("_start") + within)).drop("_start", "_once")

@@ -12,7 +12,7 @@ If a salvage (R11) has begun and is not done when the log ends, the state is tak
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from hashlib import sha256
-from typing import Any, Final
+from typing import Any, Final, get_type_hints
 
 import msgspec
 import pyarrow as pa
@@ -110,22 +110,8 @@ class AppliedRecord(msgspec.Struct):
     """For these two: the number of positions that take effect here"""
 
 
-_VERDICT: Final = pa.schema(
-    [
-        ("effect", pa.bool_()),
-        ("skipped", pa.string()),
-        ("log_time_ms", pa.int64()),
-        ("reached", pa.binary()),
-        ("view", pa.string()),
-        ("expected", pa.string()),
-        ("seen_here", pa.int64()),
-        ("foreign_writer", pa.binary()),
-        ("is_sealed", pa.bool_()),
-        ("salvage_begin", pa.int64()),
-        ("salvage_position", pa.binary()),
-        ("salvaged", pa.int64()),
-    ]
-)
+_TYPES: Final = {bool: pa.bool_(), str | None: pa.string(), int | None: pa.int64(), bytes | None: pa.binary()}
+_VERDICT: Final = pa.schema([(name, _TYPES[type_]) for name, type_ in get_type_hints(AppliedRecord).items()])
 _CARRY: Final = ("carry", pa.binary())
 """The carry in the last row; its `salvage_begin` is that of a salvage that is not done."""
 _decode, _encode = msgspec.msgpack.Decoder(Carry).decode, msgspec.msgpack.encode

@@ -5,6 +5,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from spark_join.constants import FORMAT_VERSION
+from spark_join.engine.columns import frame_of
 from spark_join.engine.stages import Stages
 from spark_join.errors import CouldNotVerify
 from spark_join.log import LogFrames
@@ -126,11 +127,10 @@ def _refuse_newer(records: DataFrame) -> None:
 
 
 def _undecided(entries: DataFrame) -> Undecided | None:
-    first = F.min(F.struct("offset", "incarnation", "sequence", "partition")).alias("first")
-    (hole,) = entries.where(F.col("mark").isNull()).agg(first).collect()
-    if hole.first is None:
+    hole = entries.where(F.col("mark").isNull()).select("offset", "incarnation", "sequence", "partition").orderBy("offset").head()
+    if hole is None:
         return None
-    offset, incarnation, sequence, partition = hole.first
+    offset, incarnation, sequence, partition = hole
     (behind,) = entries.where(F.col("offset") >= offset).agg(F.count("*").alias("entries"), F.sum("count").alias("requests")).collect()
     batch = tuple(int.from_bytes(octets, "big") for octets in (incarnation, sequence))
     return Undecided(offset, behind.entries, behind.requests, f"no payload of batch {batch} is in payload partition {partition}")
@@ -139,6 +139,5 @@ def _undecided(entries: DataFrame) -> Undecided | None:
 def _edges(log: LogFrames, state: AppliedState) -> DataFrame:
     """Returns topic, partition and offset of two edges a partition: one before the first expected record, one after the last."""
     edges = [(*place, state.offsets_next.get(place, 0) - 1) for place in log.offsets_end]
-    return log.ordering.sparkSession.createDataFrame(
-        edges + [(*place, end) for place, end in log.offsets_end.items()], "topic string, partition int, offset bigint"
-    )
+    edges += [(*place, end) for place, end in log.offsets_end.items()]
+    return frame_of(log.ordering.sparkSession, edges, "topic string, partition int, offset bigint")

@@ -17,6 +17,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from spark_join.constants import CONFLICT_BYTES, HASH_BYTES, LEAF_PREFIX, LOST_PREFIX, OUTCOMES, SIGNATURE_BYTES, STATE_BYTES
+from spark_join.engine.columns import frame_of
 from spark_join.engine.columns import sha256 as hash_of
 from spark_join.violations import LOG, render_hex, render_state, violations
 
@@ -110,7 +111,7 @@ def _demand(condition: bool) -> None:
 def salvages(records: DataFrame) -> list[Salvage]:
     """Returns each `begin` and `done` among the records of `effects` that takes effect, in order. The owner signs few."""
     steps = records.where(F.col("effect") & F.col("kind").isin("salvage-begin", "salvage-done"))
-    rows = steps.select("offset", "salvage_position", "salvage_begin", "salvaged").orderBy("offset").collect()
+    rows = sorted(steps.select("offset", "salvage_position", "salvage_begin", "salvaged").collect())
     return [Salvage(row.offset, int.from_bytes(row.salvage_position, "big"), row.salvage_begin, row.salvaged) for row in rows]
 
 
@@ -122,7 +123,7 @@ def restored(ordering: DataFrame, records: DataFrame, found: Sequence[Salvage]) 
     dones = [(each.begin, each.offset, str(each.position)) for each in found if each.items]
     if not dones:
         return None
-    of = ordering.sparkSession.createDataFrame(dones, "begin bigint, done bigint, position string")
+    of = frame_of(ordering.sparkSession, dones, "begin bigint, done bigint, position string")
     steps = records.where(F.col("effect") & (F.col("kind") == "salvage-items")).select("offset")
     in_effect = steps.join(F.broadcast(of), (F.col("offset") > F.col("begin")) & (F.col("offset") < F.col("done")))
     values = ordering.select("offset", "value").join(in_effect, "offset")
@@ -154,7 +155,7 @@ def _decoded(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
 
 def placed(items: DataFrame, starts: dict[int, int]) -> DataFrame:
     """Returns `items` (from `restored`) with `position`; `starts` has the position of the first item of each `done`, by its offset."""
-    of = items.sparkSession.createDataFrame(list(starts.items()), "done bigint, start bigint")
+    of = frame_of(items.sparkSession, list(starts.items()), "done bigint, start bigint")
     placed_ = items.join(F.broadcast(of), "done").withColumn("position", F.col("start") + F.col("ordinal"))
     return placed_.withColumnRenamed("done", "offset").drop("start", "ordinal")
 

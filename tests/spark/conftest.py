@@ -7,6 +7,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from spark_join import commands
+from spark_join.engine import stages
 from spark_join.engine.session import open_session
 from spark_join.log.kafka import jar_settings
 from tests.spark.broker import Broker, one_broker
@@ -16,7 +17,7 @@ from tests.spark.broker import Broker, one_broker
 # dropped then is compiled again and again.
 JAVA = "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=256m -XX:+UseSerialGC -Djdk.lang.Process.launchMechanism=VFORK"
 SMALL = {
-    "spark.sql.shuffle.partitions": "2",
+    "spark.sql.shuffle.partitions": "1",
     "spark.default.parallelism": "2",
     "spark.sql.adaptive.enabled": "false",  # small plans need no second optimization
     # Nothing here runs long enough to be worth compiling. One command of `test_commands.py` runs with the default settings.
@@ -25,7 +26,12 @@ SMALL = {
     "spark.sql.codegen.wholeStage": "false",
     "spark.sql.codegen.factoryMode": "NO_CODEGEN",
     "spark.sql.autoBroadcastJoinThreshold": "10m",
+    # Nobody reads the texts of these plans, and Spark's own tests check its optimizer.
+    "spark.sql.ui.explainMode": "simple",
+    "spark.sql.maxPlanStringLength": "100",
+    "spark.sql.lightweightPlanChangeValidation": "false",
 }
+LARGE = {"spark.sql.shuffle.partitions": "2", "spark.sql.leafNodeDefaultParallelism": "2"}
 
 
 def settings_folder(folder: Path) -> Path:
@@ -41,6 +47,25 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     session = open_session(work, master="local[2]", memory="1g", settings=SMALL | jar_settings())
     yield session
     session.stop()
+
+
+@pytest.fixture
+def as_large(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Small logs are verified as large ones are: the results of all stages stay in files, and each shuffle has two partitions."""
+    monkeypatch.setattr(stages, "SMALL_ROWS_MAX", -1)
+    before = {name: str(spark.conf.get(name)) for name in LARGE}
+    for name, value in LARGE.items():
+        spark.conf.set(name, value)
+    yield
+    for name, value in before.items():
+        spark.conf.set(name, value)
+
+
+@pytest.fixture(autouse=True)
+def _large_at_night(request: pytest.FixtureRequest) -> None:
+    """Each test of the night that shares the session verifies its log as a large one."""
+    if "spark" in request.fixturenames and request.node.get_closest_marker("nightly"):
+        request.getfixturevalue("as_large")
 
 
 @pytest.fixture

@@ -7,7 +7,7 @@ from spark_join.errors import CouldNotVerify
 from spark_join.order.anomalies import differences, missing_offsets, sequence_gaps
 from spark_join.order.effects import Carry
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.spark, pytest.mark.usefixtures("as_large"), pytest.mark.timeout(900)]
 
 _ENTRIES = "offset bigint, incarnation binary, sequence binary, reached binary"
 _GONE = "topic string, partition int, first bigint, last bigint, settled boolean"

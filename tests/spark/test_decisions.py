@@ -24,7 +24,7 @@ from spark_join.state import start
 from tests.checkers.precedence import expected_reason, hashed
 from tests.checkers.records import OUTCOMES
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.spark, pytest.mark.usefixtures("as_large"), pytest.mark.timeout(900)]
 
 FEW = settings(
     max_examples=3, suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture, HealthCheck.data_too_large]

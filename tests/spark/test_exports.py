@@ -316,6 +316,7 @@ PLANTS: dict[str, Plant] = {
 }
 
 
+@pytest.mark.usefixtures("as_large")
 def test_every_difference_is_reported_once(spark: SparkSession, tmp_path: Path, left: Left) -> None:
     """Every difference is reported once, alone in an export or with many others: the right type, place and transaction, and nothing else.
 

@@ -108,6 +108,7 @@ def _eventful() -> SignedLog:
     return log
 
 
+@pytest.mark.usefixtures("as_large")
 def test_every_rule_once(spark: SparkSession, tmp_path: Path) -> None:
     """Duplicate names, repeated records, fences of both kinds, valid and forged fills, a rotation and wrong clocks give the same result."""
     log = _eventful()
@@ -167,6 +168,7 @@ def test_log_without_a_genesis(spark: SparkSession, tmp_path: Path) -> None:
             joined(spark, {**log.streams, -1: records}, tmp_path / str(number))
 
 
+@pytest.mark.usefixtures("as_large")
 @pytest.mark.parametrize("how", ["max", "sum"])
 def test_before_in_any_blocks(spark: SparkSession, how: str) -> None:
     """The preceding values are the same for blocks of any size, for each key alone, with gaps in the order and null values."""

@@ -12,7 +12,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from spark_join.commands import main
-from spark_join.engine.stages import Progress, Stages
+from spark_join.engine.stages import SMALL_BYTES_MAX, SMALL_ROWS_MAX, Progress, Stages
 from spark_join.errors import CouldNotVerify
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(900)]
@@ -34,6 +34,23 @@ def test_rows_that_the_driver_does_not_find(spark: SparkSession, tmp_path: Path)
     with pytest.raises(CouldNotVerify, match=r"10 rows were written into .*/a-stage, and 5 are there: .* --work"):
         stages.keep("a stage", frame)
     assert stages.keep("nothing", spark.createDataFrame([], "id bigint")).count() == 0
+
+
+def test_small_results_are_a_part_of_the_plan(spark: SparkSession, tmp_path: Path) -> None:
+    """A later stage reads no file of a small result; rows and types are the same as in files. Many rows, or large ones, stay in files."""
+    schema = "id binary, met array<struct<state: binary, kind: int>>, text string, at bigint, ok boolean"
+    rows = [(b"a", [(b"x", 1), (None, 2)], "t", 1, True), (None, None, None, None, None), (b"", [], "", -1, False)]
+    stages = Stages(spark, tmp_path)
+    kept = stages.keep("few", spark.createDataFrame(rows, schema))
+    read = spark.read.parquet(str(tmp_path / "few"))
+    assert (kept.inputFiles(), kept.schema) == ([], read.schema)
+    assert sorted(map(str, kept.collect())) == sorted(map(str, read.collect()))
+    tasks = spark.range(0, 4, numPartitions=4).where("id > 1")  # the first file has no rows, and comes before the others
+    assert sorted([row.id for row in stages.keep("of several tasks", tasks).collect()]) == [2, 3]
+    assert kept.join(kept.select("id"), "id").where("ok").count() == 1
+    assert stages.keep("many", spark.range(SMALL_ROWS_MAX + 1)).inputFiles()
+    large = spark.range(2).selectExpr("uuid() AS id", f"repeat(uuid(), {SMALL_BYTES_MAX // 36}) AS value")
+    assert stages.keep("large", large).inputFiles()
 
 
 def test_executors_elsewhere_need_a_folder_that_all_reach(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

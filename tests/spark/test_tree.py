@@ -11,7 +11,7 @@ from tests.checkers.precedence import hashed
 from tests.checkers.records import OUTCOMES
 from tests.checkers.tree import Tree, leaf_of
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.spark, pytest.mark.usefixtures("as_large"), pytest.mark.timeout(900)]
 
 DECISIONS = (
     "position bigint, id binary, log_time_ms bigint, outcome int, conflicts array<struct<state: binary, kind: int, consumed_by: binary>>"

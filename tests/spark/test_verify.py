@@ -117,6 +117,7 @@ def writer(clean_log: Writer) -> Writer:
     return deepcopy(clean_log)
 
 
+@pytest.mark.usefixtures("as_large")
 def test_honest_log_is_clean(spark: SparkSession, tmp_path: Path, writer: Writer) -> None:
     """An honest log has no violation, each decision is the replay's, and the root of every checkpoint that counts was compared."""
     verified = _verified(spark, tmp_path, writer.log.streams, writer.party)
@@ -212,6 +213,7 @@ def test_planted_violation_is_found(spark: SparkSession, tmp_path: Path, writer:
     _hold(verified, writer.replayed)
 
 
+@pytest.mark.usefixtures("as_large")
 def test_many_violations_are_all_found(spark: SparkSession, tmp_path: Path, writer: Writer, monkeypatch: pytest.MonkeyPatch) -> None:
     """One log with violations of all types, and many of one, is reported completely: the driver gets no list of them."""
     planted = [*_wrong_root(writer), *_root_of_more_than_there_is(writer), *_unknown_party(writer), *_other_ids(writer)]
