@@ -103,8 +103,7 @@ def verify(
     sizes = sizes_of(checkpoints, decided, trees)
     parts = stages.keep("parts of the tree", tree.parts(state.hashes, hashes, sizes, state.decided, decided))
     # A full chunk of the state in which a size ends is in both frames.
-    ends = parts.union(state.chunks.join(parts.select("size"), "size", "left_anti"))
-    compared = compare_roots(checkpoints, ends, decided, trees, stages)
+    compared = compare_roots(checkpoints, state.chunks.union(parts).distinct(), decided, trees, stages)
     gone = settled_by_salvage(joined.gone, joined.records)
     by_kind = joined.records.groupBy("kind", "skipped", "view")
     grouped = by_kind.agg(F.count("*").alias("records"), F.min("offset").alias("offset_first")).collect()

@@ -61,8 +61,6 @@ def open_session(work: Path, *, master: str = "local[*]", memory: str = "2g", se
         # Otherwise each expression records where in Python it was made, with four calls to the JVM, and where in Java.
         "spark.python.sql.dataFrameDebugging.enabled": "false",
         "spark.sql.dataFrameQueryContext.enabled": "false",
-        # One task reads the rows that a plan contains, which are few (`columns.frame_of`).
-        "spark.sql.leafNodeDefaultParallelism": "1",
     }
     if submitted is None:
         chosen |= {"spark.master": master, "spark.driver.memory": memory}

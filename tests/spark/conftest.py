@@ -26,6 +26,8 @@ SMALL = {
     "spark.sql.codegen.wholeStage": "false",
     "spark.sql.codegen.factoryMode": "NO_CODEGEN",
     "spark.sql.autoBroadcastJoinThreshold": "10m",
+    # One task reads the rows that a plan contains, which are few. In the product this would give small files one task, too.
+    "spark.sql.leafNodeDefaultParallelism": "1",
     # Nobody reads the texts of these plans, and Spark's own tests check its optimizer.
     "spark.sql.ui.explainMode": "simple",
     "spark.sql.maxPlanStringLength": "100",
