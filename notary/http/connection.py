@@ -358,10 +358,11 @@ class Connection(asyncio.Protocol):
 
     def _break(self, problem: NotaryError) -> None:
         """End the connection with this problem, unless an answer to an earlier call is still to be sent."""
-        state = self._state
+        state, behind = self._state, self._behind
+        is_first = not behind or (len(behind) == 1 and not behind[0].whole)  # the slice of time may have ended within the broken call
         if state is ConnectionState.REFUSED:
             self._write_refusal(keep_alive=False)
-        elif state <= ConnectionState.BODY and not self._behind:
+        elif state <= ConnectionState.BODY and is_first:
             self._writer.answer(problem_of(problem), keep_alive=False)
         self._go(Event.BREAK)
 

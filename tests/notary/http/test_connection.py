@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from notary.http import Server, bind
+from notary.http import Server, bind, lines
 from notary.http.call import TEXT, Call
 from notary.http.connection import SLICE_BYTES, TURN_BYTES_MAX
 from notary.http.machine import TRANSITIONS, ConnectionState, Event
@@ -464,6 +464,16 @@ async def test_a_client_that_waits_for_its_turn_at_every_byte_is_late_all_the_sa
         talk.connection._deadline_s -= 2.0
         talk.connection.read(0.1)
         assert talk.connection.state >= ConnectionState.CLOSING
+
+
+async def test_a_call_that_breaks_behind_its_slice_of_time_is_answered(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The slice ends with the head, so the call waits for the next one, and its body breaks before that."""
+    monkeypatch.setattr(lines, "SLICE_S", -1.0)
+    async with talking() as talk:
+        await talk.send(head("/body") + CHUNK + NO_CHUNK)
+        assert (await talk.read()).startswith(b"HTTP/1.1 400 ")
+        assert await talk.read() == b""
+        assert not talk.app.calls
 
 
 async def test_connections_of_one_address_are_bounded() -> None:
