@@ -216,9 +216,9 @@ class Lanes:
         """
         of_party = self._parties.bodies > 0 or True in decoding
         of_address = (self._addresses.bodies > 0 or False in decoding) and addresses()
-        if of_party and of_address:
-            return self._ahead_bytes <= 0
-        return True if of_party else False if of_address else None
+        if not (of_party or of_address):
+            return None
+        return of_party and (self._ahead_bytes <= 0 or not of_address)
 
     def take(self, *, of_party: bool) -> Body:
         """Remove and return the next body of a party, or of an address. There must be one."""

@@ -1,6 +1,7 @@
 """Work for unproven clients is done in on-turns; while other work is under way, rests as long as these lie between them."""
 
 import asyncio
+import time
 
 import pytest
 
@@ -101,3 +102,22 @@ async def test_work_may_wait_again(watched: Watched) -> None:
     for _ in range(30):
         await asyncio.sleep(0)
     assert len(watched.called) == 5
+
+
+async def test_a_client_that_keeps_the_worker_busy_starves_nobody() -> None:
+    """Anyone may hold a call that waits, so the worker may be busy for ever. Others are served after each rest all the same."""
+    duty = DutyCycle(time.perf_counter, lambda: True)
+    served = asyncio.Event()
+    turns = 0
+
+    def work() -> None:
+        nonlocal turns
+        turns += 1
+        time.sleep(0.002)
+        if turns == 5:
+            served.set()
+        else:
+            duty.call(work)
+
+    duty.call(work)
+    await asyncio.wait_for(served.wait(), 10)
