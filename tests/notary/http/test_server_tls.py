@@ -175,7 +175,7 @@ def test_other_authorities_take_effect_without_a_restart(own_directory: NotaryDi
 
 def test_strangers_in_a_handshake_do_not_keep_others_out(serve_tls: Callable[..., Service]) -> None:
     """A connection that sends nothing is closed after `head_ms_max`, and does not keep others out until then."""
-    service = serve_tls(HTTP_HEAD_MS_MAX="3000", HTTP_CONNECTIONS_MAX="8")
+    service = serve_tls(HTTP_HEAD_MS_MAX="3000", HTTP_CONNECTIONS_MAX="16")
     with contextlib.ExitStack() as open_ones:
         silent = [open_ones.enter_context(socket.create_connection(service.address, SOCKET_S_MAX)) for _ in range(4)]
         assert service.ask(service.context()) == 200
