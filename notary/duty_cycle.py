@@ -1,14 +1,16 @@
-"""The turns of the event loop in which unproven clients are served: while the worker has work, at most half of the time.
+"""The turns of the event loop in which unproven clients are served: while the worker has work, at most a third of the time.
 
 A decision needs a dozen turns and more: it is read, decoded, appended, read back, applied and answered. If each of these turns also served
 unproven clients up to a bound, the decision would wait for a dozen times this bound, however short it is. So all work for such clients is
-done in the same turns, and the loop then rests from it for as long as that took. Meanwhile the turns are short, and decisions get on.
+done in the same turns, and the loop then rests from it for twice as long as that took. Meanwhile the turns are short, and decisions get on.
 """
 
 import asyncio
 from collections.abc import Callable
 from typing import Final
 
+REST: Final = 2
+"""The length of a rest, in lengths of the on-turn before it."""
 REST_S_MAX: Final = 0.02
 """The longest rest: a process that was stopped during a turn does not rest for as long."""
 
@@ -61,4 +63,4 @@ class DutyCycle:
         self._is_on = False
         if self._is_busy():
             now_s = self._clock_s()
-            self._rest_until_s = now_s + min(now_s - self._began_s, REST_S_MAX)
+            self._rest_until_s = now_s + min(REST * (now_s - self._began_s), REST_S_MAX)

@@ -45,7 +45,7 @@ class Lifecycle:
         self.waiting: set[Waiting] = set()
         self.awaited = AwaitedDecisions()
         self.long_polls = 0  # of those that wait
-        self.duty = DutyCycle(clock_s, lambda: bool(self.waiting))
+        self.duty = DutyCycle(clock_s, self.is_busy)
         """The on-turns in which clients are served who are not proven."""
         self.turns = Turns(lambda: self.worker is not None and self.worker.serving_suspended() is None, self.duty)
         self.taking_changed: Callable[[], None] = lambda: None
@@ -94,6 +94,10 @@ class Lifecycle:
         if self.worker is None or self.ends:
             return self.closed()
         return self.worker.gate.peek()
+
+    def is_busy(self) -> bool:
+        """Returns True while submissions wait for decisions. A long poll is no work, and anyone may send one."""
+        return len(self.waiting) > self.long_polls
 
     async def idle(self) -> None:
         """Return when every call that came has been answered."""

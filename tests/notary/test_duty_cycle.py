@@ -1,4 +1,4 @@
-"""Work for unproven clients is done in on-turns; while other work is under way, rests as long as these lie between them."""
+"""Work for unproven clients is done in on-turns; while other work is under way, rests twice as long lie between them."""
 
 import asyncio
 import time
@@ -32,11 +32,11 @@ def watched() -> Watched:
     return Watched()
 
 
-async def test_a_rest_is_as_long_as_the_turn_before(watched: Watched) -> None:
-    """So others have half of the time at least."""
+async def test_a_rest_is_twice_as_long_as_the_turn_before(watched: Watched) -> None:
+    """So others have two thirds of the time at least."""
     await watched.on_turn_of(0.004)
     assert not watched.duty.is_on()
-    watched.clock.now_s += 0.0039
+    watched.clock.now_s += 0.0079
     assert not watched.duty.is_on()
     watched.clock.now_s += 0.0002
     assert watched.duty.is_on()
@@ -80,7 +80,7 @@ async def test_work_waits_for_one_on_turn(watched: Watched) -> None:
     for _ in range(10):
         await asyncio.sleep(0.001)
     assert watched.called == [], "time passes on the clock of the cycle alone"
-    watched.clock.now_s += 0.004
+    watched.clock.now_s += 0.008
     async with asyncio.timeout(5):
         while len(watched.called) < 2:  # noqa: ASYNC110 - it counts turns
             await asyncio.sleep(0.001)

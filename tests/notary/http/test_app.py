@@ -249,6 +249,23 @@ async def test_clients_that_leave_use_up_no_long_polls(own_directory: NotaryDire
         assert not app.waiting
 
 
+async def test_long_polls_do_not_make_the_service_busy(own_directory: NotaryDirectory, bank: Bank) -> None:
+    """The loop rests from strangers only while submissions wait, however many strangers wait in long polls."""
+    async with serving(own_directory) as service:
+        app = service.app
+        polls = asyncio.create_task(service.http.get(f"/v1/transactions/{fresh_hash()}?wait=60"))
+        while not app.long_polls:
+            await service.http.get("/livez")
+        assert not app.is_busy()
+        first = asyncio.create_task(service.post(bank.body(spend())))
+        await service.pending()
+        assert app.is_busy()
+        service.gate.set()
+        await first
+        assert not app.is_busy()
+        polls.cancel()
+
+
 async def test_while_stopping_nothing_is_taken_and_what_is_in_is_answered(own_directory: NotaryDirectory, bank: Bank) -> None:
     """From the signal on a submission gets 503 not-ready with Retry-After, as do probes, and the earlier one gets its 200."""
     async with serving(own_directory) as service:
