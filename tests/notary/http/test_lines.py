@@ -145,7 +145,7 @@ async def test_strangers_are_served_in_on_turns(taken: Taken) -> None:
         taken.wait(client, name)
     await taken.some_turns()
     assert taken.names == ["party", "one who came back"]
-    now_s += 0.01
+    now_s += 0.02
     await taken.until(3)
     now_s += 0.01
     await asyncio.sleep(0)
