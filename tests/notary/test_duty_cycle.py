@@ -105,7 +105,7 @@ async def test_work_may_wait_again(watched: Watched) -> None:
 
 
 async def test_a_client_that_keeps_the_worker_busy_starves_nobody() -> None:
-    """Anyone may hold a call that waits, so the worker may be busy for ever. Others are served after each rest all the same."""
+    """A party may always have a submission that waits, so the worker may be busy for ever. Strangers are served after each rest."""
     duty = DutyCycle(time.perf_counter, lambda: True)
     served = asyncio.Event()
     turns = 0

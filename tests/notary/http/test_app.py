@@ -266,6 +266,30 @@ async def test_long_polls_do_not_make_the_service_busy(own_directory: NotaryDire
         polls.cancel()
 
 
+async def test_ends_of_long_polls_do_not_hide_submissions(own_directory: NotaryDirectory, bank: Bank) -> None:
+    """However long polls of strangers end, the service is busy exactly while submissions wait, so strangers cannot abolish the rests."""
+    async with serving(own_directory) as service:
+        app, url = service.app, service.http.base_url
+        request = spend()
+        first = asyncio.create_task(service.post(bank.body(request)))
+        await service.pending()
+        decided = asyncio.create_task(service.http.get(f"/v1/transactions/{transaction_id(request)}?wait=60"))
+        late = asyncio.create_task(service.http.get(f"/v1/transactions/{fresh_hash()}?wait=1"))
+        _, leaves_early = await asyncio.open_connection(url.host, url.port)
+        leaves_early.write(f"GET /v1/transactions/{fresh_hash()}?wait=60 HTTP/1.1\r\nHost: a\r\n\r\n".encode())
+        while app.long_polls < 3:
+            await service.http.get("/livez")
+        assert app.is_busy()
+        leaves_early.transport.abort()
+        assert (await late).status_code == 404
+        while app.long_polls > 1:
+            await service.http.get("/livez")
+        assert app.is_busy()
+        service.gate.set()
+        assert ((await first).status_code, (await decided).status_code) == (200, 200)
+        assert (app.long_polls, app.is_busy(), len(app.waiting)) == (0, False, 0)
+
+
 async def test_while_stopping_nothing_is_taken_and_what_is_in_is_answered(own_directory: NotaryDirectory, bank: Bank) -> None:
     """From the signal on a submission gets 503 not-ready with Retry-After, as do probes, and the earlier one gets its 200."""
     async with serving(own_directory) as service:
