@@ -35,7 +35,7 @@ BACKLOG = 2048
 CONNECT_S = 0.0001
 """The time that the event loop takes to make a connection of an accepted socket."""
 BUSY_S = 1.0
-"""The time that `bind` waits for a busy port. A worker may restart at once after a kill, before its old intake processes have ended."""
+"""The time that `bind` waits for a busy port. A worker may restart at once after a kill, before its old acceptor processes have ended."""
 
 
 class Server:
@@ -77,7 +77,7 @@ class Server:
         self._socket = listening
         self._url = url_of(listening, tls=certificates is not None)
         self._certificates = certificates
-        self._acceptor: _Acceptor | None = None
+        self._listener: _Listener | None = None
         self._looking: asyncio.TimerHandle | None = None
         self._look_s = min(LOOK_S_MAX, min(self.seconds) / LOOKS)
         self._empty = asyncio.Event()
@@ -91,7 +91,7 @@ class Server:
     async def start(self) -> None:
         """Accept connections from now on."""
         loop = asyncio.get_running_loop()
-        self._acceptor = _Acceptor(self, loop, self._socket, self._certificates)
+        self._listener = _Listener(self, loop, self._socket, self._certificates)
         if self._certificates is not None:
             self._following = loop.create_task(self._certificates.follow())
 
@@ -101,8 +101,8 @@ class Server:
         A client may just have sent a call on a connection that is idle here. If that were closed, the call would fail without an answer. So
         for a moment (`last_call_s`) each call is still answered, as the last one of its connection. Then idle connections are closed.
         """
-        if self._acceptor is not None:
-            self._acceptor.close()
+        if self._listener is not None:
+            self._listener.close()
         if self._following is not None:
             self._following.cancel()
         self.ends = self.lines.ends = True
@@ -110,8 +110,8 @@ class Server:
         if not self._is_empty():
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._empty.wait(), self.settings.last_call_s)
-        if self._acceptor is not None:
-            self._acceptor.end()
+        if self._listener is not None:
+            self._listener.end()
         for connection in list(self.connections):
             connection.stop()
         if self.connections:
@@ -199,7 +199,7 @@ class Server:
 
     def _is_empty(self) -> bool:
         """Returns True if no connection is open or being made."""
-        return not self.connections and (self._acceptor is None or self._acceptor.is_idle)
+        return not self.connections and (self._listener is None or self._listener.is_idle)
 
     def look_whether_empty(self) -> None:
         """Wake `stop` if no connection is left. Called when one is closed, or could not be made."""
@@ -232,7 +232,7 @@ class _Address:
 _count_of = attrgetter("count")
 
 
-class _Acceptor:
+class _Listener:
     """Accepts connections from one socket, many in a turn of the loop. uvloop would accept one a turn, and under load turns are long.
 
     A socket beyond the limits is refused here, which costs little. To make a connection of the others costs more, so they wait for the

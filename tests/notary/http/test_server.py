@@ -246,7 +246,7 @@ async def test_a_connection_that_is_being_made_when_the_server_stops_is_answered
     client = socket.create_connection(("127.0.0.1", port))
     client.setblocking(False)
     if greeted:
-        while server._acceptor is not None and not server._acceptor.connecting:  # noqa: ASYNC110 - polled from outside
+        while server._listener is not None and not server._listener.connecting:  # noqa: ASYNC110 - polled from outside
             await asyncio.sleep(0)
     stopping = asyncio.create_task(server.stop(30))
     await asyncio.sleep(0)
