@@ -59,8 +59,8 @@ STAGES: Final = {
 }
 """In the order of a request's path."""
 
-INTAKE: Final = ("http", "decode", "verify", "look-up", "answer")
-"""Done once, by the worker that admitted the request: more processes share this work."""
+PARALLEL: Final = ("http", "decode", "verify", "look-up", "answer")
+"""Done once, by the worker that admitted the request: more workers or acceptor processes divide this work."""
 SERIAL: Final = ("join", "decode of others", "decide", "index", "tree")
 """Done by every worker for every request, in order: more processes do not make it faster."""
 

@@ -36,7 +36,7 @@ class Load(msgspec.Struct, frozen=True):
     # ---- microseconds of CPU a request ----
 
     @property
-    def intake_us(self) -> float:
+    def parallel_us(self) -> float:
         """Microseconds for HTTP, decoding, signatures, look-ups and answers, in the worker that received the submission."""
         return 13 + self.inputs + 212 / self.per_submission
 
@@ -70,7 +70,7 @@ class Load(msgspec.Struct, frozen=True):
 
     def worker_us(self, workers: int) -> float:
         """Returns the microseconds of CPU that each of that many workers needs for each request that the notary decides."""
-        return self.intake_us / workers + self.in_order_us + self.rest_us(workers)
+        return self.parallel_us / workers + self.in_order_us + self.rest_us(workers)
 
     def full_at(self, workers: int) -> float:
         """Returns the requests a second at which that many workers are full."""

@@ -18,7 +18,7 @@ from loadtest.bench.figures.end_to_end import WARM_UP_S, warm_up
 from loadtest.bench.loads import Case, closed_load, failed, name_of, parameters_of, run_load
 from loadtest.bench.report import Report, ResultLine
 from loadtest.bench.sampler import DIRECTORY, MAP
-from loadtest.bench.stage_map import INTAKE, SERIAL, STAGES, stage_map
+from loadtest.bench.stage_map import PARALLEL, SERIAL, STAGES, stage_map
 from loadtest.rig import RunningNotary, brokers_of, log_name, python_path, workers_on
 
 if TYPE_CHECKING:
@@ -103,20 +103,17 @@ def measure(report: Report, notary: SampledNotary, case: Case, seconds: float, s
 
 
 def figures_of(accounts: Sequence[Account], requests: int) -> dict[str, Any]:
-    """Returns a worker's CPU seconds for a thousand requests: by stage in the order of a request's path, and their sums."""
+    """Returns a worker's CPU seconds for a thousand requests: by stage in the order of a request's path, and their sum."""
     account = total(accounts)
     thousands = max(requests, 1) / 1000
     spent = {stage: account.spent_s.get(stage, 0.0) / thousands for stage in STAGES}
     of_notary = sum([cpu_s for stage, cpu_s in spent.items() if stage != "sampler"])
-    intake, serial = [sum([spent[stage] for stage in stages]) for stages in (INTAKE, SERIAL)]
     return {
         "cpu_s_per_1000": spent,
         "beside_cpu_s_per_1000": {stage: cpu_s / thousands for stage, cpu_s in account.beside_s.items()},
         "main_thread_cpu_s_per_1000": max([each.main_thread_s for each in accounts]) / thousands,  # of the busiest process
         "all_stages_cpu_s_per_1000": of_notary,
         "process_cpu_s_per_1000": account.process_s / thousands - spent["sampler"],
-        "intake_cpu_s_per_1000": intake,
-        "serial_cpu_s_per_1000": serial,
         # A thousand requests take `of_notary` seconds of one core: so many cores for ten thousand in one second.
         "cores_per_10000_per_s": of_notary * 10,
         "looks": account.looks,
@@ -181,17 +178,18 @@ def _stage_rows(lines: Lines) -> Sequence[Row]:
 
 def _core_rows(lines: Lines) -> Sequence[Row]:
     head = (
-        "case", "cores of a worker for 10,000/s", f"of these intake ({', '.join(INTAKE)})", f"in order ({', '.join(SERIAL)})",
+        "case", "cores of a worker for 10,000/s", f"of these parallel ({', '.join(PARALLEL)})", f"in order ({', '.join(SERIAL)})",
         "the rest", "brokers", "one worker is full at", "all in order is full at",
     )  # fmt: skip
     rows: list[Row] = [head]
     for line in lines:
-        everything, intake, serial = [line.figures[f"{name}_cpu_s_per_1000"] * 10 for name in ("all_stages", "intake", "serial")]
+        everything, spent = line.figures["all_stages_cpu_s_per_1000"] * 10, line.figures["cpu_s_per_1000"]
+        parallel, serial = [sum([spent[stage] for stage in stages]) * 10 for stages in (PARALLEL, SERIAL)]
         brokers = line.figures.get("brokers_cpu_s_per_1000")
         rows.append(
             (
                 line.case,
-                *[f"{cores:.2f}" for cores in (everything, intake, serial, everything - intake - serial)],
+                *[f"{cores:.2f}" for cores in (everything, parallel, serial, everything - parallel - serial)],
                 "" if brokers is None else f"{brokers * 10:.2f}",
                 f"{1_000 / line.figures['main_thread_cpu_s_per_1000']:,.0f}/s",
                 f"{10_000 / serial:,.0f}/s" if serial else "",

@@ -11,7 +11,7 @@ from loadtest.bench.figures.stages import measure, sampled
 from loadtest.bench.loads import Case
 from loadtest.bench.report import Report
 from loadtest.bench.sampler import StageMap
-from loadtest.bench.stage_map import CALLED_FROM, CODE, INTAKE, SERIAL, STAGES, stage_map
+from loadtest.bench.stage_map import CALLED_FROM, CODE, PARALLEL, SERIAL, STAGES, stage_map
 from notary import gate
 from notary.http.in_flight import InFlight
 
@@ -71,4 +71,4 @@ def test_a_function_takes_precedence_over_its_module() -> None:
 def test_every_stage_exists() -> None:
     """All lines of the map name stages that the table of results has."""
     assert {stage for stage in CODE.values() if stage is not None} <= set(STAGES)
-    assert {*INTAKE, *SERIAL, *[stage for _, _, stage in CALLED_FROM]} <= set(STAGES)
+    assert {*PARALLEL, *SERIAL, *[stage for _, _, stage in CALLED_FROM]} <= set(STAGES)
