@@ -29,7 +29,7 @@ Besides, a worker checks itself (R9): `self_check` compares its roots with those
 | `keys` | the notary's own key |
 | `worker`, `service` | the composition of one worker, without logic; its service from start to end |
 | `http/` | the service |
-| `intake/` | processes that read and verify submissions for a worker |
+| `acceptor/` | processes that read and verify submissions for a worker |
 | `config`, `metrics`, `version` | settings, Prometheus, the version |
 | `client/` | the Python client: importable without Kafka and RocksDB |
 | `cli/` | the command line |

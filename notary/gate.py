@@ -19,7 +19,7 @@ The cheapest checks come first. R6 leaves all of them to the worker, since the s
 | the submission | room for all its requests, by party; the quota for all of them | `overloaded`, `quota-exceeded` |
 | | the signature; only then is the quota charged: nobody can use up another party's | `bad-signature` |
 
-An intake process has a gate too. Its worker reports whether it admits submissions, and which parties have no room. Only the worker knows
+An acceptor process has a gate too. Its worker reports whether it admits submissions, and which parties have no room. Only the worker knows
 room and quota exactly, so its gate checks both for each submission (`Gate.admit_verified`).
 
 The refusal for room or quota has a ticket. A retry with the ticket may use the last part of the room (`notary.tickets`).
@@ -100,7 +100,7 @@ def check_json(content_type: bytes, content_encoding: bytes | None) -> None:
 
 
 class Room(Protocol):
-    """The queue of admitted submissions: a worker's `SubmissionQueue`; in an intake process, its last reported state."""
+    """The queue of admitted submissions: a worker's `SubmissionQueue`; in an acceptor process, its last reported state."""
 
     @property
     def pending_bytes(self) -> int:
@@ -135,7 +135,7 @@ _decode_party = msgspec.json.Decoder(_Party).decode
 
 
 class Gate:
-    """The gate of one worker, or of one intake process. One event loop."""
+    """The gate of one worker, or of one acceptor process. One event loop."""
 
     def __init__(
         self,
@@ -152,7 +152,7 @@ class Gate:
         tickets: Tickets | None = None,
     ) -> None:
         """`closed` returns why every submission is refused now; None while they are admitted. The gate works for `turn_s_max` in one turn
-        of the loop, and decodes a large body in pieces of a millisecond or two. An intake process has no quota.
+        of the loop, and decodes a large body in pieces of a millisecond or two. An acceptor process has no quota.
         """
         self._notary_name = notary_name
         self._parties = parties
@@ -426,7 +426,7 @@ class Gate:
         return self._admit_decoded(submission, verify, ticket)
 
     def admit_verified(self, submission: Submission, ticket: bytes = b"") -> AdmittedSubmission:
-        """Admit a submission whose party, format and signature an intake process has checked."""
+        """Admit a submission whose party, format and signature an acceptor process has checked."""
         if (problem := self._closed()) is not None:
             raise problem
         return self._admit_decoded(submission, _verified, ticket)
@@ -501,5 +501,5 @@ class _Decoding:
 
 
 def _verified(signature: bytes, message: bytes) -> bool:
-    """Stands for the verifier: an intake process has verified the signature."""
+    """Stands for the verifier: an acceptor process has verified the signature."""
     return True

@@ -1,4 +1,4 @@
-"""Log lines of a worker and of its intake processes, to stderr: text for people, or one JSON object a line for a log store.
+"""Log lines of a worker and of its acceptor processes, to stderr: text for people, or one JSON object a line for a log store.
 
 A call names its fields in the format: `logger.info("parties read file=%s parties=%d", file, count)`. Text is formatted as usual.
 In JSON, each `name=%…` becomes a member of the object, a number stays a number, and `message` is the rest of the sentence.

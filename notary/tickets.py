@@ -23,7 +23,7 @@ _ANYBODY: Final = bytes(8)
 
 
 class Tickets:
-    """Issues and verifies tickets, with a key that a worker makes at its start and shares with its intake processes."""
+    """Issues and verifies tickets, with a key that a worker makes at its start and shares with its acceptor processes."""
 
     def __init__(self, key: bytes, clock_s: Callable[[], float], first: int = 0) -> None:
         """`first` is the number of the first ticket. Processes that share a key begin far apart."""

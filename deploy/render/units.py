@@ -51,7 +51,7 @@ def broker_unit(sites: Sites, node: Node) -> str:
 
 
 def worker_unit(sites: Sites) -> str:
-    """Renders the unit of a worker. Its intake processes are its children, so they are in its sandbox and end with it."""
+    """Renders the unit of a worker. Its acceptor processes are its children, so they are in its sandbox and end with it."""
     folder = data_folder(sites, "worker")
     return f"""\
 {_head(f"Notary worker of {sites.notary.origin}", "notary-worker", " kafka-broker.service")}AssertPathIsDirectory={folder}

@@ -112,7 +112,7 @@ def add_arguments(parser: argparse.ArgumentParser, out: str) -> None:
     parser.add_argument("--submission-requests", type=int, default=100, metavar="N", help="requests of a submission (default: 100)")
     parser.add_argument("--inputs", type=int, default=1, metavar="N", help="inputs of a request (default: 1)")
     parser.add_argument("--brokers", type=int, choices=(0, 1, 3), default=1, help="0: the embedded log (default: 1)")
-    parser.add_argument("--intake-processes", type=int, default=0, metavar="N", help="of the worker (default: none)")
+    parser.add_argument("--acceptor-processes", type=int, default=0, metavar="N", help="of the worker (default: none)")
     parser.add_argument("--seed", type=int, default=1, help="of everything that is made (default: 1)")
     parser.add_argument("--out", default=out, metavar="FILE", help=f"where the JSON line is added; - is stdout (default: {out})")
 
@@ -121,7 +121,7 @@ def run_alone(chosen: argparse.Namespace, measure: Callable[[Report, RunningNota
     """Start a notary, measure it, stop it; returns the exit code."""
 
     def measured(report: Report) -> None:
-        with notary_on(chosen.brokers, intake=chosen.intake_processes, parties=parties) as running:
+        with notary_on(chosen.brokers, acceptors=chosen.acceptor_processes, parties=parties) as running:
             report.begin()
             measure(report, running)
 

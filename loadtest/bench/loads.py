@@ -27,8 +27,8 @@ class Case(msgspec.Struct, frozen=True):
 def name_of(case: Case, running: RunningNotary) -> str:
     """Returns the name of a case on that notary."""
     workers = "" if len(running.urls) == 1 else f", {len(running.urls)} workers"
-    if running.intake:
-        workers += f", {running.intake} intake {'process' if running.intake == 1 else 'processes'}"
+    if running.acceptors:
+        workers += f", {running.acceptors} acceptor {'process' if running.acceptors == 1 else 'processes'}"
     inputs = "1 input" if case.inputs == 1 else f"{case.inputs:,} inputs"
     connections = f", {case.connections} connections" if case.connections else ""
     return f"{case.requests} a submission, {inputs}, {running.log_name}{workers}{connections}"

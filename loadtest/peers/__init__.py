@@ -16,7 +16,7 @@ conflict, the ids in order. No receipts, since no peer has any: the notary is as
 | peer | acknowledged means | order, tree, receipts, replay | rejections, time windows, references |
 |---|---|---|---|
 | notary, 3 brokers | in the memory of all in-sync brokers, at least two; written to disk later | yes | recorded, decided by log time |
-| notary-intake, the same with an acceptor process | the same | yes | the same |
+| notary-acceptor, the same with an acceptor process | the same | yes | the same |
 | single-topic | the same | yes | the same |
 | postgresql | fsynced on one disk | no | not recorded; inputs only |
 | postgresql-3 | fsynced on two servers of three | no | the same |

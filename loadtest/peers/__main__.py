@@ -56,11 +56,11 @@ class Peer(Protocol):
 class OurWorker:
     """One worker, started by a module that takes the flags of `notary serve`."""
 
-    def __init__(self, servers: Servers, config: Path, module: Sequence[str], cluster: Cluster, *, intake: int = 0) -> None:
+    def __init__(self, servers: Servers, config: Path, module: Sequence[str], cluster: Cluster, *, acceptors: int = 0) -> None:
         """Called by `started` only."""
         self._servers = servers
         self._config = config
-        self._command = ["env", f"NOTARY_HTTP_INTAKE_PROCESSES={intake}", sys.executable, "-P", "-m", *module]
+        self._command = ["env", f"NOTARY_HTTP_ACCEPTOR_PROCESSES={acceptors}", sys.executable, "-P", "-m", *module]
         self._cluster = cluster
         self.url = ""
 
@@ -83,15 +83,15 @@ class OurWorker:
 
 @contextlib.contextmanager
 def our_worker(
-    cluster: Cluster, module: Sequence[str] = ("notary", "serve"), *, intake: int = 0, options: Sequence[str] = ()
+    cluster: Cluster, module: Sequence[str] = ("notary", "serve"), *, acceptors: int = 0, options: Sequence[str] = ()
 ) -> Iterator[OurWorker]:
-    """Yields a worker with `intake` acceptor processes, on a log of its own in these brokers, for the length of a block.
+    """Yields a worker with `acceptors` acceptor processes, on a log of its own in these brokers, for the length of a block.
 
     `options` are for `notary init`.
     """
     with Servers.opened(module[0]) as servers:
         config = make(servers.folder / "notary", cluster.bootstrap, f"peer-{uuid.uuid4().hex[:8]}", *options)
-        worker = OurWorker(servers, config, module, cluster, intake=intake)
+        worker = OurWorker(servers, config, module, cluster, acceptors=acceptors)
         worker.start()
         yield worker
 
@@ -107,7 +107,7 @@ PEERS: Final[Mapping[str, Callable[[], AbstractContextManager[Peer]]]] = {
 }
 ON_BROKERS: Final[Mapping[str, Callable[[Cluster], AbstractContextManager[Peer]]]] = {
     "notary": our_worker,
-    "notary-intake": lambda cluster: our_worker(cluster, intake=1),
+    "notary-acceptor": lambda cluster: our_worker(cluster, acceptors=1),
     # It creates two topics, of which only the ordering topic is used.
     "single-topic": lambda cluster: our_worker(cluster, ["loadtest.peers.single_topic"], options=["--partitions", "1"]),
 }

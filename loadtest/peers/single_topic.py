@@ -1,6 +1,6 @@
 """The single-topic design: complete requests through one partition, with the same worker.
 
-This is exactly the notary's own worker (front, admission, batches, joiner, decisions, index, tree), on a log of another shape. Where the
+This is exactly the notary's own worker (HTTP, admission, batches, joiner, decisions, index, tree), on a log of another shape. Where the
 notary appends a batch's ids to the ordering topic and its requests to a payload partition, `SingleTopicLog` joins both into one record of
 one partition, and splits that record again for its readers. So a batch is one append instead of two at once, there are no holes and no
 orphans, and one broker leads every byte. The difference of the two figures is the saving of this design, minus its cost.

@@ -141,8 +141,8 @@ class RunningNotary(msgspec.Struct, frozen=True):
     """The directory of the embedded log, or of the brokers' data."""
     bootstrap: str | None
     brokers: int
-    intake: int = 0
-    """The number of acceptor processes (`intake`) of each worker."""
+    acceptors: int = 0
+    """The number of acceptor processes of each worker."""
 
     @property
     def config(self) -> Path:
@@ -177,19 +177,19 @@ def workers_on(
     workers: int = 1,
     added: Mapping[str, str] | None = None,
     *,
-    intake: int = 0,
+    acceptors: int = 0,
     parties: Sequence[str] = (PARTY,),
 ) -> Iterator[RunningNotary]:
     """Yields a new notary with `workers` workers for the length of a block, on these brokers or on an embedded log of its own.
 
-    `added` is added to the workers' environment; `intake` is the number of acceptor processes of each.
+    `added` is added to the workers' environment; `acceptors` is the number of acceptor processes of each.
     """
     assert cluster is not None or workers == 1, "an embedded log has one worker"
     with tempfile.TemporaryDirectory(prefix="bench-notary-") as directory, contextlib.ExitStack() as stack:
         bootstrap = cluster.bootstrap if cluster else None
         config = make(Path(directory) / "notary", bootstrap, f"bench-{uuid.uuid4().hex[:8]}", parties=parties)
         # The whole load comes from one address.
-        settings = {"NOTARY_HTTP_INTAKE_PROCESSES": str(intake), "NOTARY_HTTP_CONNECTIONS_PER_ADDRESS_MAX": "0"}
+        settings = {"NOTARY_HTTP_ACCEPTOR_PROCESSES": str(acceptors), "NOTARY_HTTP_CONNECTIONS_PER_ADDRESS_MAX": "0"}
         added = settings | dict(added or {})
         running = [stack.enter_context(worker(config, f"w{number}", added)) for number in range(1, workers + 1)]
         pids = {"worker": family([service.pid for service in running])}
@@ -202,14 +202,14 @@ def workers_on(
             log=cluster.directory if cluster is not None else config.parent / "log",
             bootstrap=bootstrap,
             brokers=len(pids.get("brokers", [])),
-            intake=intake,
+            acceptors=acceptors,
         )
 
 
 @contextlib.contextmanager
-def notary_on(brokers: int, workers: int = 1, *, intake: int = 0, parties: Sequence[str] = (PARTY,)) -> Iterator[RunningNotary]:
+def notary_on(brokers: int, workers: int = 1, *, acceptors: int = 0, parties: Sequence[str] = (PARTY,)) -> Iterator[RunningNotary]:
     """Yields a new notary on new brokers for the length of a block; 0 brokers: the embedded log."""
-    with brokers_of(brokers) as cluster, workers_on(cluster, workers, intake=intake, parties=parties) as running:
+    with brokers_of(brokers) as cluster, workers_on(cluster, workers, acceptors=acceptors, parties=parties) as running:
         yield running
 
 

@@ -12,10 +12,10 @@ from pathlib import Path
 import msgspec
 import uvloop
 
+from notary.acceptor import AcceptorPool
 from notary.cli import EXIT_COULD_NOT, EXIT_DONE, drop_what_cannot_be_written, json_line
 from notary.config import SETTINGS, Config, load
 from notary.http import App, Server, bind, parse_listen
-from notary.intake import Intake
 from notary.logs import set_level, set_up_logging
 from notary.loop_watch import LoopWatch
 from notary.open_log import identify, open_log
@@ -124,7 +124,7 @@ async def _serve(config: Config, arguments: argparse.Namespace) -> int:
         while worker.not_ready() is not None:  # noqa: ASYNC110 - it depends on three parts; polled once in a process
             await asyncio.sleep(0.01)
         app.taking_changed()
-        await asyncio.sleep(0)  # so that intake processes know that the worker is ready before the ready line is printed
+        await asyncio.sleep(0)  # so that acceptor processes know that the worker is ready before the ready line is printed
         _print_ready(worker, service.url, as_json=arguments.json)
 
     try:
@@ -154,7 +154,9 @@ def _end_on_signals(stop: asyncio.Event) -> None:
 class _ReadAgain:
     """SIGHUP handler: reads certificates, parties and the log level again. All other settings need a restart."""
 
-    def __init__(self, arguments: argparse.Namespace, config: Config, certificates: Certificates | None, service: Server | Intake) -> None:
+    def __init__(
+        self, arguments: argparse.Namespace, config: Config, certificates: Certificates | None, service: Server | AcceptorPool
+    ) -> None:
         self.worker: Worker | None = None
         self._arguments = arguments
         self._config = config
@@ -178,7 +180,7 @@ class _ReadAgain:
             self.worker.parties.look_now()
         if self._certificates is not None:
             self._certificates.read_again()
-        if isinstance(self._service, Intake):
+        if isinstance(self._service, AcceptorPool):
             self._service.read_again(self._log_level)
 
 
@@ -215,11 +217,11 @@ async def _unless_stopped(work: Coroutine[None, None, None], stop: asyncio.Event
         await asyncio.wait([working, stopping])
 
 
-def _service(config: Config, app: App, certificates: Certificates | None) -> Server | Intake:
-    if not config.http.intake_processes:
+def _service(config: Config, app: App, certificates: Certificates | None) -> Server | AcceptorPool:
+    if not config.http.acceptor_processes:
         return _server(config, app, config.http.listen, certificates)
     logs = config.logging
-    return Intake(config, app, log_level=logs.log_level, log_json=logs.log_format == "json", certificates=certificates)
+    return AcceptorPool(config, app, log_level=logs.log_level, log_json=logs.log_format == "json", certificates=certificates)
 
 
 def _server(config: Config, app: App, listen: str, certificates: Certificates | None = None) -> Server:

@@ -13,9 +13,9 @@ not a result is a problem document (RFC 9457) with a name from `problems`. No in
 | `settings` | addresses, limits and times (`[http]`) |
 | `parsing` | bytes -> calls, and the limits of all bytes outside bodies |
 | `writing` | answers -> bytes, and clients that do not read them |
-| `call` | a call and its answer, as connections, applications and intake processes see them |
+| `call` | a call and its answer, as connections, applications and acceptor processes see them |
 | `app` | routes: where each call goes |
-| `submission` | calls that send a submission, to a worker or to one of its intake processes |
+| `submission` | calls that send a submission, to a worker or to one of its acceptor processes |
 | `in_flight` | a submission from the gate to its answer |
 | `awaited` | the transactions whose decision a long poll waits for |
 | `reads` | a call that only reads: answered at once, in pieces, or as a long poll |

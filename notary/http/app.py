@@ -86,10 +86,10 @@ class App(Lifecycle):
         """Answer a refused submission: it was refused at its head, during its body, or later."""
         self.refuse(call, SUBMISSIONS, problem, since_s)
 
-    # ---- calls of intake processes ----
+    # ---- calls of acceptor processes ----
 
     def take_verified(self, call: Call, submission: Submission, asked: Asked, since_s: float) -> None:
-        """Queue a submission that an intake process has read and verified. `since_s`: when its head came, by `time.perf_counter`."""
+        """Queue a submission that an acceptor process has read and verified. `since_s`: when its head came, by `time.perf_counter`."""
         self.began()
         try:
             if (problem := self.closed(asked.ticket)) is not None:
@@ -101,7 +101,7 @@ class App(Lifecycle):
             self.taking_changed()
 
     def answered_before(self, call: str, status: int, count: int, seconds: Sequence[float]) -> None:
-        """Count calls that an intake process answered by itself; `seconds`: the durations of those that its gate checked."""
+        """Count calls that an acceptor process answered by itself; `seconds`: the durations of those that its gate checked."""
         if self.metrics is not None:
             self.metrics.answered(call, status, count=count - len(seconds))
             for each in seconds:

@@ -1,4 +1,4 @@
-"""A call and its answer, as connections, applications and intake processes see them."""
+"""A call and its answer, as connections, applications and acceptor processes see them."""
 
 from collections.abc import Callable, Iterable
 from typing import Final, Protocol, TypeAlias
@@ -70,7 +70,7 @@ class Call:
         self.reader: BodyReader | None = None
         """Set by the application that wants the body."""
         self.may_read = False
-        """True if an intake process has checked that a party makes this call."""
+        """True if an acceptor process has checked that a party makes this call."""
         self.gone = False
         """True once its client has left: an answer would reach nobody."""
         self.left: Callable[[], None] | None = None

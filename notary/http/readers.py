@@ -22,7 +22,7 @@ SKEW_S: Final = 300
 
 
 class Readers:
-    """The access check of one worker or intake process."""
+    """The access check of one worker or acceptor process."""
 
     def __init__(self, notary_name: str, parties: Parties, clock_ms: Callable[[], int]) -> None:
         self._notary_name = notary_name

@@ -7,7 +7,7 @@ from msgspec import Meta, Struct
 from ordering.errors import ConfigurationError
 from ordering.settings import Fixed, NotNegative, Positive, Seconds
 
-INTAKE_PROCESSES_MAX: Final = 64
+ACCEPTOR_PROCESSES_MAX: Final = 64
 
 
 class HttpSettings(Struct, frozen=True):
@@ -20,7 +20,7 @@ class HttpSettings(Struct, frozen=True):
     tls_client_ca_file: str = ""
     tls_client_cert: Literal["required", "optional"] = "required"
     reads: Literal["open", "parties"] = "open"
-    intake_processes: Annotated[int, Meta(ge=0, le=INTAKE_PROCESSES_MAX, description="a few for each core at most")] = 0
+    acceptor_processes: Annotated[int, Meta(ge=0, le=ACCEPTOR_PROCESSES_MAX, description="a few for each core at most")] = 0
     """0: the worker's process alone."""
     connections_max: Positive = 2_000
     connections_per_address_max: NotNegative = 1_000

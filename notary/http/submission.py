@@ -1,4 +1,4 @@
-"""Calls that send a submission, from their head to the gate. A worker that listens itself uses this module, and an intake process too."""
+"""Calls that send a submission, from their head to the gate. A worker that listens itself uses this module, and an acceptor process too."""
 
 import re
 import time
@@ -18,7 +18,7 @@ SUBMISSIONS: Final = "/v1/submissions"
 PARTIES_MAX: Final = 64
 """The number of parties that are remembered for one connection, which may be a proxy's."""
 TICKET: Final = b"ticket"
-TICKET_BYTES_MAX: Final = 128  # a ticket has 59; the limit keeps an intake process from passing on long values that are none
+TICKET_BYTES_MAX: Final = 128  # a ticket has 59; the limit keeps an acceptor process from passing on long values that are none
 TRACEPARENT_BYTES_MAX: Final = 128  # version 00 has 55; later versions may be longer
 _WAIT = re.compile(rb"(?:^|[,;\s])wait\s*=\s*\"?(\d{1,6})\"?(?=$|[,;\s])", re.IGNORECASE).search
 

@@ -33,7 +33,7 @@ async def test_each_worker_fault(scene: Scene, chaos: ChaosFlags) -> None:
 
     Each has an acceptor process, which ends when the worker is killed, and frees its port.
     """
-    await scene.start(*WORKERS, worker_worker_timeout_ms=1_000, http_intake_processes=1)
+    await scene.start(*WORKERS, worker_worker_timeout_ms=1_000, http_acceptor_processes=1)
     order = random.Random(chaos.seed).sample(WORKERS, 3)
     async with scene.load() as load:
         for turn in range(chaos.times):

@@ -169,7 +169,7 @@ async def test_the_units_of_one_machine(tmp_path: Path) -> None:
         (command,) = settings["ExecStart"]
         with (tmp_path / f"{unit}.log").open("wb") as out:
             strict = refuse_exec_gain if settings.get("MemoryDenyWriteExecute") == ["yes"] else None
-            environment = ENVIRONMENT | {"NOTARY_HTTP_INTAKE_PROCESSES": "1"}
+            environment = ENVIRONMENT | {"NOTARY_HTTP_ACCEPTOR_PROCESSES": "1"}
             process = subprocess.Popen(shlex.split(command), env=environment, stdout=out, stderr=subprocess.STDOUT, preexec_fn=strict)
         started.append(process)
 

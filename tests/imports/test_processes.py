@@ -83,7 +83,7 @@ def test_without_p_the_working_directory_is_dropped(tmp_path: Path, monkeypatch:
 def test_a_worker_and_its_children(planted: Planted, tmp_path: Path) -> None:
     """The worker, its acceptor process, and the process that scrubs its index import none."""
     config = make(tmp_path / "notary", None, "")
-    settings = {"NOTARY_HTTP_INTAKE_PROCESSES": "1", "NOTARY_WORKER_SCRUB_INTERVAL_MS": "100"}
+    settings = {"NOTARY_HTTP_ACCEPTOR_PROCESSES": "1", "NOTARY_WORKER_SCRUB_INTERVAL_MS": "100"}
     with worker(config, "w", settings) as service:
         load = ClosedLoad(urls=[service.url], seed=1, requests=1, inputs=1, connections=1, seconds=0.5, submissions_max=2_000, pids={})
         assert run_module("loadtest.rig.closed_loop", load, LoadResult, 60).submissions  # an acceptor process has read them

@@ -110,7 +110,7 @@ def test_a_life_that_ends_fatally(own_directory: NotaryDirectory, bank: Bank, no
     state, _ = opened.contents()["states"][0]
     put_row(opened, STATES, state, b"garbage")
     opened.close()
-    process = notary_process(own_directory.config, flags=["--log-format", "json"], settings={"HTTP_INTAKE_PROCESSES": 1})
+    process = notary_process(own_directory.config, flags=["--log-format", "json"], settings={"HTTP_ACCEPTOR_PROCESSES": 1})
     assert process.ready_line == f"notary worker worker-1 ready at {process.url}\n"
     process.signal(signal.SIGHUP)
     assert httpx.get(f"{process.url}/v1/states/{format_state(state)}", trust_env=False).status_code == 503

@@ -78,9 +78,9 @@ def test_foreign_and_forged_ones_are_passed_over(clock: Clock) -> None:
 
 
 def test_those_that_share_a_key_know_each_others(clock: Clock) -> None:
-    """A worker accepts the tickets that its intake process issued."""
-    worker, intake = Tickets(KEY, clock), Tickets(KEY, clock, (1 << 64) - 2)
-    given = [intake.give(1), intake.give(1), worker.give(1)]
+    """A worker accepts the tickets that its acceptor process issued."""
+    worker, acceptor = Tickets(KEY, clock), Tickets(KEY, clock, (1 << 64) - 2)
+    given = [acceptor.give(1), acceptor.give(1), worker.give(1)]
     clock.now_s += 1
     for ticket in given:
         assert worker.counts(ticket)

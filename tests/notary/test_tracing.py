@@ -131,10 +131,10 @@ def otelcol(collector: Collector, folder: Path) -> Iterator[str]:
 
 
 @pytest.mark.parametrize(
-    ("intake", "through"),
+    ("acceptors", "through"),
     [
         pytest.param(0, False, id="alone"),
-        pytest.param(1, False, id="intake"),
+        pytest.param(1, False, id="acceptors"),
         pytest.param(0, True, id="through-otelcol", marks=[pytest.mark.nightly, pytest.mark.timeout(900)]),
     ],
 )
@@ -145,13 +145,13 @@ async def test_from_client_to_decision(
     collector: Collector,
     monkeypatch: pytest.MonkeyPatch,
     tmp_path: Path,
-    intake: int,
+    acceptors: int,
     through: bool,
 ) -> None:
     """Each caller's trace has the submission below the caller's span with its five parts in order; a batch links to its submissions."""
     monkeypatch.setenv("OTEL_BSP_SCHEDULE_DELAY", "50")
     with otelcol(collector, tmp_path) if through else nullcontext(collector.url) as endpoint:
-        settings = {"TRACING_ENDPOINT": endpoint, "TRACING_RATIO": 0, "HTTP_INTAKE_PROCESSES": intake}
+        settings = {"TRACING_ENDPOINT": endpoint, "TRACING_RATIO": 0, "HTTP_ACCEPTOR_PROCESSES": acceptors}
         process = notary_process(own_directory.config, settings=settings)
         callers: dict[bytes, bytes] = {}
         while not any(len(batch.links) > 1 for batch in collector.named("batch")):
@@ -228,7 +228,7 @@ def test_a_collector_that_is_away(
 def test_off_it_is_not_even_imported(own_directory: NotaryDirectory) -> None:
     """Neither a worker nor a client imports OpenTelemetry, unless the worker is configured to trace."""
     program = (
-        "import sys, pathlib, notary.cli.serve, notary.client, notary.config, notary.intake.front, notary.tracing\n"
+        "import sys, pathlib, notary.cli.serve, notary.client, notary.config, notary.acceptor.app, notary.tracing\n"
         "config = notary.config.load(pathlib.Path(sys.argv[1]))\n"
         "assert notary.tracing.tracing_of(config.tracing, config.name, 'w1') is None\n"
         "assert notary.client.transport.current_traceparent() == ''\n"

@@ -10,7 +10,7 @@ Not every combination is measured. The cases vary one parameter at a time from a
 | workers | 1, 2 |
 | the log | 3 brokers, 1 broker, embedded |
 | connections | 64, 256, at one request a submission: more concurrent submissions make larger batches |
-| acceptor processes (`intake`) | 0, 1 |
+| acceptor processes | 0, 1 |
 | corners | one request a submission on each log and with two workers (signatures and HTTP); 100 with 1 input on each log (the log) |
 """
 
@@ -46,16 +46,16 @@ CASES: Final[dict[tuple[int, int, int], tuple[Case, ...]]] = {
 def parts(report: Report, options: RunOptions) -> list[Part]:
     """Returns a part for each log and number of workers."""
     return [
-        _part(report, brokers, workers, intake, cases, options)
-        for (brokers, workers, intake), cases in CASES.items()
+        _part(report, brokers, workers, acceptors, cases, options)
+        for (brokers, workers, acceptors), cases in CASES.items()
         if options.brokers in (None, brokers)
     ]
 
 
-def _part(report: Report, brokers: int, workers: int, intake: int, cases: Sequence[Case], options: RunOptions) -> Part:
-    name = f"{log_name(brokers)}{'' if workers == 1 else f', {workers} workers'}{f', intake processes: {intake}' if intake else ''}"
+def _part(report: Report, brokers: int, workers: int, acceptors: int, cases: Sequence[Case], options: RunOptions) -> Part:
+    name = f"{log_name(brokers)}{'' if workers == 1 else f', {workers} workers'}{f', acceptor processes: {acceptors}' if acceptors else ''}"
     seconds, seed, warm_up_s = options.seconds, options.seed, min(WARM_UP_S, options.seconds)
-    base_case = BASE_CASE if (brokers, workers, intake) == (3, 1, 0) else None
+    base_case = BASE_CASE if (brokers, workers, acceptors) == (3, 1, 0) else None
 
     def step(case: Case, at: int) -> Step:
         # The base case has two loads without receipts too.
@@ -66,11 +66,11 @@ def _part(report: Report, brokers: int, workers: int, intake: int, cases: Sequen
 
     steps = [Step(f"warming up, {name}", 2 * load_s(warm_up_s / 2), lambda running: warm_up(running, warm_up_s, seed))]
     steps += [step(case, at) for at, case in enumerate(cases, 1)]
-    if workers == 1 and not intake:
+    if workers == 1 and not acceptors:
         # Last: by now everything is warm, especially the brokers.
         text = f"end to end: idle, {name}"
         steps.append(Step(text, load_s(seconds / 2) + 5, lambda running: measure_idle(report, running, seconds, seed + 500)))
-    return Part(f"end to end, {name}", START_S[brokers] + workers, lambda: notary_on(brokers, workers, intake=intake), steps)
+    return Part(f"end to end, {name}", START_S[brokers] + workers, lambda: notary_on(brokers, workers, acceptors=acceptors), steps)
 
 
 def warm_up(running: RunningNotary, seconds: float, seed: int) -> None:

@@ -35,10 +35,10 @@ Start = Callable[..., NotaryProcess]
 # ---- the end ----
 
 
-@pytest.mark.parametrize("intake", [0, 2], ids=["alone", "intake"])
+@pytest.mark.parametrize("acceptors", [0, 2], ids=["alone", "acceptors"])
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT], ids=["SIGTERM", "SIGINT"])
 def test_what_was_taken_in_is_answered_before_the_end(
-    own_directory: NotaryDirectory, bank: Bank, notary_process: Start, number: signal.Signals, intake: int
+    own_directory: NotaryDirectory, bank: Bank, notary_process: Start, number: signal.Signals, acceptors: int
 ) -> None:
     """On a signal each submission is decided and answered, or rejected as surely not applied; the next worker agrees. Exit 0.
 
@@ -46,9 +46,9 @@ def test_what_was_taken_in_is_answered_before_the_end(
     """
     submissions = [[spend() for _ in range(500)] for _ in range(8)]
     bodies = [bank.body(*requests) for requests in submissions]
-    process = notary_process(own_directory.config, settings={"HTTP_INTAKE_PROCESSES": intake})
+    process = notary_process(own_directory.config, settings={"HTTP_ACCEPTOR_PROCESSES": acceptors})
     processes = family([process.process.pid])
-    assert len(processes) == 1 + intake
+    assert len(processes) == 1 + acceptors
     with contextlib.ExitStack() as open_ones:
         wires = [open_ones.enter_context(Wire(process.url)) for _ in bodies]
         for wire, body in zip(wires, bodies, strict=True):
@@ -74,12 +74,12 @@ def test_what_was_taken_in_is_answered_before_the_end(
     assert process.stop() == 0
 
 
-@pytest.mark.parametrize("intake", [0, 1], ids=["alone", "intake"])
+@pytest.mark.parametrize("acceptors", [0, 1], ids=["alone", "acceptors"])
 def test_half_a_submission_is_refused_at_the_end_and_not_waited_for(
-    own_directory: NotaryDirectory, bank: Bank, notary_process: Start, intake: int
+    own_directory: NotaryDirectory, bank: Bank, notary_process: Start, acceptors: int
 ) -> None:
     """A body that is half received when the signal arrives gets 503 not-ready with Retry-After, and does not delay the exit."""
-    process = notary_process(own_directory.config, settings={"HTTP_INTAKE_PROCESSES": intake})
+    process = notary_process(own_directory.config, settings={"HTTP_ACCEPTOR_PROCESSES": acceptors})
     body = bank.body(spend())
     with Wire(process.url) as half, Wire(process.url) as idle, Wire(process.url) as half_a_head:
         half.send(post_head(len(body), "Expect: 100-continue"))
@@ -335,10 +335,10 @@ def test_a_second_notary_on_the_same_port_is_refused(
     own_directory: NotaryDirectory, tmp_path: Path, notary_process: Start, ours: int, theirs: int
 ) -> None:
     """Acceptor processes share their port with each other only; a second worker cannot listen on it."""
-    process = notary_process(own_directory.config, settings={"HTTP_INTAKE_PROCESSES": ours})
+    process = notary_process(own_directory.config, settings={"HTTP_ACCEPTOR_PROCESSES": ours})
     other = NotaryDirectory.create(tmp_path / "other")
     listen = process.url.removeprefix("http://")
-    code, printed = serve_in_vain(other.config, listen=listen, HTTP_INTAKE_PROCESSES=theirs)
+    code, printed = serve_in_vain(other.config, listen=listen, HTTP_ACCEPTOR_PROCESSES=theirs)
     assert (code, "Traceback" in printed) == (2, False)
     assert f"cannot listen on {listen}: Address already in use" in printed
     assert process.stop() == 0

@@ -20,7 +20,7 @@ from tests.notary.process import EXIT_S_MAX, NotaryDirectory, NotaryProcess, is_
 
 Start = Callable[..., NotaryProcess]
 
-pytestmark = pytest.mark.parametrize("intake", [0, 2], ids=["alone", "intake"])
+pytestmark = pytest.mark.parametrize("acceptors", [0, 2], ids=["alone", "acceptors"])
 
 
 def wait_until(holds: Callable[[], bool]) -> None:
@@ -34,11 +34,11 @@ def set_setting(directory: NotaryDirectory, line: str) -> None:
     directory.config.write_text(f"{text}\n[worker]\n{line}\n")
 
 
-def test_sighup_interrupts_nothing(own_directory: NotaryDirectory, bank: Bank, notary_process: Start, intake: int) -> None:
+def test_sighup_interrupts_nothing(own_directory: NotaryDirectory, bank: Bank, notary_process: Start, acceptors: int) -> None:
     """A SIGHUP to all processes of a busy worker, as from a closed terminal, interrupts no call and no process."""
-    process = notary_process(own_directory.config, settings={"HTTP_INTAKE_PROCESSES": intake})
+    process = notary_process(own_directory.config, settings={"HTTP_ACCEPTOR_PROCESSES": acceptors})
     processes = family([process.process.pid])
-    assert len(processes) == 1 + intake
+    assert len(processes) == 1 + acceptors
     with contextlib.ExitStack() as open_ones:
         wires = [open_ones.enter_context(Wire(process.url)) for _ in range(8)]
         for wire in wires:
@@ -53,33 +53,33 @@ def test_sighup_interrupts_nothing(own_directory: NotaryDirectory, bank: Bank, n
     assert process.stop() == 0
 
 
-def test_sighup_reads_the_log_level_again(own_directory: NotaryDirectory, notary_process: Start, intake: int) -> None:
+def test_sighup_reads_the_log_level_again(own_directory: NotaryDirectory, notary_process: Start, acceptors: int) -> None:
     """The log level in the file now applies to the worker and to its acceptor processes."""
     set_setting(own_directory, 'log_level = "error"')
-    process = notary_process(own_directory.config, settings={"HTTP_INTAKE_PROCESSES": intake})
+    process = notary_process(own_directory.config, settings={"HTTP_ACCEPTOR_PROCESSES": acceptors})
     assert process.stderr() == ""
     set_setting(own_directory, 'log_level = "info"')
     process.signal(signal.SIGHUP)
     other = Bank("O=Bank B,L=Paris,C=FR")
     own_directory.register(other)
-    wait_until(lambda: process.stderr().count("parties=2") == 1 + intake)
+    wait_until(lambda: process.stderr().count("parties=2") == 1 + acceptors)
     assert process.stop() == 0
 
 
-def test_sighup_reads_the_parties_at_once(own_directory: NotaryDirectory, notary_process: Start, intake: int) -> None:
+def test_sighup_reads_the_parties_at_once(own_directory: NotaryDirectory, notary_process: Start, acceptors: int) -> None:
     """A problem with the parties file is logged at each signal; without a signal it is logged once."""
-    process = notary_process(own_directory.config, settings={"HTTP_INTAKE_PROCESSES": intake})
+    process = notary_process(own_directory.config, settings={"HTTP_ACCEPTOR_PROCESSES": acceptors})
     (own_directory.path / "parties.json").write_text("garbage")
     for times in (1, 2, 3):
         process.signal(signal.SIGHUP)
         # The regular checks of the worker and the processes may have come first.
-        wait_until(lambda least=times * (1 + intake): process.stderr().count("the present parties stay in use") >= least)  # type: ignore[misc]
+        wait_until(lambda least=times * (1 + acceptors): process.stderr().count("the present parties stay in use") >= least)  # type: ignore[misc]
     assert process.stop() == 0
 
 
-def test_sighup_names_what_is_for_a_start(own_directory: NotaryDirectory, notary_process: Start, intake: int) -> None:
+def test_sighup_names_what_is_for_a_start(own_directory: NotaryDirectory, notary_process: Start, acceptors: int) -> None:
     """Another changed setting is named, a bad configuration is reported, and the worker continues with its settings."""
-    process = notary_process(own_directory.config, settings={"HTTP_INTAKE_PROCESSES": intake})
+    process = notary_process(own_directory.config, settings={"HTTP_ACCEPTOR_PROCESSES": acceptors})
     set_setting(own_directory, "drain_ms_max = 7")
     process.signal(signal.SIGHUP)
     wait_until(lambda: "setting=worker.drain_ms_max" in process.stderr())
@@ -111,11 +111,11 @@ sys.exit(main(sys.argv[1:]))
 @pytest.mark.seconds
 @pytest.mark.parametrize("second", [signal.SIGTERM, signal.SIGINT])
 def test_a_second_signal_ends_at_once(
-    own_directory: NotaryDirectory, bank: Bank, tmp_path: Path, intake: int, second: signal.Signals
+    own_directory: NotaryDirectory, bank: Bank, tmp_path: Path, acceptors: int, second: signal.Signals
 ) -> None:
     """A draining worker that cannot make progress is ended by the next signal, with its acceptor processes."""
     settings = {
-        "NOTARY_HTTP_INTAKE_PROCESSES": str(intake),
+        "NOTARY_HTTP_ACCEPTOR_PROCESSES": str(acceptors),
         "NOTARY_WORKER_DRAIN_MS_MAX": "600000",
         "NOTARY_WORKER_APPEND_WAIT_MS_MAX": "600000",
     }

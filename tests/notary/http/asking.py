@@ -16,7 +16,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from notary.verify import verify_receipt
 from tests.notary.party import Bank, RequestObject
 
-ONE_FRONT = pytest.mark.parametrize("intake", [2], ids=["intake"], indirect=True, scope="session")
+WITH_ACCEPTORS = pytest.mark.parametrize("acceptors", [2], ids=["acceptors"], indirect=True, scope="session")
 """For malformed calls: an acceptor process has the code of a worker alone. `test_parsing_hostile.py` has random bytes with and without."""
 
 JSON = {"content-type": "application/json"}

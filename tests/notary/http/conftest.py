@@ -17,17 +17,17 @@ def notary_directory(tmp_path_factory: pytest.TempPathFactory, bank: Bank) -> No
     return directory
 
 
-@pytest.fixture(scope="session", params=[0, 2], ids=["alone", "intake"])
-def intake(request: pytest.FixtureRequest) -> int:
+@pytest.fixture(scope="session", params=[0, 2], ids=["alone", "acceptors"])
+def acceptors(request: pytest.FixtureRequest) -> int:
     """The worker's number of acceptor processes."""
     processes: int = request.param
     return processes
 
 
 @pytest.fixture(scope="session")
-def worker(intake: int, notary_directory: NotaryDirectory) -> Iterator[NotaryProcess]:
+def worker(acceptors: int, notary_directory: NotaryDirectory) -> Iterator[NotaryProcess]:
     """The shared worker, otherwise with default settings; tests leave it unchanged."""
-    with NotaryProcess.start(notary_directory.config, settings={"HTTP_INTAKE_PROCESSES": intake}) as process:
+    with NotaryProcess.start(notary_directory.config, settings={"HTTP_ACCEPTOR_PROCESSES": acceptors}) as process:
         yield process
         assert process.stop() == 0
 

@@ -11,11 +11,11 @@ from typing import Any
 import httpx
 import pytest
 
+from notary.acceptor import AcceptorPool
 from notary.config import load
 from notary.http import App, Server, bind
 from notary.http.settings import HttpSettings
 from notary.index.store import DECISIONS, STATES
-from notary.intake import Intake
 from notary.service import leaves
 from notary.worker import Worker
 from ordering.embedded import EmbeddedLog, EmbeddedWriter
@@ -87,9 +87,9 @@ async def serving(
     log.gate = asyncio.Event()
     worker = await Worker.start(config, log)
     app = App()
-    server: Server | Intake
-    if config.http.intake_processes:
-        server = Intake(config, app, log_level="warning", log_json=False)
+    server: Server | AcceptorPool
+    if config.http.acceptor_processes:
+        server = AcceptorPool(config, app, log_level="warning", log_json=False)
     else:
         server = Server(app, bind("127.0.0.1", 0), settings=HttpSettings(head_ms_max=int(1000 * head_s_max)))
     await server.start()

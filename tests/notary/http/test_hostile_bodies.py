@@ -14,7 +14,7 @@ from tests.notary.party import Bank, fresh_hash, fresh_state, spend
 from tests.notary.process import NotaryProcess
 
 # Once: an acceptor process passes bodies on as they are. `test_parsing_hostile.py` has random ones with and without.
-pytestmark = pytest.mark.parametrize("intake", [0], ids=["alone"], indirect=True, scope="session")
+pytestmark = pytest.mark.parametrize("acceptors", [0], ids=["alone"], indirect=True, scope="session")
 
 MARKER = "a-mark-of-these-tests"
 STATE = f"{'ab' * 32}:0"

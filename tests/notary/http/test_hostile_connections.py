@@ -12,11 +12,11 @@ import pytest
 
 from notary.http.parsing import HEAD_BYTES_MAX, HEADERS_MAX
 from payload import SUBMISSION_BYTES_MAX
-from tests.notary.http.asking import ONE_FRONT, Asking, Wire, post_head
+from tests.notary.http.asking import WITH_ACCEPTORS, Asking, Wire, post_head
 from tests.notary.party import Bank, spend
 from tests.notary.process import NotaryDirectory, NotaryProcess
 
-pytestmark = ONE_FRONT
+pytestmark = WITH_ACCEPTORS
 
 MARKER = "a-mark-of-these-tests"
 GET = b"GET /v1/notary HTTP/1.1\r\nHost: notary\r\n\r\n"
@@ -34,11 +34,11 @@ def nothing_logged(worker: NotaryProcess, asking: Asking) -> Iterator[None]:
 
 
 @pytest.fixture(scope="module")
-def impatient(tmp_path_factory: pytest.TempPathFactory, bank: Bank, intake: int) -> Iterator[NotaryProcess]:
+def impatient(tmp_path_factory: pytest.TempPathFactory, bank: Bank, acceptors: int) -> Iterator[NotaryProcess]:
     """A worker of a separate notary with short deadlines and few connections, all in one process."""
     directory = NotaryDirectory.create(Path(tmp_path_factory.mktemp("impatient")) / "notary")
     directory.register(bank)
-    with NotaryProcess.start(directory.config, settings=IMPATIENT | {"HTTP_INTAKE_PROCESSES": min(intake, 1)}) as process:
+    with NotaryProcess.start(directory.config, settings=IMPATIENT | {"HTTP_ACCEPTOR_PROCESSES": min(acceptors, 1)}) as process:
         yield process
         process.check_quiet(MARKER)
         assert process.stop() == 0

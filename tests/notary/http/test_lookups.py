@@ -10,7 +10,7 @@ from jsonschema import Draft202012Validator
 from openapi_spec_validator import OpenAPIV31SpecValidator
 
 from payload import REQUESTS_MAX, SUBMISSION_BYTES_MAX
-from tests.notary.http.asking import ONE_FRONT, Asking, Wire
+from tests.notary.http.asking import WITH_ACCEPTORS, Asking, Wire
 from tests.notary.party import NOTARY, Bank, fresh_hash, fresh_state, spend, transaction_id
 from tests.notary.process import NotaryDirectory, NotaryProcess, serve
 
@@ -72,7 +72,7 @@ MALFORMED = [
 ]
 
 
-@ONE_FRONT
+@WITH_ACCEPTORS
 @pytest.mark.parametrize("path", MALFORMED, ids=range(len(MALFORMED)))
 def test_a_malformed_id_in_an_address_is_malformed(asking: Asking, path: str) -> None:
     """A malformed id or reference is a 400 that shows the expected form, in ASCII."""
@@ -97,7 +97,7 @@ UNKNOWN = [
 ]
 
 
-@ONE_FRONT
+@WITH_ACCEPTORS
 @pytest.mark.parametrize("path", [*UNKNOWN, "/v1/submissions/", "/metrics/", "/readyz/x"])
 @pytest.mark.parametrize("method", ["GET", "POST", "DELETE"])
 def test_an_address_that_is_none_is_not_found(asking: Asking, method: str, path: str) -> None:

@@ -163,14 +163,14 @@ async def test_the_same_again_is_refused_like_any_other(own_directory: NotaryDir
 
 
 @pytest.mark.seconds
-@pytest.mark.parametrize("intake_processes", [0, 1], ids=["worker", "intake"])
+@pytest.mark.parametrize("acceptor_processes", [0, 1], ids=["worker", "acceptors"])
 async def test_a_party_without_room_leaves_it_to_others_and_comes_back_with_its_ticket(
-    own_directory: NotaryDirectory, bank: Bank, intake_processes: int
+    own_directory: NotaryDirectory, bank: Bank, acceptor_processes: int
 ) -> None:
     """A party refused for its share gets Retry-After and a ticket; another party is admitted; later the ticket is preferred."""
     other = Bank("O=Other")
     parties.add(own_directory.path / "parties.json", other.name, other.public_pem, "the test's party")
-    settings = {"limits.pending_requests_max": 100, "http.intake_processes": intake_processes}
+    settings = {"limits.pending_requests_max": 100, "http.acceptor_processes": acceptor_processes}
     async with serving(own_directory, settings) as service:
         assert (await service.post(bank.body(*(spend() for _ in range(60))), prefer="wait=0")).status_code == 202
         body = bank.body(*(spend() for _ in range(10)))

@@ -10,7 +10,7 @@ from notary.receipts import proof_of
 from notary.tree import TreeView, view_at
 from notary.tree.paths import format_tile_path
 from notary.verify import SignedCheckpoint, verify_checkpoint, verify_receipt
-from tests.notary.http.asking import ONE_FRONT, Asking
+from tests.notary.http.asking import WITH_ACCEPTORS, Asking
 from tests.notary.party import Bank, fresh_hash, fresh_state, spend, transaction_id
 
 
@@ -52,7 +52,7 @@ def test_receipts_can_be_left_out(asking: Asking, bank: Bank) -> None:
         assert ("receipt" in answer.json()["decisions"][0]) is with_receipt
 
 
-@ONE_FRONT
+@WITH_ACCEPTORS
 @pytest.mark.parametrize("query", ["receipts=", "receipts=no", "receipts=False", "receipts=%FF", "&".join(["a=1"] * 200)])
 def test_a_query_that_is_none_is_malformed(asking: Asking, bank: Bank, query: str) -> None:
     """A value other than true and false is rejected before the submission is admitted."""
@@ -117,7 +117,7 @@ def test_a_partial_tile_stays_when_the_tile_has_grown(asking: Asking, bank: Bank
     assert get_tile(asking, "tile/entries/000.p/2").content == get_tile(asking, "tile/entries/000").content[: 2 * 106]
 
 
-@ONE_FRONT
+@WITH_ACCEPTORS
 @pytest.mark.parametrize(
     "path",
     [
@@ -168,7 +168,7 @@ def test_a_wait_that_runs_out_is_not_found(asking: Asking) -> None:
     assert answer.json()["applied"] == latest(asking).size
 
 
-@ONE_FRONT
+@WITH_ACCEPTORS
 @pytest.mark.parametrize("wait", ["", "x", "-1", "1.5", "1234567", "١"])
 def test_a_wait_that_is_none_is_malformed(asking: Asking, wait: str) -> None:
     """A wait that is not written in digits is malformed."""

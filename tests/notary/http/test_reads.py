@@ -12,7 +12,7 @@ from cryptography.hazmat.primitives.asymmetric.utils import decode_dss_signature
 
 from notary.client import Client, Refused, Signer, tls_context
 from tests.notary.certificates import Authority
-from tests.notary.http.asking import JSON, ONE_FRONT, Asking, check_answer
+from tests.notary.http.asking import JSON, WITH_ACCEPTORS, Asking, check_answer
 from tests.notary.party import NOTARY, Bank, fresh_hash, spend
 from tests.notary.process import NotaryDirectory, NotaryProcess
 
@@ -81,7 +81,7 @@ def signed(
 
 
 @pytest.fixture(scope="module")
-def kept(intake: int, tmp_path_factory: pytest.TempPathFactory, bank: Bank) -> Iterator[Kept]:
+def kept(acceptors: int, tmp_path_factory: pytest.TempPathFactory, bank: Bank) -> Iterator[Kept]:
     """One worker for all tests of this file."""
     directory = NotaryDirectory.create(tmp_path_factory.mktemp("kept") / "notary")
     for party in (bank, OTHER):
@@ -92,7 +92,7 @@ def kept(intake: int, tmp_path_factory: pytest.TempPathFactory, bank: Bank) -> I
     authority.server().put(directory.path, "server")
     settings = {
         "HTTP_READS": "parties",
-        "HTTP_INTAKE_PROCESSES": intake,
+        "HTTP_ACCEPTOR_PROCESSES": acceptors,
         "HTTP_TLS_CERT_FILE": "server.pem",
         "HTTP_TLS_KEY_FILE": "server-key.pem",
         "HTTP_TLS_CLIENT_CA_FILE": "client-ca.pem",
@@ -147,7 +147,7 @@ REFUSED: dict[str, Callable[[str, Bank], Any]] = {
 }
 
 
-@ONE_FRONT
+@WITH_ACCEPTORS
 @pytest.mark.seconds
 @pytest.mark.parametrize("why", REFUSED)
 def test_who_shows_no_key_of_a_party_is_refused(kept: Kept, path: str, why: str) -> None:

@@ -30,13 +30,13 @@ SOON = datetime.timedelta(minutes=5)
 class Service:
     """A worker with TLS, and the files of its certificate."""
 
-    def __init__(self, directory: NotaryDirectory, start: Start, intake: int, **settings: str) -> None:
+    def __init__(self, directory: NotaryDirectory, start: Start, acceptors: int, **settings: str) -> None:
         self.folder = directory.path
         self.authority = Authority()
         self.ca_file = self.authority.put(directory.path / "server-ca.pem")
         self.pair = self.authority.server()
         self.pair.put(directory.path, "server")
-        self.process = start(directory.config, settings=tls_settings(intake) | settings)
+        self.process = start(directory.config, settings=tls_settings(acceptors) | settings)
         host, _, port = self.process.url.removeprefix("https://").rpartition(":")
         self.address = host, int(port)
 
@@ -78,17 +78,17 @@ class Service:
         return next(float(line.split()[1]) for line in text.splitlines() if line.startswith(name + " "))
 
 
-def tls_settings(intake: int = 0) -> dict[str, str]:
-    return {"HTTP_INTAKE_PROCESSES": str(intake), "HTTP_TLS_CERT_FILE": "server.pem", "HTTP_TLS_KEY_FILE": "server-key.pem"}
+def tls_settings(acceptors: int = 0) -> dict[str, str]:
+    return {"HTTP_ACCEPTOR_PROCESSES": str(acceptors), "HTTP_TLS_CERT_FILE": "server.pem", "HTTP_TLS_KEY_FILE": "server-key.pem"}
 
 
 @pytest.fixture
-def serve_tls(own_directory: NotaryDirectory, notary_process: Start, intake: int) -> Iterator[Callable[..., Service]]:
+def serve_tls(own_directory: NotaryDirectory, notary_process: Start, acceptors: int) -> Iterator[Callable[..., Service]]:
     """Starts the worker with these settings, and checks that it ends without an error."""
     started: list[Service] = []
 
     def start(**settings: str) -> Service:
-        started.append(Service(own_directory, notary_process, intake, **settings))
+        started.append(Service(own_directory, notary_process, acceptors, **settings))
         return started[-1]
 
     yield start
@@ -207,7 +207,7 @@ def test_the_client_needs_both_files(own_directory: NotaryDirectory, bank: Bank,
             client.notary(deadline_s=1.5)
 
 
-@pytest.mark.parametrize("intake", [0], ids=["alone"], indirect=True, scope="session")
+@pytest.mark.parametrize("acceptors", [0], ids=["alone"], indirect=True, scope="session")
 def test_the_client_gets_the_remedy(serve_tls: Callable[..., Service]) -> None:
     """An error for a missing authority, or for the wrong one of two ports, names the right flag or URL."""
     (health,) = free_ports(1)
@@ -282,9 +282,9 @@ def test_a_certificate_is_renewed_under_load(bank: Bank, serve_tls: Callable[...
 
 
 @pytest.mark.parametrize(
-    ("intake", "what"),
+    ("acceptors", "what"),
     [(0, "another-key"), (0, "expired"), (0, "garbage"), (0, "gone"), (2, "another-key")],
-    indirect=["intake"],
+    indirect=["acceptors"],
     scope="session",
 )
 def test_files_that_do_not_fit_keep_the_pair_in_use(serve_tls: Callable[..., Service], what: str) -> None:

@@ -13,7 +13,7 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
-from tests.notary.http.asking import JSON, ONE_FRONT, Asking, Wire, post_head
+from tests.notary.http.asking import JSON, WITH_ACCEPTORS, Asking, Wire, post_head
 from tests.notary.party import Bank, fresh_hash, fresh_state, spend, transaction_id
 from tests.notary.process import NotaryDirectory, NotaryProcess
 
@@ -209,7 +209,7 @@ def test_a_wait_of_0_seconds_is_answered_202_and_then_200(asking: Asking, bank: 
         assert known in (None, final)
 
 
-@ONE_FRONT
+@WITH_ACCEPTORS
 @pytest.mark.parametrize(
     "prefer", ["", "wait", "wait=", "wait=soon", "wait=-1", "wait=1.5", "respond-async", "wait=" + "9" * 5000, ";;=,", "é"]
 )

@@ -1,4 +1,4 @@
-"""The messages between a worker and its intake processes. Both have the same version: the worker starts the processes."""
+"""The messages between a worker and its acceptor processes. Both have the same version: the worker starts the processes."""
 
 from typing import TypeAlias
 
@@ -12,7 +12,7 @@ from payload import Submission
 
 
 class AcceptorSettings(msgspec.Struct, frozen=True):
-    """The settings of an intake process, as JSON on its command line."""
+    """The settings of an acceptor process, as JSON on its command line."""
 
     process: str
     """Its name: the worker's, and its number."""
@@ -27,7 +27,7 @@ class AcceptorSettings(msgspec.Struct, frozen=True):
     tls: TlsFiles | None = None
 
 
-# ---- from an intake process ----
+# ---- from an acceptor process ----
 
 
 class Serving(msgspec.Struct, frozen=True, gc=False, array_like=True, tag=1):
@@ -56,7 +56,7 @@ class Called(msgspec.Struct, frozen=True, gc=False, array_like=True, tag=3):
     network: str
     """The client's address (`Call.network`)."""
     may_read: bool
-    """True if the intake process has checked that a party makes the call."""
+    """True if the acceptor process has checked that a party makes the call."""
 
 
 class Counted(msgspec.Struct, frozen=True, gc=False, array_like=True, tag=4):

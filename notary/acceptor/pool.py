@@ -1,4 +1,4 @@
-"""The worker's side: it starts its intake processes, handles their messages, replaces one that dies, and ends them."""
+"""The worker's side: it starts its acceptor processes, handles their messages, replaces one that dies, and ends them."""
 
 import asyncio
 import logging
@@ -12,15 +12,8 @@ from typing import Final
 
 import msgspec
 
-from notary.config import Config
-from notary.http import App
-from notary.http.call import Answer, Call
-from notary.http.problems import problem_of
-from notary.http.server import bind, url_of
-from notary.http.settings import parse_listen
-from notary.http.submission import SUBMISSIONS
-from notary.intake.link import BUFFER_BYTES, Link
-from notary.intake.messages import (
+from notary.acceptor.link import BUFFER_BYTES, Link
+from notary.acceptor.messages import (
     AcceptorSettings,
     Answered,
     Called,
@@ -34,10 +27,17 @@ from notary.intake.messages import (
     Taking,
     Up,
 )
+from notary.config import Config
+from notary.http import App
+from notary.http.call import Answer, Call
+from notary.http.problems import problem_of
+from notary.http.server import bind, url_of
+from notary.http.settings import parse_listen
+from notary.http.submission import SUBMISSIONS
 from notary.tls import Certificates
 from ordering.errors import Fatal, FatalCode, Overloaded
 
-logger = logging.getLogger("notary.intake")
+logger = logging.getLogger("notary.acceptor")
 
 TAKING_LOOK_S: Final = 0.05
 """While submissions are rejected, of all parties or of one, the worker checks at this interval whether to admit them again.
@@ -50,8 +50,8 @@ ENDS_S: Final = 2.0
 """The time that a process needs to end after its deadline, or after it has lost its link."""
 
 
-class Intake:
-    """All intake processes of one worker, in place of a `Server`."""
+class AcceptorPool:
+    """All acceptor processes of one worker, in place of a `Server`."""
 
     def __init__(self, config: Config, app: App, *, log_level: str, log_json: bool, certificates: Certificates | None = None) -> None:
         """Bind the port. Raises `ConfigurationError`, for example when another notary listens on it.
@@ -64,11 +64,11 @@ class Intake:
         self._app = app
         self._log_level = log_level
         self._log_json = log_json
-        # Bind the first socket unshared: this fails if any process has the port, even another notary's intake process. Then share the port.
+        # Bind the first socket unshared: this fails if any process has the port, even another notary's acceptor process. Then share it.
         self._listening = [bind(host, port)]
         self._listening[0].setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
         port = self._listening[0].getsockname()[1]
-        self._listening += [bind(host, port, shared=True) for _ in range(config.http.intake_processes - 1)]
+        self._listening += [bind(host, port, shared=True) for _ in range(config.http.acceptor_processes - 1)]
         self._processes: list[_Process] = []
         self._keeping: list[asyncio.Task[None]] = []
         self._taking = Taking(None)
@@ -90,7 +90,7 @@ class Intake:
             if process.ended.is_set():
                 raise Fatal(
                     FatalCode.ACCEPTOR_ENDED,
-                    f"intake process {process.name} ended with {await process.exit_code()} before it served: its last log lines say why",
+                    f"acceptor process {process.name} ended with {await process.exit_code()} before it served: its last log lines say why",
                 )
         loop = asyncio.get_running_loop()
         self._keeping = [loop.create_task(self._keep(at)) for at in range(len(self._processes))]
@@ -145,13 +145,13 @@ class Intake:
         while True:
             process = self._processes[at]
             await process.ended.wait()
-            logger.warning("intake process %s ended with %d, starting it again", process.name, await process.exit_code())
+            logger.warning("acceptor process %s ended with %d, starting it again", process.name, await process.exit_code())
             await asyncio.sleep(started_s + AGAIN_S - loop.time())
             started_s = loop.time()
             try:
                 self._processes[at] = await self._started(at)
             except OSError as problem:
-                logger.error("intake process %s cannot be started: %s", process.name, problem)
+                logger.error("acceptor process %s cannot be started: %s", process.name, problem)
 
     def _look_if_changed(self) -> None:
         # Only the first of several rejections in a row triggers a look, since a look may send a message to every process.
@@ -181,7 +181,7 @@ class Intake:
 
 
 class _Process:
-    """One intake process, from its start to its end."""
+    """One acceptor process, from its start to its end."""
 
     def __init__(self, settings: AcceptorSettings, listening: socket.socket, app: App, certificates: Certificates | None) -> None:
         self.name = settings.process
@@ -195,7 +195,7 @@ class _Process:
             for end in (self._linked, theirs):
                 end.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, BUFFER_BYTES)
             handed = (listening.fileno(), theirs.fileno())
-            command = [sys.executable, "-P", "-m", "notary.intake", msgspec.json.encode(settings).decode(), *map(str, handed)]
+            command = [sys.executable, "-P", "-m", "notary.acceptor", msgspec.json.encode(settings).decode(), *map(str, handed)]
             # The process inherits the blocked signals: a terminal or supervisor sends them to all processes, but they are for the worker.
             before = signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGINT, signal.SIGTERM, signal.SIGHUP))
             try:

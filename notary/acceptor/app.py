@@ -1,4 +1,4 @@
-"""The application of an intake process. Its gate checks submissions; valid ones, and all other calls, are handed to the worker."""
+"""The application of an acceptor process. Its gate checks submissions; valid ones, and all other calls, are handed to the worker."""
 
 import asyncio
 import logging
@@ -8,6 +8,8 @@ from collections import defaultdict
 from typing import Final
 
 from joiner import AdmittedSubmission
+from notary.acceptor.link import Link
+from notary.acceptor.messages import AcceptorSettings, Answered, Called, Counted, Down, HandshakesFailed, Submitted, Taking, Up
 from notary.gate import Gate
 from notary.http.call import Answer, Call, header
 from notary.http.lifecycle import BUG
@@ -15,15 +17,13 @@ from notary.http.lookups import LOOK_UPS, shows_decisions
 from notary.http.problems import problem_of
 from notary.http.readers import Readers
 from notary.http.submission import SUBMISSIONS, TICKET, Handed
-from notary.intake.link import Link
-from notary.intake.messages import AcceptorSettings, Answered, Called, Counted, Down, HandshakesFailed, Submitted, Taking, Up
 from notary.parties import Parties
 from notary.tickets import Tickets
 from ordering.clock import clock_ms
 from ordering.errors import NotaryError, Overloaded
 from payload import Submission
 
-logger = logging.getLogger("notary.intake")
+logger = logging.getLogger("notary.acceptor")
 
 COUNTED_S: Final = 0.1
 """The delay after which answers made here are reported to the worker. A call that is no submission brings the report at once."""
@@ -68,8 +68,8 @@ class WorkersRoom:
         return None if after_s is None else Overloaded("too much of this party is waiting already: send the same again later", after_s)
 
 
-class Front:
-    """The application of one intake process."""
+class AcceptorApp:
+    """The application of one acceptor process."""
 
     def __init__(self, settings: AcceptorSettings, parties: Parties, link: Link[Down, Up]) -> None:
         self._room = WorkersRoom()

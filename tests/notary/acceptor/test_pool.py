@@ -12,9 +12,9 @@ import httpx
 import pytest
 
 from loadtest.rig.machine import family
+from notary.acceptor import AcceptorPool
 from notary.config import load
 from notary.http import App
-from notary.intake import Intake
 from ordering.errors import Fatal
 from tests.notary.http.asking import JSON, Asking, Wire, post_head
 from tests.notary.http.test_app import serving
@@ -28,7 +28,7 @@ Start = Callable[..., NotaryProcess]
 NOT_JSON = b"[not "
 
 
-def intake_of(process: NotaryProcess) -> list[int]:
+def acceptors_of(process: NotaryProcess) -> list[int]:
     """Returns the processes that a worker has started."""
     return family([process.process.pid])[1:]
 
@@ -52,8 +52,8 @@ def answers_of(wires: list[Wire]) -> list[tuple[int, Any]]:
 
 def test_a_process_killed_under_calls_is_started_again(own_directory: NotaryDirectory, bank: Bank, notary_process: Start) -> None:
     """kill -9 ends the calls on its connections and no others. Acknowledged decisions stay, and soon all clients can connect again."""
-    process = notary_process(own_directory.config, settings={"HTTP_INTAKE_PROCESSES": 2})
-    killed, other = intake_of(process)
+    process = notary_process(own_directory.config, settings={"HTTP_ACCEPTOR_PROCESSES": 2})
+    killed, other = acceptors_of(process)
     submissions = [[spend() for _ in range(20)] for _ in range(24)]
     wires = [Wire(process.url) for _ in submissions]
     for wire, requests in zip(wires, submissions, strict=True):
@@ -63,7 +63,7 @@ def test_a_process_killed_under_calls_is_started_again(own_directory: NotaryDire
     os.kill(killed, signal.SIGKILL)
     answers = first + answers_of(wires[1:])
     assert {status for status, _ in answers} <= {200, 0}
-    while len(now := intake_of(process)) < 2 or killed in now:
+    while len(now := acceptors_of(process)) < 2 or killed in now:
         time.sleep(0.02)
     assert other in now
     # More connections than chance would give to one process alone.
@@ -74,15 +74,15 @@ def test_a_process_killed_under_calls_is_started_again(own_directory: NotaryDire
             for decision in returned["decisions"]:
                 del decision["receipt"]
             assert found == returned["decisions"]
-    assert f"intake process {process.name}/" in process.stderr()
+    assert f"acceptor process {process.name}/" in process.stderr()
     assert "ended with -9, starting it again" in process.stderr()
     assert process.stop() == 0
 
 
 def test_when_the_worker_is_killed_all_end_and_the_port_is_free(own_directory: NotaryDirectory, bank: Bank, notary_process: Start) -> None:
     """After a worker is killed its connections end, and the next worker gets the port and has every decision."""
-    process = notary_process(own_directory.config, settings={"HTTP_INTAKE_PROCESSES": 2})
-    processes = intake_of(process)
+    process = notary_process(own_directory.config, settings={"HTTP_ACCEPTOR_PROCESSES": 2})
+    processes = acceptors_of(process)
     request = spend()
     with Asking(process.url) as asking, Wire(process.url) as idle:
         decisions = asking.decide(bank, request)
@@ -98,12 +98,12 @@ def test_when_the_worker_is_killed_all_end_and_the_port_is_free(own_directory: N
 
 async def test_one_that_cannot_serve_stops_the_start(own_directory: NotaryDirectory, capfd: pytest.CaptureFixture[str]) -> None:
     """A process that ends before it serves is an error of the start, which names the process; its own log line has the reason."""
-    config = load(own_directory.config, {"worker.name": "w", "http.listen": "127.0.0.1:0", "http.intake_processes": 1}, {})
-    intake = Intake(config, App(), log_level="warning", log_json=False)
+    config = load(own_directory.config, {"worker.name": "w", "http.listen": "127.0.0.1:0", "http.acceptor_processes": 1}, {})
+    pool = AcceptorPool(config, App(), log_level="warning", log_json=False)
     config.path(config.parties_file).unlink()
-    with pytest.raises(Fatal, match="intake process w/1 ended with 2 before it served"):
-        await intake.start()
-    await intake.stop(1)
+    with pytest.raises(Fatal, match="acceptor process w/1 ended with 2 before it served"):
+        await pool.start()
+    await pool.stop(1)
     assert str(config.path(config.parties_file)) in capfd.readouterr().err
 
 
@@ -112,7 +112,7 @@ async def test_one_that_cannot_serve_stops_the_start(own_directory: NotaryDirect
 
 def test_every_answer_is_counted_once(own_directory: NotaryDirectory, bank: Bank, notary_process: Start) -> None:
     """Answers that an acceptor process gave by itself are in the worker's metrics, with their latency, like the worker's own."""
-    process = notary_process(own_directory.config, settings={"HTTP_INTAKE_PROCESSES": 1})
+    process = notary_process(own_directory.config, settings={"HTTP_ACCEPTOR_PROCESSES": 1})
     forged = spend()
     with Asking(process.url) as asking:
         for _ in range(3):
@@ -136,7 +136,7 @@ def test_every_answer_is_counted_once(own_directory: NotaryDirectory, bank: Bank
 
 async def test_while_a_worker_refuses_its_processes_do_without_reading(own_directory: NotaryDirectory, bank: Bank) -> None:
     """Once a submission was shed, the next ones are not read, and the worker counts them. With room again all are admitted."""
-    settings = {"limits.pending_requests_max": 2, "http.intake_processes": 1}
+    settings = {"limits.pending_requests_max": 2, "http.acceptor_processes": 1}
     async with serving(own_directory, settings) as service:
         first = asyncio.create_task(service.post(bank.body(spend(), spend())))
         await service.pending()
@@ -156,7 +156,7 @@ async def test_while_a_worker_refuses_its_processes_do_without_reading(own_direc
 
 async def test_a_worker_that_is_not_ready_has_its_processes_say_so(own_directory: NotaryDirectory, bank: Bank) -> None:
     """Without an acknowledging log, submissions get the reason; lookups are answered; with the log back all goes on."""
-    settings = {"worker.append_wait_ms_max": 50, "http.intake_processes": 1}
+    settings = {"worker.append_wait_ms_max": 50, "http.acceptor_processes": 1}
     async with serving(own_directory, settings) as service:
         first = asyncio.create_task(service.post(bank.body(spend())))
         while (await service.http.get("/readyz")).status_code == 200:
@@ -173,7 +173,7 @@ async def test_a_worker_that_is_not_ready_has_its_processes_say_so(own_directory
 
 async def test_who_waits_when_the_worker_ends_hears_that_the_outcome_is_unknown(own_directory: NotaryDirectory, bank: Bank) -> None:
     """If the worker must end, an undecided submission gets 202 through an acceptor process too, and new ones get the reason."""
-    async with serving(own_directory, {"http.intake_processes": 1}) as service:
+    async with serving(own_directory, {"http.acceptor_processes": 1}) as service:
         asked = asyncio.create_task(service.post(bank.body(spend()), prefer="wait=60"))
         await service.pending()
         service.app.detach()
@@ -184,7 +184,7 @@ async def test_who_waits_when_the_worker_ends_hears_that_the_outcome_is_unknown(
 
 async def test_a_retry_of_what_waits_is_sent_once(own_directory: NotaryDirectory, bank: Bank) -> None:
     """The same submission through two processes makes one batch, and a quota counts it once."""
-    async with serving(own_directory, {"http.intake_processes": 2, "limits.party_requests_per_s": 2}) as service:
+    async with serving(own_directory, {"http.acceptor_processes": 2, "limits.party_requests_per_s": 2}) as service:
         body = bank.body(spend(), spend())
         async with httpx.AsyncClient(base_url=service.http.base_url, timeout=30, trust_env=False) as another:
             calls = [asyncio.create_task(each.post("/v1/submissions", content=body, headers=JSON)) for each in (service.http, another)]

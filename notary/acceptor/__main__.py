@@ -1,4 +1,4 @@
-"""One intake process: `python -P -m notary.intake SETTINGS LISTENING LINK`, which its worker alone starts.
+"""One acceptor process: `python -P -m notary.acceptor SETTINGS LISTENING LINK`, which its worker alone starts.
 
 It lives as long as its link. The worker starts it with SIGINT, SIGTERM and SIGHUP blocked, since these are for the worker alone: the worker
 first answers the admitted submissions, and sends its processes a message when they are to end or to read files again.
@@ -15,17 +15,17 @@ from pathlib import Path
 import msgspec
 import uvloop
 
+from notary.acceptor.app import AcceptorApp
+from notary.acceptor.link import Link
+from notary.acceptor.messages import AcceptorSettings, Down, End, ReadAgain, Serving, Up
 from notary.cli.serve import GARBAGE_OBJECTS
 from notary.http import Server
-from notary.intake.front import Front
-from notary.intake.link import Link
-from notary.intake.messages import AcceptorSettings, Down, End, ReadAgain, Serving, Up
 from notary.logs import set_level, set_up_logging
 from notary.parties import Parties
 from notary.tls import Certificates
 from ordering.errors import ConfigurationError
 
-logger = logging.getLogger("notary.intake")
+logger = logging.getLogger("notary.acceptor")
 
 
 async def run(settings: AcceptorSettings, listening: socket.socket, linked: socket.socket) -> None:
@@ -44,21 +44,21 @@ async def run(settings: AcceptorSettings, listening: socket.socket, linked: sock
             if certificates is not None:
                 certificates.read_again()
         else:
-            front.hear(message)
+            app.hear(message)
 
     # Without the link no worker can answer: exit at once. Open connections get no more answers, and clients may retry their calls (R7).
     link: Link[Down, Up] = Link(Down, take, lambda: os._exit(0 if ending.done() else 1))
-    front = Front(settings, parties, link)
+    app = AcceptorApp(settings, parties, link)
     if certificates is not None:
-        certificates.when_handshake_failed = front.handshake_failed
+        certificates.when_handshake_failed = app.handshake_failed
     await loop.connect_accepted_socket(lambda: link, linked)
     server = Server(
-        front,
+        app,
         listening,
         settings=settings.http,
         certificates=certificates,
     )
-    server.lines.is_backlogged = lambda client: front.gate.is_backlogged(client.network, client.parties)
+    server.lines.is_backlogged = lambda client: app.gate.is_backlogged(client.network, client.parties)
     # While the link is full, read no calls from the connections.
     link.pause, link.go_on = server.pause, server.go_on
     await server.start()
@@ -67,7 +67,7 @@ async def run(settings: AcceptorSettings, listening: socket.socket, linked: sock
     end = await ending
     following.cancel()
     await server.stop(end.seconds_max)
-    front.report()
+    app.report()
     link.close()
     await loop.create_future()
 
@@ -81,7 +81,7 @@ def main(given: list[str]) -> int:
     try:
         uvloop.run(run(settings, socket.socket(fileno=int(given[1])), socket.socket(fileno=int(given[2]))))
     except ConfigurationError as problem:
-        logger.error("intake process %s cannot serve: %s", settings.process, problem)
+        logger.error("acceptor process %s cannot serve: %s", settings.process, problem)
     return 2
 
 

@@ -9,9 +9,9 @@ from typing import Any
 import msgspec
 import pytest
 
+from notary.acceptor.link import BUFFER_BYTES, Link
+from notary.acceptor.messages import Answered, Called, Down, Submitted, Up
 from notary.http.submission import Asked
-from notary.intake.link import BUFFER_BYTES, Link
-from notary.intake.messages import Answered, Called, Down, Submitted, Up
 from payload import Submission
 
 CALLS = [

@@ -1,28 +1,28 @@
-"""intake: processes of a worker that read and check submissions for it (`[http] intake_processes`, docs/configuration.md).
+"""acceptor: processes of a worker that read and check submissions for it (`[http] acceptor_processes`, docs/configuration.md).
 
-A worker is one Python interpreter. If submissions have one request each, most of its time goes into HTTP and signatures. Intake processes
+A worker is one Python interpreter. If submissions have one request each, most of its time goes into HTTP and signatures. Acceptor processes
 take over that work. They share the service's port (SO_REUSEPORT distributes connections among them), answer invalid submissions, and hand
 valid ones to the worker. The worker decides, and its answer returns on the same path. Every other call is handed over unchanged, so the
 code that answers it exists once, in `notary.http`.
 
-    client -- HTTP --> intake process: head, body, decoding, party, signature
+    client -- HTTP --> acceptor process: head, body, decoding, party, signature
                             | a socket pair, no path on disk
                        worker: room, quota, log, index, receipts
 
 - The worker trusts the signature check only of processes that it started itself, each over a socket of its own.
-- Nothing is acknowledged before the worker has its decision. So an intake process that dies loses answers, never submissions (R7), and the
-  worker starts another one. When the worker dies, all its intake processes end at once.
+- Nothing is acknowledged before the worker has its decision. So an acceptor process that dies loses answers, never submissions (R7), and
+  the worker starts another one. When the worker dies, all its acceptor processes end at once.
 - When the worker stops admitting, it notifies them, and they reject submissions unread. So the worker's time is left for admitted ones.
 
 | file | subject |
 |---|---|
 | `messages` | the messages between the two |
 | `link` | one end of the socket between them |
-| `front` | the application of an intake process |
-| `__main__` | an intake process |
-| `intake` | the worker's side: starts, restarts and ends intake processes |
+| `app` | the application of an acceptor process |
+| `__main__` | an acceptor process |
+| `pool` | the worker's side: starts, restarts and ends acceptor processes |
 """
 
-from notary.intake.intake import Intake
+from notary.acceptor.pool import AcceptorPool
 
-__all__ = ["Intake"]
+__all__ = ["AcceptorPool"]

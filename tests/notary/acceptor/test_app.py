@@ -1,4 +1,4 @@
-"""The application of an acceptor process (`Front`), on a link whose other end is the test."""
+"""The application of an acceptor process (`AcceptorApp`), on a link whose other end is the test."""
 
 import asyncio
 import contextlib
@@ -9,21 +9,21 @@ from contextlib import asynccontextmanager
 import msgspec
 import pytest
 
+from notary.acceptor.app import AcceptorApp
+from notary.acceptor.link import Link
+from notary.acceptor.messages import AcceptorSettings, Down, Submitted, Taking, Up
 from notary.http import Server, bind
 from notary.http.call import TEXT
 from notary.http.machine import ConnectionState
 from notary.http.settings import HttpSettings
-from notary.intake.front import Front
-from notary.intake.link import Link
-from notary.intake.messages import AcceptorSettings, Down, Submitted, Taking, Up
 from notary.parties import Parties
+from tests.notary.acceptor.test_link import linked
 from tests.notary.http.asking import post_head
-from tests.notary.intake.test_link import linked
 from tests.notary.party import NOTARY, Bank, spend
 from tests.notary.process import NotaryDirectory
 
 
-class Fronted:
+class LinkedAcceptor:
     """An acceptor process's application behind a server, with the test in the worker's place."""
 
     def __init__(self, directory: NotaryDirectory, bank: Bank) -> None:
@@ -32,15 +32,15 @@ class Fronted:
         self.link: Link[Down, Up]
         self.worker: socket.socket
         self.server: Server
-        self._front: Front
+        self._app: AcceptorApp
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
         """Link it to the test, and serve."""
         settings = AcceptorSettings("w/1", NOTARY, "", HttpSettings(), 64 << 20, "warning", log_json=False)
-        async with linked(Down, lambda message: self._front.hear(message)) as (self.link, self.worker):
-            self._front = Front(settings, self._parties, self.link)
-            self.server = Server(self._front, bind("127.0.0.1", 0))
+        async with linked(Down, lambda message: self._app.hear(message)) as (self.link, self.worker):
+            self._app = AcceptorApp(settings, self._parties, self.link)
+            self.server = Server(self._app, bind("127.0.0.1", 0))
             self.link.pause, self.link.go_on = self.server.pause, self.server.go_on
             await self.server.start()
             try:
@@ -60,9 +60,9 @@ class Fronted:
 
 
 @pytest.fixture
-def fronted(own_directory: NotaryDirectory, bank: Bank) -> Fronted:
+def acceptor(own_directory: NotaryDirectory, bank: Bank) -> LinkedAcceptor:
     """An acceptor process's application that knows the bank."""
-    return Fronted(own_directory, bank)
+    return LinkedAcceptor(own_directory, bank)
 
 
 async def ended(calls: list[asyncio.Task[int]]) -> None:
@@ -72,35 +72,35 @@ async def ended(calls: list[asyncio.Task[int]]) -> None:
     await asyncio.gather(*calls, return_exceptions=True)
 
 
-async def test_it_reads_no_bodies_while_its_worker_takes_no_calls(fronted: Fronted) -> None:
+async def test_it_reads_no_bodies_while_its_worker_takes_no_calls(acceptor: LinkedAcceptor) -> None:
     """While its worker accepts no calls the acceptor process reads no bodies; when the worker reads again, all of them arrive."""
     loop = asyncio.get_running_loop()
-    async with fronted.running():
+    async with acceptor.running():
         calls = []
-        while not fronted.server.paused:
-            calls.append(loop.create_task(fronted.post()))
+        while not acceptor.server.paused:
+            calls.append(loop.create_task(acceptor.post()))
             await asyncio.sleep(0.005)
-        calls += [loop.create_task(fronted.post()) for _ in range(5)]
-        while sum(connection.state is ConnectionState.HEAD for connection in fronted.server.connections) < 5:  # noqa: ASYNC110 - polled from outside
+        calls += [loop.create_task(acceptor.post()) for _ in range(5)]
+        while sum(connection.state is ConnectionState.HEAD for connection in acceptor.server.connections) < 5:  # noqa: ASYNC110 - polled from outside
             await asyncio.sleep(0.005)
-        assert fronted.server.paused
+        assert acceptor.server.paused
         handed = b""
         while _submitted(handed) < len(calls):
-            handed += await loop.sock_recv(fronted.worker, 1 << 20)
+            handed += await loop.sock_recv(acceptor.worker, 1 << 20)
         await ended(calls)
 
 
-async def test_a_burst_does_not_delay_the_messages_of_its_worker(fronted: Fronted) -> None:
+async def test_a_burst_does_not_delay_the_messages_of_its_worker(acceptor: LinkedAcceptor) -> None:
     """In a burst the first submissions are handed over; when the worker's queue is full, the others are not even checked."""
     loop = asyncio.get_running_loop()
-    async with fronted.running():
-        calls = [loop.create_task(fronted.post()) for _ in range(100)]
-        handed = await loop.sock_recv(fronted.worker, 4)
+    async with acceptor.running():
+        calls = [loop.create_task(acceptor.post()) for _ in range(100)]
+        handed = await loop.sock_recv(acceptor.worker, 4)
         taking = msgspec.msgpack.encode(Taking((503, TEXT, b"full")))
-        await loop.sock_sendall(fronted.worker, len(taking).to_bytes(4, "little") + taking)
+        await loop.sock_sendall(acceptor.worker, len(taking).to_bytes(4, "little") + taking)
         while (submitted := _submitted(handed)) + sum(call.done() for call in calls) < len(calls):
             with contextlib.suppress(TimeoutError):
-                handed += await asyncio.wait_for(loop.sock_recv(fronted.worker, 1 << 20), 0.05)
+                handed += await asyncio.wait_for(loop.sock_recv(acceptor.worker, 1 << 20), 0.05)
         assert {call.result() for call in calls if call.done()} == {503}
         assert submitted > 0
         await ended(calls)
