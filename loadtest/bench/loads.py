@@ -12,6 +12,7 @@ from loadtest.rig.open_loop import Offer, Offered
 from loadtest.rig.progress import progress
 
 INPUTS: Final = 4
+WARM_UP_S_MAX: Final = 4.0
 
 
 class Case(msgspec.Struct, frozen=True):
@@ -105,9 +106,14 @@ def failed(result: LoadResult | Offered) -> bool:
     return bool(result.errors) or (isinstance(result, LoadResult) and not result.requests)
 
 
+def warm_up_for(running: RunningNotary, case: Case, seconds: float, seed: int) -> None:
+    """Run a closed loop without figures before a load of this length."""
+    run_load(closed_load(running, case, min(WARM_UP_S_MAX, seconds / 2), seed))
+
+
 def capacity_of(running: RunningNotary, case: Case, seconds: float, seed: int) -> float:
     """Returns the requests a second of a closed loop, after a warm-up. Raises `RuntimeError` when it saw errors."""
-    run_load(closed_load(running, case, min(4.0, seconds / 2), seed))
+    warm_up_for(running, case, seconds, seed)
     result = run_load(closed_load(running, case, seconds, seed + 1))
     if failed(result) or not result.requests_per_s:
         raise RuntimeError("the capacity could not be measured: the closed loop saw errors")

@@ -1,7 +1,11 @@
 """`notary size`: computes the workers, cores, disks and network for a load, from earlier measurements (docs/performance.md).
 
-Every worker applies every request in order; submissions are spread over the workers. A worker is full when the thread that runs its Python
-code is full. The numbers below were fitted to the tables of docs/performance.md, and `tests/notary/cli/test_size.py` compares both.
+Every worker applies every request in order; submissions are spread over the workers. A worker is full when its main thread, which runs all
+of its Python code, fills one core. RocksDB flushes and compacts in threads of its own, which need cores beside that one.
+
+The numbers below were fitted to the table of stages in docs/performance.md, and `tests/notary/cli/test_size.py` compares both. That table
+does not separate threads: RocksDB's are its stage `native threads`, and all other stages run on the main thread. (Verification did not when
+the table was made.)
 """
 
 import argparse
@@ -17,8 +21,6 @@ CENTRES: Final = 3
 REPLICAS: Final = 3
 FULL_AT: Final = 0.7
 """The planned utilization of a worker's main thread; the rest is for bursts, and for slower cores."""
-MAIN_THREAD_SHARE: Final = 0.75
-"""The share of a worker's CPU time that its main thread takes; verification and RocksDB have other threads."""
 WORKERS_MAX: Final = 60
 MEMORY_MIB: Final = 1_024
 """A worker's memory: 256 MiB of RocksDB cache, as much for buffers, and the rest for pending submissions and Python."""
@@ -41,13 +43,32 @@ class Load(msgspec.Struct, frozen=True):
         return 13 + self.inputs + 212 / self.per_submission
 
     @property
+    def loop_us(self) -> float:
+        """Microseconds for the event loop, batches and self-checks, in the worker that received the submission."""
+        return 0.3 + 0.6 * self.inputs + 91 / self.per_submission
+
+    @property
+    def decode_us(self) -> float:
+        """Microseconds for decoding, which the other workers do again for what they read from the log."""
+        return 4 + 1.1 * self.inputs + 11 / self.per_submission
+
+    @property
     def in_order_us(self) -> float:
         """Microseconds for joining, deciding, index and tree, in each worker."""
         return 9.3 + 1.67 * self.inputs + 3 / self.per_submission
 
-    def rest_us(self, workers: int) -> float:
-        """Microseconds in each worker for the event loop, reading the log and RocksDB's threads. A part is divided among the workers."""
-        return -1.3 + 4.3 * self.inputs + (46 + 54 / workers) / self.per_submission
+    @property
+    def log_client_us(self) -> float:
+        """Microseconds for the client of the log, in each worker."""
+        return 1.5 + 0.1 * self.inputs + 21 / self.per_submission
+
+    @property
+    def rocksdb_us(self) -> float:
+        """Microseconds of RocksDB's threads, in each worker: by rows, one for the id and one for each input.
+
+        Fitted to the only load of the table that was long enough for a flush.
+        """
+        return 2.2 * (1 + self.inputs)
 
     @property
     def broker_us(self) -> float:
@@ -68,13 +89,18 @@ class Load(msgspec.Struct, frozen=True):
 
     # ---- workers ----
 
+    def main_thread_us(self, workers: int) -> float:
+        """Returns the microseconds that the main thread of each of that many workers needs for each request that the notary decides."""
+        own = self.parallel_us + self.loop_us
+        return (own + (workers - 1) * self.decode_us) / workers + self.in_order_us + self.log_client_us
+
     def worker_us(self, workers: int) -> float:
-        """Returns the microseconds of CPU that each of that many workers needs for each request that the notary decides."""
-        return self.parallel_us / workers + self.in_order_us + self.rest_us(workers)
+        """Returns the microseconds of all threads of each of that many workers for each request that the notary decides."""
+        return self.main_thread_us(workers) + self.rocksdb_us
 
     def full_at(self, workers: int) -> float:
-        """Returns the requests a second at which that many workers are full."""
-        return 1e6 / (MAIN_THREAD_SHARE * self.worker_us(workers))
+        """Returns the requests a second at which the main threads of that many workers are full."""
+        return 1e6 / self.main_thread_us(workers)
 
 
 class Size(msgspec.Struct, frozen=True):
@@ -87,6 +113,7 @@ class Size(msgspec.Struct, frozen=True):
     left_full_at_tps: int
     """Requests a second at which the workers of two centres are full."""
     cores_of_a_worker: float
+    """Cores for all threads of a worker; its main thread takes `FULL_AT` of one at most."""
     memory_mib_of_a_worker: int
     index_gib_a_year: float
     """Growth of each worker's index, in GiB."""

@@ -23,6 +23,7 @@ SMALL_BUFFERS = {"index_write_buffer_bytes": 1 << 16}
 """Settings with which rows soon reach RocksDB's table files, instead of staying in its write-ahead log."""
 
 
+@pytest.mark.nightly
 async def test_broker_loses_its_disk(scene: Scene, chaos: ChaosFlags) -> None:
     """A broker restarts with an empty disk, copies everything, and leads the ordering topic; then another one is killed: nothing is lost.
 

@@ -293,6 +293,7 @@ def shows(made: Installed, host: str, port: int, number: int) -> bool:
     return serial(made, host, port) == number
 
 
+@pytest.mark.nightly
 @pytest.mark.usefixtures("revoked")  # Java reads the list again after 30 s, which pass meanwhile
 async def test_certificates_renewed_under_load(installed: Installed, client: Client) -> None:
     """Brokers and controllers load new certificates under load at all sites: no call fails, and no worker starts a new incarnation."""
@@ -346,6 +347,7 @@ async def test_a_site_dies_and_returns(installed: Installed, client: Client) -> 
     assert await client.decide([first], submission) == decided
 
 
+@pytest.mark.nightly
 async def test_a_controllers_disk_is_lost(installed: Installed, client: Client) -> None:
     """The other controllers go on; replaced as in README.md, it is a voter again under another directory id, with their metadata."""
     node, tools = installed.sites.controllers[-1], installed.directory / "kafka" / "bin"

@@ -56,7 +56,7 @@ async def sees(notary: Notary, worker: Worker, broker: int, **expected: bool) ->
     return all(bool(getattr(seen, name)) is value for name, value in expected.items())
 
 
-@pytest.mark.parametrize("how", ["kill", "pause"])
+@pytest.mark.parametrize("how", ["kill", pytest.param("pause", marks=pytest.mark.nightly)])
 async def test_ordering_leader_fails(notary: Notary, brokers: Cluster, how: str) -> None:
     """The ordering leader dies, or freezes and thaws, under load: answers resume, none is lost or contradicted."""
     workers = await notary.start_all("a", "b")
@@ -82,7 +82,9 @@ async def test_ordering_leader_fails(notary: Notary, brokers: Cluster, how: str)
     await notary.check(*workers)
 
 
-@pytest.mark.parametrize(("how", "away"), [("kill", BROKERS), ("pause", BROKERS), ("kill", BROKERS[:2])])
+@pytest.mark.parametrize(
+    ("how", "away"), [pytest.param("kill", BROKERS, marks=pytest.mark.nightly), ("pause", BROKERS), ("kill", BROKERS[:2])]
+)
 async def test_with_too_few_brokers_workers_are_not_ready(notary: Notary, brokers: Cluster, how: str, away: tuple[int, ...]) -> None:
     """With too few brokers workers report that they are not ready; they continue, or start, by themselves when the brokers are back."""
     workers = await notary.start_all("a", "b")

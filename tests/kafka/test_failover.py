@@ -158,6 +158,7 @@ def _check_kept(before: Rows, after: Rows, size: int) -> None:
         assert dict(rows).items() <= dict(after[family]).items(), family
 
 
+@pytest.mark.nightly
 async def test_a_failover_and_the_way_back(
     clusters: list[Cluster], mirrored: Notary, owner: Owner, kafka_prefix: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -299,7 +300,6 @@ async def test_a_killed_mirrormaker_repeats_nothing(
     assert (plan["kept"], plan["end"], plan["mirror"]["missing"]) == (len(decided), len(decided), [])
 
 
-@pytest.mark.nightly
 async def test_a_mirror_with_gaps(
     notary: Notary, kafka_cluster: Cluster, owner: Owner, kafka_prefix: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -133,7 +133,6 @@ async def test_a_cut_payload_partition(notary: Notary, broker: Cluster, kafka_pr
     ("lost", "spark"),
     [
         pytest.param("", False, id="both topics"),
-        pytest.param(".payload-", False, id="the payload topic"),
         pytest.param(".payload-", True, id="the payload topic, and Spark", marks=pytest.mark.nightly),
     ],
 )

@@ -8,7 +8,7 @@ from tests.model.faults import FAULTS
 pytestmark = pytest.mark.seconds
 
 
-@pytest.mark.parametrize("first", range(1, 301, 50))
+@pytest.mark.parametrize("first", [1, 51, *[pytest.param(first, marks=pytest.mark.nightly) for first in range(101, 301, 50)]])
 def test_random_histories_keep_every_property(first: int) -> None:
     """Fifty random histories of disasters and salvages keep every property."""
     assert [(seed, why) for seed in range(first, first + 50) if (why := one(seed)[0])] == []

@@ -7,7 +7,7 @@ from tests.model.real import check_real
 pytestmark = pytest.mark.seconds
 
 
-@pytest.mark.parametrize("first", range(1, 61, 20))
+@pytest.mark.parametrize("first", [1, *[pytest.param(first, marks=pytest.mark.nightly) for first in (21, 41)]])
 def test_real_readers_decide_as_the_model(first: int) -> None:
     """Real records of twenty random histories of disasters and salvages take effect and decide as in the model."""
     for seed in range(first, first + 20):

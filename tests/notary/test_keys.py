@@ -403,8 +403,8 @@ def test_a_key_open_to_others_is_not_rotated(tmp_path: Path) -> None:
 
 
 @pytest.mark.seconds
-@pytest.mark.parametrize("problem", [Killed, OSError])
-@pytest.mark.parametrize("history_folder", ["", "history"], ids=["one-folder", "two-folders"])
+@pytest.mark.parametrize("problem", [Killed, pytest.param(OSError, marks=pytest.mark.nightly)])
+@pytest.mark.parametrize("history_folder", [pytest.param("", marks=pytest.mark.nightly), "history"], ids=["one-folder", "two-folders"])
 def test_whatever_interrupts_a_rotation_the_next_one_goes_on(tmp_path: Path, history_folder: str, problem: type[BaseException]) -> None:
     """After a kill or a disk error at any step of a rotation, then a second rotation with a power loss at any moment:
 

@@ -85,6 +85,7 @@ async def _may_delete(broker: Guarded) -> None:
         assert [code for code, _ in answer.creation_responses] == [0]
 
 
+@pytest.mark.nightly
 def test_old_payloads_are_freed(tmp_path: Path, command: Callable[..., int], capsys: pytest.CaptureFixture[str]) -> None:
     """Each lack is named and frees nothing; then payloads go, decisions and states stay, and only a snapshot makes a new worker."""
     (tmp_path / "broker").mkdir()

@@ -98,6 +98,7 @@ def test_what_a_crash_left_is_replaced(spark: SparkSession, kafka: Kafka, tmp_pa
     assert [bytes(row.value) for row in read_archive(spark, tmp_path).payload.orderBy("offset").collect()] == VALUES[0]
 
 
+@pytest.mark.nightly
 def test_first_archive_of_a_long_log(spark: SparkSession, kafka: Kafka, kafka_broker: Broker, tmp_path: Path) -> None:
     """A long log is archived in ranges, payloads of a minute first; a later run goes on from the last complete range to the log's end."""
     stages: list[str] = []
@@ -226,6 +227,7 @@ def test_archive_of_another_log(spark: SparkSession, kafka: Kafka, kafka_broker:
         _archived(spark, kafka, new_archive)
 
 
+@pytest.mark.nightly
 def test_restore_goes_on(spark: SparkSession, kafka: Kafka, kafka_broker: Broker, tmp_path: Path) -> None:
     """A restore that was interrupted is finished only on request; a finished one is recognized.
 

@@ -175,6 +175,7 @@ def test_log_with_a_violation(clean: Clean, tmp_path: Path, command: Callable[..
     assert "so of no time" not in shown, "no batch came since, so the page has no times at all"
 
 
+@pytest.mark.nightly
 def test_a_settled_log_is_built_on(tmp_path: Path, command: Callable[..., int], capsys: pytest.CaptureFixture[str]) -> None:
     """A log that lost a record, and whose history the owner has settled since, has no violation; the next run continues from it."""
     writer = honest()

@@ -177,6 +177,7 @@ def test_goes_on_from_what_was_consumed(spark: SparkSession) -> None:
 CHAIN = 100_000
 
 
+@pytest.mark.nightly
 def test_long_chain_ends(spark: SparkSession, tmp_path: Path) -> None:
     """100,000 requests, each in conflict with the one before and the one after it, are decided: every second one is committed."""
     links = spark.range(CHAIN).select(F.col("id").alias("position"), F.explode(F.array("id", F.col("id") + 1)).alias("link"))

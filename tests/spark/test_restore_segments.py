@@ -21,6 +21,7 @@ URL = f"s3://{BUCKET}/segments"
 
 
 @pytest.mark.usefixtures("s3")
+@pytest.mark.nightly
 def test_the_loss_of_all_brokers_loses_seconds(tmp_path: Path, command: Callable[..., int]) -> None:
     """After the loss of every broker's disk all that was sealed is decided as before, and no state is spent twice."""
     bank, coin = Bank(), fresh_state()

@@ -44,7 +44,8 @@ def _hold(found: Verified, replayed: Replayed, salvaged: int) -> None:
     assert {row.found for row in violations if row.type == "root-mismatch"} <= {bytes(32).hex()}
 
 
-@pytest.mark.parametrize("seed", [8, *(pytest.param(seed, marks=pytest.mark.nightly) for seed in (59, 72))])
+@pytest.mark.nightly
+@pytest.mark.parametrize("seed", [8, 59, 72])
 def test_histories_of_disasters(spark: SparkSession, tmp_path: Path, seed: int) -> None:
     """Spark has the replay's decisions and root for the model's histories: decisions, hashes, lost leaves, reservations, seals, trims."""
     streams = salvaged_log(seed)
@@ -88,6 +89,7 @@ def test_a_night_in_the_middle_of_a_salvage(spark: SparkSession, tmp_path: Path)
     assert [decision["position"] for decision in found_decisions(late)] == [3]
 
 
+@pytest.mark.nightly
 def test_offsets_without_records_before_a_failover(spark: SparkSession, tmp_path: Path) -> None:
     """Missing offsets before the last `done`, such as MirrorMaker's markers leave, are no violation; those behind it are."""
     history = History()

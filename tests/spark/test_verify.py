@@ -352,6 +352,7 @@ def test_other_append_time_is_found(spark: SparkSession, tmp_path: Path, writer:
     assert {type_ for type_, *_ in found} == {"foreign-view"}
 
 
+@pytest.mark.nightly
 def test_a_passed_hole_is_a_loss(spark: SparkSession, tmp_path: Path, writer: Writer) -> None:
     """A hole that a view has passed is a loss. An index that has passed it too is compared up to there: it may have more, never less."""
     entry = writer.batch(3, 1, spend(state("lost")))
@@ -397,7 +398,7 @@ def test_hole_at_the_end_is_no_violation(spark: SparkSession, tmp_path: Path, wr
         refuse_behind_hole(read_exports(spark, [further]), hole.offset)
 
 
-@pytest.mark.parametrize("seed", [13, 48])
+@pytest.mark.parametrize("seed", [13, pytest.param(48, marks=pytest.mark.nightly)])
 def test_log_of_a_simulation(spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int) -> None:
     """Real workers, crashes, and lost and forged records: the decisions are the replay's, and so are the violations.
 

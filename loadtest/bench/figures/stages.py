@@ -168,6 +168,7 @@ def _stage_rows(lines: Lines) -> Sequence[Row]:
             rows.append((stage, description, *spent))
     for name, description in (
         ("all_stages_cpu_s_per_1000", "**the sum**, without the sampler"),
+        ("main_thread_cpu_s_per_1000", "the main thread's part of it; the rest is of other threads"),
         ("process_cpu_s_per_1000", "the process, by its own clock, without the sampler"),
         ("worker_cpu_s_per_1000", "the same by the kernel, with the sampler"),
     ):

@@ -96,6 +96,7 @@ def test_every_table_can_be_made(tmp_path: Path) -> None:
     for table in made.values():
         rows = [row for row in table.splitlines() if row.startswith("|")]
         assert len({row.count("|") for row in rows}) == 1
+    assert "| the main thread's part of it; the rest is of other threads | 200 |" in made["stages"]
     # 0.2 s of CPU time for a thousand requests: two cores for ten thousand a second, and one is fully used at five thousand.
     # Five parallel stages of 0.01 s each, five in order, and the rest.
     assert "| 2.00 | 0.50 | 0.50 | 1.00 |" in made["cores"]

@@ -247,6 +247,7 @@ def test_a_full_disk_leaves_nothing(tmp_path: Path, bytes_max: int) -> None:
 
 
 @pytest.mark.seconds
+@pytest.mark.nightly
 def test_an_init_that_is_killed_can_be_repeated(tmp_path: Path) -> None:
     """After a kill before any step on the disk, again and again, a directory with a configuration is complete; another can be completed."""
     script = """

@@ -356,6 +356,7 @@ def test_a_worker_with_half_a_copy_does_not_start(own_directory: NotaryDirectory
 
 
 @pytest.mark.seconds
+@pytest.mark.nightly
 def test_a_rotation_that_is_killed_can_be_repeated(tmp_path: Path) -> None:
     """After a kill before any step on the disk, again and again, a worker can start or names the remedy, and no named key is lost."""
     script = """

@@ -1,4 +1,4 @@
-"""`notary size` compared with the tables of docs/performance.md, from which its numbers come."""
+"""`notary size` compared with the tables of docs/performance.md, from which its numbers come, by the formulas of the bench."""
 
 import json
 import re
@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from loadtest.bench.figures.stages import workers_full_at
+from loadtest.bench.report import ResultLine
 from notary.cli import main
 from notary.cli.size import Load, size_of
 from ordering.errors import ConfigurationError
@@ -15,7 +17,7 @@ PERFORMANCE = (Path(__file__).parents[3] / "docs" / "performance.md").read_text(
 
 def _rows(figures: str) -> list[list[str]]:
     table = PERFORMANCE.split(f"<!-- figures: {figures} -->")[1].split("<!-- end -->")[0]
-    return [[cell.strip() for cell in line.strip("| ").split("|")] for line in table.splitlines() if line.startswith("|")]
+    return [[cell.strip() for cell in line.strip()[1:-1].split("|")] for line in table.splitlines() if line.startswith("|")]
 
 
 def _load(case: str, tps: float = 10_000) -> Load:
@@ -26,25 +28,41 @@ def _load(case: str, tps: float = 10_000) -> Load:
 
 
 def _number(cell: str) -> float:
-    return float(cell.removesuffix("/s").replace(",", ""))
+    return float(cell.replace(",", ""))
+
+
+def _stages() -> dict[str, dict[str, float]]:
+    """Returns the published CPU microseconds a request, by case and stage."""
+    (_, _, *cases), _, *rows = _rows("stages")
+    return {case: {stage: _number(cells[at]) for stage, _, *cells in rows if stage} for at, case in enumerate(cases)}
 
 
 def test_cores_of_a_worker_are_those_of_the_table() -> None:
-    """CPU of parallel work, of work in order and in total, for 10,000 requests a second, match within a tenth and a twentieth of a core."""
-    for case, cores, parallel, in_order, *_ in _rows("cores")[2:]:
+    """CPU of parallel work and of work in order, for 10,000 requests a second, match within a tenth and a twentieth of a core."""
+    for case, _, parallel, in_order, *_ in _rows("cores")[2:]:
         load = _load(case)
-        assert load.worker_us(1) * 0.01 == pytest.approx(float(cores), rel=0.1, abs=0.05)
         assert load.parallel_us * 0.01 == pytest.approx(float(parallel), rel=0.1, abs=0.05)
         assert load.in_order_us * 0.01 == pytest.approx(float(in_order), rel=0.1, abs=0.05)
 
 
-def test_where_workers_are_full_is_that_of_the_table() -> None:
-    """The maximum rate matches within a fifth for 4 inputs: the main thread's share varies by that much."""
-    head, _, *rows = _rows("workers")
-    for workers, *cells in rows:
-        for name, cell in zip(head[1:3], cells[:2], strict=False):
-            if "4 inputs" in name:
-                assert _load(name).full_at(int(workers)) == pytest.approx(_number(cell), rel=0.2), (name, workers)
+@pytest.mark.parametrize("workers", [1, 2, 3, 4, 8])
+def test_workers_are_full_where_the_stages_of_the_main_thread_fill_a_core(workers: int) -> None:
+    """The rate is that of the bench's formula, by the table of stages: all but RocksDB's threads run on the main thread."""
+    for case, us in _stages().items():
+        figures = {"cpu_s_per_1000": {stage: each / 1_000 for stage, each in us.items()}, "beside_cpu_s_per_1000": {}}
+        rate, _ = workers_full_at(ResultLine("stages", case, figures, {}, {}, ""), workers)
+        assert _load(case).full_at(workers) == pytest.approx(rate, rel=0.1), case
+
+
+def test_threads_of_rocksdb_need_cores_of_their_own() -> None:
+    """They take what the table has for the load with a flush, no less without one, and do not count for the main thread."""
+    seen = {case: us["native threads"] for case, us in _stages().items()}
+    case = max(seen, key=lambda each: seen[each])
+    assert _load(case).rocksdb_us == pytest.approx(seen[case], rel=0.1)
+    for case, us in seen.items():
+        load = _load(case)
+        assert load.rocksdb_us >= 0.9 * us
+        assert load.worker_us(2) == load.main_thread_us(2) + load.rocksdb_us
 
 
 def test_more_of_anything_takes_more() -> None:

@@ -312,6 +312,7 @@ def _assert_killed(at: int, done: "subprocess.CompletedProcess[str]") -> None:
 
 
 @pytest.mark.seconds
+@pytest.mark.nightly
 def test_kills_while_it_is_made(desk: Desk) -> None:
     """After a kill before any change of a file, each manifest that is there verifies, and the next call makes a snapshot."""
     before = desk.rows(desk.index)
@@ -332,6 +333,7 @@ def test_kills_while_it_is_made(desk: Desk) -> None:
 
 
 @pytest.mark.seconds
+@pytest.mark.nightly
 def test_kills_while_it_is_restored(desk: Desk) -> None:
     """After a kill before any change of a file there is no index of that name, or the whole one; the next call restores it."""
     desk.snapshot("create")

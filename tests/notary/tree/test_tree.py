@@ -118,6 +118,7 @@ def test_proofs_of_large_trees(size: int, data: st.DataObject) -> None:
 
 
 @pytest.mark.seconds
+@pytest.mark.nightly
 def test_a_tree_of_a_million_leaves() -> None:
     """Around 2^20 leaves, with three full levels of tiles, roots and proofs match RFC 6962's recursive definitions."""
     size_max = 2**20 + 5

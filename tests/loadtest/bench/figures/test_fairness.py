@@ -14,6 +14,7 @@ from loadtest.rig import workers_on
 pytestmark = pytest.mark.seconds
 
 
+@pytest.mark.nightly
 def test_both_ways_of_a_greedy_party() -> None:
     """Ten parties are decided in every load, the nine keep some of their rate, and the table has a row for each way."""
     lines = io.StringIO()

@@ -2,6 +2,7 @@
 
 import io
 import json
+from statistics import mean
 
 import pytest
 
@@ -21,7 +22,7 @@ def test_loads_of_a_real_worker() -> None:
     with workers_on(None) as running:
         end_to_end.measure(report, running, case, 0.4, 1)
         measure_curve(report, running, case, 0.4, 1_000, shares=(0.5,))
-        measure_overload(report, running, 1.0, 2_000, case=case, times=3.0, connections_max=64)
+    measure_overload(report, lambda: workers_on(None), 1.0, 2_000, case=case, times=3.0, connections_max=64)
     closed, half, overload = map(json.loads, lines.getvalue().splitlines())
     assert not any(result["failed"] for result in (closed, half, overload))
     assert closed["case"] == "20 a submission, 1 input, embedded log"
@@ -30,6 +31,11 @@ def test_loads_of_a_real_worker() -> None:
     assert 0 < half["figures"]["due_requests_per_s"] < half["figures"]["capacity_requests_per_s"]
     figures = overload["figures"]
     assert figures["goodput_requests_per_s"] > 0
+    measured = [figures[f"capacity_{when}_requests_per_s"] for when in ("before", "after")]
+    assert min(measured) > 0
+    assert figures["capacity_requests_per_s"] == pytest.approx(mean(measured), rel=0.001)
+    share = figures["goodput_requests_per_s"] / figures["capacity_requests_per_s"]
+    assert figures["goodput_share_of_capacity"] == pytest.approx(share, rel=0.001)
     assert figures["due_requests_per_s"] > figures["capacity_requests_per_s"]
     assert {"refused_share", "wait_to_retry_after_p50", "latency_ms_p99", "retry_after_s_p50", "worker_cores", "load_cores"} <= set(figures)
     assert figures["by_time"]
