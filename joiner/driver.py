@@ -26,9 +26,9 @@ from typing import Generic, Protocol, TypeVar
 
 from joiner.core import SALVAGE_OPEN, Joiner
 from joiner.evidence import Evidence
-from joiner.look import Recheck, contradiction, examine, find_again, sought, to_find_again
 from joiner.proposals import Proposals
 from joiner.ready import OrderedBatch, Ready
+from joiner.recheck import Recheck, contradiction, examine, find_again, sought, to_find_again
 from joiner.sender import Sender
 from joiner.settings import DriverSettings
 from joiner.stalled import StallDetector
@@ -50,9 +50,9 @@ VERIFY_HERE_MAX = 2
 """This many signatures or fewer are verified in the calling thread: a handover to another thread costs as much."""
 INTERRUPTED = "reading was interrupted: the log is compared with this worker's index before anything more is applied or answered"
 LOST_WAITING = "the log has lost records that wait here"
-UNREAD_LOOKS = 8
-"""The number of checks of a paused topic-partition's waiting records within `stood_still_s`: a broker takes longer to die and restart."""
-LOOK_AGAIN_S = 10.0
+UNREAD_CHECKS = 8
+"""The number of checks of a paused topic-partition's records within `interrupted_after_s`: a broker takes longer to die and restart."""
+CHECK_AGAIN_S = 10.0
 """The shortest time between two checks of the log because of badly signed records."""
 
 
@@ -110,8 +110,8 @@ class Driver(Generic[Decision]):
         """True if the log was found to lack records that this index was made from, until it is found to have them again."""
         self._suspected: Evidence | None = None  # a foreign view, until a check finds our history in the log
         self._ends_found: dict[int, int] | None = None
-        self._look_wanted = False
-        self._looked_at_s = now_s() - LOOK_AGAIN_S
+        self._check_wanted = False
+        self._checked_at_s = now_s() - CHECK_AGAIN_S
         self._proposals = Proposals(
             log, joiner, sender, self._read_next, now_s, settings.watch_s, settings.poll_s, settings.contradiction_s
         )
@@ -124,7 +124,7 @@ class Driver(Generic[Decision]):
         self._streams, self._head = StallDetector(), StallDetector()
         self.streams_stalled_s: Mapping[int, float] = {}
         """Per topic-partition with records left to read: the seconds without progress, at the watchdog's last check."""
-        self.head_still_s = 0.0
+        self.head_stalled_s = 0.0
         """The seconds for which the head has not moved although the log continues after it, at the watchdog's last check."""
         self.readers_remade = 0
         self.interruptions = 0
@@ -153,7 +153,7 @@ class Driver(Generic[Decision]):
         return self._now_s() - self._polled_at_s
 
     @property
-    def stream_still_s(self) -> float:
+    def stream_stalled_s(self) -> float:
         """The longest of `streams_stalled_s`; 0 when there is none."""
         return max(self.streams_stalled_s.values(), default=0.0)
 
@@ -168,10 +168,10 @@ class Driver(Generic[Decision]):
         if self.poll_age_s > unreachable_s:
             why = self._no_reader or "the reader has not come back with anything"
             return f"nothing could be read from the log for more than {unreachable_s:g} s: {why}"
-        still = [stream for stream, seconds in self.streams_stalled_s.items() if seconds > unreachable_s]
-        if still:
-            return f"{describe(min(still))} has records that could not be read for more than {unreachable_s:g} s"
-        if self.head_still_s > settings.stall_s:
+        stalled = [stream for stream, seconds in self.streams_stalled_s.items() if seconds > unreachable_s]
+        if stalled:
+            return f"{describe(min(stalled))} has records that could not be read for more than {unreachable_s:g} s"
+        if self.head_stalled_s > settings.stall_s:
             return f"the head of the order has not moved for more than {settings.stall_s:g} s, and the log goes on behind it"
         return None
 
@@ -182,7 +182,7 @@ class Driver(Generic[Decision]):
         reader = self._reader
         if reader is not None and reader.interruptions != self._interruptions_seen:
             return INTERRUPTED
-        if reader is not None and self._now_s() - self._ran_at_s > self._settings.stood_still_s:
+        if reader is not None and self._now_s() - self._ran_at_s > self._settings.interrupted_after_s:
             return "this process did not run for a while, and has to compare the log with its index first"
         log_state = self.joiner.log_state
         if log_state is not None and log_state.sealed:
@@ -292,7 +292,7 @@ class Driver(Generic[Decision]):
         The topic-partitions of these records were paused meanwhile, so the reader detects no interruption there.
         """
         began_s = self._now_s()
-        since_s = began_s - self._settings.stood_still_s
+        since_s = began_s - self._settings.interrupted_after_s
         wanted = to_find_again([record for record in records if self._seen_at_s.get(record.stream, since_s) < since_s])
         read_again = list(wanted)
         if await find_again(self._log, wanted):
@@ -302,13 +302,13 @@ class Driver(Generic[Decision]):
 
     def _interruption(self, reader: Reader) -> str:
         """Returns the reason why the log must be checked before more records of this reader are applied; empty if there is none."""
-        now_s, limit_s = self._now_s(), self._settings.stood_still_s
-        stood_still_s, self._ran_at_s = now_s - self._ran_at_s, now_s
+        now_s, limit_s = self._now_s(), self._settings.interrupted_after_s
+        stopped_s, self._ran_at_s = now_s - self._ran_at_s, now_s
         why = ""
         if reader.interruptions != self._interruptions_seen:
             why = "reading was interrupted"
-        elif stood_still_s > limit_s:
-            why = f"this process did not run for {stood_still_s:.0f} s"
+        elif stopped_s > limit_s:
+            why = f"this process did not run for {stopped_s:.0f} s"
         elif unread := self._unread(limit_s):
             why = f"{describe(unread[0])} was not read for more than {limit_s:g} s, and may have lost what waits here"
         self.interruptions += bool(why)
@@ -417,25 +417,25 @@ class Driver(Generic[Decision]):
             logger.warning("log anomaly kind=%s stream=%d offset=%d: %s", notice.kind, notice.stream, notice.offset, notice.text)
         if len(ready.notices) > NOTICES_LOGGED_MAX:
             logger.warning("more log anomalies in the same step, counted in the metrics only: %d", len(ready.notices) - NOTICES_LOGGED_MAX)
-        self._look_wanted |= any(notice.kind == "unsigned" for notice in ready.notices)
+        self._check_wanted |= any(notice.kind == "unsigned" for notice in ready.notices)
         if ready.stop is not None:
             raise ready.stop
         self._proposals.append(ready, tasks)
         for batch in ready.batches:
             if batch.incarnation == self._sender.incarnation:
-                self._look_at_clock(batch)
+                self._check_clock(batch)
         return ready
 
     async def _watch(self, tasks: asyncio.TaskGroup) -> None:
         while True:
-            await self._look_at_log()
-            if self._look_wanted and self._now_s() - self._looked_at_s >= LOOK_AGAIN_S and self._trusted.is_set():
-                self._look_wanted, self._looked_at_s = False, self._now_s()
-                tasks.create_task(self._look_once_more(), name="look")
+            await self._check_log()
+            if self._check_wanted and self._now_s() - self._checked_at_s >= CHECK_AGAIN_S and self._trusted.is_set():
+                self._check_wanted, self._checked_at_s = False, self._now_s()
+                tasks.create_task(self._check_again(), name="look")
             self._sender.wake()
             await asyncio.sleep(self._settings.watch_s)
 
-    async def _look_at_log(self) -> None:
+    async def _check_log(self) -> None:
         # Take these values before the request: records read during it must not look as if they were beyond the log's end.
         read_next, head_next, acknowledged = self._read_next(), self._head_next(), self._sender.acknowledged()
         marks = dict(self.joiner.marks)
@@ -444,7 +444,7 @@ class Driver(Generic[Decision]):
         except NotReady as problem:
             self._unreachable = str(problem)
             self._contradicted_since_s = None  # a contradiction in the log's next reply counts as the first
-            self._look_for_stalls(read_next, head_next, {})
+            self._detect_stalls(read_next, head_next, {})
             return
         self._reached_at_s, self._unreachable = self._now_s(), ""
         self._freed = any(read_next.get(stream, 0) < bound.offset_first for stream, bound in bounds.items())
@@ -462,7 +462,7 @@ class Driver(Generic[Decision]):
         self._catch_up()
         self._sender.expect(acknowledged, ends[ORDERING])
         self.lag_records = sum([max(0, end - read_next.get(stream, 0)) for stream, end in ends.items()])
-        self._look_for_stalls(read_next, head_next, ends)
+        self._detect_stalls(read_next, head_next, ends)
 
     def _catch_up(self) -> None:
         """Mark this worker live once it has applied all records up to the first known log end and is not suspected (R10)."""
@@ -479,7 +479,7 @@ class Driver(Generic[Decision]):
             logger.info("caught up with the log offset=%d seen=%d", self.caught_up_offset, self.joiner.history.seen)
             self._sender.wake()
 
-    async def _look_once_more(self) -> None:
+    async def _check_again(self) -> None:
         """Check the log because of badly signed records: this worker may have missed a key rotation. Serving continues."""
         try:
             if lost := await examine(self._log, self.joiner.history.last_run, self.joiner.marks, contents=False):
@@ -490,9 +490,9 @@ class Driver(Generic[Decision]):
     async def _watch_unread(self) -> None:
         """Check paused topic-partitions often (R10): the reader detects no interruption there, and waiting records may be lost."""
         while True:
-            await asyncio.sleep(self._settings.stood_still_s / UNREAD_LOOKS)
-            if unread := self._unread(self._settings.stood_still_s / 2):
-                await self._look_at_unread(unread)
+            await asyncio.sleep(self._settings.interrupted_after_s / UNREAD_CHECKS)
+            if unread := self._unread(self._settings.interrupted_after_s / 2):
+                await self._check_unread(unread)
 
     def _unread(self, seconds: float) -> list[int]:
         """Returns the topic-partitions with waiting records that were neither read nor checked for `seconds`.
@@ -508,7 +508,7 @@ class Driver(Generic[Decision]):
             if (self.joiner.queued_records if stream == ORDERING else stream in leaders and self.joiner.is_buffered(stream))
         ]
 
-    async def _look_at_unread(self, unread: list[int]) -> None:
+    async def _check_unread(self, unread: list[int]) -> None:
         began_s = self._now_s()
         run = self.joiner.queue_run if ORDERING in unread else []
         payloads = [record for partition in unread if partition != ORDERING for record in self.joiner.buffered_run(partition)]
@@ -522,15 +522,15 @@ class Driver(Generic[Decision]):
         for stream in unread:
             self._seen_at_s[stream] = float("-inf") if lost else max(began_s, self._seen_at_s.get(stream, began_s))
 
-    def _look_for_stalls(self, read_next: Mapping[int, int], head_next: int, ends: Mapping[int, int]) -> None:
+    def _detect_stalls(self, read_next: Mapping[int, int], head_next: int, ends: Mapping[int, int]) -> None:
         now_s = self._now_s()
-        head = self._head.look({ORDERING: head_next}, {stream: end for stream, end in ends.items() if stream == ORDERING}, now_s)
-        self.head_still_s = head.get(ORDERING, 0.0)
+        head = self._head.update({ORDERING: head_next}, {stream: end for stream, end in ends.items() if stream == ORDERING}, now_s)
+        self.head_stalled_s = head.get(ORDERING, 0.0)
         # A reader that was not polled is not stalled: during a replay, records may take long to apply.
         asked, self._polls_seen = self._polls > self._polls_seen, self._polls
         wanted = {stream: end for stream, end in ends.items() if asked and stream not in self._paused}
-        self.streams_stalled_s = self._streams.look(read_next, wanted, now_s)
-        if min(self.stream_still_s, now_s - self._remade_at_s) > self._settings.stall_s:
+        self.streams_stalled_s = self._streams.update(read_next, wanted, now_s)
+        if min(self.stream_stalled_s, now_s - self._remade_at_s) > self._settings.stall_s:
             self._remake_reader, self._remade_at_s = "the reader made no progress while the log went on", now_s
 
     def _interrupted(self) -> None:
@@ -597,7 +597,7 @@ class Driver(Generic[Decision]):
             f" ({log_ms} ms since 1970): one of them is wrong. Set the clock; if it is right, start with --accept-clock"
         )
 
-    def _look_at_clock(self, own: OrderedBatch) -> None:
+    def _check_clock(self, own: OrderedBatch) -> None:
         """Log an alarm if log time is far from this worker's clock. It never changes a decision (R6).
 
         Only our own entries are used. By our clock, they were appended after we sent them and before we read them.

@@ -1,9 +1,9 @@
 """Foreign views: views in workers' records that differ from our own history (R10). Pure.
 
 A foreign view shows that the log lost records, or that a worker is wrong. Before the reader applies a record with a foreign view, it
-compares its own history with the log (`joiner.look`). If a record is missing, the reader stops. If all are there, a reader that was ready
-continues. But a reader that is still replaying becomes *suspected* and does not serve: another worker knew another history, and answers may
-have been given from either one.
+compares its own history with the log (`joiner.recheck`). If a record is missing, the reader stops. If all are there, a reader that was
+ready continues. But a reader that is still replaying becomes *suspected* and does not serve: another worker knew another history, and
+answers may have been given from either one.
 """
 
 from collections.abc import Iterable, Mapping

@@ -17,8 +17,8 @@ import msgspec
 from joiner.control import LogState
 from joiner.core import Joiner
 from joiner.history import Comparison, History
-from joiner.look import RUNBOOK, examine
 from joiner.ready import FenceWanted, FillWanted, Ready
+from joiner.recheck import RUNBOOK, examine
 from joiner.sender import Sender
 from ordering.errors import CorruptRecord, Fatal, FatalCode, NotReady, OutOfRange
 from ordering.log import ORDERING, Log
@@ -43,7 +43,7 @@ class Passing(msgspec.Struct, frozen=True):
 
 
 class Proposals:
-    """One worker's proposals. `read_next` returns its read positions; a fill waits up to `wait_s` for them, polling every `look_s`."""
+    """One worker's proposals. `read_next` returns its read positions; a fill waits up to `wait_s` for them, polling every `check_s`."""
 
     def __init__(
         self,
@@ -53,7 +53,7 @@ class Proposals:
         read_next: Callable[[], Mapping[int, int]],
         now_s: Callable[[], float],
         wait_s: float,
-        look_s: float,
+        check_s: float,
         lost_s: float = 10.0,
     ) -> None:
         """`lost_s`: the time for which content must be missing before the worker stops, since a lagging broker may not have all records."""
@@ -62,7 +62,7 @@ class Proposals:
         self._sender = sender
         self._read_next = read_next
         self._now_s = now_s
-        self._wait_s, self._look_s = wait_s, look_s
+        self._wait_s, self._check_s = wait_s, check_s
         self._lost_s = lost_s
         self._lost_since: tuple[int, float] | None = None  # the head, and the time when its content was first found lost
         self._under_way: set[int] = set()  # topic-partitions to which a fill or fence of ours is in flight
@@ -98,7 +98,7 @@ class Proposals:
                 return
             give_up_s = self._now_s() + self._wait_s
             while self._read_next()[partition] < bound.offset_end and self._now_s() < give_up_s:  # noqa: ASYNC110 - another task reads
-                await asyncio.sleep(self._look_s)
+                await asyncio.sleep(self._check_s)
             if self._read_next()[partition] < bound.offset_end or joiner.history.seen != seen:
                 return
             holes = [fill for fill in fills if joiner.is_hole(fill)]

@@ -32,14 +32,14 @@ class DriverSettings(Struct, frozen=True):
     poll_ms: Fixed[int] = 50
     watch_ms: Fixed[int] = 1_000
     stall_ms: Fixed[int] = 10_000
-    stood_still_ms: Fixed[int] = 2_000  # a process that did not run for this time counts as interrupted
+    interrupted_after_ms: Fixed[int] = 2_000  # a process that did not run for this time counts as interrupted
     contradiction_ms: Fixed[int] = 10_000  # ten metadata ages (ordering/connection.py): by then other brokers have answered too
 
     unreachable_s = Seconds("unreachable_ms")
     poll_s = Seconds("poll_ms")
     watch_s = Seconds("watch_ms")
     stall_s = Seconds("stall_ms")
-    stood_still_s = Seconds("stood_still_ms")
+    interrupted_after_s = Seconds("interrupted_after_ms")
     contradiction_s = Seconds("contradiction_ms")
 
 

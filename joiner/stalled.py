@@ -13,7 +13,7 @@ class StallDetector:
     def __init__(self) -> None:
         self._seen: dict[int, tuple[int, float]] = {}
 
-    def look(self, at: Mapping[int, int], ends: Mapping[int, int], now_s: float) -> dict[int, float]:
+    def update(self, at: Mapping[int, int], ends: Mapping[int, int], now_s: float) -> dict[int, float]:
         """Compare the offsets `at` with `ends`. Returns the seconds without progress of each topic-partition that is below its end.
 
         A topic-partition without an end need not progress. One that is left out of a call starts anew.

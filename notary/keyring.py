@@ -22,7 +22,7 @@ logger = logging.getLogger("notary.keyring")
 
 FORMER: Final = ".former"
 """The suffix of the file of a former key. The operator puts it there so that this worker can fill holes from before the rotation."""
-LOOK_AGAIN_S: Final = 1.0
+CHECK_AGAIN_S: Final = 1.0
 
 
 class ReceiptKey:
@@ -75,10 +75,10 @@ class Keyring:
         """Raises `ConfigurationError` when the key file is missing or unfit."""
         self._key_file, self._history_file, self._origin, self._now_s = key_file, history_file, origin, now_s
         self._keys: dict[bytes, tuple[Ed25519PrivateKey, SigningKey]] = {}
-        self._looked_at_s: dict[bytes, float] = {}
+        self._checked_at_s: dict[bytes, float] = {}
         self.first = self._add(keys.load(key_file))
         """The public key of the key file, as it was at the start."""
-        self._look_for_next()
+        self._read_next_key()
 
     def key_for(self, public_key: bytes) -> SigningKey | None:
         """Returns the private key of a public key, for signing log records; None when it is not on this machine."""
@@ -127,16 +127,16 @@ class Keyring:
 
     def _find(self, public_key: bytes) -> tuple[Ed25519PrivateKey, SigningKey] | None:
         # The first lookup of a key reads the files at once: they may have been copied here since the start.
-        if public_key not in self._keys and self._now_s() - self._looked_at_s.get(public_key, -LOOK_AGAIN_S) >= LOOK_AGAIN_S:
-            self._looked_at_s[public_key] = self._now_s()
+        if public_key not in self._keys and self._now_s() - self._checked_at_s.get(public_key, -CHECK_AGAIN_S) >= CHECK_AGAIN_S:
+            self._checked_at_s[public_key] = self._now_s()
             try:
                 self._add(keys.load(self._key_file))
-                self._look_for_next()
+                self._read_next_key()
             except ConfigurationError:
                 return None  # the file may be in the middle of a replacement; the caller reports a missing key
         return self._keys.get(public_key)
 
-    def _look_for_next(self) -> None:
+    def _read_next_key(self) -> None:
         following = keys.next_of(self._key_file)
         if following.exists():
             self._add(keys.load(following))

@@ -7,8 +7,8 @@ may be missed, and a longer one is reported up to 50 ms too short.
 import asyncio
 from typing import Final
 
-LOOK_S: Final = 0.05
-WINDOW_LOOKS: Final = 600  # 30 s, and more where looks are late
+CHECK_S: Final = 0.05
+WINDOW_CHECKS: Final = 600  # 30 s, and more where looks are late
 
 
 class LoopWatch:
@@ -16,7 +16,7 @@ class LoopWatch:
 
     def __init__(self) -> None:
         self._former_s = self._present_s = self._due_s = 0.0
-        self._looks = 0
+        self._checks = 0
 
     @property
     def longest_s(self) -> float:
@@ -28,12 +28,12 @@ class LoopWatch:
         self._wait(asyncio.get_running_loop())
 
     def _wait(self, loop: asyncio.AbstractEventLoop) -> None:
-        self._due_s = loop.time() + LOOK_S
-        loop.call_at(self._due_s, self._look, loop)
+        self._due_s = loop.time() + CHECK_S
+        loop.call_at(self._due_s, self._check, loop)
 
-    def _look(self, loop: asyncio.AbstractEventLoop) -> None:
+    def _check(self, loop: asyncio.AbstractEventLoop) -> None:
         self._present_s = max(self._present_s, loop.time() - self._due_s)
-        self._looks += 1
-        if self._looks == WINDOW_LOOKS:
-            self._former_s, self._present_s, self._looks = self._present_s, 0.0, 0
+        self._checks += 1
+        if self._checks == WINDOW_CHECKS:
+            self._former_s, self._present_s, self._checks = self._present_s, 0.0, 0
         self._wait(loop)

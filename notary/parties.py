@@ -28,7 +28,7 @@ from payload import PARTY_BYTES_MAX
 
 logger = logging.getLogger("notary.parties")
 
-LOOK_S = 2.0
+CHECK_S = 2.0
 LOADED_AT_ONCE = 50
 """The number of parties that are loaded in one turn of the event loop: 3 to 4 ms of work."""
 WEIGHT_MAX: Final = 100
@@ -111,7 +111,7 @@ class Parties:
         self._keys: frozenset[bytes] = frozenset()
         self._seen: tuple[int, int, int] | None = None
         self._reported = ""
-        self._look_now = asyncio.Event()
+        self._check_now = asyncio.Event()
         self.reload()
 
     def get(self, party: str) -> Party | None:
@@ -139,8 +139,8 @@ class Parties:
         """Read the file again whenever it has changed, for ever. While it cannot be read, the present parties stay in use."""
         while True:
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._look_now.wait(), LOOK_S)
-            self._look_now.clear()
+                await asyncio.wait_for(self._check_now.wait(), CHECK_S)
+            self._check_now.clear()
             try:
                 for _ in self._reload():
                     await asyncio.sleep(0)
@@ -153,7 +153,7 @@ class Parties:
     def look_now(self) -> None:
         """Have `follow` read the file now if it has changed. It logs an error even if it has logged the same one before."""
         self._reported = ""
-        self._look_now.set()
+        self._check_now.set()
 
     def reload(self) -> None:
         """Read the file if it changed. Raises `ConfigurationError`; then the present parties stay in use."""

@@ -42,7 +42,7 @@ class SelfCheckSettings(msgspec.Struct, frozen=True):
     audit_s = Seconds("audit_interval_ms")
     scrub_s = Seconds("scrub_interval_ms")
     quiet_s = Seconds("quiet_ms")
-    look_s = Seconds("look_ms")
+    check_s = Seconds("look_ms")
     write_again_s = Seconds("write_again_ms")
     vote_again_s = Seconds("vote_again_ms")
 
@@ -109,7 +109,7 @@ class SelfCheck:
             if (record := self.due()) is not None:
                 self._written = (record[0], self._now_s())
                 await self._sender.append_checkpoint(*record)
-            await asyncio.sleep(self._settings.look_s)
+            await asyncio.sleep(self._settings.check_s)
 
     def due(self) -> tuple[int, bytes] | None:
         """Returns the tree size and root that this worker should write now: its vote in a root disagreement, or a checkpoint in its turn.

@@ -117,7 +117,7 @@ async def _until_stopped(
         except asyncio.CancelledError:
             pass
         except ExceptionGroup as group:
-            problems = tuple(leaves(group))
+            problems = tuple(reasons(group))
             for problem in problems:
                 if isinstance(problem, Fatal):
                     logger.error("stopped: %s code=%s", problem, problem.code)
@@ -141,9 +141,10 @@ async def _idle(apps: Sequence[App]) -> None:
                 await app.idle()
 
 
-def leaves(group: ExceptionGroup) -> list[Exception]:
-    """Returns the exceptions of nested groups, as one list."""
-    found: list[Exception] = []
+def reasons(group: ExceptionGroup) -> list[Exception]:
+    """Returns the exceptions of nested groups, as one list. Several tasks may end for the same reason: it is listed once."""
+    found: dict[tuple[type[Exception], str], Exception] = {}
     for problem in group.exceptions:
-        found += leaves(problem) if isinstance(problem, ExceptionGroup) else [problem]
-    return found
+        for each in reasons(problem) if isinstance(problem, ExceptionGroup) else [problem]:
+            found.setdefault((type(each), str(each)), each)
+    return list(found.values())

@@ -31,7 +31,7 @@ class Tickets:
         self._clock_s = clock_s
         self._number = first
         self._used: dict[int, int] = {}  # number -> expiry, ms
-        self._look_ms = 0
+        self._check_ms = 0
         self.used = 0
 
     def give(self, after_s: int, party: str = "") -> bytes:
@@ -72,8 +72,8 @@ class Tickets:
 
     def _has_room(self, now_ms: int) -> bool:
         """Returns True if one more used ticket can be remembered. Forgets expired ones, once a second at most."""
-        if len(self._used) >= USED_MAX and now_ms >= self._look_ms:
-            self._look_ms = now_ms + 1000
+        if len(self._used) >= USED_MAX and now_ms >= self._check_ms:
+            self._check_ms = now_ms + 1000
             self._used = {number: until_ms for number, until_ms in self._used.items() if until_ms > now_ms}
         return len(self._used) < USED_MAX
 

@@ -22,7 +22,7 @@ from ordering.errors import ConfigurationError
 
 logger = logging.getLogger("notary.tls")
 
-LOOK_S: Final = 1.0
+CHECK_S: Final = 1.0
 _NONE_MADE: Final = "The issuer of the service's certificates makes it: see docs/configuration.md, `[http]`"
 _NO_PASSWORD: Final = b""
 
@@ -50,7 +50,7 @@ class Certificates:
         self.handshakes_failed = 0
         """Connections that ended before their first request: no TLS 1.3, no accepted certificate, or closed too early."""
         self.when_handshake_failed: Callable[[], None] = lambda: None
-        self._looked_at = self._in_use = self._state()
+        self._checked = self._in_use = self._state()
         self._reported: _State | None = None
         self.context, self._not_after = self._load()
 
@@ -66,18 +66,18 @@ class Certificates:
         self.when_handshake_failed()
 
     async def follow(self) -> None:
-        """Call `look` every second, until cancelled."""
+        """Call `check` every second, until cancelled."""
         while True:
-            await asyncio.sleep(LOOK_S)
+            await asyncio.sleep(CHECK_S)
             try:
-                self.look()
+                self.check()
             except Exception:  # a bug, or a certificate that a library cannot handle: later files must still be checked
                 logger.exception("the certificate's files cannot be looked at")
 
-    def look(self) -> None:
+    def check(self) -> None:
         """Load the files if they have changed, but not since the last look. An expired certificate is reported."""
         state = self._state()
-        settled, self._looked_at = state == self._looked_at, state
+        settled, self._checked = state == self._checked, state
         if settled and (state != self._in_use or self.problem or self._now() > self._not_after):
             self._take(state)
 

@@ -39,7 +39,7 @@ class TopicWatch:
         while True:
             await self.look_at_certificates()
             await asyncio.sleep(self._interval_s)
-            await self.look()
+            await self.check()
 
     async def look_at_certificates(self) -> None:
         """Read the expiry of each broker's certificate, for `notary_broker_certificate_expiry_seconds`."""
@@ -47,10 +47,10 @@ class TopicWatch:
             return
         try:
             await self._log.see_certificates()
-        except Exception as problem:  # any error, as in `look`
+        except Exception as problem:  # any error, as in `check`
             logger.warning("the brokers' certificates cannot be looked at: %s", problem)
 
-    async def look(self) -> None:
+    async def check(self) -> None:
         """Check the settings once, and log what changed."""
         config = self._config
         try:

@@ -47,9 +47,9 @@ class Interruptions:
         self._last: dict[TopicPartition, Fetched] = {}
         self._failed: set[TopicPartition] = set()
         self._send = client.send
-        client.send = self._send_and_look
+        client.send = self._send_and_check
 
-    async def _send_and_look(self, node: int, request: Any, **how: Any) -> Any:
+    async def _send_and_check(self, node: int, request: Any, **how: Any) -> Any:
         if not isinstance(request, FetchRequest):
             return await self._send(node, request, **how)
         asked = {TopicPartition(topic, number): offset for topic, parts in request.topics for number, offset, *_ in parts}

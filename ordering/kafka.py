@@ -364,7 +364,7 @@ class KafkaWriter:
                     self._check()
                     delivery = await self._producer.send(partition.topic, value, key, partition.partition)
                     # A cancelled or timed-out caller never retrieves the result; retrieve it, so that asyncio does not log it.
-                    delivery.add_done_callback(_look)
+                    delivery.add_done_callback(_retrieve)
                 await delivery
         except TimeoutError as problem:
             # After a crash, a close or the loss of a broker from here on, the record may be in the log, or not, or may still arrive.
@@ -484,6 +484,6 @@ class KafkaReader:
         )
 
 
-def _look(delivery: "asyncio.Future[Any]") -> None:
+def _retrieve(delivery: "asyncio.Future[Any]") -> None:
     if not delivery.cancelled():
         delivery.exception()

@@ -14,7 +14,7 @@ from typing import Self
 
 from deploy.local import tether
 from deploy.local.errors import CannotRun
-from deploy.local.health import ClusterStatus, look
+from deploy.local.health import ClusterStatus, status_of
 from deploy.local.ports import free_ports
 from deploy.local.process import BrokerProcess, spawn
 from deploy.local.runtime import Runtime, prepare, replace_text
@@ -172,7 +172,7 @@ class Cluster:
 
     def status(self) -> ClusterStatus:
         """Return the state of all broker processes, and of the cluster as the running brokers report it."""
-        return look(self.state)
+        return status_of(self.state)
 
     def wait_until_serving(self, timeout_seconds: float = 60.0) -> ClusterStatus:
         """Wait until the cluster serves with the brokers that run now (`ClusterStatus.serving`); returns the status that shows it.

@@ -58,7 +58,7 @@ class _View:
     partitions: tuple[tuple[int, frozenset[int], int], ...]
 
 
-def look(state: ClusterState) -> ClusterStatus:
+def status_of(state: ClusterState) -> ClusterStatus:
     """Return the state of the cluster, from every running broker. Takes milliseconds, or the timeout of 2 s if one hangs."""
     conditions = {broker.id: broker.condition for broker in state.brokers}
     running = {broker_id for broker_id, condition in conditions.items() if condition == "running"}

@@ -29,12 +29,12 @@ class BrokerProcess:
         """True if this process, not just one with its pid, still runs. A zombie does not."""
         if (child := _CHILDREN.get(self.pid)) is not None and child.poll() is not None:
             del _CHILDREN[self.pid]
-        return bool(self.born) and _look(self.pid)[0] == self.born
+        return bool(self.born) and _stat(self.pid)[0] == self.born
 
     @property
     def frozen(self) -> bool:
         """True if it is alive, and all its threads are stopped by SIGSTOP."""
-        born, condition = _look(self.pid)
+        born, condition = _stat(self.pid)
         if not born or born != self.born or not condition.startswith("T"):
             return False
         threads = (_PROC / str(self.pid) / "task").glob("*/stat")
@@ -82,7 +82,7 @@ def spawn(command: list[str], log: Path) -> BrokerProcess:
     with log.open("ab") as output:
         child = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT, start_new_session=True)
     _CHILDREN[child.pid] = child
-    return BrokerProcess(child.pid, _look(child.pid)[0])
+    return BrokerProcess(child.pid, _stat(child.pid)[0])
 
 
 def _reap() -> None:
@@ -95,7 +95,7 @@ def _reap() -> None:
 atexit.register(_reap)
 
 
-def _look(pid: int) -> tuple[str, str]:
+def _stat(pid: int) -> tuple[str, str]:
     """Return (born, condition letter) of the process that has this pid now; ("", "") if there is none that is alive."""
     if (_PROC / "self" / "stat").exists():
         try:

@@ -85,18 +85,18 @@ class Sampler:
         self._files: dict[CodeType, str] = {}
         self._collected_s = self._collecting_since_s = 0.0
         self._main = threading.get_ident()
-        self._looked_s = time.thread_time()
-        self.looks = 0
+        self._sampled_s = time.thread_time()
+        self.samples = 0
 
-    def look(self, number: int, frame: FrameType | None) -> None:
+    def sample(self, number: int, frame: FrameType | None) -> None:
         """Handle a signal: add the main thread's time since the last sample to the stage that runs now."""
         now_s = time.thread_time()
-        self._add(self._stage(frame), now_s - self._looked_s - self._collected_s)
+        self._add(self._stage(frame), now_s - self._sampled_s - self._collected_s)
         self._add("garbage collector", self._collected_s)
         self._collected_s = 0.0
-        self.looks += 1
-        self._looked_s = time.thread_time()
-        self._add("sampler", self._looked_s - now_s)
+        self.samples += 1
+        self._sampled_s = time.thread_time()
+        self._add("sampler", self._sampled_s - now_s)
 
     def collecting(self, phase: str, info: dict[str, int]) -> None:
         """Measure a garbage collection; called at its start and end."""
@@ -108,7 +108,7 @@ class Sampler:
 
     def write(self, number: int, frame: FrameType | None) -> None:
         """Handle a signal: append the sums so far to the file."""
-        self.look(number, frame)
+        self.sample(number, frame)
         spent = dict(self._spent)
         known_s, beside = sum(spent.values()), dict[str, float]()
         for thread in threading.enumerate():
@@ -122,7 +122,7 @@ class Sampler:
         process_s = time.process_time()
         spent["native threads"] = process_s - known_s
         with self._file.open("a") as lines:
-            print(json.dumps({"spent_s": spent, "beside_s": beside, "process_s": process_s, "looks": self.looks}), file=lines)
+            print(json.dumps({"spent_s": spent, "beside_s": beside, "process_s": process_s, "samples": self.samples}), file=lines)
 
     def _add(self, stage: str, seconds: float) -> None:
         self._spent[stage] = self._spent.get(stage, 0.0) + seconds
@@ -173,7 +173,7 @@ def start() -> None:
     if directory is None:
         return
     sampler = Sampler(Path(directory) / f"{os.getpid()}.jsonl", StageMap.read(Path(directory) / MAP))
-    for number, handler in ((signal.SIGPROF, sampler.look), (signal.SIGUSR2, sampler.write)):
+    for number, handler in ((signal.SIGPROF, sampler.sample), (signal.SIGUSR2, sampler.write)):
         signal.signal(number, handler)
         # Interrupted system calls are resumed: RocksDB's threads do not handle EINTR.
         signal.siginterrupt(number, False)

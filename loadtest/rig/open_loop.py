@@ -41,7 +41,7 @@ from loadtest.rig.signing import PARTY, Made
 WARM_UP_SHARE = 0.3
 """The warm-up's share of the time; a queue takes seconds until it is full."""
 TICK_S = 0.001
-LOOK_S = 0.5
+CHECK_S = 0.5
 CONNECTING_MAX = 64
 OPENINGS_MAX = 5
 """The attempts to open each connection before the start."""
@@ -74,7 +74,7 @@ class Offer(msgspec.Struct, frozen=True):
 
 
 class Second(msgspec.Struct):
-    """The results of one interval of the run (`LOOK_S`); counts are submissions."""
+    """The results of one interval of the run (`CHECK_S`); counts are submissions."""
 
     seconds: float
     decided: int
@@ -323,7 +323,7 @@ class OpenLoop:
         workers = self.offer.pids.get("worker", [])
         decided = refused = 0
         while True:
-            await asyncio.sleep(LOOK_S)
+            await asyncio.sleep(CHECK_S)
             seconds, mib = time.perf_counter() - started_s, resident_bytes(workers) / (1 << 20)
             self.outcome.by_time.append(Second(seconds, self._decided - decided, self._refused - refused, mib))
             decided, refused = self._decided, self._refused

@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 
 CONSOLE: Final = Console(stderr=True)
-LOOK_S: Final = 0.5
+CHECK_S: Final = 0.5
 LINE_EVERY_S: Final = 10.0
 """Without a terminal, a line is printed this often, and when the text changes."""
 
@@ -57,7 +57,7 @@ class Bar:
         expected_s = max(more * (began_s - self._began_s) / share if share > 0.1 else seconds, 0.1)
 
         def keep_showing() -> None:
-            while not over.wait(LOOK_S):
+            while not over.wait(CHECK_S):
                 self.show(share + more * min((self._now_s() - began_s) / expected_s, 0.99), text)
 
         self.show(share, text)

@@ -39,7 +39,7 @@ from ordering.errors import Fatal, FatalCode, Overloaded
 
 logger = logging.getLogger("notary.acceptor")
 
-TAKING_LOOK_S: Final = 0.05
+TAKING_CHECK_S: Final = 0.05
 """While submissions are rejected, of all parties or of one, the worker checks at this interval whether to admit them again.
 
 A full queue opens again when a tenth of the requests that are decided in `pending_ms_max` has been decided. So it does not run empty.
@@ -72,7 +72,7 @@ class AcceptorPool:
         self._processes: list[_Process] = []
         self._keeping: list[asyncio.Task[None]] = []
         self._taking = Taking(None)
-        self._looking: asyncio.TimerHandle | None = None
+        self._next_check: asyncio.TimerHandle | None = None
 
     @property
     def url(self) -> str:
@@ -81,8 +81,8 @@ class AcceptorPool:
 
     async def start(self) -> None:
         """Start all processes; returns when all accept connections. Raises `Fatal` when one ends instead."""
-        self._app.taking_changed = self._look_if_changed
-        self._look()
+        self._app.taking_changed = self._check_if_changed
+        self._check()
         for at in range(len(self._listening)):
             self._processes.append(await self._started(at))
         for process in self._processes:
@@ -111,8 +111,8 @@ class AcceptorPool:
             process.send(End(seconds_max))
         for process in self._processes:
             await process.exit_code(seconds_max + ENDS_S)
-        if self._looking is not None:
-            self._looking.cancel()
+        if self._next_check is not None:
+            self._next_check.cancel()
         for listening in self._listening:
             listening.close()
 
@@ -153,17 +153,17 @@ class AcceptorPool:
             except OSError as problem:
                 logger.error("acceptor process %s cannot be started: %s", process.name, problem)
 
-    def _look_if_changed(self) -> None:
+    def _check_if_changed(self) -> None:
         # Only the first of several rejections in a row triggers a look, since a look may send a message to every process.
         refuses = self._taking.refusal is not None or self._taking.full is not None
-        if self._looking is None or self._app.ends or refuses == (self._app.peek() is None):
-            self._look()
+        if self._next_check is None or self._app.ends or refuses == (self._app.peek() is None):
+            self._check()
 
-    def _look(self) -> None:
+    def _check(self) -> None:
         """Check whether submissions are admitted, and notify the processes of a change."""
-        if self._looking is not None:
-            self._looking.cancel()
-            self._looking = None
+        if self._next_check is not None:
+            self._next_check.cancel()
+            self._next_check = None
         problem, worker = self._app.peek(), self._app.worker
         taking = Taking(
             None if problem is None or isinstance(problem, Overloaded) else problem_of(problem),
@@ -177,7 +177,7 @@ class AcceptorPool:
             for process in self._processes:
                 process.send(taking)
         if taking.refusal is not None or taking.full is not None or taking.full_parties:
-            self._looking = asyncio.get_running_loop().call_later(TAKING_LOOK_S, self._look)
+            self._next_check = asyncio.get_running_loop().call_later(TAKING_CHECK_S, self._check)
 
 
 class _Process:

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Final
 
 from joiner.history import fingerprint_of
-from joiner.look import Sought, find_again
+from joiner.recheck import Sought, find_again
 from notary.archive.segment import SealedPart, Segment, check_is_of, find, sign, write
 from notary.archive.settings import Order, Sealed
 from notary.keyring import Keyring
@@ -64,7 +64,7 @@ class SegmentStream:
     async def seal(self, order: Order) -> Sealed:
         """Carry out an order. Raises `NotReady`, and `ConfigurationError` for segments of another log or a log that lost sealed records."""
         if order.leave_ms or not self._known:
-            newest_ms = await self._look()
+            newest_ms = await self._check()
             if order.leave_ms and newest_ms + order.leave_ms > self._clock_ms():
                 return Sealed(left=True)
         segments = records = 0
@@ -87,7 +87,7 @@ class SegmentStream:
             reader, self._reader = self._reader, None
             await reader.close()
 
-    async def _look(self) -> int:
+    async def _check(self) -> int:
         """Read the new manifests of the place. Returns the time of the latest by another worker, ms; 0 without one."""
         found = await asyncio.to_thread(lambda: list(find(self._place, self._trusted(), self._notary, frozenset(self._known))))
         before = dict(self._ends)

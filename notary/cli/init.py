@@ -44,7 +44,7 @@ CONFIG, KEY, KEY_HISTORY, PARTIES, LOG = "notary.toml", "notary-key.pem", "notar
 OWNER_KEY = "owner-key.pem"
 PARTITIONS_DEFAULT = 16
 LEADERS_S_MAX = 30.0
-LOOK_S = 0.1
+CHECK_S = 0.1
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -219,7 +219,7 @@ async def _kafka_log(arguments: argparse.Namespace, log_settings: LogSettings) -
         except NotReady:
             if time.monotonic() > give_up_s:
                 raise
-            await asyncio.sleep(LOOK_S)
+            await asyncio.sleep(CHECK_S)
         else:
             break
     try:

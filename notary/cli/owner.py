@@ -18,7 +18,7 @@ import msgspec
 
 from joiner import Joiner, JoinerState, LogState, Ready
 from joiner.control import SalvageTree
-from joiner.look import examine
+from joiner.recheck import examine
 from notary import keys
 from notary.cli import EXIT_DONE, EXIT_NO, json_line
 from notary.cli.replay import Replay

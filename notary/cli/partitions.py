@@ -21,7 +21,7 @@ from ordering.records import Partitions
 from ordering.topics import PARTITIONS_MAX, add_partitions
 
 LED_S_MAX = 30.0
-LOOK_S = 0.1
+CHECK_S = 0.1
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -72,4 +72,4 @@ async def _until_led(log: Log, count: int) -> None:
             return
         if time.monotonic() > give_up_s:
             raise NotReady(f"{why}, after {LED_S_MAX:g} s. The log is as it was; run the same again")
-        await asyncio.sleep(LOOK_S)
+        await asyncio.sleep(CHECK_S)

@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from joiner import JoinerState
-from joiner.look import examine
+from joiner.recheck import examine
 from notary import keys
 from notary.access import alone_in
 from notary.cli import EXIT_DONE, EXIT_NO, owner

@@ -164,7 +164,7 @@ class Connection(asyncio.Protocol):
 
     # ---- the server's ----
 
-    def look(self, now_s: float) -> None:
+    def check(self, now_s: float) -> None:
         """End what has taken too long."""
         if self._writer.held:
             if now_s > self._writer.until_s:
@@ -225,7 +225,7 @@ class Connection(asyncio.Protocol):
         self._deadline_s += unread_s
         self._take_up()
         if unread_s:  # one that waits again and again is never seen outside the line by the server
-            self.look(self._loop.time())
+            self.check(self._loop.time())
 
     def _take_up(self) -> None:
         if self._working or self._state >= ConnectionState.CLOSING or self._is_held():

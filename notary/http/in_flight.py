@@ -54,11 +54,11 @@ class InFlight:
             self._tracing.__enter__()
         self._app.waiting.add(self)
         if may_be_retried:
-            self._app.turns.do(self._look_whether_retried(), party=submission.party)
+            self._app.turns.do(self._check_whether_retried(), party=submission.party)
         else:
             self._queue()
 
-    def _look_whether_retried(self) -> Pieces[None]:
+    def _check_whether_retried(self) -> Pieces[None]:
         """Answer the submission if all its requests are decided; else queue it, if there still is room."""
         app, requests = self._app, self._submission.requests
         try:

@@ -170,11 +170,11 @@ class ClientLines:
             if len(self._proven) + len(self._unproven) * is_on > held:
                 self._begin_turn(time.perf_counter())
             elif held and self._held is None:
-                self._held = asyncio.get_running_loop().call_later(HELD_S, self._look_at_held)
+                self._held = asyncio.get_running_loop().call_later(HELD_S, self._serve_held)
             if self._unproven and not is_on:
                 self._duty.call(self._go_on)
 
-    def _look_at_held(self) -> None:
+    def _serve_held(self) -> None:
         self._held = None
         self._go_on()
 

@@ -27,9 +27,9 @@ ACCEPT_TURN_S = 0.0003
 """The time in one on-turn of the loop (`DutyCycle`) in which connections are accepted, and those above a limit refused."""
 PAUSE_S = 0.5
 REFUSED_BYTES: Final = 64 << 10
-LOOKS: Final = 8
+CHECKS: Final = 8
 """The server looks for connections past their deadline this many times in the shortest deadline."""
-LOOK_S_MAX: Final = 1.0
+CHECK_S_MAX: Final = 1.0
 _NO_DESCRIPTORS = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 BACKLOG = 2048
 CONNECT_S = 0.0001
@@ -78,8 +78,8 @@ class Server:
         self._url = url_of(listening, tls=certificates is not None)
         self._certificates = certificates
         self._listener: _Listener | None = None
-        self._looking: asyncio.TimerHandle | None = None
-        self._look_s = min(LOOK_S_MAX, min(self.seconds) / LOOKS)
+        self._next_check: asyncio.TimerHandle | None = None
+        self._check_s = min(CHECK_S_MAX, min(self.seconds) / CHECKS)
         self._empty = asyncio.Event()
         self._following: asyncio.Task[None] | None = None
 
@@ -115,8 +115,8 @@ class Server:
         for connection in list(self.connections):
             connection.stop()
         if self.connections:
-            self._look_s = min(self._look_s, self.settings.goodbye_s / LOOKS)
-            self._look()
+            self._check_s = min(self._check_s, self.settings.goodbye_s / CHECKS)
+            self._check()
             try:
                 await asyncio.wait_for(self._empty.wait(), seconds_max)
             except TimeoutError:
@@ -124,8 +124,8 @@ class Server:
                 for connection in list(self.connections):
                     connection.abort()
         self.lines.stop()
-        if self._looking is not None:
-            self._looking.cancel()
+        if self._next_check is not None:
+            self._next_check.cancel()
         self._socket.close()
 
     def pause(self) -> None:
@@ -188,8 +188,8 @@ class Server:
         """Register an admitted connection, now that it is made."""
         self.connections.add(connection)
         self._addresses[connection.network].connections[connection] = None
-        if self._looking is None:
-            self._looking = asyncio.get_running_loop().call_later(self._look_s, self._look)
+        if self._next_check is None:
+            self._next_check = asyncio.get_running_loop().call_later(self._check_s, self._check)
 
     def closed(self, connection: Connection) -> None:
         """Forget a connection that is closed."""
@@ -206,15 +206,15 @@ class Server:
         if self._is_empty():
             self._empty.set()
 
-    def _look(self) -> None:
+    def _check(self) -> None:
         """End connections past their deadline. One timer for all costs less than one for each step of each call."""
-        if self._looking is not None:
-            self._looking.cancel()
+        if self._next_check is not None:
+            self._next_check.cancel()
         loop = asyncio.get_running_loop()
         now_s = loop.time()
         for connection in list(self.connections):
-            connection.look(now_s)
-        self._looking = loop.call_later(self._look_s, self._look) if self.connections else None
+            connection.check(now_s)
+        self._next_check = loop.call_later(self._check_s, self._check) if self.connections else None
 
 
 class _Address:

@@ -74,10 +74,10 @@ class SnapshotSchedule:
             return
         await asyncio.sleep(self.spread * min(SPREAD_SHARE * self.every_s, FIRST_S_MAX))
         while True:
-            look_again_s = await self.look()
-            await asyncio.sleep(look_again_s)
+            check_again_s = await self.check()
+            await asyncio.sleep(check_again_s)
 
-    async def look(self) -> float:
+    async def check(self) -> float:
         """Make a snapshot if it is due. Returns the seconds until the next look."""
         retry_s = min(RETRY_SHARE * self.every_s, RETRY_S_MAX)
         if not self._is_ready():

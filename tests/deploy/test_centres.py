@@ -155,7 +155,7 @@ def test_much_is_moved_whole(centres: Centres) -> None:
     assert sum(line["lost"] for line in centres.counts().values()) > 0
 
 
-def test_a_process_started_inside_lives_there(centres: Centres) -> None:
+def test_a_process_started_in_a_centre_has_its_devices(centres: Centres) -> None:
     """A process started in a centre has that centre's devices, and this thread is back in its own network."""
     here = os.readlink(OWN)
     with inside(centres.network(2)):

@@ -33,7 +33,7 @@ CONFLICTS: Final = 10_000
 RETRIED: Final = 1_000
 CONNECTIONS: Final = 32
 """Connections of the well-behaved load. They are made while the hostile clients attack, and then kept open."""
-LOOK_S: Final = 0.1
+CHECK_S: Final = 0.1
 END_S_MAX: Final = 30.0
 
 
@@ -107,7 +107,7 @@ class Site:
         """Returns the connections that are left when their clients have gone; waits for the worker to notice."""
         until_s = time.monotonic() + END_S_MAX
         while (left := connections_of(self.target.url)) and time.monotonic() < until_s:
-            time.sleep(LOOK_S)
+            time.sleep(CHECK_S)
         return left
 
 
@@ -144,12 +144,12 @@ class Watch:
     def __init__(self, pid: int) -> None:
         self._pid = pid
         self._over = threading.Event()
-        self._thread = threading.Thread(target=self._look)
+        self._thread = threading.Thread(target=self._sample)
         self.bytes_max = 0
         self.connections_max = 0
 
-    def _look(self) -> None:
-        while not self._over.wait(LOOK_S):
+    def _sample(self) -> None:
+        while not self._over.wait(CHECK_S):
             self.bytes_max = max(self.bytes_max, resident_bytes([self._pid]))
             self.connections_max = max(self.connections_max, sockets_of(self._pid))
 

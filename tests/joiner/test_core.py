@@ -259,7 +259,7 @@ def test_unknown_incarnation_is_kept() -> None:
     assert named(reading.batches) == [(2, 1, "1")]
 
 
-def test_orphans_of_a_fenced_life() -> None:
+def test_payloads_of_a_fenced_incarnation_are_dropped() -> None:
     """All payloads of a fenced incarnation are dropped, and later ones are not kept."""
     history, reading = _registered()
     reading.step(history.payload(1, 1, "a"), history.payload(1, 9, "b", partition=1), history.fill(1, 4))
@@ -696,7 +696,7 @@ def test_roots_are_handed_on() -> None:
     assert seen.voters == {seen.name}
 
 
-def test_roots_of_lives_that_are_none_do_not_count() -> None:
+def test_checkpoints_of_no_incarnation_do_not_count() -> None:
     """A checkpoint of an incarnation that has not registered, or has ended, is skipped with an anomaly."""
     history, reading = _registered()
     reading.step(history.fence(1, 0))

@@ -292,7 +292,7 @@ async def test_a_failed_append_ends_the_incarnation(start: Start, log: FaultyLog
     assert worker.index.position_next == 1
 
 
-async def test_lives_that_end_at_once(start: Start, log: FaultyLog) -> None:
+async def test_a_worker_pauses_between_incarnations_that_end_at_once(start: Start, log: FaultyLog) -> None:
     """If every incarnation ends at its first append the worker pauses between them: each leaves a record that is kept for ever."""
 
     async def refuse(stream: int, key: bytes | None, value: bytes | None) -> None:
@@ -389,7 +389,7 @@ async def test_incarnations_that_lasted_are_not_counted_as_duplicate_names(
     assert len(await worker.decided("a")) == 1
 
 
-async def test_a_life_that_lasted_is_none_of_the_three(start: Start, log: FaultyLog, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_incarnation_that_lasted_is_none_of_the_three(start: Start, log: FaultyLog, monkeypatch: pytest.MonkeyPatch) -> None:
     """A worker stops after three lost incarnations of which none lasted: one that lasted and two that did not are not enough."""
     monkeypatch.setattr("joiner.sender.DUPLICATE_NAME_SESSION_S", 0.0)
     worker = start()
@@ -501,7 +501,7 @@ async def test_stream_that_gives_nothing(start: Start, log: FaultyLog) -> None:
     log.put(1, batch_key(9, 9), None)
     await worker.until(reason(worker, "payload partition 1 has records that could not be read"))
     assert list(worker.driver.streams_stalled_s) == [1]
-    assert worker.driver.stream_still_s > 0.1
+    assert worker.driver.stream_stalled_s > 0.1
     silent = False
     worker.driver._remake_reader = "the test wants another"
     await worker.until(lambda: worker.driver.not_ready() is None)
@@ -529,7 +529,7 @@ async def test_head_that_does_not_move(start: Start, log: FaultyLog) -> None:
     log.without_leader = {2}
     log.entry(1, 9, "lost", partition=2)
     await worker.until(reason(worker, "the head of the order has not moved for more than 0.1 s"))
-    assert worker.driver.head_still_s > DRIVER.stall_s
+    assert worker.driver.head_stalled_s > DRIVER.stall_s
     log.without_leader = set()
     await worker.until(lambda: worker.driver.joiner.hole is None and worker.driver.not_ready() is None)
 
@@ -540,7 +540,7 @@ async def test_an_idle_head_is_left_alone(start: Start, log: FaultyLog) -> None:
     await worker.decided("a")
     looks = _count_looks(log)
     await worker.until(lambda: looks() > 20)
-    assert (worker.driver.head_still_s, worker.driver.stream_still_s, worker.driver.readers_remade) == (0, 0, 0)
+    assert (worker.driver.head_stalled_s, worker.driver.stream_stalled_s, worker.driver.readers_remade) == (0, 0, 0)
 
 
 def _count_looks(log: FaultyLog) -> Callable[[], int]:
@@ -563,7 +563,7 @@ async def test_stream_that_ends_with_a_marker(start: Start, log: FaultyLog) -> N
     assert len(await worker.decided("a")) == 1
     looks = _count_looks(log)
     await worker.until(lambda: looks() > 20)
-    assert (worker.driver.head_still_s, worker.driver.stream_still_s) == (0, 0)
+    assert (worker.driver.head_stalled_s, worker.driver.stream_stalled_s) == (0, 0)
     assert (worker.driver.lag_records, worker.driver.readers_remade) == (0, 0)
 
 

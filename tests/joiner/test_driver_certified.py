@@ -154,7 +154,7 @@ async def test_what_was_kept_waits_for_its_partition(start: Start, log: FaultyLo
     await worker.until(lambda: worker.index.decision(id_of("ahead")) is not None)
 
 
-async def test_a_process_that_stood_still(start: Start, log: FaultyLog) -> None:
+async def test_a_process_that_did_not_run(start: Start, log: FaultyLog) -> None:
     """A process that did not run for a while compares its index with the log before it applies or answers anything more."""
     stopped_s = 0.0
     worker, ends = await _cut_after(start, log, now_s=lambda: time.monotonic() + stopped_s)
@@ -175,7 +175,7 @@ async def test_a_process_that_stood_still(start: Start, log: FaultyLog) -> None:
     assert worker.driver.interruptions == 1
 
 
-async def test_a_process_that_stood_still_with_records_in_hand(start: Start, log: FaultyLog) -> None:
+async def test_a_process_that_did_not_run_with_records_in_hand(start: Start, log: FaultyLog) -> None:
     """A process that is paused between polling and applying, while signatures are verified, does not apply the buffered records."""
     stopped_s = 0.0
     worker, ends = await _cut_after(start, log, now_s=lambda: time.monotonic() + stopped_s)
@@ -209,7 +209,7 @@ async def _waits_unread(start: Start, log: FaultyLog, **how: Any) -> tuple[Worke
     return worker, ends
 
 
-async def test_what_waits_is_looked_at_while_the_order_is_not_read(start: Start, log: FaultyLog) -> None:
+async def test_queued_records_are_checked_while_the_ordering_topic_is_paused(start: Start, log: FaultyLog) -> None:
     """A worker that has paused the ordering topic notices that the log lost its queued records, though its reader sees no interruption."""
     worker, ends = await _waits_unread(start, log)
     log.cut(*ends)
@@ -221,7 +221,7 @@ async def test_what_waits_is_looked_at_while_the_order_is_not_read(start: Start,
     assert worker.index.decision(id_of("late")) is None
 
 
-async def test_payloads_that_wait_are_looked_at_while_their_partition_is_not_read(start: Start, log: FaultyLog) -> None:
+async def test_buffered_payloads_are_checked_while_their_partition_is_paused(start: Start, log: FaultyLog) -> None:
     """A worker notices that the log lost a payload that it read before memory was full: other workers may see a fill in its place."""
     log.register("peer")
     worker = start(limits=JoinerLimits(hole_timeout_ms=60_000, buffer_bytes_max=2_000))
@@ -267,7 +267,7 @@ async def test_a_copy_of_the_last_payload_that_waits_does_not_hide_a_loss(start:
 
 async def test_nothing_is_applied_on_an_old_look_at_what_waits(start: Start, log: FaultyLog) -> None:
     """While a worker cannot check whether the log still holds its buffered records, it applies none of them, and reads them again."""
-    worker, _ = await _waits_unread(start, log, driver=msgspec.structs.replace(DRIVER, stood_still_ms=200))
+    worker, _ = await _waits_unread(start, log, driver=msgspec.structs.replace(DRIVER, interrupted_after_ms=200))
 
     def fail(bounds: dict[int, Bounds]) -> None:
         raise NotReady("no log end offset")
@@ -290,7 +290,7 @@ async def test_answers_stop_with_the_process(start: Start, log: FaultyLog) -> No
     await worker.until(lambda: worker.driver.not_ready() is None)
 
 
-async def test_a_process_that_stood_still_between_two_polls(start: Start, log: FaultyLog) -> None:
+async def test_a_process_that_did_not_run_between_two_polls(start: Start, log: FaultyLog) -> None:
     """A pause is noticed wherever it comes, also after a step and before the next poll."""
     stopped_s = 0.0
     worker, ends = await _cut_after(start, log, now_s=lambda: time.monotonic() + stopped_s)
@@ -701,7 +701,7 @@ async def test_a_hole_that_nobody_has_passed_is_filled(start: Start, log: Faulty
 
 async def test_forged_records_silence_nobody(start: Start, log: FaultyLog, monkeypatch: pytest.MonkeyPatch) -> None:
     """A flood of unsigned records is skipped; the worker compares the log once more and stays ready."""
-    monkeypatch.setattr(joiner.driver, "LOOK_AGAIN_S", 0.1)
+    monkeypatch.setattr(joiner.driver, "CHECK_AGAIN_S", 0.1)
     worker = start(driver=DriverSettings(poll_ms=10, watch_ms=20))
     decisions = await worker.decided("a")
     await worker.until(lambda: worker.driver.not_ready() is None)
@@ -714,7 +714,7 @@ async def test_forged_records_silence_nobody(start: Start, log: FaultyLog, monke
         assert worker.driver.not_ready() is None
         await asyncio.sleep(0)
     assert len(decided.result()) == 1
-    await worker.until(lambda: not worker.driver._look_wanted)
+    await worker.until(lambda: not worker.driver._check_wanted)
     assert worker.driver.not_ready() is None
     assert await worker.decided("a") == decisions
     assert worker.sender.incarnation == 1

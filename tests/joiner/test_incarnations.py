@@ -57,7 +57,7 @@ def test_a_higher_sequence_counts() -> None:
     assert [incarnations.counts(1, sequence) for sequence in (1, 2, 3, 4, 2**64 - 1)] == [False, False, False, True, True]
 
 
-def test_unknown_life_is_neither() -> None:
+def test_an_unknown_incarnation_neither_counts_nor_is_past() -> None:
     """A batch of an unregistered incarnation neither counts nor is past."""
     incarnations = _incarnations()
     assert not incarnations.counts(2, 1)
@@ -84,7 +84,7 @@ def test_a_fence_of_an_older_sequence_has_no_effect() -> None:
     assert incarnations.fence(1, 3) is None
 
 
-def test_made_again_from_its_lives() -> None:
+def test_a_table_made_from_its_rows_goes_on() -> None:
     """A table made from persisted incarnations continues like the first: nonces, names, ordinals and sequences are kept."""
     incarnations = _incarnations()
     incarnations.register(b"n2".ljust(16), "w2", 11)

@@ -1,33 +1,33 @@
-"""Tests the detection of stalled positions: only one with more to come can stall, from the look that saw it there first."""
+"""Tests the detection of stalled positions: only one with more to come can stall, from the check that saw it there first."""
 
 from joiner.stalled import StallDetector
 
 
 def test_behind_and_not_moved() -> None:
-    """A position behind its end that does not move is stalled since the look that saw it there first."""
-    still = StallDetector()
-    assert still.look({0: 5}, {0: 6}, 100) == {0: 0}
-    assert still.look({0: 5}, {0: 9}, 103) == {0: 3}
+    """A position behind its end that does not move is stalled since the check that saw it there first."""
+    detector = StallDetector()
+    assert detector.update({0: 5}, {0: 6}, 100) == {0: 0}
+    assert detector.update({0: 5}, {0: 9}, 103) == {0: 3}
 
 
 def test_a_position_at_its_end_is_not_stalled() -> None:
     """A position at its end is not stalled, and its time starts anew when more comes."""
-    still = StallDetector()
-    still.look({0: 5}, {0: 6}, 100)
-    assert still.look({0: 5}, {0: 5}, 101) == {}
-    assert still.look({0: 5}, {0: 6}, 102) == {0: 0}
+    detector = StallDetector()
+    detector.update({0: 5}, {0: 6}, 100)
+    assert detector.update({0: 5}, {0: 5}, 101) == {}
+    assert detector.update({0: 5}, {0: 6}, 102) == {0: 0}
 
 
 def test_a_position_that_moves_is_not_stalled() -> None:
     """A position that moves is not stalled, however far behind it is."""
-    still = StallDetector()
-    still.look({0: 5, 1: 5}, {0: 99, 1: 99}, 100)
-    assert still.look({0: 6, 1: 5}, {0: 99, 1: 99}, 104) == {0: 0, 1: 4}
+    detector = StallDetector()
+    detector.update({0: 5, 1: 5}, {0: 99, 1: 99}, 100)
+    assert detector.update({0: 6, 1: 5}, {0: 99, 1: 99}, 104) == {0: 0, 1: 4}
 
 
 def test_a_position_left_out_starts_anew() -> None:
-    """The time of a position that was left out of a look starts anew."""
-    still = StallDetector()
-    still.look({0: 5}, {0: 6}, 100)
-    assert still.look({0: 5}, {}, 101) == {}
-    assert still.look({0: 5}, {0: 6}, 102) == {0: 0}
+    """The time of a position that was left out of a check starts anew."""
+    detector = StallDetector()
+    detector.update({0: 5}, {0: 6}, 100)
+    assert detector.update({0: 5}, {}, 101) == {}
+    assert detector.update({0: 5}, {0: 6}, 102) == {0: 0}

@@ -85,8 +85,8 @@ async def test_a_cut_log_behind_a_paused_worker(notary: Notary, broker: Cluster,
         )
         assert answer.status == 200
 
-    # A broker restarts in less than a second here. A pause that is shorter than this is no interruption (`DriverSettings.stood_still_ms`).
-    await asyncio.sleep(max(0.0, paused_s + DriverSettings().stood_still_s + 0.5 - time.monotonic()))
+    # A broker restarts in less than a second here. A shorter pause is no interruption (`DriverSettings.interrupted_after_ms`).
+    await asyncio.sleep(max(0.0, paused_s + DriverSettings().interrupted_after_s + 0.5 - time.monotonic()))
     first.process.send_signal(signal.SIGCONT)
     while first.process.poll() is None:
         try:

@@ -21,9 +21,9 @@ from joiner.driver import Driver
 from joiner.evidence import Suspicions
 from joiner.history import History
 from joiner.incarnations import Incarnations
-from joiner.look import Recheck
 from joiner.proposals import Proposals
 from joiner.queue import SubmissionQueue
+from joiner.recheck import Recheck
 from joiner.sender import Sender
 from joiner.share import Door
 from notary import agreement, decide, open_log
@@ -303,7 +303,7 @@ MUTANTS: Final = (
     Mutant(
         "a stalled reader is kept",
         "driver",
-        Driver._look_for_stalls,
+        Driver._detect_stalls,
         "self._settings.stall_s",
         "10**9",
         seeds=100,
@@ -772,7 +772,7 @@ MUTANTS: Final = (
         "a paused process goes on",
         "R10",
         Driver._interruption,
-        "stood_still_s > limit_s",
+        "stopped_s > limit_s",
         "False",
         seeds=100,
     ),
@@ -788,7 +788,7 @@ MUTANTS: Final = (
         "a paused process answers",
         "R10",
         Driver.suspicion,
-        "reader is not None and self._now_s() - self._ran_at_s > self._settings.stood_still_s",
+        "reader is not None and self._now_s() - self._ran_at_s > self._settings.interrupted_after_s",
         "False",
         seeds=2000,
     ),

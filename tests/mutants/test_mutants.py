@@ -113,7 +113,7 @@ def test_states_within_how_many_seeds() -> None:
 
 
 @pytest.mark.seconds
-def test_what_hangs_lives(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_mutant_that_hangs_is_not_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     """A run that does not end does not count as noticed."""
     harmless = Mutant("harmless", "none", version, '"0.1.0"', '"0.1.0"')
     monkeypatch.setattr(runner, "SECONDS_MAX", 0.01)

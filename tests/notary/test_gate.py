@@ -88,7 +88,7 @@ def limited(file: Path, clock: Clock) -> Gate:
 
 
 @pytest.mark.parametrize("bank", [KNOWN, OTHER], ids=["ed25519", "p256"])
-async def test_a_good_submission_is_let_in_as_it_was_meant(gate: Gate, bank: Bank) -> None:
+async def test_an_admitted_submission_has_the_bytes_that_workers_decode(gate: Gate, bank: Bank) -> None:
     """An admitted submission has the ids and bytes that every worker will decode."""
     body = bank.body(spend(), spend())
     assert msgspec.structs.asdict(gate.admit(body)) == msgspec.structs.asdict(decode_submission(body, NOTARY))
@@ -151,7 +151,7 @@ async def test_a_client_that_leaves_does_not_disturb_the_others(gate: Gate) -> N
     assert gate.body_bytes == 0
 
 
-async def test_what_the_gate_has_not_let_in_when_the_end_begins_stays_out(gate: Gate) -> None:
+async def test_a_stopping_worker_rejects_what_is_not_admitted_yet(gate: Gate) -> None:
     """A stopping worker rejects incomplete and unchecked submissions: no code would answer them after admission."""
     half, whole = RecordingBody(gate), RecordingBody(gate)
     half.piece(b"{")

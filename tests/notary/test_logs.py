@@ -98,7 +98,7 @@ def test_fields_are_members(logged: Callable[..., dict[str, Any]], text: str, gi
 # ---- a worker ----
 
 
-def test_a_life_that_ends_fatally(own_directory: NotaryDirectory, bank: Bank, notary_process: Start) -> None:
+def test_the_log_lines_of_a_worker_that_ends_fatally(own_directory: NotaryDirectory, bank: Bank, notary_process: Start) -> None:
     """A worker from its start to a quarantined index: every line is an object, each event is logged once, and so is the reason."""
     process = notary_process(own_directory.config)
     with Asking(process.url) as asking:

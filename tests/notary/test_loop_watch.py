@@ -14,7 +14,7 @@ from notary.loop_watch import LoopWatch
 @pytest.mark.parametrize("run", [asyncio.run, uvloop.run], ids=["asyncio", "uvloop"])
 def test_a_long_turn_is_seen_for_a_while(run: Callable[..., None], monkeypatch: pytest.MonkeyPatch) -> None:
     """A long turn is measured, less the time until the timer was due, and forgotten after two windows without another."""
-    monkeypatch.setattr(loop_watch, "WINDOW_LOOKS", 1_000_000)
+    monkeypatch.setattr(loop_watch, "WINDOW_CHECKS", 1_000_000)
 
     async def hold() -> None:
         watch = LoopWatch()
@@ -23,10 +23,10 @@ def test_a_long_turn_is_seen_for_a_while(run: Callable[..., None], monkeypatch: 
         time.sleep(1.0)  # noqa: ASYNC251 - it is what the watch is for
         while not watch.longest_s:  # noqa: ASYNC110 - the timer says when
             await asyncio.sleep(0.01)
-        assert watch.longest_s > 1.0 - 2 * loop_watch.LOOK_S
-        monkeypatch.setattr(loop_watch, "WINDOW_LOOKS", watch._looks + 1)
-        while watch.longest_s > 1.0 - 2 * loop_watch.LOOK_S:
-            monkeypatch.setattr(loop_watch, "WINDOW_LOOKS", watch._looks + 1)
+        assert watch.longest_s > 1.0 - 2 * loop_watch.CHECK_S
+        monkeypatch.setattr(loop_watch, "WINDOW_CHECKS", watch._checks + 1)
+        while watch.longest_s > 1.0 - 2 * loop_watch.CHECK_S:
+            monkeypatch.setattr(loop_watch, "WINDOW_CHECKS", watch._checks + 1)
             await asyncio.sleep(0.01)
 
     run(hold())

@@ -142,7 +142,7 @@ def test_the_keys_are_those_of_the_parties(file: Path) -> None:
 
 async def test_many_parties_are_read_in_pieces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """SIGHUP has them read at once. Other tasks have their turns of the event loop meanwhile; the parties change all together."""
-    monkeypatch.setattr(parties, "LOOK_S", 3600)
+    monkeypatch.setattr(parties, "CHECK_S", 3600)
     monkeypatch.setattr(parties, "LOADED_AT_ONCE", 2)
     file, bank = tmp_path / "parties.json", Bank()
     parties.write(file, {})
@@ -163,7 +163,7 @@ async def test_an_error_is_logged_again_when_somebody_asks(
     file: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Each look at a broken file finds the same error, which is logged once, and once more after SIGHUP."""
-    monkeypatch.setattr(parties, "LOOK_S", 0.001)
+    monkeypatch.setattr(parties, "CHECK_S", 0.001)
     known = Parties(file)
     file.write_text("garbage")
     following = asyncio.create_task(known.follow())

@@ -1,4 +1,4 @@
-"""The certificate in use: the files that are loaded, the time of loading, and the log lines. The tests call `look` themselves."""
+"""The certificate in use: the files that are loaded, the time of loading, and the log lines. The tests call `check` themselves."""
 
 import datetime
 import logging
@@ -26,7 +26,7 @@ def test_files_that_stay_are_not_read_again(tmp_path: Path) -> None:
     certificates = certificates_in(tmp_path)
     context = certificates.context
     for _ in range(3):
-        certificates.look()
+        certificates.check()
     assert certificates.context is context
 
 
@@ -36,15 +36,15 @@ def test_a_change_is_taken_when_it_is_over(tmp_path: Path, caplog: pytest.LogCap
     context = certificates.context
     renewed = Authority().server(until=99 * DAY)
     (tmp_path / "server.pem").write_bytes(renewed.certificate)
-    certificates.look()
+    certificates.check()
     (tmp_path / "server-key.pem").write_bytes(renewed.key)
-    certificates.look()
+    certificates.check()
     assert (certificates.context, certificates.problem, caplog.records) == (context, "", [])
     with caplog.at_level(logging.INFO, "notary.tls"):
-        certificates.look()
+        certificates.check()
     assert certificates.context is not context
     assert [record.levelname for record in caplog.records] == ["INFO"]
-    certificates.look()
+    certificates.check()
     assert len(caplog.records) == 1
 
 
@@ -62,8 +62,8 @@ def test_a_folder_that_is_swapped_is_noticed(tmp_path: Path) -> None:
     context = certificates.context
     (tmp_path / "new").symlink_to("two")
     (tmp_path / "new").replace(link)
-    certificates.look()
-    certificates.look()
+    certificates.check()
+    certificates.check()
     assert certificates.context is not context
 
 
@@ -74,15 +74,15 @@ def test_a_problem_is_logged_once(tmp_path: Path, caplog: pytest.LogCaptureFixtu
     key = (tmp_path / "server-key.pem").read_bytes()
     (tmp_path / "server-key.pem").write_bytes(Authority().server().key)
     for _ in range(4):
-        certificates.look()
+        certificates.check()
     assert certificates.context is context
     assert [record.levelname for record in caplog.records] == ["ERROR"]
     assert "is not the key of this certificate" in certificates.problem
     certificates.read_again()
     assert [record.levelname for record in caplog.records] == ["ERROR", "ERROR"]
     (tmp_path / "server-key.pem").write_bytes(key)
-    certificates.look()
-    certificates.look()
+    certificates.check()
+    certificates.check()
     assert certificates.problem == ""
     assert certificates.context is not context
 
@@ -99,7 +99,7 @@ def test_a_certificate_that_expires_is_reported_once(tmp_path: Path, caplog: pyt
         caplog.clear()
         for _ in range(4):
             clock[0] += datetime.timedelta(seconds=1)
-            certificates.look()
+            certificates.check()
         return [record.levelname for record in caplog.records]
 
     assert look_for_a_while() == []

@@ -46,7 +46,7 @@ async def test_what_is_wrong_is_logged_once_and_shown_until_it_is_right(
     watch = TopicWatch(config(tmp_path))
     caplog.set_level(logging.INFO, "notary.topics")
     for found in ((), ("A is wrong.",), ("A is wrong.", "B is wrong."), ("B is wrong.",), ()):
-        await watch.look()
+        await watch.check()
         assert watch.problems == found
     errors = [record.getMessage() for record in caplog.records if record.levelname == "ERROR"]
     assert errors == ["acknowledged records may be lost: A is wrong.", "acknowledged records may be lost: B is wrong."]
@@ -58,7 +58,7 @@ async def test_brokers_that_are_away_say_nothing_of_the_topics(tmp_path: Path, m
     scripted(monkeypatch, ["A is wrong."], NotReady("away"), [])
     watch = TopicWatch(config(tmp_path))
     for found in (("A is wrong.",), ("A is wrong.",), ()):
-        await watch.look()
+        await watch.check()
         assert watch.problems == found
 
 
@@ -67,9 +67,9 @@ async def test_no_look_stops_a_worker(tmp_path: Path, monkeypatch: pytest.Monkey
     """Settings that cannot be read, for any reason, are reported as a problem."""
     scripted(monkeypatch, problem, [])
     watch = TopicWatch(config(tmp_path))
-    await watch.look()
+    await watch.check()
     assert watch.problems == (f"The settings of the topics cannot be read: {problem}",)
-    await watch.look()
+    await watch.check()
     assert not watch.problems
 
 
@@ -94,10 +94,10 @@ async def test_it_looks_again_and_again(tmp_path: Path, monkeypatch: pytest.Monk
 async def _until_found(watch: TopicWatch, expected: list[str]) -> None:
     """The controller acknowledges a change before each broker has it: look until these problems are found."""
     async with asyncio.timeout(30):
-        await watch.look()
+        await watch.check()
         while [problem.split(":")[0] for problem in watch.problems] != expected:
             await asyncio.sleep(0.1)
-            await watch.look()
+            await watch.check()
 
 
 @pytest.mark.kafka
@@ -106,7 +106,7 @@ async def test_settings_that_are_changed_on_brokers_are_found(kafka_cluster: Clu
     bootstrap = kafka_cluster.bootstrap
     await create_topics(bootstrap, kafka_prefix, payload_partitions=2, flush_ordering=True)
     watch = TopicWatch(config(tmp_path, f'[log]\nkind = "kafka"\nbootstrap = "{bootstrap}"\ntopic_prefix = "{kafka_prefix}"\n'))
-    await watch.look()
+    await watch.check()
     assert not watch.problems
     async with admin(bootstrap, "test", None, 10_000) as client:
         features = await finalized_features(client)

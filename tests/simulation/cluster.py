@@ -22,7 +22,7 @@ from ordering.log import ORDERING, Bounds, Record
 from ordering.stream import check_partitions, describe
 from tests.simulation.plan import AppendFates, Plan
 
-LOOK_AGAIN_S = 0.1
+CHECK_AGAIN_S = 0.1
 """The interval, in seconds, at which an append that waits for a leader is tried again."""
 
 
@@ -107,7 +107,7 @@ class Cluster:
         if generation != self.generation:
             return
         if not self.takes(stream):
-            self.later(LOOK_AGAIN_S, lambda: self.land(stream, key, value, generation, forged=forged))
+            self.later(CHECK_AGAIN_S, lambda: self.land(stream, key, value, generation, forged=forged))
             return
         records = self.streams[stream]
         records.append(Record(stream, len(records), self.clock_ms(), key, value))
@@ -227,7 +227,7 @@ class SimulatedWriter:
         if not queue:
             return
         if self._log.host.cut_off or not cluster.takes(stream):
-            cluster.loop.call_later(LOOK_AGAIN_S, self._pump, stream)
+            cluster.loop.call_later(CHECK_AGAIN_S, self._pump, stream)
             return
         self._arrive(stream, queue.popleft())
         if queue:

@@ -20,7 +20,7 @@ import msgspec
 
 from joiner.history import Comparison, History
 from joiner.incarnations import Incarnations
-from joiner.look import sought
+from joiner.recheck import sought
 from notary.index import rows
 from notary.index.store import META
 from notary.wire import to_json
@@ -168,7 +168,7 @@ class Losses:
 
     # ---- violations ----
 
-    def look(self, process: Process) -> str:
+    def check(self, process: Process) -> str:
         """Returns the answer that a process contradicts by becoming ready although the log shows it; empty for none (S3)."""
         worker = process.worker
         assert worker is not None

@@ -21,7 +21,7 @@ from notary.http import call as http
 from notary.http.call import Call
 from notary.index import Index
 from notary.open_log import check_genesis
-from notary.service import Ending, leaves, serve_until
+from notary.service import Ending, reasons, serve_until
 from notary.worker import Environment, Worker
 from ordering.genesis import read_genesis
 from ordering.log import Record
@@ -31,7 +31,7 @@ from tests.joiner.compared import restored
 from tests.simulation.buffer_bound import BufferBound
 from tests.simulation.cluster import Cluster, SimulatedLog, SimulatedReader
 from tests.simulation.disk import SimulatedDisk, SimulatedStore
-from tests.simulation.looked import Looked
+from tests.simulation.log_checks import LogChecks
 from tests.simulation.loop import HOST, SimulatedLoop
 from tests.simulation.plan import Plan
 
@@ -133,7 +133,7 @@ class Process:
         self.worker: Worker | None = None
         self._config = config
         self._buffered = BufferBound(config.joiner.buffer_bytes_max)
-        self._looked = Looked(cluster, self.paused_s)
+        self._looked = LogChecks(cluster, self.paused_s)
         self._applied = 0
         self._restored = Joiner(limits=config.joiner, worker_name=config.worker.name)
         self._disk = disk
@@ -158,7 +158,7 @@ class Process:
         if died or cancelled:
             return ()
         if isinstance(problem, ExceptionGroup):
-            return tuple(leaves(problem))
+            return tuple(reasons(problem))
         if isinstance(problem, Exception):
             return (problem,)
         assert problem is None, problem

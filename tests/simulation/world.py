@@ -343,7 +343,7 @@ class World:
             self.problem(process.name, f"it suspects itself, and nothing was lost: {suspicions.describe()}")
         if suspicions is not None and suspicions.live and not process.became_live:
             process.became_live = True
-            if self.losses.damages and (wrong := self.losses.look(process)):
+            if self.losses.damages and (wrong := self.losses.check(process)):
                 self.problem(process.name, wrong)
 
     def _heaviest(self) -> int:

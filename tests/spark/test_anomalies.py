@@ -52,7 +52,7 @@ def _incarnation(number: int, *batches: tuple[int, int, int]) -> list[tuple[int,
     ]
 
 
-def test_lives_that_offsets_excuse(spark: SparkSession, capsys: pytest.CaptureFixture[str]) -> None:
+def test_missing_offsets_explain_skipped_sequences(spark: SparkSession, capsys: pytest.CaptureFixture[str]) -> None:
     """Skipped sequences are reported unless an offset is missing since the incarnation's last entry; no task needs all gaps for that.
 
     For an incarnation that was active in an earlier part, the whole part up to its entry is examined. A settled run explains them too.

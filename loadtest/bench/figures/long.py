@@ -38,8 +38,8 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure as Picture
 
 TENTHS = 10
-LOOK_S = 1.0
-LOOKS_LISTED_MAX = 240
+CHECK_S = 1.0
+SAMPLES_LISTED_MAX = 240
 WARM_UP_S = 4.0
 MIB = 1 << 20
 READY_S_MAX = 3_600.0
@@ -47,7 +47,7 @@ LOADED = "w1"
 """The name of the worker that the rig starts first."""
 
 
-class Look(msgspec.Struct, frozen=True):
+class Sample(msgspec.Struct, frozen=True):
     """The counters at one moment; seconds from the start, CPU time since the processes began."""
 
     seconds: float
@@ -60,7 +60,7 @@ class Look(msgspec.Struct, frozen=True):
 class Tenth(msgspec.Struct, frozen=True):
     """The state at the end of a tenth of the requests."""
 
-    look: Look
+    sample: Sample
     latencies: Latencies
     index_bytes: int
     log_bytes: int
@@ -80,7 +80,7 @@ class LongLoad:
         self.requests = 0
         self.refused = 0
         """The rejections in complete tenths."""
-        self.looks: list[Look] = []
+        self.samples: list[Sample] = []
         self.tenths: list[Tenth] = []
 
     async def run(self, connections: int) -> None:
@@ -88,37 +88,37 @@ class LongLoad:
         await self._ahead.filled()
         await self.loop.connect(self._running.urls[:1], connections)
         self._started_s = time.perf_counter()
-        self.looks.append(self._look())
-        looking = asyncio.create_task(self._keep_looking())
+        self.samples.append(self._sample())
+        sampling = asyncio.create_task(self._keep_sampling())
         try:
             await self.loop.run()
         finally:
-            looking.cancel()
+            sampling.cancel()
 
     def _answered(self) -> None:
         self.requests += self._each
         if self.requests * TENTHS >= self._requests_max * (len(self.tenths) + 1):
             sizes = [disk_bytes(folder) for folder in (self._running.index, self._running.log)]
-            self.tenths.append(Tenth(self._look(), self.loop.latencies, *sizes))
+            self.tenths.append(Tenth(self._sample(), self.loop.latencies, *sizes))
             self.refused += self.loop.refused
             self.loop.begin()
 
-    async def _keep_looking(self) -> None:
+    async def _keep_sampling(self) -> None:
         bar = Bar()
         try:
             while True:
-                await asyncio.sleep(LOOK_S)
-                before, look = self.looks[-1], self._look()
-                self.looks.append(look)
-                rate, memory = _rate(before, look), look.worker_bytes // MIB
-                details = f"{look.requests:,} of {self._requests_max:,} requests, now {rate:,.0f}/s, worker {memory} MiB"
-                bar.show(look.requests / self._requests_max, f"tenth {min(len(self.tenths) + 1, TENTHS)}", details)
+                await asyncio.sleep(CHECK_S)
+                before, sample = self.samples[-1], self._sample()
+                self.samples.append(sample)
+                rate, memory = _rate(before, sample), sample.worker_bytes // MIB
+                details = f"{sample.requests:,} of {self._requests_max:,} requests, now {rate:,.0f}/s, worker {memory} MiB"
+                bar.show(sample.requests / self._requests_max, f"tenth {min(len(self.tenths) + 1, TENTHS)}", details)
         finally:
             bar.end()
 
-    def _look(self) -> Look:
+    def _sample(self) -> Sample:
         pids, spent = self._running.pids, costs(self._running.pids)
-        return Look(
+        return Sample(
             seconds=time.perf_counter() - self._started_s,
             requests=self.requests,
             worker_bytes=resident_bytes(pids["worker"]),
@@ -129,25 +129,25 @@ class LongLoad:
 
 def figures_of(load: LongLoad) -> dict[str, Any]:
     """Returns the figures of a long load, complete or not."""
-    ends = [load.looks[0], *[tenth.look for tenth in load.tenths]]
+    ends = [load.samples[0], *[tenth.sample for tenth in load.tenths]]
     tenths = [
         {
-            "requests_per_s": _rate(before, tenth.look),
+            "requests_per_s": _rate(before, tenth.sample),
             "latency_ms_p50": tenth.latencies.percentile_ms(50),
             "latency_ms_p99": tenth.latencies.percentile_ms(99),
             **{
-                f"{name}_cpu_s_per_1000": (cpu_s - before.cpu_s[name]) / (tenth.look.requests - before.requests) * 1000
-                for name, cpu_s in tenth.look.cpu_s.items()
+                f"{name}_cpu_s_per_1000": (cpu_s - before.cpu_s[name]) / (tenth.sample.requests - before.requests) * 1000
+                for name, cpu_s in tenth.sample.cpu_s.items()
             },
-            "worker_mib": tenth.look.worker_bytes / MIB,
-            "brokers_mib": tenth.look.brokers_bytes / MIB,
+            "worker_mib": tenth.sample.worker_bytes / MIB,
+            "brokers_mib": tenth.sample.brokers_bytes / MIB,
             "index_mib": tenth.index_bytes / MIB,
             "log_mib": tenth.log_bytes / MIB,
         }
         for before, tenth in zip(ends, load.tenths, strict=False)
     ]
-    last = max(load.looks[-1], ends[-1], key=lambda look: look.seconds)
-    looks = load.looks[:: len(load.looks) // LOOKS_LISTED_MAX + 1]
+    last = max(load.samples[-1], ends[-1], key=lambda sample: sample.seconds)
+    samples = load.samples[:: len(load.samples) // SAMPLES_LISTED_MAX + 1]
     figures: dict[str, Any] = {
         "requests": load.requests,
         "seconds": last.seconds,
@@ -155,9 +155,9 @@ def figures_of(load: LongLoad) -> dict[str, Any]:
         "tenths": tenths,
         "by_time": [
             {"seconds": after.seconds, "requests_per_s": _rate(before, after), "worker_mib": after.worker_bytes / MIB}
-            for before, after in pairwise(looks)
+            for before, after in pairwise(samples)
         ],
-        "load_cores": (last.cpu_s["load"] - load.looks[0].cpu_s["load"]) / last.seconds if last.seconds else 0.0,
+        "load_cores": (last.cpu_s["load"] - load.samples[0].cpu_s["load"]) / last.seconds if last.seconds else 0.0,
         "load_waited_s": load.loop.starved_s,
         "refused": load.refused + load.loop.refused,
         "errors": load.loop.failures.count,
@@ -169,7 +169,7 @@ def figures_of(load: LongLoad) -> dict[str, Any]:
     return figures
 
 
-def _rate(before: Look, after: Look) -> float:
+def _rate(before: Sample, after: Sample) -> float:
     return (after.requests - before.requests) / max(after.seconds - before.seconds, 1e-9)
 
 
@@ -201,7 +201,7 @@ def measure(report: Report, running: RunningNotary, chosen: argparse.Namespace) 
         progress(f"load: {failure}")
     names = ("requests", "submission_requests", "inputs", "connections", "brokers", "seed", "warm_up")
     parameters = {name: getattr(chosen, name) for name in names} | {"log": running.log_name}
-    figures = figures_of(load) if load.looks else {"requests": 0}
+    figures = figures_of(load) if load.samples else {"requests": 0}
     if not complete and not load.loop.failures.count:
         figures["interrupted"] = True
     report.add("long", f"{chosen.requests:,} requests, {name_of(case, running)}", figures, parameters, failed=not complete)

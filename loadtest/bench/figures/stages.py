@@ -39,7 +39,7 @@ class Account(msgspec.Struct, frozen=True):
     beside_s: Mapping[str, float]
     """The part of it spent by other threads of Python than the main thread; mostly without holding the GIL."""
     process_s: float
-    looks: int
+    samples: int
 
     @property
     def main_thread_s(self) -> float:
@@ -116,7 +116,7 @@ def figures_of(accounts: Sequence[Account], requests: int) -> dict[str, Any]:
         "process_cpu_s_per_1000": account.process_s / thousands - spent["sampler"],
         # A thousand requests take `of_notary` seconds of one core: so many cores for ten thousand in one second.
         "cores_per_10000_per_s": of_notary * 10,
-        "looks": account.looks,
+        "looks": account.samples,
     }
 
 
@@ -126,7 +126,7 @@ def total(accounts: Sequence[Account]) -> Account:
         _sum([each.spent_s for each in accounts]),
         _sum([each.beside_s for each in accounts]),
         sum([each.process_s for each in accounts]),
-        sum([each.looks for each in accounts]),
+        sum([each.samples for each in accounts]),
     )
 
 
@@ -150,7 +150,7 @@ def _between(notary: SampledNotary, pid: int, lines_wanted: int) -> Account:
         {stage: cpu_s - first.get(stage, 0.0) for stage, cpu_s in last.items()}
         for first, last in ((before.spent_s, after.spent_s), (before.beside_s, after.beside_s))
     ]
-    return Account(spent, beside, after.process_s - before.process_s, after.looks - before.looks)
+    return Account(spent, beside, after.process_s - before.process_s, after.samples - before.samples)
 
 
 def _lines_of(notary: SampledNotary, pid: int) -> list[str]:

@@ -16,7 +16,7 @@ from notary.config import load
 from notary.http import App, Server, bind
 from notary.http.settings import HttpSettings
 from notary.index.store import DECISIONS, STATES
-from notary.service import leaves
+from notary.service import reasons
 from notary.worker import Worker
 from ordering.embedded import EmbeddedLog, EmbeddedWriter
 from ordering.errors import Quarantined
@@ -326,7 +326,7 @@ async def stopped_by_its_index(service: Service) -> None:
     with pytest.raises(ExceptionGroup) as caught:
         await asyncio.wait_for(asyncio.shield(service.running), 30)
     # The driver may find it too, if it applies a step at the same moment.
-    assert {type(problem) for problem in leaves(caught.value)} == {Quarantined}
+    assert {type(problem) for problem in reasons(caught.value)} == {Quarantined}
 
 
 @pytest.mark.parametrize("row", [b"", b"garbage", bytes(1000)], ids=["empty", "short", "long"])

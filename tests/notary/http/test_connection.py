@@ -155,7 +155,7 @@ async def eof(talk: Talk) -> None:
 
 async def late(talk: Talk) -> None:
     """Run the server's timer after every deadline has passed."""
-    talk.connection.look(1e18)
+    talk.connection.check(1e18)
 
 
 async def stop(talk: Talk) -> None:
@@ -445,10 +445,10 @@ async def test_a_connection_that_waits_for_its_turn_is_not_late() -> None:
     async with talking() as talk:
         await talk.send(GET[:-2])
         talk.connection._in_line = True
-        talk.connection.look(float("inf"))
+        talk.connection.check(float("inf"))
         assert talk.connection.state is ConnectionState.HEAD
         talk.connection.read()
-        talk.connection.look(float("inf"))
+        talk.connection.check(float("inf"))
         assert talk.connection.state >= ConnectionState.CLOSING
 
 

@@ -505,7 +505,7 @@ def test_a_damaged_block_is_fatal(whole: Path, directory: Path, name: str) -> No
         index.close()
 
 
-def test_damaged_block_of_lives(directory: Path) -> None:
+def test_a_scan_raises_at_a_damaged_block(directory: Path) -> None:
     """A scan over rows raises at a block with a wrong checksum, and does not end early."""
     index = _open(directory)
     for step in range(300):

@@ -102,12 +102,12 @@ async def test_one_worker_at_a_time(desk: Desk) -> None:
     # The processes read the file, so it says the same.
     desk.config.write_text(desk.config.read_text() + f'\n[snapshots]\nurl = "{desk.place}"\n')
     both = [SnapshotSchedule(load(desk.config, {"worker.name": name, **flags}), lambda: True) for name in ("worker-1", "worker-2")]
-    waits = [await one.look() for one in both]
+    waits = [await one.check() for one in both]
     assert [one.made for one in both] == [1, 0]
     assert all(wait <= every_s * (1 + SPREAD_SHARE) for wait in waits)
     while sum(one.made for one in both) < 3:
         for one in both:
-            await one.look()
+            await one.check()
     assert [one.failures for one in both] == [0, 0]
     made = sorted(int(name.split("-")[1]) for name in desk.names("manifests"))
     assert len(made) == 3
@@ -119,10 +119,10 @@ async def test_not_ready_and_failures(desk: Desk, caplog: pytest.LogCaptureFixtu
     flags = {"worker.name": "worker-1", "snapshots.url": "nothing://at/all", "snapshots.every_s": 3600}
     desk.config.write_text(desk.config.read_text() + '\n[snapshots]\nurl = "nothing://at/all"\n')
     config = load(desk.config, flags)
-    assert await SnapshotSchedule(config, lambda: False).look() < 3600 / 4
+    assert await SnapshotSchedule(config, lambda: False).check() < 3600 / 4
     schedule = SnapshotSchedule(config, lambda: True)
     with caplog.at_level(logging.WARNING):
-        assert await schedule.look() < 3600 / 4
+        assert await schedule.check() < 3600 / 4
     assert (schedule.made, schedule.failures) == (0, 1)
     assert "cannot be used for snapshots" in caplog.text
 

@@ -6,8 +6,8 @@ import pytest
 
 from joiner import JoinerLimits, Mark
 from joiner.history import NONE_SKIPPED, fingerprint_of
-from joiner.look import Recheck, contradiction, examine, find_again, to_find_again
 from joiner.ready import Kept
+from joiner.recheck import Recheck, contradiction, examine, find_again, to_find_again
 from ordering.errors import NotReady
 from ordering.log import ORDERING, Bounds, Record
 from ordering.memory import MemoryLog
@@ -428,8 +428,8 @@ async def test_a_partition_without_a_leader_cannot_be_compared() -> None:
 
 async def test_a_log_that_gives_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     """A log that does not return its records in time is not ready."""
-    monkeypatch.setattr("joiner.look.EXAMINE_S_MAX", 0.05)
-    monkeypatch.setattr("joiner.look.POLL_MS", 10)
+    monkeypatch.setattr("joiner.recheck.EXAMINE_S_MAX", 0.05)
+    monkeypatch.setattr("joiner.recheck.POLL_MS", 10)
     log, reading = _applied()
     bounds = await log.bounds()
 

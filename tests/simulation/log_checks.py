@@ -1,10 +1,11 @@
-"""A check of each step of one process: after an interruption it applies and answers nothing before it has looked at the log (R10).
+"""A check of each step of one process: after an interruption it applies and answers nothing before it has checked the log (R10).
 
 - Records that an interrupted reader returned are not applied, nor are records that were read before the process was suspended.
 - A record that takes effect is in the log on which the process's reader was opened. A record that was lost before that is never applied,
   however it was kept.
 - While a topic-partition is paused because so much of it is buffered, nothing is applied that it lost more than two seconds ago.
-- A process that was suspended, or that read another record in the place of one that took effect, answers nothing before it has looked.
+- A process that was suspended, or that read another record in the place of one that took effect, answers nothing before it has checked
+  the log.
 """
 
 from collections.abc import Iterator, Sequence
@@ -14,12 +15,12 @@ from joiner.history import NO_CONTENT, Effect, fingerprint_of
 from ordering.log import ORDERING, Record
 from tests.simulation.cluster import Cluster, SimulatedReader
 
-STOOD_STILL_S = 2.0
+INTERRUPTED_AFTER_S = 2.0
 """A process that did not run for longer than this must notice it (docs/rules.md, R10)."""
 
 
-class Looked:
-    """The looks of one process at the log. `paused_s`: the times at which it was paused and resumed, alternating."""
+class LogChecks:
+    """One process's checks of the log. `paused_s`: the times at which it was paused and resumed, alternating."""
 
     def __init__(self, cluster: Cluster, paused_s: Sequence[float]) -> None:
         self._cluster = cluster
@@ -53,7 +54,7 @@ class Looked:
             return ""
         if reader is self._interrupted:
             return "it applies what its reader returned, which was interrupted"
-        if self._stood_still(reader):
+        if self._did_not_run(reader):
             return "it applies what it read before it was paused"
         for effect in ready.effects:
             for place in _places(effect):
@@ -68,15 +69,15 @@ class Looked:
         """Check that the process may answer from its index; returns the violation, empty for none."""
         if self._contradicted:
             return f"it answers, although it knows that the log is another: {self._contradicted}"
-        if self._stood_still(reader):
-            return "it answers, was paused before, and has not looked at the log since"
+        if self._did_not_run(reader):
+            return "it answers, was paused before, and has not checked the log since"
         return ""
 
-    def _stood_still(self, reader: SimulatedReader | None) -> bool:
+    def _did_not_run(self, reader: SimulatedReader | None) -> bool:
         """Returns whether the process was suspended for long since that reader was opened."""
         opened_s = float("-inf") if reader is None else reader.opened_s
         pauses = zip(self._paused_s[::2], self._paused_s[1::2], strict=False)
-        return any(resumed_s > opened_s and resumed_s - max(paused_s, opened_s) > STOOD_STILL_S for paused_s, resumed_s in pauses)
+        return any(resumed_s > opened_s and resumed_s - max(paused_s, opened_s) > INTERRUPTED_AFTER_S for paused_s, resumed_s in pauses)
 
     def _is_held(self, reader: SimulatedReader, stream: int, offset: int, fingerprint: bytes) -> bool:
         """Returns whether the log has that record, or lost it only after that reader was opened."""
@@ -96,7 +97,7 @@ class Looked:
         there = any(fingerprint_of(record) == fingerprint for record in cluster.streams[stream][offset : offset + 1])
         if there or not cluster.takes(stream):
             return False
-        seen_until_s = cluster.loop.time() - STOOD_STILL_S
+        seen_until_s = cluster.loop.time() - INTERRUPTED_AFTER_S
         lost_s = [
             damage.at_s
             for damage in cluster.damages
