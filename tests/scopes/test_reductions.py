@@ -8,6 +8,8 @@ from joiner import JoinerLimits
 from tests.scopes.explore import Search
 from tests.scopes.scope import Life, Scope
 
+pytestmark = pytest.mark.seconds
+
 _TWO, _ONE = Life("w1", (0, 1)), Life("w2", (1,))
 _SMALL = (
     Scope("lost", (_TWO,), lost=1, restarts=1),

@@ -17,6 +17,8 @@ from tests.checkers.test_replay import worked_log
 from tests.model.real import salvaged_log
 from tests.spark.random_logs import DAY_MS, random_log
 
+pytestmark = pytest.mark.seconds
+
 VECTORS = json.loads((Path(__file__).parents[1] / "vectors.json").read_text())["log"]
 
 

@@ -162,6 +162,7 @@ async def test_a_partial_answer_is_kept_when_the_rest_stays_unknown() -> None:
     assert "because of not-ready" in str(caught.value)
 
 
+@pytest.mark.seconds
 async def test_the_deadline_ends_a_call_that_nobody_answers() -> None:
     """Hanging, dripping and dead workers do not delay the call beyond the deadline, and each one's failure is reported."""
     hanging, dripping = Worker(Notary(), [], then="hang"), Worker(Notary(), [], then="drip")
@@ -222,7 +223,9 @@ async def test_a_party_that_no_worker_knows_is_refused_after_one_attempt_each(re
     assert [len(worker.bodies) for worker in workers] == [1, 1, 1]
 
 
-@pytest.mark.parametrize("failure", ["reset", "503 not-ready", "503 not-ready 86400", "no json", "hang"])
+@pytest.mark.parametrize(
+    "failure", ["reset", "503 not-ready", "503 not-ready 86400", "no json", pytest.param("hang", marks=pytest.mark.seconds)]
+)
 async def test_who_cannot_say_otherwise_does_not_delay_a_refusal_for_long(failure: str) -> None:
     """Another worker without an answer is tried at most once more before the rejection is raised."""
     failing, refusing = Worker(Notary(), [], then=failure), Worker(Notary(), [], then="401 unknown-party")
