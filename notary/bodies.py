@@ -64,7 +64,7 @@ class Body:
 
     @property
     def is_unproven(self) -> bool:
-        """True if it comes from a client on whose connection no submission was admitted yet."""
+        """True if no submission was admitted yet on its connection."""
         return bool(self.network) and not self.parties
 
     def admitted(self, submission: AdmittedSubmission) -> None:
@@ -146,8 +146,8 @@ class Lanes:
     """Complete bodies that are not decoded yet, in one lane for each party. Each lane in turn yields `TURN_BYTES` (surplus round robin).
 
     An empty lane stays while it has yielded more than its share and other lanes have bodies. So a party that sends one large body after
-    another, each when the last one was taken, gets no more than its share. All bodies that do not name a registered party first share one
-    lane, so made-up names win no turns.
+    another, each when the last one was taken, gets no more than its share. All bodies whose first member does not name a registered party
+    share one lane, so made-up names win no turns.
 
     Anyone may name a party. So a body counts for its party only on a connection on which a submission of that party was admitted. Any other
     body counts for its client's address. All addresses together have about the share of one party (`ADDRESSES_SHARE_MIN`).
@@ -183,7 +183,7 @@ class Lanes:
         return now_s - lane.bodies[0].since_s if lane is not None and lane.bodies else 0.0
 
     def ahead_bytes(self, key: bytes, *, of_party: bool) -> int:
-        """Returns an estimate of the bytes that are decoded before a body that comes now, from the turns of its lane."""
+        """Returns an estimate of the bytes that will be decoded before a body that comes now, from the number of lanes."""
         ring = self._ring(of_party=of_party)
         lane, waiting_bytes = ring.lanes.get(key), self._parties.size_bytes + self._addresses.size_bytes
         if lane is None:
