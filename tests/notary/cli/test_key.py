@@ -200,7 +200,7 @@ def test_a_machine_that_missed_a_rotation_does_not_rotate(
     complaint = capsys.readouterr().err
     assert first in complaint
     assert second in complaint
-    assert "Copy key and history" in complaint
+    assert "Copy key and key history" in complaint
 
 
 def test_an_embedded_log_is_rotated_while_its_worker_is_stopped(

@@ -289,7 +289,7 @@ PLACE = r"/00000002\.parquet \(ordering partition 0, offsets \d+ up to \d+\)"
             lambda folder: (folder / "ranges/00000001.json").unlink(),
             r"range 00000001\.json is missing .*, although 00000002\.json is there",
         ),
-        (lambda folder: edit_range(folder, LAST, offset_first=0), rf"{LAST} has offsets 0 up to \d+ .* ends at \d+: a range is missing"),
+        (lambda folder: edit_range(folder, LAST, offset_first=0), rf"{LAST} has offsets 0 up to \d+ .* end at \d+: a range is missing"),
         (lambda folder: edit_range(folder, LAST, partition=1), r"is of ordering partition 1, which the archive does not have"),
         (lambda folder: edit_range(folder, LAST, path="ordering/partition=1/x.parquet"), r"is listed as of ordering partition 0, and lies"),
         (lambda folder: edit_range(folder, LAST, path="../x.parquet"), r"ranges/00000002\.json cannot be read: Expected `str` matching"),
