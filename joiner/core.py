@@ -104,7 +104,7 @@ NO_OWN: Own = {}
 _R2 = "its incarnation is not registered, is over, or has reached this sequence"
 OWNER_NAME = "the owner"
 """The writer of a salvage or trim record, in suspicions."""
-SALVAGE_OPEN = "the owner restores lost decisions, from a seal or the begin of a salvage to its end"
+SALVAGE_OPEN = "the owner restores lost decisions, and that salvage has not ended yet"
 
 _WORKER_RECORDS = (Entry, Register, Fence, Checkpoint)
 
@@ -567,7 +567,7 @@ class Joiner:
                 why_not = f"a partitions record does not count: {record.payload_partitions} is not more than the log has"
                 self._change_log(head, self.log_state.with_partitions(record.payload_partitions), why_not, ready)
             case Genesis():
-                ready.notices.append(Notice("skipped", ORDERING, head.offset, "a genesis record counts at the start of the topic alone"))
+                ready.notices.append(Notice("skipped", ORDERING, head.offset, "a genesis record counts only at the start of the topic"))
         return True
 
     def _apply_genesis(self, head: _Queued, ready: Ready) -> bool:
@@ -616,7 +616,7 @@ class Joiner:
             ready.evidence = Evidence(head.offset, view, writer, seen)
             return True
         self.suspicions.foreign(writer, seen)
-        text = f"worker {writer!r} had another history after {view.seen} records than this worker, which has {seen} there"
+        text = f"worker {writer!r} had another history after {view.seen} records than this worker, which has {seen} records in effect there"
         ready.notices.append(Notice("foreign-view", ORDERING, head.offset, text))
         return False
 
@@ -753,7 +753,7 @@ class Joiner:
     def _apply_checkpoint(self, head: _Queued, record: Checkpoint, ready: Ready) -> None:
         writer = self.incarnations.get(record.incarnation)
         if writer is None or writer.fenced or not head.own_view:
-            why = "its view is not this worker's history" if writer is not None and not writer.fenced else "that is over"
+            why = "its view is not this worker's history" if writer is not None and not writer.fenced else "that incarnation is over"
             text = f"a checkpoint of incarnation {record.incarnation} is not compared: {why}"
             ready.notices.append(Notice("skipped", ORDERING, head.offset, text))
             return

@@ -68,11 +68,11 @@ class Body:
         return bool(self.network) and not self.parties
 
     def admitted(self, submission: AdmittedSubmission) -> None:
-        """The gate has admitted it. Queue it, or hand it over, in this turn of the loop: its room is not reserved for longer."""
+        """The gate has admitted the submission. Queue it, or pass it on, in this turn of the loop: its room is not reserved for longer."""
         raise NotImplementedError
 
     def refused(self, problem: Exception) -> None:
-        """The gate has refused it. A problem that is no `NotaryError` is a bug."""
+        """The gate has refused the submission. A problem that is no `NotaryError` is a bug."""
         raise NotImplementedError
 
     def piece(self, data: bytes) -> None:
@@ -84,24 +84,24 @@ class Body:
             self._pieces.append(data)
 
     def whole(self) -> None:
-        """It is complete."""
+        """The body is complete: put it in its lane."""
         self._gate.ask(self)
 
     def late(self) -> None:
-        """It was not complete in time."""
+        """The body was not complete in time: refuse it."""
         self.refuse(self._gate.too_late())
 
     def left(self) -> None:
-        """The client went away."""
+        """The client has left: release the body."""
         self._gate.forget(self)
 
     def refuse(self, problem: NotaryError) -> None:
-        """Refuse it before it is complete: the rest of it is not read."""
+        """Refuse the submission before its body is complete: the rest of the body is not read."""
         self._gate.forget(self)
         self.refused(problem)
 
     def data(self) -> bytes:
-        """Returns the bytes of it that have come."""
+        """Returns the bytes of the body that have come."""
         if len(self._pieces) != 1:
             self._pieces = [b"".join(self._pieces)]
         return self._pieces[0]
@@ -111,7 +111,7 @@ class Body:
         return party_first(self._pieces[0]) if self._pieces else b""
 
     def drop(self) -> None:
-        """Release its bytes."""
+        """Release the body's bytes."""
         self._pieces = []
         self.size = 0
 

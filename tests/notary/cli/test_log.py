@@ -115,7 +115,7 @@ def test_what_took_no_effect_says_why(directory: NotaryDirectory, capsys: pytest
     assert "came twice" in whys[2]
     assert "at least" in whys[3]
     assert "is not compared" in whys[4]
-    assert "that is over" in whys[5]
+    assert "that incarnation is over" in whys[5]
     assert "does not count" in whys[6]
     assert "no signature of the key in force" in whys[7]
     assert "no signature of the key in force" in whys[8]
