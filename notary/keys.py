@@ -326,9 +326,9 @@ def _decode(encoded: bytes, file: Path, origin: str) -> tuple[HistoricKey, ...]:
                 " Correct the one that is wrong"
             )
         if history[0].endorsement is not None:
-            raise NotVerified("bad-endorsement", "its first key is endorsed, so what came before is missing")
+            raise NotVerified("bad-endorsement", "its first key is endorsed, so the key before it is missing")
         if len(set(keys)) != len(keys) or [str(key) for key in keys] != [each.verifier_key for each in history]:
-            raise NotVerified("malformed-key", "a key is in it twice, or stands there in another form than its own")
+            raise NotVerified("malformed-key", "a key is in it twice, or not in its canonical form")
         follow(keys[:1], history)
     except NotVerified as problem:
         raise ConfigurationError(

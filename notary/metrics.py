@@ -167,7 +167,7 @@ class Metrics:
         )
         self._counters(
             ("notary_snapshots_made_total", "Snapshots that this process made.", lambda: schedule.made),
-            ("notary_snapshots_failed_total", "Attempts of this process to make one that failed.", lambda: schedule.failures),
+            ("notary_snapshots_failed_total", "Attempts of this process to make a snapshot that failed.", lambda: schedule.failures),
         )
 
     def watch_archive(self, schedule: ArchiveSchedule) -> None:
@@ -178,7 +178,7 @@ class Metrics:
         )
         self._counters(
             ("notary_archive_segments_total", "Segments that this process had sealed.", lambda: schedule.segments),
-            ("notary_archive_failed_total", "Attempts of this process to seal that failed.", lambda: schedule.failures),
+            ("notary_archive_failed_total", "Attempts of this process to seal a segment that failed.", lambda: schedule.failures),
         )
 
     def watch_tls(self, certificates: Certificates) -> None:

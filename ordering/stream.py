@@ -116,8 +116,8 @@ class LocalReader:
             offset_next, end = self._offsets_next[stream], self._source.end(stream)
             if offset_next > end:
                 raise OutOfRange(
-                    f"{describe(stream)} should be read from offset {offset_next}, and ends at {end}: records that were read before "
-                    "are gone, or came from elsewhere; put back the log that has them, or rebuild the index from this one"
+                    f"{describe(stream)} should be read from offset {offset_next}, but ends at {end}: records that were read before "
+                    "are gone, or were in another log; put back the log that has them, or rebuild the index from this log"
                 )
             if stream in self._paused or offset_next == end:
                 continue

@@ -65,7 +65,9 @@ class WorkersRoom:
         if self.full is not None:
             return Overloaded(*self.full)
         after_s = self.full_parties.get(party or "")
-        return None if after_s is None else Overloaded("too much of this party is waiting already: send the same again later", after_s)
+        if after_s is None:
+            return None
+        return Overloaded("too many requests of this party are waiting already: send the same again later", after_s)
 
 
 class AcceptorApp:

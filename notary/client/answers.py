@@ -39,10 +39,10 @@ def read_decisions(body: bytes, requests: Sequence[Request], *, complete: bool) 
         where = f"decisions[{at}]"
         if answer is None:
             if complete:
-                raise Malformed("null in an answer that says all is decided", where)
+                raise Malformed("null in an answer with status 200, in which every request is decided", where)
             continue
         if answer.transaction_id != request.transaction_id.hex():
-            raise Malformed(f"about {answer.transaction_id}, but {request.transaction_id.hex()} was asked", f"{where}.transaction_id")
+            raise Malformed(f"about {answer.transaction_id}, but the request is {request.transaction_id.hex()}", f"{where}.transaction_id")
         _check(answer, where)
         _check_conflicts(answer, request, f"{where}.conflicts")
     positions = [answer.position for answer in answers if answer is not None]

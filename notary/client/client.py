@@ -163,7 +163,7 @@ class AsyncClient:
         try:
             notary = await self._transport.exchange("GET", "/v1/notary", read, ends)
         except Exhausted as problem:
-            raise Unreachable("no worker says which notary this is", problem.reasons) from None
+            raise Unreachable("no worker returned the notary's name", problem.reasons) from None
         if self._notary_name is None:
             self._notary_name = notary.name
         return notary

@@ -81,7 +81,7 @@ class Unproven(NotaryError):
         self.reason = problem.reason
         self.transaction_ids: tuple[str, ...] = ()
         self.answers: tuple[Answer | None, ...] = ()
-        super().__init__(f"{url} gave {about} that is not proven, and so is none: {problem}")
+        super().__init__(f"{url} returned {about} that is not proven, so it does not count: {problem}")
 
 
 class Contradiction(NotaryError):

@@ -270,9 +270,9 @@ def explained(url: str, problem: httpx.RequestError) -> str:
     if "CERTIFICATE_VERIFY_FAILED" in said:
         return f"{said}: is it the right host, and is its authority in the file of `--tls-ca` (in a program: `tls_context`)?"
     if "WRONG_VERSION_NUMBER" in said or "RECORD_LAYER_FAILURE" in said:
-        return f"{said}: it may speak plain HTTP, as a health port does, then ask http://"
+        return f"{said}: it may speak plain HTTP, as a health port does: then use http://"
     if isinstance(problem, httpx.RemoteProtocolError) and url.startswith("http:"):
-        return f"{said} It may speak TLS, then ask https://"
+        return f"{said} It may speak TLS: then use https://"
     return said
 
 

@@ -146,7 +146,7 @@ _SUBMIT = {
         "202": {
             **_json(
                 _ref("Decisions"),
-                "The wait ran out: decisions given are final, the others unknown; the same again is safe",
+                "The wait ran out: the decisions in it are final, the others unknown; sending the same again is safe",
             ),
             "headers": {"Retry-After": {"description": "seconds", "schema": {"type": "integer"}}},
         },
@@ -243,7 +243,7 @@ _DOCUMENT: dict[str, Any] = {
         "/livez": _get("livez", "Whether the process lives", {"200": _text("ok")}),
         "/readyz": _get(
             "readyz",
-            "Whether submissions are taken",
+            "Readiness: 200 while submissions are admitted",
             {"200": _text("ok"), "503": _text("a reason a line")},
             [{"name": "verbose", "in": "query", "allowEmptyValue": True, "schema": {"type": "string"}}],
         ),

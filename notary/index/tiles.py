@@ -113,7 +113,7 @@ class StoredTree:
         inside = inside_of(tile)
         above, at = divmod(index, TILE_WIDTH)
         if inside[TILE_HEIGHT][0] != self.sound_tile(level + 1, above)[at * HASH_BYTES : (at + 1) * HASH_BYTES]:
-            raise CorruptRecord(f"tile ({level}, {index}) is not what tile ({level + 1}, {above}) says of it: one of them was changed")
+            raise CorruptRecord(f"tile ({level}, {index}) does not have the hash in tile ({level + 1}, {above}): one of them was changed")
         return tile, inside
 
     def _inside(self, level: int, index: int) -> Inside:

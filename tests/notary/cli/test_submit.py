@@ -174,7 +174,7 @@ def test_each_urls_failure_is_listed(key: str, lines: str, capfd: pytest.Capture
         assert main(command(lines, key, [url], "--deadline", "0.3", "--notary-name", NAME)) == 2
     out, err = capfd.readouterr()
     assert out == ""
-    assert f"no worker says which notary this is: {url}: ConnectError" in err
+    assert f"no worker returned the notary's name: {url}: ConnectError" in err
     assert "10 unknown" in err
 
 

@@ -115,8 +115,8 @@ def test_a_lie_is_no_outcome(
     assert main([*command, "--url", liar.url]) == 1
     out, err = capfd.readouterr()
     assert out == ""
-    assert f"{liar.url} gave an outcome for transaction " in err
-    assert f"that is not proven, and so is none: {reason}" in err
+    assert f"{liar.url} returned an outcome for transaction " in err
+    assert f"that is not proven, so it does not count: {reason}" in err
     assert "outcome unknown: " in err
     assert liar.posts == 1
     # The API raises the same error, and accepts the proven outcomes of an honest worker.
@@ -146,10 +146,10 @@ def test_a_receipt_of_another_notary(
     assert main([*command, "--notary-name", NOTARY]) == 1
     out, err = capfd.readouterr()
     assert out == ""
-    assert re.search(r"none: wrong-origin: signed by .{0,3}notary\.example/other", err), err
+    assert re.search(r"count: wrong-origin: signed by .{0,3}notary\.example/other", err), err
     assert "those are the keys that were given" in err
     assert main(command) == 1
-    assert f"{elsewhere.url} gave a verifier key that is not proven" in capfd.readouterr().err
+    assert f"{elsewhere.url} returned a verifier key that is not proven" in capfd.readouterr().err
 
 
 @pytest.mark.seconds

@@ -221,8 +221,8 @@ def test_the_client_gets_the_remedy(serve_tls: Callable[..., Service]) -> None:
         return str(failed.value)
 
     assert "is its authority in the file of `--tls-ca`" in said(secured)
-    assert "It may speak TLS, then ask https://" in said(plain)
-    assert "it may speak plain HTTP, as a health port does, then ask http://" in said(f"https://127.0.0.1:{health}")
+    assert "It may speak TLS: then use https://" in said(plain)
+    assert "it may speak plain HTTP, as a health port does: then use http://" in said(f"https://127.0.0.1:{health}")
 
 
 @pytest.mark.parametrize("ends", [False, True], ids=["keep-alive", "close"])
