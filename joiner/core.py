@@ -1,16 +1,16 @@
 """The joiner's core: applies ordering records at the head and joins each entry with its content (R2 to R5, R10). Pure.
 
-`step` takes records as they were read: any interleaving of the topic-partitions, but each in its own order. It also takes the time of a
-monotonic clock. It returns `Ready`: the batches joined, the state to persist with them, and records that the worker might append. The
-batches that all steps emit together are a function of the log: neither the clock nor the division of records into steps changes them.
+`step` takes records as they were read: any interleaving of the topic-partitions, with the records of each in their order. It also takes the
+time of a monotonic clock. It returns `Ready`: the batches joined, the state to persist with them, and proposals for records to append. All
+steps together emit batches that are a function of the log: neither the clock nor the division of records into steps changes them.
 
 The rules of this file (to *apply* a record is to decide whether it counts, and to count or skip it):
 - The head is the first ordering record that is not applied yet. It is applied as a whole or not at all, so that the persisted state never
   has half a record.
 - A record is checked in this order: its encoding, its signature, its view, the rule of its kind. A record that fails is skipped and
   reported.
-- A view decides whether a record counts only for checkpoint, settle, salvage and trim records. A foreign view stops the core before its
-  record, until the driver has compared our history with the log and called `examined`.
+- Only checkpoint, settle, salvage and trim records need a certain view to count. For all other records, a foreign view only stops the core
+  before the record, until the driver has compared our history with the log and called `examined`.
 - A *hole* is an entry that counts and whose content has not been read. Nothing after it is applied.
 - The clock decides only when to *propose* a fill or a fence. The log decides whether it takes effect.
 """
@@ -104,7 +104,7 @@ NO_OWN: Own = {}
 _R2 = "its incarnation is not registered, is over, or has reached this sequence"
 OWNER_NAME = "the owner"
 """The writer of a salvage or trim record, in suspicions."""
-SALVAGE_OPEN = "the owner restores lost decisions, from a seal or the begin of a salvage to its end"
+SALVAGE_OPEN = "the owner restores lost decisions, and that salvage has not ended yet"
 
 _WORKER_RECORDS = (Entry, Register, Fence, Checkpoint)
 
@@ -136,7 +136,7 @@ class _Queued(msgspec.Struct, gc=False):
 
 
 class Joiner:
-    """The state of one pass over the log, starting at `state`."""
+    """One pass over the log, from `state` on."""
 
     def __init__(
         self,
@@ -148,10 +148,11 @@ class Joiner:
         tree: SalvageTree | None = None,
         ordering_only: bool = False,
     ) -> None:
-        """`worker_name`: the reader's own name. `format_version`: the highest that it reads. `tree`: the decisions of all steps so far.
+        """`worker_name`: the reader's own name. `format_version`: the highest version that it reads. `tree`: the decisions of all steps so
+        far.
 
         `ordering_only`: read only the ordering topic, for commands that need only incarnations, keys and partitions. Without contents the
-        history is not that of the log, so no view is compared.
+        history is not the log's history, so no view is compared.
         """
         state = state or JoinerState()
         self.incarnations = Incarnations(state.incarnations)
@@ -173,15 +174,15 @@ class Joiner:
         # Transaction ids in the queue, plus one per record, so that a flood of records without ids is bounded too.
         self._queue_ids = 0
         self._buffer = Buffer()
-        # Per payload partition: the offset of the earliest record dropped for lack of memory, and the ordering offset of the head at that
-        # time, a hole. No record with that hole's key was dropped.
+        # Per payload partition: the offset of the earliest record dropped for lack of memory, and the ordering offset of the hole that was
+        # the head at that time. No record with that hole's key was dropped.
         self._dropped: dict[int, tuple[int, int]] = {}
         self._hole: Entry | None = None
         # The partition and offset of the first record with the hole's key that was skipped because it is not the hole's content.
         self._skipped: tuple[int, int] | None = None
         # The ordering records skipped since the last one that took effect: the first one's offset, and the running hash over them.
         self._since_effect = NONE_SKIPPED, b""
-        # The next time to scan for holes to fill: at first, a hole_timeout after a hole reached the head. Negative: it did in this step.
+        # The next time to scan for holes to fill: at first, a hole_timeout after a hole became the head. Negative if that was in this step.
         self._fills_due_ms = 0
         self._fill_proposed_ms: dict[tuple[int, int], int] = {}
         # Per silent incarnation with an orphan here: its last counted sequence, and the time when it was first found silent or when a fence
@@ -219,7 +220,7 @@ class Joiner:
 
     @property
     def queue_run(self) -> list[Effect]:
-        """The last ordering records in the queue, as effects, as many as a copy may replace (`History.last_run`); empty if the queue is.
+        """The last ordering records in the queue, as effects: all that a copy may replace (`History.last_run`). Empty for an empty queue.
 
         If the log still has these records, it has all records in the queue.
         """
@@ -239,7 +240,7 @@ class Joiner:
         return self._buffer.offset_earliest(partition) is not None
 
     def buffered_run(self, partition: int) -> list[Record]:
-        """Returns the last payload records of that partition that wait for their entries, as many as a copy may replace (`last_run`)."""
+        """Returns the last payload records of that partition that wait for their entries: all that a copy may replace (`last_run`)."""
         return self._buffer.last_run(partition)
 
     @property
@@ -278,9 +279,9 @@ class Joiner:
     def forget_unapplied(self) -> dict[int, Kept]:
         """Return to the state after a restart (R8, R10): records that did not take effect must be passed in again, from `read_next` on.
 
-        Returns, per payload partition, the buffered records before the mark, the joined content with the highest offset. They need not be
-        read again: if the log still has the mark, it has the records before it. (Otherwise one payload without an entry would make each
-        interruption read everything after it again.)
+        Returns, per payload partition, the buffered records before the mark. (The mark is the joined content with the highest offset.)
+        These records need not be read again: if the log still has the mark, it has the records before it. Without this exception, one
+        payload without an entry would make each interruption read all records after that payload again.
         """
         kept: dict[int, Kept] = {}
         for partition, mark in self.marks.items():
@@ -342,7 +343,7 @@ class Joiner:
         )
 
     def restore(self, snapshot: JoinerSnapshot) -> None:
-        """Replace the state by `snapshot`. Limits, worker name and format version stay as this joiner was made with."""
+        """Replace the state by `snapshot`. Limits, worker name and format version stay the same."""
         self.log_state = snapshot.log_state
         self._log_time_ms, self._offset_head = snapshot.log_time_ms, snapshot.offset_head
         self._read_next = dict(snapshot.read_next)
@@ -378,14 +379,14 @@ class Joiner:
             return False
 
     def to_verify(self, records: Sequence[Record], own: Own = NO_OWN) -> list[bytes]:
-        """Returns the values whose signatures `step` will need verified: all ordering records except those that this worker sent itself."""
+        """Returns the values whose signatures `step` will verify: of all ordering records except those that this worker sent itself."""
         sent = {batch.entry_value for batch in own.values()}
         return [record.value for record in records if record.stream == ORDERING and record.value and record.value not in sent]
 
     def prepare(self, own: Own = NO_OWN) -> Generator[None, None, tuple[Request, ...]]:
         """Decode the large batch at the head in pieces. Returns its requests; none when there is no such batch. `own`: as for `step`.
 
-        It only saves time: without it, the next step would decode the same bytes with the same result.
+        This only saves time: otherwise the next step would decode the same bytes with the same result.
         """
         self._prepared = None
         log, head = self.log_state, self._queue[0] if self._queue else None
@@ -411,9 +412,9 @@ class Joiner:
     def step(self, records: Sequence[Record], now_ms: int, signed_by: Mapping[bytes, bytes] | None = None, own: Own = NO_OWN) -> Ready:
         """Take records and the time; return the effects.
 
-        `signed_by` may map an ordering record's value to the key under which its signature was verified. Any other signature is verified
-        when its record is applied. `own` may map names to batches that this worker sent and that are not decided: they need not be verified
-        or decoded again. Both only save time. Neither is kept after the step.
+        `signed_by` maps an ordering record's value to the key under which its signature was verified. Any other signature is verified when
+        its record is applied. `own` maps names to batches that this worker sent and that are not decided: they are not verified or decoded
+        again. Both arguments may be left out, since they only save time. Neither is kept after the step.
         """
         ready = Ready({}, self._log_time_ms)
         for record in records:
@@ -480,7 +481,7 @@ class Joiner:
             return
         self._buffer.add(record.stream, incarnation, sequence, Buffered(record.offset, record.append_time_ms, record.value))
 
-    # ---- applying ("judging" in the names) ----
+    # ---- applying ----
 
     def _apply(self, ready: Ready, own: Own, *, at_once: bool) -> None:
         """Apply records at the head until none is left, one must wait, or the step is full.
@@ -507,7 +508,7 @@ class Joiner:
             for batch in ready.batches[batches_before:]:
                 requests += len(batch.requests)
                 states += sum([len(request.inputs) + len(request.references) for request in batch.requests])
-            requests += len(ready.batches) == batches_before  # count other records as one request: a flood of them must not block the loop
+            requests += len(ready.batches) == batches_before  # any other record counts as one request: a flood must not block the loop
             self._queue.popleft()
             self._queue_ids -= _weight(head.record)
             self._offset_head = head.offset + 1
@@ -516,7 +517,7 @@ class Joiner:
             self._skipped, self._fills_due_ms = None, -1
 
     def _apply_head(self, head: _Queued, ready: Ready, own: Own) -> bool:
-        """Apply the record at the head; False leaves it there: a hole, a view to examine, or a reason to stop."""
+        """Apply the record at the head. Returns False if it stays there: for a hole, a view to examine, or a reason to stop."""
         if self.log_state is None:
             return self._apply_genesis(head, ready)
         if isinstance(head.record, CorruptRecord):
@@ -566,7 +567,7 @@ class Joiner:
                 why_not = f"a partitions record does not count: {record.payload_partitions} is not more than the log has"
                 self._change_log(head, self.log_state.with_partitions(record.payload_partitions), why_not, ready)
             case Genesis():
-                ready.notices.append(Notice("skipped", ORDERING, head.offset, "a genesis record counts at the start of the topic alone"))
+                ready.notices.append(Notice("skipped", ORDERING, head.offset, "a genesis record counts only at the start of the topic"))
         return True
 
     def _apply_genesis(self, head: _Queued, ready: Ready) -> bool:
@@ -576,7 +577,7 @@ class Joiner:
             ready.stop = Fatal(
                 FatalCode.NO_GENESIS,
                 f"the ordering topic does not begin with a genesis record, so it is nobody's log: record {head.offset}: {problem}."
-                " Make a log with `notary init`, or name the right one",
+                " Create a log with `notary init`, or name the right topics",
             )
             return False
         assert head.source.value is not None
@@ -615,7 +616,7 @@ class Joiner:
             ready.evidence = Evidence(head.offset, view, writer, seen)
             return True
         self.suspicions.foreign(writer, seen)
-        text = f"worker {writer!r} had another history after {view.seen} records than this worker, which has {seen} there"
+        text = f"worker {writer!r} had another history after {view.seen} records than this worker, which has {seen} records in effect there"
         ready.notices.append(Notice("foreign-view", ORDERING, head.offset, text))
         return False
 
@@ -675,7 +676,7 @@ class Joiner:
         return any(candidate.value is not None and len(candidate.value) >= self.limits.large_bytes for candidate in found)
 
     def _may_be_dropped(self, head: _Queued, entry: Entry, content: Buffered | None) -> bool:
-        """Returns True if the entry's first content may have been dropped for lack of memory: another one must not replace it (R3)."""
+        """Returns True if the entry's first content may have been dropped for lack of memory: a later content must not replace it (R3)."""
         if not self._dropped:
             return False
         offset, waited = self._dropped.get(entry.partition, (0, head.offset))
@@ -752,7 +753,7 @@ class Joiner:
     def _apply_checkpoint(self, head: _Queued, record: Checkpoint, ready: Ready) -> None:
         writer = self.incarnations.get(record.incarnation)
         if writer is None or writer.fenced or not head.own_view:
-            why = "its view is not this worker's history" if writer is not None and not writer.fenced else "that is over"
+            why = "its view is not this worker's history" if writer is not None and not writer.fenced else "that incarnation is over"
             text = f"a checkpoint of incarnation {record.incarnation} is not compared: {why}"
             ready.notices.append(Notice("skipped", ORDERING, head.offset, text))
             return
@@ -789,7 +790,7 @@ class Joiner:
             ready.stop = Fatal(
                 FatalCode.HISTORY_DIFFERS,
                 f"ordering record {head.offset} settles a history of {record.view.seen} records that is not this index's: the owner has"
-                " decided for another one. Keep this index as evidence and let this worker replay the log;"
+                " chosen another history. Keep this index as evidence, and let this worker replay the log;"
                 " see docs/runbook.md, 'Somebody knew another history'",
             )
             return False
@@ -906,7 +907,7 @@ class Joiner:
     def _drop_through(self, incarnation: int, sequence: int | None, ready: Ready, expected: int = 0) -> None:
         dropped = self._buffer.drop_through(incarnation, sequence) - expected
         if dropped > 0:
-            text = f"{dropped} payloads of incarnation {incarnation} will never be asked for"
+            text = f"{dropped} payloads of incarnation {incarnation} are dropped: their entries will never count"
             ready.notices.append(Notice("orphan-dropped", ORDERING, self._offset_head, text))
 
     # ---- proposing ----

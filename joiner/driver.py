@@ -3,17 +3,17 @@
     reader.poll() -> Joiner.step() -> Applier.apply()  durable from here on -> Sender.resolve() -> answers leave
 
 There is no `await` between a step and the application of its effects. A crash before `apply` returns leaves the index as it was: the
-records are read again. A crash after it leaves decisions that no client received: a retry gets the same ones (R7).
+records are read again. A crash after that leaves decisions that no client has received: a retry gets the same decisions (R7).
 
 **After an interruption nothing is applied before the log has been checked** (R10). An interruption is a start, a reader that failed or
 reports that it was interrupted, or a process that did not run for a while. Then records that were read but took no effect are discarded. A
-new reader begins at the last records that took effect. Its records are held back until those last records are found again (`look.Recheck`).
+new reader begins at the last records that took effect. Its records are held back until those last records are found again (`Recheck`).
 
 A reader does not detect interruptions of a topic-partition that it has paused. A partition is paused while too many of its records wait.
 Then `_watch_unread` checks that the log still has them. Nothing is applied if the last such check is more than two seconds old.
 
-The watchdog requests the log's start and end offsets every second. It measures the lag, and detects an unreachable log, a stalled reader
-(which is then replaced), and a log that ends before records that took effect. It also detects when this worker has caught up: only then
+The watchdog requests the log's start and end offsets every second. It measures the lag. It detects an unreachable log, a stalled reader
+(which is then replaced), and a log that ends before records that took effect. It also detects that this worker has caught up: only then
 does the worker register.
 """
 
@@ -49,7 +49,7 @@ VERIFY_AT_ONCE = 256
 VERIFY_HERE_MAX = 2
 """This many signatures or fewer are verified in the calling thread: a handover to another thread costs as much."""
 INTERRUPTED = "reading was interrupted: the log is compared with this worker's index before anything more is applied or answered"
-LOST_WAITING = "the log has lost records that wait here"
+LOST_WAITING = "the log has lost records that this worker has read and not applied"
 UNREAD_CHECKS = 8
 """The number of checks of a paused topic-partition's records within `interrupted_after_s`: a broker takes longer to die and restart."""
 CHECK_AGAIN_S = 10.0
@@ -105,7 +105,7 @@ class Driver(Generic[Decision]):
         self._suspicion = "the log has not been compared with this worker's index yet"
         self._contradicted_since_s: float | None = None
         self._contradicted_last_s = 0.0
-        self._freed = False  # records that must be read next are gone from the log's start: finding the marks does not disprove that
+        self._freed = False  # the log now starts after records that must be read next: finding the marks again does not end that
         self._refuted = False
         """True if the log was found to lack records that this index was made from, until it is found to have them again."""
         self._suspected: Evidence | None = None  # a foreign view, until a check finds our history in the log
@@ -119,7 +119,7 @@ class Driver(Generic[Decision]):
         self._ran_at_s = now_s()
         self._seen_at_s: dict[int, float] = {}  # per topic-partition: the time when it was last read or checked
         self._reached_at_s = self._polled_at_s = self._remade_at_s = now_s()
-        self._unreachable = "the log has not been asked yet"
+        self._unreachable = "no request was sent to the log yet"
         self._no_reader = ""
         self._streams, self._head = StallDetector(), StallDetector()
         self.streams_stalled_s: Mapping[int, float] = {}
@@ -134,7 +134,7 @@ class Driver(Generic[Decision]):
         self.lag_records = 0
         """The number of records of the log, over all topic-partitions, not passed to the joiner yet, at the watchdog's last check."""
         self.clock_skew_ms = 0
-        """The smallest possible lead of the log's clock over this worker's (negative: lag), from our last entry that was read back."""
+        """The smallest possible lead of the log's clock over this worker's clock, from our last entry that was read back; negative: lag."""
         sender.hold = self.may_not_append
 
     @property
@@ -166,24 +166,24 @@ class Driver(Generic[Decision]):
         if (why := self.suspicion() or self._clock_suspicion()) is not None:
             return why
         if self.poll_age_s > unreachable_s:
-            why = self._no_reader or "the reader has not come back with anything"
+            why = self._no_reader or "the reader returns nothing"
             return f"nothing could be read from the log for more than {unreachable_s:g} s: {why}"
         stalled = [stream for stream, seconds in self.streams_stalled_s.items() if seconds > unreachable_s]
         if stalled:
             return f"{describe(min(stalled))} has records that could not be read for more than {unreachable_s:g} s"
         if self.head_stalled_s > settings.stall_s:
-            return f"the head of the order has not moved for more than {settings.stall_s:g} s, and the log goes on behind it"
+            return f"the head of the order has not moved for more than {settings.stall_s:g} s, although the log has records after it"
         return None
 
     def suspicion(self) -> str | None:
-        """Returns why serving is suspended: the log may not be the one that the index was made from (R10). None if serving is allowed."""
+        """Returns the reason why serving is suspended: the log may differ from the log of this index (R10). None if serving is allowed."""
         if self._suspicion:
-            return f"{self._suspicion}; it cannot be read now: {self._no_reader}" if self._no_reader else self._suspicion
+            return f"{self._suspicion}; the log cannot be read now: {self._no_reader}" if self._no_reader else self._suspicion
         reader = self._reader
         if reader is not None and reader.interruptions != self._interruptions_seen:
             return INTERRUPTED
         if reader is not None and self._now_s() - self._ran_at_s > self._settings.interrupted_after_s:
-            return "this process did not run for a while, and has to compare the log with its index first"
+            return "this process did not run for a while: the log must be compared with this worker's index first"
         log_state = self.joiner.log_state
         if log_state is not None and log_state.sealed:
             return f"nothing is answered: {SALVAGE_OPEN}"
@@ -310,7 +310,7 @@ class Driver(Generic[Decision]):
         elif stopped_s > limit_s:
             why = f"this process did not run for {stopped_s:.0f} s"
         elif unread := self._unread(limit_s):
-            why = f"{describe(unread[0])} was not read for more than {limit_s:g} s, and may have lost what waits here"
+            why = f"{describe(unread[0])} was not read for more than {limit_s:g} s, and may have lost records that wait here"
         self.interruptions += bool(why)
         return why
 
@@ -389,9 +389,9 @@ class Driver(Generic[Decision]):
         if joiner.suspicions.live and agreed < joiner.history.seen_first > 1:
             raise Fatal(
                 FatalCode.HISTORY_DIFFERS,
-                f"ordering record {evidence.offset} of worker {evidence.writer!r} shows another history than this index has, and nobody"
-                f" agreed with it in the last {joiner.history.seen - joiner.history.seen_first} records: keep this index as evidence, and"
-                " see docs/runbook.md, 'Somebody knew another history'",
+                f"ordering record {evidence.offset} of worker {evidence.writer!r} shows another history than this index has, and no other"
+                f" worker agreed with this index in the last {joiner.history.seen - joiner.history.seen_first} records: keep this index as"
+                " evidence, and see docs/runbook.md, 'Somebody knew another history'",
             )
         # From here on serving stays suspended until this comparison succeeds, even if a new reader finds the marks.
         self._suspected = evidence
@@ -455,7 +455,7 @@ class Driver(Generic[Decision]):
         ends = {stream: bound.offset_end for stream, bound in bounds.items() if stream in read_next}
         if self._suspected is not None and ends[ORDERING] <= self._suspected.offset:
             self._suspected = None
-            self._remake_reader = self._remake_reader or "the record that showed another history is gone"
+            self._remake_reader = self._remake_reader or "the log no longer has the record that showed another history"
         if self._ends_found is None or any(end < self._ends_found.get(stream, 0) for stream, end in ends.items()):
             # Lower the ends if the log has lost its end since: do not wait for records that are gone.
             self._ends_found = ends
@@ -480,7 +480,7 @@ class Driver(Generic[Decision]):
             self._sender.wake()
 
     async def _check_again(self) -> None:
-        """Check the log because of badly signed records: this worker may have missed a key rotation. Serving continues."""
+        """Check the log because of badly signed records: this worker may have missed a key rotation. Serving continues meanwhile."""
         try:
             if lost := await examine(self._log, self.joiner.history.last_run, self.joiner.marks, contents=False):
                 self._contradicted(lost)

@@ -7,8 +7,8 @@ There are two kinds of checks. Both read records again and compare their fingerp
 - After a foreign view, `examine` checks every record that took effect since another worker's view last agreed with ours, with its content.
   It uses a reader of its own.
 
-A single check may mislead: a client with old metadata may fetch from a former leader, and get an older state than it has read before. So
-the driver applies nothing after the first mismatch, and stops only if the mismatch lasts.
+A single check may mislead: with old metadata a worker may fetch from a former leader, and get an older log than it has read before. So the
+driver applies nothing after the first mismatch, and stops only if the mismatch lasts.
 """
 
 import asyncio
@@ -38,7 +38,7 @@ class Sought:
         self._skipped_hash = b""
 
     def found(self, record: Record) -> bool | None:
-        """Returns True if `record` is the record sought, and None if that comes later.
+        """Returns True if `record` is the record sought, and None if the record sought comes later.
 
         Returns False if another record has replaced it, or one of the records skipped before it.
         """
@@ -50,7 +50,7 @@ class Sought:
 
 
 def sought(effects: Sequence[Effect], marks: Mapping[int, Mark], *, contents: bool) -> dict[int, deque[Sought]]:
-    """Returns the records to find in each topic-partition, by rising offset: the marks, the effects, and their contents if wanted."""
+    """Returns the records to find in each topic-partition, by rising offset: those of the marks and effects, and contents if wanted."""
     places = {stream: {mark.offset: Sought(mark.offset, mark.fingerprint)} for stream, mark in marks.items()}
     for effect in effects:
         found = Sought(effect.offset, effect.fingerprint, effect.skipped_first, effect.skipped_hash)
@@ -158,7 +158,7 @@ def contradiction(read_next: Mapping[int, int], marks: Mapping[int, Mark], bound
         if reached > bound.offset_end:
             return (
                 f"the index is ahead of its log: it has read {describe(stream)} up to offset {reached}, and the log ends at"
-                f" {bound.offset_end}. The log was cut or is another one: see {RUNBOOK}, 'The index is ahead of its log'"
+                f" {bound.offset_end}. The log was truncated, or it is another log: see {RUNBOOK}, 'The index is ahead of its log'"
             )
         if read_next.get(stream, 0) < bound.offset_first:
             return (
@@ -170,17 +170,17 @@ def contradiction(read_next: Mapping[int, int], marks: Mapping[int, Mark], bound
 
 
 async def examine(log: Log, effects: Sequence[Effect], marks: Mapping[int, Mark], *, contents: bool = True) -> str:
-    """Read these effects, with or without their contents, and the marks again; returns a message about one that is missing, or "".
+    """Read the records of these effects and marks again, with or without contents. Returns a message about a missing one; empty if none is.
 
     Contents before a payload partition's log start offset are not compared: the owner has freed them (`notary trim`), so no reader can get
-    other contents there. Raises `NotReady` when the log does not return the others in time, and the errors of opening a reader
-    and polling.
+    other contents there. Raises `NotReady` when the log does not return the records in time, and the errors of opening a reader and
+    polling.
     """
     return await find_again(log, sought(effects, marks, contents=contents), without_freed=True)
 
 
 async def find_again(log: Log, wanted: dict[int, deque[Sought]], *, without_freed: bool = False) -> str:
-    """Read these records again. Returns and raises the same as `examine`. `without_freed`: leave out records before a log start offset."""
+    """Read these records again. Returns and raises the same as `examine`. `without_freed`: skip contents before a log start offset."""
     if not wanted:
         return ""
     bounds = await log.bounds()
@@ -192,7 +192,7 @@ async def find_again(log: Log, wanted: dict[int, deque[Sought]], *, without_free
             continue
         bound = bounds.get(stream)
         if bound is None:
-            raise NotReady(f"{describe(stream)} has no leader now, and has to be compared with the index")
+            raise NotReady(f"{describe(stream)} has no leader now, so it cannot be compared with the index")
         if expected[0].offset_first < bound.offset_first:
             return another(stream, expected[0])
         if expected[-1].offset >= bound.offset_end:
@@ -228,8 +228,8 @@ async def _read_again(reader: Reader, wanted: dict[int, deque[Sought]], streams:
 def another(stream: int, lost: Sought) -> str:
     """Returns the message for an applied record that the log has lost, or whose skipped predecessors have changed."""
     skipped = lost.offset_first < lost.offset
-    before = f", or one from {lost.offset_first} on is not the one that was skipped before it" if skipped else ""
+    before = f", or a record from {lost.offset_first} on is not the one that was skipped before it" if skipped else ""
     return (
-        f"record {lost.offset} of {describe(stream)} is not the one that this index has applied{before}: the log was cut and has grown"
-        f" again, or is another one. See {RUNBOOK}, 'The index is ahead of its log'"
+        f"record {lost.offset} of {describe(stream)} is not the one that this index has applied{before}: the log was truncated and has"
+        f" grown again, or it is another log. See {RUNBOOK}, 'The index is ahead of its log'"
     )

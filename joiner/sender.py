@@ -1,4 +1,4 @@
-"""One worker's producer: gathers submissions, sends payload and entry at once, sends again batches that did not count (R1, R4, R5).
+"""One worker's producer: gathers submissions, sends payload and entry at once, and sends batches again that did not count (R1, R4, R5).
 
 A submission waits in the queue, travels in a batch, and is answered when the log has decided it:
 
@@ -9,9 +9,9 @@ A submission waits in the queue, travels in a batch, and is answered when the lo
 A batch goes back to the queue only when the *log* shows that it will never count: a fill came first, a later sequence of its incarnation
 was counted, its incarnation was fenced, or another key came into force. A failed append shows nothing about the log, so it ends the
 incarnation: the worker registers again with a new writer, and its own register record fences the old incarnation at a definite place in the
-order (R5). Until that place is read, the old batches may still count; after it they cannot. An acknowledged append must be among the
-records up to the log end offset after the acknowledgement. If it is not, the log lost it, or every worker skips it, and the incarnation
-ends too (R10). Safety needs no timer, and no batch is sent twice without need.
+order (R5). Until the worker has read that place, the old batches may still count; after it they cannot. An acknowledged record must be
+among the records up to the log end offset after the acknowledgement. If it is not, the log lost it, or every worker skips it. Then the
+incarnation ends too (R10). Safety needs no timer, and no batch is sent twice without need.
 
 Every record appended here is signed with the key in force and has this worker's view of the log (R10). While `hold` returns a reason, this
 worker appends only fills.
@@ -45,7 +45,6 @@ DUPLICATE_NAME_SESSION_S = 60.0
 Either the register record of a process that is gone arrived late, or an operator made a mistake and has corrected it.
 """
 
-
 SEQUENTIAL_S = 30.0
 """For this time after a batch of ours was filled, an entry is sent only after its payload is acknowledged.
 
@@ -77,7 +76,7 @@ class Keys(Protocol):
 
 
 class _Session:
-    """This worker's present incarnation, the only one that sends. `broken`: the reason why it must end."""
+    """This worker's present incarnation, the only one that sends. `broken`: the reason why it must end; empty while there is none."""
 
     def __init__(self, incarnation: int, writer: Writer, key: SigningKey) -> None:
         self.incarnation = incarnation
@@ -155,7 +154,7 @@ class Sender(Generic[Decision]):
             return no_key(log_state.key, self._keys.public_keys())
         session = self._session
         if session is None or session.broken:
-            return "this worker has no registered incarnation: it is reading the log up to its register record, or registering again"
+            return "this worker has no incarnation yet: it is reading the log up to its register record, or registering again"
         oldest, limit_s = min(session.appending_since.values(), default=None), self._settings.append_wait_s_max
         if oldest is not None and asyncio.get_running_loop().time() - oldest > limit_s:
             return f"the log has not acknowledged an append for more than {limit_s:g} s"
@@ -194,7 +193,7 @@ class Sender(Generic[Decision]):
             self._resolve_key(ready.log_state.key)
 
     def _resolve_key(self, key: bytes) -> None:
-        """Handle a step that changed the log's state. If it brought another key in force, records that we signed before no longer count."""
+        """Handle a step that changed the log's state. If another key came into force, records that we signed before no longer count."""
         session = self._session
         if session is not None and session.key.public_key != key:
             session.broken = session.broken or "another key of the notary is in force"
@@ -209,8 +208,8 @@ class Sender(Generic[Decision]):
     def expect(self, acknowledged: frozenset[tuple[int, int] | bytes], offset_end: int) -> None:
         """Record that the ordering topic ended at `offset_end` after these appends were acknowledged.
 
-        Once the log is applied up to there, they were read or never will be. If one was not read, this worker begins a new incarnation,
-        which sends those batches again: the log lost them, or every worker skips them (R10).
+        Once the log is applied up to there, the records were read or never will be. If one was not read, the log lost it, or every worker
+        skips it (R10). Then this worker begins a new incarnation, which sends those batches again.
         """
         pending = self.unresolved.keys() | ({self._registering[0]} if self._registering is not None else set())
         self._acknowledged &= pending
@@ -245,7 +244,7 @@ class Sender(Generic[Decision]):
         session = self._session
         if session is not None and session.incarnation == name[0] and session.sequence_next <= name[1]:
             # Another holder of the notary's key has used this incarnation. Our next sequences up to that one would not count.
-            session.broken = f"sequence {name[1]} was counted for it, which it has not sent"
+            session.broken = f"the log has counted sequence {name[1]}, which this worker has not sent: who else uses the notary's key?"
             self._wake.set()
         batch = self.unresolved.get(name)
         if batch is None:
@@ -284,8 +283,8 @@ class Sender(Generic[Decision]):
                 self._fatal = Fatal(
                     FatalCode.DUPLICATE_WORKER_NAME,
                     f"another process registered as worker {fenced.state.name!r} {DUPLICATE_NAME_FENCES_MAX} times:"
-                    " two processes share a name; give each its own with --name."
-                    " If only this one runs, records of one that is gone came late: start it again",
+                    " two processes share a name; give each its own name with --name."
+                    " If only this process runs, late records of an ended process arrived: start this worker again",
                 )
                 self._wake.set()
 
@@ -299,12 +298,12 @@ class Sender(Generic[Decision]):
     # ---- incarnations ----
 
     async def run(self) -> None:
-        """Run one incarnation after the other, until cancelled. Raises `Fatal` when a duplicate worker name keeps fencing it."""
+        """Run one incarnation after the other, until cancelled. Raises `Fatal`, e.g. when a duplicate worker name keeps fencing it."""
         while True:
             try:
                 writer = await self._log.open_writer()
             except NotReady as problem:
-                logger.info("no producer yet, trying again: %s", problem)
+                logger.info("no producer can be opened yet, trying again: %s", problem)
                 await asyncio.sleep(self._settings.reopen_wait_s)
                 continue
             self._writer, self._writer_failed = writer, ""
@@ -323,11 +322,11 @@ class Sender(Generic[Decision]):
                 logger.warning("the incarnation ended, registering again incarnation=%d: %s", session.incarnation, session.broken)
             except OutcomeUnknown as problem:
                 # The register record may be in the log nevertheless: then it begins an incarnation that stays silent.
-                logger.warning("could not register: %s", problem)
+                logger.warning("the register record was not acknowledged, trying again: %s", problem)
             finally:
                 self._session = self._writer = None
                 await writer.close()
-            # The record of every incarnation is kept for ever. If each ends at once, there must not be a thousand a second.
+            # The register record of every incarnation is kept for ever. If each ends at once, there must not be a thousand a second.
             lasted_s = asyncio.get_running_loop().time() - began_s
             await asyncio.sleep(max(0.0, self._settings.reopen_wait_s - lasted_s))
 
@@ -374,7 +373,7 @@ class Sender(Generic[Decision]):
                 self._send_what_is_due(session, sends)
                 self._wake.clear()
                 await self._wake.wait()
-            # The appends in flight are given up with the writer; the log shows whether they arrive.
+            # Closing the writer cancels the appends in flight; the log shows whether their records arrive.
             await session.writer.close()
         if self._fatal is not None:
             raise self._fatal
@@ -448,7 +447,7 @@ class Sender(Generic[Decision]):
     async def _in_turn(
         self, session: _Session, payload: Coroutine[Any, Any, None], ordering: Coroutine[Any, Any, None]
     ) -> list[BaseException | None]:
-        """Append the payload, then the entry; returns the problem that ended this, if any."""
+        """Append the payload, then the entry. Returns the problem that prevented one of them, if any."""
         try:
             await payload
             if session.broken:
@@ -472,7 +471,7 @@ class Sender(Generic[Decision]):
         assert log_state is not None
         if (key := self._keys.fill_key_for(log_state.key)) is None:
             logger.warning(
-                "cannot fill incarnation=%d sequence=%d: a fill there takes the key %s, which this worker does not have. If no worker has"
+                "cannot fill incarnation=%d sequence=%d: this fill needs the key %s, which this worker does not have. If no worker has"
                 " it, see docs/runbook.md, 'A hole that stays'",
                 fill.incarnation,
                 fill.sequence,
@@ -520,7 +519,7 @@ class Sender(Generic[Decision]):
 def no_key(wanted: bytes, present: list[bytes]) -> str:
     """Returns the message for a worker that lacks the key in force."""
     return (
-        f"the key in force in this log is {wanted.hex()}, and this worker has {', '.join([key.hex() for key in present])}: it cannot write"
-        " there. Copy the key file from where the key was rotated, or name this notary's own log"
+        f"the key in force in this log is {wanted.hex()}, and this worker has {', '.join([key.hex() for key in present])}: it cannot sign"
+        " records. Copy the key file from the machine where the key was rotated, or name this notary's own log"
         " (docs/runbook.md, Rotating the notary's key)"
     )

@@ -64,15 +64,15 @@ class Body:
 
     @property
     def is_unproven(self) -> bool:
-        """True if it comes from a client on whose connection no submission was admitted yet."""
+        """True if no submission was admitted yet on its connection."""
         return bool(self.network) and not self.parties
 
     def admitted(self, submission: AdmittedSubmission) -> None:
-        """The gate has admitted it. Queue it, or hand it over, in this turn of the loop: its room is not reserved for longer."""
+        """The gate has admitted the submission. Queue it, or pass it on, in this turn of the loop: its room is not reserved for longer."""
         raise NotImplementedError
 
     def refused(self, problem: Exception) -> None:
-        """The gate has refused it. A problem that is no `NotaryError` is a bug."""
+        """The gate has refused the submission. A problem that is no `NotaryError` is a bug."""
         raise NotImplementedError
 
     def piece(self, data: bytes) -> None:
@@ -84,24 +84,24 @@ class Body:
             self._pieces.append(data)
 
     def whole(self) -> None:
-        """It is complete."""
+        """The body is complete: put it in its lane."""
         self._gate.ask(self)
 
     def late(self) -> None:
-        """It was not complete in time."""
+        """The body was not complete in time: refuse it."""
         self.refuse(self._gate.too_late())
 
     def left(self) -> None:
-        """The client went away."""
+        """The client has left: release the body."""
         self._gate.forget(self)
 
     def refuse(self, problem: NotaryError) -> None:
-        """Refuse it before it is complete: the rest of it is not read."""
+        """Refuse the submission before its body is complete: the rest of the body is not read."""
         self._gate.forget(self)
         self.refused(problem)
 
     def data(self) -> bytes:
-        """Returns the bytes of it that have come."""
+        """Returns the bytes of the body that have come."""
         if len(self._pieces) != 1:
             self._pieces = [b"".join(self._pieces)]
         return self._pieces[0]
@@ -111,7 +111,7 @@ class Body:
         return party_first(self._pieces[0]) if self._pieces else b""
 
     def drop(self) -> None:
-        """Release its bytes."""
+        """Release the body's bytes."""
         self._pieces = []
         self.size = 0
 
@@ -146,8 +146,8 @@ class Lanes:
     """Complete bodies that are not decoded yet, in one lane for each party. Each lane in turn yields `TURN_BYTES` (surplus round robin).
 
     An empty lane stays while it has yielded more than its share and other lanes have bodies. So a party that sends one large body after
-    another, each when the last one was taken, gets no more than its share. All bodies that do not name a registered party first share one
-    lane, so made-up names win no turns.
+    another, each when the last one was taken, gets no more than its share. All bodies whose first member does not name a registered party
+    share one lane, so made-up names win no turns.
 
     Anyone may name a party. So a body counts for its party only on a connection on which a submission of that party was admitted. Any other
     body counts for its client's address. All addresses together have about the share of one party (`ADDRESSES_SHARE_MIN`).
@@ -183,7 +183,7 @@ class Lanes:
         return now_s - lane.bodies[0].since_s if lane is not None and lane.bodies else 0.0
 
     def ahead_bytes(self, key: bytes, *, of_party: bool) -> int:
-        """Returns an estimate of the bytes that are decoded before a body that comes now, from the turns of its lane."""
+        """Returns an estimate of the bytes that will be decoded before a body that comes now, from the number of lanes."""
         ring = self._ring(of_party=of_party)
         lane, waiting_bytes = ring.lanes.get(key), self._parties.size_bytes + self._addresses.size_bytes
         if lane is None:

@@ -85,7 +85,7 @@ class Config(msgspec.Struct, frozen=True):
     """The configuration file, for the commands that a worker starts. It is no setting."""
 
     def path(self, relative: str) -> Path:
-        """Returns a path of the file, which is relative to the file's folder."""
+        """Returns the complete path for a path in the file, which is relative to the file's folder."""
         return Path(self.directory) / relative
 
     @property
@@ -174,7 +174,7 @@ def kafka_security(log: LogSettings, directory: Path) -> KafkaSecurity | None:
         try:
             password = read_secret(password_file, "log.sasl_password_file", _GIVEN.format("password")).decode().strip()
         except UnicodeDecodeError as problem:
-            raise ConfigurationError(f"log.sasl_password_file {password_file} is no text: {problem}") from None
+            raise ConfigurationError(f"log.sasl_password_file {password_file} is not UTF-8 text: {problem}") from None
     # Without a `key_file` the private key is in the certificate's file.
     if key_file := file(log.key_file or log.cert_file):
         read_secret(Path(key_file), "log.key_file" if log.key_file else "log.cert_file", _GIVEN.format("key"))
@@ -217,7 +217,7 @@ def load(file: Path, flags: Mapping[str, Any] | None = None, environment: Mappin
         elif variable.startswith("NOTARY_") and variable not in _ENVIRONMENT_OF_OTHERS and not _is_of_a_service(variable, given):
             nearest = difflib.get_close_matches(variable, _VARIABLES, 1, 0.0)[0]
             raise ConfigurationError(
-                f"the environment variable {variable} names no setting; the nearest that does is {nearest}. See docs/configuration.md"
+                f"the environment variable {variable} names no setting; the nearest setting is {nearest}. See docs/configuration.md"
             )
     for name, value in (flags or {}).items():
         values[name], sources[name] = value, f"the flag for {name}"
@@ -250,7 +250,7 @@ def _known(file: Path, section: str, key: str) -> str:
         return name
     known = [setting.key for setting in SETTINGS.values() if setting.section == section] + ([] if section else sorted(_SECTIONS))
     nearest = difflib.get_close_matches(key, known, 1, 0.0)[0]
-    raise _wrong(file, {}, section, f"{key} names no setting; the nearest that does is {nearest}. See docs/configuration.md")
+    raise _wrong(file, {}, section, f"{key} names no setting; the nearest setting is {nearest}. See docs/configuration.md")
 
 
 def _out_of_range(setting: Setting, value: object) -> str:
@@ -272,7 +272,7 @@ def _wrong_values(config: Config) -> Iterator[tuple[str, str]]:
         yield "name", "is not UTF-8"
         return
     if not 0 < name_bytes <= NAME_BYTES_MAX:
-        yield "name", f"has 1 to {NAME_BYTES_MAX} bytes of UTF-8, this one has {name_bytes}"
+        yield "name", f"should have 1 to {NAME_BYTES_MAX} bytes of UTF-8, and has {name_bytes}"
     if (why := _wrong_origin(config.origin)) is not None:
         yield "origin", why
     if _WORKER_NAME(config.worker.name) is None:
@@ -281,17 +281,17 @@ def _wrong_values(config: Config) -> Iterator[tuple[str, str]]:
             f"{config.worker.name!r} should be 1 to 100 letters, digits, dots, dashes, underscores: it names the index's folder",
         )
     if config.log.kind == "kafka" and not config.log.bootstrap:
-        yield "log.bootstrap", "names no broker (HOST:PORT,...), and log.kind is kafka"
+        yield "log.bootstrap", "is empty, and log.kind is kafka: give the brokers, HOST:PORT,..."
     http = config.http
     for key, needs in (("tls_cert_file", "tls_key_file"), ("tls_key_file", "tls_cert_file"), ("tls_client_ca_file", "tls_cert_file")):
         if getattr(http, key) and not getattr(http, needs):
             yield f"http.{needs}", f"is empty, and http.{key} is set: give both, or neither for plain HTTP"
     if http.tls_client_cert == "optional" and not http.tls_client_ca_file:
-        yield "http.tls_client_cert", "is optional, and http.tls_client_ca_file, by which such certificates are known, is empty: set it"
+        yield "http.tls_client_cert", "is optional, and http.tls_client_ca_file is empty: set it to the authority of these certificates"
     if config.snapshots.every_s and not config.snapshots.url:
-        yield "snapshots.url", "names no folder and no URL, and snapshots.every_s is set: say where snapshots are kept"
+        yield "snapshots.url", "is empty, and snapshots.every_s is set: give the folder or URL that keeps the snapshots"
     if config.archive.url and config.log.kind != "kafka":
-        yield "archive.url", "names a place for segments, and log.kind is embedded: that log is open in one process, its worker's"
+        yield "archive.url", "is set, and log.kind is embedded: only one process can open that log, its worker. Leave archive.url empty"
     for setting in SETTINGS.values():
         # To msgspec NaN is in every range.
         if setting.type is float and (value := setting.value(config)) != value:
@@ -318,12 +318,12 @@ def _wrong_origin(origin: str) -> str | None:
         return f"{origin!r} is the first line of key endorsements, so a checkpoint could pass for one: choose another origin"
     size = len(origin.encode(errors="surrogatepass"))
     if size > NAME_BYTES_MAX:
-        return f"has 1 to {NAME_BYTES_MAX} bytes of UTF-8, this one has {size}"
+        return f"should have 1 to {NAME_BYTES_MAX} bytes of UTF-8, and has {size}"
     if origin and "+" not in origin and not any(character.isspace() or character < " " for character in origin):
         with contextlib.suppress(UnicodeEncodeError):
             origin.encode()
             return None
-    return f"{origin!r} must not be empty, nor hold white space, control characters or `+`: e.g. notary.example/london"
+    return f"{origin!r} must not be empty or contain white space, control characters or `+`: e.g. notary.example/london"
 
 
 def _is_of_a_service(variable: str, environment: Collection[str]) -> bool:

@@ -1,8 +1,9 @@
 """The turns of the event loop in which unproven clients are served: while the worker has work, at most a third of the time.
 
-A decision needs a dozen turns and more: it is read, decoded, appended, read back, applied and answered. If each of these turns also served
-unproven clients up to a bound, the decision would wait for a dozen times this bound, however short it is. So all work for such clients is
-done in the same turns, and the loop then rests from it for twice as long as that took. Meanwhile the turns are short, and decisions get on.
+A decision needs a dozen turns or more: its submission is read, decoded, appended, read back, applied and answered. If each turn also served
+unproven clients up to a time limit, the decision would wait for a dozen times this limit. So all work for unproven clients is done in the
+same turns, the on-turns. A rest follows, twice as long as the on-turn, in which the loop does no such work. Its turns are short, and
+decisions progress.
 """
 
 import asyncio
@@ -10,16 +11,16 @@ from collections.abc import Callable
 from typing import Final
 
 REST: Final = 2
-"""The length of a rest, in lengths of the on-turn before it."""
+"""The length of a rest, as a multiple of the on-turn before it."""
 REST_S_MAX: Final = 0.02
-"""The longest rest: a process that was stopped during a turn does not rest for as long."""
+"""The longest rest. If the process was suspended during an on-turn, the rest after it is not longer."""
 
 
 class DutyCycle:
-    """The on-turns and rests of one event loop. Work that is bounded in itself asks `is_on`, or waits with `call`."""
+    """The on-turns and rests of one event loop. Work with a time limit of its own checks `is_on`, or waits with `call`."""
 
     def __init__(self, clock_s: Callable[[], float], is_busy: Callable[[], bool] = lambda: False) -> None:
-        """`clock_s` is a monotonic clock. `is_busy` returns True while other work is under way; without it there are no rests."""
+        """`clock_s` is a monotonic clock. `is_busy` returns True while other work is under way; without `is_busy` there are no rests."""
         self._clock_s = clock_s
         self._is_busy = is_busy
         self._is_on = False
@@ -34,7 +35,7 @@ class DutyCycle:
         return self._is_on
 
     def call(self, work: Callable[[], None]) -> None:
-        """Call `work` once in a later on-turn, however often it is given until then."""
+        """Call `work` once in a later on-turn, even if it is passed several times until then."""
         self._waiting[work] = None
         if self._timer is None:
             loop = asyncio.get_running_loop()
@@ -42,10 +43,10 @@ class DutyCycle:
             self._timer = loop.call_later(rest_s, self._go_on) if rest_s > 0 else loop.call_soon(self._go_on)
 
     def _go_on(self) -> None:
-        """Do in the next turn of the loop what waited for it."""
+        """Begin an on-turn, and schedule the waiting work in the next turn of the loop."""
         self._timer = None
         waiting, self._waiting = self._waiting, {}
-        if not self._is_on and self._clock_s() < self._rest_until_s:  # bytes that came began a turn before the timer did
+        if not self._is_on and self._clock_s() < self._rest_until_s:  # received bytes began an on-turn before the timer did
             for work in waiting:
                 self.call(work)
             return

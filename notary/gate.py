@@ -1,28 +1,28 @@
-"""The gate: whether a submission is admitted. Every reason to refuse one is in this file, in the order of the checks.
+"""The gate admits or refuses each submission. Every reason to refuse one is in this file, in the order of the checks.
 
 A `Body` (`notary.bodies`) passes its pieces to the gate. The bodies of all parties are decoded in turn (`Lanes`).
 
 The cheapest checks come first. R6 leaves all of them to the worker, since the submission is not in the log yet.
 
-| checked when | what | refused as |
+| checked at | check | problem |
 |---|---|---|
 | the head | method, media type | `method-not-allowed`, `unsupported-media-type` |
 | | the worker is ready, and its queue has room for any party | `not-ready`, `overloaded` |
 | | the declared length | `too-large` |
-| each piece of the body | its size; the bytes of all bodies and of the queue; its time | `too-large`, `overloaded`, `malformed` |
-| its first piece | the wait of bodies of its party, or of its client's address, for decoding | `overloaded` |
+| each piece of the body | its size; the bytes of all bodies and of the queue; its deadline | `too-large`, `overloaded`, `malformed` |
+| its first piece | the time for which bodies of its party, or of its client's address, wait to be decoded | `overloaded` |
 | | while the queue is not calm: room for the party, if `party` is the first member, as our clients write it | `overloaded` |
-| the body, party by party | the worker is ready, again | `not-ready` |
+| the complete body, in the turn of its party | the worker is ready, again | `not-ready` |
 | | the party, which is decoded before the rest of the body | `unknown-party` |
-| | room for one request of the party and for so many bytes; its quota for one request | `overloaded`, `quota-exceeded` |
+| | room for one request of the party and for the body's bytes; quota for one request | `overloaded`, `quota-exceeded` |
 | | the format | `malformed` |
-| the submission | room for all its requests, by party; the quota for all of them | `overloaded`, `quota-exceeded` |
-| | the signature; only then is the quota charged: nobody can use up another party's | `bad-signature` |
+| the decoded submission | room for all its requests, by party; quota for all its requests | `overloaded`, `quota-exceeded` |
+| | the signature. The quota is charged after it, so nobody can use up another party's quota | `bad-signature` |
 
-An acceptor process has a gate too. Its worker reports whether it admits submissions, and which parties have no room. Only the worker knows
-room and quota exactly, so its gate checks both for each submission (`Gate.admit_verified`).
+An acceptor process has a gate too. Its worker reports to it whether submissions are admitted, and which parties have no room. Only the
+worker knows room and quota exactly, so the worker's gate checks both again for each submission (`Gate.admit_verified`).
 
-The refusal for room or quota has a ticket. A retry with the ticket may use the last part of the room (`notary.tickets`).
+A refusal for lack of room or quota carries a ticket. A retry with the ticket may use the last part of the room (`notary.tickets`).
 """
 
 import asyncio
@@ -46,24 +46,24 @@ from ordering.pieces import completed
 from payload import SUBMISSION_BYTES_MAX, Submission, check_party, decode_in_pieces, decode_submission, signed_message
 
 REFUSAL_REASONS: Final = ("room", "share", "quota")
-"""No room for anybody, no room for the party, or its quota is used up."""
+"""In this order: no room for any party, no room for this party, this party's quota is used up."""
 DECODING_WAIT_S: Final = 0.5
-"""New bodies of a party are refused while its complete ones wait longer than this; with a ticket, twice as long."""
+"""New bodies of a party are refused while its complete bodies wait longer than this; with a ticket, longer than twice this time."""
 UNREAD_S_MAX: Final = 1.0
-"""A body that waited longer in its connection is refused: newer ones were read first, and it would be answered late."""
+"""A body that waited longer in its connection is refused: newer bodies were read first, and its answer would be late."""
 BACKLOG_S: Final = 0.1
 """A lane is backlogged if its oldest body has waited longer. Then a new body's wait is estimated from the bytes ahead of it."""
 HELD_S: Final = 0.05
-"""The time between two checks, while the worker is busy, whether it still admits submissions."""
+"""While the worker is busy, the gate checks this often whether the worker still admits submissions."""
 HELD_S_MAX: Final = 5.0
 """While the worker is busy, a body that has waited longer is refused: if appends stall, nothing else ends its wait."""
 UNPROVEN_PART: Final = 2
-"""Unproven bodies, on connections without an admitted submission, have at most this part of all bytes, or one largest body."""
+"""Unproven bodies, on connections without an admitted submission, get all bytes divided by this, or one largest body if that is more."""
 UNPROVEN_ADDRESS_PART: Final = 8
-"""Those of one address have at most this part, or one largest body."""
-SHUTTING_DOWN: Final = "this worker is shutting down: send the same to another, or here again later"
+"""The same for the unproven bodies of one address."""
+SHUTTING_DOWN: Final = "this worker is shutting down: send the same to another worker, or here again later"
 _BAD_SIGNATURE: Final = (
-    "the signature is not this party's over these requests: it signs the notary's name, its own name and the"
+    "the signature is not this party's signature over these requests: a party signs the notary's name, its own name and the"
     " transaction ids in the order of `requests`"
 )
 _FEWER: Final = "send fewer requests at a time"
@@ -96,7 +96,7 @@ def check_json(content_type: bytes, content_encoding: bytes | None) -> None:
         if media_type.strip().lower() != b"application/json" or charset not in (b"", b"charset=utf-8"):
             raise UnsupportedMediaType(f"expected Content-Type application/json, got {excerpt(content_type.decode('latin-1'))}")
     if content_encoding not in (None, b"identity"):
-        raise UnsupportedMediaType("a compressed body is not taken: send it without Content-Encoding")
+        raise UnsupportedMediaType("a compressed body is not accepted: send it without Content-Encoding")
 
 
 class Room(Protocol):
@@ -109,7 +109,7 @@ class Room(Protocol):
 
     @property
     def is_busy(self) -> bool:
-        """True while admitted submissions keep the worker busy. Further ones would only wait decoded instead of encoded."""
+        """True while admitted submissions keep the worker busy. Further submissions would only wait after decoding instead of before it."""
         ...
 
     def __contains__(self, submission: Submission) -> bool:
@@ -117,11 +117,11 @@ class Room(Protocol):
         ...
 
     def is_calm(self, requests: int, size_bytes: int) -> bool:
-        """Returns True if there is room for so much, whichever party sends it."""
+        """Returns True if there is room for this much from any party."""
         ...
 
     def refusal(self, requests: int, size_bytes: int, party: str | None = None, *, ticketed: bool = False) -> Overloaded | None:
-        """Returns why there is no room for so much of this party, or of any; None if there is room."""
+        """Returns the refusal if there is no room for this much from the party, or without a party from any; None if there is room."""
         ...
 
 
@@ -151,8 +151,8 @@ class Gate:
         quota: Quota | None = None,
         tickets: Tickets | None = None,
     ) -> None:
-        """`closed` returns why every submission is refused now; None while they are admitted. The gate works for `turn_s_max` in one turn
-        of the loop, and decodes a large body in pieces of a millisecond or two. An acceptor process has no quota.
+        """`closed` returns the reason to refuse all submissions now; None while they are admitted. The gate works for `turn_s_max` in one
+        turn of the loop, and decodes a large body in pieces of a millisecond or two. An acceptor process has no quota.
         """
         self._notary_name = notary_name
         self._parties = parties
@@ -170,7 +170,7 @@ class Gate:
         self.body_bytes = 0
         """The bytes of all bodies that are incomplete or not decoded yet."""
         self._unproven_bytes: Counter[str] = Counter()
-        """The unproven part of these bytes, by address; for the empty string, of all addresses."""
+        """The bytes of unproven bodies among them, by address; the empty string has the sum over all addresses."""
         self._bodies: set[Body] = set()
         self._asked = Lanes(self.is_registered)
         self._pace = Pace()
@@ -181,13 +181,13 @@ class Gate:
         """The next turn."""
         self._held = False
         self._decoding: dict[bool, _Decoding] = {}
-        """The body of a party that is decoded now, by True, and the unproven one, by False. Bodies of parties wait only for the former: a
-        large unproven body does not delay them."""
+        """The bodies that are decoded now: under True a body of a party, under False a body of an address. Bodies of parties wait only for
+        the former, so a large body of an address does not delay them."""
 
     # ---- the head ----
 
     def closed(self, ticket: bytes = b"", *, at_head: bool = False) -> NotaryError | None:
-        """Returns why no submission of any party is admitted now; None while they are.
+        """Returns the reason to refuse submissions of all parties now; None while they are admitted.
 
         `at_head`: while the gate is open, check only the queue. The worker's state is checked before the body is decoded.
         """
@@ -219,7 +219,7 @@ class Gate:
     def is_backlogged(self, network: str, parties: Set[bytes]) -> bool:
         """Returns True if a client's body would wait to be decoded for longer than a burst lasts.
 
-        `parties`: those of the admitted submissions on its connection. If there are none, its address `network` counts.
+        `parties`: the parties of the admitted submissions on its connection. If there are none, its address `network` counts.
         """
         if not self._asked:
             return False
@@ -233,7 +233,7 @@ class Gate:
     def begin(self, body: Body, declared: bytes | None) -> None:
         """Register a body before its first piece. Raises `TooLarge`."""
         if declared is not None and int(declared) > SUBMISSION_BYTES_MAX:
-            raise TooLarge(f"the body has {int(declared)} bytes and at most {SUBMISSION_BYTES_MAX} are taken: {_FEWER}")
+            raise TooLarge(f"the body has {int(declared)} bytes, and a submission has at most {SUBMISSION_BYTES_MAX}: {_FEWER}")
         self._bodies.add(body)
 
     def stop(self) -> None:
@@ -246,17 +246,19 @@ class Gate:
     # ---- the body ----
 
     def count_piece(self, body: Body, data: bytes) -> NotaryError | None:
-        """Count a piece of a body, or return why the body is refused. Only bytes that have come count, not declared ones."""
+        """Count a piece of a body, or return the reason to refuse the body. Only received bytes count, not declared ones."""
         size = body.size + len(data)
         others_bytes = self.body_bytes - body.size + (0 if self._room is None else self._room.pending_bytes)
         if size > SUBMISSION_BYTES_MAX:
-            return TooLarge(f"the body has more than {SUBMISSION_BYTES_MAX} bytes, which is the most that is taken: {_FEWER}")
+            return TooLarge(f"the body has more than {SUBMISSION_BYTES_MAX} bytes, the limit of a submission: {_FEWER}")
         if others_bytes and others_bytes + size > self._bytes_max:
             # A body larger than the whole room is read when nothing else is there, as in the queue.
-            return Overloaded(f"{others_bytes} bytes of submissions are here already: send the same again later")
+            return Overloaded(
+                f"{others_bytes} bytes of submissions wait here already, of {self._bytes_max} at most: send the same again later"
+            )
         if body.is_unproven and (whose := self._unproven_too_many(body, size)):
             return Overloaded(
-                f"submissions {whose} are here already with as many bytes as those may have on connections on which none was admitted yet:"
+                f"submissions {whose} have used up the bytes for connections on which no submission was admitted yet:"
                 " send the same again later"
             )
         refusal = None
@@ -270,7 +272,7 @@ class Gate:
         return refusal
 
     def _unproven_too_many(self, body: Body, size: int) -> str:
-        """Returns whose unproven bodies leave no room for one of `size` bytes; empty if there is room."""
+        """Returns the origin of the unproven bodies that leave no room for one of `size` bytes, as a phrase; empty if there is room."""
         for key, part, whose in ((body.network, UNPROVEN_ADDRESS_PART, "from your address"), ("", UNPROVEN_PART, "from all addresses")):
             others_bytes = self._unproven_bytes[key] - body.size
             if others_bytes and others_bytes + size > max(self._bytes_max // part, SUBMISSION_BYTES_MAX):
@@ -315,7 +317,7 @@ class Gate:
         body.drop()
 
     def ask(self, body: Body) -> None:
-        """Decode a complete body, from the next turn of the loop on."""
+        """Put a complete body in its lane. It is decoded from the next turn of the loop on."""
         now_s = self._clock_s()
         if not self._asked and not self._decoding:
             self._pace.begin(now_s)
@@ -337,7 +339,7 @@ class Gate:
         return self._room is not None and self._room.is_busy and not self._was_closed
 
     def _turn(self) -> None:
-        """Decode waiting bodies for one turn of the loop. Between two turns, the log and all other work have theirs."""
+        """Decode waiting bodies for one turn of the loop. Between two such turns the loop does all other work, also for the log."""
         self._next = None
         self._held = False
         try:
@@ -347,7 +349,7 @@ class Gate:
                 self._go_on()
 
     def _go_on(self) -> None:
-        """Plan the next turn: soon, or, if only bodies of addresses wait, in the next on-turn."""
+        """Schedule the next turn: soon; in the next on-turn if only bodies of addresses wait; after `HELD_S` if the worker is busy."""
         loop = asyncio.get_running_loop()
         self._held = self.is_busy
         if self._held:
@@ -367,7 +369,7 @@ class Gate:
 
     def _refuse_older(self) -> None:
         for body in self._asked.take_older(self._clock_s() - HELD_S_MAX):
-            text = f"the log has taken no batch for {HELD_S_MAX:g} s: send the same again later, or to another worker"
+            text = f"it waited for more than {HELD_S_MAX:g} s, because this worker is busy: send the same again later, or to another worker"
             body.refuse(self._with_ticket(Overloaded(text, math.ceil(HELD_S_MAX)), "room", None))
 
     def _decode_until(self, until_s: float) -> None:
@@ -453,7 +455,7 @@ class Gate:
         return AdmittedSubmission.of(submission)
 
     def _refusal(self, requests: int, size_bytes: int, party: str | None, ticket: bytes) -> Overloaded | None:
-        """Returns why there is no room for so much, with a ticket for the retry; None if there is room."""
+        """Returns the refusal if there is no room for this much, with a ticket for the retry; None if there is room."""
         room, tickets = self._room, self.tickets
         if room is None or room.is_calm(requests, size_bytes):
             return None
@@ -462,7 +464,7 @@ class Gate:
         return None if problem is None else self._with_ticket(problem, "room" if party is None else "share", party)
 
     def _check(self, requests: int, size_bytes: int, party: str, ticket: bytes) -> None:
-        """Raise `Overloaded` or `QuotaExceeded` if there is no room, or no quota, for so much of a party."""
+        """Raise `Overloaded` or `QuotaExceeded` if there is no room, or no quota, for this much from a party."""
         if (overloaded := self._refusal(requests, size_bytes, party, ticket)) is not None:
             raise overloaded
         if self._quota is not None and (exceeded := self._quota.refusal(party, requests)) is not None:
@@ -501,5 +503,5 @@ class _Decoding:
 
 
 def _verified(signature: bytes, message: bytes) -> bool:
-    """Stands for the verifier: an acceptor process has verified the signature."""
+    """Replaces the verifier where an acceptor process has verified the signature."""
     return True

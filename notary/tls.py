@@ -60,7 +60,7 @@ class Certificates:
         return self._not_after.timestamp()
 
     def handshake_failed(self, problem: BaseException) -> None:
-        """Count a connection that failed before its first request. The log line has level debug, so that strangers cannot fill the log."""
+        """Count a connection that failed before its first request. The log line has level debug: unknown clients must not fill the log."""
         self.handshakes_failed += 1
         logger.debug("a TLS handshake failed error=%s", problem)
         self.when_handshake_failed()

@@ -177,7 +177,7 @@ class KafkaLog:
         """Returns a reader with a new consumer, without a group. Raises `NotReady`, `ConfigurationError` for an unknown partition."""
         self._check_open()
         if unknown := offsets_next.keys() - self._partitions.keys():
-            raise ConfigurationError(f"this log has no payload partition {min(unknown)}, it has {self.payload_partitions}")
+            raise ConfigurationError(f"this log has no payload partition {min(unknown)}: it has {self.payload_partitions} of them")
         consumer = self._consumer(self._timeouts.request_ms)
         interruptions = Interruptions(consumer._client)
         try:
@@ -347,7 +347,7 @@ class KafkaWriter:
         self._closed = False
 
     async def append(self, stream: int, key: bytes | None, value: bytes | None) -> None:
-        """Returns when all in-sync replicas have the record. Raises `OutcomeUnknown` for any failure, and on every later call.
+        """Append a record. Returns when all in-sync replicas have it. Raises `OutcomeUnknown` for any failure, and on every later call.
 
         A record whose append timed out may still be sent until `close`. A cancelled append leaves the writer usable.
         """
@@ -355,7 +355,7 @@ class KafkaWriter:
         self._check()
         partition = self._partitions.get(stream)
         if partition is None:
-            raise ConfigurationError(f"this log has no {describe(stream)}, it has {len(self._partitions) - 1}")
+            raise ConfigurationError(f"this log has no {describe(stream)}: it has {len(self._partitions) - 1} payload partitions")
         limit = asyncio.timeout(self._timeouts.append_ms / 1000)
         self._limits.add(limit)
         try:
@@ -478,9 +478,9 @@ class KafkaReader:
             f"{describe(self._streams[partition])} ({partition.topic}) at offset {offset}" for partition, offset in found.items()
         )
         return (
-            f"Kafka has nothing to read in {places}: records were deleted, or the log was cut, or it is another log. "
+            f"Kafka has no records at these offsets: {places}. They were deleted, or the log was truncated, or it is another log. "
             "If `notary trim` freed them, move this index away and restore a snapshot (`[snapshots] url`; `notary snapshot restore`), or "
-            "read an archive. Otherwise do not skip: compare with the other workers, then rebuild this index or restore the log"
+            "read an archive. Otherwise do not skip offsets: compare with the other workers, then rebuild this index or restore the log"
         )
 
 

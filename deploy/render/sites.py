@@ -237,7 +237,7 @@ def _unknown(place: str, key: str) -> str:
     section = re.sub(r"\[[^]]*\]", "", place).rpartition(".")[2]
     known = msgspec.structs.fields(_SECTIONS[section])
     nearest = difflib.get_close_matches(key, [field.name for field in known], 1, 0.0)[0]
-    return f"{key} names no setting; the nearest that does is {nearest}. deploy/sites/README.md has all of them"
+    return f"{key} names no setting; the nearest setting is {nearest}. deploy/sites/README.md has all of them"
 
 
 def _wrong(sites: Sites) -> Iterator[tuple[str, str]]:

@@ -9,7 +9,7 @@ people go to stderr. If both go to stdout, `--json` selects output for programs.
 | 1 | success with a negative result: a rejection under `submit --fail-on-rejection`, an invalid proof, an unsound snapshot |
 | 2 | failure: bad usage or configuration, no worker that answers, output that cannot be written, a bug |
 
-Scripts read exit code 1 as a result of the notary, so only the return value of a command can be 1. Every exception ends here, as a 2.
+Scripts read exit code 1 as a result of the notary, so only the return value of a command can be 1. Every exception ends here, with a 2.
 """
 
 import argparse
@@ -30,16 +30,16 @@ EXIT_DONE, EXIT_NO, EXIT_COULD_NOT = 0, 1, 2
 COMMANDS = {
     "activate": "make records of another format version valid from here on",
     "archive": "add the segments of a log that workers stream to an archive",
-    "demo": "see it work: a whole notary in a temporary folder, with a double spend and a crash",
+    "demo": "run a complete notary in a temporary folder, with a double spend and a crash",
     "export": "write the decisions and consumed states of an index as Parquet",
     "failover": "make a mirror in another cluster the notary's log",
     "init": "make a notary's keys, configuration and log",
-    "key": "show the notary's keys, prepare the next one, or replace the present one by it",
-    "log": "show a log's records: who signed them, which took effect, and why others did not",
+    "key": "show the notary's keys, prepare the next key, or put it in force",
+    "log": "show a log's records, their signers, and the reasons why records took no effect",
     "partitions": "give a log more payload partitions",
-    "party": "register the parties whose submissions are taken",
+    "party": "register a party, whose submissions are accepted from then on",
     "retire": "end a worker's incarnation and its vote",
-    "salvage": "put back what the log lost, from indexes, snapshots and receipts that survived",
+    "salvage": "put back decisions that the log lost, from indexes, snapshots and receipts that survived",
     "serve": "run one worker, until a signal ends it",
     "settle": "declare the history of an index to be the valid one",
     "size": "compute the workers, cores and disks that a load needs",
@@ -48,7 +48,7 @@ COMMANDS = {
     "top": "show workers and brokers at work: rates, latency, lag",
     "trim": "free old payloads that two snapshots and a verified archive cover",
     "verify": "check receipts and checkpoints offline",
-    "verify-log": "decide a whole log again in Spark, and compare",
+    "verify-log": "decide a complete log again in Spark, and compare the results",
 }
 
 

@@ -34,7 +34,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
     for name, summary in (
         ("stream", "seal segments, as a worker orders on standard input; workers start it themselves"),
-        ("fetch", "add the segments behind the end of an archive to it, as one more range"),
+        ("fetch", "add the segments that begin at the end of an archive to it, as one more range"),
         ("prune", "remove the segments that an archive has"),
     ):
         action = actions.add_parser(name, help=summary, description=summary)
@@ -56,7 +56,7 @@ def run(arguments: argparse.Namespace) -> int:
     flags = {"worker.name": getattr(arguments, "name", None), "archive.url": arguments.url}
     config = load(arguments.config, {key: value for key, value in flags.items() if value is not None})
     if not config.archive.url:
-        raise ConfigurationError("nothing says where segments are kept: set `[archive] url` (NOTARY_ARCHIVE_URL), or give --url")
+        raise ConfigurationError("no place for segments is configured: set `[archive] url` (NOTARY_ARCHIVE_URL), or give --url")
     if arguments.action == "stream":
         return asyncio.run(_stream(config))
     _check_pyarrow()
@@ -65,7 +65,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _check_pyarrow() -> None:
     if find_spec("pyarrow") is None:
-        raise ConfigurationError("pyarrow is not installed, which reads and writes segments: pip install 'kafka-notary[parquet]'")
+        raise ConfigurationError("pyarrow, which reads and writes segments, is not installed: pip install 'kafka-notary[parquet]'")
 
 
 async def _stream(config: Config) -> int:
@@ -123,7 +123,8 @@ def _fetch(config: Config, arguments: argparse.Namespace) -> int:
 
     segments = _segments(config)
     if len({segment.log for segment in segments}) > 1:
-        raise ConfigurationError(f"{config.archive.url} has segments of several logs: {', '.join(sorted({each.log for each in segments}))}")
+        logs = ", ".join(sorted({each.log for each in segments}))
+        raise ConfigurationError(f"{config.archive.url} has segments of several logs, {logs}: name another place with --url")
     ranges, ends = _archived(arguments.archive, segments)
     made = fetch(place_of(config.archive.url, Path(config.directory)), segments, arguments.archive, ranges, ends)
     text = f"range {made.range}: {made.records} records of {made.segments} segments" if made.range else "the archive has all of them"
@@ -137,7 +138,7 @@ def _prune(config: Config, arguments: argparse.Namespace) -> int:
     segments = _segments(config)
     ranges, ends = _archived(arguments.archive, segments)
     if not ranges:
-        raise ConfigurationError(f"{arguments.archive} is no archive: there is no ranges/00000001.json")
+        raise ConfigurationError(f"{arguments.archive} is no archive: there is no ranges/00000001.json; name another folder with --archive")
     place = place_of(config.archive.url, Path(config.directory))
     removed = prune(place, segments, ends, clock_ms() - 1000 * arguments.margin_s)
     print(json.dumps({"removed": removed}) if arguments.json else f"removed {len(removed)} segments")

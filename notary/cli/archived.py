@@ -75,7 +75,7 @@ class ArchivedLog:
             if file.offset_first != end or file.offset_end < end:
                 raise ConfigurationError(
                     f"{folder / file.path} has offsets {file.offset_first} up to {file.offset_end} of {file.topic} partition"
-                    f" {file.partition}, and what was archived before it ends at {end}: a range is missing or there twice"
+                    f" {file.partition}, and the files before it end at {end}: a range is missing or present twice"
                 )
             before.append(file)
 
@@ -95,9 +95,9 @@ class ArchivedLog:
                 with (self._folder / file.path).open("rb") as opened:
                     found = file_digest(opened, "sha256").hexdigest()
             except OSError as problem:
-                found = f"nothing that can be read ({problem.strerror})"
+                found = f"cannot be read ({problem.strerror})"
             if found != file.sha256:
-                yield f"{self._folder / file.path} is damaged: its range says SHA-256 {file.sha256}, and there is {found}. {_REMEDY}"
+                yield f"{self._folder / file.path} is damaged: its range has SHA-256 {file.sha256}, and the file {found}. {_REMEDY}"
             progress(number, len(files))
 
     @property
@@ -116,7 +116,7 @@ class ArchivedLog:
 
     async def open_writer(self) -> Writer:
         """Raise `ConfigurationError`: an archive cannot be appended to."""
-        raise ConfigurationError(f"{self._folder} is an archive: nothing is appended to it here")
+        raise ConfigurationError(f"{self._folder} is an archive: no record can be appended to it")
 
     async def open_reader(self, offsets_next: Mapping[int, int]) -> "ArchivedReader":
         """Returns a reader from these offsets on, and from 0 for other topic-partitions."""
@@ -149,7 +149,7 @@ class ArchivedLog:
             with path.open("rb") as opened:
                 found = file_digest(opened, "sha256").hexdigest()
             if found != file.sha256:
-                raise ConfigurationError(f"{place} is damaged: its range says SHA-256 {file.sha256}, and there is {found}. {_REMEDY}")
+                raise ConfigurationError(f"{place} is damaged: its range has SHA-256 {file.sha256}, and the file {found}. {_REMEDY}")
             with pq.ParquetFile(path) as parquet:
                 if parquet.schema_arrow.names != _COLUMNS:
                     raise ConfigurationError(f"{place} has other columns than an archive's: {', '.join(parquet.schema_arrow.names)}")
@@ -165,7 +165,7 @@ class ArchivedLog:
         except (ValueError, TypeError) as problem:
             raise ConfigurationError(f"{place} is damaged after offset {last}: {problem}. {_REMEDY}") from None
         if count != file.records:
-            raise ConfigurationError(f"{place} is damaged: it has {count} records, and its range says {file.records}. {_REMEDY}")
+            raise ConfigurationError(f"{place} is damaged: it has {count} records, and its range counts {file.records}. {_REMEDY}")
 
 
 class ArchivedReader:
@@ -228,7 +228,7 @@ def _ranges(folder: Path) -> list[_Range]:
     ranges: list[_Range] = []
     for number, file in enumerate(sorted((folder / "ranges").glob("*.json")), 1):
         if file.name != f"{number:08}.json":
-            raise ConfigurationError(f"range {number:08}.json is missing in {folder / 'ranges'}, and {file.name} is there")
+            raise ConfigurationError(f"range {number:08}.json is missing in {folder / 'ranges'}, although {file.name} is there")
         try:
             content = file.read_bytes()
             version = msgspec.json.decode(content, type=_Version).archive_version

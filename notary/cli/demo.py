@@ -81,7 +81,7 @@ def _play(folder: Path, stage: "_Stage") -> None:
             consumer = sha256(bytes.fromhex(paid.transaction_id)).hexdigest()
             _expect(refused.conflicts[0].consumed_by == consumer, "the conflict names the hash of the transaction that was first")
 
-            stage.step("Bank A did not hear the answer, and asks again: the same decision, not another.")
+            stage.step("Bank A did not receive the answer, and sends the same again: it gets the same decision.")
             [again] = bank_a.submit([rent], deadline_s=DEADLINE_S)
             stage.answer(again)
             _expect(again.same_decision(paid), "a retry gets the same decision")
@@ -112,7 +112,7 @@ def _play(folder: Path, stage: "_Stage") -> None:
         stage.step(f"The double spend, with `committed` written over its outcome, does not verify: {problem.reason}.")
     else:
         raise _NotAsPromised("a decision that was changed does not verify")
-    stage.step("Done: no state was spent twice, and nothing that was said was taken back.")
+    stage.step("Done: no state was spent twice, and no decision has changed.")
 
 
 def _checked(answer: Answer, verifier_key: str) -> SignedCheckpoint:

@@ -37,7 +37,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Export the index. Returns 0 when the export is complete; every failure raises."""
     if find_spec("pyarrow") is None:
-        raise ConfigurationError("pyarrow is not installed, which writes Parquet: pip install 'kafka-notary[parquet]'")
+        raise ConfigurationError("pyarrow, which writes Parquet, is not installed: pip install 'kafka-notary[parquet]'")
     out: Path = arguments.out
     with viewing(arguments.index) as view, _folder(out):
         said = _export(view, out)

@@ -52,7 +52,7 @@ def run(arguments: argparse.Namespace) -> int:
     """Fail over, or prepare for it. Returns 0 when it is done; 1 if the sources are refused or the operator answered no."""
     source, target = load(arguments.config), load(arguments.config, {"log.bootstrap": arguments.to})
     if not source.log.bootstrap:
-        raise ConfigurationError(f"{arguments.config} names no brokers, and only a log in Kafka has a mirror")
+        raise ConfigurationError(f"{arguments.config} names no brokers in log.bootstrap: only a log in Kafka has a mirror")
     if arguments.prepare:
         return asyncio.run(_prepare(source, target, arguments))
     return asyncio.run(_Failover(target, arguments).run())
@@ -114,15 +114,15 @@ class _Failover(salvage.SalvageCommand):
         is_log = await uses_append_times(log.bootstrap, log.topic_prefix, self._config.kafka_security)
         if is_log and not any(self._work.glob(salvage.KEY_FILES.format("*"))):
             raise ConfigurationError(
-                f"the topics of {log.topic_prefix} at {log.bootstrap} are no mirror's: they have the brokers' append times. Either they"
-                " were failed over already, and workers can start there, or --to names the source"
+                f"the topics of {log.topic_prefix} at {log.bootstrap} are no mirror: they have the brokers' append times. Either the"
+                " failover was made already, and workers can start there, or --to names the brokers of the source: name the mirror's"
             )
         async with owner.opened(self._config, self.name, mirror=True) as opened:
             await self._until_closed(opened)
             if (came := await _coming(opened)) and (came := await _coming(opened)):  # records in flight may still arrive the first time
                 raise ConfigurationError(
-                    f"the mirror still grows: {came} within {QUIET_S:g} s. Stop the workers of the old side, wait until MirrorMaker has"
-                    " copied everything, or its source is gone, stop it, and run the same again"
+                    f"the mirror still grows: {came} within {QUIET_S:g} s. Stop the workers of the old side. Wait until MirrorMaker has"
+                    " copied everything, unless its source is gone. Then stop MirrorMaker, and run the same command again"
                 )
             yield opened
 
@@ -135,7 +135,7 @@ class _Failover(salvage.SalvageCommand):
             if time.monotonic() > deadline_s:
                 raise ConfigurationError(
                     f"a transaction is open in {describe(streams[0])} for more than {OPEN_S_MAX:g} s: a MirrorMaker still runs. Stop it,"
-                    " and run the same again"
+                    " and run the same command again"
                 )
             await asyncio.sleep(1)
 
@@ -147,9 +147,9 @@ class _Failover(salvage.SalvageCommand):
             agreed = max([effect.offset for effect in job.log.joiner.history.snapshot() if effect.seen <= suspicions.agreed], default=None)
             whole = "No record is" if agreed is None else f"Only the ordering records up to {agreed} are"
             raise ConfigurationError(
-                f"the mirror is no beginning of the log: {names} knew another history than that of its records. {whole} known to be"
-                " unchanged. Records in its middle are missing, or were there before MirrorMaker. Fail over to another mirror, or"
-                " restore an archive (docs/runbook.md, 'Failover to a mirror')"
+                f"the mirror is no prefix of the log: {names} knew another history than the history of its records. {whole} known to"
+                " be unchanged. Records in its middle are missing, or its topics had records before MirrorMaker started. Fail over to"
+                " another mirror, or restore an archive (docs/runbook.md, 'Failover to a mirror')"
             )
         return await super()._salvage(job)
 

@@ -148,13 +148,13 @@ def _check(arguments: argparse.Namespace) -> None:
     for what, text in (("--name", arguments.name), ("--origin", arguments.origin)):
         size = len(text.encode(errors="surrogateescape"))
         if not 0 < size <= NAME_BYTES_MAX or not parties.is_utf8(text):
-            raise ConfigurationError(f"{what} has 1 to {NAME_BYTES_MAX} bytes of UTF-8, this one has {size}")
+            raise ConfigurationError(f"{what} should have 1 to {NAME_BYTES_MAX} bytes of UTF-8, and has {size}")
     if not parties.is_utf8(str(arguments.directory)):
         raise ConfigurationError(f"the directory {str(arguments.directory)!r} is not UTF-8")
     if not 1 <= arguments.partitions <= PARTITIONS_MAX:
         raise ConfigurationError(f"--partitions {arguments.partitions} should be 1 to {PARTITIONS_MAX}")
     if arguments.flush_messages and arguments.kafka is None:
-        raise ConfigurationError("--flush-messages goes with --kafka: the embedded log writes to its disk before it acknowledges")
+        raise ConfigurationError("--flush-messages needs --kafka: an embedded log always syncs to its disk before it acknowledges")
 
 
 async def _embedded(arguments: argparse.Namespace, directory: Path, keys_made: _Keys) -> bytes:
@@ -186,7 +186,9 @@ async def _genesis(arguments: argparse.Namespace, log_settings: LogSettings, key
         async with _kafka_log(arguments, log_settings) as log:
             return await append_genesis(log, keys_made.genesis(arguments), keys_made.owner_signs)
     except (NotReady, OutcomeUnknown) as problem:
-        raise NotReady(f"{arguments.directory} is complete, and its log may be empty yet: {problem}. Run the same again to go on") from None
+        raise NotReady(
+            f"{arguments.directory} is complete, but its log may still be empty: {problem}. Run the same command again to continue"
+        ) from None
 
 
 async def _go_on(arguments: argparse.Namespace, keys_made: _Keys) -> bytes:
@@ -197,12 +199,14 @@ async def _go_on(arguments: argparse.Namespace, keys_made: _Keys) -> bytes:
     file = arguments.directory / CONFIG
     config = load(file, environment={})
     if config.log.kind != "kafka" or (config.name, config.origin) != (arguments.name, arguments.origin):
-        raise ConfigurationError(f"{file} exists already, of notary {config.name!r}: nothing is overwritten")
+        raise ConfigurationError(f"{file} of notary {config.name!r} exists already, and is not overwritten: choose another directory")
     async with _kafka_log(arguments, config.log) as log:
         if await first_record(log) is not None:
             genesis, log_id = await read_genesis(log)
             if keys_made.public_keys != (genesis.notary_key, genesis.owner_key):
-                raise ConfigurationError(f"{file} exists already, and its log is of notary {genesis.notary_name!r}: nothing is overwritten")
+                raise ConfigurationError(
+                    f"{file} exists already, and its log belongs to another notary, {genesis.notary_name!r}: choose another --topic-prefix"
+                )
             return log_id
     await _topics(arguments, config.log)
     return await _genesis(arguments, config.log, keys_made)
@@ -262,7 +266,7 @@ def _log_settings(arguments: argparse.Namespace) -> LogSettings:
     given: dict[str, Any] = {}
     if arguments.log_settings is not None:
         if arguments.kafka is None:
-            raise ConfigurationError("--log-settings goes with --kafka: the embedded log has none")
+            raise ConfigurationError("--log-settings needs --kafka: an embedded log has no such settings")
         try:
             given = tomllib.loads(arguments.log_settings.read_bytes().decode())
         except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as problem:

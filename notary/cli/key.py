@@ -115,7 +115,7 @@ async def _rotate(config: Config, arguments: argparse.Namespace) -> int:
         print(json_line(facts))
         return EXIT_DONE
     if done.offset is None:
-        print("completed      a rotation that the log had taken already")
+        print("completed      a rotation whose record the log had already")
     else:
         print(f"took effect    ordering record {done.offset}")
     print(f"old key        {done.previous}")
@@ -144,7 +144,7 @@ async def _replace_lost(config: Config, arguments: argparse.Namespace) -> int:
             lost = keys.verifier_key(config.origin, Ed25519PublicKey.from_public_bytes(log.state.key))
             new = keys.begin_anew(*files)
             facts: dict[str, Any] = {"verifier_key": keys.verifier_key(config.origin, new.public_key()), "key_file": str(files[0])}
-            if new.public_key().public_bytes_raw() != log.state.key:  # else an earlier call was killed behind its record
+            if new.public_key().public_bytes_raw() != log.state.key:  # else an earlier call was killed after it appended the record
                 outcome = await log.append(endorse_key(SigningKey(new.private_bytes_raw()), log.log_id, log.state.key), signer)
                 if not outcome.took_effect:
                     return owner.report(outcome, "", facts, as_json=arguments.json)
@@ -180,7 +180,7 @@ def _complete(files: tuple[Path, Path, str], in_force: bytes) -> _Done | None:
         here = [keys.verifier_key(origin, key) for key in (present, *([waiting.key.public_key()] if waiting is not None else []))]
         wanted = keys.verifier_key(origin, Ed25519PublicKey.from_public_bytes(in_force))
         raise ConfigurationError(
-            f"the key in force in this log is {wanted}, and this machine has {' and '.join(here)}: it missed a rotation."
-            f" Copy key and history from where it took place (docs/runbook.md, Rotating the notary's key)"
+            f"the key in force in this log is {wanted}, and this machine has {' and '.join(here)}: this machine missed a rotation."
+            f" Copy key and key history from the machine where it took place (docs/runbook.md, Rotating the notary's key)"
         )
     return _Done(keys.present_history(*files)[-2].verifier_key, was_prepared=True, offset=None) if half_placed else None

@@ -62,14 +62,14 @@ async def _opened(arguments: argparse.Namespace) -> AsyncIterator[Log]:
             yield owned.log
         return
     if find_spec("pyarrow") is None:
-        raise ConfigurationError("pyarrow is not installed, which reads an archive's Parquet files: pip install 'kafka-notary[parquet]'")
+        raise ConfigurationError("pyarrow, which reads an archive's Parquet files, is not installed: pip install 'kafka-notary[parquet]'")
     from notary.cli.archived import ArchivedLog  # imported late: this function first checks that pyarrow is installed
 
     archived = ArchivedLog(arguments.archive)
     if unlisted := archived.unlisted():
         print(
-            f"notary log: no range lists {len(unlisted)} of the files in {arguments.archive}, {unlisted[0]} first: an interrupted run left"
-            " them there, or the last ranges are gone",
+            f"notary log: {len(unlisted)} files of {arguments.archive} are in no range, {unlisted[0]} first: an interrupted run left them"
+            " there, or the last ranges are missing",
             file=sys.stderr,
         )
     await read_genesis(archived)
@@ -255,7 +255,7 @@ class _Shown:
         elif place in self._joined:
             became = "skipped: another record is the content of its batch"
         else:
-            became = "not asked for: no entry of that batch took effect in this partition"
+            became = "not used: no entry of that batch took effect in this partition"
         try:
             incarnation, sequence = decode_batch_key(payload.key)
             batch = f"({incarnation}, {sequence})"

@@ -94,9 +94,11 @@ class OwnedLog:
         with viewing(index) as view:
             state, identity = view.joiner_state(), view.log_identity
         if identity != f"{self.log.identity} {self.log_id.hex()}":
-            raise ConfigurationError(f"the index {index} was made from the log {identity}, and this is {self.log.identity}")
+            raise ConfigurationError(
+                f"the index {index} was made from the log {identity}, and this log is {self.log.identity}: name an index of this log"
+            )
         if not state.effects:
-            raise ConfigurationError(f"the index {index} has no history: nothing has taken effect in it")
+            raise ConfigurationError(f"the index {index} has no history: no record has taken effect in it; name another index")
         if lost := await examine(self.log, state.effects, state.marks):
             raise ConfigurationError(f"the log does not hold the history of this index, so no command can begin at it: {lost}")
         return state
@@ -107,8 +109,8 @@ class OwnedLog:
         freed = [stream for stream, bound in (await self.log.bounds()).items() if bound.offset_first]
         if freed:
             raise ConfigurationError(
-                f"the log has a salvage, so this command reads contents too, and those at the start of {describe(min(freed))} were freed:"
-                " go on from a worker's index, or a restored snapshot, with --index DIR"
+                f"the log has a salvage, so this command reads contents too, and contents at the start of {describe(min(freed))} were"
+                " freed: start from a worker's index, or a restored snapshot, with --index DIR"
             )
         await self._replay.close()
         self.joiner = Joiner()
@@ -126,17 +128,21 @@ class OwnedLog:
         try:
             await writer.append(ORDERING, None, value)
         except OutcomeUnknown as problem:
-            raise OutcomeUnknown(f"the record may be in the log or not: {problem}. Run the same again: it takes effect once") from None
+            raise OutcomeUnknown(
+                f"the record may be in the log or not: {problem}. Run the same command again: the record takes effect once"
+            ) from None
         finally:
             await writer.close()
         await self._read_on()
         offset = min([offset for offset, found in self._values.items() if found == value], default=None)
         if offset is None:
             raise OutcomeUnknown(
-                "the record was acknowledged and does not come back from the log: run the same again, it takes effect once"
+                "the record was acknowledged, but the log does not return it: run the same command again, the record takes effect once"
             )
         if offset >= self.joiner.offset_head:
-            raise OutcomeUnknown(f"the record is in the log, at offset {offset}, and waits there behind an entry without content")
+            raise OutcomeUnknown(
+                f"the record is in the log, at offset {offset}; it waits behind an entry without content: start a worker, which fills it"
+            )
         return CommandOutcome(offset, "" if offset in self._effects else self._notices.get(offset, "it did not take effect"))
 
     async def seal(self, owner: SigningKey) -> None:
@@ -151,7 +157,7 @@ class OwnedLog:
         try:
             await writer.append(hole.partition, name, sign_seal(self.log_id, hole.partition, name, hole.payload_hash, owner))
         except OutcomeUnknown as problem:
-            raise OutcomeUnknown(f"the seal may be in the log or not: {problem}. Run the same again") from None
+            raise OutcomeUnknown(f"the seal may be in the log or not: {problem}. Run the same command again") from None
         finally:
             await writer.close()
         await self._read_on()
@@ -188,7 +194,9 @@ async def opened(config: Config, command: str, *, mirror: bool = False) -> Async
         log = await open_log(config, mirror=mirror)
     except ConfigurationError as problem:
         if config.log.kind == "embedded" and "open elsewhere" in str(problem):
-            raise ConfigurationError(f"{problem}. An embedded log is open in its worker: stop that, run this, start it again") from None
+            raise ConfigurationError(
+                f"{problem}. A worker keeps its embedded log open: stop the worker, run this command, start the worker again"
+            ) from None
         raise
     try:
         genesis, log_id = await read_genesis(log)

@@ -42,7 +42,7 @@ def run(arguments: argparse.Namespace) -> int:
 async def _extend(config: Config, arguments: argparse.Namespace) -> tuple[owner.CommandOutcome, int]:
     count = arguments.count
     if not 1 <= count <= PARTITIONS_MAX:
-        raise ConfigurationError(f"{count} payload partitions: there should be 1 to {PARTITIONS_MAX}")
+        raise ConfigurationError(f"the number of payload partitions, {count}, should be 1 to {PARTITIONS_MAX}")
     async with owner.opened(config, "partitions") as log:
         key = owner.load_owner_key(config, arguments.owner_key, log.genesis)
         await log.replay(await log.state_in(arguments.index))
@@ -71,5 +71,5 @@ async def _until_led(log: Log, count: int) -> None:
         if not why:
             return
         if time.monotonic() > give_up_s:
-            raise NotReady(f"{why}, after {LED_S_MAX:g} s. The log is as it was; run the same again")
+            raise NotReady(f"{why}, after {LED_S_MAX:g} s. No record was appended; run the same command again")
         await asyncio.sleep(CHECK_S)

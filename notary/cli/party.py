@@ -36,6 +36,6 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.json:
         print(json_line({"party": arguments.name, "added": done == "added", "changed": done == "changed"}))
     else:
-        known = "" if done == "unchanged" else f"; a worker with the file {file} takes it in within {parties.CHECK_S:g} s"
+        known = "" if done == "unchanged" else f"; workers that use the file {file} read it within {parties.CHECK_S:g} s"
         print(f"{_DONE[done]} {arguments.name}{known}")
     return EXIT_DONE

@@ -34,5 +34,5 @@ async def _retire(config: Config, arguments: argparse.Namespace) -> tuple[owner.
         if state is None:
             names = sorted(log.joiner.incarnations.names_since(0))
             shown = ", ".join(names[:NAMES_SHOWN]) + (" and more" if len(names) > NAMES_SHOWN else "")
-            raise ConfigurationError(f"worker {arguments.name!r} has no incarnation that goes on. Those that have one: {shown or 'none'}")
+            raise ConfigurationError(f"worker {arguments.name!r} has no incarnation to retire. Workers that have one: {shown or 'none'}")
         return await log.append(Retire(state.incarnation), key), state

@@ -112,7 +112,7 @@ class SalvageCommand:
                     if state.effects and (lost := await examine(log.log, state.effects, state.marks)):
                         raise ConfigurationError(
                             f"the log does not hold the history of {self._work / 'index'}, which an earlier run made: {lost}. The log"
-                            " was cut since. Remove that folder, and run it again"
+                            " was truncated since. Remove that folder, and run the same command again"
                         )
                     await log.replay(state, kept.apply, kept.stored_tree)
                     with self._sources(log) as sources:
@@ -152,7 +152,7 @@ class SalvageCommand:
             for line in () if self._arguments.json else self._lines(job, choice):
                 print(line)
             if not self._is_needed(job, choice):
-                return self._end({**facts, "done": False}, "nothing is missing: the log has all that these sources have")
+                return self._end({**facts, "done": False}, "nothing is missing: the log has all decisions of these sources")
             if self._arguments.plan:
                 return self._end({**facts, "done": False}, "this was the plan: nothing was appended")
             if SALVAGE_FORMAT not in job.log.state.formats:
@@ -178,7 +178,7 @@ class SalvageCommand:
                     print(line)
             return EXIT_NO
         raise OutcomeUnknown(
-            f"{ATTEMPTS_MAX} attempts were disturbed by other records of the owner: stop other commands, and run the same again"
+            f"other records of the owner disturbed {ATTEMPTS_MAX} attempts: stop other commands, and run the same command again"
         )
 
     def _chosen(self, job: "SalvageJob") -> Choice:

@@ -209,7 +209,7 @@ async def _unless_stopped(work: Coroutine[None, None, None], stop: asyncio.Event
     try:
         await asyncio.wait([working, stopping], return_when=asyncio.FIRST_COMPLETED)
         if not working.done():
-            raise NotReady("it was stopped before it had an index")
+            raise NotReady("the worker was stopped before it had an index")
         await working
     finally:
         for task in (working, stopping):

@@ -37,7 +37,10 @@ async def _settle(config: Config, arguments: argparse.Namespace) -> tuple[owner.
         assert state is not None
         view = History(state.effects).view
         if state.log_state is not None and view.seen <= state.log_state.settled:
-            raise ConfigurationError(f"a history of {state.log_state.settled} records is settled already, and this one has {view.seen}")
+            raise ConfigurationError(
+                f"a history of {state.log_state.settled} records is settled already, and the history of this index has {view.seen}:"
+                " name an index with a longer history"
+            )
         # The effect of the record depends on both topics, so read both from the index's offsets on.
         await log.replay(state)
         return await log.append(Settle(view), key), view

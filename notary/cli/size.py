@@ -137,9 +137,9 @@ def size_of(load: Load) -> Size:
     else:
         most = load.full_at(WORKERS_MAX) * FULL_AT
         raise ConfigurationError(
-            f"{load.tps:g} requests a second are more than any number of workers can decide: all decide all; with inputs={load.inputs}"
-            f" and per-submission={load.per_submission} they are full at {most:,.0f}. Put more into a submission, or split the load"
-            " between notaries"
+            f"{load.tps:g} requests a second are more than any number of workers can decide, since each worker decides all requests."
+            f" With inputs={load.inputs} and per-submission={load.per_submission} they decide {most:,.0f} at most. Put more requests into"
+            " a submission, or split the load between notaries"
         )
     per_s = load.log_bytes * load.tps
     readers_elsewhere = workers - workers // CENTRES
@@ -180,12 +180,12 @@ def run(arguments: argparse.Namespace) -> int:
     mean_tps = arguments.tps if arguments.mean_tps is None else arguments.mean_tps
     for name, value in (("--tps", arguments.tps), ("--mean-tps", mean_tps)):
         if not 0 < value < math.inf:
-            raise ConfigurationError(f"{name} {value:g}: say how many requests a second, more than 0")
+            raise ConfigurationError(f"{name} {value:g} should be a number of requests a second above 0")
     for name, value in (("--inputs", arguments.inputs), ("--per-submission", arguments.per_submission)):
         if not 1 <= value <= 1_000:
-            raise ConfigurationError(f"{name} {value}: say a number from 1 to 1000")
+            raise ConfigurationError(f"{name} {value} should be 1 to 1000")
     if mean_tps > arguments.tps:
-        raise ConfigurationError(f"--mean-tps {mean_tps:g}: the mean is not more than the peak, --tps {arguments.tps:g}")
+        raise ConfigurationError(f"--mean-tps {mean_tps:g} should not exceed the peak, --tps {arguments.tps:g}")
     load = Load(arguments.tps, arguments.inputs, arguments.per_submission)
     size, share = size_of(load), mean_tps / arguments.tps
     size = msgspec.structs.replace(

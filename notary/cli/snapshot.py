@@ -65,7 +65,7 @@ def run(arguments: argparse.Namespace) -> int:
     flags = {"worker.name": getattr(arguments, "name", None), "snapshots.url": arguments.url}
     config = load(arguments.config, {key: value for key, value in flags.items() if value is not None})
     if not config.snapshots.url:
-        raise ConfigurationError("nothing says where snapshots are kept: set `[snapshots] url` (NOTARY_SNAPSHOTS_URL), or give --url")
+        raise ConfigurationError("no place for snapshots is configured: set `[snapshots] url` (NOTARY_SNAPSHOTS_URL), or give --url")
     action: Callable[[_Job], int] = {"create": _create, "list": _list, "verify": _verify, "restore": _restore, "prune": _prune}[
         arguments.action
     ]
@@ -176,7 +176,7 @@ def _restore(job: _Job) -> int:
 def _prune(job: _Job) -> int:
     keep = job.arguments.keep or job.config.snapshots.keep
     if keep < 1:
-        raise ConfigurationError("--keep, or `[snapshots] keep`, says how many snapshots stay: 1 or more")
+        raise ConfigurationError("the number of snapshots to keep is missing: set --keep, or `[snapshots] keep`, to 1 or more")
     removed = _removed(job, keep, job.arguments.margin_s)
     job.print(removed, f"removed {len(removed['snapshots'])} snapshots and {removed['files']} files")
     return EXIT_DONE
@@ -185,5 +185,5 @@ def _prune(job: _Job) -> int:
 def _removed(job: _Job, keep: int, margin_s: int) -> dict[str, Any]:
     pruned = prune(job.place, list(job.found(former_keys=True)), keep, margin_s)
     if pruned.not_ours:
-        job.complain(f"no file is removed: {', '.join(pruned.not_ours)} is signed by no key of this notary, and may name it")
+        job.complain(f"no file is removed: no key of this notary has signed {', '.join(pruned.not_ours)}, which may need the files")
     return {"snapshots": pruned.manifests, "files": pruned.files, "not_ours": pruned.not_ours}

@@ -260,9 +260,9 @@ class _Tally:
         for text in dict.fromkeys(str(problem) for problem in self.problems):
             _print_error(text)
         if self._unknown:
-            _print_error("the same command again is safe: what is decided stays decided, and is written again")
+            _print_error("the same command again is safe: decisions never change, and are written again")
         elif self.problems:
-            _print_error("what was written is decided; correct the rest and run the command again")
+            _print_error("the written decisions are final: correct the other requests, and run the command again")
         _print_error(self._counts())
 
     def _counts(self) -> str:
@@ -299,7 +299,7 @@ def _writer() -> Callable[[bytes], None]:
     Call it in a thread: the reader of our output may be slow, while the submissions in flight have deadlines.
     """
     if sys.stdout is None:
-        raise ConfigurationError("standard output is closed, so decisions cannot be written and none is asked for")
+        raise ConfigurationError("standard output is closed, so decisions could not be written: no request was sent")
     try:
         # A separate writer, for the reason in `_open`. If stdout is no file (the caller of `main` captured it), there is no such lock.
         raw: IO[bytes] | None = open(sys.stdout.fileno(), "wb", closefd=False)  # noqa: SIM115 - it lives as long as the process
@@ -316,7 +316,7 @@ def _writer() -> Callable[[bytes], None]:
         except BrokenPipeError:
             raise
         except OSError as problem:
-            raise ConfigurationError(f"standard output cannot be written: {problem.strerror}; run the same again") from None
+            raise ConfigurationError(f"standard output cannot be written: {problem.strerror}; run the same command again") from None
 
     return write
 

@@ -96,7 +96,7 @@ async def _scrape(http: httpx.AsyncClient, url: str, limit_s: float) -> Scrape |
         return str(problem)
     if health[0] not in (200, 503) or metrics[0] != 200:
         status = metrics[0] if metrics[0] != 200 else health[0]
-        return f"status {status}: no worker's health is here; with `http.health_listen` it is at that address"
+        return f"status {status}: this address serves no worker's health; if `http.health_listen` is set, use that address"
     try:
         return Scrape(time.monotonic(), health[0] == 200, tuple(health[1].splitlines()), samples_of(metrics[1]))
     except ValueError as problem:

@@ -183,7 +183,7 @@ class _Trimming:
 
     def _archive(self) -> "ArchivedLog | None":
         if find_spec("pyarrow") is None:
-            raise ConfigurationError("pyarrow is not installed, which reads an archive: pip install 'kafka-notary[parquet]'")
+            raise ConfigurationError("pyarrow, which reads an archive, is not installed: pip install 'kafka-notary[parquet]'")
         from notary.cli.archived import ArchivedLog  # imported late: this function first checks that pyarrow is installed
 
         try:
@@ -228,7 +228,7 @@ class _Trimming:
             return None
         for what, held in (("the log", log), ("the archive", archive)):
             if held is not None and (why := await _lacks(held, snapshot)):
-                self._missing.append(f"{what} does not hold what the snapshot {made.name} in {place} was made from: {why}")
+                self._missing.append(f"records of the snapshot {made.name} in {place}, which {what} does not have: {why}")
                 return None
         return snapshot
 
@@ -247,13 +247,14 @@ class _Trimming:
             if report.decisions < each.manifest.decisions:
                 self._missing.append(
                     f"an archive that Spark has verified up to the snapshot {each.manifest.name} in {each.place}, which has"
-                    f" {each.manifest.decisions} decisions: the report has {report.decisions}. Archive and verify, then run it again"
+                    f" {each.manifest.decisions} decisions: the report has {report.decisions}. Archive and verify the log, then run this"
+                    " command again"
                 )
         size = kept.tree.size
         if report.decisions > size or kept.stored_tree.root_at(report.decisions).hex() != report.root:
             self._missing.append(
-                f"a report about this log: it says root {report.root} of {report.decisions} decisions, and the log has another one, or only"
-                f" {size} decisions"
+                f"a report about this log: the report has root {report.root} of {report.decisions} decisions, and the log has another root,"
+                f" or only {size} decisions"
             )
 
     async def _free(
@@ -284,11 +285,11 @@ class _Trimming:
             freed = await free_records(bootstrap, self._config.log.topic_prefix, wanted, principal)
         except (ConfigurationError, NotReady) as problem:
             raise type(problem)(
-                f"the mark at position {position} is in the log, and not all is freed: {problem}. Run the same again"
+                f"the mark at position {position} is in the log, and not all payloads are freed: {problem}. Run the same command again"
             ) from None
         behind = [partition for partition, offset in wanted.items() if freed.get(partition, 0) < offset]
         if behind:
-            raise OutcomeUnknown(f"{describe(min(behind))} begins before offset {wanted[min(behind)]} still: run the same again")
+            raise OutcomeUnknown(f"{describe(min(behind))} still begins before offset {wanted[min(behind)]}: run the same command again")
         return self._end(facts | {"done": True}, f"freed          payloads of decisions below {position}")
 
     async def _mark(self, log: owner.OwnedLog, kept: KeptIndex, position: int) -> None:
@@ -296,7 +297,7 @@ class _Trimming:
         signer = owner.load_owner_key(self._config, self._arguments.owner_key, log.genesis)
         outcome = await log.append(Trim(log.state.key, log.joiner.history.view, position, kept.stored_tree.root_at(position)), signer)
         if not outcome.took_effect:
-            raise OutcomeUnknown(f"the mark did not count: {outcome.why_not}. Nothing was freed; run the same again")
+            raise OutcomeUnknown(f"the mark took no effect: {outcome.why_not}. Nothing was freed; run the same command again")
 
     def _show(self, facts: Mapping[str, Any]) -> None:
         if self._arguments.json:

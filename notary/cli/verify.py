@@ -49,7 +49,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="append",
         help="the notary's verifier key, from a source that you trust; may be given again",
     )
-    parser.add_argument("--key-history", metavar="FILE", help="what GET /v1/notary answers: trust the keys that follow from yours too")
+    parser.add_argument("--key-history", metavar="FILE", help="the answer of GET /v1/notary: also trust the keys that your key endorses")
     parser.add_argument("--consistent-with", metavar="FILE", help="a checkpoint, or a receipt: check that it is of the same tree")
     parser.add_argument("--tiles", metavar="DIR", help="a folder with the larger tree's tiles, in tile/, for --consistent-with")
     parser.add_argument("--json", action="store_true", help="print the result as JSON")
@@ -81,7 +81,7 @@ def _check_usage(arguments: argparse.Namespace) -> None:
     if files.count("-") > 1:
         raise ConfigurationError("standard input can be read once: give - for one file only")
     if arguments.tiles is not None and arguments.consistent_with is None:
-        raise ConfigurationError("--tiles are for --consistent-with: name a checkpoint to compare with")
+        raise ConfigurationError("--tiles needs --consistent-with: name a checkpoint to compare with")
 
 
 def _trusted(text: str) -> VerifierKey:
@@ -129,7 +129,7 @@ def _verify_lines(first: bytes, stream: IO[bytes], keys: list[VerifierKey]) -> t
                 failures.append({"line": number, "reason": refusal.reason, "detail": refusal.what})
                 print(f"notary verify: line {number}: {refusal}", file=sys.stderr)
     if not decisions:
-        raise NotVerified("malformed-receipt", "there is nothing in it: no receipt, no decision, no checkpoint")
+        raise NotVerified("malformed-receipt", "the input is empty: it has no receipt, decision or checkpoint")
     met = list(checkpoints.values())
     if failed:
         print(f"notary verify: {failed} of {decisions} decisions do not verify", file=sys.stderr)
@@ -164,13 +164,13 @@ def _consistent(arguments: argparse.Namespace, keys: list[VerifierKey], checkpoi
 
 
 def _no_tile(level: int, index: int, width: int) -> bytes:
-    raise ConfigurationError("checkpoints of different sizes are compared with the tiles of the larger tree: give --tiles DIR")
+    raise ConfigurationError("checkpoints of different sizes need the tiles of the larger tree to be compared: give --tiles DIR")
 
 
 def _tiles_under(folder: Path) -> Callable[[int, int, int], bytes]:
     """Returns a function that reads tiles from a folder; it also accepts a wider version of a tile."""
     if not folder.is_dir():
-        raise ConfigurationError(f"{folder} is no folder: --tiles names the one in which tile/ is")
+        raise ConfigurationError(f"{folder} is no folder: --tiles should name the folder that has tile/")
 
     @lru_cache(maxsize=TILES_KEPT)
     def read(level: int, index: int, width: int) -> bytes:
@@ -183,7 +183,9 @@ def _tiles_under(folder: Path) -> Callable[[int, int, int], bytes]:
             if len(tile) >= HASH_BYTES * width:
                 return tile
         path = format_tile_path(level, index, width)
-        raise ConfigurationError(f"{folder / path} is needed, or a wider one of that tile, with {HASH_BYTES * width} bytes or more")
+        raise ConfigurationError(
+            f"the tile {folder / path}, or a wider version of it, is missing or has fewer than {HASH_BYTES * width} bytes: copy it there"
+        )
 
     return read
 

@@ -31,7 +31,7 @@ class App(Lifecycle):
         self._health = health
 
     def attach(self, worker: Worker) -> None:
-        """From now on calls are answered from this worker. Its gate decodes bodies of strangers when this application serves strangers."""
+        """Answer calls from this worker, from now on. Its gate decodes bodies of addresses in the on-turns of this application."""
         super().attach(worker)
         if self._service:
             worker.gate.duty = self.duty
@@ -61,7 +61,7 @@ class App(Lifecycle):
     # ---- submissions ----
 
     def _read_submission(self, call: Call) -> None:
-        """Have the gate read a submission; refuse it unread under overload, so that the worker's time is left for admitted ones."""
+        """Pass a submission to the gate. Under overload refuse it unread, so that the worker has its time for admitted submissions."""
         since_s = time.perf_counter()
         worker = self.worker
         if worker is None or self.ends:
@@ -83,7 +83,7 @@ class App(Lifecycle):
         InFlight(self, handed.call, submission, handed.asked, handed.since_s).start()
 
     def refused(self, call: Call, problem: Exception, since_s: float) -> None:
-        """Answer a refused submission: it was refused at its head, during its body, or later."""
+        """Answer a submission that was refused: at its head, during its body, or later."""
         self.refuse(call, SUBMISSIONS, problem, since_s)
 
     # ---- calls of acceptor processes ----

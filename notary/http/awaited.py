@@ -1,4 +1,4 @@
-"""`AwaitedDecisions`: the transactions whose decision a call waits for (a long poll)."""
+"""`AwaitedDecisions`: the calls that wait for the decision of a transaction (long polls)."""
 
 from collections.abc import Callable
 
@@ -13,7 +13,7 @@ class AwaitedDecisions:
         self._waiting: dict[TransactionId, list[Callable[[], None]]] = {}
 
     def when_decided(self, transaction_id: TransactionId, call_back: Callable[[], None]) -> None:
-        """Call `call_back`, once, in the step in which the transaction is decided here."""
+        """Call `call_back` once, when a step decides the transaction on this worker."""
         self._waiting.setdefault(transaction_id, []).append(call_back)
 
     def forget(self, transaction_id: TransactionId, call_back: Callable[[], None]) -> None:

@@ -56,7 +56,7 @@ class Call:
         self.method = method
         self.path = path
         self.raw_path = path
-        """The path as it stands in the first line of the call."""
+        """The path as it is in the first line of the call, with its percent-encoding."""
         self.query = query
         self.network = ""
         """The client's address, as far as the client cannot choose it (`notary.http.server.network_of`)."""
@@ -68,7 +68,7 @@ class Call:
         """Names in lower case."""
         self.respond = respond
         self.reader: BodyReader | None = None
-        """Set by the application that wants the body."""
+        """Gets the body. The application sets it if it wants the body."""
         self.may_read = False
         """True if an acceptor process has checked that a party makes this call."""
         self.gone = False
@@ -77,11 +77,11 @@ class Call:
         """Called when the client leaves, or closes its half of the connection, before the answer."""
 
     def certificate(self) -> bytes | None:
-        """The certificate that its client has shown and that was accepted, in DER; None for none."""
+        """Returns the accepted certificate of the client, in DER; None if it has shown none."""
         return None
 
     def answer(self, answer: Answer, *, after_body: bool = False) -> None:
-        """Answer it, once. With `after_body` the answer leaves when the body has come, which is not read."""
+        """Answer the call, once. With `after_body` the answer leaves after the complete body has come, which is not read."""
         self.respond(self, answer, after_body)
 
 
@@ -94,7 +94,7 @@ class Application(Protocol):
 
 
 def header(headers: Iterable[tuple[bytes, bytes]], wanted: bytes) -> bytes | None:
-    """The first header of that lower-case name."""
+    """Returns the value of the first header with that lower-case name; None if there is none."""
     for name, value in headers:
         if name == wanted:
             return value

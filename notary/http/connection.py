@@ -1,12 +1,13 @@
-"""One connection of HTTP/1.1, with nothing between it and the application.
+"""One HTTP/1.1 connection, between its socket and the application.
 
-`machine` has its states, `parsing` makes calls of its bytes, `writing` makes bytes of its answers. Here the three meet: what an event does.
+`machine` has its states, `parsing` turns its bytes into calls, and `writing` turns its answers into bytes. This module combines the three:
+it defines the effect of each event.
 
-- One call at a time is with the application, so answers leave in order. Behind a call that is being decided, or an answer that the client
-  does not read, the connection keeps what has come, at most what one read of the socket gives, and reads no more.
-- Each state has a deadline, and so has an answer that is not read. The server looks at all of them a few times in the least of these times.
-- Where the bytes turn to nonsense, or end, while a call is being decided, its answer leaves first: an error in its place would say of a
-  submission in the log that it is not.
+- The application has one call at a time, so answers leave in order. While a call is being decided, or the client does not read an answer,
+  the connection keeps the bytes that have come, at most one read of the socket, and reads no more.
+- Each state has a deadline, and so has an unread answer. The server checks all connections several times within the shortest deadline.
+- While a call is being decided, malformed bytes may come after it, or the client may close its half. Then the answer still leaves first. An
+  error in its place would wrongly report that the submission is not in the log.
 """
 
 import asyncio
@@ -28,12 +29,12 @@ from ordering.errors import Malformed, NotaryError
 logger = logging.getLogger("notary.http")
 
 SLICE_BYTES: Final = 4 << 10
-"""The parser gets so much at a time, so what it finds behind a call that is being decided is no more."""
+"""The parser gets this many bytes at a time. So at most this many bytes of calls are parsed after a call that is being decided."""
 BODY_BYTES_MAX: Final = 64 << 10
-"""It gets so much at a time within a body of a known length, behind which nothing is found."""
+"""Within a body of known length the parser gets up to this many bytes at a time: no other call begins in them."""
 TURN_BYTES_MAX: Final = 64 << 10
-"""After so many bytes of answers in one turn of the loop no other call of a connection is taken in it: one read of the socket holds
-thousands of calls, and a transport with TLS says only after the turn that its client does not read."""
+"""After this many bytes of answers in one turn of the loop, a connection starts no other call in that turn. One read of the socket holds
+thousands of calls, and a transport with TLS reports only after the turn that its client does not read."""
 
 
 class Host(Protocol):
@@ -41,7 +42,7 @@ class Host(Protocol):
 
     @property
     def application(self) -> Application:
-        """Answers the calls."""
+        """The application, which answers the calls."""
         ...
 
     @property
@@ -51,17 +52,17 @@ class Host(Protocol):
 
     @property
     def seconds(self) -> Sequence[float]:
-        """The time of each state."""
+        """The time limit of each state, in the order of `ConnectionState`."""
         ...
 
     @property
     def lines(self) -> ClientLines:
-        """Where connections wait to be read."""
+        """The lines in which connections wait to be read."""
         ...
 
     @property
     def paused(self) -> bool:
-        """Whether no calls are to be read now; `Connection.go_on` is called when they are again."""
+        """True while no calls may be read. `Connection.go_on` is called when they may be read again."""
         ...
 
     @property
@@ -70,66 +71,66 @@ class Host(Protocol):
         ...
 
     def opened(self, connection: "Connection") -> None:
-        """A connection is there."""
+        """Register a connection that was made."""
         ...
 
     def closed(self, connection: "Connection") -> None:
-        """A connection is gone."""
+        """Forget a connection that is closed."""
         ...
 
 
 class Connection(asyncio.Protocol):
-    """One connection. Its event loop calls it, and the application answers its calls."""
+    """One connection. The event loop reports its bytes, and the application answers its calls."""
 
     def __init__(self, host: Host, network: str) -> None:
         """`network`: the client's address (`Call.network`)."""
         self._host = host
         self.network = network
         self.parties: set[bytes] = set()
-        """The parties of submissions that were admitted here (`Call.parties`). Its client is a proven one once there are some."""
+        """The parties of submissions that were admitted on this connection (`Call.parties`). If there are any, its client is proven."""
         self._client = ClientKey(network, self.parties)
         self._lines = host.lines
         self._loop = asyncio.get_running_loop()
         self._state = ConnectionState.HEAD
         self._deadline_s = inf
-        self._transport: asyncio.Transport  # both from `connection_made` on
+        self._transport: asyncio.Transport  # `connection_made` sets both
         self._writer: ResponseWriter
         self._parser = Parser(self)
         self._take = host.application.take
-        # The call that the application has, and what came behind it.
+        # The call that the application has, and the calls and bytes that came after it.
         self._current: Head | None = None
         self._refusal: Answer | None = None
         self._behind: deque[Head] = deque()
         self._unread = b""
         self._reading_paused = False
-        self._in_line = False  # it waits for its turn to be read
-        self._unread_s = 0.0  # so long the next call has waited for turns
-        self._working = False  # in the parser, or going on: what is answered meanwhile does not start either again
-        self._turn_bytes = 0  # of answers, since a turn of the loop began in which a call was answered while others were taken
-        self._last = False  # the call that is being decided is the last one
+        self._in_line = False  # True while it waits for its turn to be read
+        self._unread_s = 0.0  # the time for which the next call has waited for turns
+        self._working = False  # True in `_feed` and `_take_up`: an answer meanwhile does not start them again
+        self._turn_bytes = 0  # bytes of answers in this turn of the loop that were given while `_working`
+        self._last = False  # True if the current call is the last one
         self._eof = False
 
     @property
     def state(self) -> ConnectionState:
-        """Where it is."""
+        """The connection's state."""
         return self._state
 
-    # ---- asyncio's ----
+    # ---- called by asyncio ----
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Begin with a head."""
+        """Wait for the first head."""
         self._transport = cast(asyncio.Transport, transport)
         self._writer = ResponseWriter(self._transport)
         self._deadline_s = self._loop.time() + self._host.settings.head_s
         self._host.opened(self)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """The end."""
+        """The transport is closed."""
         self._go(Event.LOST)
         self._host.closed(self)
 
     def data_received(self, data: bytes) -> None:
-        """Parse it, or keep it until it is its turn."""
+        """Parse the bytes, or keep them until it is the connection's turn."""
         if self._state >= ConnectionState.CLOSING or (self._last and self._state is ConnectionState.DECIDING):
             return
         if self._unread or self._in_line or self._is_held():
@@ -141,9 +142,9 @@ class Connection(asyncio.Protocol):
             self._read_later()
 
     def eof_received(self) -> bool:
-        """A client may close its half behind its calls: they are answered before the connection ends.
+        """The client has closed its half. Calls that came before are answered before the connection ends.
 
-        A long poll ends at once. A client that left looks the same, and would keep it for its whole wait.
+        A long poll ends at once: a client that left looks the same, and would keep the long poll for its complete wait.
         """
         self._eof = True
         if self._current is not None and self._current.left is not None:
@@ -154,45 +155,45 @@ class Connection(asyncio.Protocol):
         return False
 
     def pause_writing(self) -> None:
-        """The client reads its answers too slowly: start no other call, and give it a time."""
+        """The client reads its answers too slowly: start no other call, and set a deadline for the client."""
         self._writer.hold(self._loop.time() + self._host.settings.head_s)
 
     def resume_writing(self) -> None:
-        """It has read."""
+        """The client has read its answers."""
         self._writer.release()
         self.go_on()
 
-    # ---- the server's ----
+    # ---- called by the server ----
 
     def check(self, now_s: float) -> None:
-        """End what has taken too long."""
+        """End the call or the connection if its deadline has passed."""
         if self._writer.held:
             if now_s > self._writer.until_s:
                 if self._writer.has_read():
                     self.pause_writing()
                 else:
                     self.abort()
-        elif now_s > self._deadline_s and not self._in_line:  # what waits for its turn here is not late
+        elif now_s > self._deadline_s and not self._in_line:  # a connection that waits for its turn is not late
             self._late()
 
     def stop(self) -> None:
-        """Take no other call; end when the one that is under way has its answer."""
+        """Take no other call. End the connection when the current call has its answer."""
         idle = self._state <= ConnectionState.HEAD
         self._last = True
         if self._state is ConnectionState.REFUSED:
             self._write_refusal(keep_alive=False)
         self._go(Event.STOP)
-        if idle:  # it has nothing to read but TLS's goodbye, and may not read that
+        if idle:  # its client has nothing left to read but TLS's close_notify, and may never read that
             self._deadline_s = self._loop.time() + self._host.settings.goodbye_s
 
     def abort(self) -> None:
-        """End now."""
+        """End the connection at once."""
         self._transport.abort()
 
     def give_way(self, problem: NotaryError) -> bool:
-        """End for a client that has fewer connections. Returns False for a proven client, or if a call is being decided.
+        """End, to make room for a client with fewer connections. Returns False if `parties` is not empty, or if a call is being decided.
 
-        A long poll is answered first, as when its time has passed.
+        A long poll is answered first, as at the end of its wait.
         """
         left = None if self._current is None else self._current.left
         if self.parties or self._state >= ConnectionState.CLOSING or (self._state is ConnectionState.DECIDING and left is None):
@@ -209,22 +210,22 @@ class Connection(asyncio.Protocol):
         return True
 
     def go_on(self) -> None:
-        """Take up what was kept, now or when it is its turn."""
+        """Process the calls and bytes that were kept: now, or when it is the connection's turn."""
         if self._working or self._in_line or self._state >= ConnectionState.CLOSING or self._is_held():
             return
-        has_nothing = not (self._unread or self._behind)  # then the socket is read again, which is no work
+        has_nothing = not (self._unread or self._behind)  # then only the reading of the socket resumes, which costs little
         if has_nothing or self._lines.may_go(self._client, begun=self._state is ConnectionState.BODY):
             self.read()
         else:
             self._read_later()
 
     def read(self, unread_s: float = 0.0) -> None:
-        """Take up what was kept, as far as it goes in a slice of time. It waited for `unread_s`, which costs it no deadline."""
+        """Process the calls and bytes that were kept, for a slice of time. The deadline moves by `unread_s`, for which they waited."""
         self._in_line = False
         self._unread_s += unread_s
         self._deadline_s += unread_s
         self._take_up()
-        if unread_s:  # one that waits again and again is never seen outside the line by the server
+        if unread_s:  # the server's own check skips a connection in a line, and this one may be in a line at each check
             self.check(self._loop.time())
 
     def _take_up(self) -> None:
@@ -275,7 +276,7 @@ class Connection(asyncio.Protocol):
     # ---- the machine ----
 
     def _go(self, event: Event) -> None:
-        """The one place where the state changes."""
+        """Change the state. Nothing else changes it."""
         before = self._state
         state = self._state = TRANSITIONS[before][event]
         if state is before:
@@ -293,7 +294,7 @@ class Connection(asyncio.Protocol):
                 self._end(before)
 
     def _end(self, before: ConnectionState) -> None:
-        """No call is read any more."""
+        """Close the transport, and read no more calls."""
         call, self._current = self._current, None
         self._behind.clear()
         self._unread = b""
@@ -316,7 +317,7 @@ class Connection(asyncio.Protocol):
             self._writer.go_ahead()
 
     def respond(self, call: Call, answer: Answer, after_body: bool) -> None:
-        """The application answers the current call; nothing for one whose client has left."""
+        """Send the application's answer to the current call. An answer for a client that has left is dropped."""
         current = self._current
         if call is not current or current is None or self._state not in (ConnectionState.BODY, ConnectionState.DECIDING):
             return
@@ -328,7 +329,7 @@ class Connection(asyncio.Protocol):
         if self.parties:
             self._lines.remember(self.network)
         size = self._writer.answer(answer, keep_alive=not last, without_body=call.method == "HEAD")
-        if self._working:  # others may come in the same turn
+        if self._working:  # other calls may be answered in the same turn
             if not self._turn_bytes:
                 self._loop.call_soon(self._next_turn)
             self._turn_bytes += size
@@ -367,7 +368,7 @@ class Connection(asyncio.Protocol):
         self._go(Event.BREAK)
 
     def _guarded(self, do: Callable[..., None], *arguments: Any) -> None:
-        """A bug of the application costs one call, not the server."""
+        """Call the application. A bug in it costs one call, not the server."""
         try:
             do(*arguments)
         except Exception:
@@ -377,24 +378,24 @@ class Connection(asyncio.Protocol):
                 self._last = True
                 self._go(Event.BREAK if self._state is ConnectionState.BODY else Event.ANSWER)
 
-    # ---- the parser's ----
+    # ---- called by the parser ----
 
     def called(self, call: Head) -> None:
-        """A head is complete: hand the call to the application, if it is its turn."""
+        """A head is complete: pass the call to the application, or keep it until that is possible."""
         if self._state <= ConnectionState.HEAD and not self._behind and not self._is_held() and not self._lines.slice_is_over():
             self._start(call)
         elif self._state < ConnectionState.CLOSING:
             self._behind.append(call)
 
     def piece(self, call: Head, data: bytes) -> None:
-        """A piece of a body."""
+        """A piece of that call's body has come."""
         if call is not self._current:
             call.pieces.append(data)
         elif self._state is ConnectionState.BODY and call.reader is not None:
             self._guarded(call.reader.piece, data)
 
     def ended(self, call: Head) -> None:
-        """A body is complete."""
+        """The body of that call is complete."""
         if call is not self._current:
             call.whole = True
             return
@@ -423,7 +424,7 @@ class Connection(asyncio.Protocol):
             self._transport.pause_reading()
 
     def _feed(self, data: bytes) -> None:
-        """Give the parser what has come, as long as calls are taken."""
+        """Pass bytes to the parser, as long as calls may be taken."""
         if self._state is ConnectionState.IDLE:
             self._go(Event.BYTES)
         self._working = True

@@ -1,4 +1,4 @@
-"""A submission in flight: from its admission by the gate to its answer. It is queued for the log unless it is decided already."""
+"""A submission in flight, from its admission by the gate to its answer. If it is not decided yet, it is queued for the log."""
 
 import asyncio
 import logging
@@ -44,7 +44,7 @@ class InFlight:
         self._tracing: AbstractContextManager[None] | None = None
 
     def start(self) -> None:
-        """Queue it. If it may be a retry, check first whether all its requests are decided."""
+        """Queue the submission. If it may be a retry, check first whether all its requests are decided."""
         worker, submission = self._worker, self._submission
         # A decided request stays decided (R7): its retry needs neither the log nor a wait. One look-up, of the first request, excludes
         # most submissions.
@@ -83,7 +83,7 @@ class InFlight:
             self.end()
 
     def _queue(self) -> None:
-        """Queue it for the log, and wait for its decisions as long as the client asked."""
+        """Queue the submission for the log, and wait for its decisions as long as the client wants."""
         pending = self._worker.sender.submit(self._submission)
         settings, asked_s = self._worker.config.http, self._asked.wait_s
         wait_s = min(settings.wait_s_default if asked_s is None else asked_s, settings.wait_s_max)
@@ -95,13 +95,13 @@ class InFlight:
         self._timer = asyncio.get_running_loop().call_later(wait_s, self.end)
 
     def _decided(self, decisions: Sequence[Decision] | None) -> None:
-        """End the wait with the decisions of the log; None when the worker has given up."""
+        """End the wait with the decisions of the log; with None if the worker has ended."""
         self._decisions = decisions
         self._pending = None
         self.end()
 
     def end(self) -> None:
-        """Wait no longer. The answer is made in a later turn of the loop (`Turns`)."""
+        """End the wait. The answer is made in a later turn of the loop (`Turns`)."""
         if self._timer is not None:
             self._timer.cancel()
         if self._pending is not None:
@@ -111,12 +111,12 @@ class InFlight:
         self._app.turns.do(self._answer(), party=self._submission.party)
 
     def _answer(self) -> Pieces[None]:
-        """Answer with 200 when all requests are decided, else with 202: a 503 would say that none was admitted."""
+        """Answer with 200 if all requests are decided, else with 202: a 503 would mean that no request was admitted."""
         worker, requests, receipts = self._worker, self._submission.requests, self._asked.receipts
         decisions: list[bytes | None] = []
         try:
             for at, request in enumerate(requests):
-                # A worker that has ended answers nothing from its index, which may be wrong: that may be why it ended.
+                # A worker that has ended answers nothing from its index: a wrong index may be the reason why it ended.
                 if self._may_not_read():
                     break
                 decision: Decision | None

@@ -26,7 +26,7 @@ class Waiting(Protocol):
     """A call that waits for a decision."""
 
     def end(self) -> None:
-        """Wait no longer: answer it with what is known."""
+        """End the wait: answer the call with the decisions that are known."""
         ...
 
 
@@ -35,9 +35,9 @@ class Lifecycle:
 
     def __init__(self, clock_s: Callable[[], float]) -> None:
         self.worker: Worker | None = None
-        """The worker that is served, while there is one."""
+        """The worker that answers the calls; None before it has started and after it has ended."""
         self.no_worker = "this worker is starting"
-        """The reason why there is none."""
+        """The reason why `worker` is None."""
         self.ends = False
         """True when submissions will never be admitted again."""
         self.metrics: Metrics | None = None  # served even after the worker has ended
@@ -46,16 +46,16 @@ class Lifecycle:
         self.awaited = AwaitedDecisions()
         self.long_polls = 0  # of those that wait
         self.duty = DutyCycle(clock_s, self.is_busy)
-        """The on-turns in which clients are served who are not proven."""
+        """The on-turns, in which unproven clients are served too."""
         self.turns = Turns(lambda: self.worker is not None and self.worker.serving_suspended() is None, self.duty)
         self.taking_changed: Callable[[], None] = lambda: None
-        """Called when admission of submissions stops or resumes; `closed` returns which."""
+        """Called when admission of submissions stops or resumes. `closed` returns the present state."""
         self._under_way = 0
         self._idle = asyncio.Event()
         self._idle.set()
 
     def attach(self, worker: Worker) -> None:
-        """From now on calls are answered from this worker."""
+        """Answer calls from this worker, from now on."""
         self.worker = worker
         self.metrics = worker.metrics
         worker.driver.observers.append(self.awaited.applied)
@@ -90,7 +90,7 @@ class Lifecycle:
         return NotReady(SHUTTING_DOWN) if self.ends else self.worker.gate.closed(ticket)
 
     def peek(self) -> NotaryError | None:
-        """Returns what `closed` returns, without counting a refusal (`Gate.peek`)."""
+        """Returns the same as `closed`, but counts no refusal (`Gate.peek`)."""
         if self.worker is None or self.ends:
             return self.closed()
         return self.worker.gate.peek()
@@ -100,7 +100,7 @@ class Lifecycle:
         return len(self.waiting) > self.long_polls
 
     async def idle(self) -> None:
-        """Return when every call that came has been answered."""
+        """Wait until all calls are answered."""
         await self._idle.wait()
 
     # ---- calls ----
@@ -111,7 +111,7 @@ class Lifecycle:
         self._idle.clear()
 
     def left(self) -> None:
-        """Count a call as under way no more: it is answered, or its client has left."""
+        """Count a call as ended: it is answered, or its client has left."""
         self._under_way -= 1
         if not self._under_way:
             self._idle.set()

@@ -1,13 +1,13 @@
-"""Which clients are served in a turn of the event loop, for how long, and in which order. Others wait.
+"""The lines of clients: they determine which clients are served in a turn of the event loop, in which order, and for how long.
 
-Clients wait in lines: one line for each party with an admitted submission on the connection, else one for each address. The lines take
-turns, a slice of time each. Proven clients have more time of each turn than others. A client is proven if a submission was admitted on its
-connection, or lately on any connection from its address. So clients who come back are not behind strangers.
+A client waits in the line of its party if a submission was admitted on its connection, else in the line of its address. The lines take
+turns, a slice of time each. Proven clients have more time in each turn than others. A client is proven if a submission was admitted on its
+connection, or lately on any connection from its address. So returning clients do not wait behind unknown ones.
 
-A line is backlogged if its submissions wait long at the gate. Further submissions of it would be refused, and reading them only to refuse
+A line is backlogged if its submissions wait long at the gate. Its further submissions would be refused, and reading them only to refuse
 them costs the others' time. So clients of a backlogged line are read for a small part of the time, the oldest first, and are refused.
-Once the line is not backlogged, its newest client is read first (adaptive LIFO). So the decided submissions were sent a moment ago, and the
-clients of the refused ones learn late that they send too many.
+Once the line is not backlogged, its newest client is read first (adaptive LIFO). So the submissions that are decided were sent just before.
+The price: the clients of refused submissions learn late that they send too many.
 """
 
 import asyncio
@@ -19,25 +19,25 @@ from typing import Final, NamedTuple, TypeAlias
 from notary.duty_cycle import DutyCycle
 
 READ_TURN_S = 0.0003
-"""The time of one on-turn of the loop for clients who are not proven (`DutyCycle`); a thousand may have bytes at once."""
+"""The time in one on-turn of the loop (`DutyCycle`) for unproven clients; a thousand of them may have bytes at once."""
 PROVEN_TURN_S = 0.006
-"""The time of one turn for proven clients: within it, their bytes are read at once."""
+"""The time in one turn for proven clients: within it, their bytes are read at once."""
 ADDRESSES_MAX: Final = 10_000
 """The number of remembered addresses with an admitted submission. The oldest is forgotten first."""
 SLICE_S = 0.0005
-"""The time of one line, after which another has its turn."""
+"""The time slice of one line, after which the next line has its turn."""
 BACKLOGGED_PART: Final = 0.05
 """The part of the time in which clients of backlogged lines are read."""
 REFUSING_S_MAX: Final = 0.002
-"""The unused part of that time is kept, up to this."""
+"""The most unused time of that part that is saved for later turns."""
 LATE_S: Final = 5.0
-"""Clients who have waited for so long are read in any case, before newer ones: each client learns when to send again."""
+"""A client that has waited this long is read in any case, before newer ones, so that each client learns when to send again."""
 UNREAD_BYTES_MAX: Final = 128 << 20
-"""While waiting clients keep more bytes than this in memory, the oldest are read in any case too."""
+"""While the unread bytes of waiting clients exceed this limit, the oldest clients are read in any case, too."""
 NEWEST_FIRST_S: Final = 0.1
-"""The newest client of a line is read first if the oldest has waited for so long, which is longer than a burst lasts."""
+"""The newest client of a line is read first if the oldest has waited this long, which is longer than a burst lasts."""
 HELD_S: Final = 0.002
-"""The time between two looks at backlogged lines while nothing else is to be read."""
+"""The time between two checks of the backlogged lines while no other line has waiting clients."""
 
 
 class ClientKey(NamedTuple):
@@ -55,12 +55,12 @@ class ClientKey(NamedTuple):
 
 
 class _Waiting(NamedTuple):
-    """Work for a client in a later turn: to make its connection, or to read it."""
+    """Work for a client in a later turn: to make its connection, or to read from it."""
 
     since_s: float
     client: ClientKey
     do: Callable[[float], None]
-    """Does the work; called with the time for which it has waited, in seconds."""
+    """Does the work. Its argument is the time for which the work has waited, in seconds."""
     size: int
 
 
@@ -72,12 +72,12 @@ class ClientLines:
     """The lines of one server. One event loop."""
 
     def __init__(self, duty: DutyCycle) -> None:
-        """In the on-turns of `duty`, clients who are not proven are served too."""
+        """In the on-turns of `duty`, unproven clients are served too."""
         self._duty = duty
         self.is_backlogged: Callable[[ClientKey], bool] = lambda client: False
         """Returns True if the client's line is backlogged. The application sets it."""
         self.ends = False
-        """True once the server stops. Then it reads all bytes that have come, since it is about to close the connections."""
+        """True once the server stops. Then all bytes that have come are read, since the server is about to close the connections."""
         self._until_s: float | None = None  # None: this turn of the loop has not begun
         self._slice_until_s = 0.0
         self._unproven: _Lines = OrderedDict()
@@ -86,7 +86,7 @@ class ClientLines:
         self._refusing_s = 0.0
         """The time left for backlogged lines. It grows by a part of the time that passes."""
         self._counted_s = 0.0
-        """The time up to which it has grown."""
+        """The time at which `_refusing_s` was last increased."""
         self._held: asyncio.TimerHandle | None = None
         self._unread_bytes = 0
         """The bytes in memory of the waiting clients."""
@@ -94,7 +94,7 @@ class ClientLines:
         """Addresses with an admitted submission, the latest last."""
 
     def stop(self) -> None:
-        """End the timer."""
+        """Cancel the timer."""
         if self._held is not None:
             self._held.cancel()
 
@@ -187,7 +187,7 @@ class ClientLines:
         return self._refusing_s <= 0 and now_s - oldest.since_s < LATE_S and self._unread_bytes <= UNREAD_BYTES_MAX
 
     def _take_up(self, lines: _Lines, seconds: float) -> int:
-        """Do work of these lines for so many seconds. Returns the number of backlogged lines that must wait."""
+        """Do the work of these lines for this many seconds. Returns the number of backlogged lines that must wait."""
         now_s = time.perf_counter()
         until_s = self._until_s = now_s + seconds
         names, held = deque(lines), 0

@@ -1,5 +1,5 @@
-"""Look-ups at a worker: decisions, states, receipts, and its tree as a public log (docs/http.md). Nothing here waits or writes.
-Look-ups that may take long are done in pieces.
+"""Look-ups at a worker: decisions, states, receipts, and its tree as a public log (docs/http.md). No look-up waits or writes, and long ones
+are done in pieces.
 
 The tree is served as C2SP tlog-tiles requires, so that any monitor or witness can mirror and check it. A tile of a given width never
 changes, not even a partial one, so caches may keep it. Only the checkpoint changes.
@@ -132,7 +132,7 @@ LOOK_UPS: Final[dict[str, LookUp]] = {
     "/checkpoint": _checkpoint,
     "/tile/": _tile,
 }
-"""The look-up of each path. It gets the rest of the path where its key ends in a slash."""
+"""The look-up of each path. If its key ends in a slash, it gets the rest of the path."""
 
 
 def shows_decisions(path: str) -> bool:

@@ -37,7 +37,7 @@ class Readers:
     def check(self, call: Call) -> None:
         """Raise `NotAParty` unless a party makes this call.
 
-        A wrong signature is refused even with a good certificate: else the sender would not notice the mistake.
+        A wrong signature is refused even with a good certificate: otherwise the sender would not notice the mistake.
         """
         try:
             signed = read_signature(call.headers)
@@ -50,7 +50,7 @@ class Readers:
         if certificate is None:
             raise self._refusal("only parties may read this")
         if (key := _public_key(certificate)) is None or not self._parties.has_key(key):
-            raise self._refusal("the key of the certificate is no registered party's")
+            raise self._refusal("the key of the certificate is not the key of a registered party")
 
     def _refusal(self, why: str) -> NotAParty:
         return NotAParty(why, self._notary_name)
@@ -62,8 +62,8 @@ class Readers:
         expires_s = signed.created_s + SKEW_S if signed.expires_s is None else min(signed.expires_s, signed.created_s + SKEW_S)
         if not signed.created_s - SKEW_S <= now_s <= expires_s:
             raise self._refusal(
-                f"the signature was made at {signed.created_s} and counts until {expires_s}, and this clock says {now_s}: correct the clock"
-                " that is wrong, and sign each call anew"
+                f"the signature was made at {signed.created_s} and is valid until {expires_s}, and this worker's clock shows {now_s}:"
+                " correct the clock that is wrong, and sign each call anew"
             )
         party = self._parties.get(signed.party)
         if party is None:

@@ -37,7 +37,7 @@ class Read:
         self._route = route
 
     def start(self) -> None:
-        """Answer it, or have it wait. Raises `NotFound`, `MethodNotAllowed`, `Malformed` or `NotAParty`."""
+        """Answer the call, or begin a long poll. Raises `NotFound`, `MethodNotAllowed`, `Malformed` or `NotAParty`."""
         call, readers = self._call, self._app.readers
         if not self._route:
             raise NotFound(f"there is nothing at {excerpt(call.path)} on this port")
@@ -51,7 +51,7 @@ class Read:
     def _waits(self) -> bool:
         """Begin a long poll if the call has `?wait=N`; returns False without one.
 
-        It ends when the transaction is decided here, or after N seconds.
+        The long poll ends when the transaction is decided on this worker, or after N seconds.
         """
         transaction_id, wait_s = asked_transaction(self._call.path[len(TRANSACTIONS) :]), asked_wait_s(self._call.query)
         app, worker = self._app, self._app.worker
@@ -68,7 +68,7 @@ class Read:
         return True
 
     def end(self) -> None:
-        """Wait no longer. The answer waits for the turn of its address: hundreds of waits may end together."""
+        """End the long poll. The answer waits for the turn of its address, since hundreds of long polls may end together."""
         if self in self._app.waiting:
             self._app.waiting.remove(self)
             self._app.long_polls -= 1
@@ -82,7 +82,7 @@ class Read:
         yield LOOK_UP_US
 
     def _show(self) -> None:
-        """Answer at once, or in pieces from the next turn on. Read nothing for a client that has left."""
+        """Answer at once, or in pieces from the next turn on. For a client that has left, read nothing from the index."""
         if self._call.gone:
             self._app.left()
             return

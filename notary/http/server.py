@@ -50,7 +50,9 @@ class Server:
         certificates: Certificates | None = None,
         duty: DutyCycle | None = None,
     ) -> None:
-        """With `certificates` it speaks TLS, and follows their files while it serves. In the on-turns of `duty` it serves all clients."""
+        """With `certificates` it speaks TLS, and reads changed certificate files while it serves. In the on-turns of `duty` it serves all
+        clients.
+        """
         self.application = application
         self.settings = settings or HttpSettings()
         self.seconds = tuple([seconds_of(self.settings, state) for state in ConnectionState])
@@ -98,8 +100,9 @@ class Server:
     async def stop(self, seconds_max: float) -> None:
         """Accept no more connections, send the answers under way, then close all connections.
 
-        A client may just have sent a call on a connection that is idle here. If that were closed, the call would fail without an answer. So
-        for a moment (`last_call_s`) each call is still answered, as the last one of its connection. Then idle connections are closed.
+        A client may just have sent a call on a connection that is idle here. If the server closed this connection, the call would fail
+        without an answer. So for a moment (`last_call_s`) each call is still answered, as the last one of its connection. Then idle
+        connections are closed.
         """
         if self._listener is not None:
             self._listener.close()
@@ -141,7 +144,8 @@ class Server:
     def admit(self, network: str) -> Answer | None:
         """Count a connection from its acceptance on; returns the refusal instead if it exceeds a limit.
 
-        Above the limit for all addresses, it replaces a connection of the address that has the most. So an address with few gets in.
+        Above the limit for all addresses, it replaces a connection of the address with the most. So an address with few connections is
+        accepted.
         """
         counted = self._addresses.get(network)
         mine = 0 if counted is None else counted.count
@@ -172,7 +176,7 @@ class Server:
         self._most = None
 
     def release(self, network: str) -> None:
-        """Count an admitted connection no more."""
+        """Stop counting an admitted connection."""
         counted = self._addresses[network]
         counted.count -= 1
         self._count -= 1
@@ -235,8 +239,8 @@ _count_of = attrgetter("count")
 class _Listener:
     """Accepts connections from one socket, many in a turn of the loop. uvloop would accept one a turn, and under load turns are long.
 
-    A socket beyond the limits is refused here, which costs little. To make a connection of the others costs more, so they wait for the
-    turns of their addresses (`ClientLines`). A client that opens a thousand connections a second delays only itself.
+    A socket beyond the limits is refused here, which costs little. Making a connection of an accepted socket costs more, so it waits for
+    the turn of its address (`ClientLines`). A client that opens a thousand connections a second delays only itself.
     """
 
     def __init__(
@@ -259,7 +263,7 @@ class _Listener:
         return not self.connecting and not self._in_line
 
     def close(self) -> None:
-        """Accept what has connected so far, then close the socket. Later clients are refused at once; none waits, only to be reset."""
+        """Accept the connections that wait, then close the socket. Later clients are refused at once, not reset after a wait."""
         self._loop.remove_reader(self._listening)
         for _ in range(BACKLOG):
             if self._paused or not self._accept_next():
@@ -390,7 +394,7 @@ def bind(host: str, port: int, *, shared: bool = False) -> socket.socket:
     while True:
         try:
             return _listening(host, port, shared=shared)
-        except (OSError, UnicodeError) as problem:  # a host's name may be none that can be looked up
+        except (OSError, UnicodeError) as problem:  # the host's name may not be a valid name
             if getattr(problem, "errno", None) == errno.EADDRINUSE and time.monotonic() < until_s:
                 time.sleep(0.02)
                 continue

@@ -28,7 +28,7 @@ class Asked(msgspec.Struct, frozen=True, gc=False):
 
     receipts: bool
     wait_s: int | None
-    """The longest wait for the decisions, in seconds after admission; None if the client asks for none in particular."""
+    """The longest wait for the decisions, in seconds after admission; None if the client sets no wait."""
     traceparent: str = ""
     """The client's span, as W3C Trace Context writes it; unchecked."""
     ticket: bytes = b""
@@ -39,15 +39,15 @@ class Taker(Protocol):
     """The application, which gets the outcome of a submission's admission. Exactly one of these methods is called for each, once."""
 
     def admitted(self, handed: "Handed", submission: AdmittedSubmission) -> None:
-        """The gate has admitted it."""
+        """The gate has admitted the submission."""
         ...
 
     def refused(self, call: Call, problem: Exception, since_s: float) -> None:
-        """It is refused: at its head, during its body, or later."""
+        """The submission is refused: at its head, during its body, or later."""
         ...
 
     def left(self) -> None:
-        """The client has left before it was complete."""
+        """The client has left before its submission was complete."""
         ...
 
 
@@ -57,7 +57,7 @@ class Handed(Body):
     __slots__ = ("_taker", "asked", "call", "since_s")
 
     def __init__(self, call: Call, gate: Gate, taker: Taker) -> None:
-        """Begin to read it. Raises `MethodNotAllowed`, `UnsupportedMediaType`, `Malformed` or `TooLarge`."""
+        """Begin to read the submission. Raises `MethodNotAllowed`, `UnsupportedMediaType`, `Malformed` or `TooLarge`."""
         super().__init__(gate)
         self.network, self.parties, self.unread_s = call.network, call.parties, call.unread_s
         if call.method != "POST":
@@ -72,17 +72,17 @@ class Handed(Body):
         call.reader = self
 
     def admitted(self, submission: AdmittedSubmission) -> None:
-        """Pass it to the taker. Its signature is good, so its connection belongs to the party from now on."""
+        """Pass the submission to the taker. Its signature is valid, so its connection belongs to the party from now on."""
         if len(self.call.parties) < PARTIES_MAX:
             self.call.parties.add(submission.party.encode())
         self._taker.admitted(self, submission)
 
     def refused(self, problem: Exception) -> None:
-        """Answer it."""
+        """Report the refusal to the taker, which answers the call."""
         self._taker.refused(self.call, problem, self.since_s)
 
     def left(self) -> None:
-        """Forget it."""
+        """Release the body, and report to the taker that the client has left."""
         super().left()
         self._taker.left()
 

@@ -41,9 +41,9 @@ def files() -> dict[str, str]:
     ("before", "after", "message"),
     [
         ("[notary]", "[notary", "is not TOML"),
-        ("replication = 3", "replicas = 3", "kafka: replicas names no setting; the nearest that does is replication."),
-        ("[kafka]", "[kafak]", "top level: kafak names no setting; the nearest that does is kafka."),
-        ("id = 102", "ids = 102", "ids names no setting; the nearest that does is id."),
+        ("replication = 3", "replicas = 3", "kafka: replicas names no setting; the nearest setting is replication."),
+        ("[kafka]", "[kafak]", "top level: kafak names no setting; the nearest setting is kafka."),
+        ("id = 102", "ids = 102", "ids names no setting; the nearest setting is id."),
         ("replication = 3", "replication = '3'", "kafka.replication: expected int, got str"),
         ("replication = 3", "replication = 4", "kafka.replication: 4 copies cannot be kept by 3 brokers"),
         ("replication = 3", "replication = 2", "kafka.replication: 2 copies: without one site nothing would be acknowledged, choose 3"),

@@ -516,7 +516,7 @@ async def test_reader_that_fails_again_and_again(start: Start, log: FaultyLog) -
         raise NotReady("a record does not match its checksum")
 
     log.on_poll = fail
-    await worker.until(reason(worker, "it cannot be read now: a record does not match its checksum"))
+    await worker.until(reason(worker, "the log cannot be read now: a record does not match its checksum"))
     await worker.until(lambda: worker.driver.poll_age_s > 0.1)
     log.on_poll = None
     await worker.until(lambda: worker.driver.not_ready() is None)

@@ -570,7 +570,7 @@ async def test_a_hole_before_a_rotation(start: Start, log: FaultyLog, caplog: py
     _rotate(log)
     keys = Keys(SECOND)
     worker = start(keys=keys)
-    await worker.until(lambda: f"a fill there takes the key {KEY.public_key.hex()}" in caplog.text)
+    await worker.until(lambda: f"this fill needs the key {KEY.public_key.hex()}" in caplog.text)
     assert log.ends()[2] == 0
     keys.former[KEY.public_key] = KEY
     assert len(await worker.decided("a")) == 1

@@ -231,7 +231,7 @@ async def test_what_was_skipped_before_an_effect_is_compared() -> None:
     assert [await _examine(log, reading, since) for since in (4, 5)] == [await _examine(log, reading, 0), ""]
     found = await _examine(log, reading)
     assert "record 4 of the ordering stream" in found
-    assert "or one from 3 on is not the one that was skipped before it" in found
+    assert "or a record from 3 on is not the one that was skipped before it" in found
 
 
 async def test_what_nobody_asked_for_may_be_another() -> None:
@@ -266,7 +266,7 @@ async def test_a_copy_of_the_last_record_does_not_hide_another_before_it() -> No
     recheck = Recheck({ORDERING: joiner.marks[ORDERING]}, joiner.history.last_run)
     assert recheck.offsets_first == {ORDERING: 1}
     assert recheck.take(after.streams[ORDERING][1:], ALL) == []
-    assert "or one from 2 on is not the one that was skipped before it" in recheck.lost
+    assert "or a record from 2 on is not the one that was skipped before it" in recheck.lost
 
 
 async def test_what_was_skipped_is_found_again_after_a_restart() -> None:

@@ -250,7 +250,7 @@ async def test_a_failover_and_the_way_back(
         assert await early.ended() == 2
         done = await owner(*back, "--yes")
         assert (done["resumed"], done["decisions"]) == (True, kept + 1)
-        assert "no mirror's" in await owner(*back, "--yes", fails=True)
+        assert "are no mirror: " in await owner(*back, "--yes", fails=True)
         last = await notary.start("home", index="index-home").ready()
         assert await _decide(notary, last, kept, content="the same states, another transaction") == again
         _check_kept(after, await _rows_of_stopped(notary, last), kept + 1)
@@ -319,7 +319,7 @@ async def test_a_mirror_with_gaps(
 
     await until(shows_all, 0.5)
     await worker.stop()
-    assert "no mirror's" in await owner("failover", "--to", bootstrap, "--plan", fails=True)
+    assert "are no mirror: " in await owner("failover", "--to", bootstrap, "--plan", fails=True)
     records = await _read(bootstrap, kafka_prefix)
     entries = [number for number, (_, _, value, _) in enumerate(records[ordering]) if isinstance(decode(value), Entry)]
     third = decode(records[ordering][entries[2]][2])

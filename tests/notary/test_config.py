@@ -217,9 +217,9 @@ def test_no_setting_has_a_name_that_a_service_could_make(tmp_path: Path) -> None
 @pytest.mark.parametrize(
     ("more", "said"),
     [
-        ('[http]\nListen = "127.0.0.1:1"', "http: Listen names no setting; the nearest that does is listen. See"),
-        ('[worker]\ndata_center = "x"', "worker: data_center names no setting; the nearest that does is data_centre. See"),
-        ("[indx]\na = 1", "top level: indx names no setting; the nearest that does is index. See"),
+        ('[http]\nListen = "127.0.0.1:1"', "http: Listen names no setting; the nearest setting is listen. See"),
+        ('[worker]\ndata_center = "x"', "worker: data_center names no setting; the nearest setting is data_centre. See"),
+        ("[indx]\na = 1", "top level: indx names no setting; the nearest setting is index. See"),
     ],
 )
 def test_the_error_for_an_unknown_key_names_the_nearest_setting(tmp_path: Path, more: str, said: str) -> None:
@@ -232,7 +232,7 @@ def test_the_error_for_an_unknown_key_names_the_nearest_setting(tmp_path: Path, 
 def test_the_error_for_an_unknown_variable_names_the_nearest_setting(tmp_path: Path) -> None:
     """The error for an unknown variable suggests the nearest setting."""
     for variable, nearest in (("NOTARY_HTTP_LISEN", "NOTARY_HTTP_LISTEN"), ("NOTARY_LOGLEVEL", "NOTARY_WORKER_LOG_LEVEL")):
-        with pytest.raises(ConfigurationError, match=rf"{variable} names no setting; the nearest that does is {nearest}\."):
+        with pytest.raises(ConfigurationError, match=rf"{variable} names no setting; the nearest setting is {nearest}\."):
             loaded(tmp_path, "", None, {variable: "x"})
 
 

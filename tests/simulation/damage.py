@@ -245,7 +245,7 @@ class Losses:
             await asyncio.sleep(OPERATES_S)
             # A lost key record that somebody copied back into the log puts a key in force that no worker has any more.
             reasons = [process.worker.not_ready() or "" for process in world.processes() if process.worker is not None]
-            if any("it cannot write there" in why for why in reasons) and world.owner.repair():
+            if any("it cannot sign records" in why for why in reasons) and world.owner.repair():
                 world.count("keys put in force again")
             suspected = [
                 process for process in world.processes() if process.worker is not None and process.worker.driver.joiner.suspicions.open

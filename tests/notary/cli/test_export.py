@@ -220,7 +220,7 @@ def test_a_missing_pyarrow_is_named(index: Path, tmp_path: Path) -> None:
     command = f"import sys; sys.modules['pyarrow'] = None; from notary import cli; sys.exit(cli.main({arguments!r}))"
     done = subprocess.run([sys.executable, "-c", command], cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 2
-    assert done.stderr == "notary export: pyarrow is not installed, which writes Parquet: pip install 'kafka-notary[parquet]'\n"
+    assert done.stderr == "notary export: pyarrow, which writes Parquet, is not installed: pip install 'kafka-notary[parquet]'\n"
 
 
 def test_two_exports_into_one_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -395,7 +395,7 @@ async def test_an_init_that_could_not_append_goes_on(
 
     monkeypatch.setattr("notary.cli.init.append_genesis", append)
     assert await asyncio.to_thread(init, *names(tmp_path / "n"), *KAFKA) == 2
-    assert "Run the same again" in capsys.readouterr().err
+    assert "Run the same command again" in capsys.readouterr().err
     key = (tmp_path / "n" / "notary-key.pem").read_bytes()
     monkeypatch.setattr("notary.cli.init.append_genesis", appended)
     assert await asyncio.to_thread(init, *names(tmp_path / "n", name="O=Other"), *KAFKA) == 2
@@ -420,7 +420,7 @@ def test_a_directory_of_a_log_of_others_is_not_overwritten(
     topics.log = first
     capsys.readouterr()
     assert init(*names(tmp_path / "b"), *KAFKA) == 2
-    assert "nothing is overwritten" in capsys.readouterr().err
+    assert "its log belongs to another notary" in capsys.readouterr().err
 
 
 @pytest.mark.kafka

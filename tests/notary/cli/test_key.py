@@ -200,7 +200,7 @@ def test_a_machine_that_missed_a_rotation_does_not_rotate(
     complaint = capsys.readouterr().err
     assert first in complaint
     assert second in complaint
-    assert "Copy key and history" in complaint
+    assert "Copy key and key history" in complaint
 
 
 def test_an_embedded_log_is_rotated_while_its_worker_is_stopped(
@@ -211,7 +211,7 @@ def test_an_embedded_log_is_rotated_while_its_worker_is_stopped(
     assert key("rotate", notary_directory) == 2
     complaint = capsys.readouterr().err
     assert "one process only" in complaint
-    assert "stop that, run this, start it again" in complaint
+    assert "stop the worker, run this command, start the worker again" in complaint
     assert present_key(notary_directory) == first
 
 

@@ -115,7 +115,7 @@ def test_what_took_no_effect_says_why(directory: NotaryDirectory, capsys: pytest
     assert "came twice" in whys[2]
     assert "at least" in whys[3]
     assert "is not compared" in whys[4]
-    assert "that is over" in whys[5]
+    assert "that incarnation is over" in whys[5]
     assert "does not count" in whys[6]
     assert "no signature of the key in force" in whys[7]
     assert "no signature of the key in force" in whys[8]
@@ -140,7 +140,7 @@ def test_payload_records_that_are_no_content_say_why(directory: NotaryDirectory,
         ("fill", "nobody", None, "skipped: another record is the content of its batch"),
         ("fill", "key 1", 2, "content of ordering record 2"),
         ("payload", None, None, "skipped: another record is the content of its batch"),
-        ("payload", None, None, "not asked for: no entry of that batch took effect in this partition"),
+        ("payload", None, None, "not used: no entry of that batch took effect in this partition"),
         ("payload", None, None, "skipped: a payload key has 16 bytes, this one has 3"),
     ]
     assert show(directory, "--payload") == 0
@@ -278,15 +278,18 @@ PLACE = r"/00000002\.parquet \(ordering partition 0, offsets \d+ up to \d+\)"
 @pytest.mark.parametrize(
     ("harm", "complaint"),
     [
-        (cut, rf"{PLACE} is damaged: its range says SHA-256 [0-9a-f]{{64}}, and there is [0-9a-f]{{64}}\. Take the file from another copy"),
+        (cut, rf"{PLACE} is damaged: its range has SHA-256 [0-9a-f]{{64}}, and the file [0-9a-f]{{64}}\. Take the file from another copy"),
         (lambda folder: (folder / LAST).unlink(), rf"{PLACE} cannot be read: No such file or directory\. Take the file"),
         (swapped, rf"{PLACE} is damaged: offset \d+ comes after \d+"),
-        (too_few, rf"{PLACE} is damaged: it has 1 records, and its range says \d+"),
+        (too_few, rf"{PLACE} is damaged: it has 1 records, and its range counts \d+"),
         (other_columns, rf"{PLACE} has other columns than an archive's: offset, value"),
         (no_parquet, rf"{PLACE} is damaged after offset \d+: "),
         (newer, r"ranges/00000002\.json has archive version 3, and this software reads 2"),
-        (lambda folder: (folder / "ranges/00000001.json").unlink(), r"range 00000001\.json is missing .*, and 00000002\.json is there"),
-        (lambda folder: edit_range(folder, LAST, offset_first=0), rf"{LAST} has offsets 0 up to \d+ .* ends at \d+: a range is missing"),
+        (
+            lambda folder: (folder / "ranges/00000001.json").unlink(),
+            r"range 00000001\.json is missing .*, although 00000002\.json is there",
+        ),
+        (lambda folder: edit_range(folder, LAST, offset_first=0), rf"{LAST} has offsets 0 up to \d+ .* end at \d+: a range is missing"),
         (lambda folder: edit_range(folder, LAST, partition=1), r"is of ordering partition 1, which the archive does not have"),
         (lambda folder: edit_range(folder, LAST, path="ordering/partition=1/x.parquet"), r"is listed as of ordering partition 0, and lies"),
         (lambda folder: edit_range(folder, LAST, path="../x.parquet"), r"ranges/00000002\.json cannot be read: Expected `str` matching"),
@@ -316,7 +319,7 @@ def test_files_that_no_range_lists_are_named(directory: NotaryDirectory, tmp_pat
     assert cli.main(["log", "show", "--archive", str(folder)]) == 0
     said = capsys.readouterr()
     assert "genesis" in said.out
-    assert f"no range lists 1 of the files in {folder}, {folder}/ordering/partition=0/00000003.parquet first" in said.err
+    assert f"1 files of {folder} are in no range, {folder}/ordering/partition=0/00000003.parquet first" in said.err
 
 
 @pytest.mark.seconds
@@ -327,7 +330,7 @@ def test_without_pyarrow_the_error_says_what_to_install(tmp_path: Path) -> None:
     done = subprocess.run([sys.executable, "-c", command], cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 2
     assert done.stderr == (
-        "notary log: pyarrow is not installed, which reads an archive's Parquet files: pip install 'kafka-notary[parquet]'\n"
+        "notary log: pyarrow, which reads an archive's Parquet files, is not installed: pip install 'kafka-notary[parquet]'\n"
     )
 
 

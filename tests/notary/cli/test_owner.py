@@ -109,7 +109,7 @@ def test_an_embedded_log_is_open_in_its_worker(
     """While its worker runs the commands exit with 2, and say to stop it."""
     arguments = COMMANDS[command] if command != "settle" else ("--index", notary_directory.path / "index" / worker.name)
     assert run(notary_directory, command, *arguments) == 2
-    assert "stop that, run this, start it again" in capsys.readouterr().err
+    assert "stop the worker, run this command, start the worker again" in capsys.readouterr().err
 
 
 def test_a_terminal_sees_progress(directory: NotaryDirectory, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
@@ -132,7 +132,7 @@ def test_a_retired_worker_has_no_vote(directory: NotaryDirectory, capsys: pytest
     code, printed = run_json(capsys, directory, "retire", "w1")
     assert (code, printed) == (0, {"offset": 4, "took_effect": True, "why_not": None, "name": "w1", "incarnation": 3})
     assert run(directory, "retire", "w1") == 2
-    assert "'w1' has no incarnation that goes on. Those that have one: w2" in capsys.readouterr().err
+    assert "'w1' has no incarnation to retire. Workers that have one: w2" in capsys.readouterr().err
     write(directory.path, [register("w1", 4)])
     assert run(directory, "retire", "w1") == 0
     assert "took effect    ordering record 6: worker w1 (incarnation 4) is retired" in capsys.readouterr().out
@@ -324,7 +324,7 @@ def test_a_record_behind_a_hole_waits(settled: NotaryDirectory, capsys: pytest.C
     """Behind a hole the effect of a settle record is unknown: exit 2, and its offset."""
     write(settled.path, [register("w9", 9), entry(2, 1, b"lost")])
     assert run(settled, "settle", "--index", settled.path / "index" / "worker-1") == 2
-    assert "waits there behind an entry without content" in capsys.readouterr().err
+    assert "it waits behind an entry without content" in capsys.readouterr().err
 
 
 def _cut(directory: NotaryDirectory) -> None:

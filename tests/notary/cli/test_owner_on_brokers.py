@@ -123,7 +123,7 @@ def test_commands_go_on_from_an_index(
     for words in (("activate", 2), ("retire", "w9"), ("partitions", 18), ("key", "rotate")):
         capsys.readouterr()
         assert run(directory, *words) == 2
-        assert "go on from a worker's index, or a restored snapshot, with --index DIR" in capsys.readouterr().err
+        assert "start from a worker's index, or a restored snapshot, with --index DIR" in capsys.readouterr().err
         code = run(directory, *words, "--index", index)
         printed = capsys.readouterr()
         if words[0] == "activate":  # there is no third version yet: the command has read that the second is active

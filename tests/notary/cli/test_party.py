@@ -60,7 +60,7 @@ def test_the_output_names_the_file_and_the_delay(directory: NotaryDirectory, cap
     """A worker looks at the file now and then, so a submission right after the command may be refused: the output says both."""
     bank = Bank()
     assert add(directory, bank.name, bank.public_pem) == 0
-    known = f"a worker with the file {directory.path / 'parties.json'} takes it in within 2 s"
+    known = f"workers that use the file {directory.path / 'parties.json'} read it within 2 s"
     assert capsys.readouterr().out.splitlines()[-1] == f"registered {bank.name}; {known}"
 
 

@@ -100,7 +100,7 @@ def test_a_worker_that_does_not_answer_is_a_row(worker: NotaryProcess, capsys: p
         assert "refused" in reasons[0] or "failed" in reasons[0]
         assert reasons[1:] == [
             "no answer within 1 s",
-            "status 404: no worker's health is here; with `http.health_listen` it is at that address",
+            "status 404: this address serves no worker's health; if `http.health_listen` is set, use that address",
         ]
         once(capsys, away, code=2)
 
