@@ -312,6 +312,8 @@ def an_item(leaf: bytes, rest: bytes = bytes(4)) -> bytes:
         (an_item(item_leaf(8, 0)), "no leaf of that position"),
         (an_item(b"N" + item_leaf(9, 0)[1:]), "no leaf of that position"),
         (an_item(item_leaf(9, 255)), "outcome 255, which does not exist"),
+        # An outcome of a later format version must not decode in a record of version 2: older readers skip it, and all must agree.
+        (an_item(item_leaf(9, 4)), "outcome 4, which does not exist"),
         (an_item(item_leaf(9, 1)), "not those of its leaf"),
         (an_item(item_leaf(9, 0, CONFLICTS, 2), CONFLICTS + bytes(4)), "not those of its leaf"),
         (an_item(item_leaf(9, 1, CONFLICTS, 2), CONFLICTS[:-1] + b"\0" + bytes(4)), "not those of its leaf"),
