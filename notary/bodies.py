@@ -63,7 +63,7 @@ class Body:
         self._pieces: list[bytes] = []
 
     @property
-    def is_unproven(self) -> bool:
+    def is_unauthenticated(self) -> bool:
         """True if no submission was admitted yet on its connection."""
         return bool(self.network) and not self.parties
 

@@ -57,10 +57,10 @@ HELD_S: Final = 0.05
 """While the worker is busy, the gate checks this often whether the worker still admits submissions."""
 HELD_S_MAX: Final = 5.0
 """While the worker is busy, a body that has waited longer is refused: if appends stall, nothing else ends its wait."""
-UNPROVEN_PART: Final = 2
-"""Unproven bodies, on connections without an admitted submission, get all bytes divided by this, or one largest body if that is more."""
-UNPROVEN_ADDRESS_PART: Final = 8
-"""The same for the unproven bodies of one address."""
+UNAUTHENTICATED_PART: Final = 2
+"""Unauthenticated bodies, on connections without an admitted submission, get all bytes divided by this, or one largest body if more."""
+UNAUTHENTICATED_ADDRESS_PART: Final = 8
+"""The same for the unauthenticated bodies of one address."""
 SHUTTING_DOWN: Final = "this worker is shutting down: send the same to another worker, or here again later"
 _BAD_SIGNATURE: Final = (
     "the signature is not this party's signature over these requests: a party signs the notary's name, its own name and the"
@@ -169,8 +169,8 @@ class Gate:
         self._body_s_max = body_s_max
         self.body_bytes = 0
         """The bytes of all bodies that are incomplete or not decoded yet."""
-        self._unproven_bytes: Counter[str] = Counter()
-        """The bytes of unproven bodies among them, by address; the empty string has the sum over all addresses."""
+        self._unauthenticated_bytes: Counter[str] = Counter()
+        """The bytes of unauthenticated bodies among them, by address; the empty string has the sum over all addresses."""
         self._bodies: set[Body] = set()
         self._asked = Lanes(self.is_registered)
         self._pace = Pace()
@@ -256,7 +256,7 @@ class Gate:
             return Overloaded(
                 f"{others_bytes} bytes of submissions wait here already, of {self._bytes_max} at most: send the same again later"
             )
-        if body.is_unproven and (whose := self._unproven_too_many(body, size)):
+        if body.is_unauthenticated and (whose := self._unauthenticated_too_many(body, size)):
             return Overloaded(
                 f"submissions {whose} have used up the bytes for connections on which no submission was admitted yet:"
                 " send the same again later"
@@ -271,21 +271,24 @@ class Gate:
             self._count_bytes(body, len(data))
         return refusal
 
-    def _unproven_too_many(self, body: Body, size: int) -> str:
-        """Returns the origin of the unproven bodies that leave no room for one of `size` bytes, as a phrase; empty if there is room."""
-        for key, part, whose in ((body.network, UNPROVEN_ADDRESS_PART, "from your address"), ("", UNPROVEN_PART, "from all addresses")):
-            others_bytes = self._unproven_bytes[key] - body.size
+    def _unauthenticated_too_many(self, body: Body, size: int) -> str:
+        """Returns the origin of the unauthenticated bodies that leave no room for `size` bytes, as a phrase; empty if there is room."""
+        for key, part, whose in (
+            (body.network, UNAUTHENTICATED_ADDRESS_PART, "from your address"),
+            ("", UNAUTHENTICATED_PART, "from all addresses"),
+        ):
+            others_bytes = self._unauthenticated_bytes[key] - body.size
             if others_bytes and others_bytes + size > max(self._bytes_max // part, SUBMISSION_BYTES_MAX):
                 return whose
         return ""
 
     def _count_bytes(self, body: Body, size: int) -> None:
         self.body_bytes += size
-        if body.is_unproven:
+        if body.is_unauthenticated:
             for key in ("", body.network):
-                self._unproven_bytes[key] += size
-                if not self._unproven_bytes[key]:
-                    del self._unproven_bytes[key]
+                self._unauthenticated_bytes[key] += size
+                if not self._unauthenticated_bytes[key]:
+                    del self._unauthenticated_bytes[key]
 
     def _too_slow(self, body: Body, party: bytes) -> Overloaded | None:
         """Returns a refusal while bodies of the party, or of the address, wait too long to be decoded; else None.

@@ -6,7 +6,7 @@ import pytest
 
 from notary import parties
 from notary.bodies import TURN_BYTES, Body, Lanes
-from notary.gate import UNPROVEN_ADDRESS_PART, UNPROVEN_PART, Gate
+from notary.gate import UNAUTHENTICATED_ADDRESS_PART, UNAUTHENTICATED_PART, Gate
 from notary.parties import Parties
 from payload import SUBMISSION_BYTES_MAX
 from tests.notary.party import NOTARY, Bank
@@ -142,10 +142,10 @@ def test_bodies_of_clients_without_an_admitted_submission_leave_room_for_others(
         return body
 
     limit, per_address = (
-        gate._bytes_max // SUBMISSION_BYTES_MAX // UNPROVEN_PART,
-        gate._bytes_max // SUBMISSION_BYTES_MAX // UNPROVEN_ADDRESS_PART,
+        gate._bytes_max // SUBMISSION_BYTES_MAX // UNAUTHENTICATED_PART,
+        gate._bytes_max // SUBMISSION_BYTES_MAX // UNAUTHENTICATED_ADDRESS_PART,
     )
-    bodies = [incomplete(f"127.0.0.{address}", set()) for address in range(UNPROVEN_ADDRESS_PART) for _ in range(per_address + 1)]
+    bodies = [incomplete(f"127.0.0.{address}", set()) for address in range(UNAUTHENTICATED_ADDRESS_PART) for _ in range(per_address + 1)]
     assert len([body for body in bodies if body.problem is None]) == limit
     assert [body.problem is None for body in bodies[: per_address + 1]] == [True] * per_address + [False]
     proven = [incomplete("127.0.0.1", {b"O=Known"}) for _ in range(limit + 1)]
@@ -153,7 +153,7 @@ def test_bodies_of_clients_without_an_admitted_submission_leave_room_for_others(
     for body in (*bodies, *proven):
         gate.forget(body)
     assert not gate.body_bytes
-    assert not gate._unproven_bytes
+    assert not gate._unauthenticated_bytes
     assert incomplete("127.0.0.1", set()).problem is None
 
 
