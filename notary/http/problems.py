@@ -41,7 +41,7 @@ class MethodNotAllowed(NotaryError):
 
 
 _TABLE: Final[dict[type[NotaryError], tuple[int, str, str]]] = {
-    Malformed: (400, "malformed", "What was sent breaks the format"),
+    Malformed: (400, "malformed", "The call breaks the format"),
     UnknownParty: (401, "unknown-party", "The party is not registered"),
     NotAParty: (401, "not-a-party", "Only parties may read this"),
     BadSignature: (403, "bad-signature", "The signature does not verify"),

@@ -71,7 +71,7 @@ async def test_one_larger_than_the_queue() -> None:
 
 async def test_not_ready_before_it_has_registered() -> None:
     """Without a registered incarnation nothing is admitted."""
-    assert "no registered incarnation" in (_sender().not_ready() or "")
+    assert "no incarnation yet" in (_sender().not_ready() or "")
 
 
 async def test_not_ready_while_something_holds_it_back() -> None:
