@@ -99,7 +99,7 @@ class Worker:
     async def stop(self, server: asyncio.Server) -> None:
         """End all connections. A task that is cancelled before it has begun would not close its own."""
         server.close()
-        for _ in range(3):  # what is being accepted
+        for _ in range(10):  # a connection takes some turns of the loop from its acceptance to `_accepted`
             await asyncio.sleep(0)
         for writer in self._writers:
             writer.transport.abort()
