@@ -11,7 +11,8 @@ COMPILE := $(BIN)/python -m piptools compile --quiet --strip-extras --generate-h
 # cores. One lane has the tests on shared brokers, and then those with brokers of their own. Another has two processes for those without
 # brokers, and then Spark's; at a low priority those that compute follow too.
 # Tests that install packages of Debian (`peers`, `image`) or take long (`nightly`, `rehearsal`) are left to `make nightly`.
-APART := peers or image or nightly or rehearsal
+AWAY := peers or image or rehearsal
+APART := $(AWAY) or nightly
 ALONE := (kafka or chaos) and not (spark or $(APART))
 COMPUTES := (exhaustive or (go and not kafka)) and not (spark or $(APART))
 OTHERS := not (kafka or chaos or spark or exhaustive or $(APART))
@@ -110,14 +111,14 @@ test-lowest: $(VENV)/.dev  ## nightly: the same on the lowest releases that pypr
 test-latest: $(VENV)/.dev  ## nightly: the same on the latest releases
 	$(call elsewhere,$(ELSEWHERE_PIP) --upgrade '.[dev]')
 
-# One part of `coverage`; with TESTS= a part may have no test (5).
+# One part of `coverage`, with the night's tests on brokers and Spark; with TESTS= a part may have no test (5).
 covered = $(BIN)/coverage run -m pytest -q $(2) -m "$(1)" $(or $(TESTS),tests) || [ $$? = 5 ]
 
 coverage: $(VENV)/.dev kafka  ## nightly: lines that the tests run, by package, each with a floor (pyproject.toml)
 	rm -f build/coverage/.coverage*
 	$(call covered,$(OTHERS) and not go,$(TWO))
-	$(call covered,spark and not (chaos or exhaustive or go or $(APART)))
-	$(call covered,kafka and not (chaos or spark or exhaustive or go or $(APART)))
+	$(call covered,spark and not (chaos or exhaustive or go or $(AWAY)))
+	$(call covered,kafka and not (chaos or spark or exhaustive or go or $(AWAY)))
 	$(BIN)/coverage combine --quiet && $(BIN)/coverage json --quiet -o build/coverage/coverage.json
 	$(BIN)/python -m tests.floors build/coverage/coverage.json
 
