@@ -98,9 +98,12 @@ class Worker:
 
     async def stop(self, server: asyncio.Server) -> None:
         """End all connections. A task that is cancelled before it has begun would not close its own."""
-        server.close()
-        for _ in range(10):  # a connection takes some turns of the loop from its acceptance to `_accepted`
+        for listening in server.sockets:
+            asyncio.get_running_loop().remove_reader(listening.fileno())
+        # A connection takes some turns of the loop from its acceptance to `_accepted`. A closed server would leave its socket open.
+        for _ in range(10):
             await asyncio.sleep(0)
+        server.close()
         for writer in self._writers:
             writer.transport.abort()
         await asyncio.sleep(0)
