@@ -9,8 +9,8 @@ The rules of this file (to *apply* a record is to decide whether it counts, and 
   has half a record.
 - A record is checked in this order: its encoding, its signature, its view, the rule of its kind. A record that fails is skipped and
   reported.
-- Only checkpoint, settle, salvage and trim records need a certain view to count. For all other records, a foreign view only stops the core
-  before the record, until the driver has compared our history with the log and called `examined`.
+- Only for checkpoint, settle, salvage and trim records does the view decide whether they count. A foreign view in any record stops the core
+  before that record, until the driver has compared our history with the log and called `examined`.
 - A *hole* is an entry that counts and whose content has not been read. Nothing after it is applied.
 - The clock decides only when to *propose* a fill or a fence. The log decides whether it takes effect.
 """

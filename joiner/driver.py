@@ -431,7 +431,7 @@ class Driver(Generic[Decision]):
             await self._check_log()
             if self._check_wanted and self._now_s() - self._checked_at_s >= CHECK_AGAIN_S and self._trusted.is_set():
                 self._check_wanted, self._checked_at_s = False, self._now_s()
-                tasks.create_task(self._check_again(), name="look")
+                tasks.create_task(self._check_again(), name="check-again")
             self._sender.wake()
             await asyncio.sleep(self._settings.watch_s)
 

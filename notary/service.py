@@ -142,9 +142,15 @@ async def _idle(apps: Sequence[App]) -> None:
 
 
 def reasons(group: ExceptionGroup) -> list[Exception]:
-    """Returns the exceptions of nested groups, as one list. Several tasks may end for the same reason: it is listed once."""
-    found: dict[tuple[type[Exception], str], Exception] = {}
+    """Returns the exceptions of nested groups, as one list. Several tasks may end for the same `NotaryError`: it is listed once.
+
+    Bugs are all listed: two with the same text may have different tracebacks.
+    """
+    found: list[Exception] = []
+    known: set[tuple[type[Exception], str]] = set()
     for problem in group.exceptions:
         for each in reasons(problem) if isinstance(problem, ExceptionGroup) else [problem]:
-            found.setdefault((type(each), str(each)), each)
-    return list(found.values())
+            if not isinstance(each, NotaryError) or (type(each), str(each)) not in known:
+                found.append(each)
+            known.add((type(each), str(each)))
+    return found

@@ -154,7 +154,7 @@ class AcceptorPool:
                 logger.error("acceptor process %s cannot be started: %s", process.name, problem)
 
     def _check_if_changed(self) -> None:
-        # Only the first of several rejections in a row triggers a look, since a look may send a message to every process.
+        # Only the first of several rejections in a row triggers a check, since a check may send a message to every process.
         refuses = self._taking.refusal is not None or self._taking.full is not None
         if self._next_check is None or self._app.ends or refuses == (self._app.peek() is None):
             self._check()
