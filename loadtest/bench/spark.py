@@ -1,6 +1,6 @@
 """The time that Spark needs to verify a log again: `make bench-spark`, or `python -P -m loadtest.bench.spark` with
 
-    [--requests N …] [--signatures with|without|both] [--out bench-spark.jsonl]
+    [--requests N …] [--signatures with|without|both] [--nights] [--out bench-spark.jsonl]
 
 Each log is generated first, as an archive without a notary: one incarnation of one worker, batches spread over the partitions, all
 committed. The same seed gives the same archive, written a batch at a time. The parts of a real worker replay it from memory: the fastest
@@ -8,10 +8,16 @@ possible replay. Then `spark_join verify` runs on it as a separate process, on t
 root and no violation: the sum of its stages, from `report.json`, and separately the rest of the process's time:
 Spark's start.
 
+With `--nights` one log grows from each size to the next, in steps of at most `STEP_REQUESTS`, and each run continues from the state that
+the run before it kept. After each size comes the figure: a night over `NIGHT_REQUESTS` more. It counts only if the run decides as many
+requests as the log has, and finds no violation. No worker replays such a log, which may have tens of millions of requests.
+
 Exit codes: 0 measured; 1 a log was not verified; 2 a measurement was impossible, or it was interrupted.
 """
 
 import argparse
+import os
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -48,7 +54,6 @@ ROW_GROUP_RECORDS = 32
 """The number of such records in the archive's own 16 MiB."""
 T0_MS = 1_760_000_000_000
 """The time at which the worker begins; a batch follows each millisecond."""
-_FILE = "{topic}/partition={partition}/00000001.parquet"
 _SCHEMA = pa.schema([("offset", pa.int64()), ("append_time_ms", pa.int64()), ("key", pa.binary()), ("value", pa.binary())])
 
 REQUESTS = (250_000, 500_000, 1_000_000)
@@ -56,6 +61,9 @@ CORES = 2
 MEMORY = "4g"
 RATE = 10_000
 """The approximate rate at which requests are generated, replayed and verified, all together; only the progress bar uses it."""
+STEP_REQUESTS, NIGHT_REQUESTS = 5_000_000, 100_000
+SHUFFLED_REQUESTS = 100_000
+"""The requests of a step for each partition of a shuffle; docs/spark.md has the reason."""
 DOUBLE_MAX, REPLAYS_MAX = 2.2, 3
 
 
@@ -67,13 +75,15 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--signatures", choices=("with", "without", "both"), default="both", help="whether they are verified")
     parser.add_argument("--submission-requests", type=int, default=100, metavar="N", help="requests of a submission (default: 100)")
     parser.add_argument("--inputs", type=int, default=4, metavar="N", help="inputs of a request (default: 4)")
+    parser.add_argument("--nights", action="store_true", help="one log that grows to each size, and a night after each")
     parser.add_argument("--logs", type=Path, metavar="DIR", help="keep the logs there, and take those that are there")
     parser.add_argument("--seed", type=int, default=1, help="of everything that is made (default: 1)")
     parser.add_argument(
         "--json", "--out", dest="out", default="bench-spark.jsonl", metavar="FILE", help="where the JSON lines go; - is stdout"
     )
     chosen = parser.parse_args(arguments)
-    return exit_code(lambda report: _measure(report, chosen), report_to(chosen.out))
+    measure = _measure_nights if chosen.nights else _measure
+    return exit_code(lambda report: measure(report, chosen), report_to(chosen.out))
 
 
 class _Log(msgspec.Struct, frozen=True):
@@ -100,7 +110,8 @@ def _measure(report: Report, chosen: argparse.Namespace) -> None:
             for signatures in ways:
                 name = f"{size:,} requests, {'with' if signatures else 'without'} signatures"
                 with bar.during(done / all_of_it, size / all_of_it, size / RATE, name):
-                    verified, process_s = _verified(log, Path(directory) / name, signatures=signatures)
+                    options = ["--parties", str(log.parties)] if signatures else []
+                    verified, process_s = _verified(log.archive, Path(directory) / name, *options)
                 done += size
                 stages_s: dict[str, float] = verified["stages_s"]
                 took_s[size, signatures] = sum(stages_s.values())
@@ -136,7 +147,7 @@ def _made(directory: Path, requests_min: int, chosen: argparse.Namespace) -> _Lo
         unfinished = archive.with_suffix(".unfinished")
         write_archive(unfinished, made)
         unfinished.rename(archive)
-    parties.write_bytes(orjson.dumps({PARTY: party_key_pem().decode()}))
+    _write_parties(parties)
     return _Log(archive, parties, *uvloop.run(_replayed(archive, directory / "index")))
 
 
@@ -152,22 +163,106 @@ async def _replayed(archive: Path, index: Path) -> tuple[int, Replayed]:
     return requests, await replay(log, index, requests)
 
 
-def _verified(log: _Log, out: Path, *, signatures: bool) -> tuple[dict[str, Any], float]:
-    """Returns the content of `report.json`, and the seconds that the process ran."""
-    command = [sys.executable, "-P", "-m", "spark_join", "verify", "--archive", str(log.archive), "--out", str(out), "--quiet"]
-    command += ["--work", str(log.parties.parent), "--master", f"local[{CORES}]", "--memory", MEMORY]
+def _write_parties(file: Path) -> None:
+    file.write_bytes(orjson.dumps({PARTY: party_key_pem().decode()}))
+
+
+def _verified(archive: Path, out: Path, *options: str, partitions: int = 0) -> tuple[dict[str, Any], float]:
+    """Returns the content of `report.json`, and the seconds that the process ran.
+
+    `partitions`: those of each shuffle; 0 is the command's default.
+    """
+    command = [sys.executable, "-P", "-m", "spark_join", "verify", "--archive", str(archive), "--out", str(out), "--quiet"]
+    command += ["--work", str(out.parent), "--master", f"local[{CORES}]", "--memory", MEMORY, *options]
+    submitted = {"PYSPARK_SUBMIT_ARGS": f"--conf spark.sql.shuffle.partitions={partitions} pyspark-shell"} if partitions else {}
     started = time.perf_counter()
-    done = subprocess.run([*command, *(["--parties", str(log.parties)] if signatures else [])], capture_output=True, text=True, check=False)
+    done = subprocess.run(command, env=os.environ | submitted, capture_output=True, text=True, check=False)
     if done.returncode == 2:
         raise RuntimeError(f"it could not be verified: {done.stderr}")
     return orjson.loads((out / "report.json").read_bytes()), time.perf_counter() - started
 
 
+# ---- nights ----
+
+
+def _measure_nights(report: Report, chosen: argparse.Namespace) -> None:
+    """Measure the figure `night`: a line for each size of the log before it."""
+    sizes: list[int] = sorted(chosen.requests or REQUESTS)
+    bar, all_of_it = Bar(), sizes[-1] + NIGHT_REQUESTS
+    with tempfile.TemporaryDirectory(prefix="bench-nights-") as directory:
+        folder = Path(directory)
+        _write_parties(folder / "parties.json")
+        log = GrowingLog(folder / "archive", records(chosen.seed, None, chosen.submission_requests, chosen.inputs, signed=True))
+        before: Path | None = None
+        for size in sizes:
+            while log.requests < size:
+                step = min(size - log.requests, STEP_REQUESTS)
+                with bar.during(log.requests / all_of_it, step / all_of_it, step / RATE, f"the log grows to {size:,} requests"):
+                    found, took_s, before = _night(log, step, before, folder)
+                stages_s = sum(found["stages_s"].values())
+                progress(f"{log.requests:,} requests: {step:,} more took {stages_s:.0f} s of stages, {took_s:.0f} s in all")
+            assert before is not None
+            state_bytes = sum(file.stat().st_size for file in (before / "state").rglob("*"))
+            decided = log.requests
+            report.begin()
+            found, _took_s, before = _night(log, NIGHT_REQUESTS, before, folder)
+            night_s: dict[str, float] = found["stages_s"]
+            figures = {
+                "seconds": sum(night_s.values()),
+                "state_bytes": state_bytes,
+                "state_bytes_per_input": state_bytes / decided / chosen.inputs,
+                "decisions_before": decided,
+                "requests": log.requests - decided,
+                "stages_s": night_s,
+            }
+            parameters = {"submission_requests": chosen.submission_requests, "inputs": chosen.inputs, "seed": chosen.seed, "cores": CORES}
+            right = found["decisions"] == log.requests and not found["violations"]
+            report.add("night", f"after {decided:,} decisions", figures, parameters, "64 bytes of state an input", failed=not right)
+    bar.end()
+
+
+class GrowingLog:
+    """An archive to which ranges are added."""
+
+    def __init__(self, archive: Path, log: Iterator[Record]) -> None:
+        self.archive = archive
+        self.ranges = self.requests = 0
+        self._log = log
+        self._offsets = dict.fromkeys(range(ORDERING, PARTITIONS), 0)
+
+    def grow(self, requests: int) -> None:
+        """Add a range with as many more requests, or a few more."""
+        self.ranges += 1
+        write_archive(self.archive, self._until(self.requests + requests), self.ranges, self._offsets)
+
+    def _until(self, requests: int) -> Iterator[Record]:
+        for record in self._log:
+            yield record
+            if record.stream == ORDERING and isinstance(entry := decode(record.value or b""), Entry):
+                self.requests += len(entry.transaction_ids)
+                if self.requests >= requests:
+                    return
+
+
+def _night(log: GrowingLog, requests: int, before: Path | None, folder: Path) -> tuple[dict[str, Any], float, Path]:
+    """Archive `requests` more, and verify them from the state before. Returns the report, the process's seconds, and the new state."""
+    log.grow(requests)
+    out = folder / f"night-{log.ranges}"
+    options = ["--parties", str(folder / "parties.json"), "--keep-state"]
+    if before is not None:
+        options += ["--checkpoint-from", str(before)]
+    partitions = max(4 * CORES, requests // SHUFFLED_REQUESTS)
+    found, took_s = _verified(log.archive, out, *options, partitions=partitions)
+    if before is not None:
+        shutil.rmtree(before)
+    return found, took_s, out
+
+
 # ---- the log as an archive ----
 
 
-def records(seed: int, requests_min: int, submission_requests: int, inputs: int, *, signed: bool) -> Iterator[Record]:
-    """Yields a genesis record, a registration, then the payload and entry of each batch, until there are enough requests.
+def records(seed: int, requests_min: int | None, submission_requests: int, inputs: int, *, signed: bool) -> Iterator[Record]:
+    """Yields a genesis record, a registration, then the payload and entry of each batch, until there are enough requests (None: no end).
 
     All ordering records are signed. Unsigned submissions have random bytes for signatures.
     """
@@ -192,25 +287,29 @@ def records(seed: int, requests_min: int, submission_requests: int, inputs: int,
         yield record(ORDERING, at_ms, None, value := sign_record(entry, log_id, key))
         history = extended(history, at_ms, sha256(value).digest(), mark=True)
         requests += len(made.ids)
-        if requests >= requests_min:
+        if requests_min is not None and requests >= requests_min:
             return
 
 
-def write_archive(folder: Path, log: Iterator[Record]) -> None:
-    """Write the log into `folder`, as one range (`spark_join.log.archive`)."""
-    counts = dict.fromkeys(range(ORDERING, PARTITIONS), 0)
-    paths = {stream: _FILE.format(topic=_topic(stream), partition=max(stream, 0)) for stream in counts}
+def write_archive(folder: Path, log: Iterator[Record], number: int = 1, offsets: dict[int, int] | None = None) -> None:
+    """Write the records into `folder`, as range `number` of an archive (`spark_join.log.archive`).
+
+    `offsets` has the end of the range before it, for each topic-partition, and is changed to the end of this one.
+    """
+    ends = offsets if offsets is not None else dict.fromkeys(range(ORDERING, PARTITIONS), 0)
+    begins = dict(ends)
+    paths = {stream: _file(stream, number) for stream in ends}
     with ExitStack() as stack:
         writers: dict[int, pq.ParquetWriter] = {}
         waiting: dict[int, list[Record]] = {stream: [] for stream in paths}
         for stream, path in paths.items():
-            (folder / path).parent.mkdir(parents=True)
+            (folder / path).parent.mkdir(parents=True, exist_ok=True)
             writers[stream] = stack.enter_context(
                 pq.ParquetWriter(folder / path, _SCHEMA, compression="zstd", use_dictionary=False, write_statistics=["offset"])
             )
         for record in log:
             waiting[record.stream].append(record)
-            counts[record.stream] += 1
+            ends[record.stream] += 1
             if len(waiting[record.stream]) == ROW_GROUP_RECORDS:
                 _write(writers[record.stream], waiting[record.stream])
         for stream, left in waiting.items():
@@ -219,15 +318,16 @@ def write_archive(folder: Path, log: Iterator[Record]) -> None:
     for stream, path in paths.items():
         with open(folder / path, "rb") as file:
             digest = file_digest(file, "sha256").hexdigest()
-        files.append(ArchivedFile(path, _topic(stream), max(stream, 0), 0, counts[stream], counts[stream], digest))  # type: ignore[arg-type]
-    (folder / "ranges").mkdir()
-    (folder / "ranges/00000001.json").write_bytes(msgspec.json.encode(Range(ARCHIVE_VERSION, PARTITIONS, files)))
+        first, end = begins[stream], ends[stream]
+        files.append(ArchivedFile(path, _topic(stream), max(stream, 0), first, end, end - first, digest))  # type: ignore[arg-type]
+    (folder / "ranges").mkdir(exist_ok=True)
+    (folder / f"ranges/{number:08}.json").write_bytes(msgspec.json.encode(Range(ARCHIVE_VERSION, PARTITIONS, files)))
 
 
 def read_archive(folder: Path) -> Iterator[Record]:
-    """Yields the records of such an archive, one topic-partition after another."""
+    """Yields the records of the first range of such an archive, one topic-partition after another."""
     for stream in range(ORDERING, PARTITIONS):
-        with pq.ParquetFile(folder / _FILE.format(topic=_topic(stream), partition=max(stream, 0))) as file:
+        with pq.ParquetFile(folder / _file(stream, 1)) as file:
             for batch in file.iter_batches(columns=_SCHEMA.names):
                 for row in zip(*[column.to_pylist() for column in batch.columns], strict=True):
                     yield Record(stream, *row)
@@ -238,6 +338,10 @@ def _write(writer: pq.ParquetWriter, waiting: list[Record]) -> None:
     columns = [[getattr(record, name) for record in waiting] for name in _SCHEMA.names]
     writer.write_table(pa.table(columns, schema=_SCHEMA))
     waiting.clear()
+
+
+def _file(stream: int, number: int) -> str:
+    return f"{_topic(stream)}/partition={max(stream, 0)}/{number:08}.parquet"
 
 
 def _topic(stream: int) -> str:

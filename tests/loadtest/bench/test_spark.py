@@ -5,9 +5,9 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from loadtest.bench.spark import PARTITIONS, ROW_GROUP_RECORDS, read_archive, records, write_archive
+from loadtest.bench.spark import PARTITIONS, ROW_GROUP_RECORDS, GrowingLog, read_archive, records, write_archive
 from ordering.log import ORDERING, Record
-from spark_join.log.archive import Range
+from spark_join.log.archive import Range, ends_of, read_ranges
 from tests.checkers.replay import replay
 
 pytestmark = pytest.mark.spark
@@ -34,3 +34,16 @@ def test_made_log_is_decided() -> None:
     assert replayed.ended_by == "end"
     assert len(replayed.decisions) >= 2_000
     assert {each["outcome"] for each in replayed.decisions} == {"committed"}
+
+
+def test_a_growing_log_is_an_archive_of_its_ranges(tmp_path: Path) -> None:
+    """Each range begins where the one before it ended, and together they have the records of the log."""
+    log = GrowingLog(tmp_path / "archive", records(1, None, 100, 4, signed=False))
+    for requests in (5_000, 3_000):
+        before = log.requests
+        log.grow(requests)
+        assert log.requests >= before + requests
+    ranges = read_ranges(tmp_path / "archive")
+    ends = ends_of([file for each in ranges for file in each.files], PARTITIONS)
+    written = _streams(list(records(1, log.requests, 100, 4, signed=False)))
+    assert ends == {("ordering" if stream < 0 else "payload", max(stream, 0)): len(each) for stream, each in written.items()}
