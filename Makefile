@@ -57,7 +57,7 @@ test-faults: test-setup $(if $(LANES),test-brokers)
 
 # They wait half of the time too: for their processes, and for deadlines that pass.
 test-others: $(VENV)/.dev
-	@$(call timed,tests without brokers,nice -n 5 $(PYTEST) -q $(TWO) -m "$(OTHERS) and not go" --durations 10)
+	@$(call timed,tests without brokers,EXAMPLES=$(or $(EXAMPLES),0.5) nice -n 5 $(PYTEST) -q $(TWO) -m "$(OTHERS) and not go" --durations 10)
 
 test-computes: test-others test-setup
 	@$(call timed,what computes,nice -n 10 $(PYTEST) $(call marked,exhaustive|go) -q $(TWO) -m "$(COMPUTES)" --durations 10)

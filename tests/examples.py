@@ -1,4 +1,7 @@
-"""The number of examples that property tests draw: the variable EXAMPLES scales it, 0.2 in `make check` and 10 in `make nightly`."""
+"""The number of examples that property tests draw: the variable EXAMPLES scales it.
+
+`make check` has 0.2, `make test` 0.5, and `make nightly` 10.
+"""
 
 import os
 

@@ -95,6 +95,7 @@ async def load_everywhere(scene: Scene, places: dict[int, BrokerNetwork]) -> Asy
         yield loads
 
 
+@pytest.mark.nightly
 async def test_a_centre_is_cut_off(far: Scene, places: dict[int, BrokerNetwork], chaos: ChaosFlags) -> None:
     """The leader's centre is cut off, and the others go on. In a long run also outgoing, and the active controller's, incoming."""
     async with load_everywhere(far, places) as loads:

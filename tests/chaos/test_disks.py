@@ -87,6 +87,7 @@ async def test_a_full_disk_stops_the_broker_alone(scene: Scene, tmp_path: Path) 
     await scene.check()
 
 
+@pytest.mark.nightly
 async def test_a_worker_stops_on_a_damaged_index(scene: Scene, chaos: ChaosFlags) -> None:
     """A worker whose index has flipped bits stops with an error and answers nothing from them; without that index it builds a new one."""
     _, b = await scene.start("a", "b", **SMALL_BUFFERS)
@@ -140,6 +141,7 @@ async def test_a_full_disk_stops_the_worker(scene: Scene, tmp_path: Path) -> Non
         await scene.check()
 
 
+@pytest.mark.nightly
 async def test_an_older_index_reads_what_it_lacks(scene: Scene) -> None:
     """A worker that gets an older copy of its index, made after a crash, reads the missing records and agrees with the others."""
     _, b = await scene.start("a", "b", **SMALL_BUFFERS)

@@ -168,6 +168,7 @@ async def test_each_principal_has_the_rights_of_the_table(installed: Installed) 
     assert tried == 2 * len(PRINCIPALS) * len(OPERATIONS)
 
 
+@pytest.mark.nightly
 async def test_a_password_has_the_rights_of_its_user(installed: Installed) -> None:
     """A user with a password has the rights of the certificate of that name, and a worker reads the log so; a wrong one is rejected."""
     host, config = installed.sites.brokers[0].host, installed.directory / "config"
@@ -335,6 +336,7 @@ def test_a_revoked_certificate_stays_out(installed: Installed, revoked: ssl.SSLC
         assert enters(installed, host, port, good)
 
 
+@pytest.mark.nightly
 async def test_a_site_dies_and_returns(installed: Installed, client: Client) -> None:
     """When all services of a site are killed the others decide; started again, its worker repeats what they decided."""
     first, *others = urls(installed)

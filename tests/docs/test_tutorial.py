@@ -107,6 +107,7 @@ def test_the_embedded_walk_prints_the_page(shell: Shell) -> None:
             shell.type(commands, expected)
 
 
+@pytest.mark.nightly
 @pytest.mark.kafka
 @pytest.mark.timeout(900)
 def test_the_walk_on_brokers_prints_the_page(shell: Shell, tmp_path: Path) -> None:

@@ -65,6 +65,7 @@ def _is_text(file: Path) -> bool:
     return file.suffix in (".py", ".md", ".sh", ".yaml", ".toml", ".service", ".j2", "") and file.stat().st_size < 1 << 20
 
 
+@pytest.mark.seconds
 def test_every_child_is_started_without_the_working_directory() -> None:
     """Product code that starts a Python passes -P (or -I) first: otherwise the child would import files from its working directory."""
     unsafe = []

@@ -209,6 +209,7 @@ async def _waits_unread(start: Start, log: FaultyLog, **how: Any) -> tuple[Worke
     return worker, ends
 
 
+@pytest.mark.seconds
 async def test_queued_records_are_checked_while_the_ordering_topic_is_paused(start: Start, log: FaultyLog) -> None:
     """A worker that has paused the ordering topic notices that the log lost its queued records, though its reader sees no interruption."""
     worker, ends = await _waits_unread(start, log)
@@ -221,6 +222,7 @@ async def test_queued_records_are_checked_while_the_ordering_topic_is_paused(sta
     assert worker.index.decision(id_of("late")) is None
 
 
+@pytest.mark.seconds
 async def test_buffered_payloads_are_checked_while_their_partition_is_paused(start: Start, log: FaultyLog) -> None:
     """A worker notices that the log lost a payload that it read before memory was full: other workers may see a fill in its place."""
     log.register("peer")
@@ -242,6 +244,7 @@ async def test_buffered_payloads_are_checked_while_their_partition_is_paused(sta
     assert worker.index.decision(id_of("b")) is None
 
 
+@pytest.mark.seconds
 async def test_a_copy_of_the_last_payload_that_waits_does_not_hide_a_loss(start: Start, log: FaultyLog) -> None:
     """While the brokers' clock does not advance, a copy of the last payload looks like the original; a loss before it is noticed."""
     log.register("peer")
@@ -577,6 +580,7 @@ async def test_a_hole_before_a_rotation(start: Start, log: FaultyLog, caplog: py
     assert worker.index.decision(id_of("lost")) is None
 
 
+@pytest.mark.seconds
 async def test_a_worker_without_a_key_of_the_log(start: Start, log: FaultyLog) -> None:
     """A worker that starts without the key in force appends nothing and stops; it reports the key that it needs and those that it has."""
     ends = log.ends()

@@ -83,7 +83,7 @@ async def test_ordering_leader_fails(notary: Notary, brokers: Cluster, how: str)
 
 
 @pytest.mark.parametrize(
-    ("how", "away"), [pytest.param("kill", BROKERS, marks=pytest.mark.nightly), ("pause", BROKERS), ("kill", BROKERS[:2])]
+    ("how", "away"), [*[pytest.param(how, BROKERS, marks=pytest.mark.nightly) for how in ("kill", "pause")], ("kill", BROKERS[:2])]
 )
 async def test_with_too_few_brokers_workers_are_not_ready(notary: Notary, brokers: Cluster, how: str, away: tuple[int, ...]) -> None:
     """With too few brokers workers report that they are not ready; they continue, or start, by themselves when the brokers are back."""

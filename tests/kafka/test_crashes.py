@@ -48,7 +48,7 @@ async def test_a_retry_elsewhere_is_decided_when_a_worker_dies(notary: Notary, p
     await notary.check(back, other)
 
 
-@pytest.mark.parametrize("point", POINTS)
+@pytest.mark.parametrize("point", [point if point == "entry-sent" else pytest.param(point, marks=pytest.mark.nightly) for point in POINTS])
 async def test_only_worker_dies(notary: Notary, point: str) -> None:
     """Without another worker, the one that died continues by itself after its restart, whatever it had sent."""
     dying = await notary.start("a", entry=("-m", "tests.kafka.crashing_worker", point, "1")).ready()

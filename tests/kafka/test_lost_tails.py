@@ -100,6 +100,7 @@ async def test_a_cut_log_behind_a_paused_worker(notary: Notary, broker: Cluster,
     assert await notary.says(second, 200)
 
 
+@pytest.mark.nightly
 async def test_a_cut_payload_partition(notary: Notary, broker: Cluster, kafka_prefix: str, tmp_path: Path) -> None:
     """If an answered request's payload is lost, its reader stops, a replaying worker stops and names the entry; a restore heals both."""
     first = await notary.start("a", index="index-a").ready()

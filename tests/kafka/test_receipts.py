@@ -152,7 +152,10 @@ def alter(directory: Path, which: str, key: bytes, row: bytes | None) -> None:
     store.close()
 
 
-@pytest.mark.parametrize("first", ["a", "c"], ids=["a right one writes first", "the wrong one writes first"])
+@pytest.mark.parametrize(
+    "first",
+    [pytest.param("a", id="a right one writes first"), pytest.param("c", id="the wrong one writes first", marks=pytest.mark.nightly)],
+)
 async def test_a_worker_that_is_wrong_stops_and_the_others_go_on(notary: Notary, first: str) -> None:
     """One of three workers that loses a consumed state and commits a double spend is quarantined, whichever wrote the first checkpoint."""
     a, b, c = workers = [notary.start(name, **OFTEN) for name in "abc"]

@@ -74,6 +74,7 @@ def is_read(member: str, field: str) -> bool:
 
 
 @pytest.mark.parametrize(("member", "field"), FIELDS, ids=[f"{member}.{field}".lstrip(".") for member, field in FIELDS])
+@pytest.mark.seconds
 def test_every_field_is_read(member: str, field: str) -> None:
     """Product code reads every field of every settings struct: no setting is accepted and does nothing."""
     assert is_read(member, field)

@@ -52,6 +52,7 @@ def test_the_worked_examples_verify() -> None:
         assert checkpoint == SignedCheckpoint(ORIGIN, 3, bytes.fromhex(VECTORS["root_of_the_three_leaves"]))
 
 
+@pytest.mark.seconds
 def test_ten_thousand_random_decisions() -> None:
     """Every receipt of a notary with 10,000 decisions of every outcome verifies."""
     notary = Grown(random_decisions(10_000, seed=4))

@@ -321,10 +321,11 @@ async def test_the_first_connections_have_the_time_of_an_open(lone_broker: Clust
 
 # Brokers that are down
 
-AWAY = [("kill", "start"), ("pause", "resume")]
 
-
-@pytest.mark.parametrize(("leave", "come_back"), AWAY, ids=["killed", "silent"])
+@pytest.mark.parametrize(
+    ("leave", "come_back"),
+    [pytest.param("kill", "start", id="killed", marks=pytest.mark.nightly), pytest.param("pause", "resume", id="silent")],
+)
 async def test_broker_away_and_back(lone_broker: Cluster, kafka_prefix: str, leave: str, come_back: str) -> None:
     """While no broker answers, every call fails within its time limit; afterwards the same log and reader continue."""
     await until_ready(lambda: create_topics(lone_broker.bootstrap, kafka_prefix, 2))
@@ -398,6 +399,7 @@ async def appending(log: Log, acknowledged: list[int], enough: asyncio.Event) ->
             await writer.close()
 
 
+@pytest.mark.nightly
 async def test_appends_recover_after_the_leader_dies(kafka_cluster: Cluster, kafka_prefix: str) -> None:
     """Appends and reads recover by themselves after the ordering leader dies; no acknowledged record is lost or out of order."""
     await create_topics(kafka_cluster.bootstrap, kafka_prefix, 2)

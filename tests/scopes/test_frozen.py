@@ -56,6 +56,7 @@ def test_a_restored_joiner_goes_on_like_the_first() -> None:
     assert back[0] == back[1]
 
 
+@pytest.mark.seconds
 def test_no_attribute_is_left_out_in_a_search(monkeypatch: pytest.MonkeyPatch) -> None:
     """In each state of a scope with little memory, a restored joiner has all attributes of the first one."""
     compared = 0

@@ -52,12 +52,14 @@ def test_combined_pairs_have_the_same_faults() -> None:
     assert msgspec.structs.replace(pairs, name=combined.name, incarnations=combined.incarnations) == combined
 
 
+@pytest.mark.seconds
 def test_a_search_is_repeatable() -> None:
     """Two searches of one scope have the same counts: the states do not depend on the order of a set or on a seed."""
     first, second = [Search(SCOPES["two-readers"]).run() for _ in range(2)]
     assert (first.states, first.transitions, first.ends) == (second.states, second.transitions, second.ends)
 
 
+@pytest.mark.seconds
 def test_command_reports_its_work(capsys: pytest.CaptureFixture[str]) -> None:
     """The command prints states, transitions and terminal states, and exits 0 if everything holds, 3 if --states-max stopped it early."""
     assert main(["--scope", "two-readers"]) == 0

@@ -10,7 +10,7 @@ from deploy.local import Cluster
 from tests.kafka.workers import Notary, Worker
 
 
-@pytest.fixture(params=["embedded", pytest.param("kafka", marks=pytest.mark.kafka)])
+@pytest.fixture(params=["embedded", pytest.param("kafka", marks=[pytest.mark.kafka, pytest.mark.nightly])])
 async def notary(request: pytest.FixtureRequest, kafka_prefix: str, tmp_path: Path) -> AsyncIterator[Notary]:
     """A notary on an embedded log, and one on brokers."""
     bootstrap = ""

@@ -113,6 +113,7 @@ def test_a_seed_is_the_same_in_every_process(hash_seed: str) -> None:
     assert other.stdout.strip() == str([simulate(seed).digest for seed in seeds])
 
 
+@pytest.mark.seconds
 def test_tracing_changes_nothing() -> None:
     """A run with a trace has the same digest as the run without one."""
     lines: list[str] = []
@@ -120,6 +121,7 @@ def test_tracing_changes_nothing() -> None:
     assert len(lines) > 10
 
 
+@pytest.mark.seconds
 def test_a_failure_says_how_to_repeat_it(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     """A seed that fails ends the run with status 1 and prints its plan, its trace, its problems and the command."""
     monkeypatch.setattr(simulation, "violations", lambda world: ["a planted problem"])

@@ -31,6 +31,7 @@ def _anomalies(
     return sequence_gaps(spark.createDataFrame([], _ENTRIES), gone).orderBy("found").collect()
 
 
+@pytest.mark.nightly
 def test_what_is_gone_from_the_ends(spark: SparkSession) -> None:
     """The first and the last record of a part, and a missing partition, are reported; an empty partition misses nothing.
 

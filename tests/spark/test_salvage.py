@@ -145,6 +145,7 @@ def test_wrong_items_are_violations(spark: SparkSession, tmp_path: Path) -> None
     ]
 
 
+@pytest.mark.nightly
 @pytest.mark.kafka
 def test_nights_of_a_salvaged_log(
     kafka_broker: Broker, kafka_prefix: str, tmp_path: Path, command: Callable[..., int], capsys: pytest.CaptureFixture[str]

@@ -327,6 +327,7 @@ def test_one_loss_is_a_violation_for_each_writer(spark: SparkSession, tmp_path: 
     assert verified.settled.isEmpty()
 
 
+@pytest.mark.nightly
 def test_what_the_owner_settled_is_no_violation(spark: SparkSession, tmp_path: Path, writer: Writer) -> None:
     """Foreign views before a settle record whose history covers their places are settled; those after it are violations."""
     end, log = lose_an_entry(writer), writer.log
@@ -398,7 +399,8 @@ def test_hole_at_the_end_is_no_violation(spark: SparkSession, tmp_path: Path, wr
         refuse_behind_hole(read_exports(spark, [further]), hole.offset)
 
 
-@pytest.mark.parametrize("seed", [13, pytest.param(48, marks=pytest.mark.nightly)])
+@pytest.mark.nightly
+@pytest.mark.parametrize("seed", [13, 48])
 def test_log_of_a_simulation(spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int) -> None:
     """Real workers, crashes, and lost and forged records: the decisions are the replay's, and so are the violations.
 

@@ -98,6 +98,7 @@ def test_a_short_run_has_a_figure(tmp_path: Path, service: Service) -> None:
     assert "60/s" in output
 
 
+@pytest.mark.nightly
 def test_a_server_that_dies_leaves_no_figure(tmp_path: Path, service: Service) -> None:
     """After the server is killed midway its missing answers are failures, the exit code is 1, and an earlier run's result is removed."""
     (tmp_path / "figure.json").write_text("an earlier run's")
@@ -113,6 +114,7 @@ def test_a_server_that_dies_leaves_no_figure(tmp_path: Path, service: Service) -
     assert not (tmp_path / "figure.json").exists()
 
 
+@pytest.mark.nightly
 def test_a_run_that_is_cut_short_has_no_figure(tmp_path: Path, service: Service) -> None:
     """After Ctrl-C midway there is no result, although nothing has failed."""
     locust = _locust(tmp_path, service.url, "--rate", "20", "--run-time", "600")
@@ -126,6 +128,7 @@ def test_a_run_that_is_cut_short_has_no_figure(tmp_path: Path, service: Service)
     assert not (tmp_path / "figure.json").exists()
 
 
+@pytest.mark.nightly
 def test_a_run_from_the_web_form(tmp_path: Path, service: Service) -> None:
     """The web form has the load's options; a run from it ends by itself and has a result; the next one too, with other requests."""
     port = _free_port()

@@ -77,6 +77,7 @@ def test_the_command_compares(tmp_path: Path, capsys: pytest.CaptureFixture[str]
     assert "postgresql" in capsys.readouterr().out
 
 
+@pytest.mark.nightly
 @pytest.mark.kafka
 def test_limits_have_a_rate_each(kafka_cluster: Cluster) -> None:
     """Append and read, verify, and apply each have a rate, at one request a submission and at a hundred."""

@@ -95,6 +95,7 @@ def test_a_log_in_use_changes(
     assert w1.stop() == 0
 
 
+@pytest.mark.nightly
 def test_commands_go_on_from_an_index(
     kafka_cluster: Cluster,
     kafka_prefix: str,

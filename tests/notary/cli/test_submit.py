@@ -290,6 +290,7 @@ def test_progress_is_for_terminals(key: str, lines: str) -> None:
     assert b"\x1b" not in printed
 
 
+@pytest.mark.seconds
 def test_a_file_larger_than_what_is_in_flight_is_streamed(key: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     """Many submissions pass through a bounded number in flight; each request is sent once and answered once."""
     file = write(tmp_path, [request(number) for number in range(1000)])

@@ -207,6 +207,7 @@ def test_a_record_without_content_is_read_back(directory: Path) -> None:
     again.close()
 
 
+@pytest.mark.seconds
 def test_only_the_last_effects_are_kept(directory: Path) -> None:
     """The effects' rows overwrite each other, so that exactly the last `HISTORY_KEPT` are there, in order."""
     index = _open(directory)
@@ -662,6 +663,7 @@ if __name__ == "__main__":
     _apply_for_ever(Path(sys.argv[1]), int(sys.argv[2]))
 
 
+@pytest.mark.seconds
 def test_an_audit_leaves_the_cache_to_what_is_looked_up(tmp_path: Path) -> None:
     """The rows that audits and monitors read do not enter the block cache: at 256 rows a second they would fill it within minutes."""
     settings = IndexSettings(cache_bytes=64 << 20, write_buffer_bytes=256 << 10)

@@ -107,6 +107,7 @@ def test_a_row_of_another_length_has_no_leaf(row: bytes) -> None:
         leaf_of_row(bytes(32), row)
 
 
+@pytest.mark.seconds
 def test_leaves_and_roots_of_any_part(index: Index) -> None:
     """Leaves come from rows and roots of older sizes from tiles; both match a tree of the leaves."""
     assert [leaf_hash(one) for one in index.leaves_at(300, 40)] == [
