@@ -105,7 +105,8 @@ class Driver(Generic[Decision]):
         self._suspicion = "the log has not been compared with this worker's index yet"
         self._contradicted_since_s: float | None = None
         self._contradicted_last_s = 0.0
-        self._freed = False  # the log now starts after records that must be read next: finding the marks again does not end that
+        self._next_is_deleted = False
+        """True while the log starts after records that must be read next. A comparison that finds the other records does not end that."""
         self._refuted = False
         """True if the log was found to lack records that this index was made from, until it is found to have them again."""
         self._suspected: Evidence | None = None  # a foreign view, until a check finds our history in the log
@@ -447,7 +448,7 @@ class Driver(Generic[Decision]):
             self._detect_stalls(read_next, head_next, {})
             return
         self._reached_at_s, self._unreachable = self._now_s(), ""
-        self._freed = any(read_next.get(stream, 0) < bound.offset_first for stream, bound in bounds.items())
+        self._next_is_deleted = any(read_next.get(stream, 0) < bound.offset_first for stream, bound in bounds.items())
         if why := contradiction(read_next, marks, bounds):
             self._contradicted(why)
             return
@@ -542,7 +543,7 @@ class Driver(Generic[Decision]):
         if self._suspected is not None:
             return
         self._suspicion, self._refuted = "", False
-        if not self._freed:
+        if not self._next_is_deleted:
             self._contradicted_since_s = None
         self._trusted.set()
         self._catch_up()

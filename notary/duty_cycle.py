@@ -1,9 +1,10 @@
-"""The turns of the event loop in which unproven clients are served: while the worker has work, at most a third of the time.
+"""The turns of the event loop in which unauthenticated clients are served: while the worker has work, at most a third of the time.
 
-A decision needs a dozen turns or more: its submission is read, decoded, appended, read back, applied and answered. If each turn also served
-unproven clients up to a time limit, the decision would wait for a dozen times this limit. So all work for unproven clients is done in the
-same turns, the on-turns. A rest follows, twice as long as the on-turn, in which the loop does no such work. Its turns are short, and
-decisions progress.
+A client is authenticated if a submission was admitted on its connection, or lately on any connection from its address. A decision needs a
+dozen turns or more: its submission is read, decoded, appended, read back, applied and answered. If each turn also served unauthenticated
+clients up to a time limit, the decision would wait for a dozen times this limit. So all work for these clients is done in the same turns,
+the on-turns. A rest follows, twice as long as the on-turn, in which the loop does no such work. Its turns are short, so that decisions
+progress.
 """
 
 import asyncio

@@ -46,7 +46,7 @@ class Lifecycle:
         self.awaited = AwaitedDecisions()
         self.long_polls = 0  # of those that wait
         self.duty = DutyCycle(clock_s, self.is_busy)
-        """The on-turns, in which unproven clients are served too."""
+        """The on-turns, in which unauthenticated clients are served too."""
         self.turns = Turns(lambda: self.worker is not None and self.worker.serving_suspended() is None, self.duty)
         self.taking_changed: Callable[[], None] = lambda: None
         """Called when admission of submissions stops or resumes. `closed` returns the present state."""

@@ -1,8 +1,8 @@
 """The lines of clients: they determine which clients are served in a turn of the event loop, in which order, and for how long.
 
 A client waits in the line of its party if a submission was admitted on its connection, else in the line of its address. The lines take
-turns, a slice of time each. Proven clients have more time in each turn than others. A client is proven if a submission was admitted on its
-connection, or lately on any connection from its address. So returning clients do not wait behind unknown ones.
+turns, a slice of time each. Authenticated clients (`notary.duty_cycle`) have more time in each turn than others. So returning clients do
+not wait behind unknown ones.
 
 A line is backlogged if its submissions wait long at the gate. Its further submissions would be refused, and reading them only to refuse
 them costs the others' time. So clients of a backlogged line are read for a small part of the time, the oldest first, and are refused.
@@ -19,9 +19,9 @@ from typing import Final, NamedTuple, TypeAlias
 from notary.duty_cycle import DutyCycle
 
 READ_TURN_S = 0.0003
-"""The time in one on-turn of the loop (`DutyCycle`) for unproven clients; a thousand of them may have bytes at once."""
-PROVEN_TURN_S = 0.006
-"""The time in one turn for proven clients: within it, their bytes are read at once."""
+"""The time in one on-turn of the loop (`DutyCycle`) for unauthenticated clients; a thousand of them may have bytes at once."""
+AUTHENTICATED_TURN_S = 0.006
+"""The time in one turn for authenticated clients: within it, their bytes are read at once."""
 ADDRESSES_MAX: Final = 10_000
 """The number of remembered addresses with an admitted submission. The oldest is forgotten first."""
 SLICE_S = 0.0005
@@ -72,7 +72,7 @@ class ClientLines:
     """The lines of one server. One event loop."""
 
     def __init__(self, duty: DutyCycle) -> None:
-        """In the on-turns of `duty`, unproven clients are served too."""
+        """In the on-turns of `duty`, unauthenticated clients are served too."""
         self._duty = duty
         self.is_backlogged: Callable[[ClientKey], bool] = lambda client: False
         """Returns True if the client's line is backlogged. The application sets it."""
@@ -80,9 +80,9 @@ class ClientLines:
         """True once the server stops. Then all bytes that have come are read, since the server is about to close the connections."""
         self._until_s: float | None = None  # None: this turn of the loop has not begun
         self._slice_until_s = 0.0
-        self._unproven: _Lines = OrderedDict()
-        """In the order of their turns, as `_proven`."""
-        self._proven: _Lines = OrderedDict()
+        self._unauthenticated: _Lines = OrderedDict()
+        """In the order of their turns, as `_authenticated`."""
+        self._authenticated: _Lines = OrderedDict()
         self._refusing_s = 0.0
         """The time left for backlogged lines. It grows by a part of the time that passes."""
         self._counted_s = 0.0
@@ -90,7 +90,7 @@ class ClientLines:
         self._held: asyncio.TimerHandle | None = None
         self._unread_bytes = 0
         """The bytes in memory of the waiting clients."""
-        self._proven_addresses: dict[str, None] = {}
+        self._authenticated_addresses: dict[str, None] = {}
         """Addresses with an admitted submission, the latest last."""
 
     def stop(self) -> None:
@@ -100,14 +100,14 @@ class ClientLines:
 
     def remember(self, network: str) -> None:
         """Remember an address: a call was answered on a connection that had an admitted submission."""
-        addresses = self._proven_addresses
+        addresses = self._authenticated_addresses
         addresses.pop(network, None)
         addresses[network] = None
         if len(addresses) > ADDRESSES_MAX:
             del addresses[next(iter(addresses))]
 
-    def _is_proven(self, client: ClientKey) -> bool:
-        return bool(client.parties) or client.network in self._proven_addresses
+    def _is_authenticated(self, client: ClientKey) -> bool:
+        return bool(client.parties) or client.network in self._authenticated_addresses
 
     def may_go(self, client: ClientKey, *, begun: bool = False) -> bool:
         """Returns True if work for a client may be done at once. It begins a slice of time.
@@ -120,12 +120,12 @@ class ClientLines:
         if self._until_s is None:
             self._begin_turn(now_s)
         assert self._until_s is not None
-        is_proven = self._is_proven(client)
-        if not (is_proven or self.ends or self._duty.is_on()):
+        is_authenticated = self._is_authenticated(client)
+        if not (is_authenticated or self.ends or self._duty.is_on()):
             return False
-        if now_s > self._until_s + (PROVEN_TURN_S - READ_TURN_S if is_proven else 0):
+        if now_s > self._until_s + (AUTHENTICATED_TURN_S - READ_TURN_S if is_authenticated else 0):
             return False
-        if (client.line, begun) in (self._proven if is_proven else self._unproven):
+        if (client.line, begun) in (self._authenticated if is_authenticated else self._unauthenticated):
             return False
         if not begun and not self.ends and self.is_backlogged(client):
             return False
@@ -145,7 +145,7 @@ class ClientLines:
         """Call `do` when it is the turn of the client's line, in a later turn of the loop (`may_go`). `size`: its bytes in memory."""
         self._unread_bytes += size
         now_s = time.perf_counter()
-        lines = self._proven if self._is_proven(client) else self._unproven
+        lines = self._authenticated if self._is_authenticated(client) else self._unauthenticated
         lines.setdefault((client.line, begun), deque()).append(_Waiting(now_s, client, do, size))
         if self._until_s is None:
             self._begin_turn(now_s)
@@ -162,16 +162,16 @@ class ClientLines:
         held = 0
         is_on = self.ends or self._duty.is_on()
         try:
-            held += self._take_up(self._proven, PROVEN_TURN_S - READ_TURN_S)
+            held += self._take_up(self._authenticated, AUTHENTICATED_TURN_S - READ_TURN_S)
             if is_on:
-                held += self._take_up(self._unproven, READ_TURN_S)
+                held += self._take_up(self._unauthenticated, READ_TURN_S)
         finally:  # a bug in one client's work must not keep the others from their turns
             self._until_s = None
-            if len(self._proven) + len(self._unproven) * is_on > held:
+            if len(self._authenticated) + len(self._unauthenticated) * is_on > held:
                 self._begin_turn(time.perf_counter())
             elif held and self._held is None:
                 self._held = asyncio.get_running_loop().call_later(HELD_S, self._serve_held)
-            if self._unproven and not is_on:
+            if self._unauthenticated and not is_on:
                 self._duty.call(self._go_on)
 
     def _serve_held(self) -> None:
@@ -179,7 +179,7 @@ class ClientLines:
         self._go_on()
 
     def _go_on(self) -> None:
-        if (self._proven or self._unproven) and self._until_s is None:
+        if (self._authenticated or self._unauthenticated) and self._until_s is None:
             self._until_s = time.perf_counter()
             self._end_turn()
 

@@ -68,10 +68,10 @@ def test_addresses_together_have_the_share_of_one_party(gate: Gate) -> None:
     """Nine parties wait, and a hundred addresses: a tenth of the bytes would be an equal share, and a ninth is the least that they get."""
     lanes = Lanes(lambda party: True)
     for at in range(900):
-        proven, other = body_of(gate, f"O=Party {at % 9}", TURN_BYTES), body_of(gate, "O=Named", TURN_BYTES)
-        proven.network, proven.parties = "127.0.0.1", {f"O=Party {at % 9}".encode()}
+        authenticated, other = body_of(gate, f"O=Party {at % 9}", TURN_BYTES), body_of(gate, "O=Named", TURN_BYTES)
+        authenticated.network, authenticated.parties = "127.0.0.1", {f"O=Party {at % 9}".encode()}
         other.network = f"127.0.1.{at % 100}"
-        lanes.add(proven, 0.0)
+        lanes.add(authenticated, 0.0)
         lanes.add(other, 0.0)
     of_party = [lanes.whose_turn() is True for _ in range(450) if lanes.take(of_party=lanes.whose_turn() is True)]
     assert 45 <= of_party.count(False) <= 55
@@ -148,9 +148,9 @@ def test_bodies_of_clients_without_an_admitted_submission_leave_room_for_others(
     bodies = [incomplete(f"127.0.0.{address}", set()) for address in range(UNAUTHENTICATED_ADDRESS_PART) for _ in range(per_address + 1)]
     assert len([body for body in bodies if body.problem is None]) == limit
     assert [body.problem is None for body in bodies[: per_address + 1]] == [True] * per_address + [False]
-    proven = [incomplete("127.0.0.1", {b"O=Known"}) for _ in range(limit + 1)]
-    assert [body.problem is None for body in proven] == [True] * limit + [False]
-    for body in (*bodies, *proven):
+    authenticated = [incomplete("127.0.0.1", {b"O=Known"}) for _ in range(limit + 1)]
+    assert [body.problem is None for body in authenticated] == [True] * limit + [False]
+    for body in (*bodies, *authenticated):
         gate.forget(body)
     assert not gate.body_bytes
     assert not gate._unauthenticated_bytes

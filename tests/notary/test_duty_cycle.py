@@ -1,4 +1,4 @@
-"""Work for unproven clients is done in on-turns; while other work is under way, rests twice as long lie between them."""
+"""Work for unauthenticated clients is done in on-turns; while other work is under way, rests twice as long lie between them."""
 
 import asyncio
 import time

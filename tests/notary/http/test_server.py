@@ -109,7 +109,7 @@ async def test_without_descriptors_it_waits(caplog: pytest.LogCaptureFixture) ->
 @pytest.fixture
 def no_time(monkeypatch: pytest.MonkeyPatch) -> None:
     """A turn of the loop has time for one thing that a client without an admitted submission asks for, and one call is a slice of it."""
-    for name in ("READ_TURN_S", "PROVEN_TURN_S", "SLICE_S"):
+    for name in ("READ_TURN_S", "AUTHENTICATED_TURN_S", "SLICE_S"):
         monkeypatch.setattr(lines, name, 0.0)
     monkeypatch.setattr(server_module, "ACCEPT_TURN_S", 1.0)
 
@@ -193,12 +193,12 @@ async def test_an_address_with_few_connections_takes_the_place_of_one_with_many(
             assert b"200 OK" in await loop.sock_recv(client, 1 << 16)
 
 
-async def test_proven_clients_and_calls_that_are_decided_give_no_place() -> None:
+async def test_authenticated_clients_and_calls_that_are_decided_give_no_place() -> None:
     """The connection of an admitted submission stays, and so does one whose call is being decided; an idle one ends without a word."""
     loop, app = asyncio.get_running_loop(), Scripted()
     async with served(app, settings=HttpSettings(connections_max=3)) as full, AsyncExitStack() as stack:
-        proven, decided, idle = [await stack.enter_async_context(connected_to(full, "127.0.0.1")) for _ in range(3)]
-        for client, call in ((proven, head("/now") + b"0\r\n\r\n"), (decided, head("/read") + b"0\r\n\r\n"), (idle, GET)):
+        authenticated, decided, idle = [await stack.enter_async_context(connected_to(full, "127.0.0.1")) for _ in range(3)]
+        for client, call in ((authenticated, head("/now") + b"0\r\n\r\n"), (decided, head("/read") + b"0\r\n\r\n"), (idle, GET)):
             await loop.sock_sendall(client, call)
             await turns()
             if client is not decided:
@@ -210,8 +210,8 @@ async def test_proven_clients_and_calls_that_are_decided_give_no_place() -> None
         assert b"200 OK" in await loop.sock_recv(other, 1 << 16)
         app.calls[1].answer((200, [], b"decided"))
         assert b"decided" in await loop.sock_recv(decided, 1 << 16)
-        await loop.sock_sendall(proven, GET)
-        assert b"200 OK" in await loop.sock_recv(proven, 1 << 16)
+        await loop.sock_sendall(authenticated, GET)
+        assert b"200 OK" in await loop.sock_recv(authenticated, 1 << 16)
 
 
 @asynccontextmanager
