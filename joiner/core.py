@@ -703,12 +703,13 @@ class Joiner:
         if log is None or len(value) != FILL_BYTES:
             return False
         return is_fill(value, log.log_id, partition, key, payload_hash, log.key) or (
-            SALVAGE_FORMAT in log.formats and is_seal(value, log.log_id, partition, key, payload_hash, log.owner_key)
+            SALVAGE_FORMAT in log.formats and is_seal(value, log.log_id, partition, key, payload_hash, log.key, log.owner_key)
         )
 
     def _is_sealed(self, entry: Entry, content: Buffered, log: LogState) -> bool:
         value, key = content.value or b"", batch_key(entry.incarnation, entry.sequence)
-        return SALVAGE_FORMAT in log.formats and is_seal(value, log.log_id, entry.partition, key, entry.payload_hash, log.owner_key)
+        named = log.log_id, entry.partition, key, entry.payload_hash
+        return SALVAGE_FORMAT in log.formats and is_seal(value, *named, log.key, log.owner_key)
 
     def _requests(self, entry: Entry, content: Buffered, log: LogState, ready: Ready) -> tuple[Request, ...]:
         """Returns the batch's requests; none for a payload that does not decode or has other ids: only a broken worker writes one (R3)."""

@@ -95,14 +95,21 @@ def is_fill(value: bytes, log_id: bytes, partition: int, batch_key: bytes, paylo
     return _stands_for(value, payload_hash, public_key, _message(_FILL_HEAD, log_id, partition, batch_key, payload_hash))
 
 
-def sign_seal(log_id: bytes, partition: int, batch_key: bytes, payload_hash: bytes, owner: SigningKey) -> bytes:
-    """Returns the value of a seal in `partition` for the batch with `batch_key`, whose entry names `payload_hash` (R11)."""
-    return payload_hash + owner.sign(_message(_SEAL_HEAD, log_id, partition, batch_key, payload_hash))
+def sign_seal(log_id: bytes, partition: int, batch_key: bytes, payload_hash: bytes, public_key_in_force: bytes, owner: SigningKey) -> bytes:
+    """Returns the value of a seal in `partition` for the batch with `batch_key`, whose entry names `payload_hash` (R11).
+
+    `public_key_in_force`: the notary's, at the entry. After the next salvage another key is in force. So the seal does not count for an
+    entry of the new side that happens to have the same batch key and payload.
+    """
+    return payload_hash + owner.sign(_message(_SEAL_HEAD, log_id, partition, batch_key, payload_hash) + public_key_in_force)
 
 
-def is_seal(value: bytes, log_id: bytes, partition: int, batch_key: bytes, payload_hash: bytes, owner_key: bytes) -> bool:
-    """Returns True if this value is a seal for that batch, signed by the owner."""
-    return _stands_for(value, payload_hash, owner_key, _message(_SEAL_HEAD, log_id, partition, batch_key, payload_hash))
+def is_seal(
+    value: bytes, log_id: bytes, partition: int, batch_key: bytes, payload_hash: bytes, public_key_in_force: bytes, owner_key: bytes
+) -> bool:
+    """Returns True if this value is a seal for that batch under that key in force, signed by the owner."""
+    message = _message(_SEAL_HEAD, log_id, partition, batch_key, payload_hash) + public_key_in_force
+    return _stands_for(value, payload_hash, owner_key, message)
 
 
 def endorse_key(key: SigningKey, log_id: bytes, public_key_in_force: bytes) -> Key:

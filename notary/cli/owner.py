@@ -155,7 +155,8 @@ class OwnedLog:
         name = batch_key(hole.incarnation, hole.sequence)
         writer = await self.log.open_writer()
         try:
-            await writer.append(hole.partition, name, sign_seal(self.log_id, hole.partition, name, hole.payload_hash, owner))
+            sealed = sign_seal(self.log_id, hole.partition, name, hole.payload_hash, self.state.key, owner)
+            await writer.append(hole.partition, name, sealed)
         except OutcomeUnknown as problem:
             raise OutcomeUnknown(f"the seal may be in the log or not: {problem}. Run the same command again") from None
         finally:

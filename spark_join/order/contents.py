@@ -144,7 +144,7 @@ def _mark(identity: Identity, value: bytes, offset: int, partition: int, key: by
     """Returns the mark of an entry with this content: 0 for a good fill, `SEAL` for a good seal, None for neither."""
     if identity.is_fill(value, offset, partition, key, payload_hash):
         return 0
-    return SEAL if identity.is_seal(value, partition, key, payload_hash) else None
+    return SEAL if identity.is_seal(value, offset, partition, key, payload_hash) else None
 
 
 def _decoder(notary_name: str, keys: Keys | None) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]:

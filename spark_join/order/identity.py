@@ -55,12 +55,14 @@ class Identity(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         """Returns True if `value` is a valid fill for the entry at this ordering offset, which names this partition, key and hash (R3)."""
         return self._stands_for(FILL_DOMAIN, self.notary_key(offset), value, partition, batch_key, payload_hash)
 
-    def is_seal(self, value: bytes, partition: int, batch_key: bytes, payload_hash: bytes) -> bool:
-        """Returns True if `value` is a valid seal for an entry that names this partition, key and hash (R11)."""
-        return self._stands_for(SEAL_DOMAIN, self.owner_key, value, partition, batch_key, payload_hash)
+    def is_seal(self, value: bytes, offset: int, partition: int, batch_key: bytes, payload_hash: bytes) -> bool:
+        """Returns True if `value` is a valid seal for the entry at this ordering offset, which names this partition, key and hash (R11)."""
+        return self._stands_for(SEAL_DOMAIN, self.owner_key, value, partition, batch_key, payload_hash, self.notary_key(offset))
 
-    def _stands_for(self, domain: bytes, signer: bytes, value: bytes, partition: int, batch_key: bytes, payload_hash: bytes) -> bool:
-        message = b"".join((domain, self.log_id, partition.to_bytes(4, "big"), batch_key, payload_hash))
+    def _stands_for(
+        self, domain: bytes, signer: bytes, value: bytes, partition: int, batch_key: bytes, payload_hash: bytes, in_force: bytes = b""
+    ) -> bool:
+        message = b"".join((domain, self.log_id, partition.to_bytes(4, "big"), batch_key, payload_hash, in_force))
         is_for_it = len(value) == FILL_BYTES and value[:HASH_BYTES] == payload_hash
         return is_for_it and is_signed(signer, value[HASH_BYTES:], message)
 

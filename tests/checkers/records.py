@@ -174,13 +174,15 @@ def is_fill(value: bytes, log_id: bytes, partition: int, key: bytes, payload_has
     return _stands_for(b"notary/fill/v1\n", value, log_id, partition, key, payload_hash, public_key)
 
 
-def is_seal(value: bytes, log_id: bytes, partition: int, key: bytes, payload_hash: bytes, owner_key: bytes) -> bool:
-    """Returns whether the value is a seal for that batch: the owner says that a disaster took its content."""
-    return _stands_for(b"notary/seal/v1\n", value, log_id, partition, key, payload_hash, owner_key)
+def is_seal(value: bytes, log_id: bytes, partition: int, key: bytes, payload_hash: bytes, key_in_force: bytes, owner_key: bytes) -> bool:
+    """Returns whether the value is a seal for that batch under that notary's key: the owner says that a disaster took its content."""
+    return _stands_for(b"notary/seal/v1\n", value, log_id, partition, key, payload_hash, owner_key, key_in_force)
 
 
-def _stands_for(domain: bytes, value: bytes, log_id: bytes, partition: int, key: bytes, payload_hash: bytes, public_key: bytes) -> bool:
-    message = domain + log_id + partition.to_bytes(4, "big") + key + payload_hash
+def _stands_for(
+    domain: bytes, value: bytes, log_id: bytes, partition: int, key: bytes, payload_hash: bytes, public_key: bytes, last: bytes = b""
+) -> bool:
+    message = domain + log_id + partition.to_bytes(4, "big") + key + payload_hash + last
     return len(value) == 32 + SIGNATURE and value[:32] == payload_hash and verified(public_key, value[32:], message)
 
 

@@ -514,7 +514,8 @@ class _Replay:
         replayed = self.replayed
         assert replayed.genesis is not None
         key = key_of(entry.incarnation, entry.sequence)
-        signed = is_seal(value, replayed.log_id, entry.partition, key, entry.payload_hash, replayed.genesis.owner_key)
+        owner_key = replayed.genesis.owner_key
+        signed = is_seal(value, replayed.log_id, entry.partition, key, entry.payload_hash, replayed.keys[-1], owner_key)
         return signed and SALVAGE_FORMAT in replayed.versions
 
     def _join(self, entry: Entry, record: LogRecord, content: LogRecord) -> int:

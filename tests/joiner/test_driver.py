@@ -30,7 +30,7 @@ from tests.joiner.faulty import (
     is_fill,
     reason,
 )
-from tests.joiner.history import OWNER, ask
+from tests.joiner.history import KEY, OWNER, ask
 
 # ---- submissions and answers ----
 
@@ -477,7 +477,7 @@ async def test_a_worker_neither_answers_nor_appends_behind_a_seal(start: Start, 
     log.say(Activate(2))
     log.entry(1, 1, "lost", partition=1)
     entry, name = log.entries()[-1], batch_key(1, 1)
-    log.put(1, name, sign_seal(log.log_id, 1, name, entry.payload_hash, OWNER))
+    log.put(1, name, sign_seal(log.log_id, 1, name, entry.payload_hash, KEY.public_key, OWNER))
     ends = log.ends()
     worker = start()
     await worker.until(reason(worker, "the owner restores lost decisions"))

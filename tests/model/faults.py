@@ -24,7 +24,8 @@ FAULTS = {
     "trimmed beyond the archive": ("a snapshot that the archive does not cover lets payloads be freed", 300),
     "a trim needs no view": ("a reader without a tree believes a trim of any history, a lost one too", 50),
     "trimmed is filled": ("a reader takes a trimmed payload for a hole", 300),
+    "a seal names no key": ("a seal of an earlier side counts for a batch of the new side with the same key and payload", 1),
 }
 
-RARE = {"done unread": 1240, "a trim needs no view": 1840, "trimmed beyond the archive": 120}
+RARE = {"a seal names no key": 31004137, "done unread": 1240, "a trim needs no view": 1840, "trimmed beyond the archive": 120}
 """The seed from which to search for faults that few histories notice, in place of 1; `--faults` searches from there too."""

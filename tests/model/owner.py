@@ -52,7 +52,8 @@ class Salvage:
             while reader.hole is not None:
                 partition, batch, hash_ = reader.hole
                 filled = "lost contents are filled" in self.broken
-                self.log.pay[partition].append(Content(batch, "fill" if filled else "seal", hash_, (), reader.key if filled else OWNER))
+                signer = reader.key if filled else f"{OWNER} for {reader.key}"
+                self.log.pay[partition].append(Content(batch, "fill" if filled else "seal", hash_, (), signer))
                 yield "seal"
                 reader = self._read()
             again = "a key for all attempts" in self.broken and reader.sealed == "open"

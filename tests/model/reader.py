@@ -5,7 +5,8 @@ A reader without a tree, as some commands are, believes the owner's positions an
 R11 in one paragraph. `begin` opens a salvage; from there on workers' records count nowhere. `items` give decisions by position. `done`
 gives size and root, and all items take effect there at once, or not at all. Each takes effect only if its view is exactly the reader's
 history at its place. So copies and rivals fail, and a plan for one history never lands in another. `begin` must follow a `key` record. A
-`seal`, signed by the owner, is the content of an entry whose content is lost: from that entry on workers' records count nowhere either.
+`seal`, signed by the owner for the key in force, is the content of an entry whose content is lost: from that entry on workers' records
+count nowhere either.
 """
 
 import copy
@@ -193,10 +194,11 @@ class Reader:
         self.take_effect(time, record, mark, content)
 
     def content(self, partition: int, batch: tuple[int, int], hash_: bytes) -> tuple[int, Content] | None:
-        """Returns the first good content with its offset (R3): the data, a fill by the key in force, a seal by the owner."""
-        signers = {"fill": self.key, "seal": OWNER}
+        """Returns the first good content with its offset (R3): the data, a fill by the key in force, a seal that names this key."""
+        signers = {"fill": self.key, "seal": f"{OWNER} for {self.key}"}
         for offset, content in self.buffer.get((partition, batch), ()):
-            if content.hash == hash_ and (content.kind == "data" or content.signer == signers[content.kind]):
+            is_old_seal = content.kind == "seal" and "a seal names no key" in self.broken
+            if content.hash == hash_ and (content.kind == "data" or is_old_seal or content.signer == signers[content.kind]):
                 return offset, content
         return None
 

@@ -101,7 +101,8 @@ class Real:
                 elif content.kind == "fill":
                     value = sign_fill(log_id, partition, key, named, key_of(content.signer))
                 else:
-                    value = sign_seal(log_id, partition, key, named, key_of(content.signer))
+                    in_force = key_of(content.signer.removeprefix("owner for ")).public_key
+                    value = sign_seal(log_id, partition, key, named, in_force, OWNER)
                 self.history.put(partition, key, value)
 
     def view(self, view: model.View | None) -> View:

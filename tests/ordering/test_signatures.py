@@ -276,20 +276,21 @@ def test_signatures_of_different_kinds_are_not_exchangeable() -> None:
 
 
 def test_a_seal_is_the_owners_for_one_entry_of_one_log() -> None:
-    """A seal has the layout of the page. It counts for its log, partition, batch key and hash, under the owner's key alone."""
-    key, hash_ = bytes(range(16)), sha256(b"lost content").digest()
-    seal = sign_seal(LOG_ID, 3, key, hash_, OWNER)
-    message = b"notary/seal/v1\n" + LOG_ID + b"\0\0\0\3" + key + hash_
+    """A seal has the layout of the page. It counts for its log, partition, batch key, hash and key in force, if the owner signed it."""
+    key, hash_, in_force, owner = bytes(range(16)), sha256(b"lost content").digest(), FIRST.public_key, OWNER.public_key
+    seal = sign_seal(LOG_ID, 3, key, hash_, in_force, OWNER)
+    message = b"notary/seal/v1\n" + LOG_ID + b"\0\0\0\3" + key + hash_ + in_force
     assert seal == hash_ + OWNER.sign(message)
-    assert is_seal(seal, LOG_ID, 3, key, hash_, OWNER.public_key)
-    assert not is_fill(seal, LOG_ID, 3, key, hash_, OWNER.public_key)
-    assert not is_seal(sign_fill(LOG_ID, 3, key, hash_, OWNER), LOG_ID, 3, key, hash_, OWNER.public_key)
+    assert is_seal(seal, LOG_ID, 3, key, hash_, in_force, owner)
+    assert not is_fill(seal, LOG_ID, 3, key, hash_, owner)
+    assert not is_seal(sign_fill(LOG_ID, 3, key, hash_, OWNER), LOG_ID, 3, key, hash_, in_force, owner)
     others = [
-        (bytes(32), 3, key, hash_, OWNER.public_key),
-        (LOG_ID, 2, key, hash_, OWNER.public_key),
-        (LOG_ID, 3, bytes(16), hash_, OWNER.public_key),
-        (LOG_ID, 3, key, bytes(32), OWNER.public_key),
-        (LOG_ID, 3, key, hash_, FIRST.public_key),
+        (bytes(32), 3, key, hash_, in_force, owner),
+        (LOG_ID, 2, key, hash_, in_force, owner),
+        (LOG_ID, 3, bytes(16), hash_, in_force, owner),
+        (LOG_ID, 3, key, bytes(32), in_force, owner),
+        (LOG_ID, 3, key, hash_, SECOND.public_key, owner),
+        (LOG_ID, 3, key, hash_, in_force, FIRST.public_key),
     ]
     assert not any(is_seal(seal, *other) for other in others)
-    assert not is_seal(seal[:-1], LOG_ID, 3, key, hash_, OWNER.public_key)
+    assert not is_seal(seal[:-1], LOG_ID, 3, key, hash_, in_force, owner)

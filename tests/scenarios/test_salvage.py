@@ -117,6 +117,16 @@ def test_a_payload_before_the_seal_still_counts() -> None:
     assert Whole(history).read().all() == survivor.all()
 
 
+def test_a_seal_counts_under_the_key_in_force_that_it_names() -> None:
+    """A seal that names another key of the notary is of another side of a salvage: it is no content, even for the same batch and payload."""
+    history, _ = lives(cut=False)
+    history.cut({0: 2})
+    history.seal(1, 3, in_force=signing_key("the next salvage's"))
+    assert Whole(history).read().joiner.hole is not None
+    history.seal(1, 3)
+    assert Whole(history).read().joiner.hole is None
+
+
 def test_a_seal_counts_from_format_version_2_on() -> None:
     """A seal before format version 2 is active is no content, as for a reader that does not know it."""
     history = History()

@@ -180,7 +180,10 @@ class Salvaging:
         reader = Whole(cluster).read(1_000)
         while (hole := reader.joiner.hole) is not None:
             batch = batch_key(hole.incarnation, hole.sequence)
-            cluster.land(hole.partition, batch, sign_seal(world.owner.log_id, hole.partition, batch, hole.payload_hash, OWNER))
+            in_force = reader.joiner.log_state
+            assert in_force is not None
+            named = world.owner.log_id, hole.partition, batch, hole.payload_hash, in_force.key
+            cluster.land(hole.partition, batch, sign_seal(*named, OWNER))
             world.count("salvages: sealed entries")
             reader.read(1_000)
         key = key_of(name)

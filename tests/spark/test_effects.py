@@ -64,7 +64,7 @@ def _mark(streams: Streams, identity: Identity, row: Fields) -> tuple[int | None
                 return 1, sealed
             if identity.is_fill(record.value, row["offset"], partition, key, row["payload_hash"]):
                 return 0, sealed
-            sealed = sealed or identity.is_seal(record.value, partition, key, row["payload_hash"])
+            sealed = sealed or identity.is_seal(record.value, row["offset"], partition, key, row["payload_hash"])
     return None, sealed
 
 
