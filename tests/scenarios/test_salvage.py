@@ -118,7 +118,7 @@ def test_a_payload_before_the_seal_still_counts() -> None:
 
 
 def test_a_seal_counts_under_the_key_in_force_that_it_names() -> None:
-    """A seal that names another key of the notary is of another side of a salvage: it is no content, even for the same batch and payload."""
+    """A seal that names another key of the notary is of another side of a salvage, and is no content for the same batch."""
     history, _ = lives(cut=False)
     history.cut({0: 2})
     history.seal(1, 3, in_force=signing_key("the next salvage's"))
