@@ -71,8 +71,9 @@ def test_every_metric_has_a_row() -> None:
     source = text("notary/metrics.py")
     rows = re.findall(r"^\| `(notary_[a-z_]+)` \| (\w+)", text("docs/metrics.md").split("## Alerts")[0], re.MULTILINE)
     names, metrics = [name for name, _ in rows], set(re.findall(r'"(notary_[a-z_]+)"', source))
-    assert not metrics - set(names), "docs/metrics.md has no row for these"
-    assert not set(names) - metrics, "notary/metrics.py has none of these"
+    missing, superfluous = sorted(metrics - set(names)), sorted(set(names) - metrics)
+    assert not missing, f"docs/metrics.md has no row for {missing}"
+    assert not superfluous, f"notary/metrics.py has none of {superfluous}, which docs/metrics.md lists"
     assert len(names) == len(metrics), "docs/metrics.md has a row twice"
     wrong = [name for name, kind in rows if name.endswith("_total") != (kind == "counter")]
     assert not wrong, "counters, and they alone, end in _total"

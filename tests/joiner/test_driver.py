@@ -16,7 +16,7 @@ from joiner import DriverSettings, JoinerLimits, Ready, core
 from notary.decision import Decision, Outcome
 from ordering.errors import Fatal, FatalCode, NotReady, OutcomeUnknown, OutOfRange
 from ordering.log import ORDERING, Bounds, Record
-from ordering.records import Activate, Entry, batch_key, decode
+from ordering.records import FORMAT_VERSION, Activate, Entry, batch_key, decode
 from ordering.signatures import sign_seal
 from payload import Request, decode_requests_in_pieces
 from tests.joiner.faulty import (
@@ -460,8 +460,8 @@ async def test_record_that_cannot_be_read(start: Start, log: FaultyLog) -> None:
 
 async def test_a_worker_stops_before_a_newer_version(start: Start, log: FaultyLog) -> None:
     """A worker stops before a record that activates a version that it cannot read; a restart stops there again."""
-    log.register("w2", version=3)
-    log.say(Activate(3))
+    log.register("w2", version=FORMAT_VERSION + 1)
+    log.say(Activate(FORMAT_VERSION + 1))
     ends = log.ends()
     worker = start()
     assert (await worker.dies()).code is FatalCode.FORMAT_TOO_NEW

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from ordering.errors import CorruptRecord
 from ordering.ids import NAME_BYTES_MAX
 from ordering.records import (
+    FORMAT_VERSION,
     SIGNATURE_BYTES,
     Activate,
     Checkpoint,
@@ -61,7 +62,7 @@ def item_leaf(position: int, outcome: int, conflicts: bytes = b"", count: int = 
 CONFLICTS = STATE_1 + b"\0" + HASH + STATE_2 + b"\0" + HASH
 COMMITTED = Decided(item_leaf(9, 0), b"", (STATE_1, STATE_2))
 REJECTED = Decided(item_leaf(10, 1, CONFLICTS, 2), CONFLICTS)
-ALL_FORMATS = frozenset({1, 2})
+ALL_FORMATS = frozenset(range(1, FORMAT_VERSION + 1))
 
 GOLDEN = [
     (

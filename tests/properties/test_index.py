@@ -141,4 +141,6 @@ def _naive_root(hashes: list[bytes]) -> bytes:
 
 def test_outcomes_have_the_numbers_of_the_contract() -> None:
     """The model above and the leaf of the contract use the same numbers for outcomes."""
-    assert [outcome.name for outcome in Outcome] == ["COMMITTED", "INPUT_CONFLICT", "REFERENCE_CONFLICT", "OUTSIDE_TIME_WINDOW"]
+    assert [outcome.name for outcome in Outcome] == ["COMMITTED", "INPUT_CONFLICT", "REFERENCE_CONFLICT", "OUTSIDE_TIME_WINDOW"], (
+        "add a new outcome here: the model decides in format version 1, without it"
+    )

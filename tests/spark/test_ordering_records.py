@@ -14,13 +14,19 @@ from ordering.records import (
     Partitions,
     Register,
     Retire,
+    SalvageBegin,
+    SalvageDone,
+    SalvageItems,
     Settle,
+    Trim,
     View,
     encode,
 )
+from ordering.salvage import Hashed, Lost
 from spark_join.order.identity import is_signed
 from spark_join.order.ordering_records import Fields, read
 from tests.checkers import records as one_by_one
+from tests.ordering.test_records import COMMITTED, REJECTED
 
 MAX = 2**64 - 1
 VIEW, FAR = View(7, b"\x07" * 32), View(MAX, b"\xff" * 32)
@@ -42,6 +48,10 @@ RECORDS: list[OrderingRecord] = [
     Partitions(2**32 - 1),
     Retire(MAX),
     Settle(FAR),
+    SalvageBegin(b"\x04" * 32, VIEW, MAX),
+    SalvageItems(b"\x04" * 32, FAR, 7, (Lost(), Hashed(b"\x09" * 32), COMMITTED, REJECTED)),
+    SalvageDone(b"\x04" * 32, VIEW, MAX, b"\x01" * 32),
+    Trim(b"\x04" * 32, FAR, MAX, b"\x01" * 32),
 ]
 GOOD = [encode(record) + SIGNATURE for record in RECORDS]
 NOT_UTF_8 = [b"\xff", b"\xc0\x80", b"\xed\xa0\x80", b"\xf4\x90\x80\x80", b"\xe2\x82"]
@@ -95,12 +105,23 @@ def _plain(fields: Fields) -> object:
             return one_by_one.Retire(number("incarnation"))
         case "settle":
             return one_by_one.Settle(view)  # type: ignore[arg-type]
+        case "salvage-begin":
+            return one_by_one.Begin(fields["public_key"], view, number("first"))  # type: ignore[arg-type]
+        case "salvage-items":
+            return (fields["public_key"], view, number("first"), fields["count"], fields["items_time_ms"])
+        case "salvage-done":
+            return one_by_one.Done(fields["public_key"], view, number("tree_size"), fields["root"])  # type: ignore[arg-type]
+        case "trim":
+            return one_by_one.Trim(fields["public_key"], view, number("tree_size"), fields["root"])  # type: ignore[arg-type]
     assert fields == {"kind": "malformed"}
     return None
 
 
 def _expected(value: bytes | None) -> object:
-    record = one_by_one.ordering_record(value)
+    record = one_by_one.ordering_record(value, (1, 2))
+    if isinstance(record, one_by_one.Items):
+        times = [int.from_bytes(item.leaf[59:67], "big", signed=True) for item in record.items if item.leaf]
+        return (record.key, record.view, record.first, len(record.items), max(times, default=None))
     if not isinstance(record, one_by_one.Entry):
         return record
     numbers = [record.incarnation, record.sequence, record.sent_at, record.partition, len(record.ids)]
