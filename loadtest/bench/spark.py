@@ -177,7 +177,8 @@ def _verified(archive: Path, out: Path, *options: str, partitions: int = 0) -> t
     command = [sys.executable, "-P", "-m", "spark_join", "verify", "--archive", str(archive), "--out", str(out), "--quiet"]
     command += ["--work", str(out.parent), "--master", f"local[{CORES}]", "--memory", MEMORY, *options]
     submitted = {"PYSPARK_SUBMIT_ARGS": f"--conf spark.sql.shuffle.partitions={partitions} pyspark-shell"} if partitions else {}
-    ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     started = time.perf_counter()
     done = subprocess.run(command, env=os.environ | submitted, capture_output=True, text=True, check=False)
     took_s = time.perf_counter() - started

@@ -19,7 +19,7 @@ from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from ssl import SSLContext
-from typing import Final, TypeVar
+from typing import Any, Final, TypeVar
 
 import httpx
 import msgspec
@@ -258,10 +258,17 @@ class _Connection:
         """True if the connection was opened for this exchange."""
         self.answers = False
         """True once the head of a reply has come."""
+        self._stream: Any = None
+        """The connection below TLS, an `httpcore.AsyncNetworkStream`."""
 
-    async def __call__(self, event: str, _: Mapping[str, object]) -> None:
+    async def __call__(self, event: str, info: Mapping[str, Any]) -> None:
         self.is_new = self.is_new or event == "connection.connect_tcp.started"
         self.answers = self.answers or event == "http11.receive_response_headers.complete"
+        if event == "connection.connect_tcp.complete":
+            self._stream = info["return_value"]
+        elif event == "connection.start_tls.failed" and self._stream is not None:
+            # httpcore 1.0 leaves the connection open if the handshake was cancelled, as at the end of an attempt.
+            await self._stream.aclose()
 
 
 def explained(url: str, problem: httpx.RequestError) -> str:

@@ -1,5 +1,8 @@
 """The asyncio client against workers on loopback that misbehave by script."""
 
+import asyncio
+import contextlib
+import gc
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -418,3 +421,32 @@ async def test_a_ticket_is_brought_back_to_who_gave_it() -> None:
     assert returned[first][:3] == [None, "first-1_A", None]
     assert returned[second][:2] == [None, "second"][: len(returned[second])]
     assert set(returned[first][3:] + returned[second][2:]) <= {None}
+
+
+async def test_an_attempt_that_ends_in_a_handshake_closes_its_connection() -> None:
+    """If a TLS handshake takes longer than the attempt, the attempt's connection is closed at once, not by the garbage collector."""
+    handlers: list[asyncio.Task[None]] = []
+
+    async def until_closed(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with contextlib.suppress(ConnectionError):
+            while await reader.read(1 << 16):
+                pass
+            writer.close()
+            await writer.wait_closed()
+
+    def never_greets(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        handlers.append(asyncio.create_task(until_closed(reader, writer)))
+
+    gc.disable()
+    try:
+        async with await asyncio.start_server(never_greets, "127.0.0.1", 0) as server:
+            port = server.sockets[0].getsockname()[1]
+            policy = RetryPolicy(attempt_s_max=0.2, connect_s_max=60.0)
+            async with client_of([f"https://127.0.0.1:{port}"], retry_policy=policy) as client:
+                with pytest.raises(Unreachable):
+                    await client.notary(deadline_s=0.3)
+                assert handlers
+                async with asyncio.timeout(30.0):
+                    await asyncio.gather(*handlers)
+    finally:
+        gc.enable()
