@@ -647,7 +647,7 @@ class Joiner:
             self._buffer.empty(entry.partition, incarnation, sequence)
             self._hole = entry
             return False
-        if self._is_sealed(entry, content, log):
+        if self._is_seal(content.value or b"", log, entry.partition, batch_key(incarnation, sequence), entry.payload_hash):
             self.log_state = ready.log_state = msgspec.structs.replace(log, sealed=True, salvage=None)
             self._take_effect(head, ready, content=(entry, content, sha256(content.value or b"").digest()), mark=2)
             return True
@@ -702,14 +702,12 @@ class Joiner:
         log, key = self.log_state, batch_key(incarnation, sequence)
         if log is None or len(value) != FILL_BYTES:
             return False
-        return is_fill(value, log.log_id, partition, key, payload_hash, log.key) or (
-            SALVAGE_FORMAT in log.formats and is_seal(value, log.log_id, partition, key, payload_hash, log.key, log.owner_key)
-        )
+        return is_fill(value, log.log_id, partition, key, payload_hash, log.key) or self._is_seal(value, log, partition, key, payload_hash)
 
-    def _is_sealed(self, entry: Entry, content: Buffered, log: LogState) -> bool:
-        value, key = content.value or b"", batch_key(entry.incarnation, entry.sequence)
-        named = log.log_id, entry.partition, key, entry.payload_hash
-        return SALVAGE_FORMAT in log.formats and is_seal(value, *named, log.key, log.owner_key)
+    @staticmethod
+    def _is_seal(value: bytes, log: LogState, partition: int, key: bytes, payload_hash: bytes) -> bool:
+        """Returns True for a seal that counts at the head of the log."""
+        return SALVAGE_FORMAT in log.formats and is_seal(value, log.log_id, partition, key, payload_hash, log.key, log.owner_key)
 
     def _requests(self, entry: Entry, content: Buffered, log: LogState, ready: Ready) -> tuple[Request, ...]:
         """Returns the batch's requests; none for a payload that does not decode or has other ids: only a broken worker writes one (R3)."""

@@ -127,6 +127,26 @@ def test_a_seal_counts_under_the_key_in_force_that_it_names() -> None:
     assert Whole(history).read().joiner.hole is None
 
 
+def test_an_old_seal_does_not_stop_the_new_side() -> None:
+    """A seal outlives its entry, or somebody copies it: on the new side a batch with the same name and payload is decided all the same."""
+    history = History()
+    history.activate(2)
+    history.register("w1", version=2)
+    history.entry(1, 1, "a")
+    seal = history.seal(1, 1)
+    history.cut({ORDERING: 2})
+    Owner(history).salvage()
+    history.register("w2", version=2)
+    history.entry(1, 1, "a")
+    history.put(0, seal.key, seal.value)
+    assert Whole(history).read().joiner.hole is not None
+    history.payload(1, 1, "a")
+    reader = Whole(history).read()
+    assert (reader.joiner.hole, reader.index.position_next) == (None, 1)
+    assert reader.joiner.log_state is not None
+    assert not reader.joiner.log_state.sealed
+
+
 def test_a_seal_counts_from_format_version_2_on() -> None:
     """A seal before format version 2 is active is no content, as for a reader that does not know it."""
     history = History()
