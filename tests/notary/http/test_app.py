@@ -10,6 +10,7 @@ from typing import Any
 
 import httpx
 import pytest
+from msgspec.structs import replace
 
 from notary.acceptor import AcceptorPool
 from notary.config import load
@@ -78,10 +79,11 @@ class Service:
 async def serving(
     directory: NotaryDirectory, settings: Mapping[str, Any] | None = None, *, head_s_max: float = 10.0
 ) -> AsyncIterator[Service]:
-    """Yields a ready service; `settings` by their dotted names."""
+    """Yields a ready service; `settings` by their dotted names. A pause of the machine does not make it suspect its log."""
     config = load(
         directory.config, {"worker.name": "w", "http.listen": "127.0.0.1:0", "worker.hole_timeout_ms": 600_000, **(settings or {})}, {}
     )
+    config = replace(config, driver=replace(config.driver, interrupted_after_ms=600_000))
     log = HeldLog.open(config.path(config.log.directory))
     assert isinstance(log, HeldLog)
     log.gate = asyncio.Event()
