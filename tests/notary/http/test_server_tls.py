@@ -257,9 +257,10 @@ def test_a_certificate_is_renewed_under_load(bank: Bank, serve_tls: Callable[...
                 except httpx.HTTPError as problem:
                     failed.append(repr(problem))
                     return
-                if answer.status_code != 200:
+                if answer.is_success:
+                    answered[at] += 1
+                elif "/problems/not-ready" not in answer.text:  # a machine that paused compares its log first
                     failed.append(answer.text)
-                answered[at] += 1
                 time.sleep(0.01)  # a load, not a full core
 
     threads = [threading.Thread(target=load, args=(at,)) for at in (0, 1)]
