@@ -35,7 +35,7 @@ MAP = "stages.json"
 INTERVAL_S = 0.004
 """In CPU time of the whole process. Kernels round it up to their tick."""
 
-_ROOT = str(Path(__file__).parents[2]) + os.sep
+_ROOT = str(Path(__file__).parents[2])
 _RUNNERS = ("asyncio/runners.py", "asyncio/base_events.py", "asyncio/events.py", "uvloop/__init__.py")
 _RESUME = opmap["RESUME"]
 """The first instruction of a function, or of a resumed coroutine."""
@@ -134,11 +134,11 @@ class Sampler:
         while frame is not None:
             code = frame.f_code
             if code not in self._stages:
-                self._stages[code] = self._map.of_function(self._file_of(code), code.co_qualname)
+                self._stages[code] = self._map.of_function(self.file_of(code), code.co_qualname)
             stage = self._stages[code]
             if found is None:
                 found = stage
-                if found is None and self._file_of(code).startswith(_RUNNERS):
+                if found is None and self.file_of(code).startswith(_RUNNERS):
                     return "event loop"
             if found is not None and stage is not None and (found, stage) in self._map.called_from:
                 return self._map.called_from[found, stage]
@@ -150,20 +150,18 @@ class Sampler:
         back = frame.f_back
         return (
             back is not None
-            and self._file_of(back.f_code).startswith(_RUNNERS)
+            and self.file_of(back.f_code).startswith(_RUNNERS)
             and frame.f_lasti >= 0
             and frame.f_code.co_code[frame.f_lasti] == _RESUME
         )
 
-    def _file_of(self, code: CodeType) -> str:
+    def file_of(self, code: CodeType) -> str:
         """Returns a function's file, relative to the checkout or to the directory of installed libraries."""
         if code not in self._files:
             file = code.co_filename
-            for parent in (_ROOT, *[path.rstrip(os.sep) + os.sep for path in sorted(sys.path, key=len, reverse=True) if path]):
-                if file.startswith(parent):
-                    file = file[len(parent) :]
-                    break
-            self._files[code] = file
+            # The longest first: the directory of installed libraries may be in the checkout.
+            parents = [folder for path in (_ROOT, *sys.path) if path and file.startswith(folder := path.rstrip(os.sep) + os.sep)]
+            self._files[code] = file[len(max(parents, key=len, default="")) :]
         return self._files[code]
 
 

@@ -2,17 +2,19 @@
 
 import io
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+from aiokafka.client import AIOKafkaClient
 
 from loadtest.bench.figures.stages import measure, sampled
 from loadtest.bench.loads import Case
 from loadtest.bench.report import Report
-from loadtest.bench.sampler import StageMap
+from loadtest.bench.sampler import Sampler, StageMap
 from loadtest.bench.stage_map import CALLED_FROM, CODE, PARALLEL, SERIAL, STAGES, stage_map
-from notary import gate
+from notary.gate import Gate
 from notary.http.in_flight import InFlight
 
 pytestmark = pytest.mark.seconds
@@ -61,10 +63,17 @@ def test_the_most_exact_line_counts(file: str, function: str, stage: str | None)
     assert StageMap(**stage_map()).of_function(file, function) == stage
 
 
+@pytest.mark.parametrize(("code", "file"), [(AIOKafkaClient.send, "aiokafka/client.py"), (Gate.admit, "notary/gate.py")])
+def test_libraries_may_be_installed_in_the_checkout(code: Callable[..., Any], file: str, tmp_path: Path) -> None:
+    """A library's code counts for the library, also if its directory is below the notary's, as with `.venv`."""
+    sampler = Sampler(tmp_path / "accounts", StageMap(**stage_map()))
+    assert sampler.file_of(code.__code__) == file
+
+
 def test_a_function_takes_precedence_over_its_module() -> None:
     """A frame of a function that has a line counts for that line, as the sampler finds it: by file and qualified name."""
     stages = StageMap(**stage_map())
-    for code, stage in ((InFlight._answer.__code__, "answer"), (gate.Gate.admit.__code__, "verify")):
+    for code, stage in ((InFlight._answer.__code__, "answer"), (Gate.admit.__code__, "verify")):
         assert stages.of_function(str(Path(code.co_filename).relative_to(ROOT)), code.co_qualname) == stage
 
 
