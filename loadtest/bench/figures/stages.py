@@ -24,7 +24,7 @@ from loadtest.rig import RunningNotary, brokers_of, log_name, python_path, worke
 if TYPE_CHECKING:
     from matplotlib.figure import Figure as Picture
 
-CASES = (Case(100, 1), Case(100, 4), Case(1, 4))
+CASES = (Case(100, 1), Case(100, 4), Case(1, 4, 256))
 SECONDS_MIN = 6.0
 """The fewest samples for a figure. The sampler takes one every few milliseconds of CPU time."""
 WRITTEN_S_MAX = 10.0
