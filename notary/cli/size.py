@@ -3,9 +3,8 @@
 Every worker applies every request in order; submissions are spread over the workers. A worker is full when its main thread, which runs all
 of its Python code, fills one core. RocksDB flushes and compacts in threads of its own, which need cores beside that one.
 
-The numbers below were fitted to the table of stages in docs/performance.md, and `tests/notary/cli/test_size.py` compares both. That table
-does not separate threads: RocksDB's are its stage `native threads`, and all other stages run on the main thread. (Verification did not when
-the table was made.)
+The numbers below were fitted to the table of stages in docs/performance.md, and `tests/notary/cli/test_size.py` compares both. RocksDB's
+threads are the table's stage `native threads`; all other stages run on the main thread.
 """
 
 import argparse
@@ -40,40 +39,40 @@ class Load(msgspec.Struct, frozen=True):
     @property
     def parallel_us(self) -> float:
         """Microseconds for HTTP, decoding, signatures, look-ups and answers, in the worker that received the submission."""
-        return 13 + self.inputs + 212 / self.per_submission
+        return 22.5 + 1.4 * self.inputs + 299 / self.per_submission
 
     @property
     def loop_us(self) -> float:
         """Microseconds for the event loop, batches and self-checks, in the worker that received the submission."""
-        return 0.3 + 0.6 * self.inputs + 91 / self.per_submission
+        return 2.2 + 1.2 * self.inputs + 55 / self.per_submission
 
     @property
     def decode_us(self) -> float:
         """Microseconds for decoding, which the other workers do again for what they read from the log."""
-        return 4 + 1.1 * self.inputs + 11 / self.per_submission
+        return 8.8 + 0.14 * self.inputs + 27 / self.per_submission
 
     @property
     def in_order_us(self) -> float:
         """Microseconds for joining, deciding, index and tree, in each worker."""
-        return 9.3 + 1.67 * self.inputs + 3 / self.per_submission
+        return 13.8 + 1.7 * self.inputs + 11 / self.per_submission
 
     @property
     def log_client_us(self) -> float:
         """Microseconds for the client of the log, in each worker."""
-        return 1.5 + 0.1 * self.inputs + 21 / self.per_submission
+        return 2.8 + 0.04 * self.inputs + 16 / self.per_submission
 
     @property
     def rocksdb_us(self) -> float:
         """Microseconds of RocksDB's threads, in each worker: by rows, one for the id and one for each input.
 
-        Fitted to the only load of the table that was long enough for a flush.
+        Fitted to the load of the table that writes the most rows: shorter loads end before a compaction.
         """
-        return 2.2 * (1 + self.inputs)
+        return 6.6 * (1 + self.inputs)
 
     @property
     def broker_us(self) -> float:
         """Microseconds of each of three brokers."""
-        return 6.6 + 0.7 * self.inputs + 77 / self.per_submission
+        return 7.6 + 1.0 * self.inputs + 118 / self.per_submission
 
     # ---- bytes a request ----
 
