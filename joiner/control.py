@@ -10,7 +10,18 @@ from typing import Protocol
 
 import msgspec
 
-from ordering.records import ACTIVE_AT_START, Genesis, Key, SalvageBegin, SalvageDone, SalvageItems, SalvageRecord, Trim
+from ordering.records import (
+    ACTIVE_AT_START,
+    SALVAGE_FORMAT,
+    Genesis,
+    Key,
+    SalvageBegin,
+    SalvageDone,
+    SalvageItems,
+    SalvageRecord,
+    Settle,
+    Trim,
+)
 from ordering.salvage import Item
 from ordering.signatures import key_is_endorsed
 
@@ -86,12 +97,20 @@ class LogState(msgspec.Struct, frozen=True):
             return None
         return msgspec.structs.replace(self, formats=(*self.formats, format_version))
 
-    def with_settled(self, seen: int) -> "LogState | None":
-        """Returns the state after a settle record for the reader's own history. Returns None unless it settles more than the last one.
+    @property
+    def key_to_settle(self) -> bytes:
+        """The key that a settle record names to count here: the key in force; empty until format version 2 is active."""
+        return self.key if SALVAGE_FORMAT in self.formats else b""
 
-        Without this condition, anybody could append a copy of an old settle record, without any key, and end suspicions raised since.
+    def with_settled(self, record: Settle) -> "LogState | None":
+        """Returns the state after a settle record for the reader's own history; None if it does not count here, whatever its view is.
+
+        It has to settle more than the last one. Otherwise anybody could append a copy of an old settle record, without any key, and end
+        suspicions raised since. While a salvage is open, or under another key, it may be of a history that the log has lost.
         """
-        return None if seen <= self.settled else msgspec.structs.replace(self, settled=seen)
+        if self.sealed or record.key != self.key_to_settle or record.view.seen <= self.settled:
+            return None
+        return msgspec.structs.replace(self, settled=record.view.seen)
 
     def with_salvage(self, record: SalvageRecord, seen: int, tree: SalvageTree | None, items: Sequence[Item]) -> "LogState | None":
         """Returns the state after a record of a salvage, or None if it does not take effect (R11). The caller has compared its view.

@@ -784,8 +784,9 @@ class Joiner:
     def _apply_settle(self, head: _Queued, record: Settle, log: LogState, ready: Ready) -> bool:
         if self._ordering_only:
             return True  # the payload topic also determines whether it takes effect
-        comparison = self.history.compare(record.view)
-        if comparison is Comparison.FOREIGN and record.view.seen > log.settled:
+        settled = log.with_settled(record)
+        comparison = None if settled is None else self.history.compare(record.view)
+        if comparison is Comparison.FOREIGN:
             ready.stop = Fatal(
                 FatalCode.HISTORY_DIFFERS,
                 f"ordering record {head.offset} settles a history of {record.view.seen} records that is not this index's: the owner has"
@@ -793,8 +794,9 @@ class Joiner:
                 " see docs/runbook.md, 'Somebody knew another history'",
             )
             return False
-        settled = log.with_settled(record.view.seen) if comparison is Comparison.OWN else None
-        self._change_log(head, settled, "a settle record does not count: it names no newer history of this log", ready)
+        if comparison is not Comparison.OWN:
+            settled = None
+        self._change_log(head, settled, "a settle record does not count: it names no newer history of this log, or another key", ready)
         if settled is not None:
             self.suspicions.settle(record.view.seen)
         return True

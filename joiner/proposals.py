@@ -173,7 +173,7 @@ async def passing_record(log: Log, log_state: LogState, offset: int, history: Hi
                             isinstance(owners, Settle)
                             and history.compare(owners.view) is Comparison.OWN
                             # None for a copy of a settle record that counted before, which anybody may append.
-                            and (settled := log_state.with_settled(owners.view.seen)) is not None
+                            and (settled := log_state.with_settled(owners)) is not None
                         ):
                             log_state, passing = settled, None
                     elif passing is None and (at := _SEEN_AT.get(value[1])) is not None and len(value) >= at + _U64.size:

@@ -5,7 +5,8 @@ it (`ordering.signatures`). `decode` is total: any bytes give a record or `Corru
 
 A *view* is u64 seen, 32-byte history: the state of the log as the writer knew it at the time of writing (R10).
 
-Kinds 1 to 4 are signed by the notary, the others by its owner. Kinds 11 and 12 belong to format version 2, all others to version 1.
+Kinds 1 to 4 are signed by the notary, the others by its owner. Kinds 11 and 12 belong to format version 2, kind 10 to both, and all others
+to version 1.
 
 | kind | body |
 |---|---|
@@ -18,7 +19,7 @@ Kinds 1 to 4 are signed by the notary, the others by its owner. Kinds 11 and 12 
 | 7 key | 32-byte new public key, its 64-byte endorsement |
 | 8 partitions | u32 payload partitions |
 | 9 retire | u64 incarnation |
-| 10 settle | view |
+| 10 settle | in format version 2 the 32-byte public key in force, then in both: view |
 | 11 salvage | 32-byte public key in force, view, u8 step: 0 begin, 1 items, 2 done; then |
 | begin | u64 position |
 | items | u64 first position, u32 count, that many items (`ordering.salvage`) |
@@ -44,7 +45,7 @@ RECORD_FORMAT: Final = 1
 
 ACTIVE_AT_START: Final = frozenset({1})
 SALVAGE_FORMAT: Final = 2
-"""The format version of salvage and trim records, and of seals."""
+"""The format version of salvage and trim records, of settle records that name the key in force, and of seals."""
 SALVAGE_BYTES_MAX: Final = 1 << 20
 """The maximum length of a salvage record, signature included."""
 
@@ -53,6 +54,8 @@ HASH_BYTES: Final = 32
 PUBLIC_KEY_BYTES: Final = 32
 SIGNATURE_BYTES: Final = 64
 
+_FORMATS_OF: Final = {10: (1, SALVAGE_FORMAT), 11: (SALVAGE_FORMAT,), 12: (SALVAGE_FORMAT,)}
+"""The format versions of these kinds; all others have version 1 alone."""
 _HEAD = Struct(">BB")
 _ENTRY_BODY = Struct(">QQQ32sqI32sI")
 _REGISTER_BODY = Struct(">16sQ32sH")
@@ -64,6 +67,7 @@ _KEY_BODY = Struct(">32s64s")
 _PARTITIONS_BODY = Struct(">I")
 _RETIRE_BODY = Struct(">Q")
 _SETTLE_BODY = Struct(">Q32s")
+_SETTLE_KEY_BODY = Struct(">32sQ32s")
 _SALVAGE_BODY = Struct(">32sQ32sB")
 _BEGIN_REST = Struct(">Q")
 _DONE_REST = Struct(">Q32s")
@@ -159,6 +163,8 @@ class Settle(msgspec.Struct, frozen=True, gc=False):
     """The owner confirms that this history is the valid one (R10)."""
 
     view: View
+    key: bytes = b""
+    """The notary's key in force; empty in format version 1."""
 
 
 class SalvageBegin(msgspec.Struct, frozen=True, gc=False):
@@ -229,7 +235,9 @@ def encode(record: OrderingRecord) -> bytes:
             return _HEAD.pack(RECORD_FORMAT, 8) + _PARTITIONS_BODY.pack(payload_partitions)
         case Retire(incarnation):
             return _HEAD.pack(RECORD_FORMAT, 9) + _RETIRE_BODY.pack(incarnation)
-        case Settle(view):
+        case Settle(view, key):
+            if key:
+                return _HEAD.pack(SALVAGE_FORMAT, 10) + _SETTLE_KEY_BODY.pack(key, view.seen, view.history)
             return _HEAD.pack(RECORD_FORMAT, 10) + _SETTLE_BODY.pack(view.seen, view.history)
         case SalvageBegin(key, view, position):
             return _salvage(key, view, 0) + _BEGIN_REST.pack(position)
@@ -251,12 +259,12 @@ def decode(value: bytes | None, active: Container[int] = ACTIVE_AT_START) -> Ord
     version, kind = value[0], value[1]
     if version not in active:
         raise CorruptRecord(f"format version {version} is not active")
-    if version != (SALVAGE_FORMAT if kind in (11, 12) else 1):
+    if version not in _FORMATS_OF.get(kind, (1,)):
         raise CorruptRecord(f"kind {kind} is unknown to format version {version}")
     if kind == 11 and len(value) > SALVAGE_BYTES_MAX:
         raise CorruptRecord(f"a salvage record has at most {SALVAGE_BYTES_MAX} bytes, this one has {len(value)}")
     try:
-        return _decode_body(kind, value[_HEAD.size : -SIGNATURE_BYTES])
+        return _decode_body(version, kind, value[_HEAD.size : -SIGNATURE_BYTES])
     except (error, UnicodeDecodeError) as problem:
         raise CorruptRecord(f"an ordering record of kind {kind} does not decode: {problem}") from None
 
@@ -274,7 +282,7 @@ def decode_batch_key(key: bytes | None) -> tuple[int, int]:
     return incarnation, sequence
 
 
-def _decode_body(kind: int, body: bytes) -> OrderingRecord:
+def _decode_body(version: int, kind: int, body: bytes) -> OrderingRecord:
     match kind:
         case 1:
             incarnation, sequence, seen, history, sent_at_ms, partition, payload_hash, count = _ENTRY_BODY.unpack_from(body)
@@ -307,7 +315,10 @@ def _decode_body(kind: int, body: bytes) -> OrderingRecord:
         case 9:
             return Retire(*_whole(kind, _RETIRE_BODY, body))
         case 10:
-            return Settle(View(*_whole(kind, _SETTLE_BODY, body)))
+            if version == 1:
+                return Settle(View(*_whole(kind, _SETTLE_BODY, body)))
+            key, seen, history = _whole(kind, _SETTLE_KEY_BODY, body)
+            return Settle(View(seen, history), key)
         case 11:
             return _decode_salvage(body)
         case 12:

@@ -43,4 +43,4 @@ async def _settle(config: Config, arguments: argparse.Namespace) -> tuple[owner.
             )
         # The effect of the record depends on both topics, so read both from the index's offsets on.
         await log.replay(state)
-        return await log.append(Settle(view), key), view
+        return await log.append(Settle(view, log.state.key_to_settle), key), view

@@ -117,7 +117,7 @@ _CARRY: Final = ("carry", pa.binary())
 _decode, _encode = msgspec.msgpack.Decoder(Carry).decode, msgspec.msgpack.encode
 Row = Mapping[str, Any]
 NAME_THE_KEY: Final = frozenset({"salvage-begin", "salvage-items", "salvage-done", "trim"})
-"""Kinds 11 and 12: they belong to format version 2, and name the notary's key in force."""
+"""Kinds 11 and 12: they belong to format version 2, and name the notary's key in force. Of version 2, settle records do too."""
 
 
 def carry_of(encoded: bytes) -> Carry:
@@ -160,13 +160,16 @@ class Effects:
 
     def _unseen(self, kind: str, row: Row) -> str | None:
         """Returns the reason to skip a record before its view is compared, or None."""
-        if kind == "malformed" or (kind in NAME_THE_KEY and SALVAGE_FORMAT not in self.carry.formats):
+        may_name_key = SALVAGE_FORMAT in self.carry.formats
+        names_key = kind in NAME_THE_KEY or (kind == "settle" and row["public_key"] is not None)
+        if kind == "malformed" or (names_key and not may_name_key):
             return "malformed"
         if not row["signed"]:
             return "signature"
-        if kind in NAME_THE_KEY and row["public_key"] != self._identity.notary_key(row["offset"]):
-            return "key"
-        return "salvage" if kind in NOTARY_KINDS and self.carry.sealed else None
+        if self.carry.sealed and (kind in NOTARY_KINDS or kind == "settle"):
+            return "salvage"
+        has_to = kind in NAME_THE_KEY or (kind == "settle" and may_name_key)
+        return "key" if has_to and row["public_key"] != self._identity.notary_key(row["offset"]) else None
 
     def encoded(self) -> bytes:
         """Returns the encoded carry at the hole or at the `begin` of an open salvage; otherwise after the last record that was applied."""

@@ -7,7 +7,8 @@
 | `fence` | writer, seen, history, incarnation, sequence |
 | `checkpoint` | incarnation, seen, history, tree_size, root |
 | `activate` | format_version |
-| `partitions`, `retire`, `settle` | partitions; incarnation; seen, history |
+| `partitions`, `retire` | partitions; incarnation |
+| `settle` | seen, history; public_key, in format version 2 |
 | `genesis` | partitions |
 | `key` | public_key; `with_rotations` reads the rest |
 | `salvage-begin` | public_key, seen, history, first: the position |
@@ -44,25 +45,26 @@ Fields = dict[str, Any]
 """The columns of one record that are set, by name, including `kind`."""
 
 _HEAD_BYTES: Final = 2
-_FORMS: Final[dict[int, tuple[str, Struct, tuple[str, ...]]]] = {
-    1: (
+_FORMS: Final[dict[tuple[int, int], tuple[str, Struct, tuple[str, ...]]]] = {
+    (RECORD_FORMAT, 1): (
         "entry",
         Struct(">8s8s8s32sqI32sI"),
         ("incarnation", "sequence", "seen", "history", "sent_at_ms", "partition", "payload_hash", "count"),
     ),
-    2: ("register", Struct(">16s8s32sH"), ("nonce", "seen", "history", "format_version")),
-    3: ("fence", Struct(">8s8s32s8s8s"), ("writer", "seen", "history", "incarnation", "sequence")),
-    4: ("checkpoint", Struct(">8s8s32s8s32s"), ("incarnation", "seen", "history", "tree_size", "root")),
-    5: ("activate", Struct(">H"), ("format_version",)),
-    6: ("genesis", Struct(">16sI32s32s"), ("salt", "partitions", "notary_key", "owner_key")),
-    7: ("key", Struct(">32s64s"), ("public_key", "endorsement")),
-    8: ("partitions", Struct(">I"), ("partitions",)),
-    9: ("retire", Struct(">8s"), ("incarnation",)),
-    10: ("settle", Struct(">8s32s"), ("seen", "history")),
-    11: ("salvage", Struct(">32s8s32sB"), ("public_key", "seen", "history", "step")),
-    12: ("trim", Struct(">32s8s32s8s32s"), ("public_key", "seen", "history", "tree_size", "root")),
+    (RECORD_FORMAT, 2): ("register", Struct(">16s8s32sH"), ("nonce", "seen", "history", "format_version")),
+    (RECORD_FORMAT, 3): ("fence", Struct(">8s8s32s8s8s"), ("writer", "seen", "history", "incarnation", "sequence")),
+    (RECORD_FORMAT, 4): ("checkpoint", Struct(">8s8s32s8s32s"), ("incarnation", "seen", "history", "tree_size", "root")),
+    (RECORD_FORMAT, 5): ("activate", Struct(">H"), ("format_version",)),
+    (RECORD_FORMAT, 6): ("genesis", Struct(">16sI32s32s"), ("salt", "partitions", "notary_key", "owner_key")),
+    (RECORD_FORMAT, 7): ("key", Struct(">32s64s"), ("public_key", "endorsement")),
+    (RECORD_FORMAT, 8): ("partitions", Struct(">I"), ("partitions",)),
+    (RECORD_FORMAT, 9): ("retire", Struct(">8s"), ("incarnation",)),
+    (RECORD_FORMAT, 10): ("settle", Struct(">8s32s"), ("seen", "history")),
+    (SALVAGE_FORMAT, 10): ("settle", Struct(">32s8s32s"), ("public_key", "seen", "history")),
+    (SALVAGE_FORMAT, 11): ("salvage", Struct(">32s8s32sB"), ("public_key", "seen", "history", "step")),
+    (SALVAGE_FORMAT, 12): ("trim", Struct(">32s8s32s8s32s"), ("public_key", "seen", "history", "tree_size", "root")),
 }
-"""The format of each kind, by its number: its name, the fixed part of its body, and the columns of that part."""
+"""The form of a record, by format version and kind: its name, the fixed part of its body, and the columns of that part."""
 _STEPS: Final[dict[int, tuple[str, Struct, tuple[str, ...]]]] = {
     0: ("salvage-begin", Struct(">8s"), ("first",)),
     1: ("salvage-items", Struct(">8sI"), ("first", "count")),
@@ -109,8 +111,8 @@ _KEY_HEAD = bytes((RECORD_FORMAT, 7))
 
 def read(value: bytes | None) -> Fields:
     """Decodes one record. Returns only the kind, `malformed`, if the record does not decode completely, to its last byte."""
-    if value is not None and len(value) >= _HEAD_BYTES + SIGNATURE_BYTES and value[1] in _FORMS and value[0] == _format_of(value[1]):
-        kind, fixed, names = _FORMS[value[1]]
+    if value is not None and len(value) >= _HEAD_BYTES + SIGNATURE_BYTES and (form := _FORMS.get((value[0], value[1]))) is not None:
+        kind, fixed, names = form
         body = value[_HEAD_BYTES:-SIGNATURE_BYTES]
         try:
             fields = {"kind": kind, **dict(zip(names, fixed.unpack_from(body), strict=True))}
@@ -122,10 +124,6 @@ def read(value: bytes | None) -> Fields:
         except (error, UnicodeDecodeError, MalformedItem):
             pass
     return {"kind": "malformed"}
-
-
-def _format_of(kind: int) -> int:
-    return SALVAGE_FORMAT if kind in (11, 12) else RECORD_FORMAT
 
 
 def _step(fields: Fields, rest: bytes) -> Fields:

@@ -16,7 +16,9 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 FORMAT_VERSION = 2
 """The highest format version that this decoder knows."""
 SALVAGE_FORMAT = 2
-"""The format version of kinds 11 and 12, and of seals."""
+"""The format version of kinds 11 and 12, of kind 10 with a key, and of seals."""
+VERSIONS_OF = {10: (1, SALVAGE_FORMAT), 11: (SALVAGE_FORMAT,), 12: (SALVAGE_FORMAT,)}
+"""The format versions of these kinds; the others have version 1 alone."""
 SALVAGE_BYTES_MAX = 1 << 20
 OUTCOMES = {None: 0, "input-conflict": 1, "reference-conflict": 2, "outside-time-window": 3}
 """The outcome byte of a leaf, by the reason of the rejection; None: committed."""
@@ -91,6 +93,8 @@ class Retire(NamedTuple):
 
 class Settle(NamedTuple):
     view: View
+    key: bytes = b""
+    """The key in force; empty in format version 1."""
 
 
 class Item(NamedTuple):
@@ -149,11 +153,11 @@ def ordering_record(value: bytes | None, active: Container[int] = (1,)) -> Order
     """
     if value is None or len(value) < 2 + SIGNATURE or value[0] not in active:
         return None
-    if value[0] != (SALVAGE_FORMAT if value[1] in (11, 12) else 1) or (value[1] == 11 and len(value) > SALVAGE_BYTES_MAX):
+    if value[0] not in VERSIONS_OF.get(value[1], (1,)) or (value[1] == 11 and len(value) > SALVAGE_BYTES_MAX):
         return None
     body = _Bytes(value[2:-SIGNATURE])
     try:
-        record = _body(value[1], body)
+        record = _body(value[0], value[1], body)
     except (_EndError, UnicodeDecodeError):
         return None
     return record if body.at_end() else None
@@ -248,7 +252,7 @@ LEAF = Struct(">19sQ32sqBI32s")
 LEAF_PREFIX = b"notary/decision/v1\n"
 
 
-def _body(kind: int, body: _Bytes) -> Ordering | None:
+def _body(version: int, kind: int, body: _Bytes) -> Ordering | None:
     match kind:
         case 1:
             incarnation, sequence, seen, history, sent_at, partition, payload_hash, count = body.fixed(_ENTRY)
@@ -280,7 +284,8 @@ def _body(kind: int, body: _Bytes) -> Ordering | None:
         case 9:
             return Retire(int.from_bytes(body.take(8), "big"))
         case 10:
-            return Settle(View(*body.fixed(_VIEW)))
+            key = body.take(32) if version == SALVAGE_FORMAT else b""
+            return Settle(View(*body.fixed(_VIEW)), key)
         case 11:
             return _salvage(body)
         case 12:

@@ -307,9 +307,9 @@ class _Replay:
             why: Why | None = Why.MALFORMED
         elif not self._is_signed(said, record.value):
             why = Why.BAD_SIGNATURE
-        elif isinstance(said, WORKERS) and replayed.sealed:
+        elif isinstance(said, (*WORKERS, Settle)) and replayed.sealed:
             why = Why.SALVAGE
-        elif isinstance(said, NAME_THE_KEY) and said.key != replayed.keys[-1]:
+        elif isinstance(said, (Settle, *NAME_THE_KEY)) and said.key != self._key_to_name(said):
             why = Why.OTHER_KEY
         else:
             seen_by = view_of(said)
@@ -347,6 +347,11 @@ class _Replay:
         if not is_signed(value, replayed.log_id, replayed.keys[-1] if isinstance(said, WORKERS) else owner):
             return False
         return not isinstance(said, Key) or is_endorsed(said, replayed.log_id, replayed.keys[-1])
+
+    def _key_to_name(self, said: Settle | Begin | Items | Done | Trim) -> bytes:
+        """Returns the key that an owner's record has to name here. A settle record names none before format version 2."""
+        replayed = self.replayed
+        return b"" if isinstance(said, Settle) and SALVAGE_FORMAT not in replayed.versions else replayed.keys[-1]
 
     def _checkpoint(self, said: Root, offset: int, view: Seen | None) -> Why:
         own = view == Seen.OWN

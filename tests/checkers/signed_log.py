@@ -12,7 +12,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from ordering.log import ORDERING, Record
 from tests.asking.party import spend, state
-from tests.checkers.records import NO_LOG_ID, View, key_of
+from tests.checkers.records import NO_LOG_ID, SALVAGE_FORMAT, View, key_of
 from tests.checkers.replay import Replayed, replay
 from tests.checkers.requests import requests_of
 
@@ -178,7 +178,10 @@ class SignedLog:
         return self.write(9, pack(">Q", incarnation))
 
     def settle(self, view: View | None = None) -> Record:
-        return self.write(10, self._view(view))
+        """Append a settle record, in the highest format version that is active."""
+        if SALVAGE_FORMAT not in self.replayed().versions:
+            return self.write(10, self._view(view))
+        return self.put(ORDERING, None, self.signed(10, public(self.key) + self._view(view), version=SALVAGE_FORMAT))
 
     def _view(self, view: View | None) -> bytes:
         seen, history = self.view() if view is None else view

@@ -11,6 +11,7 @@ from ordering.errors import OutcomeUnknown
 from ordering.log import ORDERING, Record
 from ordering.records import (
     FORMAT_VERSION,
+    SALVAGE_FORMAT,
     Activate,
     Checkpoint,
     Entry,
@@ -88,6 +89,7 @@ class History:
         self.streams: dict[int, list[Record]] = {stream: [] for stream in range(ORDERING, partitions)}
         self._taken = 0
         self.key = KEY
+        self._settles_with_key = False
         self._hashes: dict[tuple[int, int], bytes] = {}
         genesis = Genesis(salt, partitions, KEY.public_key, OWNER.public_key, name, "notary.example/test")
         first = self.put(ORDERING, None, sign_record(genesis, NO_LOG_ID, OWNER), at=T0)
@@ -167,6 +169,7 @@ class History:
         return self.ordering(Checkpoint(incarnation, view or self.view, tree_size, root))
 
     def activate(self, format_version: int) -> Record:
+        self._settles_with_key |= format_version == SALVAGE_FORMAT
         return self.owner(Activate(format_version))
 
     def rotate(self, key: SigningKey) -> Record:
@@ -183,7 +186,8 @@ class History:
         return self.owner(Retire(incarnation))
 
     def settle(self, view: View) -> Record:
-        return self.owner(Settle(view))
+        """Append a settle record, in the highest format version that was activated."""
+        return self.owner(Settle(view, self.key.public_key if self._settles_with_key else b""))
 
 
 class Reading:

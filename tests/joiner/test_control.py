@@ -90,11 +90,11 @@ def _forgeries() -> dict[str, bytes]:
         "register": true.register("w9"),
         "fence": true.fence(1, 0),
         "checkpoint": true.checkpoint(1, 0),
+        "settle": true.settle(view),
         "activate": true.activate(2),
         "key": true.rotate(SECOND),
         "partitions": true.partitions(5),
         "retire": true.retire(1),
-        "settle": true.settle(view),
     }
     return {kind: (record.value or b"")[:-64] for kind, record in records.items()}
 

@@ -24,6 +24,8 @@ FAULTS = {
     "trimmed beyond the archive": ("a snapshot that the archive does not cover lets payloads be freed", 300),
     "a trim needs no view": ("a reader without a tree believes a trim of any history, a lost one too", 50),
     "trimmed is filled": ("a reader takes a trimmed payload for a hole", 300),
+    "settles count in a salvage": ("a settle record of the lost history, behind a sealed entry, stops every reader", 1_000),
+    "a settle names no key": ("a settle record that the log lost comes back on the new side, and stops every reader", 1_000),
     "a seal names no key": ("a seal of an earlier side counts for a batch of the new side with the same key and payload", 1),
 }
 

@@ -3,12 +3,13 @@
 from collections.abc import Iterable, Iterator
 
 from tests.model.log import OWNER, Content, Log, Record
-from tests.model.plan import Index, Plan, Receipt, plan
+from tests.model.plan import THE_LOG, Index, Plan, Receipt, Refused, plan
 from tests.model.reader import Reader
 from tests.model.tree import root
 
 ATTEMPTS = 40
 ITEMS_MAX = 3
+ANOTHER_IS_SETTLED = "the owner has settled another history there"
 
 
 class NoBase(AssertionError):
@@ -36,7 +37,10 @@ class Salvage:
         self.done: Plan | None = None
 
     def _read(self) -> Reader:
-        return base_of(self.log, self.snapshots, self.broken)
+        reader = base_of(self.log, self.snapshots, self.broken)
+        if reader.stopped:
+            raise Refused(reader.size, ANOTHER_IS_SETTLED, THE_LOG)
+        return reader
 
     def steps(self, time: list[int]) -> Iterator[str]:
         """Run it. Raises `Refused` before anything is written. `time` holds the broker's clock."""

@@ -32,7 +32,7 @@ from tests.model.tree import digest, root
 
 WORKERS = ("register", "entry", "fence")
 SALVAGE = ("begin", "items", "done")
-NAME_THE_KEY = (*SALVAGE, "trim")
+NAME_THE_KEY = (*SALVAGE, "trim", "settle")
 
 
 def tag(id_: str) -> str:
@@ -63,6 +63,8 @@ class Reader:
         self.pending: list[Item] = []
         self.last_kind = ""
         self.suspected = False
+        self.settled = 0  # `seen` of the last settle record, or `done`, in effect
+        self.stopped = False  # the owner has settled another history
         self.hole: tuple[int, tuple[int, int], bytes] | None = None
         self.low_water = 0
         self.counted: list[tuple[int, str]] = []  # (offset, signer) of workers' records in effect, for the checks
@@ -91,7 +93,7 @@ class Reader:
             if not self.is_past(*batch):
                 other.read_to[partition] = min(other.read_to[partition], kept[0][0])
         other.buffer = defaultdict(list)
-        other.hole = None
+        other.hole, other.stopped = None, False
         return other
 
     @property
@@ -142,16 +144,19 @@ class Reader:
                     return False
             else:
                 self.apply_owner(time, record)
+                if self.stopped:
+                    return False
         self.offset += 1
         return True
 
     def signer_of(self, record: Record) -> str:
-        """Returns the signer that counts. Salvages and trims name the key in force too, so those of a lost history never count."""
+        """Returns the signer that counts. Kinds that name the key in force never count if they are of a lost history."""
         if record.kind in WORKERS:
             return self.key
         if record.kind not in NAME_THE_KEY:
             return OWNER
-        return record.signer if "any key" in self.broken and record.signer.startswith(OWNER) else f"{OWNER} for {self.key}"
+        any_key = "a settle names no key" if record.kind == "settle" else "any key"
+        return record.signer if any_key in self.broken and record.signer.startswith(OWNER) else f"{OWNER} for {self.key}"
 
     def take_effect(self, time: int, record: Record, mark: int = 0, content: Content | None = None) -> None:
         self.hist.append(digest(self.hist[-1], time, record, mark, content if mark == 2 else None))
@@ -255,6 +260,8 @@ class Reader:
             if self.sealed == "open" and "a key closes nothing" not in self.broken:
                 self.sealed, self.pending = "void", []
             self.take_effect(time, record)
+        elif kind == "settle":
+            self.apply_settle(time, record)
         elif kind in NAME_THE_KEY:
             exact = record.view is not None and self.compare(record.view)
             if exact is False:
@@ -263,6 +270,17 @@ class Reader:
                 self.apply_trim(time, record, is_own=exact is not False or "a trim needs no view" in self.broken)
             elif exact or (exact is None and "any view" in self.broken):
                 self.apply_salvage(time, record)
+
+    def apply_settle(self, time: int, record: Record) -> None:
+        assert record.view is not None
+        if (self.sealed and "settles count in a salvage" not in self.broken) or record.view.seen <= self.settled:
+            return
+        if self.compare(record.view) is False:
+            self.stopped = True
+            return
+        self.settled = record.view.seen
+        self.suspected = self.suspected and record.view != self.view
+        self.take_effect(time, record)
 
     def apply_trim(self, time: int, record: Record, *, is_own: bool) -> None:
         position, root_there = record.body
@@ -297,5 +315,5 @@ class Reader:
                 self.put(item)
             self.sealed, self.pending = "", []
             if "done leaves suspicions" not in self.broken:
-                self.suspected = False
+                self.suspected, self.settled = False, self.seen
             self.take_effect(time, record)

@@ -20,6 +20,7 @@ from ordering.records import (
     SalvageBegin,
     SalvageDone,
     SalvageItems,
+    Settle,
     Trim,
     View,
     batch_key,
@@ -142,6 +143,8 @@ class Real:
 
     def salvage(self, record: model.Record, public_key: bytes) -> OrderingRecord:
         view, body = self.view(record.view), record.body
+        if record.kind == "settle":
+            return Settle(view, public_key)
         if record.kind == "trim":
             is_ours = body[0] <= self.model.size and root(self.model.hashes[: body[0]]) == body[1]
             return Trim(public_key, view, body[0], self.reader.index.tree.root_at(body[0]) if is_ours else bytes(32))
@@ -188,7 +191,7 @@ class Real:
         probes = [record._replace(signer=f"{model.OWNER} for {key}") for key in self.model.keys[-2:-1]]
         if record.kind == "trim":
             probes.append(record._replace(view=model.View(1, b"foreign")))
-        else:
+        elif record.kind != "settle":
             probes.append(record._replace(view=model.View(older, self.model.hist[older])))
         if record.kind == "items" and self.model.last_kind != "key":  # a begin without a new key
             probes.append(model.Record("begin", (self.model.size,), f"{model.OWNER} for {self.model.key}", self.model.view))

@@ -34,7 +34,7 @@ def replay(log: Log, broken: frozenset[str] = frozenset()) -> Replayed:
     last: dict[int, int] = {}
     over: set[int] = set()
     nonces: set[int] = set()
-    keys, now, void, salvage, kind_before, low_water = ["k0"], 0, False, None, "genesis", 0
+    keys, now, void, salvage, kind_before, low_water, settled = ["k0"], 0, False, None, "genesis", 0, 0
     writers = []
 
     def add(item: Item) -> None:
@@ -73,7 +73,7 @@ def replay(log: Log, broken: frozenset[str] = frozenset()) -> Replayed:
 
     def in_effect(offset: int, record: Record) -> tuple[int, Content | None] | None:
         """Returns (mark, content) if the record takes effect; raises `LookupError` for a hole."""
-        nonlocal void, salvage, now, low_water
+        nonlocal void, salvage, now, low_water, settled
         exact = "any view" in broken or record.view == View(len(views) - 1, views[-1])
         body = record.body
         if record.kind in ("register", "entry", "fence"):
@@ -118,13 +118,18 @@ def replay(log: Log, broken: frozenset[str] = frozenset()) -> Replayed:
                 return (1 if content.kind == "data" else 0), content
             writers.append((offset, record.signer))
             return 0, None
-        names_key = record.kind in ("begin", "items", "done", "trim")
+        names_key = record.kind in ("begin", "items", "done", "trim", "settle")
         if record.signer != (f"owner for {keys[-1]}" if names_key else "owner") and not (names_key and "any key" in broken):
             return None
         if record.kind == "key" and body[0] not in keys and body[1] == keys[-1]:
             keys.append(body[0])
             if salvage is not None and "a key closes nothing" not in broken:
                 salvage, void = None, True
+            return 0, None
+        if record.kind == "settle" and record.view is not None and not void and salvage is None and record.view.seen > settled:
+            if record.view.seen >= len(views) or views[record.view.seen] != record.view.history:
+                raise LookupError(offset)  # the owner has settled another history
+            settled = record.view.seen
             return 0, None
         if record.kind == "trim" and low_water < body[0] <= len(items) and record.view is not None:
             is_own = record.view.seen < len(views) and views[record.view.seen] == record.view.history
@@ -152,7 +157,7 @@ def replay(log: Log, broken: frozenset[str] = frozenset()) -> Replayed:
             if body == (len(leaves), root(leaves)):
                 for item in salvage:
                     add(item)
-                salvage, void = None, False
+                salvage, void, settled = None, False, len(views) - 1
                 return 0, None
         return None
 

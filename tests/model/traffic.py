@@ -22,6 +22,8 @@ class Traffic:
 
     def __init__(self, seed: int, broken: frozenset[str] = frozenset()) -> None:
         self.draw = random.Random(seed)
+        self.settles = seed % 3 == 2
+        """True if the owner settles histories now and then."""
         self.broken = broken
         self.clock = [1]
         self.numbers = 0
@@ -115,6 +117,8 @@ class Traffic:
             self.mirrored = [self.draw.randint(old, new) for old, new in zip(self.mirrored, self.log.ends, strict=True)]
         elif dice > 0.99:
             self.rotate()
+        elif dice > 0.97 and self.settles:
+            self.settle()
 
     def look_after(self) -> None:
         """A worker that needs a snapshot gets one; the operator hands out a key of the last salvage that came back and is in force."""
@@ -134,6 +138,13 @@ class Traffic:
             for worker in self.workers:
                 worker.keys.add(key)
             self.log.order.append((self.clock[0], Record("key", (key, reader.key), OWNER)))
+
+    def settle(self) -> None:
+        """The owner settles the present history."""
+        reader = base_of(self.log, self.snapshots, self.broken)
+        if reader.hole is None and not reader.sealed:
+            self.count("settled")
+            self.log.order.append((self.clock[0], Record("settle", (), f"{OWNER} for {reader.key}", reader.view)))
 
     def reads_from(self, snapshot: Reader) -> bool:
         return all(to >= start for to, start in zip(snapshot.read_to, self.log.start, strict=True))

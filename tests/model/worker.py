@@ -44,6 +44,9 @@ class Worker:
         except Missing:
             self.stopped = "a snapshot is needed"
             return
+        if self.reader.stopped:
+            self.stopped = "the owner has settled another history"
+            return
         if draw.random() < 0.5:
             self.disk = self.reader.persisted()
         self.waited = self.waited + 1 if self.reader.hole else 0

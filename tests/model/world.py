@@ -6,8 +6,8 @@ Workers of the old side live on after a disaster and may write to the new log. I
 from collections import deque
 
 from tests.model.checks import check_end, check_held
-from tests.model.log import OWNER, PARTITIONS, Decision, Item, Log
-from tests.model.owner import NoBase, Salvage, base_of
+from tests.model.log import OWNER, PARTITIONS, Decision, Item, Log, Record
+from tests.model.owner import ANOTHER_IS_SETTLED, NoBase, Salvage, base_of
 from tests.model.plan import THE_LOG, Index, Plan, Receipt, Refused
 from tests.model.reader import Reader
 from tests.model.traffic import Broken, Traffic
@@ -80,7 +80,7 @@ class World(Traffic):
 
     def unnoticed(self) -> None:
         """Now and then the operator is slow: workers that have not noticed go on in the cut log, and even answer."""
-        before = base_of(self.log, self.snapshots, self.broken)
+        before, end = base_of(self.log, self.snapshots, self.broken), len(self.log.order)
         if self.draw.random() < 0.2:
             self.count("unnoticed for a while")
             for _ in range(25):
@@ -92,11 +92,10 @@ class World(Traffic):
                         worker.step()
             self.sources += self.receipts
             self.receipts = []
-            self.fork_if_changed(before)
-
-    def fork_if_changed(self, before: Reader) -> None:
-        after = base_of(self.log, self.snapshots, self.broken)
-        self.forked |= after.hashes != before.hashes or after.view != before.view
+            after = base_of(self.log, self.snapshots, self.broken)
+            # Records behind a hole count once it is sealed, if a salvage's `done` follows that was sealed there before.
+            self.forked |= after.hashes != before.hashes or after.view != before.view
+            self.forked |= after.hole is not None and len(self.log.order) > end
 
     # ---- survivors
 
@@ -180,6 +179,12 @@ class World(Traffic):
             self.count("items: " + ("decision" if item.decision else "lost" if item.is_lost else "hash"))
 
     def settle_refusal(self, refusal: Refused, chosen: list[Index | Receipt]) -> list[Index | Receipt]:
+        if refusal.why == ANOTHER_IS_SETTLED and self.forked:
+            self.count("refused: another history is settled, the log cut before the place")
+            cut = self.log.copy([base_of(self.log, self.snapshots, self.broken).offset, *self.log.ends[1:]])
+            cut.start = list(self.log.start)
+            self.move_to(cut)
+            return chosen
         bare = "without its request" in refusal.why
         self.count("refused: request missing" if bare else "refused: sources disagree")
         if not self.forked and not bare:
@@ -254,6 +259,7 @@ class World(Traffic):
             partition, record = draw.choice(owners if owners and draw.random() < 0.3 else self.lost_records)
             self.count("lost records that come back")
             self.put(self.log, partition, record)
+            self.forked |= isinstance(record, Record) and record.kind == "settle"
         elif dice < 0.5:
             owners = [record for _, record in self.log.order if record.signer.startswith(OWNER)]
             self.count("copies of the owner's records")

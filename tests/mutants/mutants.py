@@ -877,6 +877,8 @@ MUTANTS: Final = (
     Mutant("a sealed entry has the mark of a filled one", "R11", Joiner._apply_entry, "2", "0", module=MODEL),
     Mutant("done leaves suspicions", "R11", Joiner._salvage, "self.suspicions.settle(self.history.seen)", "pass", module=MODEL),
     Mutant("workers' records count behind a seal", "R11", Joiner._apply_head, "self.log_state.sealed", "False", module=MODEL),
+    Mutant("a settle record counts in a salvage", "R11", LogState.with_settled, "self.sealed", "False", module=MODEL),
+    Mutant("a settle record counts under any key", "R11", LogState.with_settled, "record.key != self.key_to_settle", "False", module=MODEL),
     Mutant("items count twice", "R11", Joiner._drop_items, "self._items.clear()", "pass", module=MODEL),
     Mutant("a begin needs no new key", "R11", LogState.with_salvage, "self.key_seen != seen", "False", module=MODEL),
     Mutant("done has any root", "R11", LogState.with_salvage, "tree.root_with(items) != record.root", "False", module=MODEL),

@@ -85,6 +85,7 @@ GOLDEN = [
     (Partitions(2**32 - 1), b"\x01\x08\xff\xff\xff\xff"),
     (Retire(2**63), b"\x01\x09" + struct.pack(">Q", 2**63)),
     (Settle(VIEW), b"\x01\x0a" + SEEN),
+    (Settle(VIEW, KEY_1), b"\x02\x0a" + KEY_1 + SEEN),
     (SalvageBegin(KEY_1, VIEW, 7), b"\x02\x0b" + KEY_1 + SEEN + b"\0" + struct.pack(">Q", 7)),
     (
         SalvageItems(KEY_1, VIEW, 7, (Lost(), Hashed(ROOT), COMMITTED, REJECTED)),

@@ -14,7 +14,7 @@ from notary.tree import leaf_hash
 from ordering.errors import Quarantined
 from ordering.ids import StateRef
 from ordering.log import ORDERING
-from ordering.records import Trim, View
+from ordering.records import Settle, Trim, View
 from ordering.salvage import Hashed, Item, Lost, lost_leaf
 from tests.joiner.compared import restored
 from tests.joiner.history import History, requests, signing_key
@@ -145,6 +145,50 @@ def test_an_old_seal_does_not_stop_the_new_side() -> None:
     assert (reader.joiner.hole, reader.index.position_next) == (None, 1)
     assert reader.joiner.log_state is not None
     assert not reader.joiner.log_state.sealed
+
+
+def test_a_settle_record_behind_a_sealed_entry_stops_nobody() -> None:
+    """One payload partition has lost its end. A settle record behind the sealed entry is of the lost history, and is skipped unseen."""
+    history, survivor = lives(cut=False)
+    history.settle(survivor.joiner.history.view)
+    history.cut({0: 2})
+    history.seal(1, 3)
+    reader = Whole(history).read()
+    assert reader.joiner.log_state is not None
+    assert (reader.joiner.log_state.sealed, reader.notices) == (True, ["skipped", "skipped"])  # the entry of d, and the settle record
+    Owner(history).salvage(survivor.item(2), survivor.item(3))
+    assert worker_goes_on(history, "e").index.position_next == 5
+
+
+def test_a_lost_settle_record_that_comes_back_does_not_stop_the_new_side() -> None:
+    """A copy of a settle record that the log has lost names the key of the old side, so it is skipped unseen."""
+    history, survivor = lives(cut=False)
+    for number in range(8):  # more records than the new side has: the last settled number does not show that the record is old
+        history.register(f"w{number}", version=2)
+    lost = history.settle(survivor.read().joiner.history.view)
+    history.cut({ORDERING: 5, 0: 2})
+    Owner(history).salvage(survivor.item(2), survivor.item(3))
+    history.put(ORDERING, None, lost.value)
+    reader = worker_goes_on(history, "e")
+    assert (reader.index.position_next, reader.joiner.suspicions.open) == (5, {})
+
+
+def test_a_settle_record_names_the_key_in_force_from_format_version_2_on() -> None:
+    """Before, it names none. Records of the other form, or with another key, are skipped, and their views are not compared."""
+    history = History()
+    history.register("w1", version=2)
+    other, foreign = signing_key("another").public_key, View(2, bytes(32))
+    history.owner(Settle(history.view, history.key.public_key))
+    history.owner(Settle(history.view))
+    reader = Whole(history).read()
+    assert reader.notices == ["malformed"]
+    history.activate(2)
+    for record in (Settle(foreign), Settle(reader.joiner.history.view), Settle(foreign, other), Settle(reader.joiner.history.view, other)):
+        history.owner(record)
+    seen = reader.read().joiner.history.view.seen
+    assert reader.notices == ["malformed", *["skipped"] * 4]
+    history.owner(Settle(reader.joiner.history.view, history.key.public_key))
+    assert reader.read().joiner.history.view.seen == seen + 1
 
 
 def test_a_seal_counts_from_format_version_2_on() -> None:

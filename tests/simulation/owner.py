@@ -74,7 +74,8 @@ class Owner:
 
     def settle(self, view: View) -> None:
         """Settle this history."""
-        self.write(Settle(view))
+        is_named = SALVAGE_FORMAT in replay(self._world.cluster.streams).versions
+        self.write(Settle(view, self.in_force().public_key if is_named else b""))
 
     def retire(self, incarnation: int) -> None:
         """End that incarnation."""

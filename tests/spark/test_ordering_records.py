@@ -48,6 +48,7 @@ RECORDS: list[OrderingRecord] = [
     Partitions(2**32 - 1),
     Retire(MAX),
     Settle(FAR),
+    Settle(VIEW, b"\x04" * 32),
     SalvageBegin(b"\x04" * 32, VIEW, MAX),
     SalvageItems(b"\x04" * 32, FAR, 7, (Lost(), Hashed(b"\x09" * 32), COMMITTED, REJECTED)),
     SalvageDone(b"\x04" * 32, VIEW, MAX, b"\x01" * 32),
@@ -104,7 +105,7 @@ def _plain(fields: Fields) -> object:
         case "retire":
             return one_by_one.Retire(number("incarnation"))
         case "settle":
-            return one_by_one.Settle(view)  # type: ignore[arg-type]
+            return one_by_one.Settle(view, fields.get("public_key", b""))  # type: ignore[arg-type]
         case "salvage-begin":
             return one_by_one.Begin(fields["public_key"], view, number("first"))  # type: ignore[arg-type]
         case "salvage-items":

@@ -289,12 +289,19 @@ def test_a_history_is_settled(settled: NotaryDirectory, notary_process: Start, c
 
 
 @pytest.mark.seconds
+def test_a_history_is_settled_under_the_key_in_force_once_format_version_2_is_active(settled: NotaryDirectory) -> None:
+    """The command writes the form of the record that counts in this log."""
+    assert run(settled, "activate", "2") == 0
+    assert run(settled, "settle", "--index", settled.path / "index" / "worker-1") == 0
+
+
+@pytest.mark.seconds
 def test_a_history_that_is_settled_is_not_settled_again(settled: NotaryDirectory, capsys: pytest.CaptureFixture[str]) -> None:
     """A second record for the same history takes no effect, so that a copy of it ends no later suspicion."""
     index = settled.path / "index" / "worker-1"
     assert run(settled, "settle", "--index", index) == 0
     code, printed = run_json(capsys, settled, "settle", "--index", index)
-    assert (code, printed["why_not"]) == (1, "a settle record does not count: it names no newer history of this log")
+    assert (code, printed["why_not"]) == (1, "a settle record does not count: it names no newer history of this log, or another key")
 
 
 @pytest.mark.seconds
