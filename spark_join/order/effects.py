@@ -117,7 +117,7 @@ _CARRY: Final = ("carry", pa.binary())
 _decode, _encode = msgspec.msgpack.Decoder(Carry).decode, msgspec.msgpack.encode
 Row = Mapping[str, Any]
 NAME_THE_KEY: Final = frozenset({"salvage-begin", "salvage-items", "salvage-done", "trim"})
-"""Kinds 11 and 12: they belong to format version 2, and name the notary's key in force. Of version 2, settle records do too."""
+"""Kinds 11 and 12: they belong to format version 2, and name the notary's key in force. A settle record of this version names it too."""
 
 
 def carry_of(encoded: bytes) -> Carry:
@@ -160,16 +160,17 @@ class Effects:
 
     def _unseen(self, kind: str, row: Row) -> str | None:
         """Returns the reason to skip a record before its view is compared, or None."""
-        may_name_key = SALVAGE_FORMAT in self.carry.formats
-        names_key = kind in NAME_THE_KEY or (kind == "settle" and row["public_key"] is not None)
-        if kind == "malformed" or (names_key and not may_name_key):
+        is_settle, is_active = kind == "settle", SALVAGE_FORMAT in self.carry.formats
+        names_key = kind in NAME_THE_KEY or (is_settle and row["public_key"] is not None)
+        if kind == "malformed" or (names_key and not is_active):
             return "malformed"
         if not row["signed"]:
             return "signature"
-        if self.carry.sealed and (kind in NOTARY_KINDS or kind == "settle"):
+        if self.carry.sealed and (is_settle or kind in NOTARY_KINDS):
             return "salvage"
-        has_to = kind in NAME_THE_KEY or (kind == "settle" and may_name_key)
-        return "key" if has_to and row["public_key"] != self._identity.notary_key(row["offset"]) else None
+        if (names_key or (is_settle and is_active)) and row["public_key"] != self._identity.notary_key(row["offset"]):
+            return "key"
+        return None
 
     def encoded(self) -> bytes:
         """Returns the encoded carry at the hole or at the `begin` of an open salvage; otherwise after the last record that was applied."""
