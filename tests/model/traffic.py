@@ -121,7 +121,14 @@ class Traffic:
             self.settle()
 
     def look_after(self) -> None:
-        """A worker that needs a snapshot gets one; the operator hands out a key of the last salvage that came back and is in force."""
+        """A worker that needs a snapshot gets one; the operator hands out a key of the last salvage that came back and is in force.
+
+        Records of that lost attempt may come back behind its key. Then workers suspect another history, and the owner settles.
+        """
+        if any(worker.reader.suspected and worker.reader.key != self.key for worker in self.workers):
+            base = base_of(self.log, self.snapshots, self.broken)
+            if base.suspected and base.key != self.key and base.key.rstrip("'") in self.attempts:
+                self.settle()
         for worker in self.workers:
             if worker.reader.key.rstrip("'") in self.attempts:
                 worker.keys.add(worker.reader.key)

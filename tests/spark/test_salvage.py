@@ -45,9 +45,9 @@ def _hold(found: Verified, replayed: Replayed, salvaged: int) -> None:
 
 
 @pytest.mark.nightly
-@pytest.mark.parametrize("seed", [8, 59, 72])
+@pytest.mark.parametrize("seed", [11, 72, 86])
 def test_histories_of_disasters(spark: SparkSession, tmp_path: Path, seed: int) -> None:
-    """Spark has the replay's decisions and root for the model's histories: decisions, hashes, lost leaves, reservations, seals, trims."""
+    """Spark has the replay's decisions and root for the model's histories, with all forms of items, reservations, seals, trims and settles."""
     streams = salvaged_log(seed)
     replayed = replay(streams)
     _hold(_verified(spark, tmp_path, streams), replayed, replayed.salvaged)
