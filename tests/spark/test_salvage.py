@@ -47,7 +47,7 @@ def _hold(found: Verified, replayed: Replayed, salvaged: int) -> None:
 @pytest.mark.nightly
 @pytest.mark.parametrize("seed", [11, 72, 86])
 def test_histories_of_disasters(spark: SparkSession, tmp_path: Path, seed: int) -> None:
-    """Spark has the replay's decisions and root for the model's histories, with all forms of items, reservations, seals, trims and settles."""
+    """Spark has the replay's decisions and root for the model's histories, with items of all forms, seals, trims, settles."""
     streams = salvaged_log(seed)
     replayed = replay(streams)
     _hold(_verified(spark, tmp_path, streams), replayed, replayed.salvaged)
