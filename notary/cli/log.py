@@ -314,7 +314,7 @@ def _content(effect: Effect, batch: OrderedBatch) -> dict[str, Any]:
 
 
 def _fields(record: OrderingRecord) -> Iterator[str]:
-    """Yields the fields of a record for people: hashes are shortened, and only the first ids are shown."""
+    """Yields the fields of a record for people: hashes are shortened, only the first ids are shown, and empty fields are not."""
     if isinstance(record, WorkerRecord):
         yield f"seen={record.view.seen}"
     for name, value in msgspec.structs.asdict(record).items():
@@ -325,7 +325,8 @@ def _fields(record: OrderingRecord) -> Iterator[str]:
             ids = " ".join(each.hex()[:16] for each in value[:IDS_SHOWN])
             yield f"requests={len(value)} {ids}{' ...' if len(value) > IDS_SHOWN else ''}"
         elif isinstance(value, bytes):
-            yield f"{name}={value.hex()[:16]}"
+            if value:
+                yield f"{name}={value.hex()[:16]}"
         elif name.endswith("_ms"):
             yield f"{name.removesuffix('_ms')}={_time(value)}"
         else:
