@@ -142,7 +142,8 @@ def plan(log: Reader, survivors: Iterable[Index | Receipt], broken: frozenset[st
         if item.inputs is None:
             raise Refused(position, "a receipt of a committed transaction without its request", name)
         if item.decision is None and not item.hash and (position, position + 1) in tree.stated and not name:
-            item = Item(hash=tree.stated[position, position + 1][0])
+            value = tree.stated[position, position + 1][0]
+            item = Item() if value == Item().leaf(position) else Item(hash=value)  # a proof may show a leaf that was declared lost
         if item.is_lost:
             whole_to = min(whole_to, position)
         if item.is_lost and not name:

@@ -63,6 +63,7 @@ class Reader:
         self.pending: list[Item] = []
         self.last_kind = ""
         self.suspected = False
+        self.salvages: tuple[str, ...] = ()  # the key of each `done` in effect
         self.settled = 0  # `seen` of the last settle record, or `done`, in effect
         self.stopped = False  # the owner has settled another history
         self.hole: tuple[int, tuple[int, int], bytes] | None = None
@@ -314,6 +315,7 @@ class Reader:
                     self.lost_under[self.size] = len(self.keys) - 1
                 self.put(item)
             self.sealed, self.pending = "", []
+            self.salvages = (*self.salvages, self.key)
             if "done leaves suspicions" not in self.broken:
                 self.suspected, self.settled = False, self.seen
             self.take_effect(time, record)

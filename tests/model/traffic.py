@@ -48,6 +48,7 @@ class Traffic:
         self.forked = False
         self.attempts: set[str] = set()  # keys of the last salvage, a prime for each further attempt
         self.lost_in: dict[int, int] = {}  # position -> the salvage that declared it lost
+        self.given_up: set[str] = set()  # keys of salvages that an operator has cut off the log
         self.since = 0
         self.ids_before: set[str] = set()
 

@@ -146,6 +146,7 @@ class World(Traffic):
         """Salvage until it is done; what is refused is dropped, or the log is cut before the place."""
         chosen = self.survivors()
         self.attempts = set()
+        salvages = base_of(self.log, self.snapshots, self.broken).salvages
         lost_key = self.key if self.generation and "a key comes back" in self.broken else None
         for _ in range(60):
             key = lost_key or self.new_key()
@@ -161,7 +162,7 @@ class World(Traffic):
             if planned is not None:
                 break
             self.count("salvages that crashed")
-            if base_of(self.log, self.snapshots, self.broken).last_kind == "done":
+            if len(base_of(self.log, self.snapshots, self.broken).salvages) > len(salvages):
                 self.forked = True  # it is done, by a rival or before the crash: sources that come now come late
             if self.draw.random() < 0.5:
                 more = [one for one in self.sources if one not in chosen and self.draw.random() < 0.5]
@@ -199,7 +200,9 @@ class World(Traffic):
                 reader.read(cut)
                 if reader.size > refusal.position or reader.hole:
                     break
+            before = base_of(self.log, self.snapshots, self.broken).salvages
             self.move_to(self.log.copy([max(1, end), *self.log.ends[1:]]))
+            self.given_up |= set(before) - set(base_of(self.log, self.snapshots, self.broken).salvages)
             if reader.size <= refusal.position:
                 return [one for one in chosen if one.name not in names]
             return chosen
