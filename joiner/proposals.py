@@ -92,7 +92,7 @@ class Proposals:
             if head is None:
                 return
             # Start after the entry: the entry's own view may be foreign, which proves nothing about its content.
-            passing = await passing_record(self._log, log_state, head + 1, joiner.history)
+            passing, _ = await read_ahead(self._log, log_state, head + 1, joiner.history)
             bound = (await self._log.bounds()).get(partition)
             if bound is None:
                 return
@@ -147,11 +147,11 @@ class Proposals:
             self._under_way.discard(ORDERING)
 
 
-async def passing_record(log: Log, log_state: LogState, offset: int, history: History) -> Passing | None:
-    """Returns the first well-signed record from `offset` to the topic's present end whose writer had seen more records than `history`.
+async def read_ahead(log: Log, log_state: LogState, offset: int, history: History) -> tuple[Passing | None, LogState]:
+    """Read the ordering topic from `offset`, behind a hole, to its present end. Raises `NotReady` when that takes too long.
 
-    Records before an owner's `settle` for this history, or a part of it, are ignored. Key records on the way change the key in force.
-    Raises `NotReady` when the log does not return its records in time.
+    Returns the first well-signed record whose writer had seen more records than `history`, and the log's state with the key records and
+    settle records on the way. Records before an owner's `settle` for this history, or a part of it, are ignored.
     """
     passing: Passing | None = None
     seen = history.seen
@@ -184,7 +184,7 @@ async def passing_record(log: Log, log_state: LogState, offset: int, history: Hi
         raise NotReady(f"the ordering topic could not be read to its end within {READ_AHEAD_S_MAX:g} s") from None
     finally:
         await reader.close()
-    return passing
+    return passing, log_state
 
 
 def _of_owner(value: bytes, log_state: LogState) -> OrderingRecord | None:

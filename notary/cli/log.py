@@ -314,7 +314,7 @@ def _content(effect: Effect, batch: OrderedBatch) -> dict[str, Any]:
 
 
 def _fields(record: OrderingRecord) -> Iterator[str]:
-    """Yields the fields of a record for people: hashes are shortened, only the first ids are shown, and empty fields are not."""
+    """Yields the fields of a record for people: hashes are shortened, only the first ids are shown, and no empty bytes."""
     if isinstance(record, WorkerRecord):
         yield f"seen={record.view.seen}"
     for name, value in msgspec.structs.asdict(record).items():

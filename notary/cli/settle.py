@@ -5,6 +5,7 @@ import asyncio
 from pathlib import Path
 
 from joiner.history import History
+from joiner.proposals import read_ahead
 from notary.cli import owner
 from notary.config import Config, load
 from ordering.errors import ConfigurationError
@@ -43,4 +44,7 @@ async def _settle(config: Config, arguments: argparse.Namespace) -> tuple[owner.
             )
         # The effect of the record depends on both topics, so read both from the index's offsets on.
         await log.replay(state)
-        return await log.append(Settle(view, log.state.key_to_settle), key), view
+        log_state = log.state
+        if (hole := log.joiner.hole_offset) is not None:  # the record lands behind it, where another key may be in force
+            _, log_state = await read_ahead(log.log, log_state, hole + 1, log.joiner.history)
+        return await log.append(Settle(view, log_state.key_to_settle), key), view

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 import pytest
 
-from joiner.proposals import Passing, passing_record
+from joiner.proposals import Passing, read_ahead
 from ordering.errors import NotReady
 from ordering.log import ORDERING, Bounds
 from ordering.memory import MemoryLog
@@ -27,7 +27,8 @@ async def _passing(history: History, reading: Reading) -> Passing | None:
     log._streams = {stream: list(records) for stream, records in history.streams.items()}
     joiner = reading.joiner
     assert joiner.log_state is not None
-    return await passing_record(log, joiner.log_state, joiner.offset_head, joiner.history)
+    passing, _ = await read_ahead(log, joiner.log_state, joiner.offset_head, joiner.history)
+    return passing
 
 
 def _view(seen: int) -> View:
@@ -84,6 +85,20 @@ async def test_the_owner_gives_up_what_was_known_behind_it() -> None:
     # A copy settles nothing: any writer may append it.
     history.settle(view)
     assert await _passing(history, reading) == Passing(7, 4)
+
+
+async def test_a_settle_record_behind_a_rotation_names_the_new_key() -> None:
+    """From format version 2 on the content is given up only by a settle record that names the key in force at its place."""
+    history, reading = History(), Reading()
+    reading.step(history.genesis, history.register("w1", version=2), history.activate(2), history.entry(1, 1, "lost"))
+    view, first = reading.joiner.history.view, history.key
+    history.entry(1, 2, "b", view=_view(4))
+    history.rotate(SECOND)
+    history.owner(Settle(view, first.public_key))
+    history.owner(Settle(view))
+    assert await _passing(history, reading) == Passing(4, 4)
+    history.settle(view)
+    assert await _passing(history, reading) is None
 
 
 @pytest.mark.parametrize("key", [OWNER, SECOND], ids=["owner", "stranger"])
@@ -151,4 +166,4 @@ async def test_a_log_that_gives_nothing_is_not_ready(monkeypatch: pytest.MonkeyP
     log.bounds = further  # type: ignore[method-assign]
     assert reading.joiner.log_state is not None
     with pytest.raises(NotReady, match="could not be read to its end"):
-        await passing_record(log, reading.joiner.log_state, 2, reading.joiner.history)
+        await read_ahead(log, reading.joiner.log_state, 2, reading.joiner.history)

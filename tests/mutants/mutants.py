@@ -657,7 +657,7 @@ MUTANTS: Final = (
     Mutant(
         "who passed a hole is believed under any key",
         "R10",
-        proposals.passing_record,
+        proposals.read_ahead,
         "seen_there > seen and record_is_signed(value, log_state.log_id, log_state.key)",
         "seen_there > seen",
         seeds=2000,

@@ -14,7 +14,8 @@ from notary.cli.owner import OWNER_KEY
 from notary.cli.replay import Replay
 from ordering.embedded import EmbeddedLog
 from ordering.log import ORDERING
-from ordering.records import FORMAT_VERSION, Trim, View
+from ordering.records import FORMAT_VERSION, OrderingRecord, Settle, Trim, View, decode
+from ordering.signatures import SigningKey, endorse_key
 from ordering.store import KEY, encode_row, open_store
 from tests.notary.cli.written import entry, log_id, register, signing_key, write
 from tests.notary.http.asking import Asking
@@ -332,6 +333,31 @@ def test_a_record_behind_a_hole_waits(settled: NotaryDirectory, capsys: pytest.C
     write(settled.path, [register("w9", 9), entry(2, 1, b"lost")])
     assert run(settled, "settle", "--index", settled.path / "index" / "worker-1") == 2
     assert "it waits behind an entry without content" in capsys.readouterr().err
+
+
+@pytest.mark.seconds
+def test_a_settle_record_behind_a_hole_names_the_key_at_its_place(settled: NotaryDirectory) -> None:
+    """A rotation waits behind the hole: the record names the key that it puts in force, or no worker would give up the lost content."""
+    assert run(settled, "activate", 2) == 0
+    before, after = signing_key(settled.path / "notary-key.pem"), SigningKey(b"\x09" * 32)
+    write(settled.path, [register("w9", 9), entry(2, 1, b"lost")])
+    write(settled.path, [endorse_key(after, log_id(settled.path), before.public_key)], OWNER_KEY)
+    assert run(settled, "settle", "--index", settled.path / "index" / "worker-1") == 2
+    last = asyncio.run(_last_record(settled))
+    assert isinstance(last, Settle)
+    assert last.key == after.public_key
+
+
+async def _last_record(directory: NotaryDirectory) -> OrderingRecord:
+    log = EmbeddedLog.open(directory.path / "log")
+    try:
+        end = (await log.bounds())[ORDERING].offset_end
+        reader = await log.open_reader({ORDERING: end - 1})
+        [record] = [record for record in await reader.poll(1_000) if record.stream == ORDERING]
+        await reader.close()
+        return decode(record.value, {1, 2})
+    finally:
+        await log.close()
 
 
 def _cut(directory: NotaryDirectory) -> None:
