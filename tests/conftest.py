@@ -12,6 +12,7 @@ from hypothesis import settings
 
 from deploy.local import Cluster
 from tests.examples import some
+from tests.pauses import Repeating
 
 # No deadline: machines here are shared, so the duration of an example means nothing.
 settings.register_profile("shared", deadline=None, max_examples=some(100))
@@ -33,6 +34,11 @@ def _refuse_processes(event: str, _: object) -> None:
 
 if os.environ.get("NO_PROCESSES"):
     sys.addaudithook(_refuse_processes)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Repeat a test that failed while the machine paused."""
+    config.pluginmanager.register(Repeating())
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -72,8 +78,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(scope="session")
 def kafka_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    """Three real brokers for the whole session; a dead one is noticed after two seconds. A test that harms one restores it."""
-    with Cluster.create(tmp_path_factory.mktemp("kafka") / "cluster", brokers=3, session_timeout_ms=2_000) as cluster:
+    """Three real brokers for the whole session. One that is silent for five seconds counts as dead. A test that harms one restores it."""
+    with Cluster.create(tmp_path_factory.mktemp("kafka") / "cluster", brokers=3, session_timeout_ms=5_000) as cluster:
         yield cluster
 
 

@@ -5,12 +5,16 @@ It aborts connections: over TLS an orderly end waits for the other side, which m
 
 import asyncio
 import json
+import time
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Self
 
 CALL_S_MAX = 60.0
+AGAIN_S_MAX = 10.0
+PAUSED = b"did not run for a while"
+"""In the answer of a worker whose process was paused for two seconds, as on a busy machine, until it has compared its log."""
 
 Connect = Callable[[str, int], Awaitable[tuple[asyncio.StreamReader, asyncio.StreamWriter]]]
 
@@ -50,6 +54,15 @@ class Http:
             writer.transport.abort()
 
     async def call(self, url: str, method: str, path: str, body: bytes = b"", headers: Mapping[str, str] | None = None) -> Answer:
+        """Send a request, and for some seconds again while the worker answers that its process was paused; returns the last answer."""
+        ends_s = time.monotonic() + AGAIN_S_MAX
+        while (answer := await self.call_once(url, method, path, body, headers)).status == 503 and PAUSED in answer.body:
+            if time.monotonic() > ends_s:
+                break
+            await asyncio.sleep(0.05)
+        return answer
+
+    async def call_once(self, url: str, method: str, path: str, body: bytes = b"", headers: Mapping[str, str] | None = None) -> Answer:
         """Send one request; returns its answer."""
         idle = self._idle.setdefault(url, [])  # one list per process that has listened there
         host, port = url.partition("://")[2].split(":")

@@ -42,6 +42,22 @@ class Client:
             assert decision is None or ("receipt" in decision) is receipts, f"{receipts=} was asked for: {decision}"
         return answer
 
+    async def answered(self, url: str, submission: Submission) -> Answer:
+        """Submit to this worker, and again while an answer comes before the decisions; returns the answer that has them."""
+        while (answer := await self.ask(url, submission)).status == 202:
+            pass
+        return answer
+
+    async def ask_until_broken(self, url: str, submission: Submission) -> None:
+        """Submit to this worker until its process dies. Fails if there is a decision before that."""
+        while True:
+            try:
+                answer = await self.ask(url, submission)
+            except ConnectionError:
+                return
+            assert answer.status in (202, 503), answer
+            assert answer.status == 503 or not any(answer.json()["decisions"])
+
     async def decide(self, urls: Sequence[str], submission: Submission) -> list[Decided]:
         """Submit to one worker after the other until all of it is decided; half of the calls request receipts.
 

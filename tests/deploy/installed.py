@@ -33,6 +33,16 @@ from notary import parties
 from tests.asking.party import Party
 
 ROOT = Path(__file__).parents[2]
+NOT_READY = (
+    "Kafka at ",
+    "broker(s) are registered",
+    "Kafka does not return",
+    "may still be empty",
+    "did not return",
+    "know topic",
+    "a leader",
+)
+"""The error of a command has one of these while brokers are not up yet."""
 _TOOLS = {
     "kafka-storage.sh": "kafka.tools.StorageTool",
     "kafka-acls.sh": "org.apache.kafka.tools.AclCommand",
@@ -144,7 +154,7 @@ class Installed:
             done(self.run(hosts[0], "acls.sh", str(config / "broker-client.properties")))
         while (made := self.run(OPERATOR, "init.sh", str(config / "keys"))).returncode:
             # It resumes where it stopped. Some brokers may not be up yet, and without TLS nothing has waited for them.
-            assert "broker(s) are registered" in made.stderr or "cannot be used now" in made.stderr, made.stderr
+            assert any(words in made.stderr for words in NOT_READY), made.stderr
             time.sleep(0.2)
         keys = self.host(OPERATOR) / "config" / "keys"
         assert parties.add(keys / "parties.json", party.name, party.public_pem, "the test's party") == "added"

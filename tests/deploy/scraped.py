@@ -1,7 +1,6 @@
 """A worker with one party, as Prometheus scrapes it: its health port, and the names of its series."""
 
 import re
-import urllib.request
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -11,6 +10,7 @@ import httpx
 from prometheus_client.parser import text_string_to_metric_families
 
 from deploy.local.ports import free_ports
+from tests.asking.http import PAUSED
 from tests.notary.party import Bank, fresh_state, spend
 from tests.notary.process import NotaryDirectory, NotaryProcess
 
@@ -29,9 +29,14 @@ class Scraped:
     """Its party."""
 
     def get(self, path: str) -> str:
-        """Returns the health port's answer; an error for any status but 200."""
-        with urllib.request.urlopen(f"http://{self.health}{path}", timeout=60) as answer:
-            return str(answer.read().decode())
+        """Returns the health port's answer; an error for any status but 200, unless the worker's process was just paused."""
+        while (answer := self._look(path)).status_code == 503 and PAUSED in answer.content:
+            pass
+        answer.raise_for_status()
+        return answer.text
+
+    def _look(self, path: str) -> httpx.Response:
+        return httpx.get(f"http://{self.health}{path}", timeout=60, trust_env=False)
 
     def names(self) -> set[str]:
         """Returns each name that a series of a worker may have."""
@@ -46,9 +51,11 @@ class Scraped:
         """Submit twenty requests; every other one consumes the state of the one before it."""
         states = [fresh_state() for _ in range(10)]
         body = self.bank.body(*[spend(state) for state in states for _ in range(2)])
-        answer = httpx.post(
-            f"{self.url}/v1/submissions", content=body, headers={"content-type": "application/json"}, timeout=60, trust_env=False
-        )
+        headers = {"content-type": "application/json"}
+        status = 503
+        while status in {202, 503}:
+            answer = httpx.post(f"{self.url}/v1/submissions", content=body, headers=headers, timeout=60, trust_env=False)
+            status = answer.status_code
         assert answer.status_code == 200, answer.text
 
 

@@ -108,8 +108,10 @@ def test_the_delay_counts_each_way(centres: Centres) -> None:
     with echo(centres, 1), connection(centres, 2, 1) as made:
         centres.slow(30)
         far_s = min(round_trip_s(made) for _ in range(5))
+        assert far_s >= 0.06
         centres.slow(0)
-        assert min(round_trip_s(made) for _ in range(5)) < far_s >= 0.06
+        while round_trip_s(made) >= far_s:
+            pass
 
 
 def test_one_direction_is_cut(centres: Centres) -> None:
@@ -119,9 +121,10 @@ def test_one_direction_is_cut(centres: Centres) -> None:
         before = centres.counts()
         centres.cut(1, 2)
         made.sendall(b"y")
+        while centres.counts()[2, 1]["packets"] == before[2, 1]["packets"]:
+            time.sleep(0.02)
         assert silent(made)
         after = centres.counts()
-        assert after[2, 1]["packets"] > before[2, 1]["packets"]
         assert after[1, 2]["packets"] == before[1, 2]["packets"]
         centres.heal()
         assert made.recv(1) == b"y"

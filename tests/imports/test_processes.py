@@ -87,7 +87,7 @@ def test_a_worker_and_its_children(planted: Planted, tmp_path: Path) -> None:
     with worker(config, "w", settings) as service:
         load = ClosedLoad(urls=[service.url], seed=1, requests=1, inputs=1, connections=1, seconds=0.5, submissions_max=2_000, pids={})
         assert run_module("loadtest.rig.closed_loop", load, LoadResult, 60).submissions  # an acceptor process has read them
-        while "\nnotary_index_scrubs_total 0.0" in (metrics := httpx.get(f"{service.url}/metrics", trust_env=False).text):
+        while "\nnotary_index_scrubs_total 0.0" in (metrics := httpx.get(f"{service.url}/metrics", trust_env=False, timeout=60).text):
             time.sleep(0.05)
         assert "\nnotary_index_scrubs_total " in metrics
     assert planted.imported == []

@@ -2,7 +2,6 @@
 
 import asyncio
 import contextlib
-import time
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -27,6 +26,7 @@ from tests.joiner.faulty import (
     id_of,
     is_fill,
     reason,
+    unpaused,
 )
 from tests.joiner.history import KEY, nonce, value
 
@@ -156,8 +156,8 @@ async def test_what_was_kept_waits_for_its_partition(start: Start, log: FaultyLo
 
 async def test_a_process_that_did_not_run(start: Start, log: FaultyLog) -> None:
     """A process that did not run for a while compares its index with the log before it applies or answers anything more."""
-    stopped_s = 0.0
-    worker, ends = await _cut_after(start, log, now_s=lambda: time.monotonic() + stopped_s)
+    stopped_s, running_s = 0.0, unpaused()
+    worker, ends = await _cut_after(start, log, now_s=lambda: running_s() + stopped_s)
     await worker.until(lambda: worker.driver.not_ready() is None)
 
     def stopped(records: list[Record]) -> list[Record]:
@@ -177,8 +177,8 @@ async def test_a_process_that_did_not_run(start: Start, log: FaultyLog) -> None:
 
 async def test_a_process_that_did_not_run_with_records_in_hand(start: Start, log: FaultyLog) -> None:
     """A process that is paused between polling and applying, while signatures are verified, does not apply the buffered records."""
-    stopped_s = 0.0
-    worker, ends = await _cut_after(start, log, now_s=lambda: time.monotonic() + stopped_s)
+    stopped_s, running_s = 0.0, unpaused()
+    worker, ends = await _cut_after(start, log, now_s=lambda: running_s() + stopped_s)
     await worker.until(lambda: worker.driver.not_ready() is None)
     verify = worker.driver._verify
 
@@ -284,8 +284,8 @@ async def test_nothing_is_applied_on_an_old_look_at_what_waits(start: Start, log
 
 async def test_answers_stop_with_the_process(start: Start, log: FaultyLog) -> None:
     """A process that was suspended answers nothing after it resumes, even before its reader returns."""
-    stopped_s = 0.0
-    worker = start(now_s=lambda: time.monotonic() + stopped_s)
+    stopped_s, running_s = 0.0, unpaused()
+    worker = start(now_s=lambda: running_s() + stopped_s)
     await worker.decided("a")
     await worker.until(lambda: worker.driver.not_ready() is None)
     stopped_s = 2.5
@@ -295,8 +295,8 @@ async def test_answers_stop_with_the_process(start: Start, log: FaultyLog) -> No
 
 async def test_a_process_that_did_not_run_between_two_polls(start: Start, log: FaultyLog) -> None:
     """A pause is noticed wherever it comes, also after a step and before the next poll."""
-    stopped_s = 0.0
-    worker, ends = await _cut_after(start, log, now_s=lambda: time.monotonic() + stopped_s)
+    stopped_s, running_s = 0.0, unpaused()
+    worker, ends = await _cut_after(start, log, now_s=lambda: running_s() + stopped_s)
     await worker.until(lambda: worker.driver.not_ready() is None)
     catch_up = worker.driver._catch_up
 

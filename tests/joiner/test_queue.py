@@ -160,6 +160,13 @@ async def test_a_weight_that_changes_counts_from_the_next_submission() -> None:
     assert 2.5 <= had["A"] / had["B"] <= 3.5
 
 
+@pytest.fixture
+async def still(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No time passes, so the queue measures no rate: its room stays as large as its limits."""
+    monkeypatch.setattr(asyncio.get_running_loop(), "time", lambda: 0.0)
+
+
+@pytest.mark.usefixtures("still")
 async def test_room_is_left_for_who_has_little() -> None:
     """One party fills its room: others find room for an equal share at once, and the first is refused until it has as little."""
     queue, senders = queue_of(pending_requests_max=1_000), Senders()
@@ -183,6 +190,7 @@ async def test_room_is_left_for_who_has_little() -> None:
     assert queue.pending_requests >= 0.75 * 900
 
 
+@pytest.mark.usefixtures("still")
 async def test_room_is_shared_by_weight() -> None:
     """Two parties take all they can get, one of weight 3: each has most of its part of the room."""
     queue, senders = queue_of({"A": 3}, pending_requests_max=10_000), Senders()

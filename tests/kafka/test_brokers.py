@@ -10,7 +10,8 @@ from aiokafka.admin import AIOKafkaAdminClient
 from deploy.local import Cluster
 from notary.cli.top import brokers_of, samples_of
 from ordering.topics import topic_names
-from tests.asking.load import Load, until
+from tests.asking.http import PAUSED
+from tests.asking.load import Client, Load, until
 from tests.asking.party import spend, state
 from tests.kafka.workers import Notary, Worker
 
@@ -102,7 +103,8 @@ async def test_with_too_few_brokers_workers_are_not_ready(notary: Notary, broker
         assert int(refused.headers["retry-after"]) >= 1
         # A look-up is still answered: a decision is final.
         [first] = [call for call in notary.history.calls if call.status == 200][:1]
-        assert (await notary.http.get(urls[0], f"/v1/transactions/{first.submission.ids[0]}")).status == 200
+        seen = await notary.http.get(urls[0], f"/v1/transactions/{first.submission.ids[0]}")
+        assert seen.status == 200 or PAUSED in seen.body
         workers.append(notary.start("c"))
         await until(partial(notary.says, workers[-1], 503, "not ready: "))
         await asyncio.to_thread(heal, brokers)
@@ -133,10 +135,13 @@ async def test_no_answered_decision_is_lost_when_everything_is_killed(notary: No
 async def test_a_worker_stops_without_brokers(notary: Notary, brokers: Cluster) -> None:
     """A worker that is stopped while no broker runs ends anyway, and answers admitted submissions with 202, without decisions."""
     worker = await notary.start("a", worker_drain_ms_max=1_000).ready()
+    client = Client(notary.http, notary.history, wait_s=60)
+    asked = []
     for broker in BROKERS:
         await asyncio.to_thread(brokers.kill, broker)
-    asked = asyncio.create_task(notary.client.ask(worker.url, notary.party.submission(spend(state("x")))))
-    await until(lambda: notary.says(worker, 503, "pending requests: 1"))
+        asked.append(asyncio.create_task(client.ask(worker.url, notary.party.submission(spend(state(str(broker)))))))
+    await until(lambda: notary.says(worker, 503, "pending requests: "))
     await worker.stop()
-    answer = await asked
-    assert (answer.status, answer.json()) == (202, {"decisions": [None]})
+    answers = [(answer.status, answer.json().get("decisions")) for answer in await asyncio.gather(*asked)]
+    assert (202, [None]) in answers
+    assert {status for status, _ in answers} <= {200, 202, 503}

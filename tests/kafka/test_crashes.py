@@ -18,7 +18,8 @@ NTH = 3
 async def test_a_retry_elsewhere_is_decided_when_a_worker_dies(notary: Notary, point: str) -> None:
     """The retry at another worker is decided, whatever part of a batch the dying worker has sent, and it catches up after its restart."""
     entry = ("-m", "tests.kafka.crashing_worker", point, str(NTH))
-    dying, other = notary.start("a", entry=entry), notary.start("b")
+    # Only the hole of a dead worker is filled, however slow its brokers are.
+    dying, other = notary.start("a", entry=entry), notary.start("b", worker_hole_timeout_ms=1_500 if point == "entry-sent" else 60_000)
     await asyncio.gather(dying.ready(), other.ready())
     before = [notary.party.submission(spend(state(f"before {number}"))) for number in range(NTH - 1)]
     for submission in before:
@@ -26,15 +27,15 @@ async def test_a_retry_elsewhere_is_decided_when_a_worker_dies(notary: Notary, p
 
     # The first of these goes into the fatal batch, the rest into it or into none; two of them consume the same state.
     fatal = [notary.party.submission(spend(state(f"fatal {number // 2}"), content=str(number))) for number in range(10)]
-    asked = [asyncio.create_task(notary.client.ask(dying.url, submission)) for submission in fatal]
+    asked = [asyncio.create_task(notary.client.ask_until_broken(dying.url, submission)) for submission in fatal]
     assert await dying.ended() == -9
-    for outcome in await asyncio.gather(*asked, return_exceptions=True):
-        assert isinstance(outcome, ConnectionError), "nobody was answered"
+    await asyncio.gather(*asked)
 
     decided = await asyncio.gather(*(notary.client.decide([other.url], submission) for submission in fatal))
     committed = [decision for (decision,) in decided if decision["outcome"] == "committed"]
     assert len(committed) == len(fatal) / 2
-    assert await notary.metric(other, "notary_batches_filled_total ") == (point == "entry-sent")
+    filled = await notary.metric(other, "notary_batches_filled_total ")
+    assert filled >= 1 if point == "entry-sent" else filled == 0
 
     # After the restart with the same name and index it fences its former incarnation, which ends an orphan.
     back = await notary.start("a").ready()
@@ -53,8 +54,7 @@ async def test_only_worker_dies(notary: Notary, point: str) -> None:
     """Without another worker, the one that died continues by itself after its restart, whatever it had sent."""
     dying = await notary.start("a", entry=("-m", "tests.kafka.crashing_worker", point, "1")).ready()
     submission = notary.party.submission(spend(state("fatal")))
-    with pytest.raises(ConnectionError):
-        await notary.client.ask(dying.url, submission)
+    await notary.client.ask_until_broken(dying.url, submission)
     assert await dying.ended() == -9
     back = await notary.start("a").ready()
     (decision,) = await notary.client.decide([back.url], submission)

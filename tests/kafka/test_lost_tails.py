@@ -80,9 +80,7 @@ async def test_a_cut_log_behind_a_paused_worker(notary: Notary, broker: Cluster,
     second = await notary.start("b", index="index-b").ready()
     # Another transaction consumes the same state: the log that is left does not know that it was consumed.
     for label in ("coin", "new 2", "new 3", "new 4", "new 5"):
-        answer = await notary.http.call(
-            second.url, "POST", "/v1/submissions", notary.party.submission(spend(state(label), content="again")).body
-        )
+        answer = await notary.client.answered(second.url, notary.party.submission(spend(state(label), content="again")))
         assert answer.status == 200
 
     # A broker restarts in less than a second here. A shorter pause is no interruption (`DriverSettings.interrupted_after_ms`).
@@ -90,7 +88,7 @@ async def test_a_cut_log_behind_a_paused_worker(notary: Notary, broker: Cluster,
     first.process.send_signal(signal.SIGCONT)
     while first.process.poll() is None:
         try:
-            answer = await notary.http.get(first.url, "/v1/checkpoint")
+            answer = await notary.http.call_once(first.url, "GET", "/v1/checkpoint")
         except (ConnectionError, TimeoutError, OSError):
             continue
         assert answer.status == 503, answer.body

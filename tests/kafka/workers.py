@@ -23,7 +23,7 @@ from tests.checkers.indexes import Rows
 from tests.checkers.remains import Remains
 from tests.checkers.violation import describe
 from tests.kafka.reading_back import read_rows, read_streams
-from tests.notary.process import serve
+from tests.notary.process import PATIENT, serve
 
 NAME = "O=Notary Service,L=London,C=GB"
 
@@ -99,9 +99,7 @@ class Notary:
         assert run_inside(home.network, lambda: cli.main(["init", str(directory), *flags])) == 0
         assert parties.add(directory / "parties.json", self.party.name, self.party.public_pem, "the test's party") == "added"
 
-    def start(
-        self, name: str, *, entry: Sequence[str] = ("-m", "notary"), process: str = "", index: str = "index", **settings: int | str
-    ) -> Worker:
+    def start(self, name: str, *, entry: Sequence[str] = PATIENT, process: str = "", index: str = "index", **settings: int | str) -> Worker:
         """Start a worker, or another `process` with the same name, and do not wait until it is ready."""
         process = process or name
         if process not in self._ports:

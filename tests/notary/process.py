@@ -22,7 +22,9 @@ from notary import cli
 from tests.notary.party import NOTARY, Bank
 
 ROOT = Path(__file__).resolve().parents[2]
-EXIT_S_MAX = 60.0
+EXIT_S_MAX = 120.0
+PATIENT = ("-m", "tests.notary.patient")
+"""A program that has the commands of `notary`."""
 COMPLAINTS = ("Traceback", "ResourceWarning", "was never awaited", "was destroyed but it is pending", "never retrieved")
 
 
@@ -153,7 +155,7 @@ def serve(
     flags: Sequence[str] = (),
     stdout: IO[bytes] | int = subprocess.PIPE,
     stderr: IO[bytes] | IO[str] | int = subprocess.PIPE,
-    entry: Sequence[str] = ("-m", "notary"),
+    entry: Sequence[str] = PATIENT,
 ) -> "subprocess.Popen[str]":
     """Start `notary serve`, or the program `entry` with the same words, without waiting for it."""
     environment = {variable: text for variable, text in os.environ.items() if not variable.startswith("NOTARY_")}

@@ -113,7 +113,7 @@ def test_the_log_lines_of_a_worker_that_ends_fatally(own_directory: NotaryDirect
     process = notary_process(own_directory.config, flags=["--log-format", "json"], settings={"HTTP_ACCEPTOR_PROCESSES": 1})
     assert process.ready_line == f"notary worker worker-1 ready at {process.url}\n"
     process.signal(signal.SIGHUP)
-    assert httpx.get(f"{process.url}/v1/states/{format_state(state)}", trust_env=False).status_code == 503
+    assert httpx.get(f"{process.url}/v1/states/{format_state(state)}", trust_env=False, timeout=60).status_code == 503
     while "is quarantined" not in process.stderr():
         time.sleep(0.02)
     process.signal(signal.SIGTERM)

@@ -19,6 +19,12 @@ from ordering.kafka import KafkaLog
 from tests.notary.certificates import DAY, Authority, Pair
 
 
+@pytest.fixture(autouse=True)
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A busy machine may take more than the second that a handshake gets."""
+    monkeypatch.setattr("ordering.certificates.HANDSHAKE_S_MAX", 60.0)
+
+
 @contextmanager
 def speaking(folder: Path, pair: Pair, clients: Authority | None = None) -> Iterator[str]:
     """A server with this certificate, which closes each connection; it wants a certificate of `clients`, if any. Yields its address."""

@@ -22,6 +22,9 @@ from ordering.topics import create_topics, inspect, topic_names, use_append_time
 pytestmark = pytest.mark.kafka
 
 T = TypeVar("T")
+PATIENT = KafkaTimeouts(
+    open_ms=90_000, topics_ms=60_000, bounds_ms=60_000, request_ms=30_000, connect_ms=10_000, append_ms=120_000
+)  # where a call must succeed, however busy the machine is
 QUICK = KafkaTimeouts(open_ms=2_000, append_ms=1_500, bounds_ms=1_000, request_ms=1_000, connect_ms=500, close_ms=500)
 
 
@@ -39,6 +42,11 @@ async def until_ready(call: Callable[[], Awaitable[T]]) -> T:
             return await call()
         except NotReady:
             await asyncio.sleep(0.05)
+
+
+async def opened(cluster: Cluster, prefix: str) -> KafkaLog:
+    """Open the log, however long the brokers take for it."""
+    return await until_ready(lambda: KafkaLog.open(cluster.bootstrap, prefix, timeouts=PATIENT))
 
 
 async def problems_of(cluster: Cluster, prefix: str) -> list[str]:
@@ -80,7 +88,7 @@ async def test_topics_are_created_once(kafka_cluster: Cluster, kafka_prefix: str
     assert (first.created, first.existed, first.warnings) == (names, (), ())
     assert (again.created, again.existed, again.warnings) == ((), names, ())
     assert await problems_of(kafka_cluster, kafka_prefix) == []
-    log = await KafkaLog.open(kafka_cluster.bootstrap, kafka_prefix)
+    log = await opened(kafka_cluster, kafka_prefix)
     assert log.payload_partitions == 3
     assert set(log.leaders().values()) <= {"dc1", "dc2", "dc3"}
     await log.close()
@@ -92,12 +100,12 @@ async def test_missing_topics_are_named(kafka_cluster: Cluster, kafka_prefix: st
         problems = await problems_of(kafka_cluster, kafka_prefix)
         assert [name in problem for name, problem in zip(topic_names(kafka_prefix), problems, strict=True)] == [True, True]
     with pytest.raises(ConfigurationError, match="does not exist"):
-        await KafkaLog.open(kafka_cluster.bootstrap, kafka_prefix)
+        await until_ready(lambda: KafkaLog.open(kafka_cluster.bootstrap, kafka_prefix))
 
 
 async def test_topics_that_are_not_known_yet_are_waited_for(kafka_cluster: Cluster, kafka_prefix: str) -> None:
     """A log whose topics appear while it is opened opens: brokers learn of a new topic one after the other."""
-    opening = asyncio.create_task(KafkaLog.open(kafka_cluster.bootstrap, kafka_prefix, timeouts=KafkaTimeouts(topics_ms=8_000)))
+    opening = asyncio.create_task(KafkaLog.open(kafka_cluster.bootstrap, kafka_prefix, timeouts=PATIENT))
     await asyncio.sleep(0.3)
     await create_topics(kafka_cluster.bootstrap, kafka_prefix, 2)
     log = await opening
@@ -132,7 +140,7 @@ async def test_another_number_of_partitions_is_fatal(kafka_cluster: Cluster, kaf
     await create_topics(kafka_cluster.bootstrap, kafka_prefix, 3)
     with pytest.raises(Fatal, match=f"{payload} exists already and has 3 payload partitions, wanted 2: .*--partitions"):
         await create_topics(kafka_cluster.bootstrap, kafka_prefix, 2)
-    log = await KafkaLog.open(kafka_cluster.bootstrap, kafka_prefix)
+    log = await opened(kafka_cluster, kafka_prefix)
     assert log.payload_partitions == 3
     await log.close()
 
@@ -174,7 +182,7 @@ async def test_wrong_settings_are_named(kafka_cluster: Cluster, kafka_prefix: st
     with pytest.raises(ConfigurationError, match=r"retention.ms=604800000, wanted -1"):
         await create_topics(kafka_cluster.bootstrap, kafka_prefix)
     with pytest.raises(ConfigurationError, match=r"cleanup.policy=compact, wanted delete"):
-        await KafkaLog.open(kafka_cluster.bootstrap, kafka_prefix)
+        await until_ready(lambda: KafkaLog.open(kafka_cluster.bootstrap, kafka_prefix))
 
 
 async def test_a_mirror_with_another_wrong_setting_becomes_no_log(kafka_cluster: Cluster, kafka_prefix: str) -> None:
@@ -185,7 +193,7 @@ async def test_a_mirror_with_another_wrong_setting_becomes_no_log(kafka_cluster:
         await client._send_request(AlterSettingsRequest(ConfigResourceType.TOPIC, {payload: {"retention.ms": "604800000"}}))
     with pytest.raises(ConfigurationError, match=rf"{payload} has retention.ms=604800000, wanted -1"):
         async with asyncio.timeout(60):
-            await use_append_times(kafka_cluster.bootstrap, kafka_prefix, timeout_ms=8_000)
+            await use_append_times(kafka_cluster.bootstrap, kafka_prefix, timeout_ms=24_000)
 
 
 async def test_more_replicas_than_brokers_are_rejected(kafka_cluster: Cluster, kafka_prefix: str) -> None:
@@ -206,7 +214,7 @@ async def test_recreated_topics_are_another_log(kafka_cluster: Cluster, kafka_pr
     await create_topics(kafka_cluster.bootstrap, kafka_prefix, 1)
     identities = []
     for _ in range(2):
-        log = await KafkaLog.open(kafka_cluster.bootstrap, kafka_prefix)
+        log = await opened(kafka_cluster, kafka_prefix)
         identities.append(log.identity)
         await log.close()
     async with Admin(kafka_cluster) as client:
@@ -223,7 +231,7 @@ async def test_recreated_topics_are_another_log(kafka_cluster: Cluster, kafka_pr
             break
         except ConfigurationError:  # one is deleted, the other is not yet
             await asyncio.sleep(0.05)
-    log = await until_ready(lambda: KafkaLog.open(kafka_cluster.bootstrap, kafka_prefix))
+    log = await opened(kafka_cluster, kafka_prefix)
     assert identities[0] == identities[1] != log.identity
     await log.close()
 
@@ -234,7 +242,7 @@ async def test_recreated_topics_are_another_log(kafka_cluster: Cluster, kafka_pr
 async def test_deleted_records_are_fatal(kafka_cluster: Cluster, kafka_prefix: str) -> None:
     """An offset before the log start offset is Fatal, with topic-partition and offset: the records were deleted, and are never skipped."""
     await create_topics(kafka_cluster.bootstrap, kafka_prefix, 2)
-    log = await KafkaLog.open(kafka_cluster.bootstrap, kafka_prefix)
+    log = await opened(kafka_cluster, kafka_prefix)
     writer = await log.open_writer()
     for number in range(5):
         await writer.append(1, b"key", b"%d" % number)
@@ -258,7 +266,7 @@ async def test_deleted_records_are_fatal(kafka_cluster: Cluster, kafka_prefix: s
 async def test_a_reader_that_failed_is_broken(kafka_cluster: Cluster, kafka_prefix: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """A reader returns nothing more after an error, because aiokafka may have dropped records that it had fetched."""
     await create_topics(kafka_cluster.bootstrap, kafka_prefix, 1)
-    log = await KafkaLog.open(kafka_cluster.bootstrap, kafka_prefix)
+    log = await opened(kafka_cluster, kafka_prefix)
     reader = await log.open_reader({})
 
     async def fail(**_: Any) -> None:
@@ -277,7 +285,7 @@ async def test_a_reader_that_failed_is_broken(kafka_cluster: Cluster, kafka_pref
 async def test_a_reader_stands_behind_a_transactions_marker(kafka_cluster: Cluster, kafka_prefix: str) -> None:
     """A reader reaches the end of a topic-partition that ends with a transaction's marker, behind the last record."""
     await create_topics(kafka_cluster.bootstrap, kafka_prefix, 2)
-    log = await KafkaLog.open(kafka_cluster.bootstrap, kafka_prefix)
+    log = await opened(kafka_cluster, kafka_prefix)
     mirror = AIOKafkaProducer(bootstrap_servers=kafka_cluster.bootstrap, transactional_id=kafka_prefix)
     await mirror.start()
     try:
@@ -299,7 +307,7 @@ async def test_a_reader_stands_behind_a_transactions_marker(kafka_cluster: Clust
 async def test_append_time_is_the_brokers(kafka_cluster: Cluster, kafka_prefix: str) -> None:
     """The time of a record is the broker's append time, whatever time its writer set."""
     await create_topics(kafka_cluster.bootstrap, kafka_prefix, 1)
-    log = await KafkaLog.open(kafka_cluster.bootstrap, kafka_prefix)
+    log = await opened(kafka_cluster, kafka_prefix)
     producer = AIOKafkaProducer(bootstrap_servers=kafka_cluster.bootstrap)
     await producer.start()
     for time_ms in (1, 2**41):
@@ -329,12 +337,14 @@ async def test_the_first_connections_have_the_time_of_an_open(lone_broker: Clust
 async def test_broker_away_and_back(lone_broker: Cluster, kafka_prefix: str, leave: str, come_back: str) -> None:
     """While no broker answers, every call fails within its time limit; afterwards the same log and reader continue."""
     await until_ready(lambda: create_topics(lone_broker.bootstrap, kafka_prefix, 2))
-    log = await KafkaLog.open(lone_broker.bootstrap, kafka_prefix, timeouts=QUICK)
+    log = await KafkaLog.open(lone_broker.bootstrap, kafka_prefix, timeouts=PATIENT)
     writer, reader = await log.open_writer(), await log.open_reader({})
     await writer.append(ORDERING, None, b"before")
     assert [record.value for record in await take(reader, 1)] == [b"before"]
     try:
         await asyncio.to_thread(getattr(lone_broker, leave), 1)
+        log._timeouts = writer._timeouts = QUICK
+        await log._drop_watcher()
         with pytest.raises(NotReady, match="log end offsets"):
             await log.bounds()
         with pytest.raises(OutcomeUnknown, match="within 1500 ms"):
@@ -351,6 +361,7 @@ async def test_broker_away_and_back(lone_broker: Cluster, kafka_prefix: str, lea
     finally:
         await asyncio.to_thread(getattr(lone_broker, come_back), 1)
         await asyncio.to_thread(lone_broker.wait_until_serving)
+    log._timeouts = PATIENT
     await until_ready(log.bounds)
     writer = await until_ready(log.open_writer)
     await writer.append(ORDERING, None, b"after")
@@ -403,7 +414,7 @@ async def appending(log: Log, acknowledged: list[int], enough: asyncio.Event) ->
 async def test_appends_recover_after_the_leader_dies(kafka_cluster: Cluster, kafka_prefix: str) -> None:
     """Appends and reads recover by themselves after the ordering leader dies; no acknowledged record is lost or out of order."""
     await create_topics(kafka_cluster.bootstrap, kafka_prefix, 2)
-    log = await KafkaLog.open(kafka_cluster.bootstrap, kafka_prefix)
+    log = await opened(kafka_cluster, kafka_prefix)
     reader = await log.open_reader({})
     async with Admin(kafka_cluster) as client:
         (topic,) = await client.describe_topics([topic_names(kafka_prefix)[0]])

@@ -123,7 +123,7 @@ def test_a_generated_client_reads_what_the_notary_answers(build: Build, tmp_path
     directory.register(bank)
     with NotaryProcess.start(directory.config) as worker:
         document = tmp_path / "openapi.json"
-        document.write_bytes(httpx.get(worker.url + "/openapi.json", trust_env=False).content)
+        document.write_bytes(httpx.get(worker.url + "/openapi.json", trust_env=False, timeout=60).content)
         folder = tmp_path / "client"
         folder.mkdir()
         command = build(document, folder)
@@ -145,7 +145,7 @@ def test_a_generated_client_reads_what_the_notary_answers(build: Build, tmp_path
         assert done.returncode == 0, done.stdout + done.stderr
         found: dict[str, Any] = json.loads(done.stdout)
 
-        with httpx.Client(base_url=worker.url, trust_env=False) as plain:
+        with httpx.Client(base_url=worker.url, trust_env=False, timeout=60) as plain:
             decisions = plain.post("/v1/submissions", json=submission).json()["decisions"]
             transaction = plain.get(f"/v1/transactions/{given['transaction']}").json()
             receipt = plain.get(f"/v1/transactions/{given['transaction']}/receipt").text

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.asking.load import until
+from tests.asking.load import Client, until
 from tests.asking.party import spend, state
 from tests.checkers.history import Decided
 from tests.kafka.workers import Notary, Worker
@@ -45,7 +45,7 @@ async def test_new_states_are_committed(notary: Notary, worker: Worker) -> None:
     submission = notary.party.submission(spend(state("x"), state("y", 7)))
     (id_,) = submission.ids
     assert (await notary.http.get(worker.url, f"/v1/transactions/{id_}")).status == 404
-    answer = await notary.client.ask(worker.url, submission)
+    answer = await notary.client.answered(worker.url, submission)
     assert (answer.status, answer.headers["content-type"]) == (200, "application/json")
     (decision,) = answer.json()["decisions"]
     assert (decision["transaction_id"], decision["position"], *refusal(decision)) == (id_, 0, *COMMITTED)
@@ -73,9 +73,9 @@ async def test_a_double_spend_is_rejected(notary: Notary, worker: Worker) -> Non
 async def test_a_retry_gets_the_same_bytes(notary: Notary, worker: Worker) -> None:
     """A retry of a submission gets the same answer, byte for byte, whatever was decided meanwhile."""
     kept = notary.party.submission(spend(state("x")), spend(state("x"), content="double"))
-    first = await notary.client.ask(worker.url, kept)
+    first = await notary.client.answered(worker.url, kept)
     await decide(notary, worker, spend(state("y"), references=[state("x")]))
-    again = await notary.client.ask(worker.url, kept)
+    again = await notary.client.answered(worker.url, kept)
     assert (again.status, again.body) == (first.status, first.body) == (200, first.body)
     await notary.check(worker)
 
@@ -209,7 +209,8 @@ async def test_a_restart_keeps_every_given_decision(notary: Notary, worker: Work
 async def test_admitted_requests_are_answered_after_sigterm(notary: Notary, worker: Worker) -> None:
     """After SIGTERM admitted requests are answered; later ones are rejected as surely not applied."""
     submissions = [notary.party.submission(spend(state(str(number)))) for number in range(100)]
-    asked = [asyncio.create_task(notary.client.ask(worker.url, submission)) for submission in submissions]
+    patient = Client(notary.http, notary.history, wait_s=60)
+    asked = [asyncio.create_task(patient.ask(worker.url, submission)) for submission in submissions]
     await notary.until_metric(worker, "notary_positions ")
     worker.process.send_signal(signal.SIGTERM)
     answers = await asyncio.gather(*asked, return_exceptions=True)

@@ -29,8 +29,8 @@ async def test_retry_at_the_other(notary: Notary) -> None:
     a, b = await notary.start_all("a", "b")
     for number in range(10):
         submission = notary.party.submission(spend(state(str(number // 2)), content=str(number)))
-        first = await notary.client.ask(a.url, submission)
-        again = await notary.client.ask(b.url, submission)
+        first = await notary.client.answered(a.url, submission)
+        again = await notary.client.answered(b.url, submission)
         assert (first.status, again.status, again.body) == (200, 200, first.body)
         a, b = b, a
     await notary.check(a, b)

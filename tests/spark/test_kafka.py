@@ -130,11 +130,12 @@ async def test_log_of_real_workers(
         other = notary.start("b", worker_worker_timeout_ms=500, **OFTEN)
         await asyncio.gather(dying.ready(), silent.ready(), other.ready())
         fatal = notary.party.submission(spend(state("fatal")))
-        for submission in (*(notary.party.submission(spend(state(f"before {number}"))) for number in range(2)), fatal):
-            await notary.client.decide([dying.url, other.url], submission)
+        for number in range(2):
+            await notary.client.decide([dying.url], notary.party.submission(spend(state(f"before {number}"))))
+        await notary.client.ask_until_broken(dying.url, fatal)
+        await notary.client.decide([other.url], fatal)
         assert await dying.ended() == -9
-        with pytest.raises(ConnectionError):
-            await notary.client.ask(silent.url, notary.party.submission(spend(state("an orphan's"))))
+        await notary.client.ask_until_broken(silent.url, notary.party.submission(spend(state("an orphan's"))))
         assert await silent.ended() == -9
         (first,) = await asyncio.to_thread(_archived, spark, kafka, folder)
         keys = {notary.party.name: notary.party.public_pem.decode()}
@@ -142,7 +143,7 @@ async def test_log_of_real_workers(
         back = await notary.start("a", **OFTEN).ready()
         await _traffic(notary, [back, other], "later")
         await notary.same_height(back, other)
-        assert await notary.metric(other, "notary_batches_filled_total ") == 1
+        assert await notary.metric(other, "notary_batches_filled_total ") >= 1
         await asyncio.sleep(0.5)
         await _traffic(notary, [other], "last")
         await notary.until_metric(other, 'notary_log_anomalies_total{kind="orphan-dropped"}')

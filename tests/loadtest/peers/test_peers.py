@@ -230,7 +230,7 @@ def test_processes_end_whatever_happens() -> None:
     block.kill()
     block.communicate()
     assert BrokerProcess(int(pid), born).wait(30)
-    for _ in range(100):
+    for _ in range(1_200):
         if not Path(folder).exists():
             break
         time.sleep(0.1)

@@ -36,7 +36,7 @@ async def _outcome_of(answer: Callable[[bytes], bytes], *, receipts: bool = True
     server = await asyncio.start_server(serve, "127.0.0.1", 0)
     async with server:
         port = server.sockets[0].getsockname()[1]
-        load = ClosedLoad([f"http://127.0.0.1:{port}"], 1, 3, 2, 2, 0.5, 10, {}, receipts)
+        load = ClosedLoad([f"http://127.0.0.1:{port}"], 1, 3, 2, 2, 60.0, 10, {}, receipts)
         return await drive(load)
 
 

@@ -184,11 +184,12 @@ async def test_who_waits_when_the_worker_ends_hears_that_the_outcome_is_unknown(
 
 async def test_a_retry_of_what_waits_is_sent_once(own_directory: NotaryDirectory, bank: Bank) -> None:
     """The same submission through two processes makes one batch, and a quota counts it once."""
-    async with serving(own_directory, {"http.acceptor_processes": 2, "limits.party_requests_per_s": 2}) as service:
-        body = bank.body(spend(), spend())
+    async with serving(own_directory, {"http.acceptor_processes": 2, "limits.party_requests_per_s": 50}) as service:
+        body = bank.body(*(spend() for _ in range(500)))
         async with httpx.AsyncClient(base_url=service.http.base_url, timeout=30, trust_env=False) as another:
             calls = [asyncio.create_task(each.post("/v1/submissions", content=body, headers=JSON)) for each in (service.http, another)]
-            await service.pending()
+            while len(service.app.waiting) < 2:  # noqa: ASYNC110 - polled from outside
+                await asyncio.sleep(0.005)
             service.gate.set()
             one, other = [(await call).json() for call in calls]
         assert one == other

@@ -275,8 +275,8 @@ def test_receipts_outlive_a_rotation(own_directory: NotaryDirectory, bank: Bank,
     second = present_key(own_directory)
     process = notary_process(own_directory.config)
     after = _decide(process.url, bank)
-    notary = httpx.get(f"{process.url}/v1/notary", trust_env=False).json()
-    again = httpx.get(f"{process.url}/v1/transactions/{before['transaction_id']}/receipt", trust_env=False).text
+    notary = httpx.get(f"{process.url}/v1/notary", trust_env=False, timeout=60).json()
+    again = httpx.get(f"{process.url}/v1/transactions/{before['transaction_id']}/receipt", trust_env=False, timeout=60).text
     assert process.stop() == 0
     assert notary["verifier_key"] == second
     assert [each["verifier_key"] for each in notary["keys"]] == [first, second]
@@ -293,7 +293,9 @@ def test_receipts_outlive_a_rotation(own_directory: NotaryDirectory, bank: Bank,
 
 def _decide(url: str, bank: Bank) -> dict[str, Any]:
     """Returns a new decision with its receipt."""
-    answer = httpx.post(f"{url}/v1/submissions", content=bank.body(spend()), headers={"content-type": "application/json"}, trust_env=False)
+    answer = httpx.post(
+        f"{url}/v1/submissions", content=bank.body(spend()), headers={"content-type": "application/json"}, trust_env=False, timeout=60
+    )
     [decision] = answer.json()["decisions"]
     assert decision["outcome"] == "committed"
     found: dict[str, Any] = decision
@@ -328,7 +330,7 @@ def test_a_worker_starts_in_the_middle(
     for name in ("worker-1", "worker-2"):
         process = notary_process(own_directory.config, name)
         decision = _decide(process.url, bank)
-        notary = httpx.get(f"{process.url}/v1/notary", trust_env=False).json()
+        notary = httpx.get(f"{process.url}/v1/notary", trust_env=False, timeout=60).json()
         assert process.stop() == 0
         assert len(notary["keys"]) == 2
         verify_receipt(decision["receipt"], decision, notary["verifier_key"])

@@ -238,7 +238,7 @@ def _ready_line_of(config: Path, wanted: str, **settings: object) -> str:
         while wanted not in line:
             assert process.poll() is None
             with contextlib.suppress(httpx.TransportError):
-                line = httpx.get(f"http://{listen}/readyz", trust_env=False).text
+                line = httpx.get(f"http://{listen}/readyz", trust_env=False, timeout=60).text
             time.sleep(0.05)
         process.terminate()
         ready, _ = process.communicate(timeout=EXIT_S_MAX)
@@ -408,13 +408,13 @@ def test_a_row_that_turns_out_corrupt_quarantines_the_index(own_decided: Path, n
         state, _ = index.contents()["states"][0]
         put_row(index, STATES, state, b"garbage")
     process = notary_process(folder / "notary.toml")
-    answer = httpx.get(f"{process.url}/v1/states/{format_state(state)}", trust_env=False)
+    answer = httpx.get(f"{process.url}/v1/states/{format_state(state)}", trust_env=False, timeout=60)
     assert (answer.status_code, answer.json()["type"]) == (503, "/problems/not-ready")
-    while "quarantined" not in (printed := httpx.get(f"{process.url}/readyz", trust_env=False)).text:
+    while "quarantined" not in (printed := httpx.get(f"{process.url}/readyz", trust_env=False, timeout=60)).text:
         assert printed.status_code == 503
         time.sleep(0.02)
-    assert "notary_index_quarantined 1.0" in httpx.get(f"{process.url}/metrics", trust_env=False).text
-    assert httpx.get(f"{process.url}/livez", trust_env=False).status_code == 200
+    assert "notary_index_quarantined 1.0" in httpx.get(f"{process.url}/metrics", trust_env=False, timeout=60).text
+    assert httpx.get(f"{process.url}/livez", trust_env=False, timeout=60).status_code == 200
     process.signal(signal.SIGTERM)
     assert process.process.wait(EXIT_S_MAX) == 2
     process.check_quiet()

@@ -87,7 +87,7 @@ def test_sighup_names_what_is_for_a_start(own_directory: NotaryDirectory, notary
     set_setting(own_directory, "drain_ms_max = ")
     process.signal(signal.SIGHUP)
     wait_until(lambda: "the new log level is rejected, the present one stays in use" in process.stderr())
-    assert httpx.get(process.url + "/readyz", trust_env=False).text == "ok\n"
+    assert httpx.get(process.url + "/readyz", trust_env=False, timeout=60).text == "ok\n"
     assert process.stop() == 0
 
 

@@ -75,15 +75,21 @@ class Service:
             await asyncio.sleep(0.005)
 
 
+PATIENT = {
+    "worker.hole_timeout_ms": 600_000,
+    "worker.unreachable_ms": 600_000,
+    "worker.append_wait_ms_max": 600_000,
+    "http.wait_ms_default": 60_000,
+}
+
+
 @asynccontextmanager
 async def serving(
     directory: NotaryDirectory, settings: Mapping[str, Any] | None = None, *, head_s_max: float = 10.0
 ) -> AsyncIterator[Service]:
     """Yields a ready service; `settings` by their dotted names. A pause of the machine does not make it suspect its log."""
-    config = load(
-        directory.config, {"worker.name": "w", "http.listen": "127.0.0.1:0", "worker.hole_timeout_ms": 600_000, **(settings or {})}, {}
-    )
-    config = replace(config, driver=replace(config.driver, interrupted_after_ms=600_000))
+    config = load(directory.config, {"worker.name": "w", "http.listen": "127.0.0.1:0", **PATIENT, **(settings or {})}, {})
+    config = replace(config, driver=replace(config.driver, interrupted_after_ms=600_000, stall_ms=600_000))
     log = HeldLog.open(config.path(config.log.directory))
     assert isinstance(log, HeldLog)
     log.gate = asyncio.Event()
@@ -101,7 +107,7 @@ async def serving(
         while worker.not_ready() is not None:  # noqa: ASYNC110 - polled from outside
             await asyncio.sleep(0.005)
         app.taking_changed()
-        async with httpx.AsyncClient(base_url=server.url, timeout=30, trust_env=False) as http:
+        async with httpx.AsyncClient(base_url=server.url, timeout=120, trust_env=False) as http:
             yield Service(app, worker, log.gate, http, running)
     finally:
         running.cancel()

@@ -248,8 +248,8 @@ def free_port() -> int:
 def test_health_may_be_on_another_port(split: tuple[NotaryProcess, str], path: str) -> None:
     """With a health port, health is there, and not on the service's port."""
     process, health = split
-    assert httpx.get(health + path, trust_env=False).status_code == 200
-    assert httpx.get(process.url + path, trust_env=False).status_code == 404
+    assert httpx.get(health + path, trust_env=False, timeout=60).status_code == 200
+    assert httpx.get(process.url + path, trust_env=False, timeout=60).status_code == 404
 
 
 @pytest.mark.seconds
@@ -258,7 +258,7 @@ def test_the_health_port_serves_nothing_else(split: tuple[NotaryProcess, str], b
     process, health = split
     body = bank.body(spend())
     for path in ("/v1/submissions", "/v1/notary", "/openapi.json"):
-        assert httpx.post(health + path, content=body, trust_env=False).status_code == 404
+        assert httpx.post(health + path, content=body, trust_env=False, timeout=60).status_code == 404
     with Asking(process.url, health_url=health) as asking:
         asking.decide(bank, spend())
         assert asking.metric("notary_positions") >= 1
@@ -275,7 +275,7 @@ def test_the_health_port_is_open_when_the_other_is_full(
             assert wire.send(b"GET /v1/notary HTTP/1.1\r\nHost: notary\r\n\r\n").answer()[0] == 200
         with Wire(process.url) as third:
             assert third.problem()["type"] == "/problems/overloaded"
-        assert httpx.get(f"http://{health}/readyz", trust_env=False).status_code == 200
+        assert httpx.get(f"http://{health}/readyz", trust_env=False, timeout=60).status_code == 200
     assert process.stop() == 0
 
 
@@ -289,19 +289,19 @@ def test_a_worker_without_a_log_is_alive_and_not_ready(own_directory: NotaryDire
         url = f"http://127.0.0.1:{port}"
         while True:
             try:
-                ready = httpx.get(url + "/readyz", trust_env=False)
+                ready = httpx.get(url + "/readyz", trust_env=False, timeout=60)
                 if "cannot be reached" in ready.text:
                     break
             except httpx.ConnectError:
                 assert process.poll() is None, process.communicate()
         assert ready.status_code == 503
-        assert httpx.get(url + "/livez", trust_env=False).status_code == 200
-        assert httpx.get(url + "/metrics", trust_env=False).status_code == 200
-        assert httpx.get(url + "/openapi.json", trust_env=False).status_code == 200
+        assert httpx.get(url + "/livez", trust_env=False, timeout=60).status_code == 200
+        assert httpx.get(url + "/metrics", trust_env=False, timeout=60).status_code == 200
+        assert httpx.get(url + "/openapi.json", trust_env=False, timeout=60).status_code == 200
         headers = {"content-type": "application/json"}
         for answer in (
-            httpx.post(url + "/v1/submissions", content=b"{}", headers=headers, trust_env=False),
-            httpx.get(url + "/v1/notary", trust_env=False),
+            httpx.post(url + "/v1/submissions", content=b"{}", headers=headers, trust_env=False, timeout=60),
+            httpx.get(url + "/v1/notary", trust_env=False, timeout=60),
         ):
             assert (answer.status_code, answer.json()["type"]) == (503, "/problems/not-ready")
             assert int(answer.headers["retry-after"]) >= 1

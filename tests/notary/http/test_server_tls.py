@@ -74,7 +74,7 @@ class Service:
 
     def metric(self, name: str) -> float:
         """Returns the value of a metric."""
-        text = httpx.get(self.process.url + "/metrics", verify=self.context(), trust_env=False).text
+        text = httpx.get(self.process.url + "/metrics", verify=self.context(), trust_env=False, timeout=60).text
         return next(float(line.split()[1]) for line in text.splitlines() if line.startswith(name + " "))
 
 
@@ -346,7 +346,7 @@ def test_health_may_have_a_port_without_tls(own_directory: NotaryDirectory, serv
         health = f"127.0.0.1:{free.getsockname()[1]}"
     Authority("Clients").put(own_directory.path / "client-ca.pem")
     serve_tls(HTTP_TLS_CLIENT_CA_FILE="client-ca.pem", HTTP_HEALTH_LISTEN=health)
-    assert httpx.get(f"http://{health}/readyz", trust_env=False).text == "ok\n"
+    assert httpx.get(f"http://{health}/readyz", trust_env=False, timeout=60).text == "ok\n"
 
 
 def _closed(file: Path) -> None:

@@ -33,7 +33,7 @@ def s3(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
         server = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=said, stderr=subprocess.STDOUT)
         try:
             ends_s = time.monotonic() + START_S_MAX
-            with httpx.Client(transport=httpx.HTTPTransport(retries=3), trust_env=False) as client:
+            with httpx.Client(transport=httpx.HTTPTransport(retries=3), trust_env=False, timeout=60) as client:
                 while True:
                     assert server.poll() is None, (tmp_path / "s3.txt").read_text()
                     try:
@@ -49,7 +49,7 @@ def s3(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
 
 def _objects(endpoint: str) -> list[str]:
     """Returns the keys of all objects in the bucket."""
-    page = httpx.get(f"{endpoint}/{BUCKET}?list-type=2", trust_env=False).raise_for_status().text
+    page = httpx.get(f"{endpoint}/{BUCKET}?list-type=2", trust_env=False, timeout=60).raise_for_status().text
     return sorted(part.partition("</Key>")[0] for part in page.split("<Key>")[1:])
 
 

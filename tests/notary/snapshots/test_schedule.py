@@ -24,7 +24,7 @@ pytestmark = pytest.mark.seconds
 
 
 def _metrics(process: NotaryProcess) -> dict[str, float]:
-    lines = httpx.get(f"{process.url}/metrics", trust_env=False).text.splitlines()
+    lines = httpx.get(f"{process.url}/metrics", trust_env=False, timeout=60).text.splitlines()
     return {line.split()[0]: float(line.split()[1]) for line in lines if line.startswith("notary_snapshot")}
 
 
@@ -58,7 +58,7 @@ def test_without_a_snapshot_the_log_is_replayed(desk: Desk, notary_process: Call
     shutil.rmtree(desk.index)
     process = notary_process(desk.config, settings={"SNAPSHOTS_URL": url})
     assert ("this worker replays the log" in process.stderr()) is bool(url)
-    assert httpx.get(f"{process.url}/v1/checkpoint", trust_env=False).text.split("\n")[1] == "600"
+    assert httpx.get(f"{process.url}/v1/checkpoint", trust_env=False, timeout=60).text.split("\n")[1] == "600"
     assert process.stop() == 0
 
 
