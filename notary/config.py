@@ -291,7 +291,10 @@ def _wrong_values(config: Config) -> Iterator[tuple[str, str]]:
     if config.snapshots.every_s and not config.snapshots.url:
         yield "snapshots.url", "is empty, and snapshots.every_s is set: give the folder or URL that keeps the snapshots"
     if config.archive.url and config.log.kind != "kafka":
-        yield "archive.url", "is set, and log.kind is embedded: only one process can open that log, its worker. Leave archive.url empty"
+        yield (
+            "archive.url",
+            f"is set, and log.kind is {config.log.kind}: only one process can open that log, its worker. Leave archive.url empty",
+        )
     for setting in SETTINGS.values():
         # To msgspec NaN is in every range.
         if setting.type is float and (value := setting.value(config)) != value:

@@ -1,6 +1,6 @@
 """Opens the log that a configuration names, and checks that it is this notary's."""
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, assert_never
 
 from notary.access import check_writable
 from ordering.clock import clock_ms
@@ -20,17 +20,21 @@ async def open_log(config: "Config", *, mirror: bool = False) -> Log:
 
     Raises `NotReady` while the log cannot be reached, `ConfigurationError` or `Fatal` if it is unfit.
     """
-    if config.log.kind == "embedded":
-        check_writable(config.path(config.log.directory), "the log", "`[log] directory` (NOTARY_LOG_DIRECTORY)")
-        return EmbeddedLog.open(config.path(config.log.directory), clock_ms)
-    return await KafkaLog.open(
-        config.log.bootstrap,
-        config.log.topic_prefix,
-        client_id=f"notary-{config.worker.name}",
-        security=config.kafka_security,
-        timeouts=KafkaTimeouts(append_ms=config.log.append_timeout_ms),
-        mirror=mirror,
-    )
+    match config.log.kind:
+        case "embedded":
+            check_writable(config.path(config.log.directory), "the log", "`[log] directory` (NOTARY_LOG_DIRECTORY)")
+            return EmbeddedLog.open(config.path(config.log.directory), clock_ms)
+        case "kafka":
+            return await KafkaLog.open(
+                config.log.bootstrap,
+                config.log.topic_prefix,
+                client_id=f"notary-{config.worker.name}",
+                security=config.kafka_security,
+                timeouts=KafkaTimeouts(append_ms=config.log.append_timeout_ms),
+                mirror=mirror,
+            )
+        case kind:
+            assert_never(kind)
 
 
 async def identify(config: "Config", log: Log) -> tuple[str, str]:

@@ -1,4 +1,4 @@
-"""The items of a salvage, to the byte (R11; docs/formats.md, Items). Pure.
+"""The items of a salvage, to the byte (R11; docs/formats.md, Salvage). Pure.
 
 An item restores one position of the tree: its decision, or the hash of its leaf, or the lost leaf. `decode_items` is total: any bytes give
 items or `CorruptRecord`. Each item has one encoding.

@@ -6,10 +6,10 @@ FORMAT_VERSION: Final = 2
 """The highest format version that this software reads."""
 
 RECORD_FORMAT: Final = 1
-"""The format version of the kinds 1 to 10."""
+"""The format version of the kinds 1 to 10; a `settle` record (10) has the next one too."""
 
 SALVAGE_FORMAT: Final = 2
-"""The format version of the kinds 11 and 12, and of seals (R11)."""
+"""The format version of the kinds 11 and 12, of seals (R11), and of `settle` records that name a key."""
 
 SALVAGE_BYTES_MAX: Final = 1 << 20
 """The most bytes in a record of kind 11."""

@@ -2,6 +2,8 @@
 
 from hashlib import sha256
 
+import pytest
+
 from joiner import OrderedBatch
 from notary.decide import DecidedStep, decide
 from notary.decision import Conflict, Decision, Kind, Outcome
@@ -33,6 +35,21 @@ def _decide(*requests: Request, consumed: dict[StateRef, TransactionId] | None =
 
 def _outcomes(decided: DecidedStep) -> list[Outcome]:
     return [decision.outcome for answers in decided.outcomes for decision in answers]
+
+
+EXAMPLES = {
+    Outcome.COMMITTED: _ask(T2, B),
+    Outcome.INPUT_CONFLICT: _ask(T2, A),
+    Outcome.REFERENCE_CONFLICT: _ask(T2, B, references=(A,)),
+    Outcome.OUTSIDE_TIME_WINDOW: _ask(T2, B, from_ms=NOW + 1),
+}
+"""A request for each outcome, where T1 has consumed A."""
+
+
+@pytest.mark.parametrize("outcome", Outcome)
+def test_every_outcome_has_a_request_that_gets_it(outcome: Outcome) -> None:
+    """There is an example for every outcome, and it is decided so."""
+    assert _outcomes(_decide(EXAMPLES[outcome], consumed={A: T1})) == [outcome]
 
 
 def test_commit_consumes_inputs() -> None:

@@ -2,7 +2,7 @@
 
 from random import Random
 
-from tests.checkers.records import View
+from tests.checkers.records import FORMAT_VERSION, View
 from tests.checkers.replay import ORDERING
 from tests.checkers.signed_log import SignedLog, private_key, public
 
@@ -58,7 +58,7 @@ def _move(log: SignedLog, draw: Random, number: int) -> None:
             log.write(draw.choice([5, 7, 8, 9]), draw.randbytes(draw.choice([2, 4, 8, 96])), by=forger)
         case 10:
             log.put(ORDERING, None, draw.choice([None, b"", b"\x01\x02", draw.randbytes(100), log.signed(1, b"short")]))
-            log.activate(draw.choice([1, 3, 65535]))
+            log.activate(draw.choice([1, FORMAT_VERSION + 1, 65535]))
         case 11:
             other = SignedLog(PARTITIONS, "other").streams[ORDERING][0].value
             log.put(ORDERING, None, draw.choice([other, log.signed(6, b"short")]))

@@ -4,6 +4,7 @@ import random
 from hashlib import sha256
 
 from ordering.records import (
+    FORMAT_VERSION,
     Activate,
     Checkpoint,
     Entry,
@@ -119,7 +120,7 @@ def _plain(fields: Fields) -> object:
 
 
 def _expected(value: bytes | None) -> object:
-    record = one_by_one.ordering_record(value, (1, 2))
+    record = one_by_one.ordering_record(value, tuple(range(1, FORMAT_VERSION + 1)))
     if isinstance(record, one_by_one.Items):
         times = [int.from_bytes(item.leaf[59:67], "big", signed=True) for item in record.items if item.leaf]
         return (record.key, record.view, record.first, len(record.items), max(times, default=None))
