@@ -5,17 +5,18 @@
 Closed loops measure the capacity; open loops send multiples of that. The results of `overload`: goodput compared with the capacity, the
 latency of admitted submissions, the time to reject the others, the accuracy of Retry-After, and memory.
 
-RocksDB sorts a full memtable for up to ten seconds, and on few cores that halves the rate (docs/performance.md). So each load of `overload`
-has a new notary with an empty index: each meets the same flushes, after as many requests. The capacity is the mean of a closed loop before
-the overload and one after it.
+The capacity of one worker changes from minute to minute: RocksDB sorts a full memtable for up to ten seconds, which halves the rate on few
+cores, and other machines share the processor (docs/performance.md). So `overload` alternates: a closed loop, an open loop, an open loop, a
+closed loop, and so on, all on one worker. Its share is the mean of the open loops by that of the closed loops.
 """
 
 import argparse
 import sys
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
-from statistics import mean
+from collections.abc import Sequence
+from statistics import mean, median
 from typing import TYPE_CHECKING, Any
+
+import msgspec
 
 from loadtest.bench.figure import (
     COLOURS,
@@ -36,9 +37,9 @@ from loadtest.bench.figure import (
     thousands,
     values,
 )
-from loadtest.bench.loads import Case, capacity_of, failed, name_of, offer_figures, offer_for, offer_parameters, run_offer, warm_up_for
+from loadtest.bench.loads import Case, capacity_of, failed, name_of, offer_figures, offer_for, offer_parameters, run_offer
 from loadtest.bench.report import Report, report_to
-from loadtest.rig import RunningNotary, brokers_of, log_name, notary_on, workers_on
+from loadtest.rig import RunningNotary, log_name, notary_on
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure as Picture
@@ -51,7 +52,7 @@ CURVES_QUICK = {1: (Case(100, 4),)}
 CURVE_S_MIN = 3.0
 CURVE_CONNECTIONS_MAX = 500
 
-TIMES, SECONDS = 5.0, 10.0
+TIMES, SECONDS, PAIRS = 5.0, 10.0, 4
 CONNECTIONS_MAX = 1_500
 """The connections of the open loop; a worker admits 2,000 by default."""
 PROBES = 32
@@ -83,47 +84,67 @@ CURVE_FIGURES = (
 
 def measure_overload(
     report: Report,
-    new_notary: Callable[[], AbstractContextManager[RunningNotary]],
+    running: RunningNotary,
     seconds: float,
     seed: int,
     *,
     case: Case = CASE,
     times: float = TIMES,
+    pairs: int = PAIRS,
     connections_max: int = CONNECTIONS_MAX,
     connections_open: bool = True,
 ) -> None:
-    """Measure the figure `overload`; each of its three loads has a new notary."""
-
-    def capacity(seed: int) -> float:
-        with new_notary() as running:
-            return capacity_of(running, case, seconds, seed)
-
-    before = capacity(seed)
-    with new_notary() as running:
-        warm_up_for(running, case, seconds, seed + 2)
-        offer = offer_for(
-            running,
-            case,
-            seconds,
-            seed + 3,
-            rate=times * before,
-            capacity=before,
-            connections_max=connections_max,
-            probes=PROBES,
-            connections_open=connections_open,
-        )
-        offered = run_offer(offer)
-    after = capacity(seed + 4)
-    figures = {
-        "capacity_requests_per_s": mean((before, after)),
-        "capacity_before_requests_per_s": before,
-        "capacity_after_requests_per_s": after,
+    """Measure the figure `overload`: pairs of a closed loop and of an open loop, each `seconds` long."""
+    capacity = capacity_of(running, case, seconds, seed)
+    offer = offer_for(
+        running,
+        case,
+        seconds,
+        seed,
+        rate=times * capacity,
+        capacity=capacity,
+        connections_max=connections_max,
+        probes=PROBES,
+        connections_open=connections_open,
+    )
+    closed: list[float] = []
+    opened: list[dict[str, Any]] = []
+    with_errors = False
+    for load in range(2 * pairs):
+        own_seed = seed + 3 * (load + 1)
+        if load % 4 in {0, 3}:
+            closed.append(capacity_of(running, case, seconds, own_seed))
+        else:
+            offered = run_offer(msgspec.structs.replace(offer, seed=own_seed))
+            opened.append(offer_figures(offer, offered))
+            with_errors |= failed(offered)
+    figures = _together(opened)
+    decided = [figures["goodput_requests_per_s"] for figures in opened]
+    figures |= {
         "times": times,
-    } | offer_figures(offer, offered)
-    figures["goodput_share_of_capacity"] = figures["goodput_requests_per_s"] / figures["capacity_requests_per_s"]
+        "pairs": pairs,
+        "capacity_requests_per_s": mean(closed),
+        "capacity_requests_per_s_min": min(closed),
+        "capacity_requests_per_s_max": max(closed),
+        "goodput_requests_per_s": mean(decided),
+        "goodput_requests_per_s_min": min(decided),
+        "goodput_requests_per_s_max": max(decided),
+        "goodput_share_of_capacity": mean(decided) / mean(closed),
+        "worker_mib_first": opened[0]["worker_mib_first"],
+        "worker_mib_max": max(figures["worker_mib_max"] for figures in opened),
+    }
     name = f"{times:g} times the capacity, {name_of(case, running)}{'' if connections_open else ', new connections'}"
     parameters = offer_parameters(offer, running, "connections_open", "probes")
-    report.add("overload", name, figures, parameters, "decided at 0.9 of the capacity", failed=failed(offered))
+    report.add("overload", name, figures, parameters, "decided at 0.9 of the capacity", failed=with_errors)
+
+
+def _together(loads: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """Returns the median of each figure over several loads, and what happened by time in the last one."""
+    figures = {}
+    for name in loads[-1]:
+        values = [each for load in loads if (each := load.get(name)) is not None]
+        figures[name] = loads[-1][name] if name == "by_time" else median(values) if values else None
+    return figures
 
 
 # ---- the parts of `make bench` ----
@@ -149,10 +170,11 @@ def _curve_parts(report: Report, options: RunOptions) -> list[Part]:
 
 def _overload_parts(report: Report, options: RunOptions) -> list[Part]:
     brokers, seconds = 1 if options.brokers is None else options.brokers, options.seconds
+    pairs = PAIRS // 2 if options.quick else PAIRS
     text = f"overload: {TIMES:g} times the capacity"
-    took_s = 3 * (START_S[0] + load_s(seconds / 2) + load_s(seconds))
-    step = Step(text, took_s, lambda cluster: measure_overload(report, lambda: workers_on(cluster), seconds, options.seed))
-    return [Part(f"overload, {log_name(brokers)}", START_S[brokers], lambda: brokers_of(brokers), [step])]
+    took_s = (2 * pairs + 1) * (load_s(seconds / 2) + load_s(seconds))
+    step = Step(text, took_s, lambda running: measure_overload(report, running, seconds, options.seed, pairs=pairs))
+    return [Part(f"overload, {log_name(brokers)}", START_S[brokers], lambda: notary_on(brokers), [step])]
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -161,22 +183,24 @@ def main(arguments: list[str] | None = None) -> int:
         prog="python -P -m loadtest.bench.figures.overload", description="A worker at several times its capacity."
     )
     parser.add_argument("--times", type=float, default=TIMES, metavar="N", help=f"of the capacity (default: {TIMES:g})")
-    parser.add_argument("--seconds", type=float, default=SECONDS, metavar="S", help=f"of each of the three loads (default: {SECONDS:g})")
+    parser.add_argument("--seconds", type=float, default=SECONDS, metavar="S", help=f"of each load (default: {SECONDS:g})")
+    parser.add_argument("--pairs", type=int, default=PAIRS, metavar="N", help=f"of a closed and an open loop (default: {PAIRS})")
     parser.add_argument("--connections", type=int, default=CONNECTIONS_MAX, metavar="N", help=f"at most (default: {CONNECTIONS_MAX:,})")
     parser.add_argument("--new-connections", action="store_true", help="opened when they are needed, not before the start")
     add_arguments(parser, "bench-overload.jsonl")
     chosen = parser.parse_args(arguments)
 
     def measure(report: Report) -> None:
-        with brokers_of(chosen.brokers) as cluster:
+        with notary_on(chosen.brokers, acceptors=chosen.acceptor_processes) as running:
             report.begin()
             measure_overload(
                 report,
-                lambda: workers_on(cluster, acceptors=chosen.acceptor_processes),
+                running,
                 chosen.seconds,
                 chosen.seed,
                 case=Case(chosen.submission_requests, chosen.inputs),
                 times=chosen.times,
+                pairs=chosen.pairs,
                 connections_max=chosen.connections,
                 connections_open=not chosen.new_connections,
             )
@@ -202,12 +226,15 @@ def _curve_rows(lines: Lines) -> Sequence[Row]:
 
 
 OVERLOAD_ROWS = (
-    ("capacity_before_requests_per_s", "capacity, by a closed loop before, requests/s", "{:,.0f}"),
-    ("capacity_after_requests_per_s", "by a closed loop after", "{:,.0f}"),
-    ("capacity_requests_per_s", "their mean, the capacity", "{:,.0f}"),
+    ("pairs", "number of closed loops, and of open loops in turn with them", "{:,}"),
+    ("capacity_requests_per_s", "the capacity: the mean of the closed loops, requests/s", "{:,.0f}"),
+    ("capacity_requests_per_s_min", "the slowest of them", "{:,.0f}"),
+    ("capacity_requests_per_s_max", "the fastest", "{:,.0f}"),
     ("due_requests_per_s", "due, requests/s", "{:,.0f}"),
     ("sent_requests_per_s", "sent (the rest found no connection), requests/s", "{:,.0f}"),
-    ("goodput_requests_per_s", "**decided**, requests/s", "{:,.0f}"),
+    ("goodput_requests_per_s", "**decided**: the mean of the open loops, requests/s", "{:,.0f}"),
+    ("goodput_requests_per_s_min", "in the slowest of them", "{:,.0f}"),
+    ("goodput_requests_per_s_max", "in the fastest", "{:,.0f}"),
     ("goodput_share_of_capacity", "of the capacity (goal: 90%)", "{:.0%}"),
     ("refused_share", "of all answers: rejected (503)", "{:.0%}"),
     ("undecided_share", "admitted and not decided in time (202)", "{:.0%}"),

@@ -3,7 +3,6 @@
 import io
 import json
 from itertools import count
-from statistics import mean
 
 import pytest
 
@@ -39,16 +38,15 @@ def test_a_closed_loop_and_a_curve_of_a_real_worker() -> None:
 
 @pytest.mark.nightly
 def test_an_overload_of_a_real_worker() -> None:
-    """Three times the capacity, between two closed loops, each on a new worker: the result line has all measures."""
+    """Three times the capacity, in turn with closed loops, on one worker: the result line has all measures."""
     lines = io.StringIO()
-    measure_overload(Report(lines, io.StringIO()), lambda: workers_on(None), 1.0, 2_000, case=CASE, times=3.0, connections_max=64)
+    with workers_on(None) as running:
+        measure_overload(Report(lines, io.StringIO()), running, 1.0, 2_000, case=CASE, times=3.0, pairs=2, connections_max=64)
     (overload,) = map(json.loads, lines.getvalue().splitlines())
     assert not overload["failed"]
     figures = overload["figures"]
-    assert figures["goodput_requests_per_s"] > 0
-    measured = [figures[f"capacity_{when}_requests_per_s"] for when in ("before", "after")]
-    assert min(measured) > 0
-    assert figures["capacity_requests_per_s"] == pytest.approx(mean(measured), rel=0.001)
+    for rate in ("goodput_requests_per_s", "capacity_requests_per_s"):
+        assert 0 < figures[f"{rate}_min"] <= figures[rate] <= figures[f"{rate}_max"]
     share = figures["goodput_requests_per_s"] / figures["capacity_requests_per_s"]
     assert figures["goodput_share_of_capacity"] == pytest.approx(share, rel=0.001)
     assert figures["due_requests_per_s"] > figures["capacity_requests_per_s"]
