@@ -96,6 +96,8 @@ class SubmissionQueue(Generic[Decision]):
         self.pace = Pace()
         self.append_s: Callable[[], float] = lambda: 0.0
         """Returns the shortest time that an append took lately. The sender sets it."""
+        self.has_unanswered: Callable[[], bool] = lambda: False
+        """Returns True while decided submissions wait for their answers. The application sets it, and calls `room_made` afterwards."""
         self.room_made: Callable[[], None] = lambda: None
         """Called when a batch was taken or answered. The worker sets it."""
         self.queued_requests = self.queued_bytes = 0
@@ -114,7 +116,7 @@ class SubmissionQueue(Generic[Decision]):
 
     @property
     def is_busy(self) -> bool:
-        """True while the pending submissions keep the worker busy, or are enough for the next batch.
+        """True while the pending submissions, or the answers to decided ones, keep the worker busy, or are enough for the next batch.
 
         More submissions would only wait here and in the log, first come, first served. So they wait at the gate, where parties take turns.
         """
@@ -124,6 +126,7 @@ class SubmissionQueue(Generic[Decision]):
             self.pending_requests >= busy_requests
             or self.queued_requests >= limits.batch_requests_max
             or self.queued_bytes >= limits.batch_bytes_max
+            or self.has_unanswered()
         )
 
     @property

@@ -31,10 +31,16 @@ class App(Lifecycle):
         self._health = health
 
     def attach(self, worker: Worker) -> None:
-        """Answer calls from this worker, from now on. Its gate decodes bodies of addresses in the on-turns of this application."""
+        """Answer calls from this worker, from now on. Its gate decodes bodies of addresses in the on-turns of this application.
+
+        While decided submissions wait for their answers, it decodes none: each would make these answers later.
+        """
         super().attach(worker)
         if self._service:
             worker.gate.duty = self.duty
+            queue = worker.sender.queue
+            queue.has_unanswered = self.unanswered.is_standing
+            self.unanswered.caught_up = lambda: queue.room_made()
 
     def take(self, call: Call) -> None:
         """Route a call whose head has arrived."""

@@ -98,6 +98,8 @@ class InFlight:
         """End the wait with the decisions of the log; with None if the worker has ended."""
         self._decisions = decisions
         self._pending = None
+        if decisions is not None:
+            self._app.unanswered.enter()
         self.end()
 
     def end(self) -> None:
@@ -108,7 +110,12 @@ class InFlight:
             self._pending.waiters.remove(self._decided)
             self._pending = None
         self._app.waiting.discard(self)
-        self._app.turns.do(self._answer(), party=self._submission.party)
+        self._app.turns.do(self._finish(), party=self._submission.party)
+
+    def _finish(self) -> Pieces[None]:
+        yield from self._answer()
+        if self._decisions is not None:
+            self._app.unanswered.leave()
 
     def _answer(self) -> Pieces[None]:
         """Answer with 200 if all requests are decided, else with 202: a 503 would mean that no request was admitted."""

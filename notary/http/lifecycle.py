@@ -12,7 +12,7 @@ from notary.http.awaited import AwaitedDecisions
 from notary.http.call import TEXT, Answer, Call
 from notary.http.problems import problem_of
 from notary.http.readers import Readers
-from notary.http.turns import Turns
+from notary.http.turns import AnswerBacklog, Turns
 from notary.metrics import Metrics
 from notary.worker import Worker
 from ordering.errors import Fatal, NotaryError, NotReady
@@ -48,6 +48,7 @@ class Lifecycle:
         self.duty = DutyCycle(clock_s, self.is_busy)
         """The on-turns, in which unauthenticated clients are served too."""
         self.turns = Turns(lambda: self.worker is not None and self.worker.serving_suspended() is None, self.duty)
+        self.unanswered = AnswerBacklog(clock_s)
         self.taking_changed: Callable[[], None] = lambda: None
         """Called when admission of submissions stops or resumes. `closed` returns the present state."""
         self._under_way = 0

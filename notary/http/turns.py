@@ -8,12 +8,16 @@ from typing import Final
 from notary.duty_cycle import DutyCycle
 from ordering.pieces import Pieces
 
-TURN_US: Final = 400
-"""The estimated time (`ordering.pieces.Pieces`) for answers to submissions in a turn of the loop, and for those to reads in an on-turn."""
+TURN_US: Final = 2_000
+"""The estimated time (`ordering.pieces.Pieces`) for answers to submissions in a turn of the loop."""
+READ_TURN_US: Final = 400
+"""The same for answers to reads, in an on-turn."""
 SHARE_US: Final = 500
 """The time after which another party or address has its turn."""
 CALL_US: Final = 20
 """The time to write an answer."""
+BEHIND_S: Final = 0.05
+"""Decided submissions have a standing queue if there was always one that waited for its answer in this time (RFC 8289)."""
 
 
 class _Ring:
@@ -92,14 +96,46 @@ class Turns:
 
     def _do_parties(self) -> None:
         self._comes = False
-        self._do(self._parties)
+        self._do(self._parties, TURN_US)
 
     def _do_addresses(self) -> None:
-        self._do(self._addresses)
+        self._do(self._addresses, READ_TURN_US)
 
-    def _do(self, ring: _Ring) -> None:
+    def _do(self, ring: _Ring, turn_us: int) -> None:
         self.silent = not self._may_read()
         try:
-            ring.do(TURN_US)
+            ring.do(turn_us)
         finally:  # a bug in one piece of work must not keep the rest from its turns
             self._come()
+
+
+class AnswerBacklog:
+    """The decided submissions whose answers are not made yet.
+
+    The event loop divides its time between deciding and answering. Without a bound, overload would make this queue as long as there are
+    connections, and each client would wait for its answer although its submission is decided.
+    """
+
+    def __init__(self, clock_s: Callable[[], float]) -> None:
+        self.caught_up: Callable[[], None] = lambda: None
+        """Called when the queue is empty after it was standing. The application sets it."""
+        self._clock_s = clock_s
+        self._size = 0
+        self._never_empty_since_s = 0.0
+
+    def enter(self) -> None:
+        """A submission is decided."""
+        if not self._size:
+            self._never_empty_since_s = self._clock_s()
+        self._size += 1
+
+    def leave(self) -> None:
+        """Its answer is made."""
+        was_standing = self.is_standing()
+        self._size -= 1
+        if was_standing and not self._size:
+            self.caught_up()
+
+    def is_standing(self) -> bool:
+        """Returns True if the queue was never empty in the last `BEHIND_S`."""
+        return self._size > 0 and self._clock_s() - self._never_empty_since_s > BEHIND_S

@@ -14,7 +14,7 @@ from notary import decision as decisions
 from notary import parties, wire
 from notary.bodies import Body
 from notary.duty_cycle import DutyCycle
-from notary.gate import Gate
+from notary.gate import HELD_S, Gate
 from notary.http import in_flight, turns
 from notary.http.call import Answer, Call
 from notary.http.submission import SUBMISSIONS, Asked
@@ -35,7 +35,8 @@ TURN_US, SHARE_US = 600, 300
 @pytest.fixture
 async def service(own_directory: NotaryDirectory, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Service]:
     """A worker in this loop; a turn has time for a hundred look-ups."""
-    monkeypatch.setattr(turns, "TURN_US", TURN_US)
+    for turn in ("TURN_US", "READ_TURN_US"):
+        monkeypatch.setattr(turns, turn, TURN_US)
     monkeypatch.setattr(turns, "SHARE_US", SHARE_US)
     monkeypatch.setattr(in_flight, "IDS_A_PIECE", 50)
     async with serving(own_directory) as service:
@@ -319,3 +320,47 @@ async def test_reads_are_answered_in_on_turns_and_submissions_in_each() -> None:
         await asyncio.sleep(0)
     for first, last in itertools.pairwise([at for at, whose in enumerate(made) if whose == "read"]):
         assert last - first - 1 >= 10
+
+
+def test_a_queue_that_was_never_empty_is_standing() -> None:
+    """Decided submissions without answers are behind once there was always one for `BEHIND_S`, until all have their answers."""
+    now_s, caught_up = 0.0, 0
+
+    def catch_up() -> None:
+        nonlocal caught_up
+        caught_up += 1
+
+    backlog = turns.AnswerBacklog(lambda: now_s)
+    backlog.caught_up = catch_up
+    for _ in range(3):  # a burst that is answered in time, and again
+        backlog.enter()
+        now_s += 0.9 * turns.BEHIND_S
+        assert not backlog.is_standing()
+        backlog.leave()
+    assert caught_up == 0
+    backlog.enter()
+    for _ in range(3):
+        backlog.enter()
+        now_s += turns.BEHIND_S
+        backlog.leave()
+    assert backlog.is_standing()
+    assert caught_up == 0
+    backlog.leave()
+    assert not backlog.is_standing()
+    assert caught_up == 1
+
+
+async def test_no_body_is_decoded_while_answers_are_behind(service: Service, bank: Bank) -> None:
+    """Under overload a decided submission does not wait for its answer behind others that were admitted meanwhile."""
+    unanswered = service.app.unanswered
+    unanswered.enter()
+    unanswered._never_empty_since_s -= 2 * turns.BEHIND_S
+    call = asyncio.create_task(service.post(bank.body(spend())))
+    while not service.worker.gate._asked:  # noqa: ASYNC110 - polled from outside
+        await asyncio.sleep(0)
+    await asyncio.sleep(2 * HELD_S)
+    assert not call.done()
+    unanswered.leave()
+    assert (await call).status_code == 200
+    assert not unanswered.is_standing()
+    assert unanswered._size == 0
