@@ -51,7 +51,7 @@ DECODING_WAIT_S: Final = 0.5
 """New bodies of a party are refused while its complete bodies wait longer than this; with a ticket, longer than twice this time."""
 UNREAD_S_MAX: Final = 1.0
 """A body that waited longer in its connection is refused: newer bodies were read first, and its answer would be late."""
-BACKLOG_S: Final = 0.1
+BACKLOG_S: Final = 0.2
 """A lane is backlogged if its oldest body has waited longer. Then a new body's wait is estimated from the bytes ahead of it."""
 HELD_S: Final = 0.05
 """While the worker is busy, the gate checks this often whether the worker still admits submissions."""

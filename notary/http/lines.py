@@ -199,8 +199,10 @@ class ClientLines:
             if is_backlogged and self._may_wait(waiting[0], now_s):
                 held += 1
                 continue
+            is_late = is_backlogged and now_s - waiting[0].since_s >= LATE_S
             self._slice_until_s = now_s + SLICE_S
-            slice_until_s = min(self._slice_until_s, until_s)
+            # One client of a backlogged line at a time: the next one is of another line, which may be backlogged for a moment only.
+            slice_until_s = now_s if is_backlogged else min(self._slice_until_s, until_s)
             try:
                 for _ in range(len(waiting)):  # work that is added meanwhile has its turn later
                     newest_first = not is_backlogged and NEWEST_FIRST_S < now_s - waiting[0].since_s < LATE_S
@@ -211,7 +213,7 @@ class ClientLines:
                     if now_s > slice_until_s:
                         break
             finally:
-                if is_backlogged:
+                if is_backlogged and not is_late:
                     self._refusing_s -= now_s - from_s
                 if waiting:
                     lines.move_to_end(name)
