@@ -27,7 +27,7 @@ ADDRESSES_MAX: Final = 10_000
 SLICE_S = 0.0005
 """The time slice of one line, after which the next line has its turn."""
 BACKLOGGED_PART: Final = 0.05
-"""The part of the time in which clients of backlogged lines are read."""
+"""The part of the time in which clients of backlogged lines are read, besides those that have waited for `LATE_S`."""
 REFUSING_S_MAX: Final = 0.002
 """The most unused time of that part that is saved for later turns."""
 LATE_S: Final = 5.0
@@ -201,7 +201,7 @@ class ClientLines:
                 continue
             is_late = is_backlogged and now_s - waiting[0].since_s >= LATE_S
             self._slice_until_s = now_s + SLICE_S
-            # One client of a backlogged line at a time: the next one is of another line, which may be backlogged for a moment only.
+            # A backlogged line has one client at a time: another line may be backlogged for a moment only.
             slice_until_s = now_s if is_backlogged else min(self._slice_until_s, until_s)
             try:
                 for _ in range(len(waiting)):  # work that is added meanwhile has its turn later

@@ -94,7 +94,7 @@ def measure_overload(
     connections_max: int = CONNECTIONS_MAX,
     connections_open: bool = True,
 ) -> None:
-    """Measure the figure `overload`: pairs of a closed loop and of an open loop, each `seconds` long."""
+    """Measure the figure `overload`: `pairs` of a closed loop and an open loop, each `seconds` long."""
     capacity = capacity_of(running, case, seconds, seed)
     offer = offer_for(
         running,

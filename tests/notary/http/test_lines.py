@@ -68,6 +68,20 @@ async def test_a_backlogged_line_has_a_part_of_the_time(taken: Taken, monkeypatc
     assert taken.names == ["other", "first", "second"]
 
 
+async def test_one_that_floods_does_not_use_up_the_time_of_others(taken: Taken) -> None:
+    """Backlogged lines take turns, a client each, and clients that are read because they have waited for long cost no other its time."""
+    taken.lines.is_backlogged = lambda client: True
+    for name in ("a late one", "its second"):
+        taken.wait(A, name)
+    waiting = taken.lines._authenticated[A.line, False]
+    waiting[0] = waiting[0]._replace(since_s=waiting[0].since_s - lines_module.LATE_S)
+    taken.wait(B, "another")
+    taken.lines._refusing_s = 1e-9  # time for one
+    await taken.until(2)
+    await taken.some_turns()
+    assert taken.names == ["a late one", "another"]
+
+
 async def test_the_newest_is_read_first_where_one_has_waited_too_long(taken: Taken, monkeypatch: pytest.MonkeyPatch) -> None:
     """In a burst the oldest is first. Behind a backlog that is longer than a burst, the newest is: it can still be answered in time."""
     taken.lines.is_backlogged = A.__eq__
