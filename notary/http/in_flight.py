@@ -27,7 +27,7 @@ IDS_A_PIECE: Final = 200
 class InFlight:
     """One submission: `start` queues it, `_decided` or the end of its wait calls `end`, and `_answer` answers it."""
 
-    __slots__ = ("_app", "_asked", "_call", "_decisions", "_pending", "_since_s", "_submission", "_timer", "_tracing", "_worker")
+    __slots__ = ("_app", "_asked", "_call", "_counts", "_decisions", "_pending", "_since_s", "_submission", "_timer", "_tracing", "_worker")
 
     def __init__(self, app: Lifecycle, call: Call, submission: AdmittedSubmission, asked: Asked, since_s: float) -> None:
         """`since_s`: when its head came, by `time.perf_counter`."""
@@ -40,6 +40,8 @@ class InFlight:
         self._since_s = since_s
         self._decisions: Sequence[Decision] | None = None
         self._pending: Pending[Decision] | None = None
+        self._counts = False
+        """True for the first call with this submission. Others with the same bytes take no room in the queue, so they delay no party."""
         self._timer: asyncio.TimerHandle | None = None
         self._tracing: AbstractContextManager[None] | None = None
 
@@ -91,6 +93,7 @@ class InFlight:
             self.end()
             return
         self._pending = pending
+        self._counts = not pending.waiters
         pending.waiters.append(self._decided)
         self._timer = asyncio.get_running_loop().call_later(wait_s, self.end)
 
@@ -98,7 +101,7 @@ class InFlight:
         """End the wait with the decisions of the log; with None if the worker has ended."""
         self._decisions = decisions
         self._pending = None
-        if decisions is not None:
+        if self._counts:
             self._app.unanswered.enter()
         self.end()
 
@@ -109,13 +112,16 @@ class InFlight:
         if self._pending is not None:
             self._pending.waiters.remove(self._decided)
             self._pending = None
+            self._counts = False
         self._app.waiting.discard(self)
         self._app.turns.do(self._finish(), party=self._submission.party)
 
     def _finish(self) -> Pieces[None]:
-        yield from self._answer()
-        if self._decisions is not None:
-            self._app.unanswered.leave()
+        try:
+            yield from self._answer()
+        finally:  # a bug in one answer must not keep the gate from decoding
+            if self._counts:
+                self._app.unanswered.leave()
 
     def _answer(self) -> Pieces[None]:
         """Answer with 200 if all requests are decided, else with 202: a 503 would mean that no request was admitted."""

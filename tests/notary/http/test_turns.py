@@ -364,3 +364,39 @@ async def test_no_body_is_decoded_while_answers_are_behind(service: Service, ban
     assert (await call).status_code == 200
     assert not unanswered.is_standing()
     assert unanswered._size == 0
+
+
+async def test_one_submission_on_many_connections_delays_no_other_party(
+    service: Service, bank: Bank, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Any number of calls may wait for the same decisions, without room in the queue. Their answers must not close the gate for long."""
+    unanswered, sizes = service.app.unanswered, []
+    enter = unanswered.enter
+
+    def counted() -> None:
+        enter()
+        sizes.append(unanswered._size)
+
+    monkeypatch.setattr(unanswered, "enter", counted)
+    service.gate.clear()
+    body = bank.body(*(spend() for _ in range(10)))
+    calls = [submit(service, body) for _ in range(50)]
+    await service.pending()
+    service.gate.set()
+    for call in calls:
+        await call.found
+        assert call.returned()[0] == 200
+    assert sizes == [1]
+    assert unanswered._size == 0
+
+
+async def test_a_bug_in_an_answer_does_not_close_the_gate(service: Service, bank: Bank, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An answer that cannot be written costs its own call, not all later submissions."""
+    asyncio.get_running_loop().set_exception_handler(lambda loop, context: None)
+    with monkeypatch.context() as patched:
+        patched.setattr(service.app, "answer", lambda *_: 1 // 0)
+        submit(service, bank.body(spend()))
+        while service.worker.index.position_next == 0 or service.app.turns._parties:  # noqa: ASYNC110 - polled from outside
+            await asyncio.sleep(0)
+    assert service.app.unanswered._size == 0
+    assert (await service.post(bank.body(spend()))).status_code == 200
