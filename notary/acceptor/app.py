@@ -46,13 +46,13 @@ class WorkersRoom:
     pending_bytes = 0
 
     def __init__(self) -> None:
+        self.is_busy = False
+        """True while the worker's answers are behind. Pending submissions do not count: the processes have cores of their own."""
         self.full: tuple[str, int] | None = None
         self.full_parties: dict[str, int] = {}
 
     def __contains__(self, submission: Submission) -> bool:
         return False
-
-    is_busy = False  # the worker decodes nothing, and its processes have cores of their own
 
     def is_calm(self, requests: int, size_bytes: int) -> bool:
         """Returns True while no submission must be rejected."""
@@ -104,10 +104,12 @@ class AcceptorApp:
             self._calls.pop(message.number).answer(message.answer)
             return
         self._refusal = None if message.refusal is None else NotAdmitting(message.refusal)
-        self._room.full, self._room.full_parties = message.full, message.full_parties
+        self._room.full, self._room.full_parties, self._room.is_busy = message.full, message.full_parties, message.behind
         self._tickets.key = message.ticket_key
         if message.ends:
             self.gate.stop()
+        elif not message.behind:
+            self.gate.resume()
 
     def handshake_failed(self) -> None:
         """Count a connection that did not get as far as a request."""

@@ -96,6 +96,8 @@ class Taking(msgspec.Struct, frozen=True, gc=False, array_like=True, tag=2):
     """The reason why all submissions without a ticket are rejected, and the seconds to wait."""
     full_parties: dict[str, int] = {}
     """The parties that are rejected, each with the seconds to wait."""
+    behind: bool = False
+    """True while decided submissions wait for their answers (`AnswerBacklog`): the process decodes nothing."""
     ticket_key: bytes = b""
     """The worker's key for tickets."""
 

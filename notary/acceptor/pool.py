@@ -155,8 +155,9 @@ class AcceptorPool:
 
     def _check_if_changed(self) -> None:
         # Only the first of several rejections in a row triggers a check, since a check may send a message to every process.
-        refuses = self._taking.refusal is not None or self._taking.full is not None
-        if self._next_check is None or self._app.ends or refuses == (self._app.peek() is None):
+        taking, behind = self._taking, self._app.unanswered.is_standing()
+        refuses = taking.refusal is not None or taking.full is not None
+        if self._next_check is None or self._app.ends or refuses == (self._app.peek() is None) or taking.behind != behind:
             self._check()
 
     def _check(self) -> None:
@@ -170,13 +171,14 @@ class AcceptorPool:
             self._app.ends,
             (str(problem), problem.retry_after_s) if isinstance(problem, Overloaded) else None,
             {} if worker is None else worker.sender.queue.full_parties(),
+            self._app.unanswered.is_standing(),
             b"" if worker is None else worker.tickets.key,
         )
         if taking != self._taking:
             self._taking = taking
             for process in self._processes:
                 process.send(taking)
-        if taking.refusal is not None or taking.full is not None or taking.full_parties:
+        if taking.refusal is not None or taking.full is not None or taking.full_parties or taking.behind:
             self._next_check = asyncio.get_running_loop().call_later(TAKING_CHECK_S, self._check)
 
 

@@ -40,7 +40,12 @@ class App(Lifecycle):
             worker.gate.duty = self.duty
             queue = worker.sender.queue
             queue.has_unanswered = self.unanswered.is_standing
-            self.unanswered.caught_up = lambda: queue.room_made()
+
+            def caught_up() -> None:
+                queue.room_made()
+                self.taking_changed()
+
+            self.unanswered.caught_up = caught_up
 
     def take(self, call: Call) -> None:
         """Route a call whose head has arrived."""
@@ -101,6 +106,8 @@ class App(Lifecycle):
             if (problem := self.closed(asked.ticket)) is not None:
                 raise problem
             assert self.worker is not None
+            if self.unanswered.is_standing():
+                self.taking_changed()
             InFlight(self, call, self.worker.gate.admit_verified(submission, asked.ticket), asked, since_s).start()
         except Exception as problem:
             self.refused(call, problem, since_s)

@@ -106,7 +106,7 @@ def test_old_payloads_are_freed(tmp_path: Path, command: Callable[..., int], cap
         assert f"a snapshot of this log in {tmp_path / 'second'} that verifies: there is none" in none
         for place in ("first", "second"):
             assert office.run("snapshot", "create", "--name", "worker-1", "--url", tmp_path / place) == 0
-        assert "the archive does not hold" in office.trim(verified="early")["missing"][0]
+        assert "the archive does not have" in office.trim(verified="early")["missing"][0]
         office.archive("verified")
         assert "the report has 50" in office.trim(verified="early")["missing"][0]
         assert office.trim()["missing"] == ["format version 2, in which the mark counts: notary activate 2"]

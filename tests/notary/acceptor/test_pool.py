@@ -14,7 +14,8 @@ import pytest
 from loadtest.rig.machine import family
 from notary.acceptor import AcceptorPool
 from notary.config import load
-from notary.http import App
+from notary.gate import HELD_S
+from notary.http import App, turns
 from ordering.errors import Fatal
 from tests.notary.http.asking import JSON, Asking, Wire, post_head
 from tests.notary.http.test_app import serving
@@ -152,6 +153,22 @@ async def test_while_a_worker_refuses_its_processes_do_without_reading(own_direc
             pass
         assert answer.status_code == 200
         assert service.worker.index.position_next == 3
+
+
+async def test_while_answers_are_behind_its_processes_decode_nothing(own_directory: NotaryDirectory, bank: Bank) -> None:
+    """Under overload a decided submission does not wait for its answer behind others that an acceptor process decoded meanwhile."""
+    async with serving(own_directory, {"http.acceptor_processes": 1}) as service:
+        service.gate.set()
+        unanswered = service.app.unanswered
+        unanswered.enter()
+        unanswered._never_empty_since_s -= 2 * turns.BEHIND_S
+        assert (await service.post(bank.body(spend()))).status_code == 200  # its process learns of the standing queue before this answer
+        call = asyncio.create_task(service.post(bank.body(spend())))
+        await asyncio.sleep(4 * HELD_S)
+        assert not call.done()
+        assert service.worker.index.position_next == 1
+        unanswered.leave()
+        assert (await call).status_code == 200
 
 
 async def test_a_worker_that_is_not_ready_has_its_processes_say_so(own_directory: NotaryDirectory, bank: Bank) -> None:
