@@ -82,7 +82,7 @@ class Index:
         self._compared_before = self._compared if before is None else decode_agreement(before)
         """The comparison as of the last record that took effect. A restart reads later checkpoints and compares them again (R8)."""
         self._open_before: Agreement | None = None
-        """While checkpoints are read again: the last comparison, if it has an open root disagreement. Until then nothing is answered."""
+        """While checkpoints are read again: the last comparison, if it has an open root disagreement. Meanwhile nothing is answered."""
         # Set by `prepare` for the next step: the requests, the number of decisions at that time, and the rows found.
         self._prepared: tuple[Sequence[Request], int, Found] | None = None
         self.tree = StoredTree(self._position_next, self._tiles, directory)
@@ -267,7 +267,7 @@ class Index:
             self._store.write(batch)
             self._flush()
         except Exception as problem:  # rocksdict raises bare Exception
-            why += f" (the index cannot store this mark: {problem})"
+            why += f" (this mark cannot be written into the index: {problem})"
         return Quarantined(_quarantined_text(self.directory, why))
 
     def _flush(self) -> None:

@@ -161,8 +161,8 @@ def open_store(directory: Path, settings: IndexSettings, *, read_only: bool = Fa
             raise disk_full(directory, problem) from problem
         raise Fatal(
             FatalCode.INDEX_DAMAGED,
-            f"the index {directory} does not open: {text}. It is damaged or unreadable: restore a snapshot, or move it away"
-            " and let this worker replay the log (docs/runbook.md, 'An index does not open')",
+            f"the index {directory} does not open: {text}. It is damaged or unreadable: move it away, then restore a snapshot"
+            " or let this worker replay the log (docs/runbook.md, 'An index does not open')",
         ) from problem
     if not read_only:
         try:
