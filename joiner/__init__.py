@@ -1,7 +1,7 @@
 """joiner: joins both topics into requests in global order, and detects a log that has lost or changed records (rules R1 to R5, R10).
 
 Think of a cloakroom: the *entries* in the ordering topic are the numbered tickets, the *payloads* the coats on many racks. The joiner calls
-the numbers in turn and fetches each coat, which may arrive before its ticket or long after it, get lost, or come twice. Every counter hands
+the numbers in turn and fetches each coat. A coat may arrive before its ticket or long after it, get lost, or come twice. Every worker hands
 out the same coats in the same order: the earlier tickets determine which ticket counts (R2), and the first matching coat on the rack
 belongs to it (R3).
 
@@ -16,9 +16,9 @@ belongs to it (R3).
 | `snapshot` | the core's complete state, as one value | yes |
 | `buffer` | payload records whose entries have not been applied | yes |
 | `rate` | a worker's capacity, measured | yes |
-| `queue` | the submissions admitted and not answered, bounded; the batches made from them | no |
+| `queue`, `share` | the submissions admitted and not answered, bounded, and each party's share; the batches made from them | no |
 | `sender` | one worker's producer side: its incarnations, both appends at once, resending of batches filled or lost | no |
-| `look` | checks that the log still holds the records that the index was made from | no |
+| `recheck` | checks that the log still holds the records that the index was made from | no |
 | `stalled` | detects readers and a head that make no progress | yes |
 | `proposals` | appends the fills and fences that the core proposes | no |
 | `driver` | poll -> step -> apply -> answer, and the watchdog | no |

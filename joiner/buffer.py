@@ -1,7 +1,7 @@
 """Payload records that were read before their entries were applied (R3, R5, R8).
 
 The buffer keeps, per payload partition, the records of each batch key in the order of their offsets: the hash in the entry determines which
-of them is the content, and the entry may come later. A record leaves when its entry is applied, when its incarnation's last counted
+of them is the content, and the entry may come later. A record is dropped when its entry is applied, when its incarnation's last counted
 sequence has passed it, or when that incarnation is fenced. Per partition, a restart resumes reading at the earliest record here: so every
 record that may still count is read again.
 """
@@ -27,7 +27,7 @@ class Buffered(msgspec.Struct, frozen=True, gc=False):
     offset: int
     append_time_ms: int
     value: bytes | None
-    """None when it is known not to be the content."""
+    """None if the record is known not to be the content."""
 
 
 BufferedBatch: TypeAlias = tuple[int, int, tuple[Buffered, ...]]
@@ -35,7 +35,7 @@ BufferedBatch: TypeAlias = tuple[int, int, tuple[Buffered, ...]]
 
 
 class Buffer:
-    """The buffered records of all payload partitions. `size_bytes` is their cost together."""
+    """The buffered records of all payload partitions. `size_bytes` is their total cost."""
 
     def __init__(self) -> None:
         self.restore(())
@@ -120,7 +120,7 @@ class Buffer:
         return self._records_by_incarnation.get(incarnation, 0), self._bytes_by_incarnation.get(incarnation, 0)
 
     def last_run(self, partition: int) -> list[Record]:
-        """Returns the last records in that partition that a copy may replace (`last_of_one_time`), among those with values."""
+        """Returns the last records with values in that partition that share an append time, and the one before (`last_of_one_time`)."""
         waiting = [
             (record.offset, record, key)
             for key, of_key in self._partitions.get(partition, OrderedDict()).items()

@@ -77,9 +77,9 @@ class LogState(msgspec.Struct, frozen=True):
         return cls(log_id, genesis.notary_name, genesis.origin, genesis.owner_key, key, (key,), genesis.payload_partitions)
 
     def with_key(self, record: Key, seen: int) -> "LogState | None":
-        """Returns the state after a key record, which would be the `seen`-th effect; None if it names a key that was in force before.
+        """Returns the state after a key record, the `seen`-th effect; None for a former key, or one that has not signed the change.
 
-        It ends an open salvage without its items; another salvage may begin.
+        The record ends an open salvage, whose items are dropped; another salvage may begin.
         """
         if record.public_key in self.keys or not key_is_endorsed(record, self.log_id, self.key):
             return None
@@ -99,14 +99,14 @@ class LogState(msgspec.Struct, frozen=True):
 
     @property
     def key_to_settle(self) -> bytes:
-        """The key that a settle record names to count here: the key in force; empty until format version 2 is active."""
+        """The key that a settle record must name to count: the key in force; empty until format version 2 is active."""
         return self.key if SALVAGE_FORMAT in self.formats else b""
 
     def with_settled(self, record: Settle) -> "LogState | None":
-        """Returns the state after a settle record for the reader's own history; None if it does not count here, whatever its view is.
+        """Returns the state after a settle record whose view is the reader's own history; None if the record does not count.
 
-        It has to settle more than the last one. Otherwise anybody could append a copy of an old settle record, without any key, and end
-        suspicions raised since. While a salvage is open, or under another key, it may be of a history that the log has lost.
+        It must settle more records than the last one. Otherwise anybody, without any key, could append a copy of an old settle record, and
+        end suspicions raised since. A record under another key, or during a salvage, may settle a history that the log has lost.
         """
         if self.sealed or record.key != self.key_to_settle or record.view.seen <= self.settled:
             return None
@@ -116,7 +116,7 @@ class LogState(msgspec.Struct, frozen=True):
         """Returns the state after a record of a salvage, or None if it does not take effect (R11). The caller has compared its view.
 
         `seen`: the number of records that took effect before it. `items`: the items so far. A reader without a `tree` trusts the positions
-        and roots in the record: its view is exactly the reader's, so the owner had read the same records.
+        and roots in the record: the record's view is the reader's own, so the owner had read the same records.
         """
         match record:
             case SalvageBegin():

@@ -220,9 +220,9 @@ class Joiner:
 
     @property
     def queue_run(self) -> list[Effect]:
-        """The last ordering records in the queue, as effects: all that a copy may replace (`History.last_run`). Empty for an empty queue.
+        """The last ordering records in the queue that share an append time, and the one before, as effects (`History.last_run`).
 
-        If the log still has these records, it has all records in the queue.
+        If the log still has these records, it has all records in the queue. Empty for an empty queue.
         """
         if not self._queue:
             return []
@@ -240,7 +240,7 @@ class Joiner:
         return self._buffer.offset_earliest(partition) is not None
 
     def buffered_run(self, partition: int) -> list[Record]:
-        """Returns the last payload records of that partition that wait for their entries: all that a copy may replace (`last_run`)."""
+        """Returns the partition's last payload records that wait for entries and share an append time, and the one before (`last_run`)."""
         return self._buffer.last_run(partition)
 
     @property
@@ -280,8 +280,8 @@ class Joiner:
         """Return to the state after a restart (R8, R10): records that did not take effect must be passed in again, from `read_next` on.
 
         Returns, per payload partition, the buffered records before the mark. (The mark is the joined content with the highest offset.)
-        These records need not be read again: if the log still has the mark, it has the records before it. Without this exception, one
-        payload without an entry would make each interruption read all records after that payload again.
+        These records need not be read again: if the log still has the mark, it has the records before it. Without this
+        exception, one payload without an entry would force the worker to read all later records again at each interruption.
         """
         kept: dict[int, Kept] = {}
         for partition, mark in self.marks.items():
@@ -610,7 +610,7 @@ class Joiner:
         return False
 
     def _examines(self, head: _Queued, view: View, writer: str, ready: Ready) -> bool:
-        """Returns True if a foreign view must be examined first. Reports a view that was examined."""
+        """Returns True if a foreign view must be examined before its record is applied. Reports one that was examined already."""
         seen = self.history.seen
         if not self.suspicions.is_examined(view):
             ready.evidence = Evidence(head.offset, view, writer, seen)

@@ -10,7 +10,7 @@ reports that it was interrupted, or a process that did not run for a while. Then
 new reader begins at the last records that took effect. Its records are held back until those last records are found again (`Recheck`).
 
 A reader does not detect interruptions of a topic-partition that it has paused. A partition is paused while too many of its records wait.
-Then `_watch_unread` checks that the log still has them. Nothing is applied if the last such check is more than two seconds old.
+Meanwhile `_watch_unread` checks that the log still has these records. Nothing is applied if the last check is over two seconds old.
 
 The watchdog requests the log's start and end offsets every second. It measures the lag. It detects an unreachable log, a stalled reader
 (which is then replaced), and a log that ends before records that took effect. It also detects that this worker has caught up: only then
@@ -51,7 +51,7 @@ VERIFY_HERE_MAX = 2
 INTERRUPTED = "reading was interrupted: the log is compared with this worker's index before anything more is applied or answered"
 LOST_WAITING = "the log has lost records that this worker has read and not applied"
 UNREAD_CHECKS = 8
-"""The number of checks of a paused topic-partition's records within `interrupted_after_s`: a broker takes longer to die and restart."""
+"""The number of checks of a paused topic-partition in `interrupted_after_s`: more often than a broker can crash and restart."""
 CHECK_AGAIN_S = 10.0
 """The shortest time between two checks of the log because of badly signed records."""
 
@@ -106,7 +106,7 @@ class Driver(Generic[Decision]):
         self._contradicted_since_s: float | None = None
         self._contradicted_last_s = 0.0
         self._next_is_deleted = False
-        """True while the log starts after records that must be read next. A comparison that finds the other records does not end that."""
+        """True while the log starts after records that must be read next. It stays True when a comparison finds the other records."""
         self._refuted = False
         """True if the log was found to lack records that this index was made from, until it is found to have them again."""
         self._suspected: Evidence | None = None  # a foreign view, until a check finds our history in the log
@@ -222,7 +222,7 @@ class Driver(Generic[Decision]):
                 why = self._no_reader = str(problem)
                 await asyncio.sleep(self._settings.watch_s)
             except OutOfRange as problem:
-                # The broker that reports a missing offset may lag behind: check again, and stop only if the error lasts.
+                # The broker that does not have an offset may lag behind: check again, and stop only if the error lasts.
                 why = str(problem)
                 self._contradicted(why)
                 await asyncio.sleep(self._settings.watch_s)
@@ -385,8 +385,8 @@ class Driver(Generic[Decision]):
             evidence.seen_here,
         )
         agreed = joiner.suspicions.agreed
-        # A reader that still replays stays suspected, whatever the comparison shows, until another worker or the owner ends that. So it
-        # need not stop here.
+        # A reader that still replays stays suspected after any comparison, until another worker or the owner clears it. So only a live
+        # reader stops here.
         if joiner.suspicions.live and agreed < joiner.history.seen_first > 1:
             raise Fatal(
                 FatalCode.HISTORY_DIFFERS,
@@ -582,7 +582,7 @@ class Driver(Generic[Decision]):
         return self.joiner.offset_head if self.joiner.queued_records else self._read_next()[ORDERING]
 
     def _clock_suspicion(self) -> str | None:
-        """Returns the reason to admit nothing while this clock is far from the last time in the log; None otherwise (R6).
+        """Returns the reason to admit nothing if this worker's clock is far from the last time in the log; else None (R6).
 
         A wrong clock must not push log time forward for ever, or keep time windows open.
         """

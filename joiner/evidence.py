@@ -30,7 +30,7 @@ class Evidence(msgspec.Struct, frozen=True):
 
 
 class Suspicions:
-    """The suspicions about a reader's history, and the last point at which another worker's view agreed with it."""
+    """The suspicions that a reader's history is wrong, and the last point at which another worker's view agreed with it."""
 
     def __init__(self, agreed: int = 0, suspicions: Mapping[str, int] | None = None) -> None:
         self.agreed = agreed
@@ -88,6 +88,6 @@ class Suspicions:
         names = ", ".join(sorted(repr(name) for name in self.open)[:10])
         return (
             f"while this worker replayed the log, {names} knew another history of it than the log has now: records may be lost. It becomes"
-            " ready when another worker is seen to have this worker's history, or when the owner settles it."
+            " ready when a record of another worker shows this worker's history, or when the owner settles it."
             " See docs/runbook.md, 'Somebody knew another history'"
         )

@@ -3,8 +3,8 @@
     H(1) = log id            H(n + 1) = SHA-256(H(n) || append time || SHA-256(value) || mark)
 
 over the records that took effect, genesis first. `mark` is 1 for an entry with its payload, 2 for a sealed entry, else 0. If two readers
-have the same (n, H(n)), the same n records took effect for both, at the same times, with the same contents joined, filled or sealed. We
-keep the offset and a fingerprint of each record that took effect, so that it can be read again and compared.
+have the same (n, H(n)), the same n records took effect for both, with the same append times and contents (payload, fill or seal). We keep
+the offset and a fingerprint of each record that took effect, so that it can be read again and compared.
 """
 
 import enum
@@ -62,7 +62,7 @@ class Effect(msgspec.Struct, frozen=True, gc=False):
     skipped_first: int = NONE_SKIPPED
     """The offset of the first ordering record that was skipped between the previous effect and this one. Offsets may have gaps."""
     skipped_hash: bytes = b""
-    """The running hash over the fingerprints of the skipped records (`extend_skipped`). A record that replaces one may have an effect."""
+    """The running hash over the fingerprints of the skipped records (`extend_skipped`). A record that replaces one may take effect."""
 
 
 class Mark(msgspec.Struct, frozen=True, gc=False):
@@ -104,7 +104,7 @@ def extend_skipped(skipped_hash: bytes, record: Record) -> bytes:
 def last_of_one_time(latest_first: Iterable[Timed]) -> list[Timed]:
     """Returns the last records that share an append time, and the record before them, in log order.
 
-    While the broker's clock does not advance, a lost record can be replaced by a copy with the same append time. An older record cannot.
+    If the log loses its end, a copy of a lost record gets the same append time only while the broker's clock does not advance.
     """
     run: list[Timed] = []
     for record in latest_first:
@@ -157,7 +157,7 @@ class History:
 
     @property
     def last_run(self) -> list[Effect]:
-        """The last effects that a copy may replace (`last_of_one_time`): they are read again after an interruption."""
+        """The last effects that share an append time, and the one before (`last_of_one_time`): read again after an interruption."""
         return last_of_one_time(reversed(self._effects))
 
     def append(self, effect: Effect) -> None:

@@ -1,9 +1,9 @@
 """Appends the fills and fences that the core proposes (R4, R5). The log decides whether one takes effect.
 
-A hole that another worker has passed is a loss (R10): the content existed if a well-signed record further on has a writer that had seen
-more records than precede the hole. Then the worker does not fill the hole, but stops and names the entry. The same bytes, put back, repair
-the log. So before it fills, a worker reads the ordering topic to its present end, and *then* the partition to its present end. If no copy
-of the bytes is left, the owner settles the history up to the hole. That gives up what others had seen beyond it, and the holes are filled.
+A worker has *passed* a hole if it signed a later record whose view has more records than precede the hole. Then the content existed, and
+the log has lost it (R10). So before a worker fills a hole, it reads the ordering topic to its present end, and *then* the partition to its
+present end. If another worker has passed the hole, this one stops and names the entry. The same bytes, put back, repair the log. If no copy
+of them is left, the owner settles the history up to the hole: what others had seen after it is given up, and workers fill the holes.
 """
 
 import asyncio
@@ -36,7 +36,7 @@ _U64 = Struct(">Q")
 
 
 class Passing(msgspec.Struct, frozen=True):
-    """A record behind the hole whose writer had seen more records than precede the hole."""
+    """A record after the hole whose writer had seen more records than precede the hole."""
 
     offset: int
     seen: int
@@ -81,7 +81,7 @@ class Proposals:
             tasks.create_task(self._fence(fences), name="fence")
 
     async def _fill(self, partition: int, fills: list[FillWanted]) -> None:
-        """Read the partition to its present end, then fill those that are still holes, unless a worker has passed them."""
+        """Read the partition to its present end, then fill the holes that remain, unless a worker has passed one."""
         joiner = self._joiner
         try:
             log_state, seen, head = joiner.log_state, joiner.history.seen, joiner.hole_offset
@@ -150,8 +150,8 @@ class Proposals:
 async def read_ahead(log: Log, log_state: LogState, offset: int, history: History) -> tuple[Passing | None, LogState]:
     """Read the ordering topic from `offset`, behind a hole, to its present end. Raises `NotReady` when that takes too long.
 
-    Returns the first well-signed record whose writer had seen more records than `history`, and the log's state with the key records and
-    settle records on the way. Records before an owner's `settle` for this history, or a part of it, are ignored.
+    Returns the first well-signed record whose writer had seen more records than `history`, and the log's state after the key and settle
+    records on the way. Records before an owner's `settle` for this history, or a part of it, are ignored.
     """
     passing: Passing | None = None
     seen = history.seen

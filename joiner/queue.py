@@ -28,14 +28,14 @@ Waiter: TypeAlias = Callable[[Sequence[Decision] | None], None]
 QUANTUM: Final = 64
 """The number of requests of a party of weight 1 that enter batches per round; a KiB counts as one request."""
 SPARED_PART: Final = 4
-"""At most one part in this many of the capacity, and one batch, is reserved for parties that have less than an equal share of it."""
+"""At most 1/`SPARED_PART` of the capacity, and at most one batch, is reserved for parties that have less than an equal share."""
 SPARED_BYTES: Final = 4 << 20
 BUSY_S: Final = 0.06
 """The worker is busy if it has work for longer than this plus twice the time of an append, at the present pace."""
 BUSY_REQUESTS: Final = 256
 """With fewer pending requests than this the pace does not make the worker busy: it may be low only because there was little to do."""
 CALM: Final = 0.4
-"""Below this share of the capacity every submission is admitted. The rest: a tenth for tickets, and half for large submissions."""
+"""Below this share of the capacity every submission is admitted. The other 0.6: a tenth for tickets, and half for large submissions."""
 
 
 class AdmittedSubmission(Submission, frozen=True, gc=False):
@@ -97,7 +97,7 @@ class SubmissionQueue(Generic[Decision]):
         self.append_s: Callable[[], float] = lambda: 0.0
         """Returns the shortest time that an append took lately. The sender sets it."""
         self.has_unanswered: Callable[[], bool] = lambda: False
-        """Returns True while decided submissions wait for their answers. The application sets it, and calls `room_made` afterwards."""
+        """Returns True while decided submissions wait for their answers. The application sets it, and calls `room_made` once none waits."""
         self.room_made: Callable[[], None] = lambda: None
         """Called when a batch was taken or answered. The worker sets it."""
         self.queued_requests = self.queued_bytes = 0
@@ -135,7 +135,7 @@ class SubmissionQueue(Generic[Decision]):
         return len(self._shares)
 
     def is_calm(self, requests: int, size_bytes: int) -> bool:
-        """Returns True if this much of any party can be admitted."""
+        """Returns True if so many requests and bytes of any party can be admitted."""
         return (
             self.pending_requests + requests <= CALM * self._room_requests()
             and self.pending_bytes + size_bytes <= CALM * self._limits.pending_bytes_max
@@ -144,8 +144,8 @@ class SubmissionQueue(Generic[Decision]):
     def refusal(self, requests: int, size_bytes: int, party: str | None = None, *, ticketed: bool = False) -> Overloaded | None:
         """Returns the reason why this much of `party`, or of any party, cannot be admitted, with an estimate for the retry; None if it can.
 
-        A party may have as much pending as is decided of it in `pending_s_max`. So each admitted submission is answered in time, for any
-        number of clients. Other parties do not delay it: up to an equal part of the capacity, only lack of memory causes a rejection.
+        A party may have as many requests pending as the worker decides for it in `pending_s_max`. So the worker answers each admitted
+        submission in time, for any number of clients. Up to a party's equal part of the capacity, only lack of memory causes a rejection.
         """
         # Admit a submission larger than the whole queue if nothing else is pending: otherwise it could never be admitted.
         if self.is_calm(requests, size_bytes) or not self.pending_requests:
@@ -172,7 +172,7 @@ class SubmissionQueue(Generic[Decision]):
         }
 
     def check_room(self, requests: int, size_bytes: int, party: str | None = None) -> None:
-        """Raise `Overloaded` if this much is rejected now (`refusal`)."""
+        """Raise `Overloaded` if so many requests and bytes are rejected now (`refusal`)."""
         if (refusal := self.refusal(requests, size_bytes, party)) is not None:
             raise refusal
 

@@ -74,7 +74,7 @@ class OwnBatch(Protocol):
 
 
 Own: TypeAlias = Mapping[tuple[int, int], OwnBatch]
-"""By name, (incarnation, sequence), batches that this worker sent and that are not decided yet."""
+"""The batches that this worker sent and that are not decided yet, by name: (incarnation, sequence)."""
 
 
 class OrderedBatch(msgspec.Struct, frozen=True):
@@ -115,7 +115,7 @@ class FenceWanted(msgspec.Struct, frozen=True):
 
 
 class RootSeen(msgspec.Struct, frozen=True):
-    """A checkpoint record that counts: its incarnation's worker has this root for its tree of `size` decisions (R9)."""
+    """A checkpoint record that counts: the worker of this incarnation reports this root for its tree of `size` decisions (R9)."""
 
     name: str
     incarnation: int
@@ -157,7 +157,7 @@ class Ready(msgspec.Struct):
     log_state: LogState | None = None  # None: it did not change
     agreed: int = 0
     suspicions: Mapping[str, int] = msgspec.field(default_factory=dict)
-    items: SalvageItems | None = None  # to keep until the salvage is done; it is the step's only record that took effect
+    items: SalvageItems | None = None  # to keep until the salvage is done; no other record took effect in the step
     items_dropped: bool = False  # the items kept before this step are not needed any more
     salvaged: Sequence[Item] = ()  # a salvage is done: they take effect now; the step has no batches
     registered: list[IncarnationState] = msgspec.field(default_factory=list)

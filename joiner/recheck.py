@@ -2,8 +2,8 @@
 
 There are two kinds of checks. Both read records again and compare their fingerprints:
 
-- After an interruption, before anything more is applied, `Recheck` checks in every topic-partition the record with the highest offset that
-  took effect, and in the ordering topic also the records before it that a copy might replace. The same reader then continues after them.
+- After an interruption, `Recheck` checks one record of every topic-partition before anything more is applied: the record with the highest
+  offset that took effect. In the ordering topic it also checks those before it with the same append time. The same reader then continues.
 - After a foreign view, `examine` checks every record that took effect since another worker's view last agreed with ours, with its content.
   It uses a reader of its own.
 

@@ -7,10 +7,10 @@ A submission waits in the queue, travels in a batch, and is answered when the lo
                       +-- filled, passed or fenced ------+  (queued again, at the front, for a new batch)
 
 A batch goes back to the queue only when the *log* shows that it will never count: a fill came first, a later sequence of its incarnation
-was counted, its incarnation was fenced, or another key came into force. A failed append shows nothing about the log, so it ends the
-incarnation: the worker registers again with a new writer, and its own register record fences the old incarnation at a definite place in the
-order (R5). Until the worker has read that place, the old batches may still count; after it they cannot. An acknowledged record must be
-among the records up to the log end offset after the acknowledgement. If it is not, the log lost it, or every worker skips it. Then the
+was counted, its incarnation was fenced, or another key came into force. A failed append does not show whether the log has its record. So it
+ends the incarnation: the worker registers again with a new writer, and its register record fences the old incarnation at one place in the
+order (R5). Until the worker has read that place, the old batches may still count; after it they cannot. An acknowledged record must come
+before a log end offset that was requested after the acknowledgement. If it does not, the log lost it, or every worker skips it. Then the
 incarnation ends too (R10). Safety needs no timer, and no batch is sent twice without need.
 
 Every record appended here is signed with the key in force and has this worker's view of the log (R10). While `hold` returns a reason, this
@@ -56,7 +56,7 @@ APPENDS_S = 10.0
 """The window for the duration of an append: the shortest append of the last 10 to 20 seconds counts."""
 
 KEY_WAIT_S = 2.0
-"""A worker that has not registered yet stops if the same key is missing for this time: it may have read one of two rotations."""
+"""A worker that has not registered yet stops if it lacks the same key for this time: sooner, it may have read only one of two rotations."""
 
 
 class Keys(Protocol):
@@ -84,7 +84,7 @@ class _Session:
         self.key = key
         self.sequence_next = 1
         self.appending_since: dict[int, float] = {}  # sequence -> loop time: the batches whose appends have not returned
-        self.holds_back = False  # a batch waits for its payload's acknowledgement: no entry may overtake its own
+        self.holds_back = False  # a batch waits for its payload's acknowledgement: no later entry may overtake its entry
         self.broken = ""
 
 
@@ -128,9 +128,7 @@ class Sender(Generic[Decision]):
         self._expected: dict[tuple[int, int] | bytes, int] = {}  # of those: the ordering offset before which the record must be
         self._sequential_until_s = 0.0
         self._nonces: set[bytes] = set()
-        self._registered_s: dict[
-            int, float
-        ] = {}  # this worker's incarnations: incarnation -> loop time at which its register record was read
+        self._registered_s: dict[int, float] = {}  # this worker's incarnations -> loop time when their register records were read
         self._fenced: set[int] = set()
         self._duplicate_name_fences = 0
         self._fatal: Fatal | None = None
@@ -233,9 +231,7 @@ class Sender(Generic[Decision]):
     def _stop_registering(self, why: str) -> None:
         if self._registering is not None and not self._registering[1].done():
             self._registering[1].set_exception(OutcomeUnknown(why))
-            self._registering[
-                1
-            ].exception()  # mark it as retrieved: if the append of the register record fails first, nobody awaits this future
+            self._registering[1].exception()  # marks it as retrieved: if the append fails first, nobody awaits this future
 
     def _resolve_own(self, ordered: OrderedBatch, decided: Sequence[Decision], now_s: float) -> None:
         name = (ordered.incarnation, ordered.sequence)
@@ -244,7 +240,7 @@ class Sender(Generic[Decision]):
         session = self._session
         if session is not None and session.incarnation == name[0] and session.sequence_next <= name[1]:
             # Another holder of the notary's key has used this incarnation. Our next sequences up to that one would not count.
-            session.broken = f"the log has counted sequence {name[1]}, which this worker has not sent: who else uses the notary's key?"
+            session.broken = f"the log has counted sequence {name[1]}, which this worker has not sent: another process has the notary's key"
             self._wake.set()
         batch = self.unresolved.get(name)
         if batch is None:
@@ -268,7 +264,7 @@ class Sender(Generic[Decision]):
                 f"the owner has retired worker {fenced.state.name!r} (incarnation {incarnation}): start it again to let it take part",
             )
             self._wake.set()
-        # It may be fenced in the very step that registers it, before this worker has begun to use it.
+        # The step that registers an incarnation may also fence it, before this worker has begun to use it.
         self._fenced.add(incarnation)
         self._send_again([name for name in self.unresolved if name[0] == incarnation])
         if self._session is not None and self._session.incarnation == incarnation:
@@ -326,7 +322,7 @@ class Sender(Generic[Decision]):
             finally:
                 self._session = self._writer = None
                 await writer.close()
-            # The register record of every incarnation is kept for ever. If each ends at once, there must not be a thousand a second.
+            # If every incarnation ends at once, there must not be a thousand a second: each register record is kept for ever.
             lasted_s = asyncio.get_running_loop().time() - began_s
             await asyncio.sleep(max(0.0, self._settings.reopen_wait_s - lasted_s))
 
@@ -381,7 +377,7 @@ class Sender(Generic[Decision]):
     def _send_what_is_due(self, session: _Session, sends: asyncio.TaskGroup) -> None:
         settings = self._settings
         while self.queue and self.hold() is None and not session.holds_back:
-            # An append that hangs does not delay other batches once the log has decided or filled its batch.
+            # Once the log has decided or filled a batch, its append may hang without delaying other batches.
             gathering = any((session.incarnation, sequence) in self.unresolved for sequence in session.appending_since)
             if self.reading_is_behind():
                 return

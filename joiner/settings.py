@@ -15,7 +15,7 @@ class JoinerLimits(Struct, frozen=True):
     # About 5 ms of work: a longer step blocks the event loop, and is no cheaper for each request. A batch is never divided.
     step_requests_max: Fixed[int] = 250
     step_states_max: Fixed[int] = 1_250
-    # A content of this size is a large batch. It takes milliseconds, so it gets a step of its own, after `Joiner.prepare`.
+    # A batch with a content of this size or more is large. It takes milliseconds, so it gets a step of its own, after `Joiner.prepare`.
     large_bytes: Fixed[int] = 128 << 10
     fills_proposed_max: Fixed[int] = 64
     fill_scan_records_max: Fixed[int] = 4_096
@@ -33,7 +33,7 @@ class DriverSettings(Struct, frozen=True):
     watch_ms: Fixed[int] = 1_000
     stall_ms: Fixed[int] = 10_000
     interrupted_after_ms: Fixed[int] = 2_000  # a process that did not run for this time counts as interrupted
-    contradiction_ms: Fixed[int] = 10_000  # ten metadata ages (ordering/connection.py): by then other brokers have answered too
+    contradiction_ms: Fixed[int] = 10_000  # ten times the Kafka client's metadata age: by then other brokers have replied too
 
     unreachable_s = Seconds("unreachable_ms")
     poll_s = Seconds("poll_ms")

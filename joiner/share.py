@@ -1,8 +1,8 @@
 """One party's share of a worker's queue: its pending submissions, and the part of the queue's capacity that it may use.
 
 The parties share the capacity by dynamic thresholds (Choudhury and Hahne, Dynamic Queue Length Thresholds, 1998). A party may use a fixed
-part of the capacity that the others leave. So a party with few pending submissions is always admitted, a single party gets nearly all of
-the capacity, and no shares need to be configured.
+part of the capacity that the others leave. So a party with few pending submissions is always admitted, and a single party gets nearly all
+of the capacity. No shares need to be configured.
 """
 
 from collections import deque
@@ -21,9 +21,9 @@ TICKETS_PART: Final = 10
 class Door:
     """Admits submissions up to a capacity in requests and in bytes.
 
-    After one rejection it rejects all submissions until a tenth of the capacity is free and the largest rejected submission fits (up to
-    half of the capacity). Otherwise, near the limit, every submission would be decoded only to find that it does not fit, and only small
-    ones would be admitted.
+    After a rejection it rejects all submissions until a tenth of the capacity is free and the largest rejected one fits. (It waits
+    for at most half of the capacity.) Otherwise, near the limit, a worker would decode every submission only to find that it does not fit,
+    and would admit only small ones.
     """
 
     __slots__ = ("_wanted", "full")

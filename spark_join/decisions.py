@@ -174,9 +174,9 @@ def _round(undecided: DataFrame) -> DataFrame:
 def _with_component(undecided: DataFrame, stages: Stages) -> DataFrame:
     """Returns the touches with the component of their request, named by its lowest position.
 
-    An edge leads from each request to the first one that consumes a state which it touches. Turns of large-star and small-star (Kiveris et
+    An edge leads from each request to the first one that consumes a state which it touches. Large-star and small-star steps (Kiveris et
     al., Connected Components in MapReduce and Beyond, 2014) contract the edges until each leads to the lowest position of its component.
-    The number of turns grows with the logarithm of the longest path. Before the first turn each partition contracts its own edges.
+    The number of steps grows with the logarithm of the longest path. Before the first step each partition contracts its own edges.
     """
     first = F.min(F.when(F.col("kind") == INPUT, F.col("position"))).over(Window.partitionBy("state"))
     edges = undecided.select("position", first.alias("first")).where(F.col("first").isNotNull() & (F.col("first") != F.col("position")))

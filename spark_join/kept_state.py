@@ -9,9 +9,9 @@ A run writes only the new rows of the tables that grow. It links the files of th
 links are impossible. So each state is complete, and earlier ones may be deleted. All files are synced before `state.json` is, and the
 report is written last: a crash before that leaves no state.
 
-The SHA-256 of a file proves that it is unchanged. The files of `ids` and `consumed` are most of a state. Their bytes are read once, by the
-stage that searches them, and hashed there (`rows_among`). Row counts and the root prove that the state was complete: rows are counted while
-they are written, and in the footers of the files, after writing and again before reading.
+The SHA-256 of a file proves that it is unchanged. The files of `ids` and `consumed` are most of a state. The stage that searches them reads
+their bytes once, and hashes them too (`rows_among`). Row counts and the root prove that the state was complete. Rows are counted while they
+are written, and in the footers of the files, after writing and again before reading.
 """
 
 import os
@@ -223,7 +223,7 @@ def _refuse_other_rows(folder: Path, manifest: _Manifest) -> None:
 
 
 def _manifest(out: Path) -> tuple[_Manifest, Path]:
-    """Returns the manifest that the report in `out` vouches for, and the folder of its files. Raises `CouldNotVerify`."""
+    """Returns the manifest whose hash the report in `out` has, and the folder of its files. Raises `CouldNotVerify`."""
     try:
         report = msgspec.json.decode((out / REPORT).read_bytes(), type=_Report)
         if report.violations:

@@ -5,7 +5,7 @@ All ordering records before `offsets_next` are applied, and none from there on. 
 | rule | state |
 |---|---|
 | R2, R5, R6, R9 | carry: all incarnations, the declared number of payload partitions, the log time |
-| R11 | carry: the active format versions, the last `key` record, whether records of workers count. An open salvage: no part of it |
+| R11 | carry: the active format versions, the last `key` record, whether records of workers count; nothing of an open salvage |
 | R3 | orphans: payload records under each key that an entry may still name, one of each value |
 | R10 | identity: the log id, all keys ever in force. carry: the number of records in effect, the last 2^16 histories, the last settle |
 | R7 | the ids that are decided, their number, and the transaction that consumed each consumed state |
@@ -145,14 +145,14 @@ def rest_of(log: LogFrames, state: AppliedState) -> LogFrames:
         if (end := log.offsets_end.get(place, 0)) < offset:
             raise CouldNotVerify(
                 f"{place[0]} partition {place[1]} ends at offset {end}, and the earlier run had read it up to {offset}:"
-                " a part of the log is gone, or this is another one"
+                " a part of the log is gone, or this is another log"
             )
     found = last_records(log, {place: last.offset for place, last in state.last_records.items()})
     for place, last in sorted(state.last_records.items()):
         if found.get(place) != last:
             raise CouldNotVerify(
                 f"offset {last.offset} of {place[0]} partition {place[1]}, the last record of it that the earlier run had read, is not what"
-                " it was: this is another log, or it was cut and has grown again; verify it from its start, without --checkpoint-from"
+                " it was: this is another log, or it was truncated and has grown again; verify it from its start, without --checkpoint-from"
             )
     ordering, payload = (
         records_since(of, topic, state.offsets_next) for topic, of in (("ordering", log.ordering), ("payload", log.payload))

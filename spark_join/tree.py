@@ -6,12 +6,12 @@ in it, the root over the chunk's leaves up to that size. The size of a chunk is 
 roots of its full chunks and of the remaining leaves. The driver computes that top, from 32 bytes for each 65,536 decisions, and sends it to
 all tasks that compute roots.
 
-An `AppliedState` already has the roots of its full chunks. A run that continues from it hashes the state's leaves again only in the chunk
-that is not full yet, and in chunks where a requested size ends.
+An `AppliedState` already has the roots of its full chunks. A run that continues from it hashes earlier leaves again only in the last,
+partial chunk, and in chunks where a requested size ends.
 
 In a checkpoint record a worker claims that the first `size` decisions have a certain root. The record is compared if its incarnation has
 not ended and its view is the reader's own history (R10). Then the writer has read the same log, so both roots must be equal. Any other view
-that can be compared is a `foreign-view`, for any root. Behind a hole the reader does not know the history, so a checkpoint there is
+that can be compared is a `foreign-view`, whatever its root. After a hole the reader does not know the history, so a checkpoint there is
 compared only if its view is from before the hole.
 """
 
@@ -36,7 +36,7 @@ ROOT_OF_NOTHING = digest(b"").digest()
 
 def leaves(decisions: DataFrame) -> DataFrame:
     """Returns position and leaf (104 bytes) of the `decisions` of `decide`."""
-    # Joined as text: appending binary values one by one would copy the earlier ones again for each conflict.
+    # Concatenate hex text: appending binary values one by one would copy all earlier ones for each conflict.
     conflicts = F.transform("conflicts", lambda met: F.hex(F.concat(met["state"], _octet(met["kind"]), met["consumed_by"])))
     return decisions.select(
         "position",
@@ -73,18 +73,18 @@ def parts(earlier: DataFrame, hashes: DataFrame, sizes: DataFrame, first: int, d
 
 
 def _again(earlier: DataFrame, asked: DataFrame, first: int, chunk_bits: int) -> DataFrame:
-    """Returns the `earlier` hashes of the chunk that is not full, and of chunks in which a size ends."""
+    """Returns the `earlier` hashes of the last, partial chunk, and of chunks in which a size ends."""
     going_on = earlier.sparkSession.range(first >> chunk_bits << chunk_bits, first).select(F.col("id").alias("position")).limit(1)
     chunks = asked.where(F.col("position") < first).union(going_on).select(F.shiftright("position", chunk_bits).alias("chunk")).distinct()
     (lowest,) = chunks.agg(F.min("chunk").alias("chunk")).collect()
     if lowest.chunk is None:
         return earlier.limit(0)
-    late = earlier.where(F.col("position") >= lowest.chunk << chunk_bits)  # footers list each file's positions: Spark skips other files
+    late = earlier.where(F.col("position") >= lowest.chunk << chunk_bits)  # Spark skips files by the positions in their footers
     return late.withColumn("chunk", F.shiftright("position", chunk_bits)).join(chunks, "chunk", "left_semi").drop("chunk")
 
 
 def full_chunks(parts_: DataFrame, first: int, chunk_bits: int = CHUNK_BITS) -> DataFrame:
-    """Returns the rows of `parts` that are roots of full chunks, only of chunks that were not full with `first` leaves."""
+    """Returns the rows of `parts` that are roots of full chunks, except chunks that were full with `first` leaves."""
     return parts_.where((F.col("size") > first) & (F.col("size") % (1 << chunk_bits) == 0))
 
 
@@ -209,7 +209,7 @@ class Counts(msgspec.Struct, frozen=True):
 
     compared: int
     not_compared: int
-    """Records with a view from behind the hole"""
+    """Records with a view from after the hole"""
     skipped: int
     """Records whose incarnation had not begun or had ended, whose view is not the reader's own, or that have no good signature"""
 

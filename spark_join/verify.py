@@ -57,7 +57,7 @@ class Verified(msgspec.Struct, frozen=True):
     decisions: DataFrame
     """Columns: position, id, log_time_ms, outcome, conflicts"""
     entries: DataFrame
-    """See `join.Joined`"""
+    """The entries that take effect, up to the hole (`join.Joined`)"""
     violations: DataFrame
     """See `violations.VIOLATION`"""
     settled: DataFrame
@@ -65,7 +65,7 @@ class Verified(msgspec.Struct, frozen=True):
     exports: dict[str, int]
     """The number of decisions of each export"""
     after: Callable[[], AppliedState]
-    """See `state_after`"""
+    """Returns the state from which a later run continues (`state_after`)"""
     gaps_settled: int = 0
     """The runs of missing offsets before the last salvage or failover, which are no violations"""
 
@@ -215,11 +215,11 @@ class NewDecisions(msgspec.Struct, frozen=True):
     root: bytes
     """The root over all of them"""
     decisions: DataFrame
-    """See `decisions.decide`"""
+    """As `decisions.decide` returns them"""
     hashes: DataFrame
-    """See `tree.hashed`"""
+    """The leaf hashes (`tree.hashed`)"""
     chunks: DataFrame
-    """See `tree.full_chunks`"""
+    """The roots of chunks that became full (`tree.full_chunks`)"""
 
 
 def state_after(
@@ -256,7 +256,7 @@ def _consumed(requests: DataFrame, decisions: DataFrame) -> DataFrame:
 
 
 def _up_to(identity: Identity, offset_next: int) -> Identity:
-    """Returns `identity` without the keys that `key` records behind the hole put in force: the next run reads those again."""
+    """Returns `identity` without the keys that `key` records after the hole put in force: the next run reads these records again."""
     known = tuple([each for each in identity.notary_keys if each[0] <= offset_next])
     return msgspec.structs.replace(identity, notary_keys=known)
 
@@ -274,7 +274,7 @@ def _last_offsets(joined: Joined, offset_next: int) -> dict[Place, int]:
 def _orphans(joined: Joined, stages: Stages) -> DataFrame:
     """Returns the payload records under each key that an entry may still name, the first record of each value.
 
-    Such a key belongs to an incarnation that has not begun, or to one that has not ended and has not reached the sequence.
+    Such a key names an incarnation that has not begun, or one that has not ended and has not reached the key's sequence.
     """
     keyed = joined.places.where(F.length("key") == KEY_BYTES).select(
         "partition",

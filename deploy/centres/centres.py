@@ -16,7 +16,7 @@ from deploy.local.errors import CannotRun
 
 
 class Centres:
-    """Some data centres, numbered from 1 on, with a delay of `delay_ms` each way between any two. They exist inside the block.
+    """Some data centres, numbered from 1 on, with a delay of `delay_ms` each way between any two. They exist inside its `with` block.
 
     Every method may be called from any thread. On failure it raises CannotRun with a remedy.
     """

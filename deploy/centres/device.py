@@ -1,6 +1,6 @@
 """Makes a network namespace for a centre, with a TUN device that carries all its packets. It needs only system calls.
 
-The constants are those of <linux/if_tun.h>, <linux/sockios.h> and <linux/if.h>, the same on all machines that run CPython on Linux.
+Its constants, of <linux/if_tun.h>, <linux/sockios.h> and <linux/if.h>, are the same on all machines that run CPython on Linux.
 """
 
 import fcntl

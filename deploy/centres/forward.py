@@ -100,7 +100,7 @@ def _obey(command: str, lines: Lines) -> str:
             }
             return orjson.dumps(counts).decode()
         if verb != "line":
-            return f"what is {verb!r}? `line` and `counts` are known"
+            return f"the command {verb!r} is unknown: use `line` or `counts`"
         line = lines.lines[int(words[0]), int(words[1])]
         for word in words[2:]:
             name, _, value = word.partition("=")
@@ -111,7 +111,7 @@ def _obey(command: str, lines: Lines) -> str:
             elif name == "cut":
                 line.cut = bool(int(value))
             else:
-                return f"what is {word!r}? delay_ms, jitter_ms, loss (0 to less than 1) and cut (0, 1) are known"
+                return f"the setting {word!r} is unknown: use delay_ms, jitter_ms, loss (0 to less than 1) or cut (0, 1)"
     except (LookupError, ValueError) as problem:
         return f"{command!r} cannot be done: {problem!r}"
     return "ok"

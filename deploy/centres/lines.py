@@ -38,7 +38,7 @@ class Lines:
         if line.cut or dice < line.loss:
             line.lost += 1
             return
-        # Above the share of losses, the rest of the dice is uniform again. `max` keeps the order: no packet overtakes the one before it.
+        # Given that the packet is not lost, the rest of `dice` is uniform again. `max` keeps the order: no packet overtakes an earlier one.
         late = (dice - line.loss) / (1 - line.loss)
         line.due_last_s = max(line.due_last_s, now_s + line.delay_s + late * line.jitter_s)
         self._sent += 1

@@ -61,7 +61,7 @@ class Cluster:
         """
         places = places or [BrokerNetwork()] * brokers
         if len(places) != brokers:
-            raise CannotRun(f"{brokers} brokers cannot live in {len(places)} places: name one for each")
+            raise CannotRun(f"{brokers} brokers need {brokers} places, and {len(places)} are given: name one for each")
         settings = ClusterSettings(brokers, session_timeout_ms, heap_mib, dict(overrides or {}))
         folder = Path(directory).absolute()
         # `down` removes the folder, so it must never be one with something else in it.
@@ -73,8 +73,8 @@ class Cluster:
         rows = tuple(
             Broker(i, ports[2 * i - 2], ports[2 * i - 1], host=place.host, network=place.network) for i, place in enumerate(places, 1)
         )
-        # Kafka's own form of a cluster id: a UUID in 22 characters. The storage tool rejects one that starts with a
-        # dash.
+        # Kafka's own form of a cluster id: a UUID in 22 characters. The storage tool rejects an id that starts
+        # with a dash.
         cluster_id = "N" + base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")[1:]
         write_state(folder, ClusterState(cluster_id, settings, rows))
         return cls(folder)
@@ -239,8 +239,8 @@ class Cluster:
                 process = spawn(runtime.broker(folder / "server.properties", state.settings.heap_mib), folder / "server.log")
         except OSError as error:
             raise CannotRun(f"broker {broker_id} cannot be started in {broker.network or 'this network'}: {error}") from error
-        # A crash before this line leaves a running broker that cluster.json does not list. It keeps its ports, so its next
-        # start fails and logs that. Only the user can find out whose process it is, and end it.
+        # A crash before this line leaves a running broker that cluster.json does not list. That process keeps the ports, so the
+        # next start fails and logs that. Only the user can find the process and end it.
         write_state(self.directory, state.with_process(broker_id, process))
 
     def _end(self, broker_id: int, how: Callable[[BrokerProcess], None]) -> None:

@@ -106,7 +106,7 @@ def status_of(state: ClusterState) -> ClusterStatus:
 def _ask_all(brokers: Iterable[Broker]) -> dict[int, _View]:
     """Get the metadata of each broker inside its own network, which also works while the networks are cut apart.
 
-    It uses threads: a thread can be in another network, and the caller may be in an event loop, where asyncio.run fails.
+    Each network gets a thread: only a thread can enter another network, and asyncio.run fails in a caller's event loop.
     """
     by_network: dict[str, list[Broker]] = {}
     for broker in brokers:

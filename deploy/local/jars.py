@@ -145,7 +145,7 @@ def fetch_jars(java: Java, jars: Jars, *, pinned: bool = True) -> Path:
 
 
 def _run_ivy(java: Java, folder: Path, jars: Jars) -> None:
-    """Fetch into `folder/libs`, through a cache of its own so that no Ivy or Maven settings of this user take part."""
+    """Fetch into `folder/libs`, with a separate cache, so that Ivy and Maven settings of this user have no effect."""
     command = [
         java.path,
         f"-Divy.default.ivy.user.dir={folder / 'ivy'}",
@@ -163,7 +163,7 @@ def _run_ivy(java: Java, folder: Path, jars: Jars) -> None:
             return
         _report(jars, f"attempt {attempt} of {ATTEMPTS_MAX} failed (exit code {code})")
     tail = "\n  ".join(line for line in said if line.strip())
-    advice = "Is the network, or its proxy, there?"
+    advice = "Check the network and its proxy."
     if "PKIX" in tail:
         # The JDK of a wheel has its own certificate authorities, not those that this machine has for its network.
         advice = (
@@ -172,12 +172,12 @@ def _run_ivy(java: Java, folder: Path, jars: Jars) -> None:
         )
     raise CannotRun(
         f"{jars.label} could not be fetched with Ivy (exit code {code}). {advice} "
-        f"Or point {jars.variable} at a folder whose libs/ has its jars. Ivy's last words:\n  {tail}"
+        f"Or point {jars.variable} at a folder whose libs/ has its jars. Ivy's last output:\n  {tail}"
     )
 
 
 def _follow(command: list[str], jars: Jars) -> tuple[int, deque[str]]:
-    """Run Ivy, report its progress, and return its exit code and last lines. It prints `found …` for each module that it
+    """Run Ivy, report its progress, and return its exit code and last lines. Ivy prints `found …` for each module that it
     resolves, and `[SUCCESSFUL ] …` for each file fetched."""
     said: deque[str] = deque(maxlen=25)
     modules = files = 0
@@ -202,6 +202,6 @@ def _ivy_jar() -> Path:
         for jar in sorted(Path(folder, "jars").glob("ivy-*.jar")):
             return jar
     raise CannotRun(
-        "Kafka's jars are fetched with the Ivy that PySpark carries, and no pyspark/jars/ivy-*.jar is installed. "
+        "Kafka's jars are fetched with the Ivy that PySpark ships, and no pyspark/jars/ivy-*.jar is installed. "
         "Install it (pip install pyspark==4.2.0), or set NOTARY_KAFKA_HOME to an unpacked Kafka"
     )

@@ -1,7 +1,7 @@
 """Chooses ports that stay free for a broker while it is down.
 
-The system assigns ports of its ephemeral range to outgoing connections. One of those could take the port of a broker that
-was killed and will restart on it. So ports are drawn below that range, which begins at 32768 on Linux and 49152 on macOS.
+The system assigns ports of its ephemeral range to outgoing connections. Such a connection could take the port of a broker
+that was killed and will restart on it. So ports are drawn below that range, which begins at 32768 on Linux and 49152 on macOS.
 A free port there can only be taken by another server that is configured for it.
 """
 

@@ -53,7 +53,7 @@ class BrokerProcess:
         return True
 
     def freeze(self, timeout_seconds: float = 10.0) -> bool:
-        """Send SIGSTOP, and wait until all threads are stopped: on a busy machine they go on for a moment.
+        """Send SIGSTOP, and wait until all threads are stopped: on a busy machine they still run for a moment.
 
         Return False if the process had already ended, or still runs after the timeout.
         """
@@ -67,7 +67,7 @@ class BrokerProcess:
         return True
 
     def wait(self, timeout_seconds: float) -> bool:
-        """Wait until it has ended; return False if it still runs after the timeout."""
+        """Wait until the process has ended; return False if it still runs after the timeout."""
         deadline = time.monotonic() + timeout_seconds
         while self.alive:
             if time.monotonic() > deadline:

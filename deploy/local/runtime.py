@@ -28,7 +28,7 @@ TRAINING_SECONDS_MAX = 60
 
 @dataclass(frozen=True)
 class Runtime:
-    """A Java, the jars in the order of their names (an archive fits one order only), and the archive if there is one."""
+    """A Java, the jars in the order of their names (a class archive fits one order only), and that archive if there is one."""
 
     java: Java
     classpath: str
@@ -42,9 +42,8 @@ class Runtime:
     def format(self, folders: dict[int, Path], properties: str, cluster_id: str) -> None:
         """Make the data folders of new brokers, by id, with one run of Kafka's storage tool; raises CannotRun.
 
-        The tool formats all folders as those of one node, in the time of one. The folders of two nodes differ only in the
-        node id in `meta.properties`. So that line is corrected afterwards, as the last step: a folder with its broker's
-        own id is complete.
+        One run of the tool formats all folders, but as those of one node. The folders of two nodes differ only in the node id in
+        `meta.properties`. So the last step corrects that line: a folder with its broker's own id is complete.
         """
         with tempfile.NamedTemporaryFile("w", suffix=".properties") as config:
             config.write(properties + f"log.dirs={','.join(map(str, folders.values()))}\n")

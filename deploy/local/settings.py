@@ -129,7 +129,7 @@ def server_properties(settings: ClusterSettings, broker_id: int, addresses: Mapp
         "background.threads": 2,
         "num.recovery.threads.per.data.dir": 1,
         "log.cleaner.enable": "false",
-        # In a new cluster the first election begins after once to twice this time: the default, 1 s, is half of its start.
+        # In a new cluster the first election begins after one to two times this time. With the default, 1 s, that is half of its start.
         "controller.quorum.election.timeout.ms": 300,
     }
     return "".join(f"{name}={value}\n" for name, value in (properties | dict(settings.overrides)).items())

@@ -1,6 +1,6 @@
 """Ends the brokers of a `with Cluster…` block, or a MirrorMaker, if the block's process dies in it (SIGKILL, a time limit).
 
-The block's process has the writing end of a pipe to a watcher process. However the block's process ends, the system closes
+The block's process has the write end of a pipe to a watcher process. However the block's process ends, the kernel closes
 the pipe. Then the watcher takes down the cluster that is still in the folder, or ends MirrorMaker.
 """
 

@@ -1,7 +1,7 @@
 """The strict schema of each kind: built-in ones by kubernetes-validate, custom ones from their definitions.
 
 The OpenAPI schema of a CustomResourceDefinition allows unknown fields. An API server drops them, or rejects them with
-`fieldValidation=Strict`. This module rejects them: where a schema lists properties, it allows no others unless it mentions them.
+`fieldValidation=Strict`. This module rejects them: a schema that lists properties allows no others, unless it says so.
 """
 
 from pathlib import Path

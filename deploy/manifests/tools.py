@@ -1,4 +1,4 @@
-"""Third-party tools and definitions, fetched once into `.cache/manifests`. A rename puts each in place, so it is complete.
+"""Third-party tools and definitions, fetched once into `.cache/manifests`. A rename puts each in place, so none is incomplete.
 
 Go modules are pinned by version and hash; kustomize is built with the `go.sum` of its own module. Ivy fetches Strimzi's jars
 (`deploy/kafka/ivy.xml`). Promtool and Prometheus are those on the PATH, else those of Debian's package, unpacked: nothing is installed or

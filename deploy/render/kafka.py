@@ -111,13 +111,13 @@ def client_properties(sites: Sites, name: str) -> str:
 
 
 def format_script(sites: Sites, properties: str, name: str) -> str:
-    """Renders the script that formats the empty disk of a controller or broker. A person runs it once; no unit ever does."""
+    """Renders the script that formats the empty disk of a controller or broker. A person runs it once; no systemd unit does."""
     folder = data_folder(sites, name)
     flags = [f"--cluster-id {sites.kafka.cluster_id}", f"--config {sites.folders.config}/{properties}"]
     if name.startswith("controller"):
         # The directory ids make these controllers voters from the start, so each controller needs the ids of all.
         voters = ",".join(f"{node.id}@{node.host}:{sites.ports.controller}:{directory_id(sites, node)}" for node in sites.controllers)
-        # The last in-sync replicas stay electable if they fail one after the other; set here since the notary relies on it.
+        # Eligible leader replicas: the last in-sync replicas stay electable if they fail one after the other. The notary relies on it.
         flags += [f"--initial-controllers {voters}", "--feature eligible.leader.replicas.version=1"]
     lines = " \\\n    ".join([f"exec {sites.folders.kafka}/bin/kafka-storage.sh format", *flags])
     return f"""#!/bin/sh

@@ -60,16 +60,16 @@ def worker_unit(sites: Sites) -> str:
 Type=exec
 User=notary
 Group=notary
-# Nothing is imported from the working directory, whatever is started here.
+# Python imports nothing from the working directory.
 Environment=PYTHONSAFEPATH=1
 ExecStart={sites.folders.notary}/bin/notary serve --config {sites.folders.config}/notary.toml
-# It reads certificates, parties and the log level again.
+# SIGHUP: the worker reads certificates, parties and the log level again.
 ExecReload=/bin/kill -HUP $MAINPID
-# A worker that stops with 2 says that going on could contradict what was answered: a person looks first (docs/runbook.md).
+# Exit code 2: continuing could contradict earlier answers, so a person looks first (docs/runbook.md).
 Restart=on-failure
 RestartSec=2
 RestartPreventExitStatus=2
-# SIGTERM goes to the worker alone, which answers what it has taken in (drain_ms_max) and ends its children.
+# SIGTERM goes to the worker alone, which answers its admitted submissions (drain_ms_max) and ends its children.
 KillMode=mixed
 TimeoutStopSec=60
 LimitNOFILE=65536

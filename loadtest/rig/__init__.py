@@ -12,7 +12,7 @@ The command lines above it (`bench`, `openloop`, `peers`) share these parts, and
 | `closed_loop` | the closed loop: a connection sends its next submission after the last answer | no |
 | `open_loop` | the open loop: submissions are sent when they are due | no |
 | `latencies` | latencies in HdrHistograms; errors, counted | yes |
-| `machine` | the machine of a figure; environment, CPU time and memory of processes, those of others included | no |
+| `machine` | the machine of a measurement; environment, CPU time and memory of its processes and of others | no |
 | `progress` | lines of progress, and a bar | no |
 
 `openloop` sends by the same schedule and counts by the same histograms, but on gevent: Locust patches the standard library of its process,

@@ -1,7 +1,7 @@
 """The closed loop: each connection sends a submission, waits for the complete answer, checks it, and sends the next.
 
     python -P -m loadtest.rig.closed_loop '{"urls": ["http://127.0.0.1:8080"], ...}'     the fields of `ClosedLoad`; prints one `LoadResult`
-    python -P -m loadtest.rig.closed_loop '[{...}, {...}]'                          several loads at once, as of several parties; a list
+    python -P -m loadtest.rig.closed_loop '[{...}, {...}]'                          several loads at once, for several parties; a list
 
 `ClosedLoop` takes submissions from any source: a list, or the buffer of another process (`Ahead`). As a command, it generates the bodies
 before the clock starts, and runs in a process of its own.
@@ -101,7 +101,7 @@ def wrong(answer: bytes, ids: bytes, *, receipts: bool) -> str | None:
 class ClosedLoop:
     """One run over the submissions of a source. `stops_at_failure`: after an error the later answers prove nothing.
 
-    A rejected submission is sent again after its Retry-After, and its connection waits. On a slow machine there are some.
+    After a rejection, the connection waits for Retry-After and sends the same submission again. This happens on slow machines.
     """
 
     def __init__(self, source: SubmissionSource, check: Check, *, stops_at_failure: bool = False) -> None:
@@ -123,12 +123,12 @@ class ClosedLoop:
         self.submissions = 0
         """The number of answers since the start, or since `begin`."""
         self.refused = 0
-        """The number of rejections that were obeyed, in the same time."""
+        """The number of rejections in the same time. Each submission was sent again after its Retry-After."""
         self.latencies = Latencies()
-        """Their latencies, from the first byte sent to the last byte received."""
+        """The latencies of the answers that `submissions` counts, from the first byte sent to the last byte received."""
         self.answered_last_s = 0.0
         self.starved_s = 0.0
-        """The time for which connections were free without a submission to send, so that the load was the limit."""
+        """The time for which a connection had no submission to send, so that the load was the limit."""
         self.on_answer: Callable[[], None] = lambda: None
         """Called after each answer, before the next submission is sent."""
 
@@ -207,7 +207,7 @@ class ClosedLoop:
     def _send(self, connection: ClientConnection, again: tuple[float, Made] | None = None) -> None:
         """Send the next submission, or a rejected one again. Without any the connection is free; the last free connection ends the run."""
         if connection not in self._open:
-            return  # it was lost while it waited
+            return  # the connection was lost while it waited
         now_s = time.perf_counter()
         self._asked.pop(connection, None)
         sent_s, made = again or (now_s, None)
@@ -271,7 +271,7 @@ class LoadResult(msgspec.Struct):
     requests: int = 0
     submissions: int = 0
     refused: int = 0
-    """Rejections that were obeyed."""
+    """Rejections. Each submission was sent again after its Retry-After."""
     seconds: float = 0.0
     latency_ms_p50: float = 0.0
     latency_ms_p99: float = 0.0
@@ -281,7 +281,7 @@ class LoadResult(msgspec.Struct):
     errors: int = 0
     failures: list[str] = msgspec.field(default_factory=list)
     ran_out: bool = False
-    """True if the bodies ran out before the time: the figures are those of a shorter run."""
+    """True if no bodies were left before the end: the figures are those of a shorter run."""
 
     @property
     def requests_per_s(self) -> float:

@@ -1,6 +1,6 @@
 """A minimal HTTP client: one connection, one call at a time, and only the HTTP that this service uses: a head with Content-Length, a body.
 
-CPU time of the load is not available to the worker on the same machine.
+It is minimal because the load takes CPU time from a worker on the same machine.
 """
 
 import asyncio
@@ -121,8 +121,8 @@ def retry_after_s(answer: bytes) -> int | None:
 
 # ---- clients that check Retry-After ----
 
-# After a rejection, an impatient client retries all the time, and an obedient one returns after Retry-After. So an impatient client
-# measures when capacity was free.
+# After a rejection, an impatient client retries all the time, and so measures when capacity was free. An obedient one retries after
+# Retry-After.
 
 AGAIN_S = 0.1
 
@@ -188,7 +188,7 @@ class Probe:
                 first_s = retry_s if first_s is None else first_s
                 await asyncio.sleep(retry_s if self.obedient else AGAIN_S)
             if first_s is not None:
-                # Until the sending of the attempt that was admitted: the time for its decision is not included.
+                # The wait ends when the admitted attempt was sent: it does not include the time for the decision.
                 self.waits.append((first_s, sent_s - since_s))
 
     def answered(self, connection: ClientConnection, answer: bytes) -> None:

@@ -43,12 +43,12 @@ class PayloadValue(msgspec.Struct, frozen=True, gc=False):
 
 
 def party_key(party: str = PARTY) -> Ed25519PrivateKey:
-    """Returns the key that signs every submission of a party, whatever its seed: it is registered once, for many loads."""
+    """Returns the key that signs every submission of a party. It is the same for all seeds, so one registration is enough."""
     return Ed25519PrivateKey.from_private_bytes(sha256(b"loadtest.bench party" + party.encode()).digest())
 
 
 def party_key_pem(party: str = PARTY) -> bytes:
-    """Returns its public key in PEM, as `notary party add` takes it."""
+    """Returns the public key of a party in PEM, as `notary party add` takes it."""
     return party_key(party).public_key().public_bytes(serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo)
 
 
@@ -116,7 +116,7 @@ class Ahead:
         self.left = count
         """The number of submissions not taken yet."""
         self.problem = ""
-        """The reason why no more will come although some are left; empty otherwise."""
+        """The reason why no more submissions will come although some are left; empty otherwise."""
 
     @classmethod
     @contextlib.asynccontextmanager

@@ -1,4 +1,4 @@
-"""The machine and the versions of a figure; the environment of processes, and their CPU time and memory, by psutil."""
+"""The machine and the versions of a measurement; the environment of processes, and their CPU time and memory, by psutil."""
 
 import contextlib
 import os
@@ -42,7 +42,7 @@ def load_average() -> float:
 
 def environment() -> dict[str, str]:
     """Returns the environment of a process under test, or of a load."""
-    # Without the settings in the caller's shell.
+    # Leave out the settings in the caller's shell.
     kept = {name: value for name, value in os.environ.items() if not name.startswith("NOTARY_") or name == "NOTARY_KAFKA_HOME"}
     return kept | {"PYTHONPATH": python_path()}
 
@@ -94,7 +94,7 @@ class OthersMeter:
     """Measures the share of the machine that other processes take: all processes that this one did not start."""
 
     SECONDS_MIN = 0.5
-    """The kernel counts in hundredths of a second: a shorter period says nothing, and has the share of the period before."""
+    """The kernel counts in hundredths of a second, so a shorter period is not measured: `share` returns the share of the last one."""
 
     def __init__(self) -> None:
         self._share: float | None = None
@@ -107,7 +107,7 @@ class OthersMeter:
     def share(self) -> float | None:
         """Returns the share of all cores that others took since the last call, or since `begin`, and begins a new period.
 
-        None: no period was long enough yet.
+        Returns None if no period was long enough yet.
         """
         took_s, others_s = time.monotonic() - self._began_s, machine_cpu_seconds() - own_cpu_seconds() - self._others_s
         if took_s >= self.SECONDS_MIN:
@@ -152,7 +152,7 @@ def _git_commit() -> str | None:
         return done.stdout.strip() if done.returncode == 0 else None
 
     commit = git("rev-parse", "HEAD")
-    # A figure of a modified tree belongs to no commit, and is marked so.
+    # A measurement of a modified tree belongs to no commit, so mark it.
     return f"{commit}-changed" if commit and git("status", "--porcelain") else commit
 
 

@@ -219,7 +219,7 @@ class OpenLoop:
     async def _open_one(self, url: str) -> None:
         """Open a connection and wait for an answer on it.
 
-        A service with short deadlines closes what a busy machine leaves silent; then another is opened, up to `OPENINGS_MAX` in all.
+        A service with short deadlines closes a connection on which a busy machine sends too late. Then open another, `OPENINGS_MAX` in all.
         """
         for _ in range(OPENINGS_MAX):
             connection = await connect(url, lambda: ClientConnection(self))
@@ -278,7 +278,7 @@ class OpenLoop:
             self.pool.append(asked.made)
             after_s = retry_after_s(answer)
             if after_s is None:
-                self.failures.add("a refusal without Retry-After")
+                self.failures.add("a rejection without Retry-After")
             elif self._steady:
                 self.outcome.refused += 1
                 self._refused_ms.add((now_s - asked.sent_s) * 1000)
@@ -291,7 +291,7 @@ class OpenLoop:
                 self.failures.add(why)
             else:
                 self.outcome.decided += self._steady
-                # Also those that arrive after the end: without the slowest answers, only the fast ones would count.
+                # Count answers that arrive after the end too: otherwise the slowest answers would be missing.
                 if asked.due_s >= self._counts_from_s:
                     self._decided_ms.add((now_s - asked.due_s) * 1000)
                 if asked.sent_s >= self._counts_from_s:
@@ -302,7 +302,7 @@ class OpenLoop:
             self._drained.set()
 
     def lost(self, connection: ClientConnection, why: str) -> None:
-        """Note a closed connection; another one may be opened instead."""
+        """Handle a closed connection; another one may be opened instead."""
         if (greeted := self._greeted.pop(connection, None)) is not None:
             greeted.set_result(False)
             return
@@ -311,7 +311,7 @@ class OpenLoop:
             self._free.remove(connection)
         asked = self._asked.pop(connection, None)
         if asked is not None:
-            # Its outcome is unknown; sent again, it gets its decision.
+            # The outcome of the submission is unknown; when it is sent again, it gets its decision.
             self.outcome.dropped += self._steady
             self.pool.append(asked.made)
         if not self._asked:

@@ -1,6 +1,6 @@
 """The schedule of an open loop: stages of constant rate, and the intended start of each submission. Pure.
 
-Rates count requests (transactions) a second, whatever the requests of a submission. Submissions are spread evenly over a stage. The n-th of
+Rates count requests (transactions) a second, for submissions of any size. Submissions are spread evenly over a stage. The n-th one of
 the run belongs to process n mod the number of processes, so that each process has its share of every moment.
 """
 
@@ -65,7 +65,7 @@ def stages_of(
     else:
         rates, lengths = [("", rate)], [seconds]
     if not rates or any(each <= 0 for _, each in rates) or seconds <= 0 or warm_up_seconds < 0:
-        raise ValueError("rates and times must be more than nothing")
+        raise ValueError("rates and times must be above 0")
     stages = [Stage(f"{name}{each:,g}/s", each, length) for (name, each), length in zip(rates, lengths, strict=True)]
     if warm_up_seconds:
         stages.insert(0, Stage(WARM_UP, rates[0][1], warm_up_seconds))
@@ -95,5 +95,5 @@ def slots_count(stages: Sequence[Stage], submission_requests: int, process: int 
 
 
 def begin_of(stages: Sequence[Stage], at: int) -> float:
-    """Returns the begin of a stage, in seconds from the start of the run."""
+    """Returns the start of a stage, in seconds from the start of the run."""
     return sum([stage.seconds for stage in stages[:at]])

@@ -1,6 +1,6 @@
 """Requests and submissions to the byte, built from the contract alone (docs/formats.md) and not with the encoders of `payload`. Pure.
 
-A submission built here that decodes and verifies there tests both.
+If the notary decodes and verifies a submission that is built here, that tests both.
 """
 
 import base64
@@ -12,7 +12,7 @@ from typing import Final, TypeAlias
 import msgspec
 
 Window: TypeAlias = tuple[int | None, int | None]
-"""The two ends of a time window, in milliseconds since 1970-01-01 UTC; None is an open one."""
+"""The two ends of a time window, in milliseconds since 1970-01-01 UTC; None for an open end."""
 
 NOTARY: Final = "O=Bench Notary,L=London,C=GB"
 PARTY: Final = "O=Bench Party,L=Paris,C=FR"

@@ -1,7 +1,7 @@
 """archive: segments of the log, streamed to a place outside the brokers' disks by a worker, seconds behind its end.
 
 A segment has the records of all topic-partitions between two moments: one Parquet file (zstd), and a manifest that is written last and
-signed with the notary's key. `notary archive fetch` adds the segments behind an archive's end to it, as one more range. So `spark_join`
+signed with the notary's key. `notary archive fetch` adds the segments after the end of an archive to it, as one more range. So `spark_join`
 restores and verifies them like all other ranges, and the loss of all brokers loses only seconds of the log.
 
     <place>/files/<SHA-256>                                               records, named by the hash of the file
@@ -11,7 +11,7 @@ Ordering records are sealed only if the worker has applied them, and contents ar
 up to any moment are the log at some time: no entry in them lacks its content.
 
 **One writer.** The turn follows from the log. Among the incarnations active in log time, the one that registered first seals every
-`every_s`. Each later one reads the place less often, and seals only if no other worker sealed lately. Two writers at once only take space,
+`every_s`. Each later one reads the place less often, and seals only if no other worker sealed lately. Two writers at once only waste space,
 since a segment lists its offsets, and equal offsets have equal records.
 
 **Restartable.** A process that starts reads the manifests, and resumes where each topic-partition's segments end. Before it seals, it

@@ -1,4 +1,4 @@
-"""Adds the segments behind the end of an archive to it, as one more range; removes segments that an archive has.
+"""Adds the segments after the end of an archive to it, as one more range; removes segments whose records an archive has.
 
 `docs/spark.md` has the archive's format. The file of the range is written last, and never replaces another. So a crash leaves files that no
 range lists, which the next call removes.
@@ -27,7 +27,7 @@ ARCHIVE_VERSION: Final = 2
 
 
 class AddedRange(msgspec.Struct, frozen=True):
-    """A range that was made of segments. 0 records: there is no range, since the archive had all records."""
+    """A range that was made of segments. With 0 records no range was made, since the archive had all of them."""
 
     range: int
     segments: int
@@ -98,7 +98,7 @@ def _records(place: SnapshotStore, segment: Segment, folder: Path) -> dict[int, 
 
 
 class _Added:
-    """The files of the coming range: one for each topic-partition, a row group for each segment."""
+    """The files of the new range: one for each topic-partition, a row group for each segment."""
 
     def __init__(self, archive: Path, number: int, reached: Mapping[int, int]) -> None:
         self._archive, self._number = archive, number
@@ -120,14 +120,14 @@ class _Added:
             if other := [record.offset for record in records if record.offset in before and before[record.offset] != record]:
                 raise ConfigurationError(
                     f"two segments, {segment.name} the later one, have different records at offset {other[0]} of {describe(part.stream)}:"
-                    " the log lost its end between them. Keep the segments, and take those of one side to a place of their own"
+                    " the log lost its end between them. Keep all segments, and move those of one of the two histories to another place"
                 )
             if part.offset_end <= end:
                 continue
             if part.offset_first > end:
                 raise ConfigurationError(
                     f"{describe(part.stream)} is archived up to offset {end}, and the next segment, {segment.name}, begins at"
-                    f" {part.offset_first}: what is between them is missing. Take a newer archive, or put the missing segment back"
+                    f" {part.offset_first}: the records between them are missing. Take a newer archive, or put the missing segment back"
                 )
             new = [record for record in records if record.offset >= end]
             self._write(part.stream, new)

@@ -1,4 +1,4 @@
-"""`ArchiveSchedule`: decides when a worker orders segments to be sealed, by its own process `notary archive stream`.
+"""`ArchiveSchedule`: decides when a worker orders its process `notary archive stream` to seal segments.
 
 The turn follows from the log. Among the incarnations active in log time, the one that registered first gives an order every `every_s`. The
 next one does so at five times that interval, the one after it at nine times. Their orders seal nothing while another worker seals. So when
@@ -63,7 +63,7 @@ class ArchiveSchedule:
         return len([each for each in incarnations.active_since(since_ms) if own is None or each < own])
 
     async def run(self) -> None:
-        """Have segments sealed until cancelled; return at once where none are wanted."""
+        """Have segments sealed until cancelled; return at once if none are configured."""
         if not self.every_s:
             return
         while True:
@@ -94,7 +94,7 @@ class ArchiveSchedule:
                 order = Order(self._driver.joiner.offset_head, state.key.hex(), leave_ms=LEFT_FOR * 1_000 * self.every_s if turn else 0)
                 process.stdin.write(msgspec.json.encode(order) + b"\n")
                 async with asyncio.timeout(ANSWER_S_MAX):
-                    with contextlib.suppress(ConnectionError):  # it ended: its last line says why
+                    with contextlib.suppress(ConnectionError):  # the process ended: its last line has the reason
                         await process.stdin.drain()
                     line = await process.stdout.readline()
                 answer = msgspec.json.decode(line, type=Sealed) if line else Sealed(problem="its process ended")

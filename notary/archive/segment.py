@@ -121,9 +121,9 @@ def read(file: Path, segment: Segment) -> dict[int, list[Record]]:
         offsets = [record.offset for record in found[part.stream]]
         inside = bool(offsets) and part.offset_first <= offsets[0] and offsets[-1] == part.offset_last < part.offset_end
         if not inside or offsets != sorted(set(offsets)):
-            raise NotVerified(_MALFORMED, f"the file of {segment.name} does not hold the offsets that it says, of {part}")
+            raise NotVerified(_MALFORMED, f"the file of {segment.name} does not have the offsets that its manifest lists: {part}")
     if len(records) != segment.records or found.keys() != {part.stream for part in segment.parts}:
-        raise NotVerified(_MALFORMED, f"the file of {segment.name} has {len(records)} records, and it says {segment.records}")
+        raise NotVerified(_MALFORMED, f"the file of {segment.name} has {len(records)} records, and its manifest says {segment.records}")
     return found
 
 

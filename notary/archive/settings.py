@@ -18,7 +18,7 @@ class Order(msgspec.Struct, frozen=True):
     head: int
     key: str
     leave_ms: int = 0
-    """0: it is this worker's turn. Otherwise read the place's manifests first, and seal nothing if another worker sealed that recently."""
+    """0 on this worker's turn. Else the process reads the manifests first, and seals nothing if another worker sealed within this time."""
 
 
 class Sealed(msgspec.Struct, frozen=True):

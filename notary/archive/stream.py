@@ -36,7 +36,7 @@ STALL_S_MAX: Final = 30.0
 
 
 class SegmentStream:
-    """The segments of one log in one place. After a failed order, the next one begins where the segments end."""
+    """The segments of one log in one place. After a failed order, the next order begins where the segments end."""
 
     def __init__(
         self,
@@ -70,7 +70,7 @@ class SegmentStream:
         segments = records = 0
         try:
             ends = {stream: bound.offset_end for stream, bound in (await self._log.bounds()).items() if stream != ORDERING}
-            reader = await self._open()  # once: after an interruption in between, entries would come without their contents
+            reader = await self._open()  # once: after an interruption in between, a new reader would return entries without their contents
             for targets in (ends, {ORDERING: order.head}):  # contents first: no segment has an entry without its content
                 async for sealed in self._read_up_to(reader, targets, order.key):
                     segments, records = segments + bool(sealed), records + sealed

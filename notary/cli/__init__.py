@@ -9,7 +9,7 @@ people go to stderr. If both go to stdout, `--json` selects output for programs.
 | 1 | success with a negative result: a rejection under `submit --fail-on-rejection`, an invalid proof, an unsound snapshot |
 | 2 | failure: bad usage or configuration, no worker that answers, output that cannot be written, a bug |
 
-Scripts read exit code 1 as a result of the notary, so only the return value of a command can be 1. Every exception ends here, with a 2.
+Scripts read exit code 1 as a result, so only the return value of a command can be 1. Every exception ends here, with exit code 2.
 """
 
 import argparse
@@ -64,7 +64,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         if sys.stdout is not None:
             sys.stdout.flush()  # flush here, where the error of a full disk can still be reported
     except BrokenPipeError:
-        message = ""  # the reader of our output has gone, so there is nothing to report
+        message = ""  # the process that reads our output has ended, so there is nothing to report
     except (NotaryError, OSError) as problem:
         message = _line(f"notary {wanted}: {problem}", problem, as_json="--json" in given)
     except KeyboardInterrupt:

@@ -1,7 +1,6 @@
 """An archive of both topics (docs/spark.md, The archive), read as a `Log`.
 
-Its files are Parquet. pyarrow reads them: it also wrote them, `notary export` needs it too, and no smaller library reads Parquet with zstd.
-Spark is not needed.
+pyarrow reads its Parquet files, without Spark: no smaller library reads Parquet with zstd.
 
 The ranges are checked first. The SHA-256 and the columns of a file are checked before its first record. The number of its records, and the
 order and range of their offsets, are checked while it is read. One row group of each partition is in memory at a time.

@@ -37,9 +37,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Play the demo. Returns 0 when every claim held, 1 when one did not."""
+    """Run the demo. Returns 0 if every claim holds, 1 if one does not."""
     stage = _Stage(as_json=arguments.json)
-    os.environ["no_proxy"] = "*"  # for the client: everything happens on this machine
+    os.environ["no_proxy"] = "*"  # the client must not use a proxy: all processes are on this machine
     with tempfile.TemporaryDirectory(prefix="notary-demo-") as folder:
         try:
             _play(Path(folder), stage)

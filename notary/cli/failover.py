@@ -1,9 +1,9 @@
 """`notary failover`: makes the topics that MirrorMaker has filled in another cluster the notary's log (R11, docs/salvage.md).
 
-A mirror is a prefix of the log, so a failover is a salvage, with the same table of crashes. There are three differences:
+A mirror is a prefix of the log, so a failover is a salvage, with the crash table of `notary.cli.salvage`. There are three differences:
 
 - The mirror must not grow any more: records that arrive after the command has read it would be lost silently.
-- The salvage is made even if nothing is missing. Its `key` record begins the new side: after it, records of old workers are skipped.
+- The salvage is made even if nothing is missing. After its `key` record, every reader skips the records of old workers.
 - At the end the topics are set to the brokers' append times (`use_append_times`). No worker starts before that. A crash just before leaves
   a completed salvage, and the next run continues.
 
@@ -31,7 +31,7 @@ from ordering.topics import create_topics, use_append_times, uses_append_times
 
 WORK: Final = "failover"
 QUIET_S: Final = 3.0
-"""The mirror must not grow for this time. While the source grows, MirrorMaker copies several times a second."""
+"""The mirror must not grow for this time: MirrorMaker copies new records several times a second."""
 OPEN_S_MAX: Final = 120.0
 """The brokers abort the transaction of a killed MirrorMaker after one minute, and check for such transactions every 10 s."""
 

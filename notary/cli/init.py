@@ -84,7 +84,7 @@ def run(arguments: argparse.Namespace) -> int:
     made = CreatedTopics((), (), ())
     try:
         if kafka and (directory / CONFIG).exists():
-            # An earlier call may have made everything but the genesis record; `_go_on` checks the log for it.
+            # An earlier call may have made everything but the genesis record: `_go_on` looks for the record in the log.
             keys_made = _Keys.load(directory)
             log_id = asyncio.run(_go_on(arguments, keys_made))
         else:

@@ -1,7 +1,7 @@
 """`notary key show`, `prepare` and `rotate`: show and rotate the notary's own key.
 
-A rotation takes effect by a `key` record in the log (R10), at the same place for every worker. `rotate` appends that record between the two
-halves that `notary.keys` describes. The table in `notary.keys` lists the result of a crash after each step.
+A rotation takes effect by a `key` record in the log (R10), at the same place for every worker. `prepare` makes the files of the new key.
+`rotate` appends the record, then moves these files into place. `notary.keys` lists what a crash after each step leaves.
 """
 
 import argparse
@@ -144,7 +144,7 @@ async def _replace_lost(config: Config, arguments: argparse.Namespace) -> int:
             lost = keys.verifier_key(config.origin, Ed25519PublicKey.from_public_bytes(log.state.key))
             new = keys.begin_anew(*files)
             facts: dict[str, Any] = {"verifier_key": keys.verifier_key(config.origin, new.public_key()), "key_file": str(files[0])}
-            if new.public_key().public_bytes_raw() != log.state.key:  # else an earlier call was killed after it appended the record
+            if new.public_key().public_bytes_raw() != log.state.key:  # else an earlier call appended the record and was killed
                 outcome = await log.append(endorse_key(SigningKey(new.private_bytes_raw()), log.log_id, log.state.key), signer)
                 if not outcome.took_effect:
                     return owner.report(outcome, "", facts, as_json=arguments.json)

@@ -104,7 +104,7 @@ class _Payload(msgspec.Struct, frozen=True, gc=False):
 
 
 class _Shown:
-    """Prints records as they are applied. It applies `key` records too, since the key in force depends on the place in the log."""
+    """Prints records as they are applied. It follows `key` records, since the key in force depends on the place in the log."""
 
     def __init__(self, joiner: Joiner, arguments: argparse.Namespace) -> None:
         self._joiner = joiner

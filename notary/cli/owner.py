@@ -74,7 +74,7 @@ class OwnedLog:
     async def replay(
         self, state: JoinerState | None = None, apply: Callable[[Ready], None] | None = None, tree: SalvageTree | None = None
     ) -> None:
-        """Read the ordering topic to its end; or both topics from the `state` of an index. Raises `ConfigurationError`, `NotReady`.
+        """Read the ordering topic to its end; or, from an index's `state`, both topics. Raises `ConfigurationError`, `NotReady`.
 
         `apply` receives each step of the joiner, to keep that index at the log's end. `tree`: the tree of that index.
         """
@@ -85,7 +85,7 @@ class OwnedLog:
         await self._read_on()
 
     async def state_in(self, index: Path | None) -> JoinerState | None:
-        """Returns the state from which `replay` resumes: that of an index, compared with the log; None for the start of the log.
+        """Returns the state from which `replay` resumes: that of the index, compared with the log. None without an index.
 
         Raises `ConfigurationError` for an index that was made from another log, or whose records the log has lost; `NotReady`.
         """

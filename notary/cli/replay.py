@@ -1,7 +1,7 @@
 """`Replay`: reads a log for a command: the ordering topic alone, or both topics, up to the log end offsets found at the start.
 
-It drives the joiner as a worker's driver does, but passes the joiner's results to `observe`, not to an index. A view that differs from the
-reader's own history is only reported, since there is no index to compare.
+It drives the joiner as a worker's driver does, but passes the joiner's results to `observe`, not to an index. It only reports views that
+differ from the reader's own history, since there is no index to compare.
 """
 
 import os
@@ -32,14 +32,14 @@ class Replay:
         self._observe = observe
         self._ordering_only = ordering_only
         self._reader: Reader | None = None
-        self._partitions = 0  # the number when the reader was opened, which reads no partitions added later
+        self._partitions = 0  # the number when the reader was opened: the reader does not read partitions added later
         self._progress = _Progress(name)
         self.enough: Callable[[], bool] = lambda: False
         """Returns true if nothing more needs to be read; called after each step."""
         self.stop = ""
         """The reason why the joiner stopped at the head; empty while it goes on."""
         self.needs_contents = False
-        """True if the joiner stopped at a salvage: it reads only the ordering topic, and the salvage depends on the payload topic (R11)."""
+        """True if a joiner of the ordering topic alone stopped at a salvage, which depends on the payload topic (R11)."""
 
     async def read_to_end(self) -> None:
         """Read the log to its present end, through the joiner. A hole at the end, or a record that stops the joiner, stays at the head.
@@ -65,7 +65,7 @@ class Replay:
             if self._at(ends) != before or records:
                 progress_at_s = time.monotonic()
             elif time.monotonic() - progress_at_s > STALL_S_MAX:
-                raise NotReady(f"the log returned no record for {STALL_S_MAX:g} s, before its end: are all its brokers up?")
+                raise NotReady(f"the log returned no record for {STALL_S_MAX:g} s, before its end: check that all its brokers are up")
             self._progress.show(self._joiner.offset_head, ends[ORDERING])
         self._progress.clear()
 

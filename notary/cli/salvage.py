@@ -178,7 +178,7 @@ class SalvageCommand:
                     print(line)
             return EXIT_NO
         raise OutcomeUnknown(
-            f"other records of the owner disturbed {ATTEMPTS_MAX} attempts: stop other commands, and run the same command again"
+            f"other records of the owner interrupted {ATTEMPTS_MAX} attempts: stop other commands, and run the same command again"
         )
 
     def _chosen(self, job: "SalvageJob") -> Choice:
@@ -214,7 +214,7 @@ class SalvageCommand:
             self._say(f"sealing entry ({log.joiner.hole.incarnation}, {log.joiner.hole.sequence}), whose content is missing")
             await log.seal(signer)
             self._sealed += 1
-        self._goal_file.unlink(missing_ok=True)  # it is of an earlier attempt
+        self._goal_file.unlink(missing_ok=True)  # the file of an earlier attempt
         # Keys of earlier attempts are never used again. Their files stay until the end: a file with the key in force shows that no worker
         # has it.
         number = len(list(self._work.glob(KEY_FILES.format("*"))))
@@ -234,7 +234,7 @@ class SalvageCommand:
             self._progress("items", sent, len(choice.items))
         self._progress.end()
         if log.joiner.snapshot().items != choice.items:
-            return None  # another process appended items in place of ours. A reader without a tree would still accept our root
+            return None  # another process appended items in place of ours; a reader without a tree cannot detect our wrong root
         replace_file(self._goal_file, f"{choice.end} {choice.root.hex()}".encode())
         done = SalvageDone(new.public_key, log.joiner.history.view, choice.end, choice.root)
         outcome = await log.append(done, signer)

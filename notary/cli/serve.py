@@ -30,8 +30,8 @@ logger = logging.getLogger("notary.serve")
 GARBAGE_OBJECTS = 10_000
 """Python's garbage collector runs when the number of containers has grown by this many.
 
-Python's default, 700, costs a worker a twentieth of its time: the collector scans tens of thousands of pending submissions, which are no
-garbage, and hardly any object here is in a cycle.
+Python's default, 700, costs a worker a twentieth of its time: the collector scans tens of thousands of pending submissions. They are in
+use, and hardly any object here is in a cycle.
 """
 
 
@@ -52,7 +52,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Run the worker. Returns 0 after a signal, 2 after a fatal error."""
-    signal.signal(signal.SIGHUP, signal.SIG_IGN)  # until there is something to read again
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)  # until the service runs, a SIGHUP must not end the process
     as_json = _asked_format(arguments, os.environ.get("NOTARY_WORKER_LOG_FORMAT")) == "json"
     try:
         if as_json:
@@ -121,7 +121,7 @@ async def _serve(config: Config, arguments: argparse.Namespace) -> int:
         return read_again.worker
 
     async def print_when_ready(worker: Worker) -> None:
-        while worker.not_ready() is not None:  # noqa: ASYNC110 - it depends on three parts; polled once in a process
+        while worker.not_ready() is not None:  # noqa: ASYNC110 - three parts set it; only one loop polls
             await asyncio.sleep(0.01)
         app.taking_changed()
         await asyncio.sleep(0)  # so that acceptor processes know that the worker is ready before the ready line is printed
@@ -204,7 +204,7 @@ async def _start(config: Config, certificates: Certificates | None, restoring: C
 
 
 async def _unless_stopped(work: Coroutine[None, None, None], stop: asyncio.Event) -> None:
-    """Do the work, or raise `NotReady` if the process is to stop first: an empty index made now would prevent the next restore."""
+    """Do the work. Raises `NotReady` if a signal stops the process first: an empty index made now would prevent the next restore."""
     working, stopping = asyncio.create_task(work), asyncio.create_task(stop.wait())
     try:
         await asyncio.wait([working, stopping], return_when=asyncio.FIRST_COMPLETED)

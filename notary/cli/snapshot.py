@@ -1,6 +1,6 @@
 """`notary snapshot create`, `list`, `verify`, `restore` and `prune`: signed copies of an index (`notary.snapshots`).
 
-All but `create` need no private key: they read the key history.
+Only `create` needs a private key. The others read the key history.
 """
 
 import argparse

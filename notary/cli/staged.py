@@ -1,4 +1,4 @@
-"""`staged`: creates a folder's files atomically: after an error or a crash all files are there, or the next run removes them.
+"""`staged`: creates a folder's files atomically: after an error or a crash either all files are there, or the next run removes them.
 
 The files are made in a subfolder, `.notary-init`, and moved at the end, the configuration last. If a run is killed, its subfolder remains.
 The next run first undoes that run, and begins anew.

@@ -286,7 +286,7 @@ def _submissions(requests: Iterator[RequestRead], requests_max: int) -> Iterator
 def _open(file: str) -> tuple[IO[bytes], str]:
     try:
         if file == "-":
-            # Open a separate reader: a thread that waits in `sys.stdin` would hold the lock that Python needs at exit.
+            # Open a separate reader: a thread blocked in `sys.stdin` would hold a lock that Python needs at exit.
             return open(0, "rb", closefd=False), "standard input"
         return open(file, "rb"), file
     except OSError as problem:

@@ -302,7 +302,7 @@ def frame(lines: Sequence[str], columns: int, rows: int) -> str:
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the flags of `notary top`."""
     parser.add_argument("urls", metavar="URL", nargs="+", help="workers; with `http.health_listen` set, the URL of that address")
-    parser.add_argument("--interval", metavar="SECONDS", type=seconds, default=2.0, help="how often to ask (default 2)")
+    parser.add_argument("--interval", metavar="SECONDS", type=seconds, default=2.0, help="the time between two scrapes (default 2)")
     parser.add_argument("--once", action="store_true", help="show one interval and end; 2 if no worker answered")
     add_tls_arguments(parser)
     parser.add_argument("--json", action="store_true", help="one JSON object an interval, for programs")

@@ -198,7 +198,7 @@ class _Trimming:
         return None if damaged else archive
 
     def _places(self) -> list[str]:
-        """Returns the two places of snapshots to use; fewer, and adds to `_missing`, if there are not two."""
+        """Returns the two places of snapshots to use. If fewer are named, returns those, and adds to `_missing`."""
         given = [*([self._config.snapshots.url] if self._config.snapshots.url else []), *self._arguments.snapshots]
         different = list({_where(url, Path(self._config.directory)): url for url in given}.values())
         if len(different) < PLACES:
@@ -211,7 +211,7 @@ class _Trimming:
         config, problems = self._config, list[str]()
         trusted = keys.verifier_keys(config.path(config.key_history_file), config.origin)[0]
         index = self._index
-        shutil.rmtree(index, ignore_errors=True)  # the state of the one before is in memory, so only one restored index takes space
+        shutil.rmtree(index, ignore_errors=True)  # the previous snapshot's state is in memory, so only one restored index takes space
         found = self._old_enough(find(place_of(place, Path(config.directory)), trusted, config.name), problems)
         try:
             made = restore_newest(place_of(place, Path(config.directory)), found, index, identity, self._progress, problems.append)

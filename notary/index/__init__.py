@@ -6,7 +6,7 @@ the log. The index does not open if it is ahead of its log, or belongs to anothe
 
 | column family | key | value |
 |---|---|---|
-| `states` | 36-byte state | transaction id of its consumer, u64 position; for a reserved state the hash of that id, 2^64 - 1 |
+| `states` | 36-byte state | transaction id of its consumer, u64 position; for a reserved state (R11) the hash of that id, 2^64 - 1 |
 | `decisions` | transaction id | u64 position, i64 log time, u8 outcome, conflicts |
 | `positions` | u64 position | transaction id; or, after a salvage, 1 and the leaf's hash, or 2 for a lost leaf |
 | `tiles` | u8 level, u64 tile index | the tree's tiles; a partial tile has its present hashes (`notary.tree`) |

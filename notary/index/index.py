@@ -80,9 +80,9 @@ class Index:
         self._compared = decode_agreement(self._meta.get(rows.AGREEMENT_KEY))
         before = self._meta.get(rows.AGREEMENT_BEFORE_KEY)
         self._compared_before = self._compared if before is None else decode_agreement(before)
-        """The comparison as of the last record that took effect. Checkpoints take no effect: a restart reads later ones again (R8)."""
+        """The comparison as of the last record that took effect. A restart reads later checkpoints and compares them again (R8)."""
         self._open_before: Agreement | None = None
-        """The comparison with an open root disagreement, while checkpoints are read again. Until they reach it, nothing is answered."""
+        """While checkpoints are read again: the last comparison, if it has an open root disagreement. Meanwhile nothing is answered."""
         # Set by `prepare` for the next step: the requests, the number of decisions at that time, and the rows found.
         self._prepared: tuple[Sequence[Request], int, Found] | None = None
         self.tree = StoredTree(self._position_next, self._tiles, directory)
@@ -267,7 +267,7 @@ class Index:
             self._store.write(batch)
             self._flush()
         except Exception as problem:  # rocksdict raises bare Exception
-            why += f" (and that cannot be written into it: {problem})"
+            why += f" (this mark cannot be written into the index: {problem})"
         return Quarantined(_quarantined_text(self.directory, why))
 
     def _flush(self) -> None:
@@ -277,7 +277,7 @@ class Index:
     def audit(self, tile: int) -> Pieces[list[bytes]]:
         """Compare, in pieces, the rows of one tile's decisions with the tree, and the tile with the one above it. Raises `Quarantined`.
 
-        Without this audit, an old row that a program or a disk changed would be noticed only when a client asks for it.
+        Without this audit, a changed row of an old decision would be noticed only when a client asks for it.
         """
         first = tile * TILE_WIDTH
         return self.leaves_in_pieces(first, min(TILE_WIDTH, self.position_next - first))
@@ -309,7 +309,7 @@ class Index:
         return msgspec.structs.replace(agreement, offset_next=places[-1][0].offset + 1) if places else agreement
 
     def _places(self, ready: Ready, outcomes: Sequence[Sequence[Decision]]) -> list[tuple[RootSeen | VoteVoid, int]]:
-        """Returns the step's checkpoint records, each with the size of our tree at its place in the log."""
+        """Returns the step's checkpoint and retire records, each with the size of our tree at its place in the log."""
         sizes = [int(self._position_next)]
         for decisions in outcomes:
             sizes.append(max([sizes[-1], *[decision.position + 1 for decision in decisions]]))
@@ -485,7 +485,7 @@ class Index:
         ):
             raise Fatal(
                 FatalCode.INDEX_DAMAGED,
-                f"the index {self.directory} is damaged: its rows do not end at position {position_next}, where its progress stands."
+                f"the index {self.directory} is damaged: its rows do not end at position {position_next}, which its progress row names."
                 f" {REMEDY}",
             )
 
@@ -587,7 +587,7 @@ def _check_owner(store: Store, directory: Path, notary_name: str, log_identity: 
     if found != INDEX_FORMAT_VERSION:
         raise ConfigurationError(
             f"the index {directory} has format version {found} and this software reads {INDEX_FORMAT_VERSION}:"
-            " use the software that wrote it, or move it away and let this worker replay the log"
+            " use the software that wrote it, or move the index away and let this worker replay the log"
         )
     for key, value in ours.items():
         there = meta.get(key)

@@ -1,8 +1,8 @@
 """`RocksStore`: the index's store in RocksDB, and the options of each column family.
 
-RocksDB takes options at every open, and reports nothing when it ignores some. A store that is opened without the names of its families
-runs with an 8 MiB cache and no bloom filter, at a fraction of the speed. So after opening, `check_settings` reads back the options in
-force, from RocksDB's properties and from its OPTIONS file. A worker whose settings are not the wanted ones does not start.
+RocksDB takes options at every open, and reports nothing when it ignores some. If it opens a store without the names of its families, it
+runs at a fraction of the speed, with an 8 MiB cache and no bloom filter. So after opening, `check_settings` reads back the options in
+force, from RocksDB's properties and from its OPTIONS file. If one differs from its setting, the worker does not start.
 """
 
 import contextlib
@@ -161,8 +161,8 @@ def open_store(directory: Path, settings: IndexSettings, *, read_only: bool = Fa
             raise disk_full(directory, problem) from problem
         raise Fatal(
             FatalCode.INDEX_DAMAGED,
-            f"the index {directory} does not open: {text}. It is damaged or unreadable: restore a snapshot, or move it away"
-            " and let this worker replay the log (docs/runbook.md, 'An index does not open')",
+            f"the index {directory} does not open: {text}. It is damaged or unreadable: move it away, then restore a snapshot"
+            " or let this worker replay the log (docs/runbook.md, 'An index does not open')",
         ) from problem
     if not read_only:
         try:

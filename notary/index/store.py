@@ -21,7 +21,7 @@ INDEX_FORMAT_VERSION: Final = 5
 STATES, DECISIONS, POSITIONS, TILES, META = "states", "decisions", "positions", "tiles", "meta"
 FAMILIES: Final = (STATES, DECISIONS, POSITIONS, TILES, META)
 NO_SPACE: Final = "No space left on device"
-REMEDY: Final = "Restore a snapshot, or move it away and let this worker replay the log"
+REMEDY: Final = "Move the index away, then restore a snapshot or let this worker replay the log"
 
 
 class Family(Protocol):

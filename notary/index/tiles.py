@@ -40,7 +40,7 @@ class StoredTree:
         with reading(directory):
             edge = read_edge(size, self.tile)
             if [len(tile) for tile in edge] != [width * HASH_BYTES for width in edge_widths(size)]:
-                raise CorruptRecord(f"its tiles do not end at position {size}, where its progress stands")
+                raise CorruptRecord(f"its tiles do not end at position {size}, which its progress row names")
             self._tree = Tree(size, edge)
         self._view: TreeView | None = None
         self.tiles_read = 0

@@ -10,10 +10,10 @@ So `viewing` first makes hard links to the files, in a folder inside the index, 
 - Table files never change. A write-ahead log only grows, and RocksDB reads it up to the end of a write batch (R8).
 - The MANIFEST grows too, so it is copied, up to the length that it had before the links were made.
 - The files form a snapshot only if no flush or compaction was recorded, and no write-ahead log begun, while they were linked. So `_link`
-  compares the MANIFEST and the names of the logs before and after, and links again if they changed. It takes milliseconds.
+  compares the MANIFEST and the names of the logs before and after, and links again if they changed. Linking takes milliseconds.
 
 An open instance has all of its files open, so the links are removed once it is open. Files that the worker deletes meanwhile take disk
-space only while the view is open, even if this process is killed. If it is killed while the links exist, the links stay.
+space only while the view is open, even if this process is killed. If it is killed before it removes the links, they stay.
 """
 
 import contextlib
@@ -42,7 +42,7 @@ LINKS: Final = ".export-"
 """The prefix of the folder for the links. RocksDB ignores such a folder."""
 CURRENT: Final = "CURRENT"
 """The file that names the MANIFEST in force: a folder with it holds an index."""
-RIGHTS: Final = "That takes the rights of the worker's user"
+RIGHTS: Final = "This needs the rights of the worker's user"
 
 
 class IndexView:
@@ -181,7 +181,7 @@ def _open(directory: Path) -> Rdict:
 def link_files(directory: Path, links: Path) -> None:
     """Link the files of a consistent snapshot of the index into an empty folder of the same file system.
 
-    Raises `ConfigurationError` without an index or the right to link; `Fatal` for an index that is damaged, or changes at each attempt.
+    Raises `ConfigurationError` without an index or the right to link; `Fatal` if the index is damaged, or changed at every attempt.
     """
     _check_is_index(directory)
     for _ in range(ATTEMPTS_MAX):
@@ -223,7 +223,7 @@ def _link(directory: Path, links: Path) -> bool:
 
 
 def _moment(directory: Path) -> tuple[str, int, frozenset[str]] | None:
-    """Returns MANIFEST name, its length and the log names: each flush, compaction and new log changes them. None during a replacement."""
+    """Returns the MANIFEST's name and length, and the logs' names. A flush, compaction or new log changes one. None in a replacement."""
     try:
         manifest = (directory / CURRENT).read_text().strip()
         length = (directory / manifest).stat().st_size

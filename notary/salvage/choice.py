@@ -124,7 +124,7 @@ class _Known:
                 raise ChoiceRefused(position, "two lists of consumed states", [self.names[position]], [name])
 
     def lost(self) -> list[int]:
-        """Returns the positions that an earlier salvage declared lost, whose own records the log has lost."""
+        """Returns the positions that an earlier salvage declared lost, if the log has lost the records of that salvage."""
         return [position for position, item in self.items.items() if isinstance(item, Lost)]
 
     def take_receipt(self, receipt: Receipt) -> None:
@@ -160,7 +160,7 @@ class _Known:
 
 
 def _check_finality(hashed: Sequence[int], indexes: Sequence[Survivor], receipts: Sequence[Receipt]) -> None:
-    """Raise `ChoiceRefused` for a decision at a position for which an earlier salvage put back only the hash."""
+    """Raise `ChoiceRefused` if a source has the decision at a position for which an earlier salvage put back only the hash."""
     for position in hashed:
         knows = [index.name for index in indexes if position < index.tree.size and index.has_decided(position)]
         knows += [receipt.name for receipt in receipts if receipt.position == position]

@@ -1,7 +1,7 @@
 """Comparison of trees: two sources with different hashes of one node have different histories (R11). Pure.
 
 Indexes of millions of leaves are compared by their stored nodes, from the root down to the first leaf where they differ. The nodes of
-receipts are compared with the largest index. Nodes beyond it are compared with each other, and with hashes computed from nodes below them.
+receipts are compared with the largest index. Nodes beyond that index are compared with each other, and with hashes of the nodes below.
 """
 
 from bisect import bisect_left
@@ -77,8 +77,8 @@ def compare_receipts(
 ) -> Nodes:
     """Raise `ChoiceRefused` for a node with two hashes. Returns the nodes that receipts show beyond the largest index.
 
-    A receipt from before an earlier salvage is valid, but its nodes above a position that this salvage declared lost differ. So nodes that
-    cover a lost position are skipped. The receipt's leaf is always compared, and so is a lost leaf beside it.
+    A receipt from before an earlier salvage is valid, but differs from the tree in nodes over a position that the salvage declared lost. So
+    nodes over a lost position are skipped. The receipt's leaf is always compared, and so is a lost leaf beside it.
 
     `lost_before`: for each key, the positions that a salvage of the kept log had declared lost by the time the key came into force. Trees
     signed by that key have the lost leaves there.

@@ -134,4 +134,4 @@ def _sound(name: str) -> Iterator[None]:
     try:
         yield
     except (ConfigurationError, CorruptRecord, Fatal) as problem:
-        raise SourceRefused(f"the index {name} is no source: {problem}. Leave it out, or bring a sound copy") from problem
+        raise SourceRefused(f"the index {name} is no source: {problem}. Leave it out, or give a sound copy") from problem

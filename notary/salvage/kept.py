@@ -1,4 +1,4 @@
-"""The kept log as a source: an index in a folder of the command's own, made by a replay as in a worker."""
+"""The kept log, which is left after the disaster, as a source: the command replays it into an index in a folder of its own."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -14,7 +14,7 @@ from ordering.salvage import Item
 
 
 class KeptIndex:
-    """A `KeptLog`. `apply` keeps it at the end of the log."""
+    """A `KeptLog`. `apply` brings its index to the end of the log."""
 
     name = THE_LOG
 

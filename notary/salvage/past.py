@@ -1,4 +1,4 @@
-"""Checks the log with its new items: they are refused if no notary makes these decisions in this order (R6, R7, R11). Pure.
+"""Checks the log with its new items: refuses them if no correct notary makes these decisions in this order (R6, R7, R11). Pure.
 
 Two forks may have no node in common that could be compared, for example if receipts of both are far apart. Their decisions can still
 contradict each other.
@@ -18,7 +18,7 @@ AT_ONCE: Final = 1_000
 
 
 def check_past(log: KeptLog, items: Sequence[Item], names: Sequence[str], indexes: Sequence[Survivor]) -> None:
-    """Replay the items as a notary that decides them. Raises `ChoiceRefused` for the first that it cannot have decided.
+    """Replay the items as a notary that decides them. Raises `ChoiceRefused` for the first that a correct notary would not decide so.
 
     `names`: the source of each item. Each index must have the consumed states that this replay gives.
     """

@@ -1,7 +1,7 @@
-"""The reach of a mirror: the part of the log that it has, and the records behind that part, which cannot be decided (R10, R11). Pure.
+"""The reach of a mirror: the part of the log that can be decided from it, and the records after that part, which cannot (R10, R11). Pure.
 
 A mirror copies each topic-partition by itself, so each is a prefix of its source, of any length. The log reaches to the first entry whose
-content is missing. Entries, sizes of checkpoints, and views behind that entry show how far the source had decided.
+content is missing. Entries, sizes of checkpoints, and views after that entry show how far the source had decided.
 """
 
 from collections.abc import Iterator
@@ -18,14 +18,14 @@ BATCHES_SHOWN: Final = 5
 
 
 class WaitingBatch(msgspec.Struct, frozen=True):
-    """An entry at or behind the end of the reach. It decides nothing here."""
+    """An entry at or after the end of the reach. It decides nothing here."""
 
     offset: int
     incarnation: int
     sequence: int
     partition: int
     first: int
-    """Its first position, provided that no request of a waiting batch was decided before."""
+    """Its first position, if no waiting batch repeats a request that was decided before."""
     requests: int
     missing: bool
     """True if its content is missing; False if it waits behind an entry whose content is missing."""
@@ -47,9 +47,9 @@ class Reach(msgspec.Struct, frozen=True):
     """The number of records that took effect."""
     waiting: tuple[WaitingBatch, ...]
     decided_at_source: int
-    """The largest tree size in a checkpoint behind the reach; 0 without a checkpoint."""
+    """The largest tree size in a checkpoint after the reach; 0 without a checkpoint."""
     seen_at_source: int
-    """The largest number of records in effect in a view behind the reach; 0 without a view."""
+    """The largest number of records in effect in a view after the reach; 0 without a view."""
 
 
 def reach_of(snapshot: JoinerSnapshot, log: LogState, decisions: int) -> Reach:

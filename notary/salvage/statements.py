@@ -66,7 +66,7 @@ class Survivor(Witness, Protocol):
 
 
 class KeptLog(Witness, Protocol):
-    """The kept log."""
+    """The log that is left after the disaster."""
 
     @property
     def log_time_ms(self) -> int:

@@ -19,11 +19,11 @@ A copy may be used under any worker name without a change:
 - A restored index is like that of a worker that was down for a while. As at every start, R10 compares its history with the log before
   anything is applied, and the index refuses another notary, log or format version.
 - Votes of copies are not independent (R9): a fault in the original index is in the copy too, and both have the same root. So a replay, with
-  `NOTARY_SNAPSHOTS_URL=` empty (docs/runbook.md), cures a root disagreement, and a copy never does.
+  `NOTARY_SNAPSHOTS_URL=` empty (docs/runbook.md), settles a root disagreement, and a copy never does.
 
-`prune` removes a file one run after the last manifest that names it, and only if the file is older than a margin. A snapshot in the making
-relies on files that an older one names. It can lose such a file only if it takes longer than two runs of `prune`, and it checks again after
-its manifest is written.
+A run of `prune` removes a manifest, and a later run the files that only this manifest named, if they are older than a margin. A snapshot in
+the making relies on files that an older one names. It loses such a file only if `prune` runs twice meanwhile, so `make` checks all files
+again after it has written the manifest.
 
 | file | subject |
 |---|---|

@@ -23,7 +23,7 @@ CHUNK_BYTES: Final = 1 << 20
 FILES: Final = "files"
 MANIFESTS: Final = "manifests"
 _OBJECT_STORES: Final = ("s3", "s3a", "gs", "gcs", "az", "abfs", "abfss")
-"""Stores without folders, so none has to be made."""
+"""Object stores have no folders, so none has to be made."""
 
 
 class SnapshotStore(Protocol):

@@ -2,7 +2,7 @@
 
 Workers take turns without a lease. Each makes a snapshot once the notary's newest one is older than `every_s` plus a spread. The spread
 depends on the worker's name, and is at most a quarter of `every_s`. So the worker with the least spread makes the snapshot, and the others
-find it. Two at once only take space.
+find it. Two snapshots at once only waste space.
 """
 
 import asyncio
@@ -69,7 +69,7 @@ class SnapshotSchedule:
         return max(0.0, self._clock_ms() / 1000 - self._newest_s) if self.every_s else 0.0
 
     async def run(self) -> None:
-        """Make snapshots until cancelled; return at once where none are wanted."""
+        """Make snapshots until cancelled; return at once if none are configured."""
         if not self.every_s:
             return
         await asyncio.sleep(self.spread * min(SPREAD_SHARE * self.every_s, FIRST_S_MAX))
@@ -78,7 +78,7 @@ class SnapshotSchedule:
             await asyncio.sleep(check_again_s)
 
     async def check(self) -> float:
-        """Make a snapshot if it is due. Returns the seconds until the next look."""
+        """Make a snapshot if it is due. Returns the seconds until the next check."""
         retry_s = min(RETRY_SHARE * self.every_s, RETRY_S_MAX)
         if not self._is_ready():
             return retry_s

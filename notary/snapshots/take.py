@@ -135,7 +135,7 @@ def _compare(stage: Path, manifest: Manifest) -> None:
         *(manifest.history, manifest.offsets_next),
     )
     if named != (*held, history, offsets):
-        raise NotVerified("malformed-snapshot", f"the files of {manifest.name} do not hold what it says: {(*held, history)}")
+        raise NotVerified("malformed-snapshot", f"the files of {manifest.name} are not what its manifest says, but {(*held, history)}")
 
 
 def restore_newest(
@@ -171,9 +171,9 @@ class Pruned(msgspec.Struct, frozen=True):
 def prune(place: SnapshotStore, found: Sequence[FoundSnapshot], keep: int, margin_s: float) -> Pruned:
     """Remove all manifests but the newest `keep`, and the files that none of `found` names.
 
-    So the files of a manifest that is removed now are removed by the next call: a snapshot in the making may rely on them. Files younger
-    than `margin_s` stay, since they may belong to a snapshot in the making. Manifests that do not open stay; while there is one, no file is
-    removed, since it may name any file.
+    So the next call removes the files of a manifest that this call removes: a snapshot in the making may rely on them. Files younger than
+    `margin_s` stay, since they may belong to a snapshot in the making. Manifests that do not open stay. While there is one, no file is
+    removed, since that manifest may name it.
     """
     ours = [each for each in found if each.manifest is not None]
     not_ours = tuple([each.name for each in found if each.manifest is None])

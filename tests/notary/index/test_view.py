@@ -108,7 +108,7 @@ def test_a_damaged_block_names_index_and_remedy(whole: Path, tmp_path: Path, nam
     directory = tmp_path / "index"
     shutil.copytree(whole, directory)
     damage_block(directory, name)
-    with viewing(directory) as view, pytest.raises(Fatal, match=rf"{directory} cannot be read: .*checksum.*\. Restore a snapshot"):
+    with viewing(directory) as view, pytest.raises(Fatal, match=rf"{directory} cannot be read: .*checksum.*\. Move the index away"):
         for _ in view.decisions() if name == "decisions" else view.states():
             pass
 
