@@ -141,25 +141,31 @@ class SubmissionQueue(Generic[Decision]):
             and self.pending_bytes + size_bytes <= CALM * self._limits.pending_bytes_max
         )
 
-    def refusal(self, requests: int, size_bytes: int, party: str | None = None, *, ticketed: bool = False) -> Overloaded | None:
+    def refusal(
+        self, requests: int, size_bytes: int, party: str | None = None, *, ticketed: bool = False, verified: bool = True
+    ) -> Overloaded | None:
         """Returns the reason why this much of `party`, or of any party, cannot be admitted, with an estimate for the retry; None if it can.
 
         A party may have as many requests pending as the worker decides for it in `pending_s_max`. So the worker answers each admitted
         submission in time, for any number of clients. Up to a party's equal part of the capacity, only lack of memory causes a rejection.
+        `verified`: the party's signature was verified. Anybody may name a party: without it, only a full queue affects later submissions.
         """
         # Admit a submission larger than the whole queue if nothing else is pending: otherwise it could never be admitted.
         if self.is_calm(requests, size_bytes) or not self.pending_requests:
             return None
         here, here_bytes, limits = self.pending_requests, self.pending_bytes, self._limits
-        if party is not None and self._is_too_much(party, requests, size_bytes, ticketed=ticketed):
-            self.rate.refused()
+        if party is not None and self._is_too_much(party, requests, size_bytes, ticketed=ticketed, verified=verified):
             share = self._shares.get(party)
+            if verified or (share is not None and share.door(ticketed=ticketed).full):
+                self.rate.refused()
             own = 0 if share is None else share.pending_requests
             after_s = self.rate.seconds_for(here) if share is None else self._seconds_for(share)
             return Overloaded(f"{own} requests of this party are waiting already, and {here} of all: send the same again later", after_s)
         door, kept = (self._ticketed, 0) if ticketed else (self._plain, self._spared_requests // TICKETS_PART)
-        if door.refuses(requests, size_bytes, here, here_bytes, limits.pending_requests_max - kept, limits.pending_bytes_max):
-            self.rate.refused()
+        limit, limit_bytes = limits.pending_requests_max - kept, limits.pending_bytes_max
+        if door.refuses(requests, size_bytes, here, here_bytes, limit, limit_bytes, verified=verified):
+            if verified or door.full:
+                self.rate.refused()
             return Overloaded(f"{here} requests are waiting already: send the same again later", self.rate.seconds_for(here))
         return None
 
@@ -168,7 +174,7 @@ class SubmissionQueue(Generic[Decision]):
         return {
             party: self._seconds_for(share)
             for party, share in self._shares.items()
-            if share.plain.full and self._is_too_much(party, 1, 1, ticketed=False)
+            if share.plain.full and self._is_too_much(party, 1, 1, ticketed=False, verified=False)
         }
 
     def check_room(self, requests: int, size_bytes: int, party: str | None = None) -> None:
@@ -282,14 +288,14 @@ class SubmissionQueue(Generic[Decision]):
         for waiter in pending.waiters:
             waiter(decisions)
 
-    def _is_too_much(self, party: str, requests: int, size_bytes: int, *, ticketed: bool) -> bool:
+    def _is_too_much(self, party: str, requests: int, size_bytes: int, *, ticketed: bool, verified: bool) -> bool:
         """Returns True if an addition of this size exceeds the party's part of the capacity."""
         room, here, share = self._room_requests(), self.pending_requests, self._shares.get(party)
         if share is None:
             weight = self.weight_of(party)
             return here + requests > room + self._spared_requests and requests > room * weight // (self._weights + weight)
         all_room, all_here = (room, self._limits.pending_bytes_max - self._spared_bytes), (here, self.pending_bytes)
-        return share.refuses(requests, size_bytes, all_room, all_here, self._weights, ticketed=ticketed)
+        return share.refuses(requests, size_bytes, all_room, all_here, self._weights, ticketed=ticketed, verified=verified)
 
     def _seconds_for(self, share: Share[Pending[Decision]]) -> int:
         """Returns the seconds until a party's pending requests are decided at its part of the rate, or all pending ones, if sooner."""

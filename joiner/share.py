@@ -32,15 +32,21 @@ class Door:
         self.full = False
         self._wanted = 0  # the number of requests of the largest rejected submission
 
-    def refuses(self, requests: int, size_bytes: int, here: int, here_bytes: int, requests_max: int, bytes_max: int) -> bool:
-        """Returns True if an addition of this size does not fit besides the present requests and bytes."""
+    def refuses(
+        self, requests: int, size_bytes: int, here: int, here_bytes: int, requests_max: int, bytes_max: int, *, verified: bool
+    ) -> bool:
+        """Returns True if an addition of this size does not fit besides the present requests and bytes.
+
+        It keeps room free for this addition only if it is `verified`: its party has signed it.
+        """
         if self.full and here_bytes <= OPENS_AT * bytes_max:
             room = requests_max - min(self._wanted, requests_max // 2)
             if here <= min(OPENS_AT * requests_max, room):
                 self.full, self._wanted = False, 0
         if not self.full and here + requests <= requests_max and here_bytes + size_bytes <= bytes_max:
             return False
-        self.full, self._wanted = True, max(self._wanted, requests)
+        if verified or here >= requests_max or here_bytes >= bytes_max:
+            self.full, self._wanted = True, max(self._wanted, requests if verified else 1)
         return True
 
 
@@ -60,15 +66,19 @@ class Share(Generic[Waiting]):
         self.plain = Door()
         self.ticketed = Door()
 
+    def door(self, *, ticketed: bool) -> Door:
+        """Returns the door for submissions with a ticket, or for those without."""
+        return self.ticketed if ticketed else self.plain
+
     def refuses(
-        self, requests: int, size_bytes: int, room: tuple[int, int], here: tuple[int, int], weights: int, *, ticketed: bool
+        self, requests: int, size_bytes: int, room: tuple[int, int], here: tuple[int, int], weights: int, *, ticketed: bool, verified: bool
     ) -> bool:
         """Returns True if an addition of this size exceeds the party's part. `room` and `here` are (requests, bytes) of all parties."""
-        door, times = (self.ticketed, TICKETED) if ticketed else (self.plain, PLAIN)
+        door, times = self.door(ticketed=ticketed), TICKETED if ticketed else PLAIN
         own, own_bytes = self.pending_requests, self.pending_bytes
         requests_max = self._room(room[0], here[0] - own, weights, times)
         bytes_max = self._room(room[1], here[1] - own_bytes, weights, times)
-        return door.refuses(requests, size_bytes, own, own_bytes, requests_max, bytes_max)
+        return door.refuses(requests, size_bytes, own, own_bytes, requests_max, bytes_max, verified=verified)
 
     def _room(self, room: int, others: int, weights: int, times: int) -> int:
         """Returns the part of the capacity that this party may use; `others` is the part that the others use."""

@@ -17,6 +17,9 @@ ADDRESSES_SHARE_MIN: Final = 8
 AHEAD_BYTES_MAX: Final = 2 << 20
 """The longest lead, in bytes, that parties have over addresses, or addresses over parties. The other side catches up this much at most."""
 
+FIRST_BYTES: Final = 4 << 10
+"""The party is looked for in this many bytes of a body; a party's name has 255 at most."""
+
 _party_first = re.compile(rb'\s*\{\s*"party"\s*:\s*"([^"\\]+)"').match
 
 
@@ -46,7 +49,7 @@ class Body:
     The gate then calls `admitted` or `refused` of a subclass: once, unless the client left.
     """
 
-    __slots__ = ("_gate", "_pieces", "network", "parties", "size", "ticket", "unread_s")
+    __slots__ = ("_data", "_gate", "network", "parties", "size", "ticket", "unread_s")
 
     def __init__(self, gate: Admission, ticket: bytes = b"") -> None:
         """`ticket`: the ticket in the call's head, unchecked."""
@@ -60,7 +63,7 @@ class Body:
         self.size = 0
         """The number of its bytes that have come."""
         self._gate = gate
-        self._pieces: list[bytes] = []
+        self._data: bytes | bytearray = b""  # one piece as it came, or several together: a piece may have a single byte
 
     @property
     def is_unauthenticated(self) -> bool:
@@ -81,7 +84,10 @@ class Body:
             self.refuse(problem)
         else:
             self.size += len(data)
-            self._pieces.append(data)
+            if isinstance(self._data, bytearray):
+                self._data += data
+            else:
+                self._data = bytearray(self._data) + data if self._data else data
 
     def whole(self) -> None:
         """The body is complete: put it in its lane."""
@@ -102,17 +108,15 @@ class Body:
 
     def data(self) -> bytes:
         """Returns the bytes of the body that have come."""
-        if len(self._pieces) != 1:
-            self._pieces = [b"".join(self._pieces)]
-        return self._pieces[0]
+        return bytes(self._data)  # no copy of a single piece
 
     def party(self) -> bytes:
         """Returns its party, which our clients write as the first member; empty if another member is first."""
-        return party_first(self._pieces[0]) if self._pieces else b""
+        return party_first(bytes(self._data[:FIRST_BYTES]))
 
     def drop(self) -> None:
         """Release the body's bytes."""
-        self._pieces = []
+        self._data = b""
         self.size = 0
 
 

@@ -16,8 +16,11 @@ The cheapest checks come first. R6 leaves all of them to the worker, since the s
 | | the party, which is decoded before the rest of the body | `unknown-party` |
 | | room for one request of the party and for the body's bytes; quota for one request | `overloaded`, `quota-exceeded` |
 | | the format | `malformed` |
-| the decoded submission | room for all its requests, by party; quota for all its requests | `overloaded`, `quota-exceeded` |
-| | the signature. The quota is charged after it, so nobody can use up another party's quota | `bad-signature` |
+| the decoded submission | the signature | `bad-signature` |
+| | room for all its requests, by party; quota for all its requests | `overloaded`, `quota-exceeded` |
+
+Only the last check has an effect on later submissions: it charges the quota, and for a large submission without room it keeps room free.
+So nobody can use up another party's quota or room with a false name.
 
 An acceptor process has a gate too. Its worker reports to it whether submissions are admitted, and which parties have no room. Only the
 worker knows room and quota exactly, so the worker's gate checks both again for each submission (`Gate.admit_verified`).
@@ -43,7 +46,7 @@ from notary.tickets import Tickets
 from ordering.errors import Malformed, NotaryError, NotReady, Overloaded
 from ordering.ids import excerpt
 from ordering.pieces import completed
-from payload import SUBMISSION_BYTES_MAX, Submission, check_party, decode_in_pieces, decode_submission, signed_message
+from payload import SUBMISSION_BYTES_MAX, Submission, check_party, decode_in_pieces, signed_message
 
 REFUSAL_REASONS: Final = ("room", "share", "quota")
 """In this order: no room for any party, no room for this party, this party's quota is used up."""
@@ -120,8 +123,13 @@ class Room(Protocol):
         """Returns True if there is room for this much from any party."""
         ...
 
-    def refusal(self, requests: int, size_bytes: int, party: str | None = None, *, ticketed: bool = False) -> Overloaded | None:
-        """Returns the refusal if there is no room for this much from the party, or without a party from any; None if there is room."""
+    def refusal(
+        self, requests: int, size_bytes: int, party: str | None = None, *, ticketed: bool = False, verified: bool = True
+    ) -> Overloaded | None:
+        """Returns the refusal if there is no room for this much from the party, or without a party from any; None if there is room.
+
+        With `verified`, a refusal may affect later ones: the largest refused submission gets room before others.
+        """
         ...
 
 
@@ -202,7 +210,7 @@ class Gate:
         """Returns the result of `closed` without a ticket. Counts no refusal, since no submission was refused."""
         if (problem := self._closed()) is not None or self._room is None or self._room.is_calm(1, 1):
             return problem
-        return self._room.refusal(1, 1)
+        return self._room.refusal(1, 1, verified=False)
 
     def is_registered(self, party: bytes) -> bool:
         """Returns True for the name of a registered party, in UTF-8."""
@@ -354,9 +362,14 @@ class Gate:
     def _go_on(self) -> None:
         """Schedule the next turn: soon; in the next on-turn if only bodies of addresses wait; after `HELD_S` if the worker is busy."""
         loop = asyncio.get_running_loop()
-        self._held = self.is_busy
-        if self._held:
+        held = self.is_busy
+        if held:
             self._refuse_older()
+        if self._next is not None:  # a refusal in this turn let its client's next body be complete (`ask`)
+            self._next.cancel()
+            self._next = None
+        self._held = held
+        if held:
             self._next = loop.call_later(HELD_S, self._turn)
         elif self._whose_turn() is None:
             self.duty.call(self._wake)
@@ -447,28 +460,28 @@ class Gate:
         requests = len(submission.requests)
         if self._room is not None and submission in self._room:
             return AdmittedSubmission.of(submission)  # the same bytes are in the queue: their signature was verified, and the quota charged
-        self._check(requests, len(submission.encoded), submission.party, ticket)
         message = signed_message(self._notary_name, submission.party, [request.transaction_id for request in submission.requests])
         if not verify(submission.signature, message):
             raise BadSignature(_BAD_SIGNATURE)
+        self._check(requests, len(submission.encoded), submission.party, ticket, verified=True)
         if self._quota is not None:
             self._quota.charge(submission.party, requests)
         if ticket and self.tickets is not None:
             self.tickets.use(ticket, submission.party)
         return AdmittedSubmission.of(submission)
 
-    def _refusal(self, requests: int, size_bytes: int, party: str | None, ticket: bytes) -> Overloaded | None:
+    def _refusal(self, requests: int, size_bytes: int, party: str | None, ticket: bytes, *, verified: bool = False) -> Overloaded | None:
         """Returns the refusal if there is no room for this much, with a ticket for the retry; None if there is room."""
         room, tickets = self._room, self.tickets
         if room is None or room.is_calm(requests, size_bytes):
             return None
         ticketed = bool(ticket) and tickets is not None and tickets.counts(ticket, party)
-        problem = room.refusal(requests, size_bytes, party, ticketed=ticketed)
+        problem = room.refusal(requests, size_bytes, party, ticketed=ticketed, verified=verified)
         return None if problem is None else self._with_ticket(problem, "room" if party is None else "share", party)
 
-    def _check(self, requests: int, size_bytes: int, party: str, ticket: bytes) -> None:
+    def _check(self, requests: int, size_bytes: int, party: str, ticket: bytes, *, verified: bool = False) -> None:
         """Raise `Overloaded` or `QuotaExceeded` if there is no room, or no quota, for this much from a party."""
-        if (overloaded := self._refusal(requests, size_bytes, party, ticket)) is not None:
+        if (overloaded := self._refusal(requests, size_bytes, party, ticket, verified=verified)) is not None:
             raise overloaded
         if self._quota is not None and (exceeded := self._quota.refusal(party, requests)) is not None:
             raise self._with_ticket(exceeded, "quota", party)
@@ -484,7 +497,7 @@ class Gate:
         try:
             party = _decode_party(body).party
         except (ValueError, RecursionError):  # a `DecodeError` is a ValueError
-            decode_submission(body, self._notary_name)  # its error has the reason and the place
+            completed(decode_in_pieces(body, self._notary_name))  # its error has the reason and the place
             raise Malformed("its party cannot be read", "party") from None
         known = self._parties.get(party)
         if known is None:

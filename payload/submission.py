@@ -29,6 +29,12 @@ SUBMISSION_BYTES_MAX: Final = 2 * 1024 * 1024
 
 PARTY_BYTES_MAX: Final = 255
 
+QUOTES_MAX: Final = 128_000
+"""The maximum number of quotation marks in a body; a submission has fewer. More of them are short strings that are no states or hashes.
+
+A JSON decoder would make an object of each one, in a single piece of work, before their number can be checked.
+"""
+
 _SUBMISSION_DOMAIN: Final = b"notary/submission/v1\n"
 _NAME_LENGTH = Struct(">H")
 _COUNT = Struct(">I")
@@ -65,6 +71,8 @@ def decode_submission(body: bytes, notary_name: str) -> Submission:
 
 def decode_in_pieces(body: bytes, notary_name: str) -> Generator[None, None, Submission]:
     """Does the work of `decode_submission` in pieces of `STATES_A_PIECE` states, so that an event loop can do other work in between."""
+    if body.count(b'"') > QUOTES_MAX:
+        raise Malformed(f"more than {QUOTES_MAX} quotation marks, a submission has fewer: expected requests, hashes and states")
     wire = decode_strictly(_decode_submission, body)
     yield
     requests = yield from requests_in_pieces(wire, transaction_prefix(notary_name))

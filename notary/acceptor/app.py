@@ -9,7 +9,7 @@ from typing import Final
 
 from joiner import AdmittedSubmission
 from notary.acceptor.link import Link
-from notary.acceptor.messages import AcceptorSettings, Answered, Called, Counted, Down, HandshakesFailed, Submitted, Taking, Up
+from notary.acceptor.messages import AcceptorSettings, Answered, Called, Counted, Down, HandshakesFailed, Left, Submitted, Taking, Up
 from notary.gate import Gate
 from notary.http.call import Answer, Call, header
 from notary.http.lifecycle import BUG
@@ -58,7 +58,9 @@ class WorkersRoom:
         """Returns True while no submission must be rejected."""
         return self.full is None and not self.full_parties
 
-    def refusal(self, requests: int, size_bytes: int, party: str | None = None, *, ticketed: bool = False) -> Overloaded | None:
+    def refusal(
+        self, requests: int, size_bytes: int, party: str | None = None, *, ticketed: bool = False, verified: bool = True
+    ) -> Overloaded | None:
         """Returns the reason why the worker would reject a submission. Only the worker knows the room left for tickets."""
         if ticketed:
             return None
@@ -101,7 +103,9 @@ class AcceptorApp:
     def hear(self, message: Answered | Taking) -> None:
         """Handle a message of the worker."""
         if isinstance(message, Answered):
-            self._calls.pop(message.number).answer(message.answer)
+            call = self._calls.pop(message.number)
+            call.left = None
+            call.answer(message.answer)
             return
         self._refusal = None if message.refusal is None else NotAdmitting(message.refusal)
         self._room.full, self._room.full_parties, self._room.is_busy = message.full, message.full_parties, message.behind
@@ -187,6 +191,8 @@ class AcceptorApp:
 
     def _hand_over(self, call: Call, message: Submitted | Called) -> None:
         self._calls[message.number] = call
+        if isinstance(message, Called):
+            call.left = lambda: self._link.send(Left(message.number))
         self._link.send(message)
 
     def _count(self, status: int, route: str = SUBMISSIONS) -> None:

@@ -75,6 +75,12 @@ class HandshakesFailed(msgspec.Struct, frozen=True, gc=False, array_like=True, t
     count: int
 
 
+class Left(msgspec.Struct, frozen=True, gc=False, array_like=True, tag=6):
+    """The client of a call has left, or has closed its half of the connection: a long poll ends."""
+
+    number: int
+
+
 # ---- from the worker ----
 
 
@@ -114,5 +120,5 @@ class ReadAgain(msgspec.Struct, frozen=True, gc=False, array_like=True, tag=4):
     log_level: str
 
 
-Up: TypeAlias = Serving | Submitted | Called | Counted | HandshakesFailed
+Up: TypeAlias = Serving | Submitted | Called | Counted | HandshakesFailed | Left
 Down: TypeAlias = Answered | Taking | End | ReadAgain

@@ -21,6 +21,7 @@ from notary.acceptor.messages import (
     Down,
     End,
     HandshakesFailed,
+    Left,
     ReadAgain,
     Serving,
     Submitted,
@@ -191,6 +192,8 @@ class _Process:
         self.ended = asyncio.Event()
         self._app = app
         self._certificates = certificates
+        self._reads: dict[int, Call] = {}
+        """The calls under way that are no submissions, by number."""
         self._link: Link[Up, Down] = Link(Up, self._take, self._lost, reads_while_it_may_write=True)
         self._linked, theirs = socket.socketpair()
         with theirs:
@@ -228,7 +231,12 @@ class _Process:
         elif isinstance(message, Called):
             called = Call(message.method, message.path, message.query, [], self._answer(message.number))
             called.network, called.may_read = message.network, message.may_read
-            self._app.take(called)
+            self._reads[message.number] = called
+            self._app.take_read(called)
+        elif isinstance(message, Left):
+            read = self._reads.get(message.number)
+            if read is not None and read.left is not None:
+                read.left()
         elif isinstance(message, Counted):
             self._app.answered_before(message.call, message.status, message.count, message.seconds)
         elif isinstance(message, HandshakesFailed):
@@ -238,7 +246,11 @@ class _Process:
             self.serves_or_ended.set()
 
     def _answer(self, number: int) -> Callable[[Call, Answer, bool], None]:
-        return lambda call, answer, after_body: self._link.send(Answered(number, answer))
+        def answer(call: Call, answer: Answer, after_body: bool) -> None:
+            self._reads.pop(number, None)
+            self._link.send(Answered(number, answer))
+
+        return answer
 
     def _lost(self) -> None:
         self.ended.set()

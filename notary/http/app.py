@@ -6,6 +6,7 @@ answer -> the connection. No step is an asyncio task: each calls the next one. L
 
 import time
 from collections.abc import Callable, Sequence
+from typing import Final
 
 from joiner import AdmittedSubmission
 from notary.gate import SHUTTING_DOWN
@@ -15,11 +16,15 @@ from notary.http.in_flight import InFlight
 from notary.http.lifecycle import Lifecycle
 from notary.http.lookups import LOOK_UPS
 from notary.http.problems import problem_of
-from notary.http.reads import OPENAPI, Read
+from notary.http.reads import LOOK_UP_US, OPENAPI, Read
 from notary.http.submission import SUBMISSIONS, TICKET, Asked, Handed
 from notary.worker import Worker
 from ordering.errors import NotaryError, NotReady
+from ordering.pieces import Pieces
 from payload import Submission
+
+METRICS_US: Final = 400
+"""The time to answer `/metrics`."""
 
 
 class App(Lifecycle):
@@ -50,6 +55,9 @@ class App(Lifecycle):
     def take(self, call: Call) -> None:
         """Route a call whose head has arrived."""
         self.began()
+        self._start(call)
+
+    def _start(self, call: Call) -> None:
         route = self._route(call.path)
         try:
             if route == SUBMISSIONS:
@@ -112,6 +120,15 @@ class App(Lifecycle):
         except Exception as problem:
             self.refused(call, problem, since_s)
             self.taking_changed()
+
+    def take_read(self, call: Call) -> None:
+        """Answer any other call, in the turn of its client's address: all calls that an acceptor process has read arrive at once."""
+        self.began()
+        self.turns.do(self._read_in_turn(call), network=call.network)
+
+    def _read_in_turn(self, call: Call) -> Pieces[None]:
+        self._start(call)
+        yield METRICS_US if call.path == "/metrics" else LOOK_UP_US
 
     def answered_before(self, call: str, status: int, count: int, seconds: Sequence[float]) -> None:
         """Count calls that an acceptor process answered by itself; `seconds`: the durations of those that its gate checked."""

@@ -109,6 +109,9 @@ class Connection(asyncio.Protocol):
         self._turn_bytes = 0  # bytes of answers in this turn of the loop that were given while `_working`
         self._last = False  # True if the current call is the last one
         self._eof = False
+        self._broken: NotaryError | None = None  # malformed bytes came after complete calls, whose answers leave first
+        self.is_made = False
+        """True once the transport is connected: with TLS, after the handshake."""
 
     @property
     def state(self) -> ConnectionState:
@@ -120,6 +123,7 @@ class Connection(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Wait for the first head."""
         self._transport = cast(asyncio.Transport, transport)
+        self.is_made = True
         self._writer = ResponseWriter(self._transport)
         self._deadline_s = self._loop.time() + self._host.settings.head_s
         self._host.opened(self)
@@ -131,7 +135,7 @@ class Connection(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         """Parse the bytes, or keep them until it is the connection's turn."""
-        if self._state >= ConnectionState.CLOSING or (self._last and self._state is ConnectionState.DECIDING):
+        if self._state >= ConnectionState.CLOSING or self._broken or (self._last and self._state is ConnectionState.DECIDING):
             return
         if self._unread or self._in_line or self._is_held():
             self._keep(self._unread + data)
@@ -149,7 +153,8 @@ class Connection(asyncio.Protocol):
         self._eof = True
         if self._current is not None and self._current.left is not None:
             self._current.left()
-        if (self._in_line or self._state is ConnectionState.DECIDING) and self._transport.get_extra_info("sslcontext") is None:
+        has_calls = self._in_line or self._state is ConnectionState.DECIDING or bool(self._behind or self._unread)
+        if has_calls and self._transport.get_extra_info("sslcontext") is None:
             return True
         self._go(Event.EOF)
         return False
@@ -165,6 +170,11 @@ class Connection(asyncio.Protocol):
 
     # ---- called by the server ----
 
+    @property
+    def unread_bytes(self) -> int:
+        """The bytes of answers that its client does not read."""
+        return self._transport.get_write_buffer_size() if self._writer.held else 0
+
     def check(self, now_s: float) -> None:
         """End the call or the connection if its deadline has passed."""
         if self._writer.held:
@@ -173,7 +183,7 @@ class Connection(asyncio.Protocol):
                     self.pause_writing()
                 else:
                     self.abort()
-        elif now_s > self._deadline_s and not self._in_line:  # a connection that waits for its turn is not late
+        elif now_s > self._deadline_s and not (self._in_line or (self._unread and self._host.paused)):  # it is the server that is late
             self._late()
 
     def stop(self) -> None:
@@ -247,6 +257,9 @@ class Connection(asyncio.Protocol):
             return
         if self._behind:
             self._read_later()
+            return
+        if self._broken is not None and self._state <= ConnectionState.HEAD:
+            self._break(self._broken)
             return
         unread, self._unread = self._unread, b""
         if unread:
@@ -358,8 +371,16 @@ class Connection(asyncio.Protocol):
         self._go(Event.LATE)
 
     def _break(self, problem: NotaryError) -> None:
-        """End the connection with this problem, unless an answer to an earlier call is still to be sent."""
+        """End the connection with this problem, after the answers to complete calls that came before it (RFC 9112, 9.3.2).
+
+        If such a call is being decided, its answer is the last one of the connection.
+        """
         state, behind = self._state, self._behind
+        if state <= ConnectionState.HEAD and behind and behind[0].whole:
+            if not behind[-1].whole:
+                behind.pop()
+            self._broken, self._unread = problem, b""
+            return
         is_first = not behind or (len(behind) == 1 and not behind[0].whole)  # the slice of time may have ended within the broken call
         if state is ConnectionState.REFUSED:
             self._write_refusal(keep_alive=False)

@@ -114,7 +114,7 @@ class InFlight:
             self._pending = None
             self._counts = False
         self._app.waiting.discard(self)
-        self._app.turns.do(self._finish(), party=self._submission.party)
+        self._app.turns.do(self._finish(), party=self._submission.party, counts=self._counts)
 
     def _finish(self) -> Pieces[None]:
         try:

@@ -23,14 +23,16 @@ class Head(Call):
 
     __slots__ = ("_receiver", "expects", "keep_alive", "pieces", "whole")
 
-    def __init__(self, receiver: "Receiver", method: str, path: str, query: bytes, headers: Headers, *, keep_alive: bool) -> None:
-        """`path` is the path as it was sent, with its percent-encoding."""
+    def __init__(
+        self, receiver: "Receiver", method: str, path: str, query: bytes, headers: Headers, *, is_1_1: bool, keep_alive: bool
+    ) -> None:
+        """`path` is the path as it was sent, with its percent-encoding. `is_1_1`: the client speaks HTTP/1.1."""
         super().__init__(method, unquote(path) if "%" in path else path, query, headers, receiver.respond)
         self.raw_path = path
         self._receiver = receiver
         self.network, self.parties = receiver.network, receiver.parties
         self.keep_alive = keep_alive
-        self.expects = (header(headers, b"expect") or b"").lower() == b"100-continue"
+        self.expects = is_1_1 and (header(headers, b"expect") or b"").lower() == b"100-continue"
         self.pieces: list[bytes] = []
         self.whole = False
 
@@ -152,8 +154,11 @@ class Parser:
             return
         path, query = _split(self._url)
         method = parser.get_method().decode()
-        keep_alive = parser.should_keep_alive() and parser.get_http_version() != "1.0"
-        call = self._arriving = Head(self._receiver, method, path, query, self._headers, keep_alive=keep_alive)
+        is_1_1 = parser.get_http_version() != "1.0"
+        if is_1_1 and header(self._headers, b"host") is None:
+            raise Malformed("the request has no Host header")
+        keep_alive = parser.should_keep_alive() and is_1_1
+        call = self._arriving = Head(self._receiver, method, path, query, self._headers, is_1_1=is_1_1, keep_alive=keep_alive)
         self.in_head, self._moved = False, True
         self.body_left = int(header(self._headers, b"content-length") or 0)  # httptools has checked that it is a number
         self._receiver.called(call)

@@ -6,7 +6,7 @@ import errno
 import logging
 import socket
 import time
-from functools import partial
+from collections.abc import Callable
 from operator import attrgetter
 from typing import Any, Final
 
@@ -27,6 +27,8 @@ ACCEPT_TURN_S = 0.0003
 """The time in one on-turn of the loop (`DutyCycle`) in which connections are accepted, and those above a limit refused."""
 PAUSE_S = 0.5
 REFUSED_BYTES: Final = 64 << 10
+UNREAD_BYTES_MAX: Final = 64 << 20
+"""The limit for the bytes of answers in memory that clients do not read. It is checked with the deadlines."""
 CHECKS: Final = 8
 """The server looks for connections past their deadline this many times in the shortest deadline."""
 CHECK_S_MAX: Final = 1.0
@@ -64,8 +66,8 @@ class Server:
         self._connections_max = connections_max = self.settings.connections_max
         self._per_address_max = self.settings.connections_per_address_max
         self._addresses: dict[str, _Address] = {}
-        self._most: _Address | None = None
-        """The address with the most connections, cached for one turn of the loop; None if not looked up in it yet."""
+        self._by_count: list[_Address] | None = None
+        """The addresses that may have a connection to end, those with most connections last. Kept for one turn of the loop."""
         self._count = 0
         """The connections of all addresses, from their acceptance on."""
         self._too_many, self._too_many_of_address = [
@@ -160,20 +162,23 @@ class Server:
         return None
 
     def _make_place(self, mine: int) -> bool:
-        """End a connection of the address with the most; returns False if there is none to end."""
-        if self._most is None:
-            asyncio.get_running_loop().call_soon(self._forget_most)
-            self._most = max(self._addresses.values(), key=_count_of)
-        most = self._most
-        if most.count > mine + 1:
+        """End a connection of the address with the most; returns False if no address with more than `mine` has one that may be ended."""
+        if self._by_count is None:
+            asyncio.get_running_loop().call_soon(self._forget_order)
+            self._by_count = sorted(self._addresses.values(), key=_count_of)
+        while self._by_count and (most := self._by_count[-1]).count > mine + 1:
+            if most.making:
+                next(iter(most.making)).give_up()
+                return True
             for connection in list(most.connections):
                 if connection.give_way(self._gives_way):
                     self._forget(connection)
                     return True
+            self._by_count.pop()
         return False
 
-    def _forget_most(self) -> None:
-        self._most = None
+    def _forget_order(self) -> None:
+        self._by_count = None
 
     def release(self, network: str) -> None:
         """Stop counting an admitted connection."""
@@ -182,6 +187,15 @@ class Server:
         self._count -= 1
         if not counted.count:
             del self._addresses[network]
+
+    def makes(self, making: "_Making", network: str) -> None:
+        """Register an admitted socket, until `has_made`."""
+        self._addresses[network].making[making] = None
+
+    def has_made(self, making: "_Making", network: str) -> None:
+        """Forget an admitted socket: a connection was made of it, or will not be."""
+        if (counted := self._addresses.get(network)) is not None:  # the connection may be closed already
+            counted.making.pop(making, None)
 
     def _forget(self, connection: Connection) -> None:
         counted = self._addresses.get(connection.network)
@@ -218,22 +232,100 @@ class Server:
         now_s = loop.time()
         for connection in list(self.connections):
             connection.check(now_s)
+        self._bound_unread()
         self._next_check = loop.call_later(self._check_s, self._check) if self.connections else None
+
+    def _bound_unread(self) -> None:
+        """End the connections with the most unread bytes, those of parties last, until all have at most `UNREAD_BYTES_MAX`."""
+        unread = {connection: connection.unread_bytes for connection in self.connections if connection.unread_bytes}
+        total = sum(unread.values())
+        if total > UNREAD_BYTES_MAX:
+            for connection in sorted(unread, key=lambda each: (bool(each.parties), -unread[each])):
+                connection.abort()
+                if (total := total - unread[connection]) <= UNREAD_BYTES_MAX:
+                    return
 
 
 class _Address:
     """The connections from one address."""
 
-    __slots__ = ("connections", "count")
+    __slots__ = ("connections", "count", "making")
 
     def __init__(self) -> None:
         self.connections: dict[Connection, None] = {}
         """In the order in which they were made."""
+        self.making: dict[_Making, None] = {}
+        """The accepted sockets that are no connection yet, in the order in which they were accepted."""
         self.count = 0
-        """The number of `connections`, and of accepted sockets that are no connection yet."""
+        """The number of both."""
 
 
 _count_of = attrgetter("count")
+
+
+class _Making:
+    """An accepted socket, until a connection is made of it in the turn of its address. With TLS, a handshake comes first."""
+
+    def __init__(
+        self,
+        server: Server,
+        connection: socket.socket,
+        network: str,
+        certificates: Certificates | None,
+        ended: "Callable[[_Making], None]",
+    ) -> None:
+        """`ended` is called once."""
+        self._server, self._socket, self._network = server, connection, network
+        self._certificates = certificates
+        self._ended = ended
+        self._connection: Connection | None = None
+        self._task: asyncio.Task[None] | None = None
+        self._is_over = False
+        server.makes(self, network)
+
+    def start(self, waited_s: float = 0.0) -> None:
+        """Make the connection."""
+        if not self._is_over:
+            self._server.lines.charge(CONNECT_S)
+            self._task = asyncio.get_running_loop().create_task(self._make())
+
+    def give_up(self) -> None:
+        """Close the socket, and release its place at once."""
+        self._end()
+        if self._task is None:
+            self._socket.close()
+        else:
+            self._task.cancel()
+
+    def _connected(self) -> Connection:
+        self._connection = Connection(self._server, self._network)
+        return self._connection
+
+    async def _make(self) -> None:
+        certificates = self._certificates
+        handshake: dict[str, Any] = (
+            {} if certificates is None else {"ssl": certificates.context, "ssl_handshake_timeout": self._server.settings.head_s}
+        )
+        try:
+            await asyncio.get_running_loop().connect_accepted_socket(self._connected, self._socket, **handshake)
+        except asyncio.CancelledError:
+            self._socket.close()
+            raise
+        except OSError as problem:
+            self._socket.close()
+            if certificates is not None:
+                certificates.handshake_failed(problem)
+        finally:
+            self._end()
+
+    def _end(self) -> None:
+        if self._is_over:
+            return
+        self._is_over = True
+        self._server.has_made(self, self._network)
+        if self._connection is None or not self._connection.is_made:
+            self._server.release(self._network)
+        self._ended(self)
 
 
 class _Listener:
@@ -250,9 +342,7 @@ class _Listener:
         self._certificates = certificates
         self._loop = loop
         self._listening = listening
-        self._in_line: set[socket.socket] = set()
-        self.connecting: set[asyncio.Task[Any]] = set()
-        """Connections that are being made: with TLS, those whose handshake is under way."""
+        self._making: set[_Making] = set()
         self._closed = self._paused = False
         listening.setblocking(False)
         loop.add_reader(listening, self._accept)
@@ -260,7 +350,7 @@ class _Listener:
     @property
     def is_idle(self) -> bool:
         """True if no accepted connection is still to be made."""
-        return not self.connecting and not self._in_line
+        return not self._making
 
     def close(self) -> None:
         """Accept the connections that wait, then close the socket. Later clients are refused at once, not reset after a wait."""
@@ -273,10 +363,8 @@ class _Listener:
 
     def end(self) -> None:
         """End handshakes that are under way, and sockets that wait for their turn."""
-        for connecting in self.connecting:
-            connecting.cancel()
-        while self._in_line:
-            self._in_line.pop().close()
+        for making in list(self._making):
+            making.give_up()
 
     def _accept(self) -> None:
         if not self._server.duty.is_on():
@@ -306,12 +394,17 @@ class _Listener:
         if (refusal := server.admit(network)) is not None:
             self._refuse(connection, refusal)
             return True
-        self._in_line.add(connection)
+        making = _Making(server, connection, network, self._certificates, self._ended)
+        self._making.add(making)
         if server.lines.may_go(client := ClientKey(network)):
-            self._connect(connection, network)
+            making.start()
         else:
-            server.lines.wait(client, partial(self._connect, connection, network))
+            server.lines.wait(client, making.start)
         return True
+
+    def _ended(self, making: "_Making") -> None:
+        self._making.discard(making)
+        self._server.look_whether_empty()
 
     def _refuse(self, connection: socket.socket, answer: Answer) -> None:
         with connection, contextlib.suppress(OSError):
@@ -321,40 +414,6 @@ class _Listener:
                 connection.recv(REFUSED_BYTES, socket.MSG_DONTWAIT)
             else:  # before a handshake no answer can be sent
                 self._certificates.handshake_failed(ConnectionAbortedError("too many connections are open"))
-
-    def _connect(self, connection: socket.socket, network: str, waited_s: float = 0.0) -> None:
-        if connection not in self._in_line:
-            return
-        self._in_line.remove(connection)
-        self._server.lines.charge(CONNECT_S)
-        connecting = self._loop.create_task(self._made(connection, network))
-        self.connecting.add(connecting)
-        connecting.add_done_callback(self._connected)
-
-    def _connected(self, connecting: "asyncio.Task[Any]") -> None:
-        self.connecting.discard(connecting)
-        self._server.look_whether_empty()
-
-    async def _made(self, connection: socket.socket, network: str) -> None:
-        certificates = self._certificates
-        try:
-            if certificates is None:
-                await self._loop.connect_accepted_socket(lambda: Connection(self._server, network), connection)
-            else:
-                await self._loop.connect_accepted_socket(
-                    lambda: Connection(self._server, network),
-                    connection,
-                    ssl=certificates.context,
-                    ssl_handshake_timeout=self._server.settings.head_s,
-                )
-        except asyncio.CancelledError:
-            connection.close()
-            raise
-        except OSError as problem:
-            connection.close()
-            self._server.release(network)
-            if certificates is not None:
-                certificates.handshake_failed(problem)
 
     def _pause(self, problem: OSError) -> None:
         logger.error("connections cannot be accepted: %s", problem)

@@ -26,12 +26,12 @@ class _Ring:
     __slots__ = ("_lanes",)
 
     def __init__(self) -> None:
-        self._lanes: OrderedDict[str, deque[Pieces[None]]] = OrderedDict()
+        self._lanes: OrderedDict[tuple[str, bool], deque[Pieces[None]]] = OrderedDict()
 
     def __bool__(self) -> bool:
         return bool(self._lanes)
 
-    def add(self, lane: str, work: Pieces[None]) -> None:
+    def add(self, lane: tuple[str, bool], work: Pieces[None]) -> None:
         """Append work to a lane."""
         self._lanes.setdefault(lane, deque()).append(work)
 
@@ -76,15 +76,17 @@ class Turns:
         self.silent = False
         """True if nothing may be read from the index in this turn."""
 
-    def do(self, work: Pieces[None], *, party: str = "", network: str = "") -> None:
+    def do(self, work: Pieces[None], *, party: str = "", network: str = "", counts: bool = False) -> None:
         """Do `work` from the next turn of the loop on, in the lane of a party, or else of a client's address.
 
+        `counts`: the work is an answer that `AnswerBacklog` counts. A party has a lane of its own for them: behind its repeated
+        submissions, of which it may have any number, they would keep the gate from decoding.
         `work` must not raise: its call would not be answered.
         """
         if party:
-            self._parties.add(party, work)
+            self._parties.add((party, counts), work)
         else:
-            self._addresses.add(network, work)
+            self._addresses.add((network, False), work)
         self._come()
 
     def _come(self) -> None:

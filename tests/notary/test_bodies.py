@@ -1,5 +1,6 @@
 """The bodies of submissions, and the turns that they take."""
 
+import tracemalloc
 from pathlib import Path
 
 import pytest
@@ -181,3 +182,18 @@ def test_the_bytes_ahead_of_a_body_are_those_of_the_turns_before_its_own(gate: G
     while lanes:
         lanes.take(of_party=lanes.whose_turn() is True)
     assert lanes.ahead_bytes(b"O=A", of_party=True) == 0
+
+
+def test_a_body_in_tiny_pieces_takes_the_memory_that_is_counted(gate: Gate) -> None:
+    """A chunk may have two bytes, which is twenty times less than an object of Python."""
+    body = Body(gate)
+    tracemalloc.start()
+    try:
+        for _ in range(50_000):
+            body.piece(b"{}")
+        held_bytes = tracemalloc.get_traced_memory()[0]
+    finally:
+        tracemalloc.stop()
+    assert body.size == gate.body_bytes == 100_000
+    assert held_bytes < 2 * body.size
+    assert body.data() == b"{}" * 50_000

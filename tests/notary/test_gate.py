@@ -526,3 +526,56 @@ async def test_who_sends_much_at_once_is_not_looked_at_before_the_others(gate: G
     assert (before - 1) * len(KNOWN.body(spend(), spend())) <= TURN_BYTES
     assert before < 150
     assert [body for body in returned if body is not one] == many
+
+
+async def test_a_refused_body_whose_client_sends_the_next_one_causes_one_turn(gate: Gate, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A client may pipeline bodies that are refused. Each refusal lets the next one be complete, and must not add a turn of the gate."""
+    turns_in_iteration = [0]
+    turn = gate._turn
+
+    def counted() -> None:
+        turns_in_iteration[-1] += 1
+        turn()
+
+    monkeypatch.setattr(gate, "_turn", counted)
+
+    class Pipelined(RecordingBody):
+        more = 20
+
+        def refused(self, problem: Exception) -> None:
+            super().refused(problem)
+            if self.more:
+                after = ask(gate, b"[not ")
+                after.more = self.more - 1
+
+    def ask(gate: Gate, data: bytes) -> Pipelined:
+        body = Pipelined(gate)
+        body.piece(data)
+        body.whole()
+        return body
+
+    for _ in range(5):
+        ask(gate, b"[not ")
+    while gate._asked:
+        turns_in_iteration.append(0)
+        await asyncio.sleep(0)
+    assert max(turns_in_iteration) == 1
+    assert not gate._bodies
+
+
+async def test_a_false_name_takes_no_room_from_its_party(file: Path, clock: Clock) -> None:
+    """A large submission without room keeps room free for itself, but only if its party has signed it."""
+    queue: SubmissionQueue[object] = SubmissionQueue(QueueLimits())
+    queue.rate.per_s = 1000.0  # as measured: room for 3,000 requests, of which one party may have 8/9
+    gate = Gate(NOTARY, Parties(file), lambda: None, clock, bytes_max=64 << 20, body_s_max=20.0, turn_s_max=0.005, room=queue)
+    while queue.pending_requests < 2000:
+        queue.put(gate.admit(KNOWN.body(*[spend() for _ in range(500)])))
+    large = [spend() for _ in range(1000)]
+    with pytest.raises(BadSignature):
+        gate.admit(Bank(KNOWN.name).body(*large))
+    gate.admit(KNOWN.body(spend()))
+    assert not queue.rate._refused
+    with pytest.raises(Overloaded):
+        gate.admit(KNOWN.body(*large))
+    with pytest.raises(Overloaded):
+        gate.admit(KNOWN.body(spend()))

@@ -10,7 +10,8 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 
 from ordering.errors import Malformed
 from ordering.ids import format_state
-from payload import Request, decode_request, decode_submission, signed_message
+from payload import SUBMISSION_BYTES_MAX, Request, decode_in_pieces, decode_request, decode_submission, signed_message
+from payload.submission import QUOTES_MAX
 
 VECTORS = json.loads((pathlib.Path(__file__).parents[1] / "vectors.json").read_text())
 NOTARY = VECTORS["notary"]
@@ -313,3 +314,19 @@ def test_a_single_request_is_read_by_the_same_rules(body: bytes) -> None:
     with pytest.raises(Malformed) as caught:
         decode_request(body, NOTARY)
     assert not caught.value.where.startswith("requests")
+
+
+def test_too_many_short_strings_are_refused_before_they_are_decoded() -> None:
+    """A decoder would make 690,000 objects in one piece of work, before their number could be checked."""
+    body = body_of({"inputs": [""] * 690_000, "content_hash": HASH})
+    with pytest.raises(Malformed, match="more than 128000 quotation marks"):
+        next(decode_in_pieces(body, NOTARY))
+
+
+def test_the_largest_submission_has_fewer_quotation_marks_than_the_limit() -> None:
+    """The shortest states fill the largest body."""
+    states = [f"{A}:{index}" for index in range(9)] + [f"{at:064x}:0" for at in range(30_000)]
+    requests = [{"inputs": states[at::1000], "content_hash": HASH, "time_window": {"from": 1, "until": 2}} for at in range(1000)]
+    body = json.dumps({"party": "O=Bank A", "signature": "AAAA", "requests": requests}, separators=(",", ":")).encode()
+    assert len(body) > SUBMISSION_BYTES_MAX
+    assert body.count(b'"') < QUOTES_MAX

@@ -19,7 +19,7 @@ from notary.http import App, turns
 from ordering.errors import Fatal
 from tests.notary.http.asking import JSON, Asking, Wire, post_head
 from tests.notary.http.test_app import serving
-from tests.notary.party import Bank, spend, transaction_id
+from tests.notary.party import Bank, fresh_hash, spend, transaction_id
 from tests.notary.process import NotaryDirectory, NotaryProcess, is_running
 
 pytestmark = pytest.mark.seconds
@@ -212,3 +212,38 @@ async def test_a_retry_of_what_waits_is_sent_once(own_directory: NotaryDirectory
         assert one == other
         assert service.worker.sender.batches_sent == 1
         assert (await service.post(bank.body(spend()))).status_code == 429
+
+
+# ---- clients that leave ----
+
+
+async def test_a_long_poll_ends_when_its_client_has_left(own_directory: NotaryDirectory) -> None:
+    """Otherwise clients that connect and leave would use up the long polls of all."""
+    async with serving(own_directory, {"http.acceptor_processes": 1}) as service:
+        url = service.http.base_url
+        for _ in range(10):
+            _, writer = await asyncio.open_connection(url.host, url.port)
+            writer.write(long_poll())
+            while not service.app.long_polls:  # noqa: ASYNC110 - polled from outside
+                await asyncio.sleep(0.005)
+            writer.close()
+            while service.app.long_polls:  # noqa: ASYNC110 - polled from outside
+                await asyncio.sleep(0.005)
+
+
+async def test_a_long_poll_is_answered_when_its_client_closes_its_half(own_directory: NotaryDirectory) -> None:
+    """As on the worker's own connections: such a client looks like one that has left."""
+    async with serving(own_directory, {"http.acceptor_processes": 1}) as service:
+        url = service.http.base_url
+        reader, writer = await asyncio.open_connection(url.host, url.port)
+        writer.write(long_poll())
+        while not service.app.long_polls:  # noqa: ASYNC110 - polled from outside
+            await asyncio.sleep(0.005)
+        writer.write_eof()
+        assert b" 404 " in await asyncio.wait_for(reader.readline(), 30)
+        writer.close()
+
+
+def long_poll() -> bytes:
+    """Returns a call that waits for a transaction that nobody submits."""
+    return f"GET /v1/transactions/{fresh_hash()}?wait=60 HTTP/1.1\r\nHost: n\r\n\r\n".encode()

@@ -10,6 +10,7 @@ from contextlib import asynccontextmanager
 import pytest
 
 from notary.http import Server, bind, lines
+from notary.http import server as server_module
 from notary.http.call import TEXT, Call
 from notary.http.connection import SLICE_BYTES, TURN_BYTES_MAX
 from notary.http.machine import TRANSITIONS, ConnectionState, Event
@@ -493,3 +494,79 @@ async def test_connections_of_one_address_are_bounded() -> None:
         with await connected(server) as again:
             await loop.sock_sendall(again, GET)
             assert (await loop.sock_recv(again, 1 << 16)).startswith(b"HTTP/1.1 200")
+
+
+async def test_complete_calls_before_malformed_bytes_are_answered(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Their answers leave in order, and then the error (RFC 9112, 9.3.2 and 2.2), also if the slice of time ends before them."""
+    monkeypatch.setattr(lines, "SLICE_S", -1.0)
+    async with talking() as talk:
+        await talk.send(GET + GET + NO_CHUNK + b"\r\n\r\n")
+        answers = b""
+        while data := await talk.read():
+            answers += data
+        assert [answers.count(status) for status in (b"HTTP/1.1 200", b"HTTP/1.1 400")] == [2, 1]
+        assert answers.rindex(b"HTTP/1.1 400") > answers.rindex(b"HTTP/1.1 200")
+
+
+async def test_calls_that_wait_for_their_turn_are_answered_after_a_half_close() -> None:
+    """A client sends twenty calls with large answers in one packet, and closes its half."""
+
+    class Large(Scripted):
+        def take(self, call: Call) -> None:
+            call.answer((200, TEXT, b"x" * (40 << 10)))
+
+    async with talking() as talk:
+        talk.connection._take = Large().take
+        await asyncio.get_running_loop().sock_sendall(talk.client, GET * 20)
+        talk.client.shutdown(socket.SHUT_WR)
+        answers = b""
+        while data := await talk.read():
+            answers += data
+        assert answers.count(b"HTTP/1.1 200") == 20
+
+
+async def test_a_body_is_not_late_while_the_server_does_not_read() -> None:
+    """An acceptor process whose worker reads too slowly reads no bodies; its clients have sent them in time."""
+    async with talking() as talk:
+        await talk.send(head("/body") + CHUNK)
+        talk.server.pause()
+        await talk.send(CHUNKS_END)
+        talk.connection.check(asyncio.get_running_loop().time() + 3600)
+        assert "late" not in talk.app.heard
+        talk.server.go_on()
+        assert talk.app.heard[-1] == "whole"
+
+
+@pytest.mark.parametrize(
+    ("call", "answer"),
+    [
+        (b"GET /now HTTP/1.1\r\n\r\n", b"HTTP/1.1 400 "),
+        (b"GET /now HTTP/1.0\r\n\r\n", b"HTTP/1.1 200 "),
+        (b"POST /now HTTP/1.0\r\nContent-Length: 4\r\nExpect: 100-continue\r\n\r\n", b"HTTP/1.1 200 "),
+    ],
+    ids=["no host in 1.1", "no host in 1.0", "1.0 expects nothing"],
+)
+async def test_the_version_decides_about_host_and_expect(call: bytes, answer: bytes) -> None:
+    """HTTP/1.1 needs a Host (RFC 9112, 3.2); an Expect of HTTP/1.0 is ignored (RFC 9110, 10.1.1)."""
+    async with talking() as talk:
+        await talk.send(call)
+        assert (await talk.read()).startswith(answer)
+
+
+async def test_all_unread_answers_together_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The connections with the most unread bytes end, and those of parties last."""
+    monkeypatch.setattr(server_module, "UNREAD_BYTES_MAX", 3 * len(LARGE) // 2)
+    app, loop = Scripted(), asyncio.get_running_loop()
+    async with served(app) as server:
+        with await connected(server) as party, await connected(server) as stranger, await connected(server) as reader:
+            for client in (party, stranger):
+                await loop.sock_sendall(client, GET.replace(b"/now", b"/large"))
+                await turns()
+                app.calls[-1].parties.update({b"O=Known"} if client is party else ())
+            await loop.sock_sendall(reader, GET)
+            assert b"200 OK" in await loop.sock_recv(reader, 1 << 16)
+            assert sum(connection.unread_bytes for connection in server.connections) > server_module.UNREAD_BYTES_MAX
+            server._check()
+            await turns()
+            assert {frozenset(connection.parties) for connection in server.connections} == {frozenset({b"O=Known"}), frozenset()}
+            assert len(server.connections) == 2

@@ -6,6 +6,7 @@ import logging
 import os
 import resource
 import socket
+import ssl
 import threading
 import time
 from collections.abc import AsyncIterator, Iterator
@@ -214,6 +215,56 @@ async def test_authenticated_clients_and_calls_that_are_decided_give_no_place() 
         assert b"200 OK" in await loop.sock_recv(authenticated, 1 << 16)
 
 
+async def test_clients_that_keep_their_places_shield_no_others() -> None:
+    """The address with the most connections may be that of a proxy, whose clients are authenticated. Then another address gives a place."""
+    loop, app = asyncio.get_running_loop(), Scripted()
+    async with served(app, settings=HttpSettings(connections_max=6)) as full, AsyncExitStack() as stack:
+        for _ in range(3):
+            client = await stack.enter_async_context(connected_to(full, "127.0.0.1"))
+            await loop.sock_sendall(client, GET)
+            assert b"200 OK" in await loop.sock_recv(client, 1 << 16)
+            app.calls[-1].parties.add(b"O=Proven")
+        for _ in range(3):
+            await stack.enter_async_context(connected_to(full, "127.0.0.2"))
+        await turns()
+        client = await stack.enter_async_context(connected_to(full, "127.0.0.3"))
+        await loop.sock_sendall(client, GET)
+        assert b"200 OK" in await loop.sock_recv(client, 1 << 16)
+        assert len(full.connections) == 6
+
+
+@pytest.mark.parametrize("waits", ["in its line", "for its handshake"])
+async def test_clients_that_do_not_shake_hands_give_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, waits: str) -> None:
+    """Silent connections that are not made yet hold no places against another address, which also counts them no longer."""
+    if waits == "in its line":
+        may_go = lines.ClientLines.may_go
+        monkeypatch.setattr(
+            lines.ClientLines,
+            "may_go",
+            lambda self, client, begun=False: client.network != "127.0.0.2" and may_go(self, client, begun=begun),
+        )
+        monkeypatch.setattr(lines.ClientLines, "wait", lambda self, client, do, size=0, begun=False: None)
+    server, context = secured(tmp_path, HttpSettings(connections_max=4))
+    await server.start()
+    port = int(server.url.rpartition(":")[2])
+    async with AsyncExitStack() as stack:
+        for _ in range(4):
+            silent = stack.enter_context(socket.socket())
+            silent.bind(("127.0.0.2", 0))
+            silent.connect(("127.0.0.1", port))
+        while server._count < 4:  # noqa: ASYNC110 - polled from outside
+            await asyncio.sleep(0)
+        reader, writer = await asyncio.open_connection("127.0.0.1", port, ssl=context, server_hostname="localhost")
+        writer.write(b"GET /livez HTTP/1.1\r\nHost: n\r\n\r\n")
+        assert (await reader.readline()).startswith(b"HTTP/1.1 200")
+        assert server._count == 4
+        assert server._addresses["127.0.0.2"].count == len(server._addresses["127.0.0.2"].making) == 3
+        writer.close()
+    await server.stop(1)
+    assert not server._addresses
+    assert server._count == 0
+
+
 @asynccontextmanager
 async def connected_to(server: Server, source: str) -> AsyncIterator[socket.socket]:
     """Yields a client socket, connected from that address."""
@@ -232,21 +283,25 @@ def test_a_port_that_is_about_to_be_free_is_waited_for() -> None:
     letting_go.join()
 
 
+def secured(folder: Path, settings: HttpSettings) -> tuple[Server, ssl.SSLContext]:
+    """Returns a server with TLS, and the context of its clients."""
+    authority = Authority()
+    authority.server().put(folder, "server")
+    files = TlsFiles(str(folder / "server.pem"), str(folder / "server-key.pem"), "", client_cert_required=False)
+    context = tls_context(authority.put(folder / "ca.pem"))
+    return Server(App(), bind("127.0.0.1", 0), certificates=Certificates(files), settings=settings), context
+
+
 @pytest.mark.parametrize("greeted", [False, True])
 async def test_a_connection_that_is_being_made_when_the_server_stops_is_answered(tmp_path: Path, *, greeted: bool) -> None:
     """A server that stops accepts the connections in its backlog, finishes TLS handshakes, and answers a call on each of them."""
-    authority = Authority()
-    pair = authority.server()
-    pair.put(tmp_path, "server")
-    context = tls_context(authority.put(tmp_path / "ca.pem"))
-    files = TlsFiles(str(tmp_path / "server.pem"), str(tmp_path / "server-key.pem"), "", client_cert_required=False)
-    server = Server(App(), bind("127.0.0.1", 0), certificates=Certificates(files))
+    server, context = secured(tmp_path, HttpSettings())
     await server.start()
     loop, port = asyncio.get_running_loop(), int(server.url.rpartition(":")[2])
     client = socket.create_connection(("127.0.0.1", port))
     client.setblocking(False)
     if greeted:
-        while server._listener is not None and not server._listener.connecting:  # noqa: ASYNC110 - polled from outside
+        while server._listener is not None and not any(making._task for making in server._listener._making):  # noqa: ASYNC110 - polled from outside
             await asyncio.sleep(0)
     stopping = asyncio.create_task(server.stop(30))
     await asyncio.sleep(0)

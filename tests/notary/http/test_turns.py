@@ -400,3 +400,31 @@ async def test_a_bug_in_an_answer_does_not_close_the_gate(service: Service, bank
             await asyncio.sleep(0)
     assert service.app.unanswered._size == 0
     assert (await service.post(bank.body(spend()))).status_code == 200
+
+
+async def test_an_answer_that_counts_does_not_wait_behind_repeated_ones(service: Service) -> None:
+    """A party may repeat a decided submission on any number of connections. The gate of all parties must not wait for those answers."""
+    done: list[str] = []
+
+    def work(name: str, pieces: int) -> Pieces[None]:
+        for _ in range(pieces):
+            yield SHARE_US
+        done.append(name)
+
+    for _ in range(200):
+        service.app.turns.do(work("repeated", 20), party="O=Many")
+    service.app.turns.do(work("counts", 20), party="O=Many", counts=True)
+    while not done:  # noqa: ASYNC110 - it counts turns
+        await asyncio.sleep(0)
+    assert done == ["counts"]
+    while len(done) < 201:  # noqa: ASYNC110 - it counts turns
+        await asyncio.sleep(0)
+
+
+async def test_reads_of_an_acceptor_process_take_turns(service: Service) -> None:
+    """All calls that a process has read arrive at once: they are answered over many turns, as calls on the worker's own connections."""
+    calls = [Counting("/metrics") for _ in range(20)]
+    for call in calls:
+        service.app.take_read(call)
+    assert await calls[-1].turns() >= 20 * 400 // (TURN_US + 400)
+    assert [call.found.result()[0] for call in calls] == [200] * 20
