@@ -17,9 +17,6 @@ ADDRESSES_SHARE_MIN: Final = 8
 AHEAD_BYTES_MAX: Final = 2 << 20
 """The longest lead, in bytes, that parties have over addresses, or addresses over parties. The other side catches up this much at most."""
 
-FIRST_BYTES: Final = 4 << 10
-"""The party is looked for in this many bytes of a body; a party's name has 255 at most."""
-
 _party_first = re.compile(rb'\s*\{\s*"party"\s*:\s*"([^"\\]+)"').match
 
 
@@ -49,7 +46,7 @@ class Body:
     The gate then calls `admitted` or `refused` of a subclass: once, unless the client left.
     """
 
-    __slots__ = ("_data", "_gate", "network", "parties", "size", "ticket", "unread_s")
+    __slots__ = ("_data", "_gate", "network", "parties", "party", "size", "ticket", "unread_s")
 
     def __init__(self, gate: Admission, ticket: bytes = b"") -> None:
         """`ticket`: the ticket in the call's head, unchecked."""
@@ -58,6 +55,8 @@ class Body:
         """The client's address; empty if it does not matter."""
         self.parties: Set[bytes] = frozenset()
         """The parties of submissions that were admitted on its connection before."""
+        self.party = b""
+        """The party that it names in its first piece, as the first member, where our clients write it; empty if it does not."""
         self.unread_s = 0.0
         """The time for which it waited in its connection."""
         self.size = 0
@@ -80,6 +79,8 @@ class Body:
 
     def piece(self, data: bytes) -> None:
         """Take a piece."""
+        if not self.size:
+            self.party = party_first(data)
         if (problem := self._gate.count_piece(self, data)) is not None:
             self.refuse(problem)
         else:
@@ -109,10 +110,6 @@ class Body:
     def data(self) -> bytes:
         """Returns the bytes of the body that have come."""
         return bytes(self._data)  # no copy of a single piece
-
-    def party(self) -> bytes:
-        """Returns its party, which our clients write as the first member; empty if another member is first."""
-        return party_first(bytes(self._data[:FIRST_BYTES]))
 
     def drop(self) -> None:
         """Release the body's bytes."""
@@ -171,7 +168,7 @@ class Lanes:
 
     def add(self, body: Body, now_s: float) -> None:
         """Append a body to its lane."""
-        key, of_party = self.lane_of(body, body.party())
+        key, of_party = self.lane_of(body, body.party)
         ring = self._ring(of_party=of_party)
         lane = ring.lanes.get(key)
         if lane is None:

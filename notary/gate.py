@@ -38,7 +38,7 @@ import msgspec
 
 from joiner import AdmittedSubmission
 from joiner.rate import Pace
-from notary.bodies import Body, Lanes, party_first
+from notary.bodies import Body, Lanes
 from notary.duty_cycle import DutyCycle
 from notary.parties import Parties, Verify
 from notary.quota import Quota, QuotaExceeded
@@ -270,11 +270,11 @@ class Gate:
                 " send the same again later"
             )
         refusal = None
-        if not body.size and self._room is not None and not self._room.is_calm(1, 1) and (party := party_first(data)):
+        if not body.size and self._room is not None and not self._room.is_calm(1, 1) and body.party:
             # Refuse it before its end. A body that names two parties is refused for either of them, and is never admitted.
-            refusal = self._refusal(1, 1, party.decode(errors="replace"), body.ticket)
+            refusal = self._refusal(1, 1, body.party.decode(errors="replace"), body.ticket)
         if refusal is None and not body.size and (self._asked or body.unread_s > UNREAD_S_MAX):
-            refusal = self._too_slow(body, party_first(data))
+            refusal = self._too_slow(body, body.party)
         if refusal is None:
             self._count_bytes(body, len(data))
         return refusal
@@ -453,7 +453,7 @@ class Gate:
         """Raise `Overloaded`, with a ticket, if a submission that was admitted some turns ago has no room in the queue any more."""
         if self._room is None or submission in self._room:
             return
-        if (refusal := self._refusal(len(submission.requests), len(submission.encoded), submission.party, b"")) is not None:
+        if (refusal := self._refusal(len(submission.requests), len(submission.encoded), submission.party, b"", verified=True)) is not None:
             raise refusal
 
     def _admit_decoded(self, submission: Submission, verify: Verify, ticket: bytes) -> AdmittedSubmission:

@@ -194,6 +194,8 @@ class AcceptorApp:
         if isinstance(message, Called):
             call.left = lambda: self._link.send(Left(message.number))
         self._link.send(message)
+        if isinstance(message, Called) and not call.may_wait:
+            self._link.send(Left(message.number))
 
     def _count(self, status: int, route: str = SUBMISSIONS) -> None:
         """Count a call that was rejected without being read."""

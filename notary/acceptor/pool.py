@@ -235,8 +235,10 @@ class _Process:
             self._app.take_read(called)
         elif isinstance(message, Left):
             read = self._reads.get(message.number)
-            if read is not None and read.left is not None:
-                read.left()
+            if read is not None:
+                read.may_wait = False  # its turn may come later
+                if read.left is not None:
+                    read.left()
         elif isinstance(message, Counted):
             self._app.answered_before(message.call, message.status, message.count, message.seconds)
         elif isinstance(message, HandshakesFailed):

@@ -40,6 +40,7 @@ class Call:
         "headers",
         "left",
         "may_read",
+        "may_wait",
         "method",
         "network",
         "parties",
@@ -73,6 +74,8 @@ class Call:
         """True if an acceptor process has checked that a party makes this call."""
         self.gone = False
         """True once its client has left: an answer would reach nobody."""
+        self.may_wait = True
+        """False if its client had left, or closed its half of the connection, before the application got the call: no long poll begins."""
         self.left: Callable[[], None] | None = None
         """Called when the client leaves, or closes its half of the connection, before the answer."""
 

@@ -82,8 +82,8 @@ class Host(Protocol):
 class Connection(asyncio.Protocol):
     """One connection. The event loop reports its bytes, and the application answers its calls."""
 
-    def __init__(self, host: Host, network: str) -> None:
-        """`network`: the client's address (`Call.network`)."""
+    def __init__(self, host: Host, network: str, made: Callable[[], bool] = lambda: True) -> None:
+        """`network`: the client's address (`Call.network`). `made` returns False if the connection has lost its place meanwhile."""
         self._host = host
         self.network = network
         self.parties: set[bytes] = set()
@@ -110,6 +110,7 @@ class Connection(asyncio.Protocol):
         self._last = False  # True if the current call is the last one
         self._eof = False
         self._broken: NotaryError | None = None  # malformed bytes came after complete calls, whose answers leave first
+        self._made = made
         self.is_made = False
         """True once the transport is connected: with TLS, after the handshake."""
 
@@ -126,7 +127,11 @@ class Connection(asyncio.Protocol):
         self.is_made = True
         self._writer = ResponseWriter(self._transport)
         self._deadline_s = self._loop.time() + self._host.settings.head_s
-        self._host.opened(self)
+        if self._made():
+            self._host.opened(self)
+        else:
+            self._state = ConnectionState.CLOSED
+            self._transport.abort()
 
     def connection_lost(self, exc: Exception | None) -> None:
         """The transport is closed."""
@@ -173,7 +178,11 @@ class Connection(asyncio.Protocol):
     @property
     def unread_bytes(self) -> int:
         """The bytes of answers that its client does not read."""
-        return self._transport.get_write_buffer_size() if self._writer.held else 0
+        return self._transport.get_write_buffer_size()
+
+    def postpone(self, seconds: float) -> None:
+        """Move its deadline: the server has not read for so long."""
+        self._deadline_s += seconds
 
     def check(self, now_s: float) -> None:
         """End the call or the connection if its deadline has passed."""
@@ -183,7 +192,7 @@ class Connection(asyncio.Protocol):
                     self.pause_writing()
                 else:
                     self.abort()
-        elif now_s > self._deadline_s and not (self._in_line or (self._unread and self._host.paused)):  # it is the server that is late
+        elif now_s > self._deadline_s and not (self._in_line or self._host.paused):  # then the server is late, not the client
             self._late()
 
     def stop(self) -> None:
@@ -216,6 +225,7 @@ class Connection(asyncio.Protocol):
         elif self._state is ConnectionState.IDLE:
             self._go(Event.LATE)
         else:
+            self._behind.clear()
             self._break(problem)
         return True
 
@@ -322,6 +332,7 @@ class Connection(asyncio.Protocol):
     def _start(self, call: Head) -> None:
         self._current = call
         call.unread_s, self._unread_s = self._unread_s, 0.0
+        call.may_wait = not self._eof
         if not call.keep_alive:
             self._last = True
         self._go(Event.CALL)
@@ -348,7 +359,7 @@ class Connection(asyncio.Protocol):
             self._turn_bytes += size
         self._last = last
         self._go(Event.ANSWER)
-        if self._behind or self._unread or self._reading_paused or self._parser.in_head or self._eof:
+        if self._behind or self._unread or self._reading_paused or self._parser.in_head or self._eof or self._broken:
             self.go_on()
 
     def _late(self) -> None:

@@ -55,7 +55,13 @@ class Read:
         """
         transaction_id, wait_s = asked_transaction(self._call.path[len(TRANSACTIONS) :]), asked_wait_s(self._call.query)
         app, worker = self._app, self._app.worker
-        if not wait_s or worker is None or worker.serving_suspended() is not None or worker.index.has_decided([transaction_id]):
+        if (
+            not wait_s
+            or not self._call.may_wait
+            or worker is None
+            or worker.serving_suspended() is not None
+            or worker.index.has_decided([transaction_id])
+        ):
             return False
         if app.long_polls >= max(1, worker.config.http.connections_max // LONG_POLLS_SHARE):
             return False

@@ -6,6 +6,7 @@ import errno
 import logging
 import socket
 import time
+from collections import Counter
 from collections.abc import Callable
 from operator import attrgetter
 from typing import Any, Final
@@ -61,6 +62,8 @@ class Server:
         self.duty = duty or DutyCycle(time.perf_counter)
         self.lines = ClientLines(self.duty)
         self.paused = False
+        self._paused_s = 0.0
+        """The time at which `paused` was set."""
         self.ends = False
         self.connections: set[Connection] = set()
         self._connections_max = connections_max = self.settings.connections_max
@@ -135,13 +138,16 @@ class Server:
 
     def pause(self) -> None:
         """Read no more calls."""
-        self.paused = True
+        if not self.paused:
+            self.paused, self._paused_s = True, asyncio.get_running_loop().time()
 
     def go_on(self) -> None:
         """Read calls again."""
-        self.paused = False
-        for connection in list(self.connections):
-            connection.go_on()
+        if self.paused:
+            self.paused = False
+            for connection in list(self.connections):
+                connection.postpone(asyncio.get_running_loop().time() - self._paused_s)
+                connection.go_on()
 
     def admit(self, network: str) -> Answer | None:
         """Count a connection from its acceptance on; returns the refusal instead if it exceeds a limit.
@@ -166,14 +172,16 @@ class Server:
         if self._by_count is None:
             asyncio.get_running_loop().call_soon(self._forget_order)
             self._by_count = sorted(self._addresses.values(), key=_count_of)
-        while self._by_count and (most := self._by_count[-1]).count > mine + 1:
-            if most.making:
-                next(iter(most.making)).give_up()
-                return True
-            for connection in list(most.connections):
-                if connection.give_way(self._gives_way):
-                    self._forget(connection)
+        while self._by_count:
+            most = self._by_count[-1]
+            if most.count > mine + 1:
+                if most.making:
+                    next(iter(most.making)).give_up()
                     return True
+                for connection in list(most.connections):
+                    if connection.give_way(self._gives_way):
+                        self._forget(connection)
+                        return True
             self._by_count.pop()
         return False
 
@@ -231,19 +239,30 @@ class Server:
         loop = asyncio.get_running_loop()
         now_s = loop.time()
         for connection in list(self.connections):
-            connection.check(now_s)
+            try:
+                connection.check(now_s)
+            except Exception:  # a bug in one connection must not keep the others without deadlines
+                logger.exception("a connection could not be checked")
+                connection.abort()
         self._bound_unread()
         self._next_check = loop.call_later(self._check_s, self._check) if self.connections else None
 
     def _bound_unread(self) -> None:
-        """End the connections with the most unread bytes, those of parties last, until all have at most `UNREAD_BYTES_MAX`."""
+        """While clients leave more than `UNREAD_BYTES_MAX` unread, end connections: first those of the address with the most.
+
+        Connections of parties end last.
+        """
         unread = {connection: connection.unread_bytes for connection in self.connections if connection.unread_bytes}
         total = sum(unread.values())
-        if total > UNREAD_BYTES_MAX:
-            for connection in sorted(unread, key=lambda each: (bool(each.parties), -unread[each])):
-                connection.abort()
-                if (total := total - unread[connection]) <= UNREAD_BYTES_MAX:
-                    return
+        if total <= UNREAD_BYTES_MAX:
+            return
+        by_address: Counter[str] = Counter()
+        for connection, size in unread.items():
+            by_address[connection.network] += size
+        for connection in sorted(unread, key=lambda each: (bool(each.parties), -by_address[each.network], -unread[each])):
+            connection.abort()
+            if (total := total - unread[connection]) <= UNREAD_BYTES_MAX:
+                return
 
 
 class _Address:
@@ -292,14 +311,20 @@ class _Making:
     def give_up(self) -> None:
         """Close the socket, and release its place at once."""
         self._end()
-        if self._task is None:
+        if self._connection is None:  # not started: a task that has not begun would not close it
             self._socket.close()
-        else:
+        if self._task is not None:
             self._task.cancel()
 
     def _connected(self) -> Connection:
-        self._connection = Connection(self._server, self._network)
+        self._connection = Connection(self._server, self._network, self._made)
         return self._connection
+
+    def _made(self) -> bool:
+        if self._is_over:
+            return False
+        self._end()
+        return True
 
     async def _make(self) -> None:
         certificates = self._certificates

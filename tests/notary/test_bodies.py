@@ -40,7 +40,7 @@ def test_each_party_has_the_same_share_whatever_the_size_of_its_bodies(gate: Gat
     taken_bytes = dict.fromkeys(sizes, 0)
     while all(waiting.values()):
         body = lanes.take(of_party=True)
-        party = body.party().decode()
+        party = body.party.decode()
         assert body is waiting[party].pop(0)
         taken_bytes[party] += body.size
         assert max(taken_bytes.values()) - min(taken_bytes.values()) <= TURN_BYTES + max(sizes.values())
@@ -58,9 +58,9 @@ def test_one_large_body_after_another_gets_no_more_than_its_share(gate: Gate) ->
     taken_bytes = {b"O=Small": 0, b"O=Large": 0}
     while taken_bytes[b"O=Small"] < 200 * TURN_BYTES:
         body = lanes.take(of_party=True)
-        taken_bytes[body.party()] += body.size
+        taken_bytes[body.party] += body.size
         assert taken_bytes[b"O=Large"] <= taken_bytes[b"O=Small"] + large + TURN_BYTES
-        if body.party() == b"O=Large":
+        if body.party == b"O=Large":
             lanes.add(body_of(gate, "O=Large", large), 0.0)
     assert taken_bytes[b"O=Large"] >= 180 * TURN_BYTES, "it gets its share"
 
@@ -84,7 +84,7 @@ def test_names_that_are_not_registered_share_one_lane(gate: Gate) -> None:
     for at in range(1000):
         lanes.add(body_of(gate, f"O=Made up {at}", TURN_BYTES), 0.0)
         lanes.add(body_of(gate, "O=Known", TURN_BYTES), 0.0)
-    taken = [lanes.take(of_party=True).party() for _ in range(100)]
+    taken = [lanes.take(of_party=True).party for _ in range(100)]
     assert taken.count(b"O=Known") == 50
 
 
@@ -121,7 +121,7 @@ def test_a_party_that_does_not_stand_first_is_not_known_before_the_decoding(gate
     """A body whose party does not stand first, and an empty one, wait in the lane of no party."""
     elsewhere, empty = Body(gate), Body(gate)
     elsewhere.piece(b'{"requests": [], "party": "O=Known"}')
-    assert (elsewhere.party(), empty.party(), body_of(gate, "O=Known", 100).party()) == (b"", b"", b"O=Known")
+    assert (elsewhere.party, empty.party, body_of(gate, "O=Known", 100).party) == (b"", b"", b"O=Known")
 
 
 def test_bytes_that_are_no_text_are_no_registered_name(tmp_path: Path) -> None:

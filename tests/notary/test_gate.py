@@ -334,7 +334,7 @@ async def test_a_lane_is_backlogged_for_the_clients_whose_bodies_wait_in_it(shar
     of_address.network = "192.0.2.1"
     for body in (of_party, of_address):
         body.piece(KNOWN.body(spend()))
-    known = of_party.party()
+    known = of_party.party
     clients = [("192.0.2.1", ()), ("192.0.2.2", ()), ("", {known}), ("", {b"O=Other", known}), ("192.0.2.1", {b"O=Other"})]
     shared._asked.add(of_party, clock.now_s)
     assert not any(shared.is_backlogged(network, frozenset(parties)) for network, parties in clients), "a burst is none"
@@ -577,5 +577,19 @@ async def test_a_false_name_takes_no_room_from_its_party(file: Path, clock: Cloc
     assert not queue.rate._refused
     with pytest.raises(Overloaded):
         gate.admit(KNOWN.body(*large))
+    with pytest.raises(Overloaded):
+        gate.admit(KNOWN.body(spend()))
+
+
+async def test_a_large_retry_without_room_keeps_room_free(file: Path, clock: Clock) -> None:
+    """Its signature was verified some turns ago, before the look-up whether it is decided."""
+    queue: SubmissionQueue[object] = SubmissionQueue(QueueLimits())
+    queue.rate.per_s = 1000.0
+    gate = Gate(NOTARY, Parties(file), lambda: None, clock, bytes_max=64 << 20, body_s_max=20.0, turn_s_max=0.005, room=queue)
+    retry = decode_submission(KNOWN.body(*[spend() for _ in range(1000)]), NOTARY)
+    while queue.pending_requests < 2000:
+        queue.put(gate.admit(KNOWN.body(*[spend() for _ in range(500)])))
+    with pytest.raises(Overloaded):
+        gate.check_room(retry)
     with pytest.raises(Overloaded):
         gate.admit(KNOWN.body(spend()))

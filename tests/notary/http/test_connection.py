@@ -16,6 +16,7 @@ from notary.http.connection import SLICE_BYTES, TURN_BYTES_MAX
 from notary.http.machine import TRANSITIONS, ConnectionState, Event
 from notary.http.parsing import HEAD_BYTES_MAX
 from notary.http.settings import HttpSettings
+from ordering.errors import Overloaded
 
 LARGE = b"x" * (16 << 20)
 """More than the kernel buffers for a client that does not read."""
@@ -525,16 +526,46 @@ async def test_calls_that_wait_for_their_turn_are_answered_after_a_half_close() 
         assert answers.count(b"HTTP/1.1 200") == 20
 
 
-async def test_a_body_is_not_late_while_the_server_does_not_read() -> None:
-    """An acceptor process whose worker reads too slowly reads no bodies; its clients have sent them in time."""
+async def test_a_client_is_not_late_while_the_server_does_not_read() -> None:
+    """An acceptor process whose worker reads too slowly reads nothing; a part may still be in the kernel when it goes on."""
     async with talking() as talk:
+        loop = asyncio.get_running_loop()
         await talk.send(head("/body") + CHUNK)
         talk.server.pause()
+        await talk.send(CHUNK)
         await talk.send(CHUNKS_END)
-        talk.connection.check(asyncio.get_running_loop().time() + 3600)
-        assert "late" not in talk.app.heard
+        talk.connection.check(loop.time() + 3600)
+        talk.server._paused_s -= 3600
         talk.server.go_on()
+        talk.connection.check(loop.time() + 3600)
+        assert "late" not in talk.app.heard
+        await turns()
         assert talk.app.heard[-1] == "whole"
+
+
+async def test_the_error_leaves_after_a_call_that_is_decided_later(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The call waits for its slice, the malformed bytes come, and then the call takes a while."""
+    monkeypatch.setattr(lines, "SLICE_S", -1.0)
+    async with talking() as talk:
+        await talk.send(GET + GET.replace(b"/now", b"/slow") + head("/body") + NO_CHUNK + b"\r\n\r\n")
+        talk.app.calls[-1].answer((200, TEXT, b"decided"))
+        answers = b""
+        while data := await talk.read():
+            answers += data
+        assert [answers.count(status) for status in (b"HTTP/1.1 200", b"HTTP/1.1 400")] == [2, 1]
+
+
+async def test_a_connection_that_gives_its_place_drops_its_calls(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Calls that wait for their turn would otherwise be served on a connection that nobody counts."""
+    monkeypatch.setattr(lines.ClientLines, "wait", lambda self, client, do, size=0, begun=False: None)
+    monkeypatch.setattr(lines, "SLICE_S", -1.0)
+    async with talking() as talk:
+        await talk.send(GET + GET)
+        assert talk.connection._behind
+        assert talk.connection.give_way(Overloaded("too many", 1))
+        assert (await talk.read()).startswith(b"HTTP/1.1 503")
+        assert await talk.read() == b""
+        assert not talk.app.calls
 
 
 @pytest.mark.parametrize(
@@ -554,7 +585,7 @@ async def test_the_version_decides_about_host_and_expect(call: bytes, answer: by
 
 
 async def test_all_unread_answers_together_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The connections with the most unread bytes end, and those of parties last."""
+    """Connections of the address with the most unread bytes end, and those of parties last."""
     monkeypatch.setattr(server_module, "UNREAD_BYTES_MAX", 3 * len(LARGE) // 2)
     app, loop = Scripted(), asyncio.get_running_loop()
     async with served(app) as server:

@@ -9,11 +9,12 @@ import socket
 import ssl
 import threading
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from pathlib import Path
 
 import pytest
+import uvloop
 
 from notary.client import tls_context
 from notary.duty_cycle import DutyCycle
@@ -263,6 +264,104 @@ async def test_clients_that_do_not_shake_hands_give_place(tmp_path: Path, monkey
     await server.stop(1)
     assert not server._addresses
     assert server._count == 0
+
+
+@pytest.mark.parametrize("run", [asyncio.run, uvloop.run], ids=["asyncio", "uvloop"])
+def test_a_connection_that_loses_its_place_while_it_is_made_is_forgotten(run: Callable[[Coroutine[None, None, None]], None]) -> None:
+    """uvloop makes it even if its task is cancelled. It must not stay, be counted twice, or stop the check of the deadlines."""
+
+    async def lose_place() -> None:
+        async with served(Scripted(), settings=HttpSettings(connections_max=3, head_ms_max=300)) as server:
+            clients = [await connected(server, "127.0.0.2") for _ in range(2)]
+            await turns()
+            assert server._listener is not None
+            clients.append(await connected(server, "127.0.0.2"))
+            while not any(making._connection is not None for making in server._listener._making):  # noqa: ASYNC110 - polled from outside
+                await asyncio.sleep(0)
+            assert server._make_place(0)
+            await turns()
+            assert server._count == len(server.connections) + len(server._listener._making) == 2
+            for client in clients:
+                client.close()
+            while server.connections:
+                await turns(1)
+            assert server._count == 0
+            assert not server._addresses
+            with await connected(server) as slow:
+                await asyncio.get_running_loop().sock_sendall(slow, b"GET /now HTT")
+                assert b" 400 " in await asyncio.wait_for(asyncio.get_running_loop().sock_recv(slow, 1000), 30)
+
+    run(lose_place())
+
+
+def test_a_handshake_that_ends_just_after_its_place_was_given_makes_no_connection(tmp_path: Path) -> None:
+    """The client's last bytes of the handshake are in the kernel already."""
+
+    async def hello(context: ssl.SSLContext, port: int) -> tuple[socket.socket, bytes]:
+        """Returns a client, and the bytes that end its handshake."""
+        loop, client = asyncio.get_running_loop(), socket.socket()
+        client.setblocking(False)
+        client.bind(("127.0.0.2", 0))
+        await loop.sock_connect(client, ("127.0.0.1", port))
+        received, made = ssl.MemoryBIO(), ssl.MemoryBIO()
+        tls = context.wrap_bio(received, made, server_hostname="localhost")
+        while True:
+            try:
+                tls.do_handshake()
+            except ssl.SSLWantReadError:
+                if made.pending:
+                    await loop.sock_sendall(client, made.read())
+                received.write(await loop.sock_recv(client, 1 << 16))
+            else:
+                return client, made.read()
+
+    async def lose_place() -> None:
+        server, context = secured(tmp_path, HttpSettings(connections_max=3))
+        await server.start()
+        port = int(server.url.rpartition(":")[2])
+        first, end = await hello(context, port)
+        second, _ = await hello(context, port)
+        with first, second:
+            assert server._count == 2
+            first.send(end)
+            assert server._make_place(0)
+            await turns()
+            assert server._count == 1
+            assert not server.connections
+        while server._count:
+            await turns(1)
+        await server.stop(0.1)
+        assert not server._addresses
+
+    uvloop.run(lose_place())
+
+
+async def test_each_address_with_more_connections_gives_places_in_one_turn() -> None:
+    """The order of the addresses is kept for a turn, in which several connections may be accepted."""
+    async with served(Scripted(), settings=HttpSettings(connections_max=8)) as full, AsyncExitStack() as stack:
+        for source in ("127.0.0.2", "127.0.0.3"):
+            for _ in range(4):
+                await stack.enter_async_context(connected_to(full, source))
+        await turns()
+        assert [full.admit(f"10.0.0.{number}") for number in range(6)] == [None] * 6
+        assert full._count == 8
+        for number in range(6):
+            full.release(f"10.0.0.{number}")
+
+
+async def test_a_bug_in_one_connection_leaves_the_others_their_deadlines(caplog: pytest.LogCaptureFixture) -> None:
+    """The connection with the bug ends."""
+    async with served(Scripted(), settings=HttpSettings(head_ms_max=300)) as server:
+        with await connected(server, "127.0.0.2") as broken, await connected(server) as slow:
+            loop = asyncio.get_running_loop()
+            await turns()
+            [connection] = [each for each in server.connections if each.network == "127.0.0.2"]
+            connection.check = lambda now_s: 1 // 0  # type: ignore[assignment, method-assign]
+            await loop.sock_sendall(slow, b"GET /now HTT")
+            assert b" 400 " in await asyncio.wait_for(loop.sock_recv(slow, 1000), 30)
+            with contextlib.suppress(ConnectionResetError):
+                assert await asyncio.wait_for(loop.sock_recv(broken, 1), 30) == b""
+    assert "a connection could not be checked" in caplog.text
 
 
 @asynccontextmanager
