@@ -240,7 +240,8 @@ class _Tally:
             self.problems.append(outcome.problem)
         for each, answer in zip(batch, outcome.answers, strict=True):
             if answer is None:
-                (self._refused if isinstance(outcome.problem, Refused | Malformed) else self._unknown).append(each)
+                is_refused = isinstance(outcome.problem, Refused | Malformed) and not getattr(outcome.problem, "may_be_decided", False)
+                (self._refused if is_refused else self._unknown).append(each)
             elif answer.committed:
                 self.committed += 1
             else:

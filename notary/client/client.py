@@ -67,6 +67,8 @@ class AsyncClient:
         self._transport = Transport(urls, retry_policy or RetryPolicy(), tls)
         self._trust = Trust(self._transport.urls, verifier_keys, known_notaries)
         self._has_met = False
+        self._claimed = ""
+        """The notary's name as a worker that was not checked reports it, for look-ups; never for submissions."""
 
     async def __aenter__(self) -> Self:
         return self
@@ -125,8 +127,9 @@ class AsyncClient:
                 return (None,)
             return (read_transaction(_found(reply), wanted),)
 
+        ends = asyncio.get_running_loop().time() + deadline_s
         [answer] = await self._look_up(f"/v1/transactions/{wanted}", read, deadline_s)
-        return await self._with_receipt(answer, deadline_s) if receipts and answer is not None else answer
+        return await self._with_receipt(answer, ends) if receipts and answer is not None else answer
 
     async def state(self, state: str | bytes, *, deadline_s: float = LOOKUP_DEADLINE_S) -> StateAnswer:
         """Returns the consumer of a state, as far as the answering worker has read the log. No receipt proves this answer.
@@ -151,7 +154,10 @@ class AsyncClient:
         """Returns the notary's name. With `trusted`, the client has keys to verify receipts with afterwards."""
         if trusted and not self._has_met and not (self._notary_name and self._trust.is_given):
             await self._meet(ends)
-        return self._notary_name or (await self._notary(ends)).name
+        if self._notary_name or trusted:
+            return self._notary_name or ""
+        self._claimed = self._claimed or (await self._notary(ends)).name
+        return self._claimed
 
     async def _notary(self, ends: float, check: Callable[[NotaryDescription, str], None] | None = None) -> NotaryDescription:
         def read(reply: Reply) -> NotaryDescription:
@@ -164,12 +170,15 @@ class AsyncClient:
             notary = await self._transport.exchange("GET", "/v1/notary", read, ends)
         except Exhausted as problem:
             raise Unreachable("no worker returned the notary's name", problem.reasons) from None
-        if self._notary_name is None:
+        if self._notary_name is None and check is not None:
             self._notary_name = notary.name
         return notary
 
-    async def _meet(self, ends: float) -> bool:
-        """Get the notary's verifier keys. Returns true if there is a new trusted key. Raises `Unproven` for an untrusted one."""
+    async def _meet(self, ends: float, *, wants_more: bool = False) -> bool:
+        """Get the notary's verifier keys. Returns true if there is a new trusted key. Raises `Unproven` for an untrusted one.
+
+        `wants_more`: ask one worker after another until one has a new trusted key. Raises `Unproven` if none has.
+        """
         has_more = False
 
         def check(notary: NotaryDescription, url: str) -> None:
@@ -178,6 +187,8 @@ class AsyncClient:
                 has_more = self._trust.meet(notary)
             except NotVerified as problem:
                 raise Unproven(url, problem, "a verifier key") from None
+            if wants_more and not has_more:
+                raise Unproven(url, NotVerified("unknown-key", "it shows no new key"), "a verifier key")
 
         await self._notary(ends, check)
         self._has_met = True
@@ -191,13 +202,12 @@ class AsyncClient:
             has_followed = False
             if problem.reason == "unknown-key":
                 with suppress(Unproven, Refused, Unreachable):
-                    has_followed = await self._meet(ends)
+                    has_followed = await self._meet(ends, wants_more=True)
             if not has_followed:
                 raise
         return await ask()
 
-    async def _with_receipt(self, answer: Answer, deadline_s: float) -> Answer:
-        ends = asyncio.get_running_loop().time() + deadline_s
+    async def _with_receipt(self, answer: Answer, ends: float) -> Answer:
         await self._name(ends, trusted=True)
 
         def read(reply: Reply) -> Answer | None:

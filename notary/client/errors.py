@@ -64,6 +64,8 @@ class Refused(NotaryError):
         self.type = type_
         self.title = title
         self.detail = detail
+        self.may_be_decided = False
+        """True if an earlier attempt of the same submission may have been admitted: its outcomes are unknown."""
         self.transaction_ids: tuple[str, ...] = ()
         self.answers: tuple[Answer | None, ...] = ()
         super().__init__(f"{url} refused it with {status} {type_.removeprefix('/problems/')}: {detail or title}")

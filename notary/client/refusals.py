@@ -32,8 +32,8 @@ class Refusals:
 
         None while there is no such error, and for a `Refused` after another worker admitted the submission.
         """
-        unproven = next((problem for problem in self._by_url.values() if isinstance(problem, Unproven)), None)
-        return unproven or (None if self._taken_in else next(iter(self._by_url.values()), None))
+        unproven = sorted(self._unproven(), key=lambda problem: problem.reason != "unknown-key")  # the key may have been rotated
+        return unproven[0] if unproven else (None if self._taken_in else next(iter(self._by_url.values()), None))
 
     def refused(self, url: str, problem: Refused | Unproven) -> None:
         """Record the error of a URL. Raises `first` when no URL is left to try."""
@@ -50,7 +50,11 @@ class Refusals:
         """Record that a worker admitted the submission and has not decided all of it yet (202)."""
         self._taken_in = True
 
+    def _unproven(self) -> list[Unproven]:
+        return [problem for problem in self._by_url.values() if isinstance(problem, Unproven)]
+
     def _check(self) -> None:
-        asked = self._by_url.keys() if self._taken_in else self._by_url.keys() | self._in_vain
+        # A URL that gave no answer may still prove the outcome.
+        asked = self._by_url.keys() if self._taken_in or self._unproven() else self._by_url.keys() | self._in_vain
         if len(asked) == len(self._urls):
             raise self.first or next(iter(self._by_url.values()))

@@ -58,10 +58,10 @@ class Route:
         place.failures, place.not_before = 0, float("-inf")
         self._preferred = self._places.index(place)
 
-    def slow(self, url: str) -> None:
-        """Record an answer without all decisions: another URL is tried first from now on, if there is one."""
+    def slow(self, url: str, not_before: float) -> None:
+        """Record an answer without all decisions. Another URL is tried first from now on, if there is one; this one at `not_before`."""
         place = self._find(url)
-        place.failures, place.not_before = 0, float("-inf")
+        place.failures, place.not_before = 0, not_before
         if self._places[self._preferred] is place:
             self._preferred = (self._preferred + 1) % len(self._places)
 

@@ -7,7 +7,7 @@ It maps each reply to the next step:
 | none, on a connection that an earlier call opened | send the same bytes to this URL again, on a new connection |
 | none (refused, reset, late), 1xx, 3xx, 408, 425, 429, 5xx, malformed | try the next URL; honour `Retry-After`, and send its `Ticket` |
 | 401, 403 | this worker does not know the party or its key, but another may: try each other URL too |
-| any other 4xx | final: raise `Refused` |
+| any other 4xx with a problem document | final: raise `Refused` |
 | 2xx | the caller's `read` decodes it; if it raises `Malformed`, see above; if `Unproven`, try each other URL too |
 """
 
@@ -18,6 +18,7 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
+from http.cookiejar import CookieJar, DefaultCookiePolicy
 from ssl import SSLContext
 from typing import Any, Final, TypeVar
 
@@ -27,6 +28,7 @@ import msgspec
 from notary.client.errors import Refused, Unproven
 from notary.client.refusals import Refusals
 from notary.client.route import RetryPolicy, Route
+from notary.receipts.refusal import printable
 from notary.version import VERSION
 from ordering.errors import ConfigurationError, Malformed
 from ordering.ids import excerpt
@@ -36,7 +38,11 @@ T = TypeVar("T")
 REPLY_BYTES_MAX: Final = 64 * 1024 * 1024
 """The longest reply that the client reads. The largest reply of a notary is a tenth of that."""
 
+RETRY_AFTER_S_MAX: Final = 60.0
+"""The longest back-off that a worker can ask for: no notary asks for more, and the back-off holds for all later calls of the client."""
+
 _TRY_AGAIN: Final = (408, 425, 429)
+_NOT_ADMITTED: Final = (429, 503)
 _ASK_THE_OTHERS: Final = (401, 403)
 _PROBLEM: Final = "application/problem+json"
 _TICKET = re.compile(r"[A-Za-z0-9_-]{1,128}").fullmatch
@@ -50,11 +56,13 @@ class Reply(msgspec.Struct, frozen=True):
     status: int
     headers: httpx.Headers
     body: bytes
+    sent_before: bool = False
+    """True if the same request was sent before on another connection, which ended without a reply."""
 
     @property
     def retry_after_s(self) -> float:
-        """`Retry-After`, in seconds from now; 0 when there is none that can be parsed."""
-        return _retry_after_s(self.headers.get("retry-after", ""))
+        """`Retry-After`, in seconds from now, at most `RETRY_AFTER_S_MAX`; 0 when there is none that can be parsed."""
+        return min(_retry_after_s(self.headers.get("retry-after", "")), RETRY_AFTER_S_MAX)
 
     @property
     def is_problem(self) -> bool:
@@ -72,8 +80,10 @@ class _Problem(msgspec.Struct):
 class _Unusable(Exception):
     """An attempt failed; the message is the reason."""
 
-    def __init__(self, reason: str, retry_after_s: float = 0.0) -> None:
+    def __init__(self, reason: str, retry_after_s: float = 0.0, *, may_be_decided: bool = True) -> None:
+        """`may_be_decided`: a worker may have admitted the submission nevertheless."""
         self.retry_after_s = retry_after_s
+        self.may_be_decided = may_be_decided
         super().__init__(reason)
 
 
@@ -95,7 +105,10 @@ def http_client(tls: SSLContext | None, connect_s_max: float) -> httpx.AsyncClie
             # The attempt as a whole has a limit, so single reads need none.
             timeout=httpx.Timeout(None, connect=connect_s_max),
             limits=httpx.Limits(max_connections=None, max_keepalive_connections=64),
-            headers={"User-Agent": f"kafka-notary/{VERSION}"},
+            headers={"User-Agent": f"kafka-notary/{VERSION}", "Accept-Encoding": "identity"},
+            cookies=CookieJar(
+                DefaultCookiePolicy(allowed_domains=())
+            ),  # else one worker's cookies would go to others: cookies ignore ports
             follow_redirects=False,
             verify=True if tls is None else tls,
         )
@@ -157,11 +170,13 @@ class Transport:
         tickets: dict[str, str] = {}  # URL -> the ticket of its refusal: a client that returns it in time goes first
         resume_at = clock()
         unfinished = 0
+        may_be_decided = False
         while True:
             url, not_before = self._route.next(clock(), refusals.by_url)
             begin_at = max(not_before, resume_at)
             if max(begin_at, clock()) >= ends:
-                raise refusals.first or Exhausted(reasons)
+                waits = f"not asked: it wants no call for another {begin_at - clock():.0f} s"
+                raise refusals.first or Exhausted(reasons or {url: waits})
             await asyncio.sleep(max(0.0, begin_at - clock()))
             started = clock()
             if started >= ends:
@@ -172,10 +187,12 @@ class Transport:
                     more["Ticket"] = ticket
                 reply = await self._attempt(method, url, path, body, ends - started, more)
                 tickets[url] = reply.headers.get("ticket", "")
+                may_be_decided |= reply.sent_before
                 if reply.status < 200 or 300 <= reply.status < 400 or reply.status in _TRY_AGAIN or reply.status >= 500:
-                    raise _Unusable(_said(reply), reply.retry_after_s)
+                    raise _Unusable(_said(reply), reply.retry_after_s, may_be_decided=reply.status not in _NOT_ADMITTED)
                 result = read(reply)
             except Refused as problem:
+                problem.may_be_decided = may_be_decided
                 if problem.status not in _ASK_THE_OTHERS:
                     raise
                 reasons[url] = _said(reply)
@@ -186,6 +203,7 @@ class Transport:
                 refusals.refused(url, problem)
                 continue
             except _Unusable as problem:
+                may_be_decided |= problem.may_be_decided
                 if clock() < ends:
                     reasons[url] = str(problem)
                 else:
@@ -195,6 +213,7 @@ class Transport:
                 refusals.failed(url)
                 continue
             except Malformed as problem:
+                may_be_decided = True
                 reasons[url] = f"an answer that breaks the contract: {problem}"
                 self._route.failed(url, started, clock(), 0.0)
                 refusals.failed(url)
@@ -202,12 +221,13 @@ class Transport:
             if result is not None:
                 self._route.answered(url)
                 return result
+            may_be_decided = True
             refusals.taken_in()
             unfinished += 1
             reasons[url] = "not all is decided yet"
-            self._route.slow(url)
+            self._route.slow(url, clock() + reply.retry_after_s)
             # Always pause, even if the worker asks for no delay: an undecided submission that is sent again takes log space again.
-            resume_at = clock() + max(reply.retry_after_s, self._retry_policy.pause_s(unfinished, self._random.random()))
+            resume_at = clock() + self._retry_policy.pause_s(unfinished, self._random.random())
 
     async def _exchange(
         self, method: str, url: str, path: str, body: bytes | None, headers: Mapping[str, str], connection: "_Connection"
@@ -216,7 +236,7 @@ class Transport:
         sent = self._http.stream(method, url + path, content=body, headers=headers, extensions={"trace": connection})
         async with sent as response:
             chunks = bytearray()
-            async for chunk in response.aiter_bytes():
+            async for chunk in response.aiter_raw():
                 chunks += chunk
                 if len(chunks) > REPLY_BYTES_MAX:
                     raise _Unusable(f"a reply of more than {REPLY_BYTES_MAX} bytes")
@@ -233,21 +253,27 @@ class Transport:
             headers |= {"Content-Type": "application/json", "Prefer": f"wait={wait_s}"}
         try:
             async with asyncio.timeout(limit_s):
+                sent_before = False
                 while True:
                     connection = _Connection()
                     try:
-                        return await self._exchange(method, url, path, body, headers, connection)
+                        reply = await self._exchange(method, url, path, body, headers, connection)
+                        return msgspec.structs.replace(reply, sent_before=sent_before)
                     except (httpx.RemoteProtocolError, httpx.ReadError, httpx.WriteError):
                         # A worker may close an idle connection just when a request is sent on it. So send the request again, on a new
                         # connection: it has the same outcome (R7; RFC 9112, 9.3.1). If a new connection fails, the worker has failed.
                         if connection.is_new or connection.answers:
                             raise
+                        sent_before = True
         except TimeoutError:
             raise _Unusable(f"no complete answer within {limit_s:.1f} s") from None
         except httpx.ConnectTimeout:
-            raise _Unusable(f"no connection within {self._retry_policy.connect_s_max:g} s") from None
+            raise _Unusable(f"no connection within {self._retry_policy.connect_s_max:g} s", may_be_decided=False) from None
+        except UnicodeError as problem:
+            raise _Unusable(f"a reply that httpx cannot read: {problem}") from None
         except httpx.RequestError as problem:
-            raise _Unusable(f"{type(problem).__name__}{': ' if str(problem) else ''}{explained(url, problem)}") from None
+            why = f"{type(problem).__name__}{': ' if str(problem) else ''}{explained(url, problem)}"
+            raise _Unusable(why, may_be_decided=not isinstance(problem, httpx.ConnectError)) from None
 
 
 class _Connection:
@@ -287,6 +313,8 @@ def refused(reply: Reply) -> Refused:
     """Returns the `Refused` of a 4xx reply. Raises `Malformed` for a status that a notary never sends."""
     if not 400 <= reply.status < 500:
         raise Malformed(f"status {reply.status}, which nothing in the contract explains")
+    if not reply.is_problem:
+        raise Malformed(f"status {reply.status}, and {_problem(reply).detail}")
     problem = _problem(reply)
     return Refused(reply.url, reply.status, problem.type, problem.title, problem.detail)
 
@@ -299,8 +327,9 @@ def _said(reply: Reply) -> str:
 def _problem(reply: Reply) -> _Problem:
     if reply.is_problem:
         try:
-            return msgspec.json.decode(reply.body, type=_Problem)
-        except (msgspec.DecodeError, UnicodeDecodeError):
+            found = msgspec.json.decode(reply.body, type=_Problem)
+            return _Problem(*[printable(text) for text in (found.type, found.title, found.detail)])
+        except (msgspec.DecodeError, ValueError, RecursionError):
             pass
     return _Problem(detail=f"not an answer of a notary, whose errors are {_PROBLEM}: {excerpt(reply.body)}")
 
@@ -312,7 +341,7 @@ def _retry_after_s(value: str) -> float:
         return float(value)
     try:
         at = parsedate_to_datetime(value)
-    except ValueError:
+    except (ValueError, OverflowError):
         return 0.0
     return max(0.0, (at.replace(tzinfo=at.tzinfo or UTC) - datetime.now(UTC)).total_seconds())
 
@@ -323,6 +352,7 @@ def checked_url(url: str) -> str:
         parts = httpx.URL(url)
     except httpx.InvalidURL as problem:
         raise ConfigurationError(f"{excerpt(url)} is not a URL ({problem}); give one such as http://127.0.0.1:8080") from None
-    if parts.scheme not in ("http", "https") or not parts.host or parts.query or parts.fragment:
+    has_space = any(character.isspace() for character in url)
+    if parts.scheme not in ("http", "https") or not parts.host or parts.query or parts.fragment or has_space:
         raise ConfigurationError(f"{excerpt(url)} is not a notary's URL; give one such as http://127.0.0.1:8080")
     return url

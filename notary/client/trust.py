@@ -102,7 +102,7 @@ class KnownNotaries:
         return found[0] if found else None
 
     def _lines(self, text: str) -> Iterable[Known]:
-        for number, line in enumerate(text.splitlines(), 1):
+        for number, line in enumerate(text.split("\n"), 1):
             if not line.strip() or line.startswith("#"):
                 continue
             try:
@@ -142,14 +142,16 @@ class Trust:
         """
         shown = parse_verifier_key(notary.verifier_key)
         if not self.keys:
+            follow([shown], notary.keys)
             self._first_use(notary, shown)
         if self._line is not None and notary.name != self._line.name:
             names = f"it calls itself {notary.name!r}, and {self._line.name!r} was met here before"
             raise NotVerified("wrong-origin", f"{names}; {self.source}")
-        keys = follow(self.keys, notary.keys)
+        newest = self.keys if self._line is None else self.keys[-1:]
+        keys = list(dict.fromkeys([*self.keys, *follow(newest, notary.keys)]))
         if shown not in keys:
             raise NotVerified("unknown-key", f"it shows the key {shown}, which does not follow from {self.keys[-1]}; {self.source}")
-        if self._line is not None and shown != self._line.key:
+        if self._line is not None and self._line.key in keys and keys.index(shown) > keys.index(self._line.key):
             self._line = self._known.keep(self._urls, shown, notary.name, instead_of=self._line.key)
             said = f"the notary {notary.name!r} has a new verifier key, endorsed by the one before"
             self._known.say(f"{said}: {shown}, kept in {self._known.file}")

@@ -51,6 +51,8 @@ def history_of(found: object) -> tuple[HistoricKey, ...]:
 
 def follow(trusted: Sequence[VerifierKey], history: Sequence[HistoricKey]) -> list[VerifierKey]:
     """Returns the trusted keys and the history's keys that follow from one of them. Raises `NotVerified` for a bad endorsement."""
+    if len(history) > KEYS_MAX:
+        raise NotVerified("malformed-key", f"a key history has at most {KEYS_MAX} keys, this one has {len(history)}")
     found = dict.fromkeys(trusted)
     previous: VerifierKey | None = None
     for historic in history:

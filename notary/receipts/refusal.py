@@ -35,6 +35,10 @@ class NotVerified(NotaryError):
 
     def __init__(self, reason: Reason, what: str) -> None:
         self.reason: Reason = reason
-        # The message quotes untrusted input and may go to a terminal, so it is cut and escaped.
-        self.what = "".join([c if c.isprintable() else c.encode("unicode_escape").decode() for c in what[:_CHARACTERS_MAX]])
+        self.what = printable(what)
         super().__init__(f"{reason}: {self.what}")
+
+
+def printable(text: str) -> str:
+    """Returns the text, cut and escaped: it quotes untrusted input, and may go to a terminal."""
+    return "".join([c if c.isprintable() else c.encode("unicode_escape").decode() for c in text[:_CHARACTERS_MAX]])

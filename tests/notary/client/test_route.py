@@ -56,11 +56,11 @@ def test_attempts_that_fail_together_are_one_failure() -> None:
 def test_a_slow_worker_gives_way() -> None:
     """A worker that could not decide in time is not tried first again, if there is another."""
     way = route("a", "b")
-    way.slow("a")
+    way.slow("a", 0.0)
     assert way.next(0.0)[0] == "b"
     alone = route("a")
-    alone.slow("a")
-    assert alone.next(0.0)[0] == "a"
+    alone.slow("a", 3.0)
+    assert alone.next(0.0) == ("a", 3.0)
 
 
 def test_chance_spreads_the_pauses() -> None:

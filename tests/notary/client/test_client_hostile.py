@@ -1,0 +1,234 @@
+"""The asyncio client against workers that attack it: keys, names, cookies, compression, waits, and texts for a terminal."""
+
+import asyncio
+import json
+import zlib
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+from notary.cli import main
+from notary.client import KnownNotaries, Unanswered, Unproven
+from notary.receipts import VerifierKey
+from notary.receipts.key_history import endorse
+from ordering.errors import ConfigurationError
+from tests.notary.client import scripted
+from tests.notary.client.scripted import (
+    KEY,
+    NAME,
+    ORIGIN,
+    PARTY,
+    PEM,
+    VERIFIER,
+    VERIFIER_KEY,
+    Notary,
+    Worker,
+    receipt_of,
+    reply,
+    request,
+    staged,
+)
+from tests.notary.client.test_client import client_of, submit
+
+PROBLEM = "Content-Type: application/problem+json"
+SECOND, THIRD = [Ed25519PrivateKey.from_private_bytes(bytes(range(first, first + 32))) for first in (1, 2)]
+
+
+class Attacker(Worker):
+    """A worker whose steps may be bytes to send, and whose description of the notary the test sets."""
+
+    def __init__(
+        self, notary: Notary, script: Sequence[Any] = (), then: Any = "answer", described: Mapping[str, object] | None = None
+    ) -> None:
+        super().__init__(notary, script, then)
+        self.described = described or {}
+
+    async def _step(self, step: Any, body: bytes, writer: Any) -> bytes | None:
+        if callable(step):
+            step = step(body)
+        return step if isinstance(step, bytes) else await super()._step(step, body, writer)
+
+    def _get(self, path: str) -> bytes:
+        if path == "/v1/notary" and self.described:
+            return reply(200, {"name": NAME, "origin": ORIGIN, "verifier_key": VERIFIER_KEY, **self.described})
+        return super()._get(path)
+
+
+def key_of(private: Ed25519PrivateKey) -> VerifierKey:
+    return VerifierKey(ORIGIN, private.public_key().public_bytes_raw())
+
+
+def rotated_to(private: Ed25519PrivateKey) -> dict[str, object]:
+    """Returns the description of a notary whose first key has endorsed this one."""
+    endorsed = endorse(VERIFIER, KEY, key_of(private))
+    later = {"verifier_key": endorsed.verifier_key, "endorsement": endorsed.endorsement}
+    return {"verifier_key": str(key_of(private)), "keys": [{"verifier_key": VERIFIER_KEY}, later]}
+
+
+def decided_with(notary: Notary, private: Ed25519PrivateKey) -> Callable[[bytes], bytes]:
+    """Returns a step that decides, and proves its decisions with this key."""
+
+    def answer(body: bytes) -> bytes:
+        decisions = notary.submit(body)
+        before, scripted.KEY = scripted.KEY, private
+        try:
+            return reply(200, {"decisions": [{**decision, "receipt": receipt_of(decision)} for decision in decisions]})
+        finally:
+            scripted.KEY = before
+
+    return answer
+
+
+@pytest.mark.parametrize(
+    "attack",
+    [
+        reply(503, b'{"x":' + b"[" * 5_000 + b"]" * 5_000 + b"}", PROBLEM),
+        reply(503, {}, PROBLEM, "Retry-After: Mon, 1 Jan 9999999999 00:00:00 GMT"),
+        b"HTTP/1.1 307 X\r\nContent-Length: 0\r\nLocation: http://xn--/\r\n\r\n",
+        reply(404, b"<html>a proxy", "Content-Type: text/html"),
+        reply(202, {"decisions": [None] * 3}, "Retry-After: 999999999"),
+    ],
+    ids=["a deep problem", "a date beyond all calendars", "a redirect to no host", "a page of a proxy", "a long wait"],
+)
+async def test_a_bad_reply_makes_the_client_ask_another_worker(attack: bytes) -> None:
+    """No reply of one worker ends the call, or delays it for more than a pause."""
+    notary = Notary()
+    with staged(Attacker(notary, then=attack), Worker(notary, [])) as urls:
+        assert len(await submit(urls, deadline_s=20)) == 3
+
+
+async def test_a_long_wait_ends_and_is_named() -> None:
+    """A back-off holds for later calls, which say so; no worker can ask for more than a minute."""
+    with staged(Worker(Notary(), ["503 overloaded 999999999"])) as urls:
+        async with client_of(urls, notary_name=NAME) as client:
+            for _ in range(2):
+                with pytest.raises(Unanswered) as raised:
+                    await client.submit([request(0)], deadline_s=2)
+            assert "it wants no call for another" in str(raised.value)
+            assert client._transport._route.next(0.0)[1] <= asyncio.get_running_loop().time() + 60
+
+
+async def test_a_compressed_reply_is_not_expanded() -> None:
+    """The client asks for none; a kilobyte could expand to a gigabyte."""
+    notary, packed = Notary(), zlib.compressobj(9, zlib.DEFLATED, 31)
+    bomb = packed.compress(bytes(1 << 20)) + packed.flush()
+    honest = Worker(notary, [])
+    with staged(Attacker(notary, [reply(200, bomb, "Content-Encoding: gzip")]), honest) as urls:
+        assert len(await submit(urls)) == 3
+    assert honest.headers[0]["accept-encoding"] == "identity"
+
+
+async def test_cookies_of_one_worker_go_to_no_other() -> None:
+    """Cookies ignore ports: with those of an attacker, another worker would refuse the head as too large."""
+    notary = Notary()
+    honest = Worker(notary, [])
+    cookies = [f"Set-Cookie: c{number}={'x' * 4_000}; Path=/" for number in range(12)]
+    with staged(Attacker(notary, [reply(503, {}, PROBLEM, *cookies)]), honest) as urls:
+        await submit(urls)
+    assert "cookie" not in honest.headers[0]
+
+
+async def test_the_name_of_an_unchecked_worker_is_not_signed(tmp_path: Path) -> None:
+    """A look-up may use the name that a worker reports; a submission is for the notary whose key is trusted."""
+    notary = Notary()
+    other = {"name": "O=Other", "verifier_key": str(VerifierKey("other", bytes(32)))}
+    with staged(Attacker(notary, ["503 overloaded"], described=other), Worker(notary, [])) as urls:
+        known = KnownNotaries(tmp_path / "known", lambda text: None)
+        known.keep(urls, VERIFIER, NAME)
+        async with client_of(urls, verifier_keys=(), known_notaries=known) as client:
+            await client.state("ab" * 32 + ":0")
+            with suppress(Unproven):
+                await client.submit([request(0)], deadline_s=20)
+            assert await client.notary_name() == NAME
+
+
+async def test_a_key_that_was_replaced_endorses_no_other(tmp_path: Path) -> None:
+    """Who stole the first key after its rotation cannot fork its history, or take the file back to it."""
+    notary = Notary()
+    worker = Attacker(notary, described=rotated_to(SECOND))
+    with staged(worker) as urls:
+        known = KnownNotaries(tmp_path / "known", lambda text: None)
+        known.keep(urls, VERIFIER, NAME)
+        async with client_of(urls, verifier_keys=(), known_notaries=known) as client:
+            await client.submit([request(0)])
+            assert known.find(urls).key == key_of(SECOND)  # type: ignore[union-attr]
+            worker.described, worker.then = rotated_to(THIRD), decided_with(notary, THIRD)  # type: ignore[assignment]
+            with pytest.raises(Unproven):
+                await client.submit([request(1)], deadline_s=3)
+            worker.described = {"keys": [{"verifier_key": VERIFIER_KEY}]}
+            with pytest.raises(Unproven):
+                await client.submit([request(1)], deadline_s=3)
+        assert known.find(urls).key == key_of(SECOND)  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize("attackers", [0, 1])
+async def test_a_rotation_is_followed_beside_an_attacker(attackers: int) -> None:
+    """A worker without proofs hides neither the new key of the others nor their answers."""
+    notary = Notary()
+    honest = Attacker(notary, then=decided_with(notary, SECOND), described=rotated_to(SECOND))
+    with staged(*[Worker(notary, [], "unproven")] * attackers, honest) as urls:
+        assert len(await submit(urls)) == 3
+
+
+async def test_an_unproven_outcome_waits_for_a_worker_that_is_busy() -> None:
+    """The other worker proves it a second later, long before the deadline."""
+    notary = Notary()
+    with staged(Worker(notary, [], "unproven"), Worker(notary, ["503 overloaded 1"])) as urls:
+        assert len(await submit(urls)) == 3
+
+
+async def test_a_name_with_a_line_separator_leaves_the_file_in_order(tmp_path: Path) -> None:
+    """JSON escapes line feeds, and no other character that text may be split at."""
+    with staged(Attacker(Notary(), described={"name": "O=Odd\u2028Name"})) as urls:
+        known = KnownNotaries(tmp_path / "known", lambda text: None)
+        known.keep(["http://honest"], VERIFIER, NAME)
+        async with client_of(urls, verifier_keys=(), known_notaries=known) as client:
+            await client.notary_name()
+        assert known.find(["http://honest"]) is not None
+    with pytest.raises(ConfigurationError, match="is not a notary's URL"):
+        client_of(["http://127.0.0.1:1/a b"])
+
+
+async def test_a_description_that_is_refused_pins_no_key(tmp_path: Path) -> None:
+    """At first use the key history is checked before its key is kept."""
+    unendorsed = [{"verifier_key": VERIFIER_KEY}, {"verifier_key": str(VerifierKey(ORIGIN, bytes(32)))}]
+    with staged(Attacker(Notary(), described={"keys": unendorsed})) as urls:
+        known = KnownNotaries(tmp_path / "known", lambda text: None)
+        async with client_of(urls, verifier_keys=(), known_notaries=known) as client:
+            with pytest.raises(Unproven):
+                await client.notary_name(deadline_s=5)
+        assert known.find(urls) is None
+
+
+def submitted(folder: Path, worker: Worker) -> int:
+    """Run `notary submit` with one request; returns its exit code."""
+    (folder / "key").touch(0o600)
+    (folder / "key").write_bytes(PEM)
+    (folder / "requests").write_text(json.dumps(request(0)) + "\n")
+    with staged(worker) as urls:
+        trusted = ["--key", str(folder / "key"), "--party", PARTY, "--url", urls[0], "--verifier-key", VERIFIER_KEY]
+        return main(["submit", str(folder / "requests"), *trusted])
+
+
+def test_text_of_a_worker_is_escaped_and_cut(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """It must not move the cursor, fake a line of the command, or fill the screen."""
+    detail = "\x1b[2J\nnotary submit: 1 requests decided: 1 committed" + "A" * 3_000_000
+    assert submitted(tmp_path, Attacker(Notary(), then=reply(400, {"type": "/problems/malformed", "detail": detail}, PROBLEM))) == 2
+    err = capfd.readouterr().err
+    assert "\x1b" not in err
+    assert "\nnotary submit: 1 requests decided: 1 committed" not in err
+    assert len(err) < 10_000
+
+
+def test_a_refusal_after_a_lost_reply_leaves_the_outcome_unknown(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """The first attempt was decided: the command must not say that the request was refused."""
+    notary = Notary()
+    assert submitted(tmp_path, Attacker(notary, ["lost reset"], then="413 too-large")) != 0
+    err = capfd.readouterr().err
+    assert len(notary.decisions) == 1
+    assert "outcome unknown: " in err
+    assert "refused: " not in err
