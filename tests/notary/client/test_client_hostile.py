@@ -147,7 +147,7 @@ async def test_the_name_of_an_unchecked_worker_is_not_signed(tmp_path: Path) -> 
 
 
 async def test_a_key_that_was_replaced_endorses_no_other(tmp_path: Path) -> None:
-    """Who stole the first key after its rotation cannot fork its history, or take the file back to it."""
+    """A thief of the first key can no longer fork the history after a rotation, or take the file back to it."""
     notary = Notary()
     worker = Attacker(notary, described=rotated_to(SECOND))
     with staged(worker) as urls:
