@@ -13,7 +13,7 @@ from notary.acceptor.messages import AcceptorSettings, Answered, Called, Counted
 from notary.gate import Gate
 from notary.http.call import Answer, Call, header
 from notary.http.lifecycle import BUG
-from notary.http.lookups import LOOK_UPS, shows_decisions
+from notary.http.lookups import LOOK_UPS, TRANSACTIONS, shows_decisions
 from notary.http.problems import problem_of
 from notary.http.readers import Readers
 from notary.http.submission import SUBMISSIONS, TICKET, Handed
@@ -191,7 +191,7 @@ class AcceptorApp:
 
     def _hand_over(self, call: Call, message: Submitted | Called) -> None:
         self._calls[message.number] = call
-        if isinstance(message, Called):
+        if isinstance(message, Called) and message.path.startswith(TRANSACTIONS) and b"wait" in message.query:  # it may be a long poll
             call.left = lambda: self._link.send(Left(message.number))
         self._link.send(message)
         if isinstance(message, Called) and not call.may_wait:

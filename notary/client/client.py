@@ -196,16 +196,20 @@ class AsyncClient:
 
     async def _proven(self, ask: Callable[[], Awaitable[T]], ends: float) -> T:
         """Returns the result of `ask`. On an unknown key it gets the notary's keys once more, since the key may have been rotated."""
+        keys = list(self._trust.keys)
         try:
             return await ask()
         except Unproven as problem:
-            has_followed = False
-            if problem.reason == "unknown-key":
+            if problem.reason == "unknown-key" and self._trust.keys == keys:  # else another call has followed the rotation meanwhile
                 with suppress(Unproven, Refused, Unreachable):
-                    has_followed = await self._meet(ends, wants_more=True)
-            if not has_followed:
+                    await self._meet(ends, wants_more=True)
+            if self._trust.keys == keys:
                 raise
-        return await ask()
+        try:
+            return await ask()
+        except Refused as problem:
+            problem.may_be_decided = True
+            raise
 
     async def _with_receipt(self, answer: Answer, ends: float) -> Answer:
         await self._name(ends, trusted=True)

@@ -54,7 +54,9 @@ class Refusals:
         return [problem for problem in self._by_url.values() if isinstance(problem, Unproven)]
 
     def _check(self) -> None:
-        # A URL that gave no answer may still prove the outcome.
-        asked = self._by_url.keys() if self._taken_in or self._unproven() else self._by_url.keys() | self._in_vain
+        # A URL that gave no answer may still prove the outcome. But for an unknown key, the caller first asks for the notary's keys.
+        reasons = {problem.reason for problem in self._unproven()}
+        waits = self._taken_in or (reasons and "unknown-key" not in reasons)
+        asked = self._by_url.keys() if waits else self._by_url.keys() | self._in_vain
         if len(asked) == len(self._urls):
             raise self.first or next(iter(self._by_url.values()))

@@ -87,6 +87,13 @@ class _Unusable(Exception):
         super().__init__(reason)
 
 
+class _Attempts:
+    """The attempts of one exchange."""
+
+    may_be_decided = False
+    """True once a worker may have admitted the submission."""
+
+
 class Exhausted(Exception):
     """The deadline passed, or would pass before any URL may be tried again. `reasons`: URL -> its last failure."""
 
@@ -164,13 +171,29 @@ class Transport:
         None for an incomplete answer: then the same bytes are sent again, after the reply's `Retry-After`, to another URL if possible.
         Raises `Exhausted`, `Refused`, `Unproven`, and any other error of `read`.
         """
+        attempts = _Attempts()
+        try:
+            return await self._exchange_with(attempts, method, path, read, ends, body, headers)
+        except Refused as problem:
+            problem.may_be_decided |= attempts.may_be_decided
+            raise
+
+    async def _exchange_with(
+        self,
+        attempts: "_Attempts",
+        method: str,
+        path: str,
+        read: Callable[[Reply], T | None],
+        ends: float,
+        body: bytes | None,
+        headers: Mapping[str, str] | None,
+    ) -> T:
         clock = asyncio.get_running_loop().time
         reasons: dict[str, str] = {}
         refusals = Refusals(self.urls)
         tickets: dict[str, str] = {}  # URL -> the ticket of its refusal: a client that returns it in time goes first
         resume_at = clock()
         unfinished = 0
-        may_be_decided = False
         while True:
             url, not_before = self._route.next(clock(), refusals.by_url)
             begin_at = max(not_before, resume_at)
@@ -187,23 +210,23 @@ class Transport:
                     more["Ticket"] = ticket
                 reply = await self._attempt(method, url, path, body, ends - started, more)
                 tickets[url] = reply.headers.get("ticket", "")
-                may_be_decided |= reply.sent_before
+                attempts.may_be_decided |= reply.sent_before
                 if reply.status < 200 or 300 <= reply.status < 400 or reply.status in _TRY_AGAIN or reply.status >= 500:
                     raise _Unusable(_said(reply), reply.retry_after_s, may_be_decided=reply.status not in _NOT_ADMITTED)
                 result = read(reply)
             except Refused as problem:
-                problem.may_be_decided = may_be_decided
                 if problem.status not in _ASK_THE_OTHERS:
                     raise
                 reasons[url] = _said(reply)
                 refusals.refused(url, problem)
                 continue
             except Unproven as problem:
+                attempts.may_be_decided = True
                 reasons[url] = str(problem)
                 refusals.refused(url, problem)
                 continue
             except _Unusable as problem:
-                may_be_decided |= problem.may_be_decided
+                attempts.may_be_decided |= problem.may_be_decided
                 if clock() < ends:
                     reasons[url] = str(problem)
                 else:
@@ -213,7 +236,7 @@ class Transport:
                 refusals.failed(url)
                 continue
             except Malformed as problem:
-                may_be_decided = True
+                attempts.may_be_decided = True
                 reasons[url] = f"an answer that breaks the contract: {problem}"
                 self._route.failed(url, started, clock(), 0.0)
                 refusals.failed(url)
@@ -221,7 +244,7 @@ class Transport:
             if result is not None:
                 self._route.answered(url)
                 return result
-            may_be_decided = True
+            attempts.may_be_decided = True
             refusals.taken_in()
             unfinished += 1
             reasons[url] = "not all is decided yet"

@@ -172,8 +172,8 @@ class Server:
         if self._by_count is None:
             asyncio.get_running_loop().call_soon(self._forget_order)
             self._by_count = sorted(self._addresses.values(), key=_count_of)
-        while self._by_count:
-            most = self._by_count[-1]
+        for at in reversed(range(len(self._by_count))):
+            most = self._by_count[at]
             if most.count > mine + 1:
                 if most.making:
                     next(iter(most.making)).give_up()
@@ -182,7 +182,7 @@ class Server:
                     if connection.give_way(self._gives_way):
                         self._forget(connection)
                         return True
-            self._by_count.pop()
+                del self._by_count[at]  # it has none to end in this turn
         return False
 
     def _forget_order(self) -> None:

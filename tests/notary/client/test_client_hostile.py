@@ -12,7 +12,7 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from notary.cli import main
-from notary.client import KnownNotaries, Unanswered, Unproven
+from notary.client import KnownNotaries, Refused, Unanswered, Unproven
 from notary.receipts import VerifierKey
 from notary.receipts.key_history import endorse
 from ordering.errors import ConfigurationError
@@ -27,6 +27,7 @@ from tests.notary.client.scripted import (
     VERIFIER_KEY,
     Notary,
     Worker,
+    nobody,
     receipt_of,
     reply,
     request,
@@ -232,3 +233,40 @@ def test_a_refusal_after_a_lost_reply_leaves_the_outcome_unknown(tmp_path: Path,
     assert len(notary.decisions) == 1
     assert "outcome unknown: " in err
     assert "refused: " not in err
+
+
+@pytest.mark.parametrize("workers", [("403 unknown-party", "lost reset"), ("unproven", "413 too-large")])
+async def test_a_refusal_says_that_another_worker_may_have_decided(workers: Sequence[str]) -> None:
+    """The other worker decided, and its reply was lost or proves nothing."""
+    notary = Notary()
+    with staged(*[Worker(notary, [], then) for then in workers]) as urls, pytest.raises(Refused) as raised:
+        await submit(urls, deadline_s=4)
+    assert notary.decisions
+    assert raised.value.may_be_decided
+
+
+async def test_a_refusal_after_a_rotation_leaves_the_outcome_unknown() -> None:
+    """The first attempt was decided under the new key, which the client did not know yet."""
+    notary = Notary()
+    worker = Attacker(notary, [decided_with(notary, SECOND)], "413 too-large", described=rotated_to(SECOND))
+    with staged(worker) as urls, pytest.raises(Refused) as raised:
+        await submit(urls)
+    assert raised.value.may_be_decided
+
+
+async def test_a_rotation_is_followed_beside_a_dead_worker() -> None:
+    """The keys are asked for at once, not after all attempts at the dead worker."""
+    notary = Notary()
+    honest = Attacker(notary, then=decided_with(notary, SECOND), described=rotated_to(SECOND))
+    with staged(honest) as urls, nobody() as nowhere:
+        assert len(await submit([*urls, nowhere], deadline_s=600)) == 3
+
+
+async def test_concurrent_calls_follow_one_rotation() -> None:
+    """One of them asks for the keys first; the others find its result."""
+    notary = Notary()
+    honest = Attacker(notary, then=decided_with(notary, SECOND), described=rotated_to(SECOND))
+    with staged(honest) as urls:
+        async with client_of(urls, notary_name=NAME) as client:
+            done = await asyncio.gather(*[client.submit([request(number)]) for number in range(4)])
+    assert [len(answers) for answers in done] == [1] * 4

@@ -336,6 +336,17 @@ def test_a_handshake_that_ends_just_after_its_place_was_given_makes_no_connectio
     uvloop.run(lose_place())
 
 
+async def test_a_newcomer_of_the_largest_address_shields_nobody() -> None:
+    """It is refused itself, and the next newcomer of the same turn still gets a place."""
+    async with served(Scripted(), settings=HttpSettings(connections_max=4)) as full, AsyncExitStack() as stack:
+        for _ in range(4):
+            await stack.enter_async_context(connected_to(full, "127.0.0.2"))
+        await turns()
+        assert full.admit("127.0.0.2") is not None
+        assert full.admit("127.0.0.9") is None
+        full.release("127.0.0.9")
+
+
 async def test_each_address_with_more_connections_gives_places_in_one_turn() -> None:
     """The order of the addresses is kept for a turn, in which several connections may be accepted."""
     async with served(Scripted(), settings=HttpSettings(connections_max=8)) as full, AsyncExitStack() as stack:
