@@ -240,7 +240,8 @@ class _Tally:
             self.problems.append(outcome.problem)
         for each, answer in zip(batch, outcome.answers, strict=True):
             if answer is None:
-                is_refused = isinstance(outcome.problem, Refused | Malformed) and not getattr(outcome.problem, "may_be_decided", False)
+                problem = outcome.problem
+                is_refused = not problem.may_be_decided if isinstance(problem, Refused) else isinstance(problem, Malformed)
                 (self._refused if is_refused else self._unknown).append(each)
             elif answer.committed:
                 self.committed += 1

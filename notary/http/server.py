@@ -145,9 +145,10 @@ class Server:
         """Read calls again."""
         if self.paused:
             self.paused = False
+            paused_s = asyncio.get_running_loop().time() - self._paused_s
             for connection in list(self.connections):
-                connection.postpone(asyncio.get_running_loop().time() - self._paused_s)
-                connection.go_on()
+                connection.postpone(paused_s)
+                connection.go_on()  # it may pause again
 
     def admit(self, network: str) -> Answer | None:
         """Count a connection from its acceptance on; returns the refusal instead if it exceeds a limit.

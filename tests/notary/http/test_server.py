@@ -336,6 +336,21 @@ def test_a_handshake_that_ends_just_after_its_place_was_given_makes_no_connectio
     uvloop.run(lose_place())
 
 
+async def test_a_pause_that_follows_at_once_postpones_all_deadlines(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first connection that is read again may fill the link again; the others have waited as long."""
+    async with served(Scripted()) as server:
+        with await connected(server), await connected(server):
+            await turns()
+            before_s = {connection: connection._deadline_s for connection in server.connections}
+            server.pause()
+            server._paused_s -= 1000
+            for connection in server.connections:
+                monkeypatch.setattr(connection, "go_on", server.pause)
+            server.go_on()
+            assert len(before_s) == 2
+            assert all(connection._deadline_s >= deadline_s + 1000 for connection, deadline_s in before_s.items())
+
+
 async def test_a_newcomer_of_the_largest_address_shields_nobody() -> None:
     """It is refused itself, and the next newcomer of the same turn still gets a place."""
     async with served(Scripted(), settings=HttpSettings(connections_max=4)) as full, AsyncExitStack() as stack:
