@@ -15,7 +15,7 @@ from typing import Final, Generic, TypeAlias, TypeVar
 
 from joiner.rate import Pace, Rate
 from joiner.settings import QueueLimits
-from joiner.share import TICKETS_PART, Door, Share
+from joiner.share import TICKETS_PART, Limiter, Share
 from ordering.errors import Overloaded
 from payload import Request, Submission, encode_batch
 
@@ -97,14 +97,14 @@ class SubmissionQueue(Generic[Decision]):
         self.append_s: Callable[[], float] = lambda: 0.0
         """Returns the shortest time that an append took lately. The sender sets it."""
         self.has_unanswered: Callable[[], bool] = lambda: False
-        """Returns True while decided submissions wait for their answers. The application sets it, and calls `room_made` once none waits."""
-        self.room_made: Callable[[], None] = lambda: None
+        """True while decided submissions wait for their answers. The application sets it, and calls `capacity_freed` once none waits."""
+        self.capacity_freed: Callable[[], None] = lambda: None
         """Called when a batch was taken or answered. The worker sets it."""
         self.queued_requests = self.queued_bytes = 0
         """The requests, and the bytes, of submissions that are not in a batch."""
         self.pending_requests = 0
         self.pending_bytes = 0
-        self._plain, self._ticketed = Door(), Door()
+        self._plain, self._ticketed = Limiter(), Limiter()
 
     def __len__(self) -> int:
         """The number of submissions that are in no batch."""
@@ -137,11 +137,11 @@ class SubmissionQueue(Generic[Decision]):
     def is_calm(self, requests: int, size_bytes: int) -> bool:
         """Returns True if so many requests and bytes of any party can be admitted."""
         return (
-            self.pending_requests + requests <= CALM * self._room_requests()
+            self.pending_requests + requests <= CALM * self._capacity_requests()
             and self.pending_bytes + size_bytes <= CALM * self._limits.pending_bytes_max
         )
 
-    def refusal(
+    def rejection(
         self, requests: int, size_bytes: int, party: str | None = None, *, ticketed: bool = False, verified: bool = True
     ) -> Overloaded | None:
         """Returns the reason why this much of `party`, or of any party, cannot be admitted, with an estimate for the retry; None if it can.
@@ -156,16 +156,16 @@ class SubmissionQueue(Generic[Decision]):
         here, here_bytes, limits = self.pending_requests, self.pending_bytes, self._limits
         if party is not None and self._is_too_much(party, requests, size_bytes, ticketed=ticketed, verified=verified):
             share = self._shares.get(party)
-            if verified or (share is not None and share.door(ticketed=ticketed).full):
-                self.rate.refused()
+            if verified or (share is not None and share.limiter(ticketed=ticketed).full):
+                self.rate.rejected()
             own = 0 if share is None else share.pending_requests
             after_s = self.rate.seconds_for(here) if share is None else self._seconds_for(share)
             return Overloaded(f"{own} requests of this party are waiting already, and {here} of all: send the same again later", after_s)
-        door, kept = (self._ticketed, 0) if ticketed else (self._plain, self._spared_requests // TICKETS_PART)
+        limiter, kept = (self._ticketed, 0) if ticketed else (self._plain, self._spared_requests // TICKETS_PART)
         limit, limit_bytes = limits.pending_requests_max - kept, limits.pending_bytes_max
-        if door.refuses(requests, size_bytes, here, here_bytes, limit, limit_bytes, verified=verified):
-            if verified or door.full:
-                self.rate.refused()
+        if limiter.rejects(requests, size_bytes, here, here_bytes, limit, limit_bytes, verified=verified):
+            if verified or limiter.full:
+                self.rate.rejected()
             return Overloaded(f"{here} requests are waiting already: send the same again later", self.rate.seconds_for(here))
         return None
 
@@ -177,13 +177,13 @@ class SubmissionQueue(Generic[Decision]):
             if share.plain.full and self._is_too_much(party, 1, 1, ticketed=False, verified=False)
         }
 
-    def check_room(self, requests: int, size_bytes: int, party: str | None = None) -> None:
-        """Raise `Overloaded` if so many requests and bytes are rejected now (`refusal`)."""
-        if (refusal := self.refusal(requests, size_bytes, party)) is not None:
-            raise refusal
+    def check_capacity(self, requests: int, size_bytes: int, party: str | None = None) -> None:
+        """Raise `Overloaded` if so many requests and bytes are rejected now (`rejection`)."""
+        if (rejection := self.rejection(requests, size_bytes, party)) is not None:
+            raise rejection
 
     def put(self, submission: AdmittedSubmission) -> Pending[Decision]:
-        """Admit a submission that `refusal` does not reject. The `waiters` of the result get its decisions.
+        """Admit a submission that `rejection` does not reject. The `waiters` of the result get its decisions.
 
         If the same bytes are pending, this returns the pending submission: retries of slow submissions must not make them slower.
         """
@@ -241,7 +241,7 @@ class SubmissionQueue(Generic[Decision]):
         self._queued -= len(submissions)
         if not self._queued:
             self.rate.ran_dry()
-        self.room_made()
+        self.capacity_freed()
         return Batch(submissions)
 
     def put_back(self, batch: Batch[Decision]) -> None:
@@ -266,7 +266,7 @@ class SubmissionQueue(Generic[Decision]):
             count = len(pending.requests)
             self._let_go(pending, decisions[at : at + count])
             at += count
-        self.room_made()
+        self.capacity_freed()
 
     async def drain(self) -> None:
         """Return when all admitted submissions have been answered."""
@@ -290,18 +290,18 @@ class SubmissionQueue(Generic[Decision]):
 
     def _is_too_much(self, party: str, requests: int, size_bytes: int, *, ticketed: bool, verified: bool) -> bool:
         """Returns True if an addition of this size exceeds the party's part of the capacity."""
-        room, here, share = self._room_requests(), self.pending_requests, self._shares.get(party)
+        capacity, here, share = self._capacity_requests(), self.pending_requests, self._shares.get(party)
         if share is None:
             weight = self.weight_of(party)
-            return here + requests > room + self._spared_requests and requests > room * weight // (self._weights + weight)
-        all_room, all_here = (room, self._limits.pending_bytes_max - self._spared_bytes), (here, self.pending_bytes)
-        return share.refuses(requests, size_bytes, all_room, all_here, self._weights, ticketed=ticketed, verified=verified)
+            return here + requests > capacity + self._spared_requests and requests > capacity * weight // (self._weights + weight)
+        all_capacity, all_here = (capacity, self._limits.pending_bytes_max - self._spared_bytes), (here, self.pending_bytes)
+        return share.rejects(requests, size_bytes, all_capacity, all_here, self._weights, ticketed=ticketed, verified=verified)
 
     def _seconds_for(self, share: Share[Pending[Decision]]) -> int:
         """Returns the seconds until a party's pending requests are decided at its part of the rate, or all pending ones, if sooner."""
         return self.rate.seconds_for(min(self.pending_requests, share.pending_requests * self._weights // share.weight))
 
-    def _room_requests(self) -> int:
+    def _capacity_requests(self) -> int:
         """Returns the number of requests that all parties together may have pending."""
         limits = self._limits
         requests_max = limits.pending_requests_max - self._spared_requests

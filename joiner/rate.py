@@ -25,20 +25,20 @@ class Rate:
         """The last estimate of the capacity, 0 before the first: each new window counts half, the previous estimate half."""
         self._since_s = self._last_s = 0.0
         self._answered = 0
-        self._ran_dry = self._refused = False
+        self._ran_dry = self._rejected = False
 
     def begin(self, now_s: float) -> None:
         """Start a window: from now on there is something to decide."""
         self._since_s = self._last_s = now_s
-        self._answered, self._ran_dry, self._refused = 0, False, False
+        self._answered, self._ran_dry, self._rejected = 0, False, False
 
     def ran_dry(self) -> None:
         """Record that every waiting request is in flight: the next batch could have carried more."""
         self._ran_dry = True
 
-    def refused(self) -> None:
+    def rejected(self) -> None:
         """Record that a request was rejected for lack of capacity: demand exceeds capacity."""
-        self._refused = True
+        self._rejected = True
 
     def answered(self, requests: int, now_s: float) -> None:
         """Count the requests answered now."""
@@ -61,7 +61,7 @@ class Rate:
         return min(WAIT_S_MAX, max(1, math.ceil(requests / self.per_s))) if self.per_s else UNKNOWN_WAIT_S
 
     def _learn(self, now_s: float) -> None:
-        if self._refused or not self._ran_dry:
+        if self._rejected or not self._ran_dry:
             seen_per_s = self._answered / (now_s - self._since_s)
             self.per_s = (self.per_s + seen_per_s) / 2 if self.per_s else seen_per_s
 

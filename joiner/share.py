@@ -11,14 +11,14 @@ from typing import Final, Generic, TypeVar
 Waiting = TypeVar("Waiting")
 
 OPENS_AT: Final = 0.9
-"""A closed door opens again when no more than this share of its capacity is used."""
+"""A limiter that is full admits again when no more than this share of its capacity is used."""
 PLAIN, TICKETED = 8, 9
 """A party of weight 1 may use this many times the free capacity, without and with a ticket: one party 8/9 of all, two 8/17 each."""
 TICKETS_PART: Final = 10
 """A party may use its equal part of the capacity if that is more, but the last tenth of it only with a ticket."""
 
 
-class Door:
+class Limiter:
     """Admits submissions up to a capacity in requests and in bytes.
 
     After a rejection it rejects all submissions until a tenth of the capacity is free and the largest rejected one fits. (It waits
@@ -32,16 +32,16 @@ class Door:
         self.full = False
         self._wanted = 0  # the number of requests of the largest rejected submission
 
-    def refuses(
+    def rejects(
         self, requests: int, size_bytes: int, here: int, here_bytes: int, requests_max: int, bytes_max: int, *, verified: bool
     ) -> bool:
         """Returns True if an addition of this size does not fit besides the present requests and bytes.
 
-        It keeps room free for this addition only if it is `verified`: its party has signed it.
+        It keeps capacity free for this addition only if it is `verified`: its party has signed it.
         """
         if self.full and here_bytes <= OPENS_AT * bytes_max:
-            room = requests_max - min(self._wanted, requests_max // 2)
-            if here <= min(OPENS_AT * requests_max, room):
+            capacity = requests_max - min(self._wanted, requests_max // 2)
+            if here <= min(OPENS_AT * requests_max, capacity):
                 self.full, self._wanted = False, 0
         if not self.full and here + requests <= requests_max and here_bytes + size_bytes <= bytes_max:
             return False
@@ -63,24 +63,32 @@ class Share(Generic[Waiting]):
         """The requests it may still send this round (Shreedhar and Varghese, Efficient Fair Queuing using Deficit Round Robin, 1995)."""
         self.pending_requests = 0
         self.pending_bytes = 0
-        self.plain = Door()
-        self.ticketed = Door()
+        self.plain = Limiter()
+        self.ticketed = Limiter()
 
-    def door(self, *, ticketed: bool) -> Door:
-        """Returns the door for submissions with a ticket, or for those without."""
+    def limiter(self, *, ticketed: bool) -> Limiter:
+        """Returns the limiter for submissions with a ticket, or for those without."""
         return self.ticketed if ticketed else self.plain
 
-    def refuses(
-        self, requests: int, size_bytes: int, room: tuple[int, int], here: tuple[int, int], weights: int, *, ticketed: bool, verified: bool
+    def rejects(
+        self,
+        requests: int,
+        size_bytes: int,
+        capacity: tuple[int, int],
+        here: tuple[int, int],
+        weights: int,
+        *,
+        ticketed: bool,
+        verified: bool,
     ) -> bool:
-        """Returns True if an addition of this size exceeds the party's part. `room` and `here` are (requests, bytes) of all parties."""
-        door, times = self.door(ticketed=ticketed), TICKETED if ticketed else PLAIN
+        """Returns True if an addition of this size exceeds the party's part. `capacity` and `here` are (requests, bytes) of all parties."""
+        limiter, times = self.limiter(ticketed=ticketed), TICKETED if ticketed else PLAIN
         own, own_bytes = self.pending_requests, self.pending_bytes
-        requests_max = self._room(room[0], here[0] - own, weights, times)
-        bytes_max = self._room(room[1], here[1] - own_bytes, weights, times)
-        return door.refuses(requests, size_bytes, own, own_bytes, requests_max, bytes_max, verified=verified)
+        requests_max = self._capacity(capacity[0], here[0] - own, weights, times)
+        bytes_max = self._capacity(capacity[1], here[1] - own_bytes, weights, times)
+        return limiter.rejects(requests, size_bytes, own, own_bytes, requests_max, bytes_max, verified=verified)
 
-    def _room(self, room: int, others: int, weights: int, times: int) -> int:
+    def _capacity(self, capacity: int, others: int, weights: int, times: int) -> int:
         """Returns the part of the capacity that this party may use; `others` is the part that the others use."""
-        part, equal = times * self.weight, room * self.weight // weights
-        return max((room - others) * part // (part + 1), equal if times == TICKETED else equal - equal // TICKETS_PART)
+        part, equal = times * self.weight, capacity * self.weight // weights
+        return max((capacity - others) * part // (part + 1), equal if times == TICKETED else equal - equal // TICKETS_PART)

@@ -6,7 +6,7 @@ A request's way through the code:
 
     http/app        POST /v1/submissions: its route and its head
     bodies          collect the pieces of its body; wait for the party's turn
-    gate            check room, party, quota, encoding (payload), signature
+    gate            check capacity, party, quota, encoding (payload), signature
     joiner.Sender   gather into a batch, append payload and entry, wait
     joiner.Driver   read both topics, join
     decide          the decision function (pure)

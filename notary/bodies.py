@@ -24,11 +24,11 @@ class Admission(Protocol):
     """The gate, as a body calls it."""
 
     def count_piece(self, body: "Body", data: bytes) -> NotaryError | None:
-        """Count a piece of a body; returns the reason to refuse the body instead."""
+        """Count a piece of a body; returns the reason to reject the body instead."""
         ...
 
     def too_late(self) -> NotaryError:
-        """Returns the reason to refuse a body that was not complete in time."""
+        """Returns the reason to reject a body that was not complete in time."""
         ...
 
     def ask(self, body: "Body") -> None:
@@ -43,7 +43,7 @@ class Admission(Protocol):
 class Body:
     """The body of one submission: its connection calls `piece` for each piece, then one of `whole`, `late` and `left`.
 
-    The gate then calls `admitted` or `refused` of a subclass: once, unless the client left.
+    The gate then calls `admitted` or `rejected` of a subclass: once, unless the client left.
     """
 
     __slots__ = ("_data", "_gate", "network", "parties", "party", "size", "ticket", "unread_s")
@@ -70,11 +70,11 @@ class Body:
         return bool(self.network) and not self.parties
 
     def admitted(self, submission: AdmittedSubmission) -> None:
-        """The gate has admitted the submission. Queue it, or pass it on, in this turn of the loop: its room is not reserved for longer."""
+        """The gate has admitted the submission. Queue it, or pass it on, in this turn of the loop: no capacity is reserved for longer."""
         raise NotImplementedError
 
-    def refused(self, problem: Exception) -> None:
-        """The gate has refused the submission. A problem that is no `NotaryError` is a bug."""
+    def rejected(self, problem: Exception) -> None:
+        """The gate has rejected the submission. A problem that is no `NotaryError` is a bug."""
         raise NotImplementedError
 
     def piece(self, data: bytes) -> None:
@@ -82,7 +82,7 @@ class Body:
         if not self.size:
             self.party = party_first(data)
         if (problem := self._gate.count_piece(self, data)) is not None:
-            self.refuse(problem)
+            self.reject(problem)
         else:
             self.size += len(data)
             if isinstance(self._data, bytearray):
@@ -95,17 +95,17 @@ class Body:
         self._gate.ask(self)
 
     def late(self) -> None:
-        """The body was not complete in time: refuse it."""
-        self.refuse(self._gate.too_late())
+        """The body was not complete in time: reject it."""
+        self.reject(self._gate.too_late())
 
     def left(self) -> None:
         """The client has left: release the body."""
         self._gate.forget(self)
 
-    def refuse(self, problem: NotaryError) -> None:
-        """Refuse the submission before its body is complete: the rest of the body is not read."""
+    def reject(self, problem: NotaryError) -> None:
+        """Reject the submission before its body is complete: the rest of the body is not read."""
         self._gate.forget(self)
-        self.refused(problem)
+        self.rejected(problem)
 
     def data(self) -> bytes:
         """Returns the bytes of the body that have come."""

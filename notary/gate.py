@@ -1,4 +1,4 @@
-"""The gate admits or refuses each submission. Every reason to refuse one is in this file, in the order of the checks.
+"""The gate admits or rejects each submission. Every reason to reject one is in this file, in the order of the checks.
 
 A `Body` (`notary.bodies`) passes its pieces to the gate. The bodies of all parties are decoded in turn (`Lanes`).
 
@@ -7,25 +7,25 @@ The cheapest checks come first. R6 leaves all of them to the worker, since the s
 | checked at | check | problem |
 |---|---|---|
 | the head | method, media type | `method-not-allowed`, `unsupported-media-type` |
-| | the worker is ready, and its queue has room for any party | `not-ready`, `overloaded` |
+| | the worker is ready, and its queue has capacity for any party | `not-ready`, `overloaded` |
 | | the declared length | `too-large` |
 | each piece of the body | its size; the bytes of all bodies and of the queue; its deadline | `too-large`, `overloaded`, `malformed` |
 | its first piece | the time for which bodies of its party, or of its client's address, wait to be decoded | `overloaded` |
-| | while the queue is not calm: room for the party, if `party` is the first member, as our clients write it | `overloaded` |
+| | while the queue is not calm: capacity for the party, if `party` is the first member, as our clients write it | `overloaded` |
 | the complete body, in the turn of its party | the worker is ready, again | `not-ready` |
 | | the party, which is decoded before the rest of the body | `unknown-party` |
-| | room for one request of the party and for the body's bytes; quota for one request | `overloaded`, `quota-exceeded` |
+| | capacity for one request of the party and for the body's bytes; quota for one request | `overloaded`, `quota-exceeded` |
 | | the format | `malformed` |
 | the decoded submission | the signature | `bad-signature` |
-| | room for all its requests, by party; quota for all its requests | `overloaded`, `quota-exceeded` |
+| | capacity for all its requests, by party; quota for all its requests | `overloaded`, `quota-exceeded` |
 
-Only the last check has an effect on later submissions: it charges the quota, and for a large submission without room it keeps room free.
-So nobody can use up another party's quota or room with a false name.
+Only the last check affects later submissions: it charges the quota, and reserves capacity for a large submission that does not fit.
+So nobody can use up another party's quota or capacity with a false name.
 
-An acceptor process has a gate too. Its worker reports to it whether submissions are admitted, and which parties have no room. Only the
-worker knows room and quota exactly, so the worker's gate checks both again for each submission (`Gate.admit_verified`).
+An acceptor process has a gate too. Its worker reports to it whether submissions are admitted, and which parties have no capacity. Only the
+worker knows capacity and quota exactly, so the worker's gate checks both again for each submission (`Gate.admit_verified`).
 
-A refusal for lack of room or quota carries a ticket. A retry with the ticket may use the last part of the room (`notary.tickets`).
+A rejection for lack of capacity or quota carries a ticket. A retry with it may use the last part of the capacity (`notary.tickets`).
 """
 
 import asyncio
@@ -48,10 +48,10 @@ from ordering.ids import excerpt
 from ordering.pieces import completed
 from payload import SUBMISSION_BYTES_MAX, Submission, check_party, decode_in_pieces, signed_message
 
-REFUSAL_REASONS: Final = ("room", "share", "quota")
-"""In this order: no room for any party, no room for this party, this party's quota is used up."""
+REJECTION_REASONS: Final = ("capacity", "share", "quota")
+"""In this order: no capacity for any party, no capacity for this party, this party's quota is used up."""
 DECODING_WAIT_S: Final = 0.5
-"""New bodies of a party are refused while its complete bodies wait longer than this; with a ticket, longer than twice this time."""
+"""New bodies of a party are rejected while its complete bodies wait longer than this; with a ticket, longer than twice this time."""
 UNREAD_S_MAX: Final = 1.0
 """A body that waited longer in its connection is refused: newer bodies were read first, and its answer would be late."""
 BACKLOG_S: Final = 0.2
@@ -59,7 +59,7 @@ BACKLOG_S: Final = 0.2
 HELD_S: Final = 0.05
 """While the worker is busy, the gate checks this often whether the worker still admits submissions."""
 HELD_S_MAX: Final = 5.0
-"""While the worker is busy, a body that has waited longer is refused: if appends stall, nothing else ends its wait."""
+"""While the worker is busy, a body that has waited longer is rejected: if appends stall, nothing else ends its wait."""
 UNAUTHENTICATED_PART: Final = 2
 """Unauthenticated bodies, on connections without an admitted submission, get all bytes divided by this, or one largest body if more."""
 UNAUTHENTICATED_ADDRESS_PART: Final = 8
@@ -80,7 +80,7 @@ class BadSignature(NotaryError):
     """The signature is not the party's over this submission."""
 
 
-Refusal = TypeVar("Refusal", Overloaded, QuotaExceeded)
+Rejection = TypeVar("Rejection", Overloaded, QuotaExceeded)
 
 
 class TooLarge(NotaryError):
@@ -102,7 +102,7 @@ def check_json(content_type: bytes, content_encoding: bytes | None) -> None:
         raise UnsupportedMediaType("a compressed body is not accepted: send it without Content-Encoding")
 
 
-class Room(Protocol):
+class Capacity(Protocol):
     """The queue of admitted submissions: a worker's `SubmissionQueue`; in an acceptor process, its last reported state."""
 
     @property
@@ -120,15 +120,15 @@ class Room(Protocol):
         ...
 
     def is_calm(self, requests: int, size_bytes: int) -> bool:
-        """Returns True if there is room for this much from any party."""
+        """Returns True if there is capacity for this much from any party."""
         ...
 
-    def refusal(
+    def rejection(
         self, requests: int, size_bytes: int, party: str | None = None, *, ticketed: bool = False, verified: bool = True
     ) -> Overloaded | None:
-        """Returns the refusal if there is no room for this much from the party, or without a party from any; None if there is room.
+        """Returns the rejection if there is no capacity for this much of the party, or without a party of any; else None.
 
-        With `verified`, a refusal may affect later ones: the largest refused submission gets room before others.
+        With `verified`, a rejection may affect later ones: the largest rejected submission gets capacity before others.
         """
         ...
 
@@ -155,11 +155,11 @@ class Gate:
         bytes_max: int,
         body_s_max: float,
         turn_s_max: float,
-        room: Room | None = None,
+        capacity: Capacity | None = None,
         quota: Quota | None = None,
         tickets: Tickets | None = None,
     ) -> None:
-        """`closed` returns the reason to refuse all submissions now; None while they are admitted. The gate works for `turn_s_max` in one
+        """`closed` returns the reason to reject all submissions now; None while they are admitted. The gate works for `turn_s_max` in one
         turn of the loop, and decodes a large body in pieces of a millisecond or two. An acceptor process has no quota.
         """
         self._notary_name = notary_name
@@ -167,11 +167,11 @@ class Gate:
         self._closed = closed
         self._was_closed = True
         self._clock_s = clock_s
-        self._room = room
+        self._capacity = capacity
         self._quota = quota
         self.tickets = tickets
-        self.refusals: Counter[str] = Counter()
-        """The number of refusals with a ticket, by reason."""
+        self.rejections: Counter[str] = Counter()
+        """The number of rejections with a ticket, by reason."""
         self._turn_s_max = turn_s_max
         self._bytes_max = bytes_max
         self._body_s_max = body_s_max
@@ -195,22 +195,22 @@ class Gate:
     # ---- the head ----
 
     def closed(self, ticket: bytes = b"", *, at_head: bool = False) -> NotaryError | None:
-        """Returns the reason to refuse submissions of all parties now; None while they are admitted.
+        """Returns the reason to reject submissions of all parties now; None while they are admitted.
 
         `at_head`: while the gate is open, check only the queue. The worker's state is checked before the body is decoded.
         """
-        refusal = self._refusal(1, 1, None, ticket)
-        if at_head and refusal is None and not self._was_closed:
+        rejection = self._rejection(1, 1, None, ticket)
+        if at_head and rejection is None and not self._was_closed:
             return None
         problem = self._closed()
         self._was_closed = problem is not None
-        return problem or refusal
+        return problem or rejection
 
     def peek(self) -> NotaryError | None:
-        """Returns the result of `closed` without a ticket. Counts no refusal, since no submission was refused."""
-        if (problem := self._closed()) is not None or self._room is None or self._room.is_calm(1, 1):
+        """Returns the result of `closed` without a ticket. Counts no rejection, since no submission was rejected."""
+        if (problem := self._closed()) is not None or self._capacity is None or self._capacity.is_calm(1, 1):
             return problem
-        return self._room.refusal(1, 1, verified=False)
+        return self._capacity.rejection(1, 1, verified=False)
 
     def is_registered(self, party: bytes) -> bool:
         """Returns True for the name of a registered party, in UTF-8."""
@@ -222,7 +222,7 @@ class Gate:
     @property
     def is_open(self) -> bool:
         """True while `closed` would return None for a head."""
-        return not self._was_closed and (self._room is None or self._room.is_calm(1, 1))
+        return not self._was_closed and (self._capacity is None or self._capacity.is_calm(1, 1))
 
     def is_backlogged(self, network: str, parties: Set[bytes]) -> bool:
         """Returns True if a client's body would wait to be decoded for longer than a burst lasts.
@@ -245,22 +245,22 @@ class Gate:
         self._bodies.add(body)
 
     def stop(self) -> None:
-        """Refuse all bodies that are not decoded yet, incomplete ones too."""
+        """Reject all bodies that are not decoded yet, incomplete ones too."""
         self._asked = Lanes(self.is_registered)
         self._decoding = {}
         for body in list(self._bodies):
-            body.refuse(NotReady(SHUTTING_DOWN))
+            body.reject(NotReady(SHUTTING_DOWN))
 
     # ---- the body ----
 
     def count_piece(self, body: Body, data: bytes) -> NotaryError | None:
-        """Count a piece of a body, or return the reason to refuse the body. Only received bytes count, not declared ones."""
+        """Count a piece of a body, or return the reason to reject the body. Only received bytes count, not declared ones."""
         size = body.size + len(data)
-        others_bytes = self.body_bytes - body.size + (0 if self._room is None else self._room.pending_bytes)
+        others_bytes = self.body_bytes - body.size + (0 if self._capacity is None else self._capacity.pending_bytes)
         if size > SUBMISSION_BYTES_MAX:
             return TooLarge(f"the body has more than {SUBMISSION_BYTES_MAX} bytes, the limit of a submission: {_FEWER}")
         if others_bytes and others_bytes + size > self._bytes_max:
-            # A body larger than the whole room is read when nothing else is there, as in the queue.
+            # A body larger than the whole capacity is read when nothing else is there, as in the queue.
             return Overloaded(
                 f"{others_bytes} bytes of submissions wait here already, of {self._bytes_max} at most: send the same again later"
             )
@@ -269,18 +269,18 @@ class Gate:
                 f"submissions {whose} have used up the bytes for connections on which no submission was admitted yet:"
                 " send the same again later"
             )
-        refusal = None
-        if not body.size and self._room is not None and not self._room.is_calm(1, 1) and body.party:
-            # Refuse it before its end. A body that names two parties is refused for either of them, and is never admitted.
-            refusal = self._refusal(1, 1, body.party.decode(errors="replace"), body.ticket)
-        if refusal is None and not body.size and (self._asked or body.unread_s > UNREAD_S_MAX):
-            refusal = self._too_slow(body, body.party)
-        if refusal is None:
+        rejection = None
+        if not body.size and self._capacity is not None and not self._capacity.is_calm(1, 1) and body.party:
+            # Reject it before its end. A body that names two parties is rejected for either of them, and is never admitted.
+            rejection = self._rejection(1, 1, body.party.decode(errors="replace"), body.ticket)
+        if rejection is None and not body.size and (self._asked or body.unread_s > UNREAD_S_MAX):
+            rejection = self._too_slow(body, body.party)
+        if rejection is None:
             self._count_bytes(body, len(data))
-        return refusal
+        return rejection
 
     def _unauthenticated_too_many(self, body: Body, size: int) -> str:
-        """Returns the origin of the unauthenticated bodies that leave no room for `size` bytes, as a phrase; empty if there is room."""
+        """Returns the origin of the unauthenticated bodies that leave no capacity for `size` bytes, as a phrase; else empty."""
         for key, part, whose in (
             (body.network, UNAUTHENTICATED_ADDRESS_PART, "from your address"),
             ("", UNAUTHENTICATED_PART, "from all addresses"),
@@ -299,7 +299,7 @@ class Gate:
                     del self._unauthenticated_bytes[key]
 
     def _too_slow(self, body: Body, party: bytes) -> Overloaded | None:
-        """Returns a refusal while bodies of the party, or of the address, wait too long to be decoded; else None.
+        """Returns a rejection while bodies of the party, or of the address, wait too long to be decoded; else None.
 
         Without a bound on this wait, all bodies would be decoded late, and the queue behind the gate would never be full. (RFC 8289: the
         wait, not the length, shows that a queue is too long.)
@@ -318,7 +318,7 @@ class Gate:
         )
 
     def too_late(self) -> Malformed:
-        """Returns the refusal of a body that was not complete in time."""
+        """Returns the rejection of a body that was not complete in time."""
         return Malformed(f"the body was not complete after {self._body_s_max:g} s: send it without pauses")
 
     def forget(self, body: Body) -> None:
@@ -347,7 +347,7 @@ class Gate:
     @property
     def is_busy(self) -> bool:
         """True while no further body is decoded. Bodies wait in the lanes, where the parties of all connections take turns."""
-        return self._room is not None and self._room.is_busy and not self._was_closed
+        return self._capacity is not None and self._capacity.is_busy and not self._was_closed
 
     def _turn(self) -> None:
         """Decode waiting bodies for one turn of the loop. Between two such turns the loop does all other work, also for the log."""
@@ -364,8 +364,8 @@ class Gate:
         loop = asyncio.get_running_loop()
         held = self.is_busy
         if held:
-            self._refuse_older()
-        if self._next is not None:  # a refusal in this turn let its client's next body be complete (`ask`)
+            self._reject_older()
+        if self._next is not None:  # a rejection in this turn let its client's next body be complete (`ask`)
             self._next.cancel()
             self._next = None
         self._held = held
@@ -383,10 +383,10 @@ class Gate:
     def _whose_turn(self) -> bool | None:
         return self._asked.whose_turn(self._decoding, addresses=self.duty.is_on)
 
-    def _refuse_older(self) -> None:
+    def _reject_older(self) -> None:
         for body in self._asked.take_older(self._clock_s() - HELD_S_MAX):
             text = f"it waited for more than {HELD_S_MAX:g} s, because this worker is busy: send the same again later, or to another worker"
-            body.refuse(self._with_ticket(Overloaded(text, math.ceil(HELD_S_MAX)), "room", None))
+            body.reject(self._with_ticket(Overloaded(text, math.ceil(HELD_S_MAX)), "capacity", None))
 
     def _decode_until(self, until_s: float) -> None:
         closed = self._closed()  # it cannot change in this turn
@@ -397,13 +397,13 @@ class Gate:
                 decoding = self._decoding[of_party] = _Decoding(self._asked.take(of_party=of_party))
             if decoding.body in self._bodies:
                 self._decode_piece(decoding, closed)
-            if decoding.body not in self._bodies:  # it was admitted or refused, or its client has left
+            if decoding.body not in self._bodies:  # it was admitted or rejected, or its client has left
                 self._decoding.pop(of_party, None)
             if self._clock_s() > until_s:
                 break
 
     def _decode_piece(self, decoding: "_Decoding", closed: NotaryError | None) -> None:
-        """Decode one more piece of a body. After the last piece, admit or refuse it."""
+        """Decode one more piece of a body. After the last piece, admit or reject it."""
         body = decoding.body
         submission: AdmittedSubmission | None = None
         found: Exception | None = closed
@@ -417,7 +417,7 @@ class Gate:
                 submission = done.value
             except Exception as problem:  # a bug fails one call
                 found = problem
-        if submission is not None:  # refusals are cheap: a flood of malformed bodies must not raise the pace
+        if submission is not None:  # rejections are cheap: a flood of malformed bodies must not raise the pace
             self._pace.answered(body.size, self._clock_s())
         self.forget(body)
         try:
@@ -426,7 +426,7 @@ class Gate:
         except Exception as problem:
             found = problem
         if found is not None:
-            body.refused(found)
+            body.rejected(found)
 
     def admit(self, body: bytes, ticket: bytes = b"") -> AdmittedSubmission:
         """Decode and admit a submission. Raises the errors of this file's table."""
@@ -449,16 +449,17 @@ class Gate:
             raise problem
         return self._admit_decoded(submission, _verified, ticket)
 
-    def check_room(self, submission: Submission) -> None:
-        """Raise `Overloaded`, with a ticket, if a submission that was admitted some turns ago has no room in the queue any more."""
-        if self._room is None or submission in self._room:
+    def check_capacity(self, submission: Submission) -> None:
+        """Raise `Overloaded`, with a ticket, if a submission that was admitted some turns ago has no capacity in the queue any more."""
+        if self._capacity is None or submission in self._capacity:
             return
-        if (refusal := self._refusal(len(submission.requests), len(submission.encoded), submission.party, b"", verified=True)) is not None:
-            raise refusal
+        requests, size_bytes = len(submission.requests), len(submission.encoded)
+        if (rejection := self._rejection(requests, size_bytes, submission.party, b"", verified=True)) is not None:
+            raise rejection
 
     def _admit_decoded(self, submission: Submission, verify: Verify, ticket: bytes) -> AdmittedSubmission:
         requests = len(submission.requests)
-        if self._room is not None and submission in self._room:
+        if self._capacity is not None and submission in self._capacity:
             return AdmittedSubmission.of(submission)  # the same bytes are in the queue: their signature was verified, and the quota charged
         message = signed_message(self._notary_name, submission.party, [request.transaction_id for request in submission.requests])
         if not verify(submission.signature, message):
@@ -470,24 +471,24 @@ class Gate:
             self.tickets.use(ticket, submission.party)
         return AdmittedSubmission.of(submission)
 
-    def _refusal(self, requests: int, size_bytes: int, party: str | None, ticket: bytes, *, verified: bool = False) -> Overloaded | None:
-        """Returns the refusal if there is no room for this much, with a ticket for the retry; None if there is room."""
-        room, tickets = self._room, self.tickets
-        if room is None or room.is_calm(requests, size_bytes):
+    def _rejection(self, requests: int, size_bytes: int, party: str | None, ticket: bytes, *, verified: bool = False) -> Overloaded | None:
+        """Returns the rejection if there is no capacity for this much, with a ticket for the retry; else None."""
+        capacity, tickets = self._capacity, self.tickets
+        if capacity is None or capacity.is_calm(requests, size_bytes):
             return None
         ticketed = bool(ticket) and tickets is not None and tickets.counts(ticket, party)
-        problem = room.refusal(requests, size_bytes, party, ticketed=ticketed, verified=verified)
-        return None if problem is None else self._with_ticket(problem, "room" if party is None else "share", party)
+        problem = capacity.rejection(requests, size_bytes, party, ticketed=ticketed, verified=verified)
+        return None if problem is None else self._with_ticket(problem, "capacity" if party is None else "share", party)
 
     def _check(self, requests: int, size_bytes: int, party: str, ticket: bytes, *, verified: bool = False) -> None:
-        """Raise `Overloaded` or `QuotaExceeded` if there is no room, or no quota, for this much from a party."""
-        if (overloaded := self._refusal(requests, size_bytes, party, ticket, verified=verified)) is not None:
+        """Raise `Overloaded` or `QuotaExceeded` if there is no capacity, or no quota, for this much from a party."""
+        if (overloaded := self._rejection(requests, size_bytes, party, ticket, verified=verified)) is not None:
             raise overloaded
-        if self._quota is not None and (exceeded := self._quota.refusal(party, requests)) is not None:
+        if self._quota is not None and (exceeded := self._quota.rejection(party, requests)) is not None:
             raise self._with_ticket(exceeded, "quota", party)
 
-    def _with_ticket(self, problem: Refusal, reason: str, party: str | None) -> Refusal:
-        self.refusals[reason] += 1
+    def _with_ticket(self, problem: Rejection, reason: str, party: str | None) -> Rejection:
+        self.rejections[reason] += 1
         if self.tickets is not None:
             problem.ticket = self.tickets.give(problem.retry_after_s, party or "")
         return problem

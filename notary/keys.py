@@ -30,9 +30,9 @@ from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 
 from notary.access import read_secret, why_unreadable
+from notary.receipts.errors import NotVerified
 from notary.receipts.key_history import KEYS_MAX, decode_history, endorse, follow
 from notary.receipts.note import VerifierKey, parse_verifier_key
-from notary.receipts.refusal import NotVerified
 from notary.wire import HistoricKey
 from ordering.durable import create_file, locked_directory, replace_file, sync_directory
 from ordering.errors import ConfigurationError

@@ -12,7 +12,7 @@ from prometheus_client.registry import Collector
 from joiner import Driver, Ready, Sender
 from notary.archive.schedule import ArchiveSchedule
 from notary.decision import REASONS, Decision
-from notary.gate import REFUSAL_REASONS, Gate
+from notary.gate import REJECTION_REASONS, Gate
 from notary.index import Index
 from notary.loop_watch import LoopWatch
 from notary.receipts import Issuer
@@ -118,7 +118,7 @@ class Metrics:
             ("notary_positions", "Decisions in this worker's index.", lambda: index.position_next),
             ("notary_pending_requests", "Requests admitted and not answered yet.", lambda: sender.queue.pending_requests),
             ("notary_pending_parties", "Parties with submissions admitted and not answered yet.", lambda: sender.queue.parties),
-            ("notary_full_parties", "Of these, those without room for more.", lambda: len(sender.queue.full_parties())),
+            ("notary_full_parties", "Of these, those at their limit.", lambda: len(sender.queue.full_parties())),
             ("notary_pending_bytes", "Bytes of the submissions admitted and not answered yet.", lambda: sender.queue.pending_bytes),
             ("notary_capacity_requests_per_second", "The last rate of decisions under load.", lambda: sender.queue.rate.per_s),
             ("notary_incarnation", "This worker's present incarnation, 0 for none.", lambda: sender.incarnation or 0),
@@ -153,8 +153,8 @@ class Metrics:
         )
 
     def watch_gate(self, gate: Gate) -> None:
-        """Add counters of submissions that the gate refuses for lack of room or quota. No label names the party: there are too many."""
-        self.registry.register(_Refusals(gate))
+        """Add counters of submissions that the gate rejects for lack of capacity or quota. No label names the party: there are too many."""
+        self.registry.register(_Rejections(gate))
         self._counters(
             ("notary_tickets_used_total", "Submissions admitted with a ticket.", lambda: 0 if gate.tickets is None else gate.tickets.used)
         )
@@ -200,7 +200,11 @@ class Metrics:
         """Add the counters of exported and dropped trace spans."""
         self._counters(
             ("notary_spans_exported_total", "Spans that the collector has accepted.", lambda: spans.exported),
-            ("notary_spans_dropped_total", "Spans that found no room, or that the collector did not accept.", lambda: spans.dropped),
+            (
+                "notary_spans_dropped_total",
+                "Spans that did not fit in the queue, or that the collector did not accept.",
+                lambda: spans.dropped,
+            ),
         )
 
     def watch_brokers(self, brokers: Callable[[], Mapping[int, BrokerSeen]]) -> None:
@@ -259,20 +263,20 @@ class _Brokers(Collector):
         yield certificates
 
 
-class _Refusals(Collector):
-    """Submissions that were refused with a ticket."""
+class _Rejections(Collector):
+    """Submissions that were rejected with a ticket."""
 
     def __init__(self, gate: Gate) -> None:
         self._gate = gate
 
     def collect(self) -> Iterator[CounterMetricFamily]:
         """Yields one family, with a series for each reason."""
-        refused = CounterMetricFamily(
-            "notary_submissions_refused_total", "Submissions refused for lack of room or quota.", labels=["reason"]
+        rejected = CounterMetricFamily(
+            "notary_submissions_rejected_total", "Submissions rejected by load shedding, or over a quota.", labels=["reason"]
         )
-        for reason in REFUSAL_REASONS:
-            refused.add_metric([reason], self._gate.refusals[reason])
-        yield refused
+        for reason in REJECTION_REASONS:
+            rejected.add_metric([reason], self._gate.rejections[reason])
+        yield rejected
 
 
 def resident_bytes() -> int:

@@ -61,7 +61,7 @@ def verifier(key: PartyKey) -> Verify:
     if isinstance(key, Ed25519PublicKey):
         raw = key.public_bytes_raw()
 
-        # libsodium takes half of OpenSSL's time for it (docs/performance.md), and also refuses keys and points of small order.
+        # libsodium takes half of OpenSSL's time for it (docs/performance.md), and also rejects keys and points of small order.
         def verify_ed25519(signature: bytes, message: bytes) -> bool:
             if len(signature) != ED25519_SIGNATURE_BYTES:
                 return False

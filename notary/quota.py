@@ -37,7 +37,7 @@ class Quota:
         self._clock_s = clock_s
         self._buckets: dict[str, tuple[float, float]] = {}  # party -> (tokens, as of); registered parties only
 
-    def refusal(self, party: str, requests: int) -> QuotaExceeded | None:
+    def rejection(self, party: str, requests: int) -> QuotaExceeded | None:
         """Returns the reason why the party may not send this many requests now; None if it may."""
         if not (per_s := self._of(party)):
             return None
@@ -48,7 +48,7 @@ class Quota:
         return None
 
     def charge(self, party: str, requests: int) -> None:
-        """Count requests that `refusal` has let pass in the same turn of the loop."""
+        """Count requests that `rejection` has let pass in the same turn of the loop."""
         if per_s := self._of(party):
             now = self._clock_s()
             self._buckets[party] = (self._tokens(party, per_s, now) - requests, now)

@@ -1,7 +1,7 @@
-"""Tickets: a client that was refused, and returns at the stated time, goes before clients that come first (docs/http.md, Tickets).
+"""Tickets: a client that was rejected, and returns at the stated time, goes before clients that come first (docs/http.md, Tickets).
 
 A ticket is a MAC over its time and party, so the issuer stores nothing for it. A used ticket is remembered until it expires. A ticket opens
-the last part of the room and nothing else: quota, signature and the party's share stay as they are.
+the last part of the capacity and nothing else: quota, signature and the party's share stay as they are.
 """
 
 import hashlib
@@ -66,11 +66,11 @@ class Tickets:
             return None
         from_ms, open_ms, number, whose = _BODY.unpack(body)
         now_ms = int(self._clock_s() * 1000)
-        if not from_ms <= now_ms < from_ms + open_ms or number in self._used or not self._has_room(now_ms):
+        if not from_ms <= now_ms < from_ms + open_ms or number in self._used or not self._has_capacity(now_ms):
             return None
         return (number, from_ms + open_ms) if party is None or whose in (_ANYBODY, _hash(party)) else None
 
-    def _has_room(self, now_ms: int) -> bool:
+    def _has_capacity(self, now_ms: int) -> bool:
         """Returns True if one more used ticket can be remembered. Forgets expired ones, once a second at most."""
         if len(self._used) >= USED_MAX and now_ms >= self._check_ms:
             self._check_ms = now_ms + 1000

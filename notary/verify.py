@@ -15,10 +15,10 @@ import msgspec
 
 from notary.decision import Decision, leaf
 from notary.receipts.checkpoint import SIZE_MAX, SignedCheckpoint, checkpoint_of
+from notary.receipts.errors import NotVerified, Reason
 from notary.receipts.key_history import follow, history_of
 from notary.receipts.note import VerifierKey, parse_verifier_key
 from notary.receipts.proof import proof_of
-from notary.receipts.refusal import NotVerified, Reason
 from notary.tree import EMPTY_ROOT, HASH_BYTES, TILE_HEIGHT, TILE_WIDTH, ProofError, check_consistency, check_inclusion, leaf_hash, view_at
 from notary.wire import DecisionJson, HistoricKey, decision_of_object
 from ordering.errors import Malformed

@@ -108,11 +108,11 @@ class Worker:
             bytes_max=config.queue.pending_bytes_max,
             body_s_max=config.http.body_s,
             turn_s_max=GATE_TURN_S,
-            room=self.sender.queue,
+            capacity=self.sender.queue,
             quota=Quota(config.quota, around.now_s, self.parties.requests_per_s_of),
             tickets=self.tickets,
         )
-        self.sender.queue.room_made = self.gate.resume
+        self.sender.queue.capacity_freed = self.gate.resume
         self.topic_watch = TopicWatch(config, log)
         self.snapshots = SnapshotSchedule(config, self.readiness.is_ready, around.clock_ms)
         self.archive = ArchiveSchedule(config, self.driver, self.sender, self.readiness.is_ready, around.now_s)

@@ -150,14 +150,14 @@ def run_offer(offer: Offer) -> Offered:
 def offer_figures(offer: Offer, offered: Offered) -> dict[str, Any]:
     """Returns the figures of an open loop. `wait`: the time until a rejected client that keeps retrying is admitted."""
     seconds = offered.seconds or 1e-9
-    answers = offered.decided + offered.undecided + offered.refused + offered.dropped
+    answers = offered.decided + offered.undecided + offered.rejected + offered.dropped
     returns = offered.probes.obedient_returns
     memory = [second.worker_mib for second in offered.by_time]
     figures: dict[str, Any] = {
         "due_requests_per_s": offered.due * offer.requests / seconds,
         "sent_requests_per_s": offered.sent * offer.requests / seconds,
         "goodput_requests_per_s": offered.decided * offer.requests / seconds,
-        "refused_share": offered.refused / answers if answers else 0.0,
+        "rejected_share": offered.rejected / answers if answers else 0.0,
         "undecided_share": offered.undecided / answers if answers else 0.0,
         "dropped_share": offered.dropped / answers if answers else 0.0,
         "unsent_share": offered.unsent * offer.requests / (offer.requests_per_s * offer.seconds),
@@ -166,8 +166,8 @@ def offer_figures(offer: Offer, offered: Offered) -> dict[str, Any]:
         "from_sending_ms_p50": _of(offered.answered_ms, "p50"),
         "from_sending_ms_p99": _of(offered.answered_ms, "p99"),
         "late_ms_p99": _of(offered.late_ms, "p99"),
-        "refusal_ms_p50": _of(offered.refused_ms, "p50"),
-        "refusal_ms_p99": _of(offered.refused_ms, "p99"),
+        "rejection_ms_p50": _of(offered.rejected_ms, "p50"),
+        "rejection_ms_p99": _of(offered.rejected_ms, "p99"),
         "retry_after_s_p50": _of(offered.retry_after_s, "p50"),
         "retry_after_s_max": _of(offered.retry_after_s, "max"),
         "probe_retry_after_s_p50": _of(offered.probes.retry_after_s, "p50"),
@@ -188,7 +188,7 @@ def offer_figures(offer: Offer, offered: Offered) -> dict[str, Any]:
             {
                 "seconds": second.seconds,
                 "requests_per_s": second.decided * offer.requests / (second.seconds - before),
-                "refused_requests_per_s": second.refused * offer.requests / (second.seconds - before),
+                "rejected_requests_per_s": second.rejected * offer.requests / (second.seconds - before),
                 "worker_mib": second.worker_mib,
             }
             for before, second in zip([0.0, *[each.seconds for each in offered.by_time]], offered.by_time, strict=False)

@@ -106,7 +106,7 @@ class PeerServer:
         self._deciding.add(deciding)
         deciding.add_done_callback(self._deciding.discard)
 
-    def refused(self, call: Call, problem: Exception, since_s: float) -> None:
+    def rejected(self, call: Call, problem: Exception, since_s: float) -> None:
         """Answer a call whose submission the gate rejected."""
         if not isinstance(problem, NotaryError):
             raise problem

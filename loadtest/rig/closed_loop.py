@@ -22,7 +22,7 @@ from typing import Protocol
 import msgspec
 import uvloop
 
-from loadtest.rig.connections import REFUSED, ClientConnection, connect, head_of, retry_after_s, status_of
+from loadtest.rig.connections import REJECTED, ClientConnection, connect, head_of, retry_after_s, status_of
 from loadtest.rig.generate import submissions
 from loadtest.rig.latencies import Failures, Latencies
 from loadtest.rig.machine import costs
@@ -122,7 +122,7 @@ class ClosedLoop:
         self.failures = Failures()
         self.submissions = 0
         """The number of answers since the start, or since `begin`."""
-        self.refused = 0
+        self.rejected = 0
         """The number of rejections in the same time. Each submission was sent again after its Retry-After."""
         self.latencies = Latencies()
         """The latencies of the answers that `submissions` counts, from the first byte sent to the last byte received."""
@@ -159,14 +159,14 @@ class ClosedLoop:
 
     def begin(self) -> None:
         """Begin to count anew, after a warm-up."""
-        self.submissions, self.refused, self.latencies = 0, 0, Latencies()
+        self.submissions, self.rejected, self.latencies = 0, 0, Latencies()
 
     def answered(self, connection: ClientConnection, answer: bytes) -> None:
         """Read the clock, check the answer, send the next submission."""
         now_s = time.perf_counter()
         sent_s, made = self._asked.pop(connection)
-        if status_of(answer) in REFUSED and (after_s := retry_after_s(answer)) is not None:
-            self.refused += 1
+        if status_of(answer) in REJECTED and (after_s := retry_after_s(answer)) is not None:
+            self.rejected += 1
             self._asked[connection] = sent_s, made  # its latency includes the wait
             asyncio.get_running_loop().call_later(after_s, self._send, connection, (sent_s, made))
             return
@@ -270,7 +270,7 @@ class LoadResult(msgspec.Struct):
 
     requests: int = 0
     submissions: int = 0
-    refused: int = 0
+    rejected: int = 0
     """Rejections. Each submission was sent again after its Retry-After."""
     seconds: float = 0.0
     latency_ms_p50: float = 0.0
@@ -354,7 +354,7 @@ class PreparedLoad:
         return LoadResult(
             requests=loop.submissions * load.requests,
             submissions=loop.submissions,
-            refused=loop.refused,
+            rejected=loop.rejected,
             seconds=loop.answered_last_s - steady_from_s if loop.submissions else 0.0,
             latency_ms_p50=percentiles.p50,
             latency_ms_p99=percentiles.p99,

@@ -20,7 +20,7 @@ from loadtest.rig.signing import Made
 _LENGTH = re.compile(rb"\r\ncontent-length: *(\d+)", re.IGNORECASE).search
 _RETRY_AFTER = re.compile(rb"\r\nretry-after: *(\d+)", re.IGNORECASE).search
 
-REFUSED = (503, 429)
+REJECTED = (503, 429)
 """Status codes of rejections: nothing was admitted, and Retry-After gives the time to retry."""
 
 
@@ -179,11 +179,11 @@ class Probe:
                     connection = None
                     continue
                 retry_s = retry_after_s(answer)
-                refused = status_of(answer) in REFUSED and retry_s is not None
+                rejected = status_of(answer) in REJECTED and retry_s is not None
                 if self.waiting:
-                    self.returns.append(not refused)
-                self.waiting = refused
-                if retry_s is None or not refused:
+                    self.returns.append(not rejected)
+                self.waiting = rejected
+                if retry_s is None or not rejected:
                     break
                 first_s = retry_s if first_s is None else first_s
                 await asyncio.sleep(retry_s if self.obedient else AGAIN_S)

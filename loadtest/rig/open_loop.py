@@ -22,7 +22,7 @@ import uvloop
 
 from loadtest.rig.closed_loop import ClosedLoad, LoadResult, PreparedLoad, run_all, wrong
 from loadtest.rig.connections import (
-    REFUSED,
+    REJECTED,
     ClientConnection,
     Probe,
     ProbeResults,
@@ -78,7 +78,7 @@ class Second(msgspec.Struct):
 
     seconds: float
     decided: int
-    refused: int
+    rejected: int
     worker_mib: float
 
 
@@ -91,7 +91,7 @@ class Offered(msgspec.Struct):
     decided: int = 0
     undecided: int = 0
     """Admitted, and answered 202."""
-    refused: int = 0
+    rejected: int = 0
     dropped: int = 0
     """Sent, and the connection ended without an answer."""
     unsent: int = 0
@@ -100,7 +100,7 @@ class Offered(msgspec.Struct):
     """From the intended start to the complete answer, for those due in the steady part and decided at any time."""
     answered_ms: Percentiles = msgspec.field(default_factory=Percentiles)
     """From sending to the answer, for those sent in the steady part."""
-    refused_ms: Percentiles = msgspec.field(default_factory=Percentiles)
+    rejected_ms: Percentiles = msgspec.field(default_factory=Percentiles)
     """From sending to the rejection."""
     late_ms: Percentiles = msgspec.field(default_factory=Percentiles)
     """From the intended start to sending."""
@@ -149,10 +149,10 @@ class OpenLoop:
         self._drained = asyncio.Event()
         self._decided_ms = Latencies()
         self._answered_ms = Latencies()
-        self._refused_ms = Latencies()
+        self._rejected_ms = Latencies()
         self._late_ms = Latencies()
         self._retry_after_s: list[float] = []
-        self._decided = self._refused = 0
+        self._decided = self._rejected = 0
         self._answered_last_s = 0.0
 
     async def run(self) -> Offered:
@@ -273,15 +273,15 @@ class OpenLoop:
             return  # a rejection of the connection itself, before anything was sent: it closes next
         self._answered_last_s = now_s
         status = status_of(answer)
-        if status in REFUSED:
-            self._refused += 1
+        if status in REJECTED:
+            self._rejected += 1
             self.pool.append(asked.made)
             after_s = retry_after_s(answer)
             if after_s is None:
                 self.failures.add("a rejection without Retry-After")
             elif self._steady:
-                self.outcome.refused += 1
-                self._refused_ms.add((now_s - asked.sent_s) * 1000)
+                self.outcome.rejected += 1
+                self._rejected_ms.add((now_s - asked.sent_s) * 1000)
                 self._retry_after_s.append(after_s)
         elif status == 202:
             self.outcome.undecided += self._steady
@@ -321,17 +321,17 @@ class OpenLoop:
 
     async def _keep_looking(self, started_s: float) -> None:
         workers = self.offer.pids.get("worker", [])
-        decided = refused = 0
+        decided = rejected = 0
         while True:
             await asyncio.sleep(CHECK_S)
             seconds, mib = time.perf_counter() - started_s, resident_bytes(workers) / (1 << 20)
-            self.outcome.by_time.append(Second(seconds, self._decided - decided, self._refused - refused, mib))
-            decided, refused = self._decided, self._refused
+            self.outcome.by_time.append(Second(seconds, self._decided - decided, self._rejected - rejected, mib))
+            decided, rejected = self._decided, self._rejected
 
     def _sum_up(self, probes: Sequence[Probe]) -> None:
         outcome = self.outcome
         outcome.decided_ms, outcome.answered_ms = self._decided_ms.percentiles(), self._answered_ms.percentiles()
-        outcome.refused_ms, outcome.late_ms = self._refused_ms.percentiles(), self._late_ms.percentiles()
+        outcome.rejected_ms, outcome.late_ms = self._rejected_ms.percentiles(), self._late_ms.percentiles()
         outcome.retry_after_s = percentiles_of(self._retry_after_s)
         outcome.probes = results_of(probes)
         outcome.errors, outcome.failures = self.failures.count, self.failures.first

@@ -7,7 +7,7 @@ code that answers it exists once, in `notary.http`.
 
     client -- HTTP --> acceptor process: head, body, decoding, party, signature
                             | a socket pair, no path on disk
-                       worker: room, quota, log, index, receipts
+                       worker: capacity, quota, log, index, receipts
 
 - The worker trusts the signature check only of processes that it started itself, each over a socket of its own.
 - Nothing is acknowledged before the worker has its decision. So an acceptor process that dies loses answers, never submissions (R7), and

@@ -9,7 +9,18 @@ from typing import Final
 
 from joiner import AdmittedSubmission
 from notary.acceptor.link import Link
-from notary.acceptor.messages import AcceptorSettings, Answered, Called, Counted, Down, HandshakesFailed, Left, Submitted, Taking, Up
+from notary.acceptor.messages import (
+    AcceptorSettings,
+    AdmissionState,
+    Answered,
+    Called,
+    Counted,
+    Down,
+    HandshakesFailed,
+    Left,
+    Submitted,
+    Up,
+)
 from notary.gate import Gate
 from notary.http.call import Answer, Call, header
 from notary.http.lifecycle import BUG
@@ -37,11 +48,11 @@ class NotAdmitting(NotaryError):
 
     def __init__(self, answer: Answer) -> None:
         self.answer = answer
-        super().__init__("the worker takes nothing in")
+        super().__init__("the worker admits nothing")
 
 
-class WorkersRoom:
-    """The worker's room, as last reported. Submissions without room are rejected here; only the worker admits."""
+class WorkersCapacity:
+    """The worker's capacity, as last reported. Submissions without capacity are rejected here; only the worker admits."""
 
     pending_bytes = 0
 
@@ -58,10 +69,10 @@ class WorkersRoom:
         """Returns True while no submission must be rejected."""
         return self.full is None and not self.full_parties
 
-    def refusal(
+    def rejection(
         self, requests: int, size_bytes: int, party: str | None = None, *, ticketed: bool = False, verified: bool = True
     ) -> Overloaded | None:
-        """Returns the reason why the worker would reject a submission. Only the worker knows the room left for tickets."""
+        """Returns the reason why the worker would reject a submission. Only the worker knows the capacity left for tickets."""
         if ticketed:
             return None
         if self.full is not None:
@@ -76,39 +87,39 @@ class AcceptorApp:
     """The application of one acceptor process."""
 
     def __init__(self, settings: AcceptorSettings, parties: Parties, link: Link[Down, Up]) -> None:
-        self._room = WorkersRoom()
+        self._capacity = WorkersCapacity()
         # All processes use the worker's key, which arrives before any rejection. Random first numbers keep their tickets distinct.
         self._tickets = Tickets(b"", time.monotonic, int.from_bytes(os.urandom(8)))
         self.gate = Gate(
             settings.notary_name,
             parties,
-            lambda: self._refusal,
+            lambda: self._rejection,
             time.monotonic,
             bytes_max=settings.bytes_max,
             body_s_max=settings.http.body_s,
             turn_s_max=CHECKING_S,
-            room=self._room,
+            capacity=self._capacity,
             tickets=self._tickets,
         )
         self._readers = Readers.of(settings.http, settings.notary_name, parties, clock_ms)
         self._link = link
-        self._refusal: NotAdmitting | None = None
+        self._rejection: NotAdmitting | None = None
         self._called = 0
         self._calls: dict[int, Call] = {}
-        self._refused: dict[tuple[str, int], int] = defaultdict(int)
+        self._rejected: dict[tuple[str, int], int] = defaultdict(int)
         self._answered: dict[tuple[str, int], list[float]] = defaultdict(list)
         self._handshakes_failed = 0
         self._report_timer: asyncio.TimerHandle | None = None
 
-    def hear(self, message: Answered | Taking) -> None:
+    def hear(self, message: Answered | AdmissionState) -> None:
         """Handle a message of the worker."""
         if isinstance(message, Answered):
             call = self._calls.pop(message.number)
             call.left = None
             call.answer(message.answer)
             return
-        self._refusal = None if message.refusal is None else NotAdmitting(message.refusal)
-        self._room.full, self._room.full_parties, self._room.is_busy = message.full, message.full_parties, message.behind
+        self._rejection = None if message.rejection is None else NotAdmitting(message.rejection)
+        self._capacity.full, self._capacity.full_parties, self._capacity.is_busy = message.full, message.full_parties, message.behind
         self._tickets.key = message.ticket_key
         if message.ends:
             self.gate.stop()
@@ -125,9 +136,9 @@ class AcceptorApp:
         if self._report_timer is not None:
             self._report_timer.cancel()
             self._report_timer = None
-        for call, status in {*self._refused, *self._answered}:
+        for call, status in {*self._rejected, *self._answered}:
             seconds = tuple(self._answered.pop((call, status), ()))
-            self._link.send(Counted(call, status, self._refused.pop((call, status), 0) + len(seconds), seconds))
+            self._link.send(Counted(call, status, self._rejected.pop((call, status), 0) + len(seconds), seconds))
         if self._handshakes_failed:
             self._link.send(HandshakesFailed(self._handshakes_failed))
             self._handshakes_failed = 0
@@ -142,8 +153,8 @@ class AcceptorApp:
             if self._readers is not None and shows_decisions(call.path) and call.method in ("GET", "HEAD"):
                 try:
                     self._readers.check(call)
-                except NotaryError as refusal:
-                    answer = problem_of(refusal)
+                except NotaryError as rejection:
+                    answer = problem_of(rejection)
                     self._count(answer[0], next(route for route in LOOK_UPS if call.path.startswith(route)))
                     call.answer(answer)
                     return
@@ -152,8 +163,8 @@ class AcceptorApp:
             return
         since_s = time.perf_counter()
         try:
-            if call.method == "POST" and not (self._refusal is None and self.gate.is_open):
-                problem = self._refusal or self.gate.closed(header(call.headers, TICKET) or b"", at_head=True)
+            if call.method == "POST" and not (self._rejection is None and self.gate.is_open):
+                problem = self._rejection or self.gate.closed(header(call.headers, TICKET) or b"", at_head=True)
                 if problem is not None:
                     answer = problem.answer if isinstance(problem, NotAdmitting) else problem_of(problem)
                     self._count(answer[0])
@@ -161,7 +172,7 @@ class AcceptorApp:
                     return
             Handed(call, self.gate, self)
         except NotaryError as problem:
-            self.refused(call, problem, since_s)
+            self.rejected(call, problem, since_s)
 
     # ---- called by the gate ----
 
@@ -169,7 +180,7 @@ class AcceptorApp:
         """Hand the submission to the worker. Its gate makes the final decision on admission."""
         self._hand_over(handed.call, Submitted(self._number(), handed.since_s, handed.asked, submission))
 
-    def refused(self, call: Call, problem: Exception, since_s: float) -> None:
+    def rejected(self, call: Call, problem: Exception, since_s: float) -> None:
         """Answer a rejected call here."""
         if isinstance(problem, NotAdmitting):
             self._count(problem.answer[0])
@@ -199,7 +210,7 @@ class AcceptorApp:
 
     def _count(self, status: int, route: str = SUBMISSIONS) -> None:
         """Count a call that was rejected without being read."""
-        self._refused[route, status] += 1
+        self._rejected[route, status] += 1
         self._report_soon()
 
     def _report_soon(self) -> None:

@@ -91,10 +91,10 @@ class Answered(msgspec.Struct, frozen=True, gc=False, array_like=True, tag=1):
     answer: Answer
 
 
-class Taking(msgspec.Struct, frozen=True, gc=False, array_like=True, tag=2):
+class AdmissionState(msgspec.Struct, frozen=True, gc=False, array_like=True, tag=2):
     """The state of the worker's gate from now on."""
 
-    refusal: Answer | None
+    rejection: Answer | None
     """The answer to every submission, which is then not read; None: submissions are read."""
     ends: bool = False
     """True if that is permanent: the process does not wait for incomplete bodies."""
@@ -121,4 +121,4 @@ class ReadAgain(msgspec.Struct, frozen=True, gc=False, array_like=True, tag=4):
 
 
 Up: TypeAlias = Serving | Submitted | Called | Counted | HandshakesFailed | Left
-Down: TypeAlias = Answered | Taking | End | ReadAgain
+Down: TypeAlias = Answered | AdmissionState | End | ReadAgain

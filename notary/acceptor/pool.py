@@ -15,6 +15,7 @@ import msgspec
 from notary.acceptor.link import BUFFER_BYTES, Link
 from notary.acceptor.messages import (
     AcceptorSettings,
+    AdmissionState,
     Answered,
     Called,
     Counted,
@@ -25,7 +26,6 @@ from notary.acceptor.messages import (
     ReadAgain,
     Serving,
     Submitted,
-    Taking,
     Up,
 )
 from notary.config import Config
@@ -40,7 +40,7 @@ from ordering.errors import Fatal, FatalCode, Overloaded
 
 logger = logging.getLogger("notary.acceptor")
 
-TAKING_CHECK_S: Final = 0.05
+ADMISSION_CHECK_S: Final = 0.05
 """While submissions are rejected, of all parties or of one, the worker checks at this interval whether to admit them again.
 
 A full queue opens again when a tenth of the requests that are decided in `pending_ms_max` has been decided. So it does not run empty.
@@ -72,7 +72,7 @@ class AcceptorPool:
         self._listening += [bind(host, port, shared=True) for _ in range(config.http.acceptor_processes - 1)]
         self._processes: list[_Process] = []
         self._keeping: list[asyncio.Task[None]] = []
-        self._taking = Taking(None)
+        self._admission = AdmissionState(None)
         self._next_check: asyncio.TimerHandle | None = None
 
     @property
@@ -82,7 +82,7 @@ class AcceptorPool:
 
     async def start(self) -> None:
         """Start all processes; returns when all accept connections. Raises `Fatal` when one ends instead."""
-        self._app.taking_changed = self._check_if_changed
+        self._app.admission_changed = self._check_if_changed
         self._check()
         for at in range(len(self._listening)):
             self._processes.append(await self._started(at))
@@ -136,7 +136,7 @@ class AcceptorPool:
         )
         process = _Process(settings, self._listening[at], self._app, self._certificates)
         await process.connect()
-        process.send(self._taking)
+        process.send(self._admission)
         return process
 
     async def _keep(self, at: int) -> None:
@@ -156,9 +156,9 @@ class AcceptorPool:
 
     def _check_if_changed(self) -> None:
         # Only the first of several rejections in a row triggers a check, since a check may send a message to every process.
-        taking, behind = self._taking, self._app.unanswered.is_standing()
-        refuses = taking.refusal is not None or taking.full is not None
-        if self._next_check is None or self._app.ends or refuses == (self._app.peek() is None) or taking.behind != behind:
+        admission, behind = self._admission, self._app.unanswered.is_standing()
+        rejects = admission.rejection is not None or admission.full is not None
+        if self._next_check is None or self._app.ends or rejects == (self._app.peek() is None) or admission.behind != behind:
             self._check()
 
     def _check(self) -> None:
@@ -167,7 +167,7 @@ class AcceptorPool:
             self._next_check.cancel()
             self._next_check = None
         problem, worker = self._app.peek(), self._app.worker
-        taking = Taking(
+        admission = AdmissionState(
             None if problem is None or isinstance(problem, Overloaded) else problem_of(problem),
             self._app.ends,
             (str(problem), problem.retry_after_s) if isinstance(problem, Overloaded) else None,
@@ -175,12 +175,12 @@ class AcceptorPool:
             self._app.unanswered.is_standing(),
             b"" if worker is None else worker.tickets.key,
         )
-        if taking != self._taking:
-            self._taking = taking
+        if admission != self._admission:
+            self._admission = admission
             for process in self._processes:
-                process.send(taking)
-        if taking.refusal is not None or taking.full is not None or taking.full_parties or taking.behind:
-            self._next_check = asyncio.get_running_loop().call_later(TAKING_CHECK_S, self._check)
+                process.send(admission)
+        if admission.rejection is not None or admission.full is not None or admission.full_parties or admission.behind:
+            self._next_check = asyncio.get_running_loop().call_later(ADMISSION_CHECK_S, self._check)
 
 
 class _Process:

@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from notary.archive.segment import RECORD, Segment, read
-from notary.receipts.refusal import NotVerified
+from notary.receipts.errors import NotVerified
 from notary.snapshots.make import hashed
 from notary.snapshots.place import FILES, MANIFESTS, SnapshotStore
 from ordering.durable import create_file, make_directory, sync, sync_directory

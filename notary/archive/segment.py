@@ -12,8 +12,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
+from notary.receipts.errors import NotVerified
 from notary.receipts.note import VerifierKey, open_note, sign_note
-from notary.receipts.refusal import NotVerified
 from notary.snapshots.place import FILES, MANIFESTS, SnapshotStore
 from ordering.durable import sync
 from ordering.errors import ConfigurationError

@@ -75,11 +75,11 @@ def _play(folder: Path, stage: "_Stage") -> None:
             _expect(paid.outcome == "committed", "a first spend is committed")
 
             stage.step("Bank B spends the same coin on a car: a double spend.")
-            [refused] = bank_b.submit([car], deadline_s=DEADLINE_S)
-            stage.answer(refused)
-            _expect(refused.reason == "input-conflict", "a double spend is rejected")
+            [rejected] = bank_b.submit([car], deadline_s=DEADLINE_S)
+            stage.answer(rejected)
+            _expect(rejected.reason == "input-conflict", "a double spend is rejected")
             consumer = sha256(bytes.fromhex(paid.transaction_id)).hexdigest()
-            _expect(refused.conflicts[0].consumed_by == consumer, "the conflict names the hash of the transaction that was first")
+            _expect(rejected.conflicts[0].consumed_by == consumer, "the conflict names the hash of the transaction that was first")
 
             stage.step("Bank A did not receive the answer, and sends the same again: it gets the same decision.")
             [again] = bank_a.submit([rent], deadline_s=DEADLINE_S)
@@ -98,16 +98,16 @@ def _play(folder: Path, stage: "_Stage") -> None:
         with Client([worker.url], BANK_B, signers[BANK_B], verifier_keys=key) as bank_b:
             [still] = bank_b.submit([car], deadline_s=DEADLINE_S)
             stage.answer(still)
-            _expect(still.same_decision(refused), "a decision outlives the worker")
+            _expect(still.same_decision(rejected), "a decision outlives the worker")
             [rent_id] = transaction_ids([rent], NOTARY)
             _expect(bank_b.transaction(rent_id) is not None, "what was committed is there")
     stage.step("The worker is gone. Each receipt is checked offline, with the notary's verifier key and nothing else.")
-    answers = [paid, refused, again, *many, still]
+    answers = [paid, rejected, again, *many, still]
     checkpoints = [_checked(answer, made["verifier_key"]) for answer in answers]
     size = max(checkpoint.size for checkpoint in checkpoints)
     stage.step(f"{len(answers)} receipts verify; the last tree has {size} decisions under {made['verifier_key']}")
     try:
-        _checked(msgspec.structs.replace(refused, outcome="committed", reason=None, conflicts=()), made["verifier_key"])
+        _checked(msgspec.structs.replace(rejected, outcome="committed", reason=None, conflicts=()), made["verifier_key"])
     except NotVerified as problem:
         stage.step(f"The double spend, with `committed` written over its outcome, does not verify: {problem.reason}.")
     else:

@@ -123,7 +123,7 @@ async def _serve(config: Config, arguments: argparse.Namespace) -> int:
     async def print_when_ready(worker: Worker) -> None:
         while worker.not_ready() is not None:  # noqa: ASYNC110 - three parts set it; only one loop polls
             await asyncio.sleep(0.01)
-        app.taking_changed()
+        app.admission_changed()
         await asyncio.sleep(0)  # so that acceptor processes know that the worker is ready before the ready line is printed
         _print_ready(worker, service.url, as_json=arguments.json)
 

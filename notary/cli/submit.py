@@ -29,7 +29,7 @@ from notary.client import (
     AsyncClient,
     Contradiction,
     KnownNotaries,
-    Refused,
+    Rejected,
     Signer,
     Unanswered,
     Unproven,
@@ -201,7 +201,7 @@ class _Run:
         try:
             requests = [each.request for each in batch]
             return _Outcome(tuple(await self._client.submit(requests, deadline_s=self._arguments.deadline)))
-        except (Unanswered, Refused, Unproven, Contradiction) as problem:
+        except (Unanswered, Rejected, Unproven, Contradiction) as problem:
             return _Outcome(problem.answers, problem)
         except NotaryError as problem:
             return _Outcome((None,) * len(batch), problem)
@@ -229,7 +229,7 @@ class _Tally:
         self.problems: list[NotaryError] = []
         self.committed = self.rejected = 0
         self._unknown: list[RequestRead] = []
-        self._refused: list[RequestRead] = []
+        self._not_admitted: list[RequestRead] = []
         # A line that is rewritten in place is for terminals only.
         self._shows_progress = sys.stderr.isatty() and os.environ.get("TERM") != "dumb"
         self._progress_at = 0.0
@@ -241,8 +241,8 @@ class _Tally:
         for each, answer in zip(batch, outcome.answers, strict=True):
             if answer is None:
                 problem = outcome.problem
-                is_refused = not problem.may_be_decided if isinstance(problem, Refused) else isinstance(problem, Malformed)
-                (self._refused if is_refused else self._unknown).append(each)
+                is_known = not problem.may_be_decided if isinstance(problem, Rejected) else isinstance(problem, Malformed)
+                (self._not_admitted if is_known else self._unknown).append(each)
             elif answer.committed:
                 self.committed += 1
             else:
@@ -257,8 +257,9 @@ class _Tally:
             print(f"\r{'':<78}", end="\r", file=sys.stderr)
         for each in self._unknown:
             _print_error(f"outcome unknown: {each.where}, transaction {each.transaction_id}")
-        if self._refused:
-            _print_error(f"refused: {self._refused[0].where} to {self._refused[-1].where}, {len(self._refused)} requests")
+        if self._not_admitted:
+            first, last = self._not_admitted[0], self._not_admitted[-1]
+            _print_error(f"not admitted: {first.where} to {last.where}, {len(self._not_admitted)} requests")
         for text in dict.fromkeys(str(problem) for problem in self.problems):
             _print_error(text)
         if self._unknown:
@@ -268,7 +269,7 @@ class _Tally:
         _print_error(self._counts())
 
     def _counts(self) -> str:
-        counts = {"unknown": len(self._unknown), "refused": len(self._refused)}
+        counts = {"unknown": len(self._unknown), "not admitted": len(self._not_admitted)}
         others = "".join(f", {count} {what}" for what, count in counts.items() if count)
         return f"{self.committed + self.rejected} requests decided: {self.committed} committed, {self.rejected} rejected{others}"
 

@@ -45,7 +45,7 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
     """`ready`, `not-ready` or `no-answer`."""
     reasons: tuple[str, ...] = ()
     submissions_per_s: float | None = None
-    refused_per_s: float | None = None
+    errors_per_s: float | None = None
     """The part of the submissions that was answered with a status of 400 or more."""
     decisions_per_s: dict[str, float] = {}
     """Decisions a second by outcome: `committed`, or the reason of a rejection."""
@@ -159,7 +159,7 @@ def row_of(url: str, before: Scrape | str | None, now: Scrape | str) -> Row:
     return msgspec.structs.replace(
         row,
         submissions_per_s=sum(answers.values()) / passed_s,
-        refused_per_s=sum(count for labels, count in answers.items() if int(labels[1]) >= 400) / passed_s,
+        errors_per_s=sum(count for labels, count in answers.items() if int(labels[1]) >= 400) / passed_s,
         decisions_per_s={labels[0]: count / passed_s for labels, count in decisions.items()},
         p50_s=quantile(buckets, 0.5),
         p99_s=quantile(buckets, 0.99),
@@ -216,7 +216,7 @@ _COLUMNS: Final[tuple[tuple[str, Callable[[Row], str]], ...]] = (
     ("WORKER", lambda row: row.worker or row.url),
     ("STATE", lambda row: row.state),
     ("SUBM/S", lambda row: _number(row.submissions_per_s)),
-    ("REFUSED/S", lambda row: _number(row.refused_per_s)),
+    ("ERRORS/S", lambda row: _number(row.errors_per_s)),
     ("COMMIT/S", lambda row: _number(row.decisions_per_s.get("committed"))),
     ("REJECT/S", lambda row: _number(_rejected(row))),
     ("P50 MS", lambda row: _number(row.p50_s, 1000)),

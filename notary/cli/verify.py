@@ -66,9 +66,9 @@ def run(arguments: argparse.Namespace) -> int:
         checkpoints, found = _verify(arguments, keys)
         if found["verified"] and arguments.consistent_with is not None:
             found["consistent_with"] = _consistent(arguments, keys, checkpoints)
-    except NotVerified as refusal:
-        found = {"verified": False, "reason": refusal.reason, "detail": refusal.what}
-        print(f"notary verify: {refusal}", file=sys.stderr)
+    except NotVerified as rejection:
+        found = {"verified": False, "reason": rejection.reason, "detail": rejection.what}
+        print(f"notary verify: {rejection}", file=sys.stderr)
     if arguments.json:
         print(msgspec.json.encode(found).decode())
     elif found["verified"]:
@@ -87,8 +87,8 @@ def _check_usage(arguments: argparse.Namespace) -> None:
 def _trusted(text: str) -> VerifierKey:
     try:
         return parse_verifier_key(text)
-    except NotVerified as refusal:
-        raise ConfigurationError(f"--verifier-key: {refusal.what}") from None
+    except NotVerified as rejection:
+        raise ConfigurationError(f"--verifier-key: {rejection.what}") from None
 
 
 def _verify(arguments: argparse.Namespace, keys: list[VerifierKey]) -> tuple[list[SignedCheckpoint], dict[str, Any]]:
@@ -123,11 +123,11 @@ def _verify_lines(first: bytes, stream: IO[bytes], keys: list[VerifierKey]) -> t
             checkpoint = verify_receipt(receipt, decision, keys)
             known = checkpoints.setdefault((checkpoint.origin, checkpoint.size), checkpoint)
             verify_consistency(known, checkpoint, _no_tile)
-        except NotVerified as refusal:
+        except NotVerified as rejection:
             failed += 1
             if len(failures) < FAILURES_SHOWN:
-                failures.append({"line": number, "reason": refusal.reason, "detail": refusal.what})
-                print(f"notary verify: line {number}: {refusal}", file=sys.stderr)
+                failures.append({"line": number, "reason": rejection.reason, "detail": rejection.what})
+                print(f"notary verify: line {number}: {rejection}", file=sys.stderr)
     if not decisions:
         raise NotVerified("malformed-receipt", "the input is empty: it has no receipt, decision or checkpoint")
     met = list(checkpoints.values())

@@ -7,8 +7,8 @@ deadline. Retrying is safe, since a transaction id is decided once, for ever (R7
 - If a worker cannot be reached, sheds load or sends a malformed reply, only the attempt fails: the client tries the next URL.
 - A 202 reports some decisions and null for the rest. The client keeps those decisions, and sends the same submission again for the rest.
 - When the deadline passes, `Unanswered` (an `OutcomeUnknown`) lists the ids without an answer. Submitting the same requests again is safe.
-- A rejected call (`Refused`) is final: the submission is wrong, and every worker would reject it. But workers may differ for a while about
-  the party (401, 403), so the client then tries every URL before it raises `Refused`.
+- A rejected call (`Rejected`) is final: the submission is wrong, and every worker would reject it. But workers may differ for a while about
+  the party (401, 403), so the client then tries every URL before it raises `Rejected`.
 - Each outcome is verified by its receipt before it is returned: with the caller's verifier keys, or with the key that was trusted on first
   use. An outcome without a valid receipt does not count: the client tries the other URLs, and then raises `Unproven`.
 - Two answers that contradict each other raise `Contradiction`, which carries both as evidence.
@@ -27,7 +27,7 @@ The client checks its input before it sends anything, with the decoder that the 
 | `answers` | decoding of replies, and their comparison with the request | yes |
 | `trust` | verifier keys, given or trusted on first use; verification of answers with them | no: a file of known notaries |
 | `route` | choice of the next URL, and back-off | yes |
-| `refusals` | URLs that rejected the party, and the decision to give up | yes |
+| `rejections` | URLs that rejected the party, and the decision to give up | yes |
 | `transport` | one attempt, and attempts until the deadline, on httpx | no |
 | `client`, `blocking` | the two clients | no |
 | `request_file` | requests from a file or a pipe, one by one | no |
@@ -39,7 +39,7 @@ Importing it needs no Kafka and no RocksDB. It uses only these packages and modu
 from notary.client.answers import Answer, Conflict, NotaryDescription, StateAnswer
 from notary.client.blocking import Client
 from notary.client.client import AsyncClient
-from notary.client.errors import Contradiction, Refused, Unanswered, Unproven, Unreachable
+from notary.client.errors import Contradiction, Rejected, Unanswered, Unproven, Unreachable
 from notary.client.requests import (
     BATCH_BYTES_MAX,
     BATCH_REQUESTS_MAX,
@@ -64,7 +64,7 @@ __all__ = [
     "Contradiction",
     "KnownNotaries",
     "NotaryDescription",
-    "Refused",
+    "Rejected",
     "RetryPolicy",
     "Signer",
     "StateAnswer",

@@ -19,13 +19,13 @@ from notary.client.answers import (
     read_state,
     read_transaction,
 )
-from notary.client.errors import Contradiction, Refused, Unanswered, Unproven, Unreachable
+from notary.client.errors import Contradiction, Rejected, Unanswered, Unproven, Unreachable
 from notary.client.requests import PreparedRequest, RequestLike, prepare
 from notary.client.route import RetryPolicy
 from notary.client.signer import Signer
-from notary.client.transport import Exhausted, Reply, Transport, current_traceparent, refused, wall_clock_s
+from notary.client.transport import Exhausted, Reply, Transport, current_traceparent, rejected, wall_clock_s
 from notary.client.trust import KnownNotaries, Trust
-from notary.receipts.refusal import NotVerified
+from notary.receipts.errors import NotVerified
 from ordering.errors import ConfigurationError
 from ordering.ids import NAME_BYTES_MAX, excerpt, format_state, parse_state
 
@@ -86,7 +86,7 @@ class AsyncClient:
         """Submit the requests as one submission. Returns their answers, in order, when all are decided.
 
         The client sends the same bytes to one URL after the other until each request has an answer. Raises `Malformed` before it sends
-        anything, `Refused`, `Unproven`, `Contradiction`, `Unanswered` after `deadline_s`, or `Unreachable` if no worker even returned the
+        anything, `Rejected`, `Unproven`, `Contradiction`, `Unanswered` after `deadline_s`, or `Unreachable` if no worker even returned the
         notary's name by then. `receipts=False` requests answers without receipts, and trusts the worker.
 
         `traceparent` (W3C Trace Context) names the parent of the notary's spans. With None the parent is the caller's current OpenTelemetry
@@ -107,7 +107,7 @@ class AsyncClient:
             return await self._proven(lambda: self._transport.exchange("POST", path, known.read, ends, body, headers), ends)
         except Exhausted as problem:
             raise Unanswered(deadline_s, known.prepared.transaction_ids, known.answers, problem.reasons) from None
-        except (Refused, Unproven, Contradiction) as problem:
+        except (Rejected, Unproven, Contradiction) as problem:
             problem.transaction_ids = known.prepared.transaction_ids
             problem.answers = tuple(known.answers)
             raise
@@ -118,7 +118,7 @@ class AsyncClient:
         """Returns the decision of a transaction, with a receipt that proves it; None if the answering worker has not decided it (yet).
 
         None does not mean that the transaction was rejected. `receipts=False` requests no receipt, and trusts the worker. Raises
-        `Malformed`, `Refused`, `Unproven`, `Unreachable`.
+        `Malformed`, `Rejected`, `Unproven`, `Unreachable`.
         """
         wanted = canonical_id(transaction_id)
 
@@ -134,19 +134,19 @@ class AsyncClient:
     async def state(self, state: str | bytes, *, deadline_s: float = LOOKUP_DEADLINE_S) -> StateAnswer:
         """Returns the consumer of a state, as far as the answering worker has read the log. No receipt proves this answer.
 
-        Raises `Malformed`, `Refused`, `Unreachable`.
+        Raises `Malformed`, `Rejected`, `Unreachable`.
         """
         wanted = format_state(parse_state(format_state(state) if isinstance(state, bytes) else state, "state"))
         return await self._look_up(f"/v1/states/{wanted}", lambda reply: read_state(_found(reply), wanted), deadline_s)
 
     async def notary(self, *, deadline_s: float = LOOKUP_DEADLINE_S) -> NotaryDescription:
-        """Returns the notary's name, keys and limits, as the worker reports them. Raises `Refused`, `Unreachable`."""
+        """Returns the notary's name, keys and limits, as the worker reports them. Raises `Rejected`, `Unreachable`."""
         return await self._notary(asyncio.get_running_loop().time() + deadline_s)
 
     async def notary_name(self, *, deadline_s: float = LOOKUP_DEADLINE_S) -> str:
         """Returns the name that the caller gave; without one, the notary's own name once its key is trusted.
 
-        Raises `Refused`, `Unproven`, `Unreachable`.
+        Raises `Rejected`, `Unproven`, `Unreachable`.
         """
         return await self._name(asyncio.get_running_loop().time() + deadline_s, trusted=True)
 
@@ -201,13 +201,13 @@ class AsyncClient:
             return await ask()
         except Unproven as problem:
             if problem.reason == "unknown-key" and self._trust.keys == keys:  # else another call has followed the rotation meanwhile
-                with suppress(Unproven, Refused, Unreachable):
+                with suppress(Unproven, Rejected, Unreachable):
                     await self._meet(ends, wants_more=True)
             if self._trust.keys == keys:
                 raise
         try:
             return await ask()
-        except Refused as problem:
+        except Rejected as problem:
             problem.may_be_decided = True
             raise
 
@@ -249,7 +249,7 @@ class _Known:
     def read(self, reply: Reply) -> list[Answer] | None:
         """Add a reply. Returns all answers once there are all, None while some are missing."""
         if reply.status not in (200, 202):
-            raise refused(reply)
+            raise rejected(reply)
         received = read_decisions(reply.body, self.prepared.requests, complete=reply.status == 200)
         for at, answer in enumerate(received):
             if answer is None:
@@ -277,7 +277,7 @@ def _checked(trust: Trust, answer: Answer, url: str) -> Answer:
 
 def _found(reply: Reply) -> bytes:
     if reply.status != 200:
-        raise refused(reply)
+        raise rejected(reply)
     return reply.body
 
 

@@ -5,11 +5,11 @@
 | `ordering.errors.Malformed` | nothing was sent | correct the request at `where` |
 | `Unreachable` | surely nothing was applied | retry later |
 | `Unanswered` | the outcome of some requests is unknown | submit the same requests again: they have the same ids (R7) |
-| `Refused` | every worker that the client tried rejected the call | read `detail`; correct the submission, the key or the party |
+| `Rejected` | every worker that the client tried rejected the call | read `detail`; correct the submission, the key or the party |
 | `Unproven` | a worker returned an outcome without a valid receipt; it does not count | read `reason`; try other workers |
 | `Contradiction` | a worker broke the notary's promise | keep it as evidence and inform the operator |
 
-`Unanswered`, `Refused`, `Unproven` and `Contradiction` carry `answers`: decisions received before the error, which stay valid.
+`Unanswered`, `Rejected`, `Unproven` and `Contradiction` carry `answers`: decisions received before the error, which stay valid.
 """
 
 from collections.abc import Mapping, Sequence
@@ -17,7 +17,7 @@ from collections.abc import Mapping, Sequence
 import msgspec
 
 from notary.client.answers import Answer
-from notary.receipts.refusal import NotVerified
+from notary.receipts.errors import NotVerified
 from ordering.errors import NotaryError, NotReady, OutcomeUnknown
 
 
@@ -50,7 +50,7 @@ class Unanswered(OutcomeUnknown):
         )
 
 
-class Refused(NotaryError):
+class Rejected(NotaryError):
     """A worker rejected the call with a 4xx status. For 401 and 403 the client tried each other URL too, and none accepted the call.
 
     `type` is the type of the problem document (RFC 9457), such as `/problems/bad-signature`; `about:blank` where the reply was none.
@@ -68,7 +68,7 @@ class Refused(NotaryError):
         """True if an earlier attempt of the same submission may have been admitted: its outcomes are unknown."""
         self.transaction_ids: tuple[str, ...] = ()
         self.answers: tuple[Answer | None, ...] = ()
-        super().__init__(f"{url} refused it with {status} {type_.removeprefix('/problems/')}: {detail or title}")
+        super().__init__(f"{url} rejected it with {status} {type_.removeprefix('/problems/')}: {detail or title}")
 
 
 class Unproven(NotaryError):

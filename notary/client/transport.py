@@ -7,7 +7,7 @@ It maps each reply to the next step:
 | none, on a connection that an earlier call opened | send the same bytes to this URL again, on a new connection |
 | none (refused, reset, late), 1xx, 3xx, 408, 425, 429, 5xx, malformed | try the next URL; honour `Retry-After`, and send its `Ticket` |
 | 401, 403 | this worker does not know the party or its key, but another may: try each other URL too |
-| any other 4xx with a problem document | final: raise `Refused` |
+| any other 4xx with a problem document | final: raise `Rejected` |
 | 2xx | the caller's `read` decodes it; if it raises `Malformed`, see above; if `Unproven`, try each other URL too |
 """
 
@@ -25,10 +25,10 @@ from typing import Any, Final, TypeVar
 import httpx
 import msgspec
 
-from notary.client.errors import Refused, Unproven
-from notary.client.refusals import Refusals
+from notary.client.errors import Rejected, Unproven
+from notary.client.rejections import Rejections
 from notary.client.route import RetryPolicy, Route
-from notary.receipts.refusal import printable
+from notary.receipts.errors import printable
 from notary.version import VERSION
 from ordering.errors import ConfigurationError, Malformed
 from ordering.ids import excerpt
@@ -169,12 +169,12 @@ class Transport:
 
         `read` raises `Malformed` for a reply that breaks the contract, and `Unproven` for an outcome without a valid receipt. It returns
         None for an incomplete answer: then the same bytes are sent again, after the reply's `Retry-After`, to another URL if possible.
-        Raises `Exhausted`, `Refused`, `Unproven`, and any other error of `read`.
+        Raises `Exhausted`, `Rejected`, `Unproven`, and any other error of `read`.
         """
         attempts = _Attempts()
         try:
             return await self._exchange_with(attempts, method, path, read, ends, body, headers)
-        except Refused as problem:
+        except Rejected as problem:
             problem.may_be_decided |= attempts.may_be_decided
             raise
 
@@ -190,20 +190,20 @@ class Transport:
     ) -> T:
         clock = asyncio.get_running_loop().time
         reasons: dict[str, str] = {}
-        refusals = Refusals(self.urls)
-        tickets: dict[str, str] = {}  # URL -> the ticket of its refusal: a client that returns it in time goes first
+        rejections = Rejections(self.urls)
+        tickets: dict[str, str] = {}  # URL -> the ticket of its rejection: a client that returns it in time goes first
         resume_at = clock()
         unfinished = 0
         while True:
-            url, not_before = self._route.next(clock(), refusals.by_url)
+            url, not_before = self._route.next(clock(), rejections.by_url)
             begin_at = max(not_before, resume_at)
             if max(begin_at, clock()) >= ends:
                 waits = f"not asked: it wants no call for another {begin_at - clock():.0f} s"
-                raise refusals.first or Exhausted(reasons or {url: waits})
+                raise rejections.first or Exhausted(reasons or {url: waits})
             await asyncio.sleep(max(0.0, begin_at - clock()))
             started = clock()
             if started >= ends:
-                raise refusals.first or Exhausted(reasons)
+                raise rejections.first or Exhausted(reasons)
             try:
                 more = dict(headers or {})
                 if (ticket := tickets.pop(url, "")) and _TICKET(ticket):
@@ -214,16 +214,16 @@ class Transport:
                 if reply.status < 200 or 300 <= reply.status < 400 or reply.status in _TRY_AGAIN or reply.status >= 500:
                     raise _Unusable(_said(reply), reply.retry_after_s, may_be_decided=reply.status not in _NOT_ADMITTED)
                 result = read(reply)
-            except Refused as problem:
+            except Rejected as problem:
                 if problem.status not in _ASK_THE_OTHERS:
                     raise
                 reasons[url] = _said(reply)
-                refusals.refused(url, problem)
+                rejections.rejected(url, problem)
                 continue
             except Unproven as problem:
                 attempts.may_be_decided = True
                 reasons[url] = str(problem)
-                refusals.refused(url, problem)
+                rejections.rejected(url, problem)
                 continue
             except _Unusable as problem:
                 attempts.may_be_decided |= problem.may_be_decided
@@ -233,19 +233,19 @@ class Transport:
                     # The deadline cancelled this attempt, so keep the reason of an earlier failure of this URL, if there is one.
                     reasons.setdefault(url, str(problem))
                 self._route.failed(url, started, clock(), problem.retry_after_s)
-                refusals.failed(url)
+                rejections.failed(url)
                 continue
             except Malformed as problem:
                 attempts.may_be_decided = True
                 reasons[url] = f"an answer that breaks the contract: {problem}"
                 self._route.failed(url, started, clock(), 0.0)
-                refusals.failed(url)
+                rejections.failed(url)
                 continue
             if result is not None:
                 self._route.answered(url)
                 return result
             attempts.may_be_decided = True
-            refusals.taken_in()
+            rejections.admitted()
             unfinished += 1
             reasons[url] = "not all is decided yet"
             self._route.slow(url, clock() + reply.retry_after_s)
@@ -332,14 +332,14 @@ def explained(url: str, problem: httpx.RequestError) -> str:
     return said
 
 
-def refused(reply: Reply) -> Refused:
-    """Returns the `Refused` of a 4xx reply. Raises `Malformed` for a status that a notary never sends."""
+def rejected(reply: Reply) -> Rejected:
+    """Returns the `Rejected` of a 4xx reply. Raises `Malformed` for a status that a notary never sends."""
     if not 400 <= reply.status < 500:
         raise Malformed(f"status {reply.status}, which nothing in the contract explains")
     if not reply.is_problem:
         raise Malformed(f"status {reply.status}, and {_problem(reply).detail}")
     problem = _problem(reply)
-    return Refused(reply.url, reply.status, problem.type, problem.title, problem.detail)
+    return Rejected(reply.url, reply.status, problem.type, problem.title, problem.detail)
 
 
 def _said(reply: Reply) -> str:

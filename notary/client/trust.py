@@ -17,8 +17,8 @@ import msgspec
 
 from notary.client.answers import Answer, NotaryDescription
 from notary.receipts import VerifierKey, parse_verifier_key
+from notary.receipts.errors import NotVerified
 from notary.receipts.key_history import follow
-from notary.receipts.refusal import NotVerified
 from notary.verify import verify_receipt
 from ordering.durable import locked_file, make_directory, sync, sync_directory
 from ordering.errors import ConfigurationError

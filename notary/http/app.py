@@ -47,8 +47,8 @@ class App(Lifecycle):
             queue.has_unanswered = self.unanswered.is_standing
 
             def caught_up() -> None:
-                queue.room_made()
-                self.taking_changed()
+                queue.capacity_freed()
+                self.admission_changed()
 
             self.unanswered.caught_up = caught_up
 
@@ -65,7 +65,7 @@ class App(Lifecycle):
             else:
                 Read(self, call, route).start()
         except Exception as problem:
-            self.refuse(call, route, problem)
+            self.reject(call, route, problem)
 
     def _route(self, path: str) -> str:
         """Returns the route of a path; empty if this port has none for it."""
@@ -80,11 +80,11 @@ class App(Lifecycle):
     # ---- submissions ----
 
     def _read_submission(self, call: Call) -> None:
-        """Pass a submission to the gate. Under overload refuse it unread, so that the worker has its time for admitted submissions."""
+        """Pass a submission to the gate. Under overload reject it unread, so that the worker has its time for admitted submissions."""
         since_s = time.perf_counter()
         worker = self.worker
         if worker is None or self.ends:
-            self.refused(call, self.closed() or NotReady(SHUTTING_DOWN), since_s)
+            self.rejected(call, self.closed() or NotReady(SHUTTING_DOWN), since_s)
             return
         gate = worker.gate
         if call.method == "POST" and not gate.is_open:
@@ -95,15 +95,15 @@ class App(Lifecycle):
         try:
             Handed(call, gate, self)
         except NotaryError as problem:
-            self.refused(call, problem, since_s)
+            self.rejected(call, problem, since_s)
 
     def admitted(self, handed: Handed, submission: AdmittedSubmission) -> None:
         """Queue a submission that the gate has admitted."""
         InFlight(self, handed.call, submission, handed.asked, handed.since_s).start()
 
-    def refused(self, call: Call, problem: Exception, since_s: float) -> None:
-        """Answer a submission that was refused: at its head, during its body, or later."""
-        self.refuse(call, SUBMISSIONS, problem, since_s)
+    def rejected(self, call: Call, problem: Exception, since_s: float) -> None:
+        """Answer a submission that was rejected: at its head, during its body, or later."""
+        self.reject(call, SUBMISSIONS, problem, since_s)
 
     # ---- calls of acceptor processes ----
 
@@ -115,11 +115,11 @@ class App(Lifecycle):
                 raise problem
             assert self.worker is not None
             if self.unanswered.is_standing():
-                self.taking_changed()
+                self.admission_changed()
             InFlight(self, call, self.worker.gate.admit_verified(submission, asked.ticket), asked, since_s).start()
         except Exception as problem:
-            self.refused(call, problem, since_s)
-            self.taking_changed()
+            self.rejected(call, problem, since_s)
+            self.admission_changed()
 
     def take_read(self, call: Call) -> None:
         """Answer any other call, in the turn of its client's address: all calls that an acceptor process has read arrive at once."""

@@ -99,7 +99,7 @@ class Connection(asyncio.Protocol):
         self._take = host.application.take
         # The call that the application has, and the calls and bytes that came after it.
         self._current: Head | None = None
-        self._refusal: Answer | None = None
+        self._rejection: Answer | None = None
         self._behind: deque[Head] = deque()
         self._unread = b""
         self._reading_paused = False
@@ -199,8 +199,8 @@ class Connection(asyncio.Protocol):
         """Take no other call. End the connection when the current call has its answer."""
         idle = self._state <= ConnectionState.HEAD
         self._last = True
-        if self._state is ConnectionState.REFUSED:
-            self._write_refusal(keep_alive=False)
+        if self._state is ConnectionState.REJECTED:
+            self._write_rejection(keep_alive=False)
         self._go(Event.STOP)
         if idle:  # its client has nothing left to read but TLS's close_notify, and may never read that
             self._deadline_s = self._loop.time() + self._host.settings.goodbye_s
@@ -210,7 +210,7 @@ class Connection(asyncio.Protocol):
         self._transport.abort()
 
     def give_way(self, problem: NotaryError) -> bool:
-        """End, to make room for a client with fewer connections. Returns False if `parties` is not empty, or if a call is being decided.
+        """End, so that a client with fewer connections gets the place. Returns False if `parties` is not empty, or during a decision.
 
         A long poll is answered first, as at the end of its wait.
         """
@@ -346,8 +346,8 @@ class Connection(asyncio.Protocol):
         if call is not current or current is None or self._state not in (ConnectionState.BODY, ConnectionState.DECIDING):
             return
         if after_body and self._state is ConnectionState.BODY and not current.expects:
-            self._refusal = answer
-            self._go(Event.REFUSE)
+            self._rejection = answer
+            self._go(Event.REJECT)
             return
         last = self._last or (((self._eof and not self._working) or self._host.ends) and not self._behind and not self._unread)
         if self.parties:
@@ -368,8 +368,8 @@ class Connection(asyncio.Protocol):
             self._writer.answer(
                 problem_of(Malformed(f"the head of the request was not complete after {self._host.settings.head_s:g} s")), keep_alive=False
             )
-        elif state is ConnectionState.REFUSED:
-            self._write_refusal(keep_alive=False)
+        elif state is ConnectionState.REJECTED:
+            self._write_rejection(keep_alive=False)
         elif state is ConnectionState.BODY:
             call = self._current
             if call is not None and call.reader is not None:
@@ -393,8 +393,8 @@ class Connection(asyncio.Protocol):
             self._broken, self._unread = problem, b""
             return
         is_first = not behind or (len(behind) == 1 and not behind[0].whole)  # the slice of time may have ended within the broken call
-        if state is ConnectionState.REFUSED:
-            self._write_refusal(keep_alive=False)
+        if state is ConnectionState.REJECTED:
+            self._write_rejection(keep_alive=False)
         elif state <= ConnectionState.BODY and is_first:
             self._writer.answer(problem_of(problem), keep_alive=False)
         self._go(Event.BREAK)
@@ -436,8 +436,8 @@ class Connection(asyncio.Protocol):
             if call.reader is not None:
                 self._guarded(call.reader.whole)
             return
-        if self._state is ConnectionState.REFUSED:
-            self._write_refusal(keep_alive=not self._last)
+        if self._state is ConnectionState.REJECTED:
+            self._write_rejection(keep_alive=not self._last)
         if self._state is not ConnectionState.CLOSING:
             self._go(Event.END)
 
@@ -489,7 +489,7 @@ class Connection(asyncio.Protocol):
         if self._parser.in_head and self._state is ConnectionState.IDLE:
             self._go(Event.BYTES)
 
-    def _write_refusal(self, *, keep_alive: bool) -> None:
-        assert self._refusal is not None
-        refusal, self._refusal = self._refusal, None
-        self._writer.answer(refusal, keep_alive=keep_alive)
+    def _write_rejection(self, *, keep_alive: bool) -> None:
+        assert self._rejection is not None
+        rejection, self._rejection = self._rejection, None
+        self._writer.answer(rejection, keep_alive=keep_alive)

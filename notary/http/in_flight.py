@@ -41,7 +41,7 @@ class InFlight:
         self._decisions: Sequence[Decision] | None = None
         self._pending: Pending[Decision] | None = None
         self._counts = False
-        """True for the first call with this submission. Others with the same bytes take no room in the queue, so they delay no party."""
+        """True for the first call with this submission. Others with the same bytes use no capacity, so they delay no party."""
         self._timer: asyncio.TimerHandle | None = None
         self._tracing: AbstractContextManager[None] | None = None
 
@@ -61,7 +61,7 @@ class InFlight:
             self._queue()
 
     def _check_whether_retried(self) -> Pieces[None]:
-        """Answer the submission if all its requests are decided; else queue it, if there still is room."""
+        """Answer the submission if all its requests are decided; else queue it, if there still is capacity."""
         app, requests = self._app, self._submission.requests
         try:
             for at in range(0, len(requests), IDS_A_PIECE):
@@ -71,15 +71,15 @@ class InFlight:
                 if not self._worker.index.has_decided([request.transaction_id for request in piece]):
                     if (closed := app.closed()) is not None:
                         raise closed
-                    self._worker.gate.check_room(self._submission)
+                    self._worker.gate.check_capacity(self._submission)
                     self._queue()
                     return
                 yield len(piece) * ROW_US
         except Exception as problem:
             app.waiting.discard(self)
             self._end_trace()
-            app.refuse(self._call, SUBMISSIONS, problem, self._since_s)
-            app.taking_changed()
+            app.reject(self._call, SUBMISSIONS, problem, self._since_s)
+            app.admission_changed()
             return
         if self in app.waiting:
             self.end()

@@ -49,7 +49,7 @@ class Lifecycle:
         """The on-turns, in which unauthenticated clients are served too."""
         self.turns = Turns(lambda: self.worker is not None and self.worker.serving_suspended() is None, self.duty)
         self.unanswered = AnswerBacklog(clock_s)
-        self.taking_changed: Callable[[], None] = lambda: None
+        self.admission_changed: Callable[[], None] = lambda: None
         """Called when admission of submissions stops or resumes. `closed` returns the present state."""
         self._under_way = 0
         self._idle = asyncio.Event()
@@ -67,11 +67,11 @@ class Lifecycle:
         self.no_worker = why
 
     def stopping(self) -> None:
-        """Admit no submission from now on. Admitted ones are still answered; incomplete bodies are refused."""
+        """Admit no submission from now on. Admitted ones are still answered; incomplete bodies are rejected."""
         self.ends = True
         if self.worker is not None:
             self.worker.gate.stop()
-        self.taking_changed()
+        self.admission_changed()
 
     def detach(self, why: str = SHUTTING_DOWN) -> None:
         """The worker ends. Nothing is read from it from now on; waiting calls are answered without a decision."""
@@ -82,7 +82,7 @@ class Lifecycle:
             worker.gate.stop()
         for waiting in list(self.waiting):
             waiting.end()
-        self.taking_changed()
+        self.admission_changed()
 
     def closed(self, ticket: bytes = b"") -> NotaryError | None:
         """Returns the reason why no submission of any party is admitted now; None while they are."""
@@ -91,7 +91,7 @@ class Lifecycle:
         return NotReady(SHUTTING_DOWN) if self.ends else self.worker.gate.closed(ticket)
 
     def peek(self) -> NotaryError | None:
-        """Returns the same as `closed`, but counts no refusal (`Gate.peek`)."""
+        """Returns the same as `closed`, but counts no rejection (`Gate.peek`)."""
         if self.worker is None or self.ends:
             return self.closed()
         return self.worker.gate.peek()
@@ -125,7 +125,7 @@ class Lifecycle:
         call.answer(answer, after_body=after_body)
         self.left()
 
-    def refuse(self, call: Call, route: str, problem: Exception, since_s: float | None = None) -> None:
+    def reject(self, call: Call, route: str, problem: Exception, since_s: float | None = None) -> None:
         """Answer a call with its problem. An exception that is no `NotaryError` is a bug: 500."""
         if isinstance(problem, Fatal):
             self.give_up(problem)

@@ -4,10 +4,10 @@ A client waits in the line of its party if a submission was admitted on its conn
 turns, a slice of time each. Authenticated clients (`notary.duty_cycle`) have more time in each turn than others. So returning clients do
 not wait behind unknown ones.
 
-A line is backlogged if its submissions wait long at the gate. Its further submissions would be refused, and reading them only to refuse
-them costs the others' time. So clients of a backlogged line are read for a small part of the time, the oldest first, and are refused.
+A line is backlogged if its submissions wait long at the gate. Its further submissions would be rejected, and reading them only to reject
+them costs the others' time. So clients of a backlogged line are read for a small part of the time, the oldest first, and are rejected.
 Once the line is not backlogged, its newest client is read first (adaptive LIFO). So the submissions that are decided were sent just before.
-The price: the clients of refused submissions learn late that they send too many.
+The price: the clients of rejected submissions learn late that they send too many.
 """
 
 import asyncio
@@ -28,7 +28,7 @@ SLICE_S = 0.0005
 """The time slice of one line, after which the next line has its turn."""
 BACKLOGGED_PART: Final = 0.05
 """The part of the time in which clients of backlogged lines are read, besides those that have waited for `LATE_S`."""
-REFUSING_S_MAX: Final = 0.002
+REJECTING_S_MAX: Final = 0.002
 """The most unused time of that part that is saved for later turns."""
 LATE_S: Final = 5.0
 """A client that has waited this long is read in any case, before newer ones, so that each client learns when to send again."""
@@ -83,10 +83,10 @@ class ClientLines:
         self._unauthenticated: _Lines = OrderedDict()
         """In the order of their turns, as `_authenticated`."""
         self._authenticated: _Lines = OrderedDict()
-        self._refusing_s = 0.0
+        self._rejecting_s = 0.0
         """The time left for backlogged lines. It grows by a part of the time that passes."""
         self._counted_s = 0.0
-        """The time at which `_refusing_s` was last increased."""
+        """The time at which `_rejecting_s` was last increased."""
         self._held: asyncio.TimerHandle | None = None
         self._unread_bytes = 0
         """The bytes in memory of the waiting clients."""
@@ -157,7 +157,7 @@ class ClientLines:
     def _end_turn(self) -> None:
         """Do waiting work, a slice of time for each line in turn, and at least one piece of work."""
         now_s = time.perf_counter()
-        self._refusing_s = min(self._refusing_s + (now_s - self._counted_s) * BACKLOGGED_PART, REFUSING_S_MAX)
+        self._rejecting_s = min(self._rejecting_s + (now_s - self._counted_s) * BACKLOGGED_PART, REJECTING_S_MAX)
         self._counted_s = now_s
         held = 0
         is_on = self.ends or self._duty.is_on()
@@ -184,7 +184,7 @@ class ClientLines:
             self._end_turn()
 
     def _may_wait(self, oldest: _Waiting, now_s: float) -> bool:
-        return self._refusing_s <= 0 and now_s - oldest.since_s < LATE_S and self._unread_bytes <= UNREAD_BYTES_MAX
+        return self._rejecting_s <= 0 and now_s - oldest.since_s < LATE_S and self._unread_bytes <= UNREAD_BYTES_MAX
 
     def _take_up(self, lines: _Lines, seconds: float) -> int:
         """Do the work of these lines for this many seconds. Returns the number of backlogged lines that must wait."""
@@ -214,7 +214,7 @@ class ClientLines:
                         break
             finally:
                 if is_backlogged and not is_late:
-                    self._refusing_s -= now_s - from_s
+                    self._rejecting_s -= now_s - from_s
                 if waiting:
                     lines.move_to_end(name)
                     names.append(name)

@@ -4,8 +4,8 @@
 opened -> HEAD <---- IDLE    HEAD ----> BODY ----> DECIDING ----> IDLE
                                          | answer          end
                                          +-------> ANSWERED ----> IDLE      the answer left before the body had come
-                                         | refuse          end
-                                         +-------> REFUSED -----> IDLE      the answer waits until the body has come
+                                         | reject          end
+                                         +-------> REJECTED -----> IDLE      the answer waits until the body has come
 """
 
 from enum import IntEnum
@@ -24,8 +24,8 @@ class ConnectionState(IntEnum):
     """A head is expected, or a part of it has come."""
     BODY = 2
     """The application has the head, and the body is coming."""
-    REFUSED = 3
-    """The application has refused the call; the answer leaves when the body has come."""
+    REJECTED = 3
+    """The application has rejected the call; the answer leaves when the body has come."""
     ANSWERED = 4
     """The answer has left; the rest of the body is coming."""
     DECIDING = 5
@@ -45,7 +45,7 @@ class Event(IntEnum):
     """A head is complete and is handed to the application."""
     ANSWER = 2
     """The application answers."""
-    REFUSE = 3
+    REJECT = 3
     """The application answers without looking at the body."""
     END = 4
     """The body is complete."""
@@ -63,14 +63,14 @@ class Event(IntEnum):
 
 _S, _E = ConnectionState, Event
 _ENDS: Final = {_E.STOP: _S.CLOSING, _E.BREAK: _S.CLOSING, _E.EOF: _S.CLOSING, _E.LATE: _S.CLOSING, _E.LOST: _S.CLOSED}
-_STAYS: Final = {_E.BYTES, _E.ANSWER, _E.REFUSE, _E.END, _E.BREAK, _E.EOF, _E.STOP}
+_STAYS: Final = {_E.BYTES, _E.ANSWER, _E.REJECT, _E.END, _E.BREAK, _E.EOF, _E.STOP}
 
 TRANSITIONS: Final[dict[ConnectionState, dict[Event, ConnectionState]]] = {
     _S.IDLE: {_E.BYTES: _S.HEAD, _E.CALL: _S.BODY} | _ENDS,
     _S.HEAD: {_E.BYTES: _S.HEAD, _E.CALL: _S.BODY} | _ENDS,
     # The application answers a call whose body is late. A server that stops still answers the call that it is reading.
-    _S.BODY: {_E.ANSWER: _S.ANSWERED, _E.REFUSE: _S.REFUSED, _E.END: _S.DECIDING} | _ENDS | {_E.LATE: _S.BODY, _E.STOP: _S.BODY},
-    _S.REFUSED: {_E.END: _S.IDLE} | _ENDS,
+    _S.BODY: {_E.ANSWER: _S.ANSWERED, _E.REJECT: _S.REJECTED, _E.END: _S.DECIDING} | _ENDS | {_E.LATE: _S.BODY, _E.STOP: _S.BODY},
+    _S.REJECTED: {_E.END: _S.IDLE} | _ENDS,
     _S.ANSWERED: {_E.END: _S.IDLE} | _ENDS,
     # The application has its own deadline, and its answer leaves no matter what comes after the body.
     _S.DECIDING: {_E.ANSWER: _S.IDLE, _E.LOST: _S.CLOSED} | dict.fromkeys((_E.BYTES, _E.BREAK, _E.EOF, _E.STOP), _S.DECIDING),

@@ -116,7 +116,7 @@ def _path_parameter(name: str, schema: dict[str, Any]) -> dict[str, Any]:
     return {"name": name, "in": "path", "required": True, "schema": schema}
 
 
-_DEFAULT = {"default": _problem("any other refusal, such as a method that this address does not answer")}
+_DEFAULT = {"default": _problem("any other rejection, such as a method that this address does not answer")}
 
 
 def _get(

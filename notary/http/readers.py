@@ -37,46 +37,46 @@ class Readers:
     def check(self, call: Call) -> None:
         """Raise `NotAParty` unless a party makes this call.
 
-        A wrong signature is refused even with a good certificate: otherwise the sender would not notice the mistake.
+        A wrong signature is rejected even with a good certificate: otherwise the sender would not notice the mistake.
         """
         try:
             signed = read_signature(call.headers)
         except Malformed as problem:
-            raise self._refusal(f"the signature cannot be read: {problem}") from None
+            raise self._rejection(f"the signature cannot be read: {problem}") from None
         if signed is not None:
             self._check_signature(call, signed)
             return
         certificate = call.certificate()
         if certificate is None:
-            raise self._refusal("only parties may read this")
+            raise self._rejection("only parties may read this")
         if (key := _public_key(certificate)) is None or not self._parties.has_key(key):
-            raise self._refusal("the key of the certificate is not the key of a registered party")
+            raise self._rejection("the key of the certificate is not the key of a registered party")
 
-    def _refusal(self, why: str) -> NotAParty:
+    def _rejection(self, why: str) -> NotAParty:
         return NotAParty(why, self._notary_name)
 
     def _check_signature(self, call: Call, signed: SignedRead) -> None:
         if signed.notary_name != self._notary_name:
-            raise self._refusal(f"the signature is for the notary {excerpt(signed.notary_name, 300)}, and this is {self._notary_name}")
+            raise self._rejection(f"the signature is for the notary {excerpt(signed.notary_name, 300)}, and this is {self._notary_name}")
         now_s = self._clock_ms() // 1000
         expires_s = signed.created_s + SKEW_S if signed.expires_s is None else min(signed.expires_s, signed.created_s + SKEW_S)
         if not signed.created_s - SKEW_S <= now_s <= expires_s:
-            raise self._refusal(
+            raise self._rejection(
                 f"the signature was made at {signed.created_s} and is valid until {expires_s}, and this worker's clock shows {now_s}:"
                 " correct the clock that is wrong, and sign each call anew"
             )
         party = self._parties.get(signed.party)
         if party is None:
-            raise self._refusal(f"the party {excerpt(signed.party, 300)} is not registered with this notary")
+            raise self._rejection(f"the party {excerpt(signed.party, 300)} is not registered with this notary")
         message = signed.message(call.method, call.raw_path, call.query.decode("latin-1"))
         if party.verify(signed.signature, message):
             algorithm = "ed25519"
         elif len(signed.signature) == 64 and party.verify(_der(signed.signature), message):
             algorithm = "ecdsa-p256-sha256"
         else:
-            raise self._refusal("the signature is not this party's over this method, path and query")
+            raise self._rejection("the signature is not this party's over this method, path and query")
         if signed.algorithm not in (None, algorithm):
-            raise self._refusal(f"the signature says alg {signed.algorithm}, and the party's key is for {algorithm}")
+            raise self._rejection(f"the signature says alg {signed.algorithm}, and the party's key is for {algorithm}")
 
 
 def _der(signature: bytes) -> bytes:

@@ -99,7 +99,7 @@ class Read:
             else:
                 self._app.turns.do(self._show_in_pieces(found, self._app.worker), network=self._call.network)
         except Exception as problem:
-            self._app.refuse(self._call, self._route, problem)
+            self._app.reject(self._call, self._route, problem)
 
     def _found(self) -> Answer | Pieces[Answer]:
         """Returns the answer, or the pieces that make it."""
@@ -127,7 +127,7 @@ class Read:
                     return
             app.left()
         except Exception as problem:
-            app.refuse(self._call, self._route, problem)
+            app.reject(self._call, self._route, problem)
 
     def _answer(self, answer: Answer) -> None:
         """Send an answer. No cache may keep it if only parties may read it."""

@@ -25,9 +25,9 @@ from ordering.errors import ConfigurationError, Overloaded
 logger = logging.getLogger("notary.http")
 
 ACCEPT_TURN_S = 0.0003
-"""The time in one on-turn of the loop (`DutyCycle`) in which connections are accepted, and those above a limit refused."""
+"""The time in one on-turn of the loop (`DutyCycle`) in which connections are accepted, and those above a limit rejected."""
 PAUSE_S = 0.5
-REFUSED_BYTES: Final = 64 << 10
+REJECTED_BYTES: Final = 64 << 10
 UNREAD_BYTES_MAX: Final = 64 << 20
 """The limit for the bytes of answers in memory that clients do not read. It is checked with the deadlines."""
 CHECKS: Final = 8
@@ -151,7 +151,7 @@ class Server:
                 connection.go_on()  # it may pause again
 
     def admit(self, network: str) -> Answer | None:
-        """Count a connection from its acceptance on; returns the refusal instead if it exceeds a limit.
+        """Count a connection from its acceptance on; returns the rejection instead if it exceeds a limit.
 
         Above the limit for all addresses, it replaces a connection of the address with the most. So an address with few connections is
         accepted.
@@ -357,7 +357,7 @@ class _Making:
 class _Listener:
     """Accepts connections from one socket, many in a turn of the loop. uvloop would accept one a turn, and under load turns are long.
 
-    A socket beyond the limits is refused here, which costs little. Making a connection of an accepted socket costs more, so it waits for
+    A socket beyond the limits is rejected here, which costs little. Making a connection of an accepted socket costs more, so it waits for
     the turn of its address (`ClientLines`). A client that opens a thousand connections a second delays only itself.
     """
 
@@ -379,7 +379,7 @@ class _Listener:
         return not self._making
 
     def close(self) -> None:
-        """Accept the connections that wait, then close the socket. Later clients are refused at once, not reset after a wait."""
+        """Accept the connections that wait, then close the socket. Later clients are rejected at once, not reset after a wait."""
         self._loop.remove_reader(self._listening)
         for _ in range(BACKLOG):
             if self._paused or not self._accept_next():
@@ -405,7 +405,7 @@ class _Listener:
             pass
 
     def _accept_next(self) -> bool:
-        """Accept or refuse a connection. Returns False if none waits, or no more can be accepted."""
+        """Accept or reject a connection. Returns False if none waits, or no more can be accepted."""
         server = self._server
         try:
             connection, peer = self._listening.accept()
@@ -417,8 +417,8 @@ class _Listener:
                 return False
             return True
         network = network_of(peer[0])
-        if (refusal := server.admit(network)) is not None:
-            self._refuse(connection, refusal)
+        if (rejection := server.admit(network)) is not None:
+            self._reject(connection, rejection)
             return True
         making = _Making(server, connection, network, self._certificates, self._ended)
         self._making.add(making)
@@ -432,12 +432,12 @@ class _Listener:
         self._making.discard(making)
         self._server.look_whether_empty()
 
-    def _refuse(self, connection: socket.socket, answer: Answer) -> None:
+    def _reject(self, connection: socket.socket, answer: Answer) -> None:
         with connection, contextlib.suppress(OSError):
             if self._certificates is None:
                 connection.send(encoded(answer, keep_alive=False), socket.MSG_DONTWAIT)
                 # A close with unread bytes sends a reset, which may cost the client its answer.
-                connection.recv(REFUSED_BYTES, socket.MSG_DONTWAIT)
+                connection.recv(REJECTED_BYTES, socket.MSG_DONTWAIT)
             else:  # before a handshake no answer can be sent
                 self._certificates.handshake_failed(ConnectionAbortedError("too many connections are open"))
 

@@ -32,7 +32,7 @@ class Asked(msgspec.Struct, frozen=True, gc=False):
     traceparent: str = ""
     """The client's span, as W3C Trace Context writes it; unchecked."""
     ticket: bytes = b""
-    """The ticket that a refusal gave the client; unchecked."""
+    """The ticket that a rejection gave the client; unchecked."""
 
 
 class Taker(Protocol):
@@ -42,8 +42,8 @@ class Taker(Protocol):
         """The gate has admitted the submission."""
         ...
 
-    def refused(self, call: Call, problem: Exception, since_s: float) -> None:
-        """The submission is refused: at its head, during its body, or later."""
+    def rejected(self, call: Call, problem: Exception, since_s: float) -> None:
+        """The submission is rejected: at its head, during its body, or later."""
         ...
 
     def left(self) -> None:
@@ -77,9 +77,9 @@ class Handed(Body):
             self.call.parties.add(submission.party.encode())
         self._taker.admitted(self, submission)
 
-    def refused(self, problem: Exception) -> None:
+    def rejected(self, problem: Exception) -> None:
         """Report the refusal to the taker, which answers the call."""
-        self._taker.refused(self.call, problem, self.since_s)
+        self._taker.rejected(self.call, problem, self.since_s)
 
     def left(self) -> None:
         """Release the body, and report to the taker that the client has left."""

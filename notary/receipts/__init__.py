@@ -6,7 +6,7 @@ trees are not consistent.
 
 | file | subject |
 |---|---|
-| `refusal` | `NotVerified`, the one error of all verification, and its reasons |
+| `rejection` | `NotVerified`, the one error of all verification, and its reasons |
 | `note` | C2SP signed notes and the keys that verify them |
 | `checkpoint` | C2SP checkpoints: origin, size, root |
 | `proof` | C2SP tlog-proofs, as text |
@@ -17,10 +17,10 @@ trees are not consistent.
 """
 
 from notary.receipts.checkpoint import SignedCheckpoint, checkpoint_of
+from notary.receipts.errors import NotVerified, Reason
 from notary.receipts.issue import Issuer
 from notary.receipts.note import VerifierKey, open_note, parse_verifier_key, sign_note
 from notary.receipts.proof import Proof, proof_of
-from notary.receipts.refusal import NotVerified, Reason
 
 __all__ = [
     "Issuer",

@@ -6,8 +6,8 @@ from typing import Final
 
 import msgspec
 
+from notary.receipts.errors import NotVerified
 from notary.receipts.note import VerifierKey, from_base64, open_note, to_base64
-from notary.receipts.refusal import NotVerified
 from notary.tree import EMPTY_ROOT, HASH_BYTES
 from ordering.ids import excerpt
 

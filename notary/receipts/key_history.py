@@ -11,8 +11,8 @@ from typing import Final
 import msgspec
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
+from notary.receipts.errors import NotVerified
 from notary.receipts.note import VerifierKey, open_note, parse_verifier_key, sign_note
-from notary.receipts.refusal import NotVerified
 from notary.wire import HistoricKey
 from ordering.ids import excerpt
 

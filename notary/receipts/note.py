@@ -17,7 +17,7 @@ import msgspec
 from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 
-from notary.receipts.refusal import NotVerified, Reason
+from notary.receipts.errors import NotVerified, Reason
 from ordering.ids import excerpt
 
 ED25519: Final = b"\x01"

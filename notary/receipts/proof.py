@@ -19,8 +19,8 @@ from typing import Final
 import msgspec
 
 from notary.receipts.checkpoint import decimal
+from notary.receipts.errors import NotVerified
 from notary.receipts.note import NOTE_BYTES_MAX, from_base64
-from notary.receipts.refusal import NotVerified
 from notary.tree import HASH_BYTES
 from ordering.ids import excerpt
 

@@ -13,9 +13,9 @@ from typing import Any, Final
 import msgspec
 
 from notary.decision import ROW_HEAD_BYTES, leaf, to_row
+from notary.receipts.errors import NotVerified
 from notary.receipts.note import VerifierKey, open_note
 from notary.receipts.proof import proof_of
-from notary.receipts.refusal import NotVerified
 from notary.salvage.statements import COMMITTED, Receipt, SourceRefused
 from notary.verify import decision_and_receipt, verify_receipt
 from ordering.errors import Malformed

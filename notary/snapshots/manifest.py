@@ -10,8 +10,8 @@ from typing import Final
 import msgspec
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
+from notary.receipts.errors import NotVerified
 from notary.receipts.note import VerifierKey, open_note, sign_note
-from notary.receipts.refusal import NotVerified
 
 HEAD: Final = "notary/snapshot/v1"
 is_file_of_an_index = re.compile(r"\d{6,20}\.(sst|log)|MANIFEST-\d{6,20}|CURRENT").fullmatch

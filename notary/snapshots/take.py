@@ -15,8 +15,8 @@ import msgspec
 
 from notary.access import alone_in
 from notary.index import CURRENT, INDEX_FORMAT_VERSION, viewing
+from notary.receipts.errors import NotVerified
 from notary.receipts.note import VerifierKey
-from notary.receipts.refusal import NotVerified
 from notary.snapshots.make import TRANSFERS, Counter, Progress, hashed, history_of
 from notary.snapshots.manifest import Manifest, SnapshotFile, open_manifest
 from notary.snapshots.place import FILES, MANIFESTS, SnapshotStore

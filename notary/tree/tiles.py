@@ -50,9 +50,9 @@ class Tree:
         at = 0
         while at < len(hashes):
             inside = self.edge[level]
-            room = TILE_WIDTH - len(inside[0])
-            _grow(inside, hashes[at : at + room])
-            at += room
+            space = TILE_WIDTH - len(inside[0])
+            _grow(inside, hashes[at : at + space])
+            at += space
             changed[level, index] = b"".join(inside[0])
             if inside[TILE_HEIGHT]:
                 finished += inside[TILE_HEIGHT]

@@ -452,14 +452,14 @@ def commands(manifests: list[Manifest]) -> set[tuple[str, str]]:
             if line[0] != "notary":
                 assert line[:3] == ["python", "-P", "-m"]
                 line = line[3:]
-            room, command, flags = line[0], line[1], line[2:]
-            if room == "spark_join" or command == "verify-log":  # which passes its arguments on
+            package, command, flags = line[0], line[1], line[2:]
+            if package == "spark_join" or command == "verify-log":  # which passes its arguments on
                 verifier().parse_args(["verify" if command == "verify-log" else command, *flags])
             else:
                 parser = argparse.ArgumentParser(exit_on_error=False)
                 import_module(f"notary.cli.{command.replace('-', '_')}").add_arguments(parser)
                 parser.parse_args(flags)
-            seen.add((room, command))
+            seen.add((package, command))
     return seen
 
 

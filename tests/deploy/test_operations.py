@@ -246,8 +246,8 @@ def installed(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathF
 def make_next_version(made: Installed) -> None:
     """Copy the program to a folder of its own, under another version."""
     folder = made.directory / "next"
-    for room in ("ordering", "payload", "joiner", "notary"):
-        shutil.copytree(ROOT / room, folder / room, ignore=shutil.ignore_patterns("__pycache__"))
+    for package in ("ordering", "payload", "joiner", "notary"):
+        shutil.copytree(ROOT / package, folder / package, ignore=shutil.ignore_patterns("__pycache__"))
     metadata = folder / f"kafka_notary-{NEXT_VERSION}.dist-info" / "METADATA"
     metadata.parent.mkdir()
     metadata.write_text(f"Metadata-Version: 2.1\nName: kafka-notary\nVersion: {NEXT_VERSION}\n")

@@ -226,7 +226,7 @@ def enters(made: Installed, host: str, port: int, context: ssl.SSLContext) -> bo
         return False
 
 
-def doors(made: Installed) -> list[tuple[str, int]]:
+def listeners(made: Installed) -> list[tuple[str, int]]:
     """Returns the addresses of brokers and controllers."""
     ports = made.sites.ports
     return [(node.host, ports.broker) for node in made.sites.brokers] + [(node.host, ports.controller) for node in made.sites.controllers]
@@ -248,14 +248,14 @@ def test_servers_reject_foreign_certificates(installed: Installed, tmp_path: Pat
         "foreign": context(installed, "worker-london-1", foreign.directory),
     }
     good = context(installed, "worker-london-1")
-    for host, port in doors(installed):
+    for host, port in listeners(installed):
         assert enters(installed, host, port, good)
         assert [name for name, made in refused.items() if enters(installed, host, port, made)] == []
 
 
 def test_a_server_proves_who_it_is(installed: Installed, tmp_path: Path) -> None:
     """A client that trusts another authority, or that expects another host, does not connect to a broker."""
-    host, port = doors(installed)[0]
+    host, port = listeners(installed)[0]
     foreign = Authority.create(tmp_path / "pki")
     with inside(installed.networks[host]):
         connection = socket.create_connection((host, port))
@@ -272,7 +272,7 @@ def test_a_server_proves_who_it_is(installed: Installed, tmp_path: Path) -> None
 def revoked(installed: Installed) -> ssl.SSLContext:
     """A certificate that all servers accepted before it was revoked; the list has reached them."""
     made = context(installed, "archive")
-    assert all(enters(installed, host, port, made) for host, port in doors(installed))
+    assert all(enters(installed, host, port, made) for host, port in listeners(installed))
     assert installed.authority.revoke("archive") == 1
     for host in installed.networks:
         installed.copy_certificates(host)
@@ -330,7 +330,7 @@ async def test_certificates_renewed_under_load(installed: Installed, client: Cli
 def test_a_revoked_certificate_stays_out(installed: Installed, revoked: ssl.SSLContext) -> None:
     """All servers reject a revoked certificate soon after the list has reached them, without a restart, and accept others."""
     good = context(installed, "spark")
-    for host, port in doors(installed):
+    for host, port in listeners(installed):
         while enters(installed, host, port, revoked):
             time.sleep(0.1)
         assert enters(installed, host, port, good)

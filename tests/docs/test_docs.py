@@ -17,7 +17,9 @@ from spark_join import arguments as verifier
 ROOT = Path(__file__).parents[2]
 DOCS = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
 CODE = [
-    file for room in ("ordering", "payload", "joiner", "notary", "deploy", "spark_join") for file in sorted((ROOT / room).rglob("*.py"))
+    file
+    for package in ("ordering", "payload", "joiner", "notary", "deploy", "spark_join")
+    for file in sorted((ROOT / package).rglob("*.py"))
 ]
 
 _LINK = re.compile(r"\]\(([^)\s]+)\)")
@@ -164,5 +166,5 @@ def test_the_worked_example_hashes_to_its_id() -> None:
 def test_shared_words_are_defined_once(word: str) -> None:
     """A word that packages share is defined in `ordering` only, except in the independent verifier, which shares nothing."""
     defines = re.compile(rf"^(?:def {word}\(|{word}(?:: \w+)? =)", re.MULTILINE).search
-    rooms = [file.relative_to(ROOT).parts[0] for file in CODE if defines(file.read_text())]
-    assert [room for room in rooms if room != "spark_join"] == ["ordering"]
+    packages = [file.relative_to(ROOT).parts[0] for file in CODE if defines(file.read_text())]
+    assert [package for package in packages if package != "spark_join"] == ["ordering"]

@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 
 REPOSITORY = Path(__file__).parents[2]
-ROOMS = ("deploy", "joiner", "loadtest", "notary", "ordering", "payload", "spark_join")
+PACKAGES = ("deploy", "joiner", "loadtest", "notary", "ordering", "payload", "spark_join")
 
 
 def _modules() -> Iterator[tuple[str, ast.Module]]:
-    for room in ROOMS:
-        for file in sorted((REPOSITORY / room).rglob("*.py")):
+    for package in PACKAGES:
+        for file in sorted((REPOSITORY / package).rglob("*.py")):
             yield str(file.relative_to(REPOSITORY)), ast.parse(file.read_text())
 
 

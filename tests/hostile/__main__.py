@@ -33,7 +33,7 @@ from tests.hostile.wire import KINDS, total
 SHARE_MIN = 0.9
 RATE = 200.0
 EACH_S = 10.0
-COLUMNS = ("kind", "rate kept", "p99 ms", "MiB", "connections", "errors", "dropped", "refused", "attackers: connections, ended; answers")
+COLUMNS = ("kind", "rate kept", "p99 ms", "MiB", "connections", "errors", "dropped", "rejected", "attackers: connections, ended; answers")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -99,7 +99,7 @@ def print_table(seen: Sequence[Seen]) -> None:
         answers = json.dumps(dict(sorted(tally.answers.items()))).replace('"', "")
         figures = [f"{each.share:.3f}", f"{each.p99_ms:.0f}", f"{each.worker_mib_max:.0f}", each.connections_max]
         came = f"{tally.connections}, {tally.ended}; {answers}" if each.kinds else ""
-        rows.append((name_of(each.kinds), *map(str, [*figures, each.errors, each.dropped, each.refused]), came))
+        rows.append((name_of(each.kinds), *map(str, [*figures, each.errors, each.dropped, each.rejected]), came))
     widths = [max([len(row[at]) for row in rows]) for at in range(len(COLUMNS))]
     for row in rows:
         print("  ".join([cell.ljust(width) for cell, width in zip(row, widths, strict=True)]).rstrip())

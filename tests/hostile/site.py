@@ -51,7 +51,7 @@ class Seen(msgspec.Struct):
     """Wrong answers to the well-behaved, and connections of theirs that failed."""
     dropped: int
     """Submissions of theirs whose connection ended without an answer."""
-    refused: int
+    rejected: int
     undecided: int
     failures: list[str]
     worker_mib_max: float
@@ -94,7 +94,7 @@ class Site:
             p99_ms=load.decided_ms.p99,
             errors=load.errors,
             dropped=load.dropped,
-            refused=load.refused,
+            rejected=load.rejected,
             undecided=load.undecided,
             failures=load.failures,
             worker_mib_max=watch.bytes_max / (1 << 20),

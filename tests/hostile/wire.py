@@ -73,7 +73,7 @@ class Wire:
         if self._reader.at_eof() or self._writer.is_closing():
             raise Ended
         self._writer.write(data)
-        await asyncio.sleep(0)  # `drain` gives others no turn, nor hears of the end, while there is room
+        await asyncio.sleep(0)  # `drain` gives others no turn, nor hears of the end, while its buffer is not full
         await self._writer.drain()
 
     async def call(self, data: bytes) -> bytes:

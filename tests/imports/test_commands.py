@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-ROOMS = ("ordering", "payload", "joiner", "notary", "spark_join", "deploy", "loadtest")
+PACKAGES = ("ordering", "payload", "joiner", "notary", "spark_join", "deploy", "loadtest")
 SAFE = ("-P", "-I")
 ELSEWHERE = {
     # Spark starts this one, with the variable given here.
@@ -50,15 +50,15 @@ def unsafe_commands(text: str) -> Iterator[str]:
 
 
 def sources() -> Iterator[Path]:
-    for room in ROOMS:
-        yield from (ROOT / room).rglob("*.py")
+    for package in PACKAGES:
+        yield from (ROOT / package).rglob("*.py")
 
 
 def texts() -> Iterator[Path]:
     yield from (ROOT / name for name in ("README.md", "CONTRIBUTING.md", "Makefile"))
     yield from (ROOT / "docs").rglob("*.md")
-    for room in ROOMS:
-        yield from (file for file in (ROOT / room).rglob("*") if file.is_file() and "__pycache__" not in file.parts and _is_text(file))
+    for package in PACKAGES:
+        yield from (file for file in (ROOT / package).rglob("*") if file.is_file() and "__pycache__" not in file.parts and _is_text(file))
 
 
 def _is_text(file: Path) -> bool:

@@ -46,7 +46,7 @@ def ask(sender: Sender[Any], *labels: str) -> "asyncio.Future[Sequence[Any]]":
     """Submit one request per label as `notary.gate` does; returns their decisions, or `OutcomeUnknown`. Raises `Overloaded`."""
     admitted = AdmittedSubmission.of(submission(*labels))
     if admitted not in sender.queue:
-        sender.queue.check_room(len(admitted.requests), len(admitted.encoded), admitted.party)
+        sender.queue.check_capacity(len(admitted.requests), len(admitted.encoded), admitted.party)
     answer: asyncio.Future[Sequence[Any]] = asyncio.get_running_loop().create_future()
 
     def decided(decisions: Sequence[Any] | None) -> None:

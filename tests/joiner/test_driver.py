@@ -295,11 +295,11 @@ async def test_a_failed_append_ends_the_incarnation(start: Start, log: FaultyLog
 async def test_a_worker_pauses_between_incarnations_that_end_at_once(start: Start, log: FaultyLog) -> None:
     """If every incarnation ends at its first append the worker pauses between them: each leaves a record that is kept for ever."""
 
-    async def refuse(stream: int, key: bytes | None, value: bytes | None) -> None:
+    async def reject(stream: int, key: bytes | None, value: bytes | None) -> None:
         if stream != ORDERING and not is_fill(value):
             raise OutcomeUnknown("not authorized")
 
-    log.on_append = refuse
+    log.on_append = reject
     began_s = asyncio.get_running_loop().time()
     worker = start(attempts_max=5)
     with pytest.raises(OutcomeUnknown):

@@ -1,4 +1,4 @@
-"""The queue's fairness: batches and room are shared by party. `test_sender` tests its bounds, with one party."""
+"""The queue's fairness: batches and capacity are shared by party. `test_sender` tests its bounds, with one party."""
 
 import asyncio
 from collections import Counter, deque
@@ -38,7 +38,7 @@ def number(encoded: bytes) -> int:
 
 
 def queue_of(weights: Mapping[str, int] | None = None, **limits: int) -> Queue:
-    """Returns a queue with room for all submissions of a test, unless `limits` are given."""
+    """Returns a queue with capacity for all submissions of a test, unless `limits` are given."""
     queue: Queue = SubmissionQueue(QueueLimits(**{"pending_requests_max": 10**6, "batch_requests_max": BATCH, **limits}))
     queue.weight_of = lambda party: (weights or {}).get(party, 1)
     return queue
@@ -162,28 +162,28 @@ async def test_a_weight_that_changes_counts_from_the_next_submission() -> None:
 
 @pytest.fixture
 async def still(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No time passes, so the queue measures no rate: its room stays as large as its limits."""
+    """No time passes, so the queue measures no rate: its capacity stays as large as its limits."""
     monkeypatch.setattr(asyncio.get_running_loop(), "time", lambda: 0.0)
 
 
 @pytest.mark.usefixtures("still")
 async def test_room_is_left_for_who_has_little() -> None:
-    """One party fills its room: others find room for an equal share at once, and the first is refused until it has as little."""
+    """One party fills its capacity: others find capacity for an equal share at once, and the first is rejected until it has as little."""
     queue, senders = queue_of(pending_requests_max=1_000), Senders()
-    while queue.refusal(1, 8, "A", ticketed=True) is None:
+    while queue.rejection(1, 8, "A", ticketed=True) is None:
         queue.put(senders.make("A", 1))
     assert queue.pending_requests == 900, "a batch's worth is for others"
-    while queue.refusal(1, 8, "B") is None:
+    while queue.rejection(1, 8, "B") is None:
         queue.put(senders.make("B", 1))
     assert queue.pending_requests == 990, "of this a tenth is for those with tickets"
-    refused = queue.refusal(1, 8, "A", ticketed=True)
-    assert refused is not None
-    assert str(refused).startswith("900 requests of this party")
+    rejected = queue.rejection(1, 8, "A", ticketed=True)
+    assert rejected is not None
+    assert str(rejected).startswith("900 requests of this party")
     for _ in range(20):
         answered(queue, queue.take_batch())
-        while queue.refusal(1, 8, "B") is None:
+        while queue.rejection(1, 8, "B") is None:
             queue.put(senders.make("B", 1))
-        while queue.refusal(1, 8, "A") is None:
+        while queue.rejection(1, 8, "A") is None:
             queue.put(senders.make("A", 1))
     shares = {party: share.pending_requests for party, share in queue._shares.items()}
     assert 0.8 <= shares["A"] / shares["B"] <= 1.25
@@ -192,11 +192,11 @@ async def test_room_is_left_for_who_has_little() -> None:
 
 @pytest.mark.usefixtures("still")
 async def test_room_is_shared_by_weight() -> None:
-    """Two parties take all they can get, one of weight 3: each has most of its part of the room."""
+    """Two parties take all they can get, one of weight 3: each has most of its part of the capacity."""
     queue, senders = queue_of({"A": 3}, pending_requests_max=10_000), Senders()
     for _ in range(200):
         for party in "ABAB":
-            while queue.refusal(50, 8, party) is None:
+            while queue.rejection(50, 8, party) is None:
                 queue.put(senders.make(party, 50))
         answered(queue, queue.take_batch())
     shares = {party: share.pending_requests for party, share in queue._shares.items()}
@@ -213,23 +213,23 @@ async def test_retry_after_depends_on_the_own_backlog() -> None:
         for _ in range(count):
             queue.put(senders.make(party, 1))
     queue._limits = QueueLimits(pending_requests_max=500, batch_requests_max=100)
-    refusals = {party: queue.refusal(1_000, 8, party) for party in "AB"}
-    assert {party: refusal.retry_after_s for party, refusal in refusals.items() if refusal is not None} == {"A": 8, "B": 1}
+    rejections = {party: queue.rejection(1_000, 8, party) for party in "AB"}
+    assert {party: rejection.retry_after_s for party, rejection in rejections.items() if rejection is not None} == {"A": 8, "B": 1}
 
 
 async def test_who_brings_a_ticket_gets_the_last_part() -> None:
-    """A tenth of a party's room is closed to submissions without a ticket, also while they are refused until a tenth is decided."""
+    """A tenth of a party's capacity is closed to submissions without a ticket, also while they are rejected until a tenth is decided."""
     queue, senders = queue_of(pending_requests_max=1_000), Senders()
-    while queue.refusal(1, 8, "A") is None:
+    while queue.rejection(1, 8, "A") is None:
         queue.put(senders.make("A", 1))
     assert queue.pending_requests == 810
     for _ in range(2):
         while queue.pending_requests < 900:
-            assert queue.refusal(1, 8, "A", ticketed=True) is None
+            assert queue.rejection(1, 8, "A", ticketed=True) is None
             queue.put(senders.make("A", 1))
-        assert queue.refusal(1, 8, "A", ticketed=True) is not None
+        assert queue.rejection(1, 8, "A", ticketed=True) is not None
         answered(queue, queue.take_batch())
-        assert queue.refusal(1, 8, "A") is not None
+        assert queue.rejection(1, 8, "A") is not None
 
 
 class Worker:
@@ -246,7 +246,7 @@ class Worker:
     def run(self, offered: Mapping[str, tuple[float, int]]) -> Counter[str]:
         """Offer party -> (requests a second, requests a submission); the requests decided after the warm-up, by party.
 
-        All but the flood send again what was refused, when the refusal asks for it, with their tickets.
+        All but the flood send again what was rejected, when the rejection asks for it, with their tickets.
         """
         due = {party: size * at / len(offered) for at, (party, (_, size)) in enumerate(offered.items())}
         later: list[tuple[float, int, AdmittedSubmission]] = []
@@ -277,11 +277,11 @@ class Worker:
 
     def _offer(self, one: AdmittedSubmission, later: list[tuple[float, int, AdmittedSubmission]], *, ticketed: bool) -> None:
         requests = len(one.requests)
-        refused = self.queue.refusal(1, 8, ticketed=ticketed) or self.queue.refusal(requests, 8, one.party, ticketed=ticketed)
-        if refused is None:
+        rejected = self.queue.rejection(1, 8, ticketed=ticketed) or self.queue.rejection(requests, 8, one.party, ticketed=ticketed)
+        if rejected is None:
             self.queue.put(one)
         elif one.party != "flood":
-            heappush(later, (self.now_s + refused.retry_after_s, number(one.encoded), one))
+            heappush(later, (self.now_s + rejected.retry_after_s, number(one.encoded), one))
 
 
 @pytest.mark.parametrize("per_s", [500, pytest.param(10_000, marks=pytest.mark.nightly)])

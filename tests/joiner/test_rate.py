@@ -34,12 +34,12 @@ def test_demand_is_no_capacity() -> None:
     assert rate.per_s == known_per_s
 
 
-def test_who_was_refused_shows_capacity() -> None:
+def test_who_was_rejected_shows_capacity() -> None:
     """A queue at its limit may run dry between batches; a rejection shows that there was more demand, so the window counts."""
     rate = Rate()
     rate.begin(0)
     rate.ran_dry()
-    rate.refused()
+    rate.rejected()
     rate.answered(500, 0.5)
     rate.end(0.5)
     assert rate.per_s == 1_000
@@ -57,14 +57,14 @@ def test_a_log_that_is_away_is_not_slow() -> None:
     """Seconds without any answer are an outage: a known rate stays, and an unknown one stays unknown."""
     rate = Rate()
     rate.begin(0)
-    rate.refused()
+    rate.rejected()
     rate.answered(10, 0.5)
     rate.answered(10, 7.0)
     assert rate.per_s == 0
     _answer(rate, 1_000, 2, 10, ran_dry=False)
     known_per_s = rate.per_s
     rate.begin(20)
-    rate.refused()
+    rate.rejected()
     rate.answered(10, 27)
     rate.end(27)
     assert rate.per_s == known_per_s

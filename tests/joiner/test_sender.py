@@ -65,8 +65,8 @@ async def test_one_larger_than_the_queue() -> None:
     """A submission larger than the whole queue is admitted when nothing else waits: otherwise it could never be."""
     sender = _sender(pending_requests_max=1)
     ask(sender, "a", "b")
-    assert sender.queue.refusal(1, 1) is not None
-    assert sender.queue.refusal(1, 1, "O=B") is not None
+    assert sender.queue.rejection(1, 1) is not None
+    assert sender.queue.rejection(1, 1, "O=B") is not None
 
 
 async def test_not_ready_before_it_has_registered() -> None:
@@ -126,12 +126,12 @@ async def test_a_full_queue_opens_when_a_tenth_is_decided() -> None:
     queue = sender.queue
     for number in range(17):
         ask(sender, f"{number}")
-    assert queue.refusal(1, 1, PARTY) is None
-    assert queue.refusal(2, 1, PARTY) is not None
-    assert queue.refusal(1, 1, PARTY) is not None
+    assert queue.rejection(1, 1, PARTY) is None
+    assert queue.rejection(2, 1, PARTY) is not None
+    assert queue.rejection(1, 1, PARTY) is not None
     queue.answer(queue.take_batch(), [None])
-    assert (queue.pending_requests, queue.refusal(2, 1, PARTY) is None, queue.refusal(3, 1, PARTY) is None) == (16, True, False)
-    assert queue.refusal(1, 1, PARTY) is not None, "there is no room for the one of three"
+    assert (queue.pending_requests, queue.rejection(2, 1, PARTY) is None, queue.rejection(3, 1, PARTY) is None) == (16, True, False)
+    assert queue.rejection(1, 1, PARTY) is not None, "there is no capacity for the one of three"
 
 
 async def test_a_large_one_gets_in() -> None:
@@ -140,11 +140,11 @@ async def test_a_large_one_gets_in() -> None:
     queue = sender.queue
     for number in range(18):
         ask(sender, f"{number}")
-    assert queue.refusal(8, 1, PARTY) is not None
-    while queue.refusal(1, 1, PARTY) is not None:
+    assert queue.rejection(8, 1, PARTY) is not None
+    while queue.rejection(1, 1, PARTY) is not None:
         queue.answer(queue.take_batch(), [None])
     assert queue.pending_requests == 10
-    assert queue.refusal(8, 1, PARTY) is None
+    assert queue.rejection(8, 1, PARTY) is None
 
 
 async def test_no_more_than_is_decided_in_time() -> None:
@@ -154,21 +154,21 @@ async def test_no_more_than_is_decided_in_time() -> None:
     for number in range(36):
         ask(sender, f"{number}")
     queue.rate.per_s = 20.5
-    refusal = queue.refusal(2, 1, PARTY)
-    assert refusal is not None
-    assert refusal.retry_after_s == 2
+    rejection = queue.rejection(2, 1, PARTY)
+    assert rejection is not None
+    assert rejection.retry_after_s == 2
     queue.rate.per_s = 1_000.0
-    assert queue.refusal(2, 1, PARTY) is None
+    assert queue.rejection(2, 1, PARTY) is None
     queue.rate.per_s = 0.1
     for _ in range(3):
         batch = queue.take_batch()
         queue.answer(batch, [None] * len(batch.requests))
     assert queue.pending_requests == 6
     ask(sender, *(f"{number}" for number in range(50, 53)))
-    assert queue.refusal(1, 1, PARTY) is not None, "a batch's worth, but for the part of those with tickets"
-    assert queue.refusal(1, 1, PARTY, ticketed=True) is None
+    assert queue.rejection(1, 1, PARTY) is not None, "a batch's worth, but for the part of those with tickets"
+    assert queue.rejection(1, 1, PARTY, ticketed=True) is None
     queue.answer(queue.take_batch(), [None] * 9)
-    assert queue.refusal(10, 1, PARTY) is None
+    assert queue.rejection(10, 1, PARTY) is None
 
 
 async def test_no_batch_is_sent_while_the_log_has_one_that_is_not_applied() -> None:

@@ -25,7 +25,7 @@ from joiner.proposals import Proposals
 from joiner.queue import SubmissionQueue
 from joiner.recheck import Recheck
 from joiner.sender import Sender
-from joiner.share import Door
+from joiner.share import Limiter
 from notary import agreement, decide, open_log
 from notary.agreement import Votes
 from notary.gate import Gate
@@ -433,7 +433,7 @@ MUTANTS: Final = (
         "tree.root_at(size)",
         "tree.root_at(size - 1)",
     ),
-    # HTTP: every call is answered in time, and refused for a reason alone
+    # HTTP: every call is answered in time, and rejected for a reason alone
     Mutant(
         "the wait that is asked for is not heeded",
         "contract",
@@ -450,14 +450,14 @@ MUTANTS: Final = (
     ),
     Mutant("who waits for a decision is not woken", "contract", AwaitedDecisions.applied, "if self._waiting:", "if False:"),
     Mutant(
-        "what was taken in is refused when the wait runs out",
+        "an admitted submission is rejected when the wait runs out",
         "contract",
         InFlight._answer,
         '202, [*JSON, (b"retry-after", b"%d" % RETRY_AFTER_UNDECIDED_S)]',
         '503, [*JSON, (b"retry-after", b"%d" % RETRY_AFTER_UNDECIDED_S)]',
     ),
     Mutant(
-        "look-ups are refused when submissions are",
+        "look-ups are rejected when submissions are",
         "contract",
         Read._found,
         "worker.serving_suspended",
@@ -499,7 +499,7 @@ MUTANTS: Final = (
         "consumed.position",
         "consumed.position + 1",
     ),
-    # admission: what should be refused is, and nobody else
+    # admission: what should be rejected is, and nobody else
     Mutant(
         "signatures are not verified",
         "contract",
@@ -523,7 +523,7 @@ MUTANTS: Final = (
         "self._buckets.get(next(iter(self._buckets), ''), (float(per_s), now))",
         seeds=200,
     ),
-    Mutant("no quota is ever used up", "contract", Quota.refusal, "tokens < needed", "False", seeds=200),
+    Mutant("no quota is ever used up", "contract", Quota.rejection, "tokens < needed", "False", seeds=200),
     Mutant("a body of any size is read", "contract", Gate.count_piece, "size > SUBMISSION_BYTES_MAX", "False", seeds=100),
     Mutant("any media type will do", "contract", submission._asked, "check_json(content_type, encoding)", "pass", seeds=100),
     Mutant(
@@ -537,7 +537,7 @@ MUTANTS: Final = (
     Mutant(
         "a queue is never full",
         "contract",
-        SubmissionQueue.refusal,
+        SubmissionQueue.rejection,
         "self.is_calm(requests, size_bytes) or not self.pending_requests",
         "True",
         seeds=100,
@@ -545,7 +545,7 @@ MUTANTS: Final = (
     Mutant(
         "a queue is full too early",
         "contract",
-        Door.refuses,
+        Limiter.rejects,
         "here + requests",
         "3 * here + requests",
     ),

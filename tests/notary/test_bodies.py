@@ -15,7 +15,7 @@ from tests.notary.party import NOTARY, Bank
 
 @pytest.fixture
 def gate(tmp_path: Path) -> Gate:
-    """A gate with room for all bodies of a test; it decodes none, as no event loop runs."""
+    """A gate with capacity for all bodies of a test; it decodes none, as no event loop runs."""
     parties.write(tmp_path / "parties.json", {"O=Known": Bank("O=Known").public_pem.decode()})
     known = Parties(tmp_path / "parties.json")
     return Gate(NOTARY, known, lambda: None, lambda: 0.0, bytes_max=1 << 30, body_s_max=20.0, turn_s_max=0.005)
@@ -159,11 +159,11 @@ def test_bodies_of_clients_without_an_admitted_submission_leave_room_for_others(
 
 
 class IncompleteBody(Body):
-    """A body that keeps its refusal."""
+    """A body that keeps its rejection."""
 
     problem: Exception | None = None
 
-    def refused(self, problem: Exception) -> None:
+    def rejected(self, problem: Exception) -> None:
         """Keep it."""
         self.problem = problem
 

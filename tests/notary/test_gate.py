@@ -63,7 +63,7 @@ class RecordingBody(Body):
         self.results.append(submission)
         self.done.set_result(None)
 
-    def refused(self, problem: Exception) -> None:
+    def rejected(self, problem: Exception) -> None:
         """Record that the submission was rejected."""
         self.results.append(problem)
         self.done.set_result(None)
@@ -110,7 +110,7 @@ async def test_the_order_of_the_checks(gate: Gate) -> None:
         gate.admit(KNOWN.body(spend(), signature=""))
 
 
-async def test_a_submission_for_another_notary_is_refused(gate: Gate) -> None:
+async def test_a_submission_for_another_notary_is_rejected(gate: Gate) -> None:
     """A signature is valid only at the notary that it names."""
     elsewhere = Bank(KNOWN.name, notary="O=Elsewhere")
     elsewhere.key = KNOWN.key
@@ -165,7 +165,7 @@ async def test_a_stopping_worker_rejects_what_is_not_admitted_yet(gate: Gate) ->
 
 
 async def test_a_bug_in_one_answer_does_not_stop_the_gate(gate: Gate) -> None:
-    """A body whose refusal cannot be recorded costs no other body its turn, whether it came before or comes after."""
+    """A body whose rejection cannot be recorded costs no other body its turn, whether it came before or comes after."""
     loop = asyncio.get_running_loop()
     problems: list[BaseException] = []
     loop.set_exception_handler(lambda loop, context: problems.append(context["exception"]))
@@ -186,7 +186,7 @@ def test_only_the_gate_admits() -> None:
     """Only the gate creates an `AdmittedSubmission`, so that all reasons for a rejection are in one file."""
     root = Path(parties.__file__).parents[1]  # of the packages under test: the checkout, or where they are installed
     made = re.compile(r"AdmittedSubmission(\.of)?\(")
-    files = [file for room in ("joiner", "notary", "payload") for file in (root / room).rglob("*.py")]
+    files = [file for capacity in ("joiner", "notary", "payload") for file in (root / capacity).rglob("*.py")]
     makers = {str(file.relative_to(root)) for file in files if made.search(file.read_text().replace("class AdmittedSubmission(", ""))}
     assert makers == {"notary/gate.py"}
 
@@ -212,7 +212,7 @@ async def test_a_party_taken_out_is_unknown(gate: Gate, file: Path) -> None:
 
 @pytest.fixture
 def queue() -> SubmissionQueue[None]:
-    """A queue with room for a hundred requests, of which 25 are kept for parties with little."""
+    """A queue with capacity for a hundred requests, of which 25 are kept for parties with little."""
     return SubmissionQueue(QueueLimits(pending_requests_max=100, batch_requests_max=50))
 
 
@@ -221,35 +221,35 @@ def shared(file: Path, clock: Clock, queue: SubmissionQueue[None]) -> Gate:
     """A gate in front of that queue, which issues tickets."""
     tickets = Tickets(b"k" * 32, clock)
     return Gate(
-        NOTARY, Parties(file), lambda: None, clock, bytes_max=1 << 20, body_s_max=20.0, turn_s_max=0.005, room=queue, tickets=tickets
+        NOTARY, Parties(file), lambda: None, clock, bytes_max=1 << 20, body_s_max=20.0, turn_s_max=0.005, capacity=queue, tickets=tickets
     )
 
 
 def fill(gate: Gate, queue: SubmissionQueue[None], ticket: bytes = b"") -> Overloaded:
-    """Admit submissions of the known party until one is refused; returns that refusal."""
+    """Admit submissions of the known party until one is rejected; returns that rejection."""
     while True:
         try:
             queue.put(gate.admit(KNOWN.body(spend()), ticket))
-        except Overloaded as refused:
-            return refused
+        except Overloaded as rejected:
+            return rejected
 
 
-async def test_a_full_party_is_refused_and_another_one_is_not(shared: Gate, queue: SubmissionQueue[None]) -> None:
-    """A party is refused for its own room by the body, never at the head, where the party is not known."""
-    refused = fill(shared, queue)
-    assert "of this party" in str(refused)
+async def test_a_full_party_is_rejected_and_another_one_is_not(shared: Gate, queue: SubmissionQueue[None]) -> None:
+    """A party is rejected for its own capacity by the body, never at the head, where the party is not known."""
+    rejected = fill(shared, queue)
+    assert "of this party" in str(rejected)
     assert shared.closed(at_head=True) is None
     queue.put(shared.admit(OTHER.body(*(spend() for _ in range(20)))))
     with pytest.raises(Overloaded):
         shared.admit(KNOWN.body(spend(), signature="AAAA"))
-    assert shared.refusals == {"share": 2}
+    assert shared.rejections == {"share": 2}
 
 
-async def test_a_full_party_is_refused_by_the_first_piece(shared: Gate, queue: SubmissionQueue[None]) -> None:
-    """The gate refuses a party without room at the first piece; other bodies, and those with the party elsewhere, are read to the end."""
+async def test_a_full_party_is_rejected_by_the_first_piece(shared: Gate, queue: SubmissionQueue[None]) -> None:
+    """The gate rejects a full party's body at the first piece. It reads other bodies, and those with the party elsewhere, to the end."""
     first = RecordingBody(shared)
     first.piece(KNOWN.body(spend())[:60])
-    assert not first.results, "it has room"
+    assert not first.results, "it has capacity"
     fill(shared, queue)
     known, other, behind = RecordingBody(shared), RecordingBody(shared), RecordingBody(shared)
     known.piece(KNOWN.body(spend())[:60])
@@ -267,8 +267,8 @@ async def test_a_full_party_is_refused_by_the_first_piece(shared: Gate, queue: S
     assert isinstance(problem, Overloaded)
 
 
-async def test_a_party_whose_bodies_wait_too_long_to_be_decoded_is_refused(shared: Gate, clock: Clock) -> None:
-    """The queue is empty, but the gate decodes too slowly for one party: its next bodies are refused at the first piece, and no others."""
+async def test_a_party_whose_bodies_wait_too_long_to_be_decoded_is_rejected(shared: Gate, clock: Clock) -> None:
+    """The queue is empty, but the gate decodes too slowly for one party: its next bodies are rejected at the first piece, and no others."""
     waiting = [RecordingBody(shared) for _ in range(12)]
     for body in waiting:
         body.piece(KNOWN.body(spend()))
@@ -312,7 +312,7 @@ async def test_a_wait_is_estimated_by_the_bytes_ahead_once_a_lane_is_backlogged(
 
 
 @pytest.mark.parametrize("unread_s", [0.0, UNREAD_S_MAX, 1.01 * UNREAD_S_MAX])
-async def test_one_that_waited_unread_for_too_long_is_refused(shared: Gate, clock: Clock, unread_s: float) -> None:
+async def test_one_that_waited_unread_for_too_long_is_rejected(shared: Gate, clock: Clock, unread_s: float) -> None:
     """Newer ones were read first, so it would be answered late, even where nothing else waits by now. A retry with its ticket is let in."""
     body = RecordingBody(shared)
     body.unread_s = unread_s
@@ -358,7 +358,7 @@ async def test_malformed_bodies_do_not_make_the_gate_look_fast(shared: Gate, clo
 
 async def test_bodies_wait_in_their_lanes_while_the_next_batch_is_full(shared: Gate, queue: SubmissionQueue[None]) -> None:
     """Nothing is decoded while the next batch is full: the lanes take turns by party, so the backlog of one delays no other."""
-    queue.room_made = shared.resume
+    queue.capacity_freed = shared.resume
     queue.put(shared.admit(KNOWN.body(*(spend() for _ in range(50)))))
     assert queue.is_busy
     known, other = [RecordingBody(shared) for _ in range(20)], RecordingBody(shared)
@@ -405,7 +405,7 @@ async def test_bodies_of_strangers_are_decoded_in_on_turns(gate: Gate, clock: Cl
 
 
 async def test_no_body_waits_for_ever_while_the_log_stalls(shared: Gate, queue: SubmissionQueue[None], clock: Clock) -> None:
-    """The next batch is full and nothing takes it: what has waited for seconds is refused, surely not admitted, and its bytes are free."""
+    """The next batch is full and nothing takes it: what has waited for seconds is rejected, surely not admitted, and its bytes are free."""
     queue.put(shared.admit(KNOWN.body(*(spend() for _ in range(50)))))
     older, newer = RecordingBody(shared), RecordingBody(shared)
     for body in (older, newer):
@@ -421,7 +421,7 @@ async def test_no_body_waits_for_ever_while_the_log_stalls(shared: Gate, queue: 
     assert shared.body_bytes == newer.size
 
 
-async def test_bodies_that_wait_are_refused_when_the_gate_closes(file: Path, clock: Clock, queue: SubmissionQueue[None]) -> None:
+async def test_bodies_that_wait_are_rejected_when_the_gate_closes(file: Path, clock: Clock, queue: SubmissionQueue[None]) -> None:
     """No batch is taken any more, so nothing wakes the gate: it looks by itself whether it has closed."""
     problem: list[NotReady] = []
     gate = Gate(
@@ -432,7 +432,7 @@ async def test_bodies_that_wait_are_refused_when_the_gate_closes(file: Path, clo
         bytes_max=1 << 20,
         body_s_max=20.0,
         turn_s_max=0.005,
-        room=queue,
+        capacity=queue,
     )
     queue.put(gate.admit(KNOWN.body(*(spend() for _ in range(50)))))
     body = RecordingBody(gate)
@@ -446,29 +446,29 @@ async def test_bodies_that_wait_are_refused_when_the_gate_closes(file: Path, clo
 
 
 async def test_nobody_has_room(shared: Gate, queue: SubmissionQueue[None], clock: Clock) -> None:
-    """A queue without room for anybody refuses at the head, with a ticket for any party."""
+    """A queue without capacity for anybody rejects at the head, with a ticket for any party."""
     fill(shared, queue)
     while shared.closed(at_head=True) is None:
-        queue.put(shared.admit(OTHER.body(spend())) if queue.refusal(1, 9, OTHER.name) is None else shared.admit(THIRD.body(spend())))
+        queue.put(shared.admit(OTHER.body(spend())) if queue.rejection(1, 9, OTHER.name) is None else shared.admit(THIRD.body(spend())))
     problem = shared.closed(at_head=True)
     assert isinstance(problem, Overloaded)
-    counted = dict(shared.refusals)
+    counted = dict(shared.rejections)
     looked = shared.peek()
     assert isinstance(looked, Overloaded)
-    assert (str(looked), looked.ticket, dict(shared.refusals)) == (str(problem), b"", counted), "a look refuses nobody"
+    assert (str(looked), looked.ticket, dict(shared.rejections)) == (str(problem), b"", counted), "a look rejects nobody"
     clock.now_s += problem.retry_after_s
     assert shared.closed(problem.ticket, at_head=True) is None
     assert shared.closed(b"A" * 59, at_head=True) is not None
 
 
 async def test_a_client_that_returns_after_retry_after_is_preferred(shared: Gate, queue: SubmissionQueue[None], clock: Clock) -> None:
-    """A ticket opens the last part of the room in its time, once, and for its party; at any other time it is ignored."""
-    refusals = [fill(shared, queue) for _ in range(2)]
-    first, second = [refused.ticket for refused in refusals]
+    """A ticket opens the last part of the capacity in its time, once, and for its party; at any other time it is ignored."""
+    rejections = [fill(shared, queue) for _ in range(2)]
+    first, second = [rejected.ticket for rejected in rejections]
     body = KNOWN.body(spend())
     with pytest.raises(Overloaded):
         shared.admit(body, first)
-    clock.now_s += refusals[0].retry_after_s
+    clock.now_s += rejections[0].retry_after_s
     with pytest.raises(Overloaded):
         shared.admit(body)
     with pytest.raises(BadSignature):
@@ -482,7 +482,7 @@ async def test_a_client_that_returns_after_retry_after_is_preferred(shared: Gate
 
 
 async def test_tickets_open_no_more_than_the_last_part(shared: Gate, queue: SubmissionQueue[None], clock: Clock) -> None:
-    """A party with many tickets leaves the others their room."""
+    """A party with many tickets leaves the others their capacity."""
     gathered = [fill(shared, queue).ticket for _ in range(100)]
     before = queue.pending_requests
     clock.now_s += 2  # the Retry-After of a worker whose rate is not known yet
@@ -493,21 +493,21 @@ async def test_tickets_open_no_more_than_the_last_part(shared: Gate, queue: Subm
     queue.put(shared.admit(OTHER.body(*(spend() for _ in range(22)))))
 
 
-async def test_a_quota_is_refused_with_a_ticket_and_never_passed_by_one(file: Path, clock: Clock) -> None:
-    """A ticket opens room, and does not raise the quota."""
+async def test_a_quota_is_rejected_with_a_ticket_and_never_passed_by_one(file: Path, clock: Clock) -> None:
+    """A ticket opens capacity, and does not raise the quota."""
     tickets, quota = Tickets(b"k" * 32, clock), Quota(QuotaSettings(party_requests_per_s=10), clock)
     gate = Gate(
         NOTARY, Parties(file), lambda: None, clock, bytes_max=1 << 20, body_s_max=20.0, turn_s_max=0.005, quota=quota, tickets=tickets
     )
     gate.admit(KNOWN.body(*(spend() for _ in range(10))))
-    with pytest.raises(QuotaExceeded) as refused:
+    with pytest.raises(QuotaExceeded) as rejected:
         gate.admit(KNOWN.body(*(spend() for _ in range(10))))
-    clock.now_s += refused.value.retry_after_s
-    assert tickets.counts(refused.value.ticket, KNOWN.name)
+    clock.now_s += rejected.value.retry_after_s
+    assert tickets.counts(rejected.value.ticket, KNOWN.name)
     gate.admit(KNOWN.body(*(spend() for _ in range(10))))
     with pytest.raises(QuotaExceeded):
-        gate.admit(KNOWN.body(*(spend() for _ in range(10))), refused.value.ticket)
-    assert gate.refusals == {"quota": 2}
+        gate.admit(KNOWN.body(*(spend() for _ in range(10))), rejected.value.ticket)
+    assert gate.rejections == {"quota": 2}
 
 
 async def test_who_sends_much_at_once_is_not_looked_at_before_the_others(gate: Gate, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -528,8 +528,8 @@ async def test_who_sends_much_at_once_is_not_looked_at_before_the_others(gate: G
     assert [body for body in returned if body is not one] == many
 
 
-async def test_a_refused_body_whose_client_sends_the_next_one_causes_one_turn(gate: Gate, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A client may pipeline bodies that are refused. Each refusal lets the next one be complete, and must not add a turn of the gate."""
+async def test_a_rejected_body_whose_client_sends_the_next_one_causes_one_turn(gate: Gate, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A client may pipeline bodies that are rejected. Each rejection lets the next one be complete, and must not add a turn of the gate."""
     turns_in_iteration = [0]
     turn = gate._turn
 
@@ -542,8 +542,8 @@ async def test_a_refused_body_whose_client_sends_the_next_one_causes_one_turn(ga
     class Pipelined(RecordingBody):
         more = 20
 
-        def refused(self, problem: Exception) -> None:
-            super().refused(problem)
+        def rejected(self, problem: Exception) -> None:
+            super().rejected(problem)
             if self.more:
                 after = ask(gate, b"[not ")
                 after.more = self.more - 1
@@ -564,17 +564,17 @@ async def test_a_refused_body_whose_client_sends_the_next_one_causes_one_turn(ga
 
 
 async def test_a_false_name_takes_no_room_from_its_party(file: Path, clock: Clock) -> None:
-    """A large submission without room keeps room free for itself, but only if its party has signed it."""
+    """A large submission without capacity keeps capacity free for itself, but only if its party has signed it."""
     queue: SubmissionQueue[object] = SubmissionQueue(QueueLimits())
-    queue.rate.per_s = 1000.0  # as measured: room for 3,000 requests, of which one party may have 8/9
-    gate = Gate(NOTARY, Parties(file), lambda: None, clock, bytes_max=64 << 20, body_s_max=20.0, turn_s_max=0.005, room=queue)
+    queue.rate.per_s = 1000.0  # as measured: capacity for 3,000 requests, of which one party may have 8/9
+    gate = Gate(NOTARY, Parties(file), lambda: None, clock, bytes_max=64 << 20, body_s_max=20.0, turn_s_max=0.005, capacity=queue)
     while queue.pending_requests < 2000:
         queue.put(gate.admit(KNOWN.body(*[spend() for _ in range(500)])))
     large = [spend() for _ in range(1000)]
     with pytest.raises(BadSignature):
         gate.admit(Bank(KNOWN.name).body(*large))
     gate.admit(KNOWN.body(spend()))
-    assert not queue.rate._refused
+    assert not queue.rate._rejected
     with pytest.raises(Overloaded):
         gate.admit(KNOWN.body(*large))
     with pytest.raises(Overloaded):
@@ -585,11 +585,11 @@ async def test_a_large_retry_without_room_keeps_room_free(file: Path, clock: Clo
     """Its signature was verified some turns ago, before the look-up whether it is decided."""
     queue: SubmissionQueue[object] = SubmissionQueue(QueueLimits())
     queue.rate.per_s = 1000.0
-    gate = Gate(NOTARY, Parties(file), lambda: None, clock, bytes_max=64 << 20, body_s_max=20.0, turn_s_max=0.005, room=queue)
+    gate = Gate(NOTARY, Parties(file), lambda: None, clock, bytes_max=64 << 20, body_s_max=20.0, turn_s_max=0.005, capacity=queue)
     retry = decode_submission(KNOWN.body(*[spend() for _ in range(1000)]), NOTARY)
     while queue.pending_requests < 2000:
         queue.put(gate.admit(KNOWN.body(*[spend() for _ in range(500)])))
     with pytest.raises(Overloaded):
-        gate.check_room(retry)
+        gate.check_capacity(retry)
     with pytest.raises(Overloaded):
         gate.admit(KNOWN.body(spend()))

@@ -66,7 +66,7 @@ def logged(monkeypatch: pytest.MonkeyPatch) -> Callable[..., dict[str, Any]]:
     return log
 
 
-def test_values_that_orjson_refuses_are_text() -> None:
+def test_values_that_orjson_rejects_are_text() -> None:
     """A number of more than 64 bits, and a file name that is no Unicode, are members as text: no line is lost."""
     record = logging.LogRecord("notary", logging.ERROR, "", 0, "parties read file=%s requests=%d", ("a\udcff", 1 << 64), None)
     (line,) = lines_of(logs._JsonFormatter().format(record))

@@ -28,36 +28,36 @@ def quota(clock: Clock) -> Quota:
 
 
 def send(quota: Quota, party: str, requests: int) -> QuotaExceeded | None:
-    """Send as the gate does: charge what is not refused."""
-    refusal = quota.refusal(party, requests)
-    if refusal is None:
+    """Send as the gate does: charge what is not rejected."""
+    rejection = quota.rejection(party, requests)
+    if rejection is None:
         quota.charge(party, requests)
-    return refusal
+    return rejection
 
 
 def test_a_quota_is_for_each_party(quota: Quota, clock: Clock) -> None:
     """Ten requests a second are admitted and no more; another party has its own quota; time restores it."""
     assert send(quota, KNOWN, 10) is None
-    refused = send(quota, KNOWN, 1)
-    assert refused is not None
-    assert refused.retry_after_s >= 1
+    rejected = send(quota, KNOWN, 1)
+    assert rejected is not None
+    assert rejected.retry_after_s >= 1
     assert send(quota, OTHER, 1) is None
     clock.now_s += 0.1001
     assert send(quota, KNOWN, 1) is None
     assert send(quota, KNOWN, 1) is not None
 
 
-def test_a_retry_after_the_time_that_the_refusal_names_is_admitted(quota: Quota, clock: Clock) -> None:
+def test_a_retry_after_the_time_that_the_rejection_names_is_admitted(quota: Quota, clock: Clock) -> None:
     """After the time of Retry-After the submission is admitted, even one larger than the quota, which waits for a full bucket."""
     assert send(quota, KNOWN, 35) is None
     for requests in (1, 35):
-        refused = send(quota, KNOWN, requests)
-        assert refused is not None
-        clock.now_s += refused.retry_after_s
+        rejected = send(quota, KNOWN, requests)
+        assert rejected is not None
+        clock.now_s += rejected.retry_after_s
         assert send(quota, KNOWN, requests) is None
 
 
-def test_what_is_refused_by_quota_uses_none(quota: Quota, clock: Clock) -> None:
+def test_what_is_rejected_by_quota_uses_none(quota: Quota, clock: Clock) -> None:
     """A submission rejected by quota uses none, so that retries do not extend the wait."""
     assert send(quota, KNOWN, 10) is None
     for _ in range(4):

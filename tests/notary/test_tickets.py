@@ -4,7 +4,7 @@ from base64 import urlsafe_b64decode, urlsafe_b64encode
 
 import pytest
 
-from notary import tickets as room
+from notary import tickets as tickets_module
 from notary.tickets import OPEN_S_MIN, Tickets
 from tests.notary.test_gate import Clock
 
@@ -90,7 +90,7 @@ def test_those_that_share_a_key_know_each_others(clock: Clock) -> None:
 
 def test_what_is_kept_of_used_ones_is_bounded(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
     """No ticket is valid while the maximum of used ones is remembered; those whose time is over are forgotten."""
-    monkeypatch.setattr(room, "USED_MAX", 10)
+    monkeypatch.setattr(tickets_module, "USED_MAX", 10)
     tickets = Tickets(KEY, clock)
     given = [tickets.give(1, "O=A") for _ in range(12)]
     later = tickets.give(7, "O=A")

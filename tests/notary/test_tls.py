@@ -115,7 +115,7 @@ def test_a_certificate_that_expires_is_reported_once(tmp_path: Path, caplog: pyt
     assert certificates.context is not context
 
 
-def test_an_encrypted_key_is_refused_and_not_asked_for(tmp_path: Path) -> None:
+def test_an_encrypted_key_is_rejected_and_not_asked_for(tmp_path: Path) -> None:
     """A key with a password is rejected, since a worker has no terminal to ask for it."""
 
     certificate, key = Authority().server().put(tmp_path, "server")

@@ -33,11 +33,11 @@ OTHER = Grown(random_decisions(300, seed=3), origin="notary.example/other", seed
 KEY = str(NOTARY.key)
 
 
-def refused(receipt: Any, decision: Any, keys: Any = KEY) -> str:
-    with pytest.raises(NotVerified) as refusal:
+def rejected(receipt: Any, decision: Any, keys: Any = KEY) -> str:
+    with pytest.raises(NotVerified) as rejection:
         verify_receipt(receipt, decision, keys)
-    assert str(refusal.value).startswith(refusal.value.reason)
-    return refusal.value.reason
+    assert str(rejection.value).startswith(rejection.value.reason)
+    return rejection.value.reason
 
 
 # Receipts that verify
@@ -94,9 +94,9 @@ def test_lines_of_witnesses_do_no_harm() -> None:
 
 def test_the_receipt_of_another_decision() -> None:
     """A receipt for another position is rejected; with the position changed, it does not lead to the root."""
-    assert refused(NOTARY.receipt(6), NOTARY.decisions[5]) == "wrong-position"
-    assert refused(NOTARY.receipt(6).replace("index 6", "index 5"), NOTARY.decisions[5]) == "wrong-root"
-    assert refused(FORK.receipt(5), NOTARY.decisions[6]) == "wrong-position"
+    assert rejected(NOTARY.receipt(6), NOTARY.decisions[5]) == "wrong-position"
+    assert rejected(NOTARY.receipt(6).replace("index 6", "index 5"), NOTARY.decisions[5]) == "wrong-root"
+    assert rejected(FORK.receipt(5), NOTARY.decisions[6]) == "wrong-position"
 
 
 def test_the_receipt_of_another_leaf_proves_nothing() -> None:
@@ -118,15 +118,15 @@ def test_the_receipt_of_another_leaf_proves_nothing() -> None:
         msgspec.structs.replace(conflicted, conflicts=()),
         FORK.decisions[conflicted.position] if conflicted.position >= 100 else OTHER.decisions[conflicted.position],
     ):
-        assert refused(receipt, changed) == "wrong-root"
+        assert rejected(receipt, changed) == "wrong-root"
 
 
 def test_another_notary_and_another_key() -> None:
     """A receipt of another notary, and one of a notary with the same name and another key, are rejected with different reasons."""
-    assert refused(OTHER.receipt(5), OTHER.decisions[5]) == "wrong-origin"
+    assert rejected(OTHER.receipt(5), OTHER.decisions[5]) == "wrong-origin"
     impostor = Grown(NOTARY.decisions, seed="impostor")
-    assert refused(impostor.receipt(5), NOTARY.decisions[5]) == "unknown-key"
-    assert refused(NOTARY.receipt(5), NOTARY.decisions[5], []) == "unknown-key"
+    assert rejected(impostor.receipt(5), NOTARY.decisions[5]) == "unknown-key"
+    assert rejected(NOTARY.receipt(5), NOTARY.decisions[5], []) == "unknown-key"
     assert verify_receipt(OTHER.receipt(5), OTHER.decisions[5], [KEY, OTHER.key]).origin == OTHER.origin
 
 
@@ -135,23 +135,23 @@ def test_the_key_of_one_notary_does_not_sign_for_another() -> None:
     text = verify_checkpoint(NOTARY.checkpoint(), KEY).text()
     forged = sign_note(text, [(OTHER.origin, OTHER.private_key)])
     receipt = NOTARY.receipt(5).replace(NOTARY.checkpoint(), forged)
-    assert refused(receipt, NOTARY.decisions[5], [KEY, OTHER.key]) == "wrong-origin"
+    assert rejected(receipt, NOTARY.decisions[5], [KEY, OTHER.key]) == "wrong-origin"
 
 
 def test_a_changed_checkpoint_is_rejected() -> None:
     """A checkpoint with a changed text is rejected before any of its values is used."""
-    assert refused(NOTARY.receipt(5).replace("\n300\n", "\n301\n"), NOTARY.decisions[5]) == "bad-signature"
+    assert rejected(NOTARY.receipt(5).replace("\n300\n", "\n301\n"), NOTARY.decisions[5]) == "bad-signature"
     good = verify_checkpoint(NOTARY.checkpoint(), KEY).root
-    assert refused(NOTARY.receipt(5).replace(base64_of(good), base64_of(bytes(32))), NOTARY.decisions[5]) == "bad-signature"
+    assert rejected(NOTARY.receipt(5).replace(base64_of(good), base64_of(bytes(32))), NOTARY.decisions[5]) == "bad-signature"
 
 
 def test_an_index_beyond_the_tree() -> None:
     """A receipt for a position beyond the signed tree is rejected."""
     newer, older = NOTARY.receipt(299), NOTARY.checkpoint(256)
     spliced = newer.replace(NOTARY.checkpoint(), older)
-    assert refused(spliced, NOTARY.decisions[299]) == "index-out-of-range"
+    assert rejected(spliced, NOTARY.decisions[299]) == "index-out-of-range"
     empty = Grown([]).checkpoint()
-    assert refused(f"c2sp.org/tlog-proof@v1\nindex 0\n\n{empty}", NOTARY.decisions[0]) == "index-out-of-range"
+    assert rejected(f"c2sp.org/tlog-proof@v1\nindex 0\n\n{empty}", NOTARY.decisions[0]) == "index-out-of-range"
 
 
 def proof_lines(receipt: str) -> tuple[list[str], Callable[[list[str]], str]]:
@@ -165,23 +165,23 @@ def test_a_proof_cut_lengthened_or_in_another_order() -> None:
     """A proof with a missing, an extra or two swapped hashes is rejected."""
     lines, put = proof_lines(NOTARY.receipt(5))
     decision = NOTARY.decisions[5]
-    assert refused(put(lines[:-1]), decision) == "proof-too-short"
-    assert refused(put([]), decision) == "proof-too-short"
-    assert refused(put(lines[1:]), decision) == "proof-too-short"
-    assert refused(put([*lines, lines[0]]), decision) == "proof-too-long"
-    assert refused(put([lines[0], *lines]), decision) == "proof-too-long"
+    assert rejected(put(lines[:-1]), decision) == "proof-too-short"
+    assert rejected(put([]), decision) == "proof-too-short"
+    assert rejected(put(lines[1:]), decision) == "proof-too-short"
+    assert rejected(put([*lines, lines[0]]), decision) == "proof-too-long"
+    assert rejected(put([lines[0], *lines]), decision) == "proof-too-long"
     for at in range(len(lines) - 1):
         swapped = [*lines[:at], lines[at + 1], lines[at], *lines[at + 2 :]]
-        assert refused(put(swapped), decision) == "wrong-root"
-    assert refused(put(lines[::-1]), decision) == "wrong-root"
+        assert rejected(put(swapped), decision) == "wrong-root"
+    assert rejected(put(lines[::-1]), decision) == "wrong-root"
 
 
 def test_only_signatures_may_follow_the_last_signature() -> None:
     """Only further signatures may follow the last signature."""
     for tail in ("\n", "x", " ", "\x00", "\n\n", "index 5\n"):
-        assert refused(NOTARY.receipt(5) + tail, NOTARY.decisions[5]) == "malformed-checkpoint"
-    assert refused(NOTARY.receipt(5) * 2, NOTARY.decisions[5]) == "bad-signature"  # all but the last lines then become the signed text
-    assert refused(NOTARY.receipt(5)[:-1], NOTARY.decisions[5]) == "malformed-checkpoint"
+        assert rejected(NOTARY.receipt(5) + tail, NOTARY.decisions[5]) == "malformed-checkpoint"
+    assert rejected(NOTARY.receipt(5) * 2, NOTARY.decisions[5]) == "bad-signature"  # all but the last lines then become the signed text
+    assert rejected(NOTARY.receipt(5)[:-1], NOTARY.decisions[5]) == "malformed-checkpoint"
 
 
 def test_a_checkpoint_that_is_signed_and_still_none() -> None:
@@ -189,19 +189,19 @@ def test_a_checkpoint_that_is_signed_and_still_none() -> None:
     text = verify_checkpoint(NOTARY.checkpoint(), KEY).text()
     for changed in (text + "extension\n", text.replace("\n300\n", "\n0300\n"), text.replace("\n300\n", "\n+300\n")):
         note = sign_note(changed, [(ORIGIN, private_key("notary"))])
-        assert refused(NOTARY.receipt(5).replace(NOTARY.checkpoint(), note), NOTARY.decisions[5]) == "malformed-checkpoint"
+        assert rejected(NOTARY.receipt(5).replace(NOTARY.checkpoint(), note), NOTARY.decisions[5]) == "malformed-checkpoint"
 
 
 @pytest.mark.parametrize("receipt", [None, 5, b"\xff", "\ud800", {}, [], bytearray(b"x"), b"", ""])
 def test_what_is_no_receipt(receipt: object) -> None:
     """Anything but the text of a receipt is rejected; a decision without a receipt has None."""
-    assert refused(receipt, NOTARY.decisions[5]) == "malformed-receipt"
+    assert rejected(receipt, NOTARY.decisions[5]) == "malformed-receipt"
 
 
 @pytest.mark.parametrize("keys", ["", "x", ["x"], [None], [b"\xff"], [5], ["\ud800+00000000+AAAA"], [KEY, KEY[:-1]], [KEY.encode()[:-1]]])
 def test_what_is_no_key(keys: Any) -> None:
     """One bad key among good ones is reported, not skipped."""
-    assert refused(NOTARY.receipt(5), NOTARY.decisions[5], keys) == "malformed-key"
+    assert rejected(NOTARY.receipt(5), NOTARY.decisions[5], keys) == "malformed-key"
 
 
 PLAIN = as_object(NOTARY.decisions[next(one.position for one in NOTARY.decisions if one.conflicts)])
@@ -277,7 +277,7 @@ def changed(**members: Any) -> dict[str, Any]:
 )
 def test_what_is_no_decision(decision: Any) -> None:
     """Only the contract's object is a decision: no member missing, extra or duplicate, and each value in its one form."""
-    assert refused(NOTARY.receipt(5), decision) == "malformed-decision"
+    assert rejected(NOTARY.receipt(5), decision) == "malformed-decision"
 
 
 # Mutations
@@ -398,8 +398,8 @@ def test_an_answer_that_no_decoder_made(member: str) -> None:
     answer, receipt = decode_decision(json.dumps(as_object(NOTARY.decisions[5])).encode()), NOTARY.receipt(5)
     assert verify_receipt(receipt, answer, KEY).size == 300
     for value in (object(), b"\xff", -(2**70), "\ud800", (object(),)):
-        assert refused(receipt, msgspec.structs.replace(answer, **{member: value})) == "malformed-decision"
-    assert refused(receipt, msgspec.structs.replace(answer, log_time=answer.log_time + 1)) == "wrong-root"
+        assert rejected(receipt, msgspec.structs.replace(answer, **{member: value})) == "malformed-decision"
+    assert rejected(receipt, msgspec.structs.replace(answer, log_time=answer.log_time + 1)) == "wrong-root"
 
 
 @given(st.integers(0, 299), st.data())
@@ -446,8 +446,8 @@ def checkpoint_of(notary: Grown, size: int) -> SignedCheckpoint:
 def reason_of(one: SignedCheckpoint, other: SignedCheckpoint, read: Any = NOTARY.read) -> str | None:
     try:
         verify_consistency(one, other, read)
-    except NotVerified as refusal:
-        return refusal.reason
+    except NotVerified as rejection:
+        return rejection.reason
     return None
 
 

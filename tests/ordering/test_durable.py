@@ -152,8 +152,8 @@ def test_nothing_else_syncs_or_locks() -> None:
     """No other module calls `fsync` or `flock`, except for one of the verifier, which imports nothing of the product."""
     found = [
         str(file.relative_to(ROOT))
-        for room in PRODUCT
-        for file in (ROOT / room).rglob("*.py")
+        for package in PRODUCT
+        for file in (ROOT / package).rglob("*.py")
         if re.search(r"\bos\.f(data)?sync\b|\bfcntl\.(flock|lockf)\b|\bos\.(replace|rename)\b", file.read_text())
     ]
     assert found == ["ordering/durable.py", "spark_join/engine/files.py"]

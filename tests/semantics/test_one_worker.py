@@ -26,7 +26,7 @@ def hashed(decision: Decided) -> str:
     return hashlib.sha256(bytes.fromhex(decision["transaction_id"])).hexdigest()
 
 
-def refusal(decision: Decided) -> tuple[str, str | None, list[tuple[str, str, str]]]:
+def rejection(decision: Decided) -> tuple[str, str | None, list[tuple[str, str, str]]]:
     """Returns outcome, reason and conflicts."""
     conflicts = [(conflict["state"], conflict["kind"], conflict["consumed_by"]) for conflict in decision["conflicts"]]
     return decision["outcome"], decision["reason"], conflicts
@@ -48,7 +48,7 @@ async def test_new_states_are_committed(notary: Notary, worker: Worker) -> None:
     answer = await notary.client.answered(worker.url, submission)
     assert (answer.status, answer.headers["content-type"]) == (200, "application/json")
     (decision,) = answer.json()["decisions"]
-    assert (decision["transaction_id"], decision["position"], *refusal(decision)) == (id_, 0, *COMMITTED)
+    assert (decision["transaction_id"], decision["position"], *rejection(decision)) == (id_, 0, *COMMITTED)
     assert (await notary.http.get(worker.url, f"/v1/transactions/{id_}")).json() == decision
     for each in (state("x"), state("y", 7)):
         returned = (await notary.http.get(worker.url, f"/v1/states/{each}")).json()
@@ -64,9 +64,9 @@ async def test_a_double_spend_is_rejected(notary: Notary, worker: Worker) -> Non
     (y,) = await decide(notary, worker, spend(state("y")))
     (double,) = await decide(notary, worker, spend(state("y"), state("fresh"), state("x"), content="again"))
     both = sorted([(state("x"), "input", hashed(x)), (state("y"), "input", hashed(y))])
-    assert refusal(double) == ("rejected", "input-conflict", both)
+    assert rejection(double) == ("rejected", "input-conflict", both)
     (fresh,) = await decide(notary, worker, spend(state("fresh")))
-    assert refusal(fresh) == COMMITTED
+    assert rejection(fresh) == COMMITTED
     await notary.check(worker)
 
 
@@ -86,7 +86,7 @@ async def test_same_transaction_in_another_submission(notary: Notary, worker: Wo
     before, again, after = await decide(notary, worker, spend(state("y")), spend(state("x")), spend(state("x"), content="double"))
     assert again == first
     assert (before["position"], after["position"]) == (1, 2)
-    assert refusal(after) == ("rejected", "input-conflict", [(state("x"), "input", hashed(first))])
+    assert rejection(after) == ("rejected", "input-conflict", [(state("x"), "input", hashed(first))])
     await notary.check(worker)
 
 
@@ -100,10 +100,10 @@ async def test_conflicts_inside_a_submission(notary: Notary, worker: Worker) -> 
         spend(state("y")),
         spend(references=[state("y")]),
     )
-    assert refusal(first) == COMMITTED
-    assert refusal(second) == ("rejected", "input-conflict", [(state("x"), "input", hashed(first))])
-    assert refusal(third) == COMMITTED
-    assert refusal(fourth) == ("rejected", "reference-conflict", [(state("y"), "reference", hashed(third))])
+    assert rejection(first) == COMMITTED
+    assert rejection(second) == ("rejected", "input-conflict", [(state("x"), "input", hashed(first))])
+    assert rejection(third) == COMMITTED
+    assert rejection(fourth) == ("rejected", "reference-conflict", [(state("y"), "reference", hashed(third))])
     assert [each["position"] for each in (first, second, third, fourth)] == [0, 1, 2, 3]
     await notary.check(worker)
 
@@ -112,11 +112,11 @@ async def test_a_consumed_reference_is_rejected(notary: Notary, worker: Worker) 
     """A reference to a consumed state is rejected; a reference consumes nothing, and a state may be both in one transaction."""
     (read,) = await decide(notary, worker, spend(references=[state("x")]))
     (spent,) = await decide(notary, worker, spend(state("x"), references=[state("x")]))
-    assert (refusal(read), refusal(spent)) == (COMMITTED, COMMITTED)
+    assert (rejection(read), rejection(spent)) == (COMMITTED, COMMITTED)
     (late,) = await decide(notary, worker, spend(state("y"), references=[state("x"), state("z")]))
-    assert refusal(late) == ("rejected", "reference-conflict", [(state("x"), "reference", hashed(spent))])
+    assert rejection(late) == ("rejected", "reference-conflict", [(state("x"), "reference", hashed(spent))])
     (y,) = await decide(notary, worker, spend(state("y")))
-    assert refusal(y) == COMMITTED
+    assert rejection(y) == COMMITTED
     await notary.check(worker)
 
 
@@ -130,9 +130,9 @@ async def test_a_missed_window_is_rejected_for_ever(notary: Notary, worker: Work
     await until(lambda: now_ms() > now + 1_000)
     (again,) = await decide(notary, worker, soon)
     if early["outcome"] == "rejected":  # else this machine was too slow to be early
-        assert refusal(early) == ("rejected", "outside-time-window", [])
+        assert rejection(early) == ("rejected", "outside-time-window", [])
         (inside,) = await decide(notary, worker, spend(state("x"), time_window={"from": now - hour, "until": now + hour}))
-        assert refusal(inside) == COMMITTED
+        assert rejection(inside) == COMMITTED
     assert again == early
     assert late["outcome"] == "rejected"
     await notary.check(worker)
@@ -149,9 +149,9 @@ async def test_inputs_come_before_references_and_window(notary: Notary, worker: 
         spend(state("z"), references=[state("y")], time_window=past),
         spend(state("z"), references=[state("w")], time_window=past),
     )
-    assert refusal(all_three) == ("rejected", "input-conflict", [(state("x"), "input", hashed(x))])
-    assert refusal(two) == ("rejected", "reference-conflict", [(state("y"), "reference", hashed(y))])
-    assert refusal(one) == ("rejected", "outside-time-window", [])
+    assert rejection(all_three) == ("rejected", "input-conflict", [(state("x"), "input", hashed(x))])
+    assert rejection(two) == ("rejected", "reference-conflict", [(state("y"), "reference", hashed(y))])
+    assert rejection(one) == ("rejected", "outside-time-window", [])
     await notary.check(worker)
 
 
@@ -165,7 +165,7 @@ async def test_positions_count_every_decision(notary: Notary, worker: Worker) ->
     await notary.check(worker)
 
 
-async def test_malformed_refuses_the_whole(notary: Notary, worker: Worker) -> None:
+async def test_malformed_rejects_the_whole(notary: Notary, worker: Worker) -> None:
     """A malformed request makes its whole submission malformed: the others in it are not decided either."""
     good = notary.party.submission(spend(state("x")))
     bad = good.body.replace(b'"requests": [', b'"requests": [{"inputs": ["nonsense"], "content_hash": "00"}, ')
@@ -173,7 +173,7 @@ async def test_malformed_refuses_the_whole(notary: Notary, worker: Worker) -> No
     assert (answer.status, answer.json()["type"]) == (400, "/problems/malformed")
     assert (await notary.http.get(worker.url, f"/v1/transactions/{good.ids[0]}")).status == 404
     (x,) = await decide(notary, worker, spend(state("x"), content="another"))
-    assert (x["position"], *refusal(x)) == (0, *COMMITTED)
+    assert (x["position"], *rejection(x)) == (0, *COMMITTED)
     await notary.check(worker)
 
 
@@ -185,7 +185,7 @@ async def test_one_of_many_concurrent_spends_commits(notary: Notary, worker: Wor
     (winner,) = [decision for decision in decisions if decision["outcome"] == "committed"]
     for decision in decisions:
         if decision is not winner:
-            assert refusal(decision) == ("rejected", "input-conflict", [(state("x"), "input", hashed(winner))])
+            assert rejection(decision) == ("rejected", "input-conflict", [(state("x"), "input", hashed(winner))])
     assert sorted(decision["position"] for decision in decisions) == list(range(60))
     await notary.check(worker)
 
@@ -220,7 +220,7 @@ async def test_admitted_requests_are_answered_after_sigterm(notary: Notary, work
         if isinstance(answer, BaseException):
             assert isinstance(answer, ConnectionError)
             continue
-        assert answer.status in (200, 503), "nothing taken in is left without an answer"
+        assert answer.status in (200, 503), "no admitted submission is left without an answer"
         if answer.status == 503:
             assert answer.json()["type"] == "/problems/not-ready"
             assert (await notary.http.get(back.url, f"/v1/transactions/{submission.ids[0]}")).status == 404

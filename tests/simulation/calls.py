@@ -25,7 +25,7 @@ RETRY_AFTER_S_MAX: Final = 60
 OPENS_AT: Final = 0.9
 """A full queue admits submissions again when a tenth has been decided (docs/http.md)."""
 PARTY_PART: Final = 0.75 * 8 / 9
-"""The least part of the room left by others that a party without a ticket gets (docs/http.md); 2 requests less, since parts are whole."""
+"""The least part of the capacity left by others for a party without a ticket (docs/http.md); 2 requests less, since parts are whole."""
 POLLED_S: Final = 0.3
 PROBLEMS: Final = {
     400: ("malformed",),
@@ -124,10 +124,10 @@ class Calls:
         if answer is not None and answer.status == 429:
             self.hold_quota(process, party, requests)
         if answer is not None and answer.status == 503:
-            self.hold_refusal(process, answer, requests)
+            self.hold_rejection(process, answer, requests)
         return answer
 
-    def hold_refusal(self, process: Process, answer: Answer, requests: int) -> None:
+    def hold_rejection(self, process: Process, answer: Answer, requests: int) -> None:
         """Check a 503 to a submission of this many requests.
 
         Either they do not fit the queue, or the worker is not ready and `/readyz` gives the same reason.

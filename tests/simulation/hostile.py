@@ -62,7 +62,7 @@ class Hostile:
         self._processes = processes
         self._draw = random.Random(f"hostile {plan.seed}")
         self._made = 0
-        self.refused: list[bytes] = []
+        self.rejected: list[bytes] = []
         """Bytes that must not be found in the log."""
 
     async def run(self) -> None:
@@ -94,7 +94,7 @@ class Hostile:
     def found_in(self, records: Iterable[Record]) -> list[str]:
         """Returns a problem for each trace of a rejected call that is in the log."""
         values = [record.value or b"" for record in records]
-        return [f"refused, and in the log: {trace!r}" for trace in self.refused if any(trace in value for value in values)]
+        return [f"rejected, and in the log: {trace!r}" for trace in self.rejected if any(trace in value for value in values)]
 
     async def _at(self, at_s: float, act: Callable[[Process], Awaitable[object]]) -> None:
         await asyncio.sleep(at_s)
@@ -102,11 +102,11 @@ class Hostile:
             await act(self._draw.choice(processes))
 
     async def _strike(self, process: Process, attack: Attack) -> None:
-        self.refused += attack.traces
+        self.rejected += attack.traces
         self._calls.will_ask(process, attack.requests)
         answer = await self._calls.call(process, attack.method, attack.path, attack.body, {b"prefer": b"wait=0", **attack.headers})
         if answer is not None and answer.status == 503:
-            self._calls.hold_refusal(process, answer, attack.requests)
+            self._calls.hold_rejection(process, answer, attack.requests)
         elif answer is not None and answer.status == 429 and attack.status in (400, 403):
             # The quota is asked before format and signature. All of these attacks are in this party's name, and are not charged to it.
             self._calls.hold_quota(process, deployment().party.name, attack.requests, uncharged=attack.requests)
@@ -147,7 +147,7 @@ class Hostile:
             if decision is not None:
                 self._calls.note_returned(process, decision)
         if status in (429, 503):
-            self.refused += [bytes.fromhex(id_) for id_ in submission.ids]
+            self.rejected += [bytes.fromhex(id_) for id_ in submission.ids]
         elif status not in (0, 200, 202):
             self._calls.problem(process, f"answered {status} to a good submission: {answer}")
         return status

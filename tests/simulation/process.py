@@ -333,7 +333,7 @@ class Process:
         if path.startswith(DECISION_PATHS) and (wrong := self._looked.answers(reader if isinstance(reader, SimulatedReader) else None)):
             self.problems.append(wrong)
         if path == "/v1/submissions" and self.wrong_clock():
-            self.problems.append("it takes in a submission while its clock is wrong by years")
+            self.problems.append("it admits a submission while its clock is wrong by years")
         agreement = None if self.worker is None else self.worker.index.agreement
         if agreement is not None and (agreement.in_disagreement or agreement.quarantined) and path.startswith(DECISION_PATHS):
             self.problems.append(f"it answers {path}, and should not: {agreement.quarantined or agreement.votes.rendered()}")

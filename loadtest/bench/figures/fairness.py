@@ -111,10 +111,10 @@ def _loads(load: ClosedLoad, submissions_max: int, times: int = 1) -> list[Close
 
 def _closed(loads: Sequence[ClosedLoad]) -> Phase:
     greedy, *others = results = run_loads(loads)
-    answers = greedy.submissions + greedy.refused
+    answers = greedy.submissions + greedy.rejected
     figures = {
         "greedy_requests_per_s": greedy.requests_per_s,
-        "greedy_refused_share": greedy.refused / answers if answers else 0.0,
+        "greedy_rejected_share": greedy.rejected / answers if answers else 0.0,
         "greedy_latency_ms_p99": greedy.latency_ms_p99,
     }
     return Phase(figures, others, _cores(others), any([*map(failed, results)]))
@@ -137,7 +137,7 @@ def _open(running: RunningNotary, case: Case, loads: Sequence[ClosedLoad], rate:
     measured = offer_figures(offer, offered)
     figures = {
         "greedy_requests_per_s": measured["goodput_requests_per_s"],
-        "greedy_refused_share": measured["refused_share"],
+        "greedy_rejected_share": measured["rejected_share"],
         "greedy_latency_ms_p99": measured["from_sending_ms_p99"],
         "greedy_due_requests_per_s": measured["due_requests_per_s"],
         "greedy_sent_requests_per_s": measured["sent_requests_per_s"],
@@ -160,7 +160,7 @@ def _figures(during: Phase, around: Sequence[Phase]) -> dict[str, Any]:
         "others_latency_ms_p99_before_after": [round(phase.p99_ms, 1) for phase in around],
         "others_latency_ms_p99": during.p99_ms,
         "ran_out": bool([result for phase in (during, *around) for result in phase.others if result.ran_out]),
-        "others_refused": sum([result.refused for result in during.others]),
+        "others_rejected": sum([result.rejected for result in during.others]),
         "greedy_before_after_requests_per_s": [round(phase.greedy["greedy_requests_per_s"]) for phase in around],
         **during.greedy,
         **during.cores,
@@ -209,7 +209,7 @@ def _rows(lines: Lines) -> Sequence[Row]:
             *milliseconds(line, "others_latency_ms_p99"),
             _both(line.figures["greedy_before_after_requests_per_s"], "/s"),
             f"{number(line, 'greedy_requests_per_s')}/s",
-            f"{line.figures['greedy_refused_share']:.0%}",
+            f"{line.figures['greedy_rejected_share']:.0%}",
         )
         for line in lines
     ]

@@ -78,7 +78,7 @@ class LongLoad:
         self.loop = ClosedLoop(ahead, lambda answer, ids: wrong(answer, ids, receipts=True), stops_at_failure=True)
         self.loop.on_answer = self._answered
         self.requests = 0
-        self.refused = 0
+        self.rejected = 0
         """The rejections in complete tenths."""
         self.samples: list[Sample] = []
         self.tenths: list[Tenth] = []
@@ -100,7 +100,7 @@ class LongLoad:
         if self.requests * TENTHS >= self._requests_max * (len(self.tenths) + 1):
             sizes = [disk_bytes(folder) for folder in (self._running.index, self._running.log)]
             self.tenths.append(Tenth(self._sample(), self.loop.latencies, *sizes))
-            self.refused += self.loop.refused
+            self.rejected += self.loop.rejected
             self.loop.begin()
 
     async def _keep_sampling(self) -> None:
@@ -159,7 +159,7 @@ def figures_of(load: LongLoad) -> dict[str, Any]:
         ],
         "load_cores": (last.cpu_s["load"] - load.samples[0].cpu_s["load"]) / last.seconds if last.seconds else 0.0,
         "load_waited_s": load.loop.starved_s,
-        "refused": load.refused + load.loop.refused,
+        "rejected": load.rejected + load.loop.rejected,
         "errors": load.loop.failures.count,
     }
     if len(tenths) == TENTHS:

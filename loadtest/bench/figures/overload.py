@@ -76,7 +76,7 @@ def measure_curve(
 
 
 CURVE_FIGURES = (
-    "due_requests_per_s", "goodput_requests_per_s", "latency_ms_p50", "latency_ms_p99", "refused_share", "unsent_share", "late_ms_p99",
+    "due_requests_per_s", "goodput_requests_per_s", "latency_ms_p50", "latency_ms_p99", "rejected_share", "unsent_share", "late_ms_p99",
     "worker_cores", "load_cores", "machine_cores", "errors",
 )  # fmt: skip
 """The figures of an open loop that go into a line of the curve."""
@@ -212,13 +212,13 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def _curve_rows(lines: Lines) -> Sequence[Row]:
-    head = ("case, at a share of its capacity", "due/s", "decided/s", "p50", "p99", "refused", "not sent", "worker's cores")
+    head = ("case, at a share of its capacity", "due/s", "decided/s", "p50", "p99", "rejected", "not sent", "worker's cores")
     return [head] + [
         (
             line.case,
             *[number(line, name) for name in ("due_requests_per_s", "goodput_requests_per_s")],
             *milliseconds(line, "latency_ms_p50", "latency_ms_p99"),
-            *[f"{line.figures[name]:.0%}" for name in ("refused_share", "unsent_share")],
+            *[f"{line.figures[name]:.0%}" for name in ("rejected_share", "unsent_share")],
             number(line, "worker_cores"),
         )
         for line in lines
@@ -236,14 +236,14 @@ OVERLOAD_ROWS = (
     ("goodput_requests_per_s_min", "in the slowest of them", "{:,.0f}"),
     ("goodput_requests_per_s_max", "in the fastest", "{:,.0f}"),
     ("goodput_share_of_capacity", "of the capacity (goal: 90%)", "{:.0%}"),
-    ("refused_share", "of all answers: rejected (503)", "{:.0%}"),
+    ("rejected_share", "of all answers: rejected (503)", "{:.0%}"),
     ("undecided_share", "admitted and not decided in time (202)", "{:.0%}"),
     ("dropped_share", "no answer, the connection ended", "{:.0%}"),
     ("from_sending_ms_p50", "admitted: median, from sending, ms", "{:,.0f}"),
     ("from_sending_ms_p99", "admitted: p99, from sending, ms", "{:,.0f}"),
     ("latency_ms_p99", "admitted: p99, from the intended start, ms", "{:,.0f}"),
-    ("refusal_ms_p50", "a rejection takes, median, ms", "{:,.1f}"),
-    ("refusal_ms_p99", "a rejection takes, p99, ms", "{:,.1f}"),
+    ("rejection_ms_p50", "a rejection takes, median, ms", "{:,.1f}"),
+    ("rejection_ms_p99", "a rejection takes, p99, ms", "{:,.1f}"),
     ("retry_after_s_p50", "Retry-After, median, s", "{:,.0f}"),
     ("wait_s_p50", "rejected, and retried every 0.1 s: admitted after, median, s", "{:,.2f}"),
     ("wait_s_p99", "the same, p99, s", "{:,.2f}"),
@@ -293,7 +293,7 @@ def _draw_overload(picture: "Picture", lines: Lines) -> None:
     rates, memory = picture.subplots(2, 1, sharex=True, height_ratios=[2, 1])
     seconds, small = values(moments, "seconds"), {"markersize": 3}
     rates.plot(seconds, values(moments, "requests_per_s"), color=COLOURS[0], marker=MARKS[0], label="decided", **small)
-    rejected = values(moments, "refused_requests_per_s")
+    rejected = values(moments, "rejected_requests_per_s")
     rates.plot(seconds, rejected, color=COLOURS[1], marker=MARKS[1], linestyle="--", label="rejected", **small)
     rates.axhline(line.figures["capacity_requests_per_s"], color=COLOURS[6], linestyle=":", label="capacity, by closed loops")
     rates.set(ylabel="requests a second", ylim=(0, None))

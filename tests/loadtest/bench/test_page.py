@@ -15,7 +15,7 @@ from loadtest.bench.stage_map import STAGES
 
 pytestmark = pytest.mark.seconds
 
-MOMENTS = [{"seconds": at, "requests_per_s": 10.0 * at, "refused_requests_per_s": 5.0, "worker_mib": 100.0} for at in range(1, 5)]
+MOMENTS = [{"seconds": at, "requests_per_s": 10.0 * at, "rejected_requests_per_s": 5.0, "worker_mib": 100.0} for at in range(1, 5)]
 TENTH = {"requests_per_s": 1e4, "latency_ms_p50": 1.0, "latency_ms_p99": 2.0, "worker_mib": 1.0, "index_mib": 1.0, "log_mib": 1.0}
 ANY: dict[str, dict[str, Any]] = {
     "end-to-end": {"requests_per_s": 1_234.0, "latency_ms_p50": 1.0, "latency_ms_p99": 2.0, "others_cores": 0.1},
@@ -28,7 +28,7 @@ ANY: dict[str, dict[str, Any]] = {
     },
     "curve": {
         **dict.fromkeys(("due_requests_per_s", "goodput_requests_per_s", "latency_ms_p50", "latency_ms_p99", "worker_cores"), 10.0),
-        **{"refused_share": 0.0, "unsent_share": 0.0},
+        **{"rejected_share": 0.0, "unsent_share": 0.0},
     },
     "overload": {"capacity_requests_per_s": 10.0, "goodput_requests_per_s": 9.0, "by_time": MOMENTS},
     "long": {"requests_per_s": 9_999.0, "tenths": [TENTH] * 10, "by_time": MOMENTS, "load_cores": 0.1, "last_to_first_tenth": 1.0},

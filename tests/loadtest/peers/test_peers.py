@@ -89,7 +89,7 @@ def test_limits_have_a_rate_each(kafka_cluster: Cluster) -> None:
     assert appended.keys() == {1, 100}
 
 
-def test_an_unknown_peer_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_unknown_peer_is_rejected(capsys: pytest.CaptureFixture[str]) -> None:
     """A misspelt `--only` starts nothing and lists the valid names."""
     with pytest.raises(SystemExit) as stopped:
         main(["--only", "etcetera"])
@@ -242,8 +242,8 @@ def test_a_server_that_does_not_start_says_why() -> None:
     """If a server does not start, the end of its log is in the error, and no folder is left."""
     with Servers.opened("test") as servers:
         folder = servers.folder
-        with pytest.raises(Exception, match="no room"):
-            servers.start("loud", ["sh", "-c", "echo no room; exit 3"], lambda: False)
+        with pytest.raises(Exception, match="no space"):
+            servers.start("loud", ["sh", "-c", "echo no space; exit 3"], lambda: False)
     assert not folder.exists()
 
 

@@ -18,7 +18,7 @@ pytestmark = pytest.mark.seconds
 
 CONNECTIONS = 8
 PAUSE_S_MAX = 0.2
-REFUSAL = b"HTTP/1.1 503 Service Unavailable\r\nRetry-After: 1\r\nContent-Length: 0\r\n\r\n"
+REJECTION = b"HTTP/1.1 503 Service Unavailable\r\nRetry-After: 1\r\nContent-Length: 0\r\n\r\n"
 
 
 def _committed(body: bytes) -> bytes:
@@ -104,7 +104,7 @@ async def test_all_that_is_due_is_sent_and_decided(connections_open: bool) -> No
     assert result.due == result.sent > 0
     # The measured period starts and ends between a submission and its answer.
     assert abs(result.decided - result.sent) <= CONNECTIONS
-    assert (result.refused, result.dropped, result.unsent, result.errors) == (0, 0, 0, 0)
+    assert (result.rejected, result.dropped, result.unsent, result.errors) == (0, 0, 0, 0)
 
 
 async def test_connections_that_are_closed_before_the_start_are_replaced() -> None:
@@ -120,11 +120,11 @@ async def test_a_service_that_closes_all_connections_fails_the_load() -> None:
         await _offered(_committed, closed_at_once=10_000)
 
 
-async def test_refusals_are_counted_and_are_no_errors() -> None:
+async def test_rejections_are_counted_and_are_no_errors() -> None:
     """If every other submission is rejected, half of them are counted as rejected, with their Retry-After, and none as an error."""
     turns = iter(range(10_000))
-    result = await _offered(lambda body: REFUSAL if next(turns) % 2 else _committed(body))
-    assert abs(result.refused - result.decided) <= 1
+    result = await _offered(lambda body: REJECTION if next(turns) % 2 else _committed(body))
+    assert abs(result.rejected - result.decided) <= 1
     assert result.retry_after_s.p50 == result.retry_after_s.max == 1
     assert result.errors == 0
 
@@ -135,7 +135,7 @@ async def test_probes_find_out_when_there_was_room() -> None:
 
     def answer(body: bytes) -> bytes:
         seen[body] = seen.get(body, 0) + 1
-        return REFUSAL if seen[body] <= 3 else _committed(body)
+        return REJECTION if seen[body] <= 3 else _committed(body)
 
     result = await _offered(answer, probes=4, seconds=2.5)
     assert result.probes.waited_s.count > 0

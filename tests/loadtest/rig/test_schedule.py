@@ -60,7 +60,7 @@ def test_a_warm_up_comes_first_and_does_not_count() -> None:
 @pytest.mark.parametrize(
     ("rate", "seconds", "steps", "warm_up"), [(0.0, 1.0, [1.0], 0.0), (1.0, -1.0, [1.0], 0.0), (1.0, 1.0, [], 0.0), (1.0, 1.0, [1.0], -1.0)]
 )
-def test_what_is_no_schedule_is_refused(rate: float, seconds: float, steps: list[float], warm_up: float) -> None:
+def test_what_is_no_schedule_is_rejected(rate: float, seconds: float, steps: list[float], warm_up: float) -> None:
     """A schedule without a rate, time or steps, or with a negative warm-up, is rejected."""
     with pytest.raises(ValueError, match="above 0"):
         stages_of("steady" if steps else "steps", rate, seconds, steps, warm_up_seconds=warm_up)

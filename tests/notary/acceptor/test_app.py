@@ -11,7 +11,7 @@ import pytest
 
 from notary.acceptor.app import AcceptorApp
 from notary.acceptor.link import Link
-from notary.acceptor.messages import AcceptorSettings, Down, Submitted, Taking, Up
+from notary.acceptor.messages import AcceptorSettings, AdmissionState, Down, Submitted, Up
 from notary.http import Server, bind
 from notary.http.call import TEXT
 from notary.http.machine import ConnectionState
@@ -98,8 +98,8 @@ async def test_a_burst_does_not_delay_the_messages_of_its_worker(acceptor: Linke
     async with acceptor.running():
         calls = [loop.create_task(acceptor.post()) for _ in range(100)]
         handed = await loop.sock_recv(acceptor.worker, 4)
-        taking = msgspec.msgpack.encode(Taking((503, TEXT, b"full")))
-        await loop.sock_sendall(acceptor.worker, len(taking).to_bytes(4, "little") + taking)
+        admission = msgspec.msgpack.encode(AdmissionState((503, TEXT, b"full")))
+        await loop.sock_sendall(acceptor.worker, len(admission).to_bytes(4, "little") + admission)
         while (submitted := _submitted(handed)) + sum(call.done() for call in calls) < len(calls):
             with contextlib.suppress(TimeoutError):
                 handed += await asyncio.wait_for(loop.sock_recv(acceptor.worker, 1 << 20), 0.05)

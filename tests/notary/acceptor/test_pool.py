@@ -135,16 +135,16 @@ def test_every_answer_is_counted_once(own_directory: NotaryDirectory, bank: Bank
 # ---- too much ----
 
 
-async def test_while_a_worker_refuses_its_processes_do_without_reading(own_directory: NotaryDirectory, bank: Bank) -> None:
-    """Once a submission was shed, the next ones are not read, and the worker counts them. With room again all are admitted."""
+async def test_while_a_worker_rejects_its_processes_do_without_reading(own_directory: NotaryDirectory, bank: Bank) -> None:
+    """Once a submission was shed, the next ones are not read, and the worker counts them. With capacity again all are admitted."""
     settings = {"limits.pending_requests_max": 2, "http.acceptor_processes": 1}
     async with serving(own_directory, settings) as service:
         first = asyncio.create_task(service.post(bank.body(spend(), spend())))
         await service.pending()
         assert (await service.http.post("/v1/submissions", content=NOT_JSON, headers=JSON)).status_code == 400  # nothing was shed yet
         for body in (bank.body(spend()), NOT_JSON, NOT_JSON):
-            refused = await service.post(body)
-            assert (refused.status_code, refused.json()["type"]) == (503, "/problems/overloaded")
+            rejected = await service.post(body)
+            assert (rejected.status_code, rejected.json()["type"]) == (503, "/problems/overloaded")
         counted = b'notary_http_answers_total{call="/v1/submissions",status="503"} 3.0'
         assert counted in (await service.http.get("/metrics")).content
         service.gate.set()
@@ -195,8 +195,8 @@ async def test_who_waits_when_the_worker_ends_hears_that_the_outcome_is_unknown(
         await service.pending()
         service.app.detach()
         assert (await asked).json() == {"decisions": [None]}
-        refused = await service.http.post("/v1/submissions", content=NOT_JSON, headers=JSON)
-        assert (refused.status_code, refused.json()["type"]) == (503, "/problems/not-ready")
+        rejected = await service.http.post("/v1/submissions", content=NOT_JSON, headers=JSON)
+        assert (rejected.status_code, rejected.json()["type"]) == (503, "/problems/not-ready")
 
 
 async def test_a_retry_of_what_waits_is_sent_once(own_directory: NotaryDirectory, bank: Bank) -> None:

@@ -14,8 +14,8 @@ from notary.archive.segment import Segment, find
 from notary.archive.settings import Order
 from notary.archive.stream import SegmentStream
 from notary.cli.archived import ArchivedLog
+from notary.receipts.errors import NotVerified
 from notary.receipts.note import VerifierKey
-from notary.receipts.refusal import NotVerified
 from notary.snapshots.place import MANIFESTS, Folder
 from ordering.errors import ConfigurationError
 from ordering.log import ORDERING, Record
@@ -113,7 +113,7 @@ async def test_two_ranges_hold_each_record_once(tmp_path: Path) -> None:
 
 
 async def test_segments_of_two_workers_may_overlap(tmp_path: Path) -> None:
-    """Two workers that seal the same records cost room; the archive has each record once."""
+    """Two workers that seal the same records cost disk space; the archive has each record once."""
     made = Streamed(tmp_path)
     await made.append(*FIRST)
     first, second = made.stream("w1"), made.stream("w2")

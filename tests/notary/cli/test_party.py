@@ -57,7 +57,7 @@ def test_the_same_again_is_done_already(directory: NotaryDirectory, capsys: pyte
 
 
 def test_the_output_names_the_file_and_the_delay(directory: NotaryDirectory, capsys: pytest.CaptureFixture[str]) -> None:
-    """A worker looks at the file now and then, so a submission right after the command may be refused: the output says both."""
+    """A worker looks at the file now and then, so a submission right after the command may be rejected: the output says both."""
     bank = Bank()
     assert add(directory, bank.name, bank.public_pem) == 0
     known = f"workers that use the file {directory.path / 'parties.json'} read it within 2 s"
@@ -65,7 +65,7 @@ def test_the_output_names_the_file_and_the_delay(directory: NotaryDirectory, cap
 
 
 def test_weight_and_quota_are_written_and_changed(directory: NotaryDirectory, capsys: pytest.CaptureFixture[str]) -> None:
-    """They stand beside the key; given again they change, left out they stay; what cannot be is refused and changes nothing."""
+    """They stand beside the key; given again they change, left out they stay; what cannot be is rejected and changes nothing."""
     bank = Bank()
     assert add(directory, bank.name, bank.public_pem, "--weight", "2", "--json") == 0
     assert add(directory, bank.name, bank.public_pem, "--quota", "500", "--json") == 0
@@ -80,7 +80,7 @@ def test_weight_and_quota_are_written_and_changed(directory: NotaryDirectory, ca
     assert registered(directory) == expected
 
 
-def test_another_key_for_a_known_name_is_refused(directory: NotaryDirectory, capsys: pytest.CaptureFixture[str]) -> None:
+def test_another_key_for_a_known_name_is_rejected(directory: NotaryDirectory, capsys: pytest.CaptureFixture[str]) -> None:
     """Another key for a registered name is rejected, so a name cannot be taken over."""
     bank = Bank()
     add(directory, bank.name, bank.public_pem)
@@ -108,7 +108,7 @@ BAD_KEYS: dict[str, bytes] = {
 
 
 @pytest.mark.parametrize("pem", BAD_KEYS.values(), ids=BAD_KEYS)
-def test_a_key_of_another_kind_is_refused(directory: NotaryDirectory, pem: bytes, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_key_of_another_kind_is_rejected(directory: NotaryDirectory, pem: bytes, capsys: pytest.CaptureFixture[str]) -> None:
     """Anything but an Ed25519 or P-256 public key is rejected, with the file's name."""
     assert add(directory, "O=A", pem) == 2
     assert "key-to-add.pem" in capsys.readouterr().err
@@ -116,7 +116,7 @@ def test_a_key_of_another_kind_is_refused(directory: NotaryDirectory, pem: bytes
 
 
 @pytest.mark.parametrize("name", ["", "é" * 128, "\udcff"], ids=["empty", "too-long", "not-utf-8"])
-def test_a_name_that_is_none_is_refused(directory: NotaryDirectory, name: str) -> None:
+def test_a_name_that_is_none_is_rejected(directory: NotaryDirectory, name: str) -> None:
     """A name has 1 to 255 bytes of UTF-8, as in a submission."""
     assert add(directory, name, Bank().public_pem) == 2
     assert registered(directory) == {}

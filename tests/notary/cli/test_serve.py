@@ -75,7 +75,7 @@ def test_what_was_taken_in_is_answered_before_the_end(
 
 
 @pytest.mark.parametrize("acceptors", [0, 1], ids=["alone", "acceptors"])
-def test_half_a_submission_is_refused_at_the_end_and_not_waited_for(
+def test_half_a_submission_is_rejected_at_the_end_and_not_waited_for(
     own_directory: NotaryDirectory, bank: Bank, notary_process: Start, acceptors: int
 ) -> None:
     """A body that is half received when the signal arrives gets 503 not-ready with Retry-After, and does not delay the exit."""
@@ -130,7 +130,7 @@ def test_an_overloaded_worker_says_so_and_decides_the_others(own_directory: Nota
         body = bank.body(*requests)
         wire.send(post_head(len(body)) + body)
     os.kill(process.process.pid, signal.SIGCONT)
-    refused = 0
+    rejected = 0
     with Asking(process.url) as asking:
         for wire, requests in zip(wires, submissions, strict=True):
             with wire:
@@ -138,11 +138,11 @@ def test_an_overloaded_worker_says_so_and_decides_the_others(own_directory: Nota
             if status == 503:
                 assert json.loads(body)["type"] == "/problems/overloaded"
                 assert int(headers["retry-after"]) >= 1
-                refused += 1
+                rejected += 1
             found = asking.get(f"/v1/transactions/{transaction_id(requests[0])}").status_code
             assert (status, found) in {(200, 200), (503, 404)}
-        assert 0 < refused < len(submissions)
-        assert asking.metric("notary_positions") == 100 * (len(submissions) - refused)
+        assert 0 < rejected < len(submissions)
+        assert asking.metric("notary_positions") == 100 * (len(submissions) - rejected)
     assert process.stop() == 0
 
 
@@ -197,7 +197,7 @@ def own_decided(decided: Path, tmp_path: Path) -> Path:
     ids=["one-blank-more", "origin"],
 )
 @pytest.mark.parametrize("keep_index", [True, False], ids=["index", "no-index"])
-def test_a_misnamed_configuration_is_refused(own_decided: Path, right: str, wrong: str, keep_index: bool) -> None:
+def test_a_misnamed_configuration_is_rejected(own_decided: Path, right: str, wrong: str, keep_index: bool) -> None:
     """With another name or origin than the genesis record the worker exits with 2 and shows both, also without its index."""
     config = own_decided / "notary" / "notary.toml"
     config.write_text(config.read_text().replace(right, wrong))
@@ -211,7 +211,7 @@ def test_a_misnamed_configuration_is_refused(own_decided: Path, right: str, wron
 
 
 @pytest.mark.seconds
-def test_a_worker_without_a_key_of_the_log_is_refused(own_decided: Path, tmp_path: Path) -> None:
+def test_a_worker_without_a_key_of_the_log_is_rejected(own_decided: Path, tmp_path: Path) -> None:
     """A worker with a key that was never in force in the log exits with 2, shows both keys, and appends nothing."""
     folder = own_decided / "notary"
     other = NotaryDirectory.create(tmp_path / "other")
@@ -272,7 +272,7 @@ def test_how_far_a_clock_may_be_is_a_setting(own_directory: NotaryDirectory, not
 
 
 @pytest.mark.seconds
-def test_an_index_of_a_newer_format_is_refused(own_decided: Path) -> None:
+def test_an_index_of_a_newer_format_is_rejected(own_decided: Path) -> None:
     """An index of a newer format is rejected: exit 2, and both versions."""
     index = own_decided / "notary" / "index" / "worker-1"
     with _opened(index) as opened:
@@ -284,7 +284,7 @@ def test_an_index_of_a_newer_format_is_refused(own_decided: Path) -> None:
 
 
 @pytest.mark.seconds
-def test_an_index_of_another_log_is_refused(own_decided: Path, tmp_path: Path) -> None:
+def test_an_index_of_another_log_is_rejected(own_decided: Path, tmp_path: Path) -> None:
     """A deleted log that the same notary created again is another log: exit 2, and the remedy."""
     folder = own_decided / "notary"
     other = NotaryDirectory.create(tmp_path / "other")
@@ -298,7 +298,7 @@ def test_an_index_of_another_log_is_refused(own_decided: Path, tmp_path: Path) -
 
 
 @pytest.mark.seconds
-def test_nobodys_log_is_refused(own_decided: Path) -> None:
+def test_nobodys_log_is_rejected(own_decided: Path) -> None:
     """A log without a genesis record is rejected: exit 2, and the command that makes one."""
     log = own_decided / "notary" / "log"
     shutil.rmtree(log)
@@ -311,7 +311,7 @@ def test_nobodys_log_is_refused(own_decided: Path) -> None:
 
 
 @pytest.mark.seconds
-def test_an_index_ahead_of_its_log_is_refused(own_decided: Path) -> None:
+def test_an_index_ahead_of_its_log_is_rejected(own_decided: Path) -> None:
     """A log restored from before the end of this index is rejected: exit 2, and the section of the runbook."""
     log = own_decided / "notary" / "log"
     shutil.rmtree(log)
@@ -323,7 +323,7 @@ def test_an_index_ahead_of_its_log_is_refused(own_decided: Path) -> None:
     assert "Traceback" not in printed
 
 
-def test_a_second_worker_on_an_embedded_log_is_refused(worker: NotaryProcess, notary_directory: NotaryDirectory) -> None:
+def test_a_second_worker_on_an_embedded_log_is_rejected(worker: NotaryProcess, notary_directory: NotaryDirectory) -> None:
     """A second process on an embedded log exits with 2 and the reason."""
     code, printed = serve_in_vain(notary_directory.config, "worker-2")
     assert (code, "Traceback" in printed) == (2, False)
@@ -331,7 +331,7 @@ def test_a_second_worker_on_an_embedded_log_is_refused(worker: NotaryProcess, no
 
 
 @pytest.mark.parametrize(("ours", "theirs"), [(0, 2), (2, 0), (2, 2)])
-def test_a_second_notary_on_the_same_port_is_refused(
+def test_a_second_notary_on_the_same_port_is_rejected(
     own_directory: NotaryDirectory, tmp_path: Path, notary_process: Start, ours: int, theirs: int
 ) -> None:
     """Acceptor processes share their port with each other only; a second worker cannot listen on it."""

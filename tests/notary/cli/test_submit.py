@@ -144,7 +144,7 @@ def test_unknown_outcomes_are_named(key: str, lines: str, capfd: pytest.CaptureF
         assert decisions(capfd.readouterr().out)[4]["position"] == 4
 
 
-def test_a_refusal_stops_the_run(key: str, lines: str, capfd: pytest.CaptureFixture[str]) -> None:
+def test_a_rejection_stops_the_run(key: str, lines: str, capfd: pytest.CaptureFixture[str]) -> None:
     """After a rejected submission no more is sent, earlier decisions are written, and the error is reported; exit 2."""
     worker = Worker(Notary(), ["answer"], then="403 bad-signature")
     with staged(worker) as urls:
@@ -154,7 +154,7 @@ def test_a_refusal_stops_the_run(key: str, lines: str, capfd: pytest.CaptureFixt
     assert counts(worker)[:2] == [2, 2]
     assert len(worker.bodies) <= 3
     assert "403 bad-signature: because of bad-signature" in err
-    assert "refused: " in err
+    assert "not admitted: " in err
 
 
 def test_a_contradiction_is_reported_with_both_answers(key: str, lines: str, capfd: pytest.CaptureFixture[str]) -> None:
@@ -231,10 +231,10 @@ def test_a_pipe_is_answered_before_it_ends(key: str) -> None:
 
 
 @pytest.mark.seconds
-@pytest.mark.parametrize("how", ["refusal", "interrupt"])
+@pytest.mark.parametrize("how", ["rejection", "interrupt"])
 def test_a_silent_pipe_does_not_keep_the_command_from_ending(how: str, key: str) -> None:
     """While the command waits for a pipe, an error or Ctrl-C ends it cleanly, with exit 2."""
-    worker = Worker(Notary(), [], then="403 bad-signature" if how == "refusal" else "answer")
+    worker = Worker(Notary(), [], then="403 bad-signature" if how == "rejection" else "answer")
     with (
         staged(worker) as urls,
         process(*command("-", key, urls, "--batch", "1"), stdin=subprocess.PIPE, stderr=subprocess.PIPE) as running,

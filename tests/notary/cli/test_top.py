@@ -67,11 +67,11 @@ def test_rates_are_those_of_the_load(worker: NotaryProcess, bank: Bank, capsys: 
     with load(worker.url, bank):
         [row] = once(capsys, worker.url)["workers"]
     assert (row["worker"], row["state"], row["reasons"], row["brokers"]) == ("worker-1", "ready", [], {})
-    assert row["submissions_per_s"] == pytest.approx(2 * row["refused_per_s"], abs=3)
+    assert row["submissions_per_s"] == pytest.approx(2 * row["errors_per_s"], abs=3)
     rates = row["decisions_per_s"]
     assert rates["committed"] > 0
     assert rates["input-conflict"] == pytest.approx(rates["committed"], abs=3)
-    assert rates["committed"] == pytest.approx(row["refused_per_s"], abs=3)
+    assert rates["committed"] == pytest.approx(row["errors_per_s"], abs=3)
     assert 0 < row["p50_s"] <= row["p99_s"]
     assert row["memory_bytes"] > 10 << 20
     with Asking(worker.url) as asking:
@@ -97,7 +97,7 @@ def test_a_worker_that_does_not_answer_is_a_row(worker: NotaryProcess, capsys: p
         rows = once(capsys, away, hanging, worker.url + "/v1", worker.url)["workers"]
         assert [row["state"] for row in rows] == ["no-answer", "no-answer", "no-answer", "ready"]
         reasons = [reason for row in rows for reason in row["reasons"]]
-        assert "refused" in reasons[0] or "failed" in reasons[0]
+        assert "rejected" in reasons[0] or "failed" in reasons[0]
         assert reasons[1:] == [
             "no answer within 1 s",
             "status 404: this address serves no worker's health; if `http.health_listen` is set, use that address",

@@ -276,7 +276,7 @@ def staged(*workers: Worker) -> Iterator[list[str]]:
 
 @contextmanager
 def nobody() -> Iterator[str]:
-    """Yields a URL where connections are refused, as long as the block runs."""
+    """Yields a URL where connections are rejected, as long as the block runs."""
     with socket.socket() as bound:
         bound.bind(("127.0.0.1", 0))  # bound, but not listening
         yield f"http://127.0.0.1:{bound.getsockname()[1]}"

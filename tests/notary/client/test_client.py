@@ -17,7 +17,7 @@ from notary.client import (
     AsyncClient,
     Contradiction,
     NotaryDescription,
-    Refused,
+    Rejected,
     RetryPolicy,
     Signer,
     TransactionRequest,
@@ -131,7 +131,7 @@ async def test_a_connection_that_was_closed_while_idle_is_opened_again() -> None
     assert restarted.bodies[1] == restarted.bodies[2]
 
 
-async def test_a_refused_connection_leads_to_the_next_url() -> None:
+async def test_a_rejected_connection_leads_to_the_next_url() -> None:
     """A URL where nothing listens is skipped."""
     with nobody() as url, staged(Worker(Notary(), [])) as urls:
         assert len(await submit([url, *urls])) == 3
@@ -191,10 +191,10 @@ async def test_a_retry_after_an_unknown_outcome_gets_the_one_decision() -> None:
 
 
 @pytest.mark.parametrize(("status", "name"), [(400, "malformed"), (413, "too-large"), (404, "not-found")])
-async def test_a_refusal_is_final(status: int, name: str) -> None:
-    """A 4xx raises `Refused` with the problem document's fields, and the client tries no other worker."""
-    refusing, other = Worker(Notary(), [f"{status} {name}"]), Worker(Notary(), [])
-    with staged(refusing, other) as urls, pytest.raises(Refused, match=f"{status} {name}: because of {name}") as caught:
+async def test_a_rejection_is_final(status: int, name: str) -> None:
+    """A 4xx raises `Rejected` with the problem document's fields, and the client tries no other worker."""
+    rejecting, other = Worker(Notary(), [f"{status} {name}"]), Worker(Notary(), [])
+    with staged(rejecting, other) as urls, pytest.raises(Rejected, match=f"{status} {name}: because of {name}") as caught:
         await submit(urls)
     problem = caught.value
     assert (problem.status, problem.type, problem.title, problem.url) == (status, f"/problems/{name}", "A title", urls[0])
@@ -202,14 +202,14 @@ async def test_a_refusal_is_final(status: int, name: str) -> None:
     assert other.bodies == []
 
 
-DOUBTED = pytest.mark.parametrize("refusal", ["401 unknown-party", "403 bad-signature"])
+DOUBTED = pytest.mark.parametrize("rejection", ["401 unknown-party", "403 bad-signature"])
 
 
 @DOUBTED
-async def test_one_worker_that_does_not_know_the_party_is_not_the_last_word(refusal: str) -> None:
+async def test_one_worker_that_does_not_know_the_party_is_not_the_last_word(rejection: str) -> None:
     """If one worker does not know the party yet, the client tries the others, and later starts with the one that answered."""
     notary = Notary()
-    behind, also_behind, knowing = Worker(notary, [], then=refusal), Worker(notary, [], then=refusal), Worker(notary, [])
+    behind, also_behind, knowing = Worker(notary, [], then=rejection), Worker(notary, [], then=rejection), Worker(notary, [])
     with staged(behind, also_behind, knowing) as urls:
         async with client_of(urls, notary_name=NAME) as client:
             for number in range(3):
@@ -220,10 +220,10 @@ async def test_one_worker_that_does_not_know_the_party_is_not_the_last_word(refu
 
 
 @DOUBTED
-async def test_a_party_that_no_worker_knows_is_refused_after_one_attempt_each(refusal: str) -> None:
+async def test_a_party_that_no_worker_knows_is_rejected_after_one_attempt_each(rejection: str) -> None:
     """If all workers reject the party, each was tried once, and the first error is raised."""
-    workers = [Worker(Notary(), [], then=refusal) for _ in range(3)]
-    with staged(*workers) as urls, pytest.raises(Refused, match=refusal) as caught:
+    workers = [Worker(Notary(), [], then=rejection) for _ in range(3)]
+    with staged(*workers) as urls, pytest.raises(Rejected, match=rejection) as caught:
         await submit(urls)
     assert caught.value.url == urls[0]
     assert [len(worker.bodies) for worker in workers] == [1, 1, 1]
@@ -232,28 +232,28 @@ async def test_a_party_that_no_worker_knows_is_refused_after_one_attempt_each(re
 @pytest.mark.parametrize(
     "failure", ["reset", "503 not-ready", "503 not-ready 86400", "no json", pytest.param("hang", marks=pytest.mark.seconds)]
 )
-async def test_who_cannot_say_otherwise_does_not_delay_a_refusal_for_long(failure: str) -> None:
+async def test_who_cannot_say_otherwise_does_not_delay_a_rejection_for_long(failure: str) -> None:
     """Another worker without an answer is tried at most once more before the rejection is raised."""
-    failing, refusing = Worker(Notary(), [], then=failure), Worker(Notary(), [], then="401 unknown-party")
-    for workers in ([failing, refusing], [refusing, failing]):
+    failing, rejecting = Worker(Notary(), [], then=failure), Worker(Notary(), [], then="401 unknown-party")
+    for workers in ([failing, rejecting], [rejecting, failing]):
         tried = len(failing.bodies)
-        with staged(*workers) as urls, pytest.raises(Refused, match="401") as caught:
+        with staged(*workers) as urls, pytest.raises(Rejected, match="401") as caught:
             await submit(urls, retry_policy=IMPATIENT if failure in SILENT else QUICK)
-        assert caught.value.url == refusing.url
+        assert caught.value.url == rejecting.url
         assert 1 <= len(failing.bodies) - tried <= 2
 
 
-async def test_a_refusal_is_raised_though_nobody_is_at_the_other_url() -> None:
+async def test_a_rejection_is_raised_though_nobody_is_at_the_other_url() -> None:
     """A dead URL does not keep the rejection from being raised."""
-    refusing = Worker(Notary(), [], then="403 bad-signature")
-    with nobody() as url, staged(refusing) as urls:
+    rejecting = Worker(Notary(), [], then="403 bad-signature")
+    with nobody() as url, staged(rejecting) as urls:
         for order in ([url, *urls], [*urls, url]):
-            with pytest.raises(Refused, match="403"):
+            with pytest.raises(Rejected, match="403"):
                 await submit(order, notary_name=NAME)
-    assert len(refusing.bodies) == 2
+    assert len(rejecting.bodies) == 2
 
 
-async def test_a_refusal_is_no_word_on_what_another_worker_has_taken_in() -> None:
+async def test_a_rejection_is_no_word_on_what_another_worker_has_taken_in() -> None:
     """After one worker admitted the submission (202), a rejection by another worker does not end the call."""
     notary = Notary()
     taking, behind = Worker(notary, ["202 none", "reset", "202 some", "503 overloaded"]), Worker(notary, [], then="401 unknown-party")
@@ -272,9 +272,9 @@ async def test_without_another_answer_what_was_taken_in_stays_unknown() -> None:
     assert len(behind.bodies) == 1
 
 
-async def test_a_refusal_after_a_partial_answer_keeps_it() -> None:
+async def test_a_rejection_after_a_partial_answer_keeps_it() -> None:
     """A rejection after a 202 carries the decisions received before."""
-    with staged(Worker(Notary(), ["202 some", "403 bad-signature"])) as urls, pytest.raises(Refused) as caught:
+    with staged(Worker(Notary(), ["202 some", "403 bad-signature"])) as urls, pytest.raises(Rejected) as caught:
         await submit(urls)
     assert [answer and answer.position for answer in caught.value.answers] == [0, None, 2]
 
@@ -313,7 +313,7 @@ async def test_a_later_receipt_is_no_contradiction() -> None:
         ("text", r"requests\[1\]: expected an object"),
     ],
 )
-async def test_bad_input_is_refused_before_anything_is_sent(bad: Any, where: str) -> None:
+async def test_bad_input_is_rejected_before_anything_is_sent(bad: Any, where: str) -> None:
     """A request that breaks the contract raises `Malformed` with its place, and nothing is sent."""
     worker = Worker(Notary(), [])
     with staged(worker) as urls:
@@ -416,7 +416,7 @@ def test_the_client_needs_neither_kafka_nor_rocksdb() -> None:
 
 
 async def test_a_ticket_is_brought_back_to_who_gave_it() -> None:
-    """Once, by the attempt that follows its refusal there; another URL gets none, and what is no ticket is not sent."""
+    """Once, by the attempt that follows its rejection there; another URL gets none, and what is no ticket is not sent."""
     notary = Notary()
     first = Worker(notary, ["503 overloaded 0; ticket first-1_A", "429 quota-exceeded 0; ticket no ticket", "503 overloaded 0"])
     second = Worker(notary, ["503 overloaded 0; ticket second", "503 overloaded 0", "503 overloaded 0"])

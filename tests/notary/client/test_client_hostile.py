@@ -12,7 +12,7 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from notary.cli import main
-from notary.client import KnownNotaries, Refused, Unanswered, Unproven
+from notary.client import KnownNotaries, Rejected, Unanswered, Unproven
 from notary.receipts import VerifierKey
 from notary.receipts.key_history import endorse
 from ordering.errors import ConfigurationError
@@ -124,7 +124,7 @@ async def test_a_compressed_reply_is_not_expanded() -> None:
 
 
 async def test_cookies_of_one_worker_go_to_no_other() -> None:
-    """Cookies ignore ports: with those of an attacker, another worker would refuse the head as too large."""
+    """Cookies ignore ports: with those of an attacker, another worker would reject the head as too large."""
     notary = Notary()
     honest = Worker(notary, [])
     cookies = [f"Set-Cookie: c{number}={'x' * 4_000}; Path=/" for number in range(12)]
@@ -194,7 +194,7 @@ async def test_a_name_with_a_line_separator_leaves_the_file_in_order(tmp_path: P
         client_of(["http://127.0.0.1:1/a b"])
 
 
-async def test_a_description_that_is_refused_pins_no_key(tmp_path: Path) -> None:
+async def test_a_description_that_is_rejected_pins_no_key(tmp_path: Path) -> None:
     """At first use the key history is checked before its key is kept."""
     unendorsed = [{"verifier_key": VERIFIER_KEY}, {"verifier_key": str(VerifierKey(ORIGIN, bytes(32)))}]
     with staged(Attacker(Notary(), described={"keys": unendorsed})) as urls:
@@ -225,31 +225,31 @@ def test_text_of_a_worker_is_escaped_and_cut(tmp_path: Path, capfd: pytest.Captu
     assert len(err) < 10_000
 
 
-def test_a_refusal_after_a_lost_reply_leaves_the_outcome_unknown(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    """The first attempt was decided: the command must not say that the request was refused."""
+def test_a_rejection_after_a_lost_reply_leaves_the_outcome_unknown(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """The first attempt was decided: the command must not say that the request was rejected."""
     notary = Notary()
     assert submitted(tmp_path, Attacker(notary, ["lost reset"], then="413 too-large")) != 0
     err = capfd.readouterr().err
     assert len(notary.decisions) == 1
     assert "outcome unknown: " in err
-    assert "refused: " not in err
+    assert "rejected: " not in err
 
 
 @pytest.mark.parametrize("workers", [("403 unknown-party", "lost reset"), ("unproven", "413 too-large")])
-async def test_a_refusal_says_that_another_worker_may_have_decided(workers: Sequence[str]) -> None:
+async def test_a_rejection_says_that_another_worker_may_have_decided(workers: Sequence[str]) -> None:
     """The other worker decided, and its reply was lost or proves nothing."""
     notary = Notary()
-    with staged(*[Worker(notary, [], then) for then in workers]) as urls, pytest.raises(Refused) as raised:
+    with staged(*[Worker(notary, [], then) for then in workers]) as urls, pytest.raises(Rejected) as raised:
         await submit(urls, deadline_s=4)
     assert notary.decisions
     assert raised.value.may_be_decided
 
 
-async def test_a_refusal_after_a_rotation_leaves_the_outcome_unknown() -> None:
+async def test_a_rejection_after_a_rotation_leaves_the_outcome_unknown() -> None:
     """The first attempt was decided under the new key, which the client did not know yet."""
     notary = Notary()
     worker = Attacker(notary, [decided_with(notary, SECOND)], "413 too-large", described=rotated_to(SECOND))
-    with staged(worker) as urls, pytest.raises(Refused) as raised:
+    with staged(worker) as urls, pytest.raises(Rejected) as raised:
         await submit(urls)
     assert raised.value.may_be_decided
 

@@ -104,7 +104,7 @@ def test_the_largest_batch_fits_a_submission() -> None:
         prepare(batch, NAME, "\x01" * 255, Signer.from_pem(PEM))
 
 
-def test_a_submission_over_the_limit_is_refused() -> None:
+def test_a_submission_over_the_limit_is_rejected() -> None:
     """More than 1,000 requests raise `Malformed` in the client."""
     with pytest.raises(Malformed, match="1001 requests"):
         prepare([request(number) for number in range(1001)], NAME, PARTY, Signer.from_pem(PEM))

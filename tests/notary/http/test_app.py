@@ -106,7 +106,7 @@ async def serving(
     try:
         while worker.not_ready() is not None:  # noqa: ASYNC110 - polled from outside
             await asyncio.sleep(0.005)
-        app.taking_changed()
+        app.admission_changed()
         async with httpx.AsyncClient(base_url=server.url, timeout=120, trust_env=False) as http:
             yield Service(app, worker, log.gate, http, running)
     finally:
@@ -201,13 +201,13 @@ async def test_a_wait_longer_than_the_limit_is_cut(own_directory: NotaryDirector
         assert (await service.post(bank.body(spend()), prefer="wait=600")).status_code == 202
 
 
-async def test_over_the_limit_a_submission_is_refused(own_directory: NotaryDirectory, bank: Bank) -> None:
+async def test_over_the_limit_a_submission_is_rejected(own_directory: NotaryDirectory, bank: Bank) -> None:
     """With a full queue the next submission gets 503 overloaded; the queued one gets its answer."""
     async with serving(own_directory, {"limits.pending_requests_max": 2}) as service:
         first = asyncio.create_task(service.post(bank.body(spend(), spend())))
         await service.pending()
-        refused = await service.post(bank.body(spend()))
-        assert (refused.status_code, refused.json()["type"]) == (503, "/problems/overloaded")
+        rejected = await service.post(bank.body(spend()))
+        assert (rejected.status_code, rejected.json()["type"]) == (503, "/problems/overloaded")
         service.gate.set()
         assert (await first).status_code == 200
         assert service.worker.index.position_next == 2
@@ -227,8 +227,8 @@ async def test_a_log_that_does_not_acknowledge_makes_a_worker_not_ready(own_dire
         while (ready := await service.http.get("/readyz")).status_code == 200:
             pass
         assert "not acknowledged" in ready.text
-        refused = await service.post(bank.body(spend()))
-        assert (refused.status_code, refused.json()["type"]) == (503, "/problems/not-ready")
+        rejected = await service.post(bank.body(spend()))
+        assert (rejected.status_code, rejected.json()["type"]) == (503, "/problems/not-ready")
         assert (await service.http.get("/v1/notary")).status_code == 200
         assert (await service.http.get("/livez")).status_code == 200
         service.gate.set()
@@ -304,8 +304,8 @@ async def test_while_stopping_nothing_is_taken_and_what_is_in_is_answered(own_di
         first = asyncio.create_task(service.post(bank.body(spend())))
         await service.pending()
         service.app.stopping()
-        refused = await service.post(bank.body(spend()))
-        assert (refused.status_code, refused.json()["type"]) == (503, "/problems/not-ready")
+        rejected = await service.post(bank.body(spend()))
+        assert (rejected.status_code, rejected.json()["type"]) == (503, "/problems/not-ready")
         assert (await service.http.get("/readyz")).status_code == 503
         assert (await service.http.get("/livez")).status_code == 200
         service.gate.set()

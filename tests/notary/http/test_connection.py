@@ -36,8 +36,8 @@ class Scripted:
             call.answer((200, TEXT, b"now"))
         elif call.path == "/large":
             call.answer((200, TEXT, LARGE))
-        elif call.path == "/refuse":
-            call.answer((503, TEXT, b"refused"), after_body=True)
+        elif call.path == "/reject":
+            call.answer((503, TEXT, b"rejected"), after_body=True)
         else:
             call.reader = self
 
@@ -133,7 +133,7 @@ INTO: dict[ConnectionState, bytes] = {
     ConnectionState.HEAD: b"",
     ConnectionState.IDLE: GET,
     ConnectionState.BODY: head("/read") + CHUNK,
-    ConnectionState.REFUSED: head("/refuse") + CHUNK,
+    ConnectionState.REJECTED: head("/reject") + CHUNK,
     ConnectionState.ANSWERED: head("/now") + CHUNK,
     ConnectionState.DECIDING: head("/read") + CHUNK + CHUNKS_END,
     ConnectionState.CLOSING: GET.replace(b"/now", b"/large").replace(b"\r\n\r\n", b"\r\nConnection: close\r\n\r\n"),
@@ -189,7 +189,7 @@ EVENTS: dict[Event, Callable[[Talk], Awaitable[None]]] = {
     Event.BYTES: sends(b"P"),
     Event.CALL: sends(head("/read")),
     Event.ANSWER: answers(after_body=False),
-    Event.REFUSE: answers(after_body=True),
+    Event.REJECT: answers(after_body=True),
     Event.END: sends(CHUNKS_END),
     Event.LATE: late,
     Event.BREAK: sends(NO_CHUNK),
@@ -202,7 +202,7 @@ H, I, B, R, A, D, C, X = (  # noqa: E741 - a table
     ConnectionState.HEAD,
     ConnectionState.IDLE,
     ConnectionState.BODY,
-    ConnectionState.REFUSED,
+    ConnectionState.REJECTED,
     ConnectionState.ANSWERED,
     ConnectionState.DECIDING,
     ConnectionState.CLOSING,
@@ -211,13 +211,13 @@ H, I, B, R, A, D, C, X = (  # noqa: E741 - a table
 E = Event
 # A closing state with nothing left to send is closed a moment later. C stands for both, unless the client does not read.
 EXPECTED: dict[ConnectionState, dict[Event, ConnectionState]] = {
-    H: {E.BYTES: H, E.CALL: B, E.ANSWER: H, E.REFUSE: H, E.END: C, E.LATE: C, E.BREAK: C, E.EOF: C, E.STOP: C, E.LOST: X},
-    I: {E.BYTES: H, E.CALL: B, E.ANSWER: I, E.REFUSE: I, E.END: C, E.LATE: C, E.BREAK: C, E.EOF: C, E.STOP: C, E.LOST: X},
-    B: {E.BYTES: C, E.CALL: C, E.ANSWER: A, E.REFUSE: R, E.END: D, E.LATE: A, E.BREAK: C, E.EOF: C, E.STOP: B, E.LOST: X},
-    R: {E.BYTES: C, E.CALL: C, E.ANSWER: R, E.REFUSE: R, E.END: I, E.LATE: C, E.BREAK: C, E.EOF: C, E.STOP: C, E.LOST: X},
-    A: {E.BYTES: C, E.CALL: C, E.ANSWER: A, E.REFUSE: A, E.END: I, E.LATE: C, E.BREAK: C, E.EOF: C, E.STOP: C, E.LOST: X},
-    D: {E.BYTES: D, E.CALL: D, E.ANSWER: I, E.REFUSE: I, E.END: D, E.LATE: D, E.BREAK: D, E.EOF: D, E.STOP: D, E.LOST: X},
-    C: {E.BYTES: C, E.CALL: C, E.ANSWER: C, E.REFUSE: C, E.END: C, E.LATE: X, E.BREAK: C, E.EOF: C, E.STOP: C, E.LOST: X},
+    H: {E.BYTES: H, E.CALL: B, E.ANSWER: H, E.REJECT: H, E.END: C, E.LATE: C, E.BREAK: C, E.EOF: C, E.STOP: C, E.LOST: X},
+    I: {E.BYTES: H, E.CALL: B, E.ANSWER: I, E.REJECT: I, E.END: C, E.LATE: C, E.BREAK: C, E.EOF: C, E.STOP: C, E.LOST: X},
+    B: {E.BYTES: C, E.CALL: C, E.ANSWER: A, E.REJECT: R, E.END: D, E.LATE: A, E.BREAK: C, E.EOF: C, E.STOP: B, E.LOST: X},
+    R: {E.BYTES: C, E.CALL: C, E.ANSWER: R, E.REJECT: R, E.END: I, E.LATE: C, E.BREAK: C, E.EOF: C, E.STOP: C, E.LOST: X},
+    A: {E.BYTES: C, E.CALL: C, E.ANSWER: A, E.REJECT: A, E.END: I, E.LATE: C, E.BREAK: C, E.EOF: C, E.STOP: C, E.LOST: X},
+    D: {E.BYTES: D, E.CALL: D, E.ANSWER: I, E.REJECT: I, E.END: D, E.LATE: D, E.BREAK: D, E.EOF: D, E.STOP: D, E.LOST: X},
+    C: {E.BYTES: C, E.CALL: C, E.ANSWER: C, E.REJECT: C, E.END: C, E.LATE: X, E.BREAK: C, E.EOF: C, E.STOP: C, E.LOST: X},
     X: dict.fromkeys(E, X),
 }
 """The state after each event, as docs/http.md lists it. Bytes in the middle of chunks are not a valid chunk."""
@@ -367,7 +367,7 @@ async def test_a_bug_of_the_application_costs_one_call(caplog: pytest.LogCapture
 # ---- bounds of its memory ----
 
 
-@pytest.mark.parametrize("path", ["/read", "/refuse", "/now"])
+@pytest.mark.parametrize("path", ["/read", "/reject", "/now"])
 @pytest.mark.parametrize("line", [b"A: b\r\n", b"x"], ids=["many", "long"])
 async def test_trailers_are_bounded(path: str, line: bytes) -> None:
     """Trailers behind a body have the limit of a head, for every result of the body: the connection ends, and nothing is kept."""

@@ -27,7 +27,7 @@ SHORT_WAITS = {"HTTP_WAIT_MS_MAX": 100}
 def test_every_operation_does_what_the_document_says(
     phases: str, examples: int, notary_process: Callable[..., NotaryProcess], own_directory: NotaryDirectory, bank: Bank, tmp_path: Path
 ) -> None:
-    """Valid calls are accepted, others refused, and every answer is one of the document's; no bug is logged."""
+    """Valid calls are accepted, others rejected, and every answer is one of the document's; no bug is logged."""
     worker = notary_process(own_directory.config, settings=SHORT_WAITS)
     request = spend()
     httpx.post(worker.url + "/v1/submissions", content=bank.body(request), headers={"content-type": "application/json"}).raise_for_status()

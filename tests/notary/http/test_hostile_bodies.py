@@ -139,7 +139,7 @@ REQUESTS: dict[str, tuple[dict[str, Any], str]] = {
 
 
 @pytest.mark.parametrize(("members", "where"), REQUESTS.values(), ids=REQUESTS)
-def test_one_malformed_request_refuses_its_submission_whole(asking: Asking, bank: Bank, members: dict[str, Any], where: str) -> None:
+def test_one_malformed_request_rejects_its_submission_whole(asking: Asking, bank: Bank, members: dict[str, Any], where: str) -> None:
     """One bad request between good ones rejects the complete submission, and `where` names request and field."""
     good = bank.submission(spend(), spend())
     bad = {**spend(STATE), **members}
@@ -267,7 +267,7 @@ SIGNATURES: dict[str, Callable[[Bank], bytes]] = {
 
 
 @pytest.mark.parametrize("make", SIGNATURES.values(), ids=SIGNATURES)
-def test_a_signature_that_is_not_good_is_refused(asking: Asking, bank: Bank, make: Callable[[Bank], bytes]) -> None:
+def test_a_signature_that_is_not_good_is_rejected(asking: Asking, bank: Bank, make: Callable[[Bank], bytes]) -> None:
     """Every kind of bad signature gets 403 bad-signature."""
     answer = asking.post(make(bank))
     assert (answer.status_code, answer.json()["type"]) == (403, "/problems/bad-signature"), answer.text

@@ -54,14 +54,14 @@ def short(impatient: NotaryProcess) -> Iterator[Wire]:
 # ---- size ----
 
 
-def test_a_declared_length_over_the_limit_is_refused_before_the_body_comes(wire: Wire) -> None:
+def test_a_declared_length_over_the_limit_is_rejected_before_the_body_comes(wire: Wire) -> None:
     """A declared length over the limit gets 413 after the head, before the body is sent."""
     returned = wire.send(post_head(SUBMISSION_BYTES_MAX + 1)).problem()
     assert (returned["status"], returned["type"]) == (413, "/problems/too-large")
     assert str(SUBMISSION_BYTES_MAX) in returned["detail"]
 
 
-def test_a_body_that_was_refused_early_may_still_be_sent(wire: Wire) -> None:
+def test_a_body_that_was_rejected_early_may_still_be_sent(wire: Wire) -> None:
     """The connection serves another call after the rest of a rejected body has arrived."""
     wire.send(post_head(SUBMISSION_BYTES_MAX + 1))
     assert wire.problem()["status"] == 413
@@ -69,7 +69,7 @@ def test_a_body_that_was_refused_early_may_still_be_sent(wire: Wire) -> None:
     assert wire.answer()[0] == 200
 
 
-def test_a_chunked_body_over_the_limit_is_refused(wire: Wire) -> None:
+def test_a_chunked_body_over_the_limit_is_rejected(wire: Wire) -> None:
     """The bytes of a body without a declared length are counted as they arrive."""
     wire.send(post_head(None, "Transfer-Encoding: chunked"))
     chunk = b"x" * (64 << 10)
@@ -92,7 +92,7 @@ def test_a_chunked_body_is_a_body(wire: Wire) -> None:
 
 
 @pytest.mark.parametrize("pieces", [1, 7], ids=["at-once", "in-pieces"])
-def test_a_head_over_the_limit_is_refused(wire: Wire, pieces: int) -> None:
+def test_a_head_over_the_limit_is_rejected(wire: Wire, pieces: int) -> None:
     """A head larger than the limit, in one piece or in many, gets a 400, and the connection ends."""
     head = b"GET /v1/notary HTTP/1.1\r\nHost: notary\r\nX: " + b"x" * HEAD_BYTES_MAX + b"\r\n\r\n"
     size = len(head) // pieces + 1
@@ -106,7 +106,7 @@ def test_a_head_over_the_limit_is_refused(wire: Wire, pieces: int) -> None:
 
 @pytest.mark.parametrize("count", [HEADERS_MAX - 1, HEADERS_MAX])
 @pytest.mark.parametrize("where", ["head", "trailers"])
-def test_too_many_headers_are_refused(wire: Wire, where: str, count: int) -> None:
+def test_too_many_headers_are_rejected(wire: Wire, where: str, count: int) -> None:
     """Headers are counted, as each costs the worker more than its bytes; so are trailers. `Host` is one of them."""
     lines = b"A: b\r\n" * (count + (where == "trailers"))
     if where == "head":
@@ -179,7 +179,7 @@ def test_what_is_not_http_is_malformed_and_ends_the_connection(wire: Wire, sent:
     assert wire.is_closed()
 
 
-def test_an_unknown_transfer_coding_is_refused(wire: Wire) -> None:
+def test_an_unknown_transfer_coding_is_rejected(wire: Wire) -> None:
     """A body in an unknown transfer coding is rejected."""
     returned = wire.send(post_head(None, "Transfer-Encoding: gzip") + b"{}").problem()
     assert 400 <= returned["status"] < 500
@@ -237,7 +237,7 @@ def test_expect_100_continue_is_answered(wire: Wire) -> None:
     assert wire.send(b"{}").problem()["status"] == 400
 
 
-def test_expect_100_continue_of_too_much_is_refused_at_once(wire: Wire) -> None:
+def test_expect_100_continue_of_too_much_is_rejected_at_once(wire: Wire) -> None:
     """A client with `Expect: 100-continue` and a too large body gets the error before it sends the body."""
     assert wire.send(post_head(SUBMISSION_BYTES_MAX + 1, "Expect: 100-continue")).problem()["status"] == 413
 
@@ -258,7 +258,7 @@ def test_a_body_that_drips_is_malformed(short: Wire) -> None:
     assert _drip(short)["status"] == 400
 
 
-def test_the_rest_of_a_refused_body_may_not_drip_for_ever(short: Wire) -> None:
+def test_the_rest_of_a_rejected_body_may_not_drip_for_ever(short: Wire) -> None:
     """After an early answer the rest of the body is read until a deadline, then the connection ends."""
     short.send(post_head(SUBMISSION_BYTES_MAX + 1))
     assert short.problem()["status"] == 413
@@ -328,7 +328,7 @@ def test_an_idle_connection_is_closed_without_a_word(short: Wire) -> None:
     assert short.is_closed()
 
 
-def test_a_connection_whose_refused_body_came_to_its_end_is_idle_too(short: Wire) -> None:
+def test_a_connection_whose_rejected_body_came_to_its_end_is_idle_too(short: Wire) -> None:
     """A connection that receives the rest of a rejected body has the keep-alive deadline too."""
     short.send(post_head(SUBMISSION_BYTES_MAX + 1))
     assert short.problem()["status"] == 413

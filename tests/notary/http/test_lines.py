@@ -52,14 +52,14 @@ def taken(monkeypatch: pytest.MonkeyPatch) -> Taken:
 
 @pytest.mark.parametrize("backlogged", [A, NOBODY])
 async def test_a_backlogged_line_has_a_part_of_the_time(taken: Taken, monkeypatch: pytest.MonkeyPatch, backlogged: ClientKey) -> None:
-    """Most of what its clients send is refused. They are read after others, as far as their part of the time goes, and at last anyway."""
+    """Most of what its clients send is rejected. They are read after others, as far as their part of the time goes, and at last anyway."""
     taken.lines.is_backlogged = backlogged.__eq__
     for client, name in ((backlogged, "first"), (backlogged, "second"), (B, "other")):
         taken.wait(client, name)
     await taken.some_turns()
     assert taken.names == ["other"]
     assert (taken.lines.may_go(backlogged), taken.lines.may_go(B)) == (False, True)
-    taken.lines._refusing_s = 1e-9  # time for one
+    taken.lines._rejecting_s = 1e-9  # time for one
     await taken.until(2)
     await taken.some_turns()
     assert taken.names == ["other", "first"]
@@ -76,7 +76,7 @@ async def test_one_that_floods_does_not_use_up_the_time_of_others(taken: Taken) 
     waiting = taken.lines._authenticated[A.line, False]
     waiting[0] = waiting[0]._replace(since_s=waiting[0].since_s - lines_module.LATE_S)
     taken.wait(B, "another")
-    taken.lines._refusing_s = 1e-9  # time for one
+    taken.lines._rejecting_s = 1e-9  # time for one
     await taken.until(2)
     await taken.some_turns()
     assert taken.names == ["a late one", "another"]
@@ -88,7 +88,7 @@ async def test_the_newest_is_read_first_where_one_has_waited_too_long(taken: Tak
     for name in ("old", "newer", "newest"):
         taken.wait(A, name)
     monkeypatch.setattr(lines_module, "NEWEST_FIRST_S", 0.0)
-    taken.lines._refusing_s = 1e-9  # time for one, which is refused
+    taken.lines._rejecting_s = 1e-9  # time for one, which is rejected
     await taken.until(1)
     assert taken.names == ["old"]
     taken.lines.is_backlogged = B.__eq__
@@ -114,7 +114,7 @@ async def test_a_flood_of_newer_ones_keeps_nobody_waiting_for_ever(taken: Taken,
 
 
 async def test_the_bytes_of_those_that_wait_are_bounded(taken: Taken, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A flood of large bodies does not fill the memory while it is not read: the oldest are read, and refused."""
+    """A flood of large bodies does not fill the memory while it is not read: the oldest are read, and rejected."""
     monkeypatch.setattr(lines_module, "UNREAD_BYTES_MAX", 100)
     taken.lines.is_backlogged = A.__eq__
     for name in ("first", "second", "third", "last"):

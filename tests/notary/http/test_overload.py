@@ -40,7 +40,7 @@ async def by_hand(service: Service, talk: Callable[[Wire], Result]) -> Result:
     return await asyncio.to_thread(connected)
 
 
-async def test_refused_without_being_read(own_directory: NotaryDirectory, bank: Bank) -> None:
+async def test_rejected_without_being_read(own_directory: NotaryDirectory, bank: Bank) -> None:
     """A shed submission is checked for neither type nor body, and the connection serves the next call and the one after it."""
 
     def talk(wire: Wire) -> list[int]:
@@ -112,8 +112,8 @@ async def test_a_full_queue_of_a_worker_without_a_log_says_so(own_directory: Not
         await service.pending()
         while (await service.http.get("/readyz")).status_code == 200:
             pass
-        refused = await service.post(bank.body(spend()))
-        assert (refused.status_code, refused.json()["type"]) == (503, "/problems/not-ready")
+        rejected = await service.post(bank.body(spend()))
+        assert (rejected.status_code, rejected.json()["type"]) == (503, "/problems/not-ready")
         service.gate.set()
         assert (await first).status_code == 200
 
@@ -150,7 +150,7 @@ async def test_answers_keep_their_order(own_directory: NotaryDirectory, bank: Ba
         service.gate.set()
 
 
-async def test_the_same_again_is_refused_like_any_other(own_directory: NotaryDirectory, bank: Bank) -> None:
+async def test_the_same_again_is_rejected_like_any_other(own_directory: NotaryDirectory, bank: Bank) -> None:
     """A retry of a queued submission may be shed: the first is decided, and the retry after that is answered."""
     async with serving(own_directory, {"limits.pending_requests_max": 2}) as service:
         body = bank.body(spend(), spend())
@@ -167,19 +167,19 @@ async def test_the_same_again_is_refused_like_any_other(own_directory: NotaryDir
 async def test_a_party_without_room_leaves_it_to_others_and_comes_back_with_its_ticket(
     own_directory: NotaryDirectory, bank: Bank, acceptor_processes: int
 ) -> None:
-    """A party refused for its share gets Retry-After and a ticket; another party is admitted; later the ticket is preferred."""
+    """A party rejected for its share gets Retry-After and a ticket; another party is admitted; later the ticket is preferred."""
     other = Bank("O=Other")
     parties.add(own_directory.path / "parties.json", other.name, other.public_pem, "the test's party")
     settings = {"limits.pending_requests_max": 100, "http.acceptor_processes": acceptor_processes}
     async with serving(own_directory, settings) as service:
         assert (await service.post(bank.body(*(spend() for _ in range(60))), prefer="wait=0")).status_code == 202
         body = bank.body(*(spend() for _ in range(10)))
-        refused = await service.post(body)
-        assert (refused.status_code, refused.json()["type"]) == (503, "/problems/overloaded")
-        assert "of this party" in refused.json()["detail"]
-        ticket = refused.headers["ticket"]
+        rejected = await service.post(body)
+        assert (rejected.status_code, rejected.json()["type"]) == (503, "/problems/overloaded")
+        assert "of this party" in rejected.json()["detail"]
+        ticket = rejected.headers["ticket"]
         assert (await service.post(body, prefer="wait=0", ticket=ticket)).status_code == 503, "it is early"
-        await asyncio.sleep(int(refused.headers["retry-after"]))
+        await asyncio.sleep(int(rejected.headers["retry-after"]))
         assert (await service.post(body, prefer="wait=0", ticket="nonsense")).status_code == 503
         assert (await service.post(body, prefer="wait=0", ticket=ticket)).status_code == 202
         assert (await service.post(other.body(*(spend() for _ in range(20))), prefer="wait=0")).status_code == 202

@@ -59,14 +59,14 @@ def check(asking: Asking, body: bytes) -> None:
 
 @SOME
 @given(body=st.binary(max_size=300))
-def test_random_bytes_are_refused(asking: Asking, body: bytes) -> None:
+def test_random_bytes_are_rejected(asking: Asking, body: bytes) -> None:
     """Random bytes always get a 4xx."""
     check(asking, body)
 
 
 @SOME
 @given(mutate=mutation())
-def test_a_mutated_submission_is_refused_or_decided(asking: Asking, bank: Bank, mutate: Callable[[bytes], bytes]) -> None:
+def test_a_mutated_submission_is_rejected_or_decided(asking: Asking, bank: Bank, mutate: Callable[[bytes], bytes]) -> None:
     """A submission with a few changed bytes gets a 4xx, or is still the one that was signed."""
     check(asking, mutate(bank.body(spend(), spend(time_window={"from": 1, "until": None}))))
 

@@ -10,7 +10,7 @@ import httpx
 import pytest
 from cryptography.hazmat.primitives.asymmetric.utils import decode_dss_signature
 
-from notary.client import Client, Refused, Signer, tls_context
+from notary.client import Client, Rejected, Signer, tls_context
 from tests.notary.certificates import Authority
 from tests.notary.http.asking import JSON, WITH_ACCEPTORS, Asking, check_answer
 from tests.notary.party import NOTARY, Bank, fresh_hash, spend
@@ -121,7 +121,7 @@ def test_what_shows_no_decision_is_open(kept: Kept) -> None:
     assert kept.http.get("/v1/notary").json()["reads"] == "parties"
 
 
-REFUSED: dict[str, Callable[[str, Bank], Any]] = {
+REJECTED: dict[str, Callable[[str, Bank], Any]] = {
     "no key": lambda path, bank: None,
     "another party's key": lambda path, bank: signed(path, OTHER, party=bank.name),
     "a key of the other kind": lambda path, bank: signed(path, bank, party=OTHER.name),
@@ -149,10 +149,10 @@ REFUSED: dict[str, Callable[[str, Bank], Any]] = {
 
 @WITH_ACCEPTORS
 @pytest.mark.seconds
-@pytest.mark.parametrize("why", REFUSED)
-def test_who_shows_no_key_of_a_party_is_refused(kept: Kept, path: str, why: str) -> None:
+@pytest.mark.parametrize("why", REJECTED)
+def test_who_shows_no_key_of_a_party_is_rejected(kept: Kept, path: str, why: str) -> None:
     """401, which says what to do; nothing of what was asked for is in it."""
-    assert kept.get(path, REFUSED[why](path, kept.bank)) == 401
+    assert kept.get(path, REJECTED[why](path, kept.bank)) == 401
 
 
 @pytest.mark.seconds
@@ -183,7 +183,7 @@ def test_a_signature_counts_for_what_it_signs(kept: Kept, path: str) -> None:
 
 @pytest.mark.seconds
 def test_a_certificate_with_a_partys_key_may_read(kept: Kept, path: str) -> None:
-    """A certificate counts by its key, under any name; one of a trusted authority for another key is refused, as is a wrong signature."""
+    """A certificate counts by its key, under any name; one of a trusted authority for another key is rejected, as is a wrong signature."""
     folder = kept.directory.path
     for number, (key, status) in enumerate([(kept.bank.key, 200), (OTHER.key, 200), (STRANGER.key, 401), (None, 401)]):
         files = kept.clients.client(kept.bank.name, key=key).put(folder, f"client-{number}")
@@ -220,9 +220,9 @@ def test_our_client_signs(kept: Kept) -> None:
             assert found is not None
             assert found.receipt
             assert client.state(kept.names["state"]).consumed_by is None
-    with Client(urls, tls=tls, verifier_keys=key) as client, pytest.raises(Refused, match="sign the call") as refused:
+    with Client(urls, tls=tls, verifier_keys=key) as client, pytest.raises(Rejected, match="sign the call") as rejected:
         client.state(kept.names["state"])
-    assert refused.value.status == 401
+    assert rejected.value.status == 401
 
 
 def test_everybody_may_read_by_default(asking: Asking, bank: Bank) -> None:

@@ -56,7 +56,7 @@ def no_descriptors_left() -> Iterator[None]:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
-def _taken_in(server: Server) -> int:
+def _admitted(server: Server) -> int:
     return len(server.connections)
 
 
@@ -65,10 +65,10 @@ async def test_a_burst_is_taken_in_together(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr(lines, "READ_TURN_S", 1.0)
     monkeypatch.setattr(server_module, "ACCEPT_TURN_S", 1.0)
     async with waiting_burst() as server:
-        assert _taken_in(server) == 0
+        assert _admitted(server) == 0
         for _ in range(TURNS):
             await asyncio.sleep(0)
-        assert _taken_in(server) == BURST
+        assert _admitted(server) == BURST
 
 
 async def test_connections_are_accepted_in_on_turns() -> None:
@@ -86,11 +86,11 @@ async def test_connections_are_accepted_in_on_turns() -> None:
     host, _, port = server.url.removeprefix("http://").rpartition(":")
     with socket.create_connection((host, int(port))):
         await asyncio.sleep(0.05)
-        assert _taken_in(server) == 0
+        assert _admitted(server) == 0
         resting = False
         duty.call(work)
         async with asyncio.timeout(5):
-            while _taken_in(server) < 1:  # noqa: ASYNC110 - polled from outside
+            while _admitted(server) < 1:  # noqa: ASYNC110 - polled from outside
                 await asyncio.sleep(0.001)
     await server.stop(1)
 
@@ -102,9 +102,9 @@ async def test_without_descriptors_it_waits(caplog: pytest.LogCaptureFixture) ->
             with no_descriptors_left():
                 for _ in range(TURNS):
                     await asyncio.sleep(0)
-            assert _taken_in(server) < BURST
+            assert _admitted(server) < BURST
             assert [record.getMessage() for record in caplog.records] == ["connections cannot be accepted: [Errno 24] Too many open files"]
-            while _taken_in(server) < BURST:  # noqa: ASYNC110 - polled from outside
+            while _admitted(server) < BURST:  # noqa: ASYNC110 - polled from outside
                 await asyncio.sleep(0.01)
 
 
@@ -352,7 +352,7 @@ async def test_a_pause_that_follows_at_once_postpones_all_deadlines(monkeypatch:
 
 
 async def test_a_newcomer_of_the_largest_address_shields_nobody() -> None:
-    """It is refused itself, and the next newcomer of the same turn still gets a place."""
+    """It is rejected itself, and the next newcomer of the same turn still gets a place."""
     async with served(Scripted(), settings=HttpSettings(connections_max=4)) as full, AsyncExitStack() as stack:
         for _ in range(4):
             await stack.enter_async_context(connected_to(full, "127.0.0.2"))

@@ -138,13 +138,13 @@ def test_only_a_valid_client_certificate_is_accepted(
     clients.put(own_directory.path / "client-ca.pem")
     service = serve_tls(HTTP_TLS_CLIENT_CA_FILE="client-ca.pem", HTTP_TLS_CLIENT_CERT="required" if required else "optional")
     assert service.ask(service.context(clients.client())) == 200
-    refused = {
+    rejected = {
         "foreign": Authority("Clients").client(),
         "expired": clients.client(since=-2 * DAY, until=-SOON),
         "not yet valid": clients.client(since=SOON),
         "a server's": clients.server(),
     }
-    for what, pair in refused.items():
+    for what, pair in rejected.items():
         with pytest.raises((ssl.SSLError, ConnectionError)):
             pytest.fail(f"{what}: {service.ask(service.context(pair))}")
     if required:

@@ -280,12 +280,12 @@ def test_a_quota_is_answered_with_when_to_come_again(
     process = notary_process(own_directory.config, settings={"LIMITS_PARTY_REQUESTS_PER_S": 5})
     with Asking(process.url) as asking:
         asking.decide(bank, *(spend() for _ in range(50)))
-        refused = [spend() for _ in range(5)]
-        answer = asking.post(bank.body(*refused))
+        rejected = [spend() for _ in range(5)]
+        answer = asking.post(bank.body(*rejected))
         assert (answer.status_code, answer.json()["type"]) == (429, "/problems/quota-exceeded")
         asking.decide(other, spend())
         assert asking.metric("notary_positions") == 51
-        while (answer := asking.post(bank.body(*refused))).status_code == 429:
+        while (answer := asking.post(bank.body(*rejected))).status_code == 429:
             time.sleep(0.2)
         assert answer.status_code == 200
     assert process.stop() == 0

@@ -115,19 +115,19 @@ def test_a_decided_submission_gives_its_bytes_back(tight: NotaryProcess, bank: B
 
 
 @pytest.mark.seconds
-def test_after_a_refusal_the_rest_of_the_body_may_come_or_not(tight: NotaryProcess) -> None:
+def test_after_a_rejection_the_rest_of_the_body_may_come_or_not(tight: NotaryProcess) -> None:
     """After an early error the rest of the body is skipped, and the connection serves other calls; without the rest it ends soon."""
     with contextlib.ExitStack() as open_ones:
         wires = [open_ones.enter_context(Wire(tight.url)) for _ in range(3)]
         for wire in wires:
             wire.send(post_head(2 * MOST) + b"x" * MOST)
         # Any of the three may be the one that fits, which gets no answer yet.
-        refused: list[Wire] = []
-        while len(refused) < 2:
+        rejected: list[Wire] = []
+        while len(rejected) < 2:
             speaking, _, _ = select.select([wire.socket for wire in wires], [], [], 30)
-            refused += [wire for wire in wires if wire.socket in speaking]
-            wires = [wire for wire in wires if wire not in refused]
-        first, second = refused
+            rejected += [wire for wire in wires if wire.socket in speaking]
+            wires = [wire for wire in wires if wire not in rejected]
+        first, second = rejected
         assert (first.answer()[0], second.answer()[0]) == (503, 503)
         first.send(b"x" * MOST + b"GET /v1/notary HTTP/1.1\r\nHost: notary\r\n\r\n")
         assert first.answer()[0] == 200

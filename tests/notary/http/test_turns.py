@@ -142,19 +142,19 @@ async def test_answers_are_made_address_by_address_and_party_by_party(service: S
 
 
 async def test_what_is_decided_but_for_the_last_one_goes_to_the_log(service: Service, bank: Bank) -> None:
-    """A later turn finds that one transaction is new; by then there may be no room, and the party gets a ticket."""
+    """A later turn finds that one transaction is new; by then there may be no capacity, and the party gets a ticket."""
     requests = [spend() for _ in range(COUNT)]
     await service.post(bank.body(*requests))
     service.gate.clear()
     submit(service, bank.body(spend()))
     queue = service.worker.sender.queue
-    # A party alone may have nine tenths of the room that is not kept for others: exactly COUNT requests.
+    # A party alone may have nine tenths of the capacity that is not kept for others: exactly COUNT requests.
     queue._limits = type(queue._limits)(pending_requests_max=queue._spared_requests + COUNT * 10 // 9)
-    refused = submit(service, bank.body(*requests[1:], spend(), spend()))
-    await refused.turns()
-    status, headers, body = refused.found.result()
+    rejected = submit(service, bank.body(*requests[1:], spend(), spend()))
+    await rejected.turns()
+    status, headers, body = rejected.found.result()
     assert (status, json.loads(body)["type"]) == (503, "/problems/overloaded")
-    assert b"ticket" in dict(headers), "it may come again before others, like all that are refused for room"
+    assert b"ticket" in dict(headers), "it may come again before others, like all that are rejected for capacity"
     fits = submit(service, bank.body(*requests[2:], spend()))
     service.gate.set()
     await fits.found
@@ -226,8 +226,8 @@ class HandedBody(Body):
         """Record the admission."""
         self.admitted_as = submission
 
-    def refused(self, problem: Exception) -> None:
-        """Record the refusal."""
+    def rejected(self, problem: Exception) -> None:
+        """Record the rejection."""
         self.problem = problem
 
 
@@ -369,7 +369,7 @@ async def test_no_body_is_decoded_while_answers_are_behind(service: Service, ban
 async def test_one_submission_on_many_connections_delays_no_other_party(
     service: Service, bank: Bank, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Any number of calls may wait for the same decisions, without room in the queue. Their answers must not close the gate for long."""
+    """Any number of calls may wait for the same decisions: they use no capacity. Their answers must not close the gate for long."""
     unanswered, sizes = service.app.unanswered, []
     enter = unanswered.enter
 

@@ -16,10 +16,10 @@ def signed(text: str, *others: tuple[str, str]) -> str:
     return sign_note(text, [(ORIGIN, private_key("notary")), *[(name, private_key(seed)) for name, seed in others]])
 
 
-def refused(note: str, *keys: VerifierKey) -> str:
-    with pytest.raises(NotVerified) as refusal:
+def rejected(note: str, *keys: VerifierKey) -> str:
+    with pytest.raises(NotVerified) as rejection:
         checkpoint_of(note, keys or [KEY])
-    return refusal.value.reason
+    return rejection.value.reason
 
 
 def test_a_checkpoint_is_decoded_as_encoded() -> None:
@@ -46,7 +46,7 @@ def test_the_ends_of_the_range() -> None:
 )
 def test_what_is_no_size(size: str) -> None:
     """Leading zeros, signs, other digits and sizes from 2^63 on are rejected, even when signed."""
-    assert refused(signed(f"{ORIGIN}\n{size}\n{base64_of(ROOT)}\n")) == "malformed-checkpoint"
+    assert rejected(signed(f"{ORIGIN}\n{size}\n{base64_of(ROOT)}\n")) == "malformed-checkpoint"
 
 
 @pytest.mark.parametrize(
@@ -66,7 +66,7 @@ def test_what_is_no_size(size: str) -> None:
 )
 def test_what_is_no_root(root: str) -> None:
     """A root is 32 bytes in canonical base64."""
-    assert refused(signed(f"{ORIGIN}\n1\n{root}\n")) == "malformed-checkpoint"
+    assert rejected(signed(f"{ORIGIN}\n1\n{root}\n")) == "malformed-checkpoint"
 
 
 @pytest.mark.parametrize(
@@ -85,26 +85,26 @@ def test_what_is_no_root(root: str) -> None:
 )
 def test_extension_and_missing_lines_are_rejected(text: str) -> None:
     """A signed text with extension lines, missing lines, or size 0 with another root is rejected."""
-    assert refused(signed(text)) == "malformed-checkpoint"
+    assert rejected(signed(text)) == "malformed-checkpoint"
 
 
 def test_the_origin_is_the_signers() -> None:
     """The key of one notary is not accepted for another origin, and a witness's for none."""
     other = SignedCheckpoint("notary.example/other", 1, ROOT).text()
-    assert refused(signed(other)) == "wrong-origin"
-    assert refused(sign_note(other, [("notary.example/other", private_key("other"))])) == "wrong-origin"
+    assert rejected(signed(other)) == "wrong-origin"
+    assert rejected(sign_note(other, [("notary.example/other", private_key("other"))])) == "wrong-origin"
     witnessed = sign_note(GOOD, [("witness.example", private_key("witness"))])
-    assert refused(witnessed, KEY, verifier_key("witness", "witness.example")) == "wrong-origin"
+    assert rejected(witnessed, KEY, verifier_key("witness", "witness.example")) == "wrong-origin"
 
 
 def test_each_bad_signature_has_its_reason() -> None:
     """A bad signature, a signature by another key of the same name, and a note without a known signer have different reasons."""
-    assert refused(signed(GOOD).replace("20852163", "20852164")) == "bad-signature"
-    assert refused(signed(GOOD), verifier_key("another")) == "unknown-key"
-    assert refused(GOOD) == "malformed-checkpoint"
+    assert rejected(signed(GOOD).replace("20852163", "20852164")) == "bad-signature"
+    assert rejected(signed(GOOD), verifier_key("another")) == "unknown-key"
+    assert rejected(GOOD) == "malformed-checkpoint"
 
 
 def test_an_endorsement_is_no_checkpoint() -> None:
     """An endorsement, which the notary's key also signs, is not accepted as a checkpoint."""
     endorsement = f"notary/key/v1\n{ORIGIN}\n{KEY}\n{verifier_key('next')}\n"
-    assert refused(signed(endorsement)) == "malformed-checkpoint"
+    assert rejected(signed(endorsement)) == "malformed-checkpoint"

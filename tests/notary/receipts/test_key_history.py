@@ -32,10 +32,10 @@ HISTORY = history(*SEEDS)
 ENCODED = msgspec.json.encode(HISTORY)
 
 
-def refused(trusted: list[VerifierKey], keys: tuple[HistoricKey, ...]) -> str:
-    with pytest.raises(NotVerified) as refusal:
+def rejected(trusted: list[VerifierKey], keys: tuple[HistoricKey, ...]) -> str:
+    with pytest.raises(NotVerified) as rejection:
         follow(trusted, keys)
-    return refusal.value.reason
+    return rejection.value.reason
 
 
 @pytest.mark.parametrize("known", range(4))
@@ -64,7 +64,7 @@ def test_keys_known_already_need_no_endorsement() -> None:
     assert follow(KEYS[1:], bare) == KEYS[1:]
 
 
-def test_each_bad_endorsement_is_refused() -> None:
+def test_each_bad_endorsement_is_rejected() -> None:
     """A missing endorsement, one by or of another key or notary, one with other text, and one with a changed signature add no trust."""
     first, second = HISTORY[0], HISTORY[1]
     by_another = endorse(KEYS[0], private_key("thief"), KEYS[1])
@@ -74,21 +74,21 @@ def test_each_bad_endorsement_is_refused() -> None:
     other_way = sign_note(f"notary/key/v1\n{ORIGIN}\n{KEYS[1]}\n{KEYS[0]}\n", [(ORIGIN, private_key("first"))])
     checkpoint = sign_note(f"{ORIGIN}\n0\n47DEQpj8HBSa+/TImW+5JCeuQeRkm5NMpJWZG3hSuFU=\n", [(ORIGIN, private_key("first"))])
     for endorsement in (None, "", "x", other_words, more_words, other_way, checkpoint, (second.endorsement or "")[:-1]):
-        assert refused([KEYS[0]], (first, HistoricKey(second.verifier_key, endorsement))) == "bad-endorsement"
-    assert refused([KEYS[0]], (first, by_another)) == "bad-endorsement"
-    assert refused([KEYS[0]], (first, of_another)) == "bad-endorsement"
+        assert rejected([KEYS[0]], (first, HistoricKey(second.verifier_key, endorsement))) == "bad-endorsement"
+    assert rejected([KEYS[0]], (first, by_another)) == "bad-endorsement"
+    assert rejected([KEYS[0]], (first, of_another)) == "bad-endorsement"
 
 
 def test_a_key_that_is_skipped_breaks_the_chain() -> None:
     """A missing key, or two keys in the wrong order, break the chain."""
-    assert refused([KEYS[0]], (HISTORY[0], *HISTORY[2:])) == "bad-endorsement"
-    assert refused([KEYS[0]], (HISTORY[0], HISTORY[2], HISTORY[1], HISTORY[3])) == "bad-endorsement"
+    assert rejected([KEYS[0]], (HISTORY[0], *HISTORY[2:])) == "bad-endorsement"
+    assert rejected([KEYS[0]], (HISTORY[0], HISTORY[2], HISTORY[1], HISTORY[3])) == "bad-endorsement"
 
 
 def test_no_notary_speaks_for_another() -> None:
     """A key may only be followed by a key of the same name, even with a valid endorsement."""
     other = verifier_key("first", "notary.example/other")
-    assert refused([KEYS[0]], (HISTORY[0], endorse(KEYS[0], private_key("first"), other))) == "bad-endorsement"
+    assert rejected([KEYS[0]], (HISTORY[0], endorse(KEYS[0], private_key("first"), other))) == "bad-endorsement"
 
 
 def test_a_key_that_comes_twice() -> None:
@@ -124,12 +124,12 @@ def test_a_key_that_comes_twice() -> None:
 )
 def test_what_is_no_history(encoded: bytes) -> None:
     """Anything but an array of keys is rejected as malformed."""
-    with pytest.raises(NotVerified) as refusal:
+    with pytest.raises(NotVerified) as rejection:
         decode_history(encoded)
-    assert refusal.value.reason == "malformed-key"
-    with pytest.raises(NotVerified) as refusal:
+    assert rejection.value.reason == "malformed-key"
+    with pytest.raises(NotVerified) as rejection:
         trusted_keys([KEYS[0]], encoded)
-    assert refusal.value.reason == "malformed-key"
+    assert rejection.value.reason == "malformed-key"
 
 
 def test_the_forms_of_a_history() -> None:
@@ -187,7 +187,7 @@ def test_no_changed_byte_makes_trust(at: int, byte: int, known: int) -> None:
 
 
 @given(st.binary(max_size=200) | st.text(st.characters(), max_size=100))
-def test_anything_is_a_history_or_refused(given_: bytes | str) -> None:
+def test_anything_is_a_history_or_rejected(given_: bytes | str) -> None:
     """For any input the only exception is `NotVerified`."""
     with pytest.raises(NotVerified):
         trusted_keys([KEYS[0]], given_)

@@ -25,10 +25,10 @@ PETERS_NOTE = (
 )
 
 
-def refused(note: str, *keys: VerifierKey) -> str:
-    with pytest.raises(NotVerified) as refusal:
+def rejected(note: str, *keys: VerifierKey) -> str:
+    with pytest.raises(NotVerified) as rejection:
         open_note(note, keys or [ALICE], "malformed-checkpoint")
-    return refusal.value.reason
+    return rejection.value.reason
 
 
 def test_an_opened_note_has_its_text_and_keys() -> None:
@@ -61,12 +61,12 @@ def test_lines_of_others_say_nothing() -> None:
 
 def test_each_unknown_key_has_its_reason() -> None:
     """A key of another name, another key of the same name, and no key each have their own reason, different from a bad signature."""
-    assert refused(NOTE, BOB) == "wrong-origin"
-    assert refused(NOTE, verifier_key("new", "alice.example")) == "unknown-key"
-    with pytest.raises(NotVerified, match="unknown-key") as refusal:
+    assert rejected(NOTE, BOB) == "wrong-origin"
+    assert rejected(NOTE, verifier_key("new", "alice.example")) == "unknown-key"
+    with pytest.raises(NotVerified, match="unknown-key") as rejection:
         open_note(NOTE, [], "malformed-checkpoint")
-    assert "trusted here are: none" in str(refusal.value)
-    assert refused(NOTE.replace("blank", "Blank")) == "bad-signature"
+    assert "trusted here are: none" in str(rejection.value)
+    assert rejected(NOTE.replace("blank", "Blank")) == "bad-signature"
 
 
 def test_a_bad_signature_rejects_the_note_despite_other_signatures() -> None:
@@ -75,13 +75,13 @@ def test_a_bad_signature_rejects_the_note_despite_other_signatures() -> None:
     short = "— bob.example " + base64_of(BOB.key_id + b"x") + "\n"
     long = "— bob.example " + base64_of(BOB.key_id + bytes(65)) + "\n"
     for line in (bad, short, long):
-        assert refused(NOTE + line, ALICE, BOB) == "bad-signature"
+        assert rejected(NOTE + line, ALICE, BOB) == "bad-signature"
         assert open_note(NOTE + line, [ALICE], "malformed-checkpoint") == (TEXT, [ALICE])
 
 
 def test_no_key_signs_twice() -> None:
     """A repeated signature line is rejected: a text with its signers has one form."""
-    assert refused(NOTE + LINE) == "malformed-checkpoint"
+    assert rejected(NOTE + LINE) == "malformed-checkpoint"
 
 
 @pytest.mark.parametrize(
@@ -133,7 +133,7 @@ def test_no_key_signs_twice() -> None:
 )
 def test_what_is_no_note(note: str) -> None:
     """Anything but a text, a blank line and signature lines, in canonical base64, is no note."""
-    assert refused(note) == "malformed-checkpoint"
+    assert rejected(note) == "malformed-checkpoint"
 
 
 def test_stray_bits_before_the_padding() -> None:
@@ -141,7 +141,7 @@ def test_stray_bits_before_the_padding() -> None:
     at = NOTE.rindex("=") - 1
     letters = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/"
     other = letters[letters.index(NOTE[at]) ^ 1]
-    assert refused(NOTE[:at] + other + NOTE[at + 1 :]) == "malformed-checkpoint"
+    assert rejected(NOTE[:at] + other + NOTE[at + 1 :]) == "malformed-checkpoint"
 
 
 @pytest.mark.parametrize("key", [ALICE, BOB, verifier_key("x", "ü.example/ß"), parse_verifier_key(PETER)], ids=lambda key: key.name)
@@ -180,9 +180,9 @@ HEAD, HASH, ENCODED = str(ALICE).split("+", 2)
 )
 def test_what_is_no_key(text: str) -> None:
     """A key with a wrong letter, a key of another type and any other text are rejected."""
-    with pytest.raises(NotVerified) as refusal:
+    with pytest.raises(NotVerified) as rejection:
         parse_verifier_key(text)
-    assert refusal.value.reason == "malformed-key"
+    assert rejection.value.reason == "malformed-key"
 
 
 @pytest.mark.parametrize("name", ["", "a b", "a+b", "a\tb", "a\nb", "a\x00b", "a\u0085b", "a\u00a0b", "a\u2003b", "a\u3000b", "a\udcffb"])
@@ -196,16 +196,16 @@ def test_a_key_that_is_no_point() -> None:
     for public_key in (bytes(32), b"\xff" * 32, b"\x02" + bytes(31)):
         key = VerifierKey("alice.example", public_key)
         note = TEXT + "\n— alice.example " + base64_of(key.key_id + b"\x01" * 64) + "\n"
-        assert refused(note, key) == "bad-signature"
+        assert rejected(note, key) == "bad-signature"
 
 
 def test_what_a_message_quotes_cannot_command_a_terminal() -> None:
     """Names and lines of hostile notes are escaped and shortened in messages."""
     note = TEXT + f"\n— evil\x9b2J\u202e{'x' * 5000} {base64_of(bytes(80))}\n"
-    with pytest.raises(NotVerified) as refusal:
+    with pytest.raises(NotVerified) as rejection:
         open_note(note, [ALICE], "malformed-checkpoint")
-    assert str(refusal.value).isprintable()
-    assert len(str(refusal.value)) < 500
+    assert str(rejection.value).isprintable()
+    assert len(str(rejection.value)) < 500
 
 
 def test_any_signing_key_of_a_name() -> None:
@@ -217,7 +217,7 @@ def test_any_signing_key_of_a_name() -> None:
 
 @given(st.text(st.characters(), max_size=200), st.booleans())
 @settings(max_examples=some(300))
-def test_any_text_is_a_note_or_refused(text: str, signed: bool) -> None:
+def test_any_text_is_a_note_or_rejected(text: str, signed: bool) -> None:
     """For any text the only exception is `NotVerified`; a note without a known signature never opens."""
     note = text + "\n\n" + LINE if signed else text
     with pytest.raises(NotVerified):
@@ -225,7 +225,7 @@ def test_any_text_is_a_note_or_refused(text: str, signed: bool) -> None:
 
 
 @given(st.text(st.characters(), max_size=100))
-def test_any_text_is_a_key_or_refused(text: str) -> None:
+def test_any_text_is_a_key_or_rejected(text: str) -> None:
     """For any text of a key the only exception is `NotVerified`."""
     with pytest.raises(NotVerified):
         parse_verifier_key(text)

@@ -77,6 +77,6 @@ BAD = {
 def test_what_is_no_receipt(text: str) -> None:
     """Every other form is rejected as malformed, so a receipt holds no unverified data."""
     assert text != GOOD
-    with pytest.raises(NotVerified) as refusal:
+    with pytest.raises(NotVerified) as rejection:
         proof_of(text)
-    assert refusal.value.reason == "malformed-receipt"
+    assert rejection.value.reason == "malformed-receipt"

@@ -20,7 +20,7 @@ from notary.config import load
 from notary.index import Index, rows, viewing
 from notary.index.index import _encode
 from notary.index.store import META
-from notary.receipts.refusal import NotVerified
+from notary.receipts.errors import NotVerified
 from notary.snapshots.manifest import Manifest
 from notary.snapshots.place import Folder
 from notary.snapshots.take import find, problem_of, restore

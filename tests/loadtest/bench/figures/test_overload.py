@@ -50,6 +50,7 @@ def test_an_overload_of_a_real_worker() -> None:
     share = figures["goodput_requests_per_s"] / figures["capacity_requests_per_s"]
     assert figures["goodput_share_of_capacity"] == pytest.approx(share, rel=0.001)
     assert figures["due_requests_per_s"] > figures["capacity_requests_per_s"]
-    assert {"refused_share", "wait_to_retry_after_p50", "latency_ms_p99", "retry_after_s_p50", "worker_cores", "load_cores"} <= set(figures)
+    expected = {"rejected_share", "wait_to_retry_after_p50", "latency_ms_p99", "retry_after_s_p50", "worker_cores", "load_cores"}
+    assert expected <= set(figures)
     assert figures["by_time"]
     assert all(moment["worker_mib"] > 0 for moment in figures["by_time"])

@@ -9,46 +9,46 @@ An unproven outcome is treated the same way: another worker may prove it. If non
 
 from collections.abc import Mapping, Sequence
 
-from notary.client.errors import Refused, Unproven
+from notary.client.errors import Rejected, Unproven
 
 
-class Refusals:
+class Rejections:
     """The rejections and unproven outcomes of one call over these URLs."""
 
     def __init__(self, urls: Sequence[str]) -> None:
         self._urls = urls
-        self._by_url: dict[str, Refused | Unproven] = {}
+        self._by_url: dict[str, Rejected | Unproven] = {}
         self._in_vain: set[str] = set()
-        self._taken_in = False
+        self._admitted = False
 
     @property
-    def by_url(self) -> Mapping[str, Refused | Unproven]:
+    def by_url(self) -> Mapping[str, Rejected | Unproven]:
         """The error of each URL that rejected the call or did not prove its outcome."""
         return self._by_url
 
     @property
-    def first(self) -> Refused | Unproven | None:
-        """The error to raise if no URL gives a valid answer: an `Unproven` first, else the first `Refused`.
+    def first(self) -> Rejected | Unproven | None:
+        """The error to raise if no URL gives a valid answer: an `Unproven` first, else the first `Rejected`.
 
-        None while there is no such error, and for a `Refused` after another worker admitted the submission.
+        None while there is no such error, and for a `Rejected` after another worker admitted the submission.
         """
         unproven = sorted(self._unproven(), key=lambda problem: problem.reason != "unknown-key")  # the key may have been rotated
-        return unproven[0] if unproven else (None if self._taken_in else next(iter(self._by_url.values()), None))
+        return unproven[0] if unproven else (None if self._admitted else next(iter(self._by_url.values()), None))
 
-    def refused(self, url: str, problem: Refused | Unproven) -> None:
+    def rejected(self, url: str, problem: Rejected | Unproven) -> None:
         """Record the error of a URL. Raises `first` when no URL is left to try."""
         self._by_url[url] = problem
         self._check()
 
     def failed(self, url: str) -> None:
-        """Record that a URL gave no answer. Raises as `refused` does."""
+        """Record that a URL gave no answer. Raises as `rejected` does."""
         if self._by_url:
             self._in_vain.add(url)
             self._check()
 
-    def taken_in(self) -> None:
+    def admitted(self) -> None:
         """Record that a worker admitted the submission and has not decided all of it yet (202)."""
-        self._taken_in = True
+        self._admitted = True
 
     def _unproven(self) -> list[Unproven]:
         return [problem for problem in self._by_url.values() if isinstance(problem, Unproven)]
@@ -56,7 +56,7 @@ class Refusals:
     def _check(self) -> None:
         # A URL that gave no answer may still prove the outcome. But for an unknown key, the caller first asks for the notary's keys.
         reasons = {problem.reason for problem in self._unproven()}
-        waits = self._taken_in or (reasons and "unknown-key" not in reasons)
+        waits = self._admitted or (reasons and "unknown-key" not in reasons)
         asked = self._by_url.keys() if waits else self._by_url.keys() | self._in_vain
         if len(asked) == len(self._urls):
             raise self.first or next(iter(self._by_url.values()))

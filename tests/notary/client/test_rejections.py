@@ -1,0 +1,49 @@
+"""`Rejections`: the rejections of one call, and the time to give up."""
+
+import pytest
+
+from notary.client import Rejected
+from notary.client.rejections import Rejections
+
+URLS = ["a", "b", "c"]
+
+
+def rejection(url: str) -> Rejected:
+    return Rejected(url, 401, "/problems/unknown-party", "", "")
+
+
+def test_the_first_rejection_is_raised_when_all_were_asked() -> None:
+    """The first rejection is raised once each other URL has rejected or failed, in any order."""
+    rejections, first = Rejections(URLS), rejection("b")
+    rejections.rejected("b", first)
+    rejections.failed("c")
+    rejections.failed("c")
+    assert rejections.first is first
+    assert set(rejections.by_url) == {"b"}
+    with pytest.raises(Rejected) as caught:
+        rejections.rejected("a", rejection("a"))
+    assert caught.value is first
+
+
+def test_what_failed_before_is_tried_again() -> None:
+    """A URL that failed before the first rejection is tried again."""
+    rejections = Rejections(URLS)
+    rejections.failed("a")
+    rejections.rejected("b", rejection("b"))
+    rejections.failed("c")
+    with pytest.raises(Rejected):
+        rejections.failed("a")
+
+
+def test_what_was_taken_in_cannot_be_rejected() -> None:
+    """After one worker admitted the submission, failures do not end the call; it ends only when every URL has rejected it."""
+    rejections = Rejections(URLS)
+    rejections.rejected("b", rejection("b"))
+    rejections.admitted()
+    for _ in range(3):
+        rejections.failed("a")
+        rejections.failed("c")
+    assert rejections.first is None
+    rejections.rejected("a", rejection("a"))
+    with pytest.raises(Rejected):
+        rejections.rejected("c", rejection("c"))
