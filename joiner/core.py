@@ -40,12 +40,12 @@ from joiner.history import (
 )
 from joiner.incarnations import Incarnations, IncarnationState
 from joiner.ready import (
+    Anomaly,
     Fenced,
     FenceWanted,
     FillWanted,
     JoinerState,
     Kept,
-    Notice,
     OrderedBatch,
     Own,
     OwnBatch,
@@ -371,7 +371,7 @@ class Joiner:
 
     def may_count(self, record: Record) -> bool:
         """Returns True if an entry may still name this payload record; always True for an ordering record."""
-        if record.stream == ORDERING:
+        if record.partition == ORDERING:
             return True
         try:
             return record.value is not None and not self.incarnations.is_past(*decode_batch_key(record.key))
@@ -381,7 +381,7 @@ class Joiner:
     def to_verify(self, records: Sequence[Record], own: Own = NO_OWN) -> list[bytes]:
         """Returns the values whose signatures `step` will verify: of all ordering records except those that this worker sent itself."""
         sent = {batch.entry_value for batch in own.values()}
-        return [record.value for record in records if record.stream == ORDERING and record.value and record.value not in sent]
+        return [record.value for record in records if record.partition == ORDERING and record.value and record.value not in sent]
 
     def prepare(self, own: Own = NO_OWN) -> Generator[None, None, tuple[Request, ...]]:
         """Decode the large batch at the head in pieces. Returns its requests; none when there is no such batch. `own`: as for `step`.
@@ -419,10 +419,10 @@ class Joiner:
         ready = Ready({}, self._log_time_ms)
         for record in records:
             # A new reader may repeat records that were passed in already.
-            if record.offset < self._read_next.get(record.stream, 0):
+            if record.offset < self._read_next.get(record.partition, 0):
                 continue
-            self._read_next[record.stream] = record.offset + 1
-            if record.stream == ORDERING:
+            self._read_next[record.partition] = record.offset + 1
+            if record.partition == ORDERING:
                 self._take_ordering(record, now_ms, signed_by or {}, own)
             else:
                 self._take_payload(record, ready)
@@ -462,24 +462,26 @@ class Joiner:
         try:
             incarnation, sequence = decode_batch_key(record.key)
         except CorruptRecord as problem:
-            ready.notices.append(Notice("malformed", record.stream, record.offset, str(problem)))
+            ready.anomalies.append(Anomaly("malformed", record.partition, record.offset, str(problem)))
             return
         # Keep records of an unknown incarnation: its register record may come later in the ordering topic (R5).
         if record.value is None or self.incarnations.is_past(incarnation, sequence):
             return
         hole = self._hole
-        if hole is not None and (hole.partition, hole.incarnation, hole.sequence) == (record.stream, incarnation, sequence):
+        if hole is not None and (hole.partition, hole.incarnation, hole.sequence) == (record.partition, incarnation, sequence):
             # The entry is known, so do not keep a record that is not its content: a flood of records with this key costs no memory.
-            if not self._is_content(record.value, record.stream, incarnation, sequence, hole.payload_hash):
-                self._skipped = self._skipped or (record.stream, record.offset)
-                ready.notices.append(Notice("skipped", record.stream, record.offset, f"no content of batch ({incarnation}, {sequence})"))
+            if not self._is_content(record.value, record.partition, incarnation, sequence, hole.payload_hash):
+                self._skipped = self._skipped or (record.partition, record.offset)
+                ready.anomalies.append(
+                    Anomaly("skipped", record.partition, record.offset, f"no content of batch ({incarnation}, {sequence})")
+                )
                 return
         elif hole is not None and self._buffer.size_bytes > 2 * self.limits.buffer_bytes_max:
             # Only the partition of the hole at the head is still read, and records of other batches in it must not exhaust the memory.
             # Without a hole all partitions are paused, and fetched records are kept: the head's content may be among them.
-            self._dropped.setdefault(record.stream, (record.offset, self._queue[0].offset))
+            self._dropped.setdefault(record.partition, (record.offset, self._queue[0].offset))
             return
-        self._buffer.add(record.stream, incarnation, sequence, Buffered(record.offset, record.append_time_ms, record.value))
+        self._buffer.add(record.partition, incarnation, sequence, Buffered(record.offset, record.append_time_ms, record.value))
 
     # ---- applying ----
 
@@ -524,18 +526,18 @@ class Joiner:
             head.record = self._decode(head.source.value)  # a format version may have become active since it was read
         record = head.record
         if isinstance(record, CorruptRecord):
-            ready.notices.append(Notice("malformed", ORDERING, head.offset, str(record)))
+            ready.anomalies.append(Anomaly("malformed", ORDERING, head.offset, str(record)))
             return True
         if not self._is_signed(head, record, self.log_state):
             text = f"a record of kind {type(record).__name__.lower()} has no signature of the key in force"
-            ready.notices.append(Notice("unsigned", ORDERING, head.offset, text))
+            ready.anomalies.append(Anomaly("unsigned", ORDERING, head.offset, text))
             return True
         if isinstance(record, (SalvageBegin, SalvageItems, SalvageDone, Trim)):
             return self._apply_salvage_or_trim(head, record, self.log_state, ready)
         if isinstance(record, Settle):
             return self._apply_settle(head, record, self.log_state, ready)
         if self.log_state.sealed and isinstance(record, _WORKER_RECORDS):
-            ready.notices.append(Notice("skipped", ORDERING, head.offset, f"no record of a worker counts: {SALVAGE_OPEN}"))
+            ready.anomalies.append(Anomaly("skipped", ORDERING, head.offset, f"no record of a worker counts: {SALVAGE_OPEN}"))
             return True
         if isinstance(record, _WORKER_RECORDS) and not head.compared:
             head.own_view = self._compare(head, record, ready)
@@ -567,7 +569,7 @@ class Joiner:
                 why_not = f"a partitions record does not count: {record.payload_partitions} is not more than the log has"
                 self._change_log(head, self.log_state.with_partitions(record.payload_partitions), why_not, ready)
             case Genesis():
-                ready.notices.append(Notice("skipped", ORDERING, head.offset, "a genesis record counts only at the start of the topic"))
+                ready.anomalies.append(Anomaly("skipped", ORDERING, head.offset, "a genesis record counts only at the start of the topic"))
         return True
 
     def _apply_genesis(self, head: _Queued, ready: Ready) -> bool:
@@ -617,7 +619,7 @@ class Joiner:
             return True
         self.suspicions.foreign(writer, seen)
         text = f"worker {writer!r} had another history after {view.seen} records than this worker, which has {seen} records in effect there"
-        ready.notices.append(Notice("foreign-view", ORDERING, head.offset, text))
+        ready.anomalies.append(Anomaly("foreign-view", ORDERING, head.offset, text))
         return False
 
     def _writer(self, record: Entry | Register | Fence | Checkpoint) -> str:
@@ -629,11 +631,11 @@ class Joiner:
     def _apply_entry(self, head: _Queued, entry: Entry, log: LogState, ready: Ready, own: OwnBatch | None) -> bool:
         incarnation, sequence = entry.incarnation, entry.sequence
         if not self.incarnations.counts(incarnation, sequence):
-            ready.notices.append(Notice("skipped", ORDERING, head.offset, f"entry ({incarnation}, {sequence}) does not count: {_R2}"))
+            ready.anomalies.append(Anomaly("skipped", ORDERING, head.offset, f"entry ({incarnation}, {sequence}) does not count: {_R2}"))
             return True
         if entry.partition >= log.payload_partitions:
             text = f"entry ({incarnation}, {sequence}) names payload partition {entry.partition}, the log has {log.payload_partitions}"
-            ready.notices.append(Notice("skipped", ORDERING, head.offset, text))
+            ready.anomalies.append(Anomaly("skipped", ORDERING, head.offset, text))
             return True
         if self._ordering_only:
             self._log_time_ms = max(self._log_time_ms, min(head.source.append_time_ms, entry.sent_at_ms + SENT_AT_AHEAD_MAX_MS))
@@ -721,7 +723,7 @@ class Joiner:
                 raise CorruptRecord("its transaction ids are not those of the entry")
         except CorruptRecord as problem:
             text = f"payload ({entry.incarnation}, {entry.sequence}) decides nothing: {problem}"
-            ready.notices.append(Notice("bad-content", entry.partition, content.offset, text))
+            ready.anomalies.append(Anomaly("bad-content", entry.partition, content.offset, text))
             return ()
         return requests
 
@@ -729,7 +731,7 @@ class Joiner:
         at_ms = max(self._log_time_ms, head.source.append_time_ms)
         registered = self.incarnations.register(record.nonce, record.name, at_ms, record.format_version)
         if registered is None:
-            ready.notices.append(Notice("skipped", ORDERING, head.offset, "a register record came twice"))
+            ready.anomalies.append(Anomaly("skipped", ORDERING, head.offset, "a register record came twice"))
             return
         state, fenced = registered
         self._take_effect(head, ready)
@@ -743,7 +745,7 @@ class Joiner:
         if ended is None:
             what, why = ("retire", "it is over") if retired else ("fence", "it is over, or has sent more")
             text = f"{what} of incarnation {incarnation} does not count: {why}"
-            ready.notices.append(Notice("skipped", ORDERING, head.offset, text))
+            ready.anomalies.append(Anomaly("skipped", ORDERING, head.offset, text))
             return
         self._take_effect(head, ready)
         ready.fenced.append(Fenced(ended, None, retired))
@@ -754,7 +756,7 @@ class Joiner:
         if writer is None or writer.fenced or not head.own_view:
             why = "its view is not this worker's history" if writer is not None and not writer.fenced else "that incarnation is over"
             text = f"a checkpoint of incarnation {record.incarnation} is not compared: {why}"
-            ready.notices.append(Notice("skipped", ORDERING, head.offset, text))
+            ready.anomalies.append(Anomaly("skipped", ORDERING, head.offset, text))
             return
         voters = self._voters()
         before = len(ready.batches)
@@ -818,7 +820,7 @@ class Joiner:
             return False
         if record.key != log.key:
             text = "a salvage or trim record names another key than the one in force"
-            ready.notices.append(Notice("skipped", ORDERING, head.offset, text))
+            ready.anomalies.append(Anomaly("skipped", ORDERING, head.offset, text))
             ready.more = True
             return True
         comparison = self.history.compare(record.view)
@@ -855,7 +857,7 @@ class Joiner:
 
     def _change_log(self, head: _Queued, changed: LogState | None, why_not: str, ready: Ready) -> None:
         if changed is None:
-            ready.notices.append(Notice("skipped", ORDERING, head.offset, why_not))
+            ready.anomalies.append(Anomaly("skipped", ORDERING, head.offset, why_not))
             return
         self.log_state = ready.log_state = changed
         self._take_effect(head, ready)
@@ -902,14 +904,14 @@ class Joiner:
         self.history.append(effect)
         ready.effects.append(effect)
 
-    def _mark(self, stream: int, mark: Mark, ready: Ready) -> None:
-        self.marks[stream] = ready.marks[stream] = mark
+    def _mark(self, partition: int, mark: Mark, ready: Ready) -> None:
+        self.marks[partition] = ready.marks[partition] = mark
 
     def _drop_through(self, incarnation: int, sequence: int | None, ready: Ready, expected: int = 0) -> None:
         dropped = self._buffer.drop_through(incarnation, sequence) - expected
         if dropped > 0:
             text = f"{dropped} payloads of incarnation {incarnation} are dropped: their entries will never count"
-            ready.notices.append(Notice("orphan-dropped", ORDERING, self._offset_head, text))
+            ready.anomalies.append(Anomaly("orphan-dropped", ORDERING, self._offset_head, text))
 
     # ---- proposing ----
 

@@ -33,9 +33,9 @@ from joiner.sender import Sender
 from joiner.settings import DriverSettings
 from joiner.stalled import StallDetector
 from ordering.errors import Fatal, FatalCode, NotReady, OutOfRange
+from ordering.local_reader import describe
 from ordering.log import ORDERING, Log, Reader, Record
 from ordering.signatures import record_is_signed
-from ordering.stream import describe
 from payload import Request
 
 logger = logging.getLogger("notary.driver")
@@ -43,7 +43,7 @@ logger = logging.getLogger("notary.driver")
 Decision = TypeVar("Decision")
 D_co = TypeVar("D_co", covariant=True)
 
-NOTICES_LOGGED_MAX = 10
+ANOMALIES_LOGGED_MAX = 10
 VERIFY_AT_ONCE = 256
 """The number of records in a chunk: a thread verifies the signatures of one chunk while the chunk before it is applied."""
 VERIFY_HERE_MAX = 2
@@ -122,8 +122,8 @@ class Driver(Generic[Decision]):
         self._reached_at_s = self._polled_at_s = self._remade_at_s = now_s()
         self._unreachable = "no request was sent to the log yet"
         self._no_reader = ""
-        self._streams, self._head = StallDetector(), StallDetector()
-        self.streams_stalled_s: Mapping[int, float] = {}
+        self._partitions, self._head = StallDetector(), StallDetector()
+        self.partitions_stalled_s: Mapping[int, float] = {}
         """Per topic-partition with records left to read: the seconds without progress, at the watchdog's last check."""
         self.head_stalled_s = 0.0
         """The seconds for which the head has not moved although the log continues after it, at the watchdog's last check."""
@@ -154,9 +154,9 @@ class Driver(Generic[Decision]):
         return self._now_s() - self._polled_at_s
 
     @property
-    def stream_stalled_s(self) -> float:
-        """The longest of `streams_stalled_s`; 0 when there is none."""
-        return max(self.streams_stalled_s.values(), default=0.0)
+    def partition_stalled_s(self) -> float:
+        """The longest of `partitions_stalled_s`; 0 when there is none."""
+        return max(self.partitions_stalled_s.values(), default=0.0)
 
     def not_ready(self) -> str | None:
         """Returns the reason why this worker's answers might not be fresh now; None when they are."""
@@ -169,7 +169,7 @@ class Driver(Generic[Decision]):
         if self.poll_age_s > unreachable_s:
             why = self._no_reader or "the reader returns nothing"
             return f"nothing could be read from the log for more than {unreachable_s:g} s: {why}"
-        stalled = [stream for stream, seconds in self.streams_stalled_s.items() if seconds > unreachable_s]
+        stalled = [partition for partition, seconds in self.partitions_stalled_s.items() if seconds > unreachable_s]
         if stalled:
             return f"{describe(min(stalled))} has records that could not be read for more than {unreachable_s:g} s"
         if self.head_stalled_s > settings.stall_s:
@@ -241,21 +241,21 @@ class Driver(Generic[Decision]):
         self._paused = frozenset()
         self._remake_reader, self._in_hand = "", False
         offsets = self.joiner.read_next() | {partition: of_partition.offset_next for partition, of_partition in kept.items()}
-        return offsets | {stream: min(first, offsets.get(stream, first)) for stream, first in self._recheck.offsets_first.items()}
+        return offsets | {partition: min(first, offsets.get(partition, first)) for partition, first in self._recheck.offsets_first.items()}
 
     async def _read_with(self, reader: Reader, tasks: asyncio.TaskGroup) -> str:
         """Read with this reader until a new one is needed; returns the reason."""
         self._ran_at_s = self._now_s()
         while True:
-            streams, paused = frozenset(range(ORDERING, self._log.payload_partitions)), self._paused
+            partitions, paused = frozenset(range(ORDERING, self._log.payload_partitions)), self._paused
             if self._recheck.waits_for and not self._recheck.done:
-                paused = streams - self._recheck.waits_for
+                paused = partitions - self._recheck.waits_for
                 reader.pause(paused)
             records = await reader.poll(self._settings.poll_ms)
             self._polls += 1
             self._in_hand = bool(records)
             self._polled_at_s, self._no_reader = self._now_s(), ""
-            self._seen_at_s |= dict.fromkeys(streams - paused, self._polled_at_s)
+            self._seen_at_s |= dict.fromkeys(partitions - paused, self._polled_at_s)
             if why := self._interruption(reader):
                 return why
             if self._remake_reader:
@@ -294,7 +294,7 @@ class Driver(Generic[Decision]):
         """
         began_s = self._now_s()
         since_s = began_s - self._settings.interrupted_after_s
-        wanted = to_find_again([record for record in records if self._seen_at_s.get(record.stream, since_s) < since_s])
+        wanted = to_find_again([record for record in records if self._seen_at_s.get(record.partition, since_s) < since_s])
         read_again = list(wanted)
         if await find_again(self._log, wanted):
             return True
@@ -414,11 +414,13 @@ class Driver(Generic[Decision]):
             self._sender.resolve(ready, outcomes)
         for observe in self.observers:
             observe(ready)
-        for notice in ready.notices[:NOTICES_LOGGED_MAX]:
-            logger.warning("log anomaly kind=%s stream=%d offset=%d: %s", notice.kind, notice.stream, notice.offset, notice.text)
-        if len(ready.notices) > NOTICES_LOGGED_MAX:
-            logger.warning("more log anomalies in the same step, counted in the metrics only: %d", len(ready.notices) - NOTICES_LOGGED_MAX)
-        self._check_wanted |= any(notice.kind == "unsigned" for notice in ready.notices)
+        for anomaly in ready.anomalies[:ANOMALIES_LOGGED_MAX]:
+            logger.warning("log anomaly kind=%s partition=%d offset=%d: %s", anomaly.kind, anomaly.partition, anomaly.offset, anomaly.text)
+        if len(ready.anomalies) > ANOMALIES_LOGGED_MAX:
+            logger.warning(
+                "more log anomalies in the same step, counted in the metrics only: %d", len(ready.anomalies) - ANOMALIES_LOGGED_MAX
+            )
+        self._check_wanted |= any(anomaly.kind == "unsigned" for anomaly in ready.anomalies)
         if ready.stop is not None:
             raise ready.stop
         self._proposals.append(ready, tasks)
@@ -448,21 +450,21 @@ class Driver(Generic[Decision]):
             self._detect_stalls(read_next, head_next, {})
             return
         self._reached_at_s, self._unreachable = self._now_s(), ""
-        self._next_is_deleted = any(read_next.get(stream, 0) < bound.offset_first for stream, bound in bounds.items())
+        self._next_is_deleted = any(read_next.get(partition, 0) < bound.offset_first for partition, bound in bounds.items())
         if why := contradiction(read_next, marks, bounds):
             self._contradicted(why)
             return
         # Partitions may have been added during the request.
-        ends = {stream: bound.offset_end for stream, bound in bounds.items() if stream in read_next}
+        ends = {partition: bound.offset_end for partition, bound in bounds.items() if partition in read_next}
         if self._suspected is not None and ends[ORDERING] <= self._suspected.offset:
             self._suspected = None
             self._remake_reader = self._remake_reader or "the log no longer has the record that showed another history"
-        if self._ends_found is None or any(end < self._ends_found.get(stream, 0) for stream, end in ends.items()):
+        if self._ends_found is None or any(end < self._ends_found.get(partition, 0) for partition, end in ends.items()):
             # Lower the ends if the log has lost its end since: do not wait for records that are gone.
             self._ends_found = ends
         self._catch_up()
         self._sender.expect(acknowledged, ends[ORDERING])
-        self.lag_records = sum([max(0, end - read_next.get(stream, 0)) for stream, end in ends.items()])
+        self.lag_records = sum([max(0, end - read_next.get(partition, 0)) for partition, end in ends.items()])
         self._detect_stalls(read_next, head_next, ends)
 
     def _catch_up(self) -> None:
@@ -472,8 +474,8 @@ class Driver(Generic[Decision]):
             return
         read_next = self._read_next()
         # A paused partition waits for memory, and the head does not need it. So records of unknown incarnations cannot delay a worker.
-        wanted = {stream: end for stream, end in self._ends_found.items() if stream not in self._paused}
-        behind = [stream for stream, end in wanted.items() if read_next.get(stream, 0) < end]
+        wanted = {partition: end for partition, end in self._ends_found.items() if partition not in self._paused}
+        behind = [partition for partition, end in wanted.items() if read_next.get(partition, 0) < end]
         if not behind and self._head_next() >= self._ends_found[ORDERING]:
             suspicions.live = True
             self.caught_up_offset = self.joiner.offset_head
@@ -501,12 +503,12 @@ class Driver(Generic[Decision]):
         A payload partition without a leader is left out: it cannot be checked, and must not delay the others.
         """
         since_s = self._now_s() - seconds
-        old = [stream for stream in self._paused if self._seen_at_s.get(stream, since_s) < since_s]
+        old = [partition for partition in self._paused if self._seen_at_s.get(partition, since_s) < since_s]
         leaders = self._log.leaders() if old else {}
         return [
-            stream
-            for stream in old
-            if (self.joiner.queued_records if stream == ORDERING else stream in leaders and self.joiner.is_buffered(stream))
+            partition
+            for partition in old
+            if (self.joiner.queued_records if partition == ORDERING else partition in leaders and self.joiner.is_buffered(partition))
         ]
 
     async def _check_unread(self, unread: list[int]) -> None:
@@ -520,18 +522,18 @@ class Driver(Generic[Decision]):
             return
         if lost:
             self._remake_reader = self._remake_reader or LOST_WAITING
-        for stream in unread:
-            self._seen_at_s[stream] = float("-inf") if lost else max(began_s, self._seen_at_s.get(stream, began_s))
+        for partition in unread:
+            self._seen_at_s[partition] = float("-inf") if lost else max(began_s, self._seen_at_s.get(partition, began_s))
 
     def _detect_stalls(self, read_next: Mapping[int, int], head_next: int, ends: Mapping[int, int]) -> None:
         now_s = self._now_s()
-        head = self._head.update({ORDERING: head_next}, {stream: end for stream, end in ends.items() if stream == ORDERING}, now_s)
+        head = self._head.update({ORDERING: head_next}, {partition: end for partition, end in ends.items() if partition == ORDERING}, now_s)
         self.head_stalled_s = head.get(ORDERING, 0.0)
         # A reader that was not polled is not stalled: during a replay, records may take long to apply.
         asked, self._polls_seen = self._polls > self._polls_seen, self._polls
-        wanted = {stream: end for stream, end in ends.items() if asked and stream not in self._paused}
-        self.streams_stalled_s = self._streams.update(read_next, wanted, now_s)
-        if min(self.stream_stalled_s, now_s - self._remade_at_s) > self._settings.stall_s:
+        wanted = {partition: end for partition, end in ends.items() if asked and partition not in self._paused}
+        self.partitions_stalled_s = self._partitions.update(read_next, wanted, now_s)
+        if min(self.partition_stalled_s, now_s - self._remade_at_s) > self._settings.stall_s:
             self._remake_reader, self._remade_at_s = "the reader made no progress while the log went on", now_s
 
     def _interrupted(self) -> None:
@@ -573,8 +575,8 @@ class Driver(Generic[Decision]):
         # Do not count polled records as read before the joiner has them: otherwise this worker could become live before a foreign view
         # among them raises a suspicion.
         if reader is not None and recheck.done and not self._in_hand:
-            for stream in read_next.keys() - recheck.waits_for:
-                read_next[stream] = max(read_next[stream], reader.offset_next(stream))
+            for partition in read_next.keys() - recheck.waits_for:
+                read_next[partition] = max(read_next[partition], reader.offset_next(partition))
         return read_next
 
     def _head_next(self) -> int:

@@ -88,7 +88,7 @@ def fingerprint(record: Record, value_hash: bytes) -> bytes:
     Comparing it shows that a log still holds the record.
     """
     key = record.key or b""
-    return sha256(_PLACE.pack(record.stream, record.offset, record.append_time_ms, len(key)) + key + value_hash).digest()
+    return sha256(_PLACE.pack(record.partition, record.offset, record.append_time_ms, len(key)) + key + value_hash).digest()
 
 
 def fingerprint_of(record: Record) -> bytes:

@@ -86,7 +86,7 @@ class Proposals:
         try:
             log_state, seen, head = joiner.log_state, joiner.history.seen, joiner.hole_offset
             assert log_state is not None
-            marks = {stream: mark for stream, mark in joiner.marks.items() if stream in (ORDERING, partition)}
+            marks = {each: mark for each, mark in joiner.marks.items() if each in (ORDERING, partition)}
             if await examine(self._log, joiner.history.last_run, marks, contents=False):
                 return  # the driver will detect it: the log has changed
             if head is None:
@@ -163,7 +163,7 @@ async def read_ahead(log: Log, log_state: LogState, offset: int, history: Histor
             while reader.offset_next(ORDERING) < offset_end:
                 for record in await reader.poll(1_000):
                     value = record.value
-                    if record.stream != ORDERING or value is None or len(value) < 2:
+                    if record.partition != ORDERING or value is None or len(value) < 2:
                         continue
                     if value[1] in _OWNERS:
                         owners = _of_owner(value, log_state)

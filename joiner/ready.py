@@ -135,11 +135,11 @@ class VoteVoid(msgspec.Struct, frozen=True):
     offset: int = 0
 
 
-class Notice(msgspec.Struct, frozen=True):
+class Anomaly(msgspec.Struct, frozen=True):
     """An anomaly: a record that correct workers write rarely or never. It is counted and logged, and never stops the worker."""
 
     kind: str  # malformed | unsigned | skipped | foreign-view | bad-content | orphan-dropped
-    stream: int
+    partition: int
     offset: int
     text: str
 
@@ -165,7 +165,7 @@ class Ready(msgspec.Struct):
     roots_seen: list[RootSeen | VoteVoid] = msgspec.field(default_factory=list)
     fills: list[FillWanted] = msgspec.field(default_factory=list)
     fences: list[FenceWanted] = msgspec.field(default_factory=list)
-    notices: list[Notice] = msgspec.field(default_factory=list)
+    anomalies: list[Anomaly] = msgspec.field(default_factory=list)
     paused: frozenset[int] = frozenset()
     more: bool = False  # the step stopped at its limit: step again with no records
     stop: Fatal | None = None  # the reason why this worker must not apply the head

@@ -19,8 +19,8 @@ from typing import Final
 from joiner.history import NO_CONTENT, NONE_SKIPPED, Effect, Mark, extend_skipped, fingerprint_of, last_of_one_time
 from joiner.ready import Kept
 from ordering.errors import NotReady
+from ordering.local_reader import describe
 from ordering.log import ORDERING, Bounds, Log, Reader, Record
-from ordering.stream import describe
 
 RUNBOOK: Final = "docs/runbook.md"
 EXAMINE_S_MAX: Final = 60.0
@@ -51,14 +51,14 @@ class Sought:
 
 def sought(effects: Sequence[Effect], marks: Mapping[int, Mark], *, contents: bool) -> dict[int, deque[Sought]]:
     """Returns the records to find in each topic-partition, by rising offset: those of the marks and effects, and contents if wanted."""
-    places = {stream: {mark.offset: Sought(mark.offset, mark.fingerprint)} for stream, mark in marks.items()}
+    places = {partition: {mark.offset: Sought(mark.offset, mark.fingerprint)} for partition, mark in marks.items()}
     for effect in effects:
         found = Sought(effect.offset, effect.fingerprint, effect.skipped_first, effect.skipped_hash)
         places.setdefault(ORDERING, {})[effect.offset] = found
         if contents and effect.partition != NO_CONTENT:
             content = Sought(effect.content_offset, effect.content_fingerprint)
             places.setdefault(effect.partition, {})[effect.content_offset] = content
-    return {stream: deque(of_stream[offset] for offset in sorted(of_stream)) for stream, of_stream in places.items()}
+    return {partition: deque(of_partition[offset] for offset in sorted(of_partition)) for partition, of_partition in places.items()}
 
 
 class Recheck:
@@ -98,7 +98,7 @@ class Recheck:
     @property
     def offsets_first(self) -> dict[int, int]:
         """The first offset to read, in each topic-partition that still has records to find."""
-        return {stream: expected[0].offset_first for stream, expected in self._wanted.items()}
+        return {partition: expected[0].offset_first for partition, expected in self._wanted.items()}
 
     @property
     def waits_for(self) -> frozenset[int]:
@@ -110,25 +110,25 @@ class Recheck:
         if not self._wanted and self.done:
             return list(records)
         for record in records:
-            expected = self._wanted.get(record.stream)
+            expected = self._wanted.get(record.partition)
             found = None if expected is None else expected[0].found(record)
             if expected is None or found is None:
                 # Drop ordering records before the mark, which were applied already: a flood of skipped ones must not exhaust the memory.
-                if (expected is None or record.stream != ORDERING) and self._may_count(record):
+                if (expected is None or record.partition != ORDERING) and self._may_count(record):
                     self._held.append(record)
                 continue
             if not found:
-                self.lost = self.lost or another(record.stream, expected[0])
+                self.lost = self.lost or another(record.partition, expected[0])
                 return []
             expected.popleft()
             if not expected:
                 self._held.append(record)  # so that the joiner knows its next offset
-                del self._wanted[record.stream]
-        self.done = self.done or not any(stream in led for stream in self._wanted)
+                del self._wanted[record.partition]
+        self.done = self.done or not any(partition in led for partition in self._wanted)
         if not self.done:
             return []
-        ready = [record for record in self._held if record.stream not in self._wanted]
-        self._held = [record for record in self._held if record.stream in self._wanted]
+        ready = [record for record in self._held if record.partition not in self._wanted]
+        self._held = [record for record in self._held if record.partition in self._wanted]
         return ready
 
 
@@ -138,33 +138,33 @@ def to_find_again(records: Sequence[Record]) -> dict[int, deque[Sought]]:
     These are all records of the ordering topic, and the last ones of each payload partition: all with the last append time
     (`last_of_one_time`). If a broker's clock does not advance, a copy of the last record would otherwise hide the loss of one before it.
     """
-    by_stream: dict[int, list[Record]] = {}
+    by_partition: dict[int, list[Record]] = {}
     for record in sorted(records, key=lambda record: record.offset):
-        by_stream.setdefault(record.stream, []).append(record)
+        by_partition.setdefault(record.partition, []).append(record)
     return {
-        stream: deque(
+        partition: deque(
             Sought(record.offset, fingerprint_of(record))
-            for record in (of_stream if stream == ORDERING else last_of_one_time(reversed(of_stream)))
+            for record in (of_partition if partition == ORDERING else last_of_one_time(reversed(of_partition)))
         )
-        for stream, of_stream in by_stream.items()
+        for partition, of_partition in by_partition.items()
     }
 
 
 def contradiction(read_next: Mapping[int, int], marks: Mapping[int, Mark], bounds: Mapping[int, Bounds]) -> str:
     """Returns a contradiction between the log's start or end offsets and the records read or applied; empty when there is none."""
-    for stream, bound in bounds.items():
-        mark = marks.get(stream)
-        reached = max(read_next.get(stream, 0), 0 if mark is None else mark.offset + 1)
+    for partition, bound in bounds.items():
+        mark = marks.get(partition)
+        reached = max(read_next.get(partition, 0), 0 if mark is None else mark.offset + 1)
         if reached > bound.offset_end:
             return (
-                f"the index is ahead of its log: it has read {describe(stream)} up to offset {reached}, and the log ends at"
+                f"the index is ahead of its log: it has read {describe(partition)} up to offset {reached}, and the log ends at"
                 f" {bound.offset_end}. The log was truncated, or it is another log: see {RUNBOOK}, 'The index is ahead of its log'"
             )
-        if read_next.get(stream, 0) < bound.offset_first:
+        if read_next.get(partition, 0) < bound.offset_first:
             return (
-                f"the log lost records that this index needs: {describe(stream)} begins at offset {bound.offset_first}, needed from"
-                f" {read_next.get(stream, 0)}. If `notary trim` freed them, move this index away and restore a snapshot: `[snapshots] url`,"
-                f" or `notary snapshot restore`. Otherwise see {RUNBOOK}, 'Records are missing from the log'"
+                f"the log lost records that this index needs: {describe(partition)} begins at offset {bound.offset_first}, needed from"
+                f" {read_next.get(partition, 0)}. If `notary trim` freed them, move this index away, and restore a snapshot with"
+                f" `[snapshots] url` or `notary snapshot restore`. Otherwise see {RUNBOOK}, 'Records are missing from the log'"
             )
     return ""
 
@@ -184,29 +184,35 @@ async def find_again(log: Log, wanted: dict[int, deque[Sought]], *, without_free
     if not wanted:
         return ""
     bounds = await log.bounds()
-    for stream, expected in list(wanted.items()):
-        while without_freed and stream != ORDERING and stream in bounds and expected and expected[0].offset < bounds[stream].offset_first:
+    for partition, expected in list(wanted.items()):
+        while (
+            without_freed
+            and partition != ORDERING
+            and partition in bounds
+            and expected
+            and expected[0].offset < bounds[partition].offset_first
+        ):
             expected.popleft()
         if not expected:
-            del wanted[stream]
+            del wanted[partition]
             continue
-        bound = bounds.get(stream)
+        bound = bounds.get(partition)
         if bound is None:
-            raise NotReady(f"{describe(stream)} has no leader now, so it cannot be compared with the index")
+            raise NotReady(f"{describe(partition)} has no leader now, so it cannot be compared with the index")
         if expected[0].offset_first < bound.offset_first:
-            return another(stream, expected[0])
+            return another(partition, expected[0])
         if expected[-1].offset >= bound.offset_end:
-            return another(stream, expected[-1])
-    reader = await log.open_reader({stream: expected[0].offset_first for stream, expected in wanted.items()})
+            return another(partition, expected[-1])
+    reader = await log.open_reader({partition: expected[0].offset_first for partition, expected in wanted.items()})
     try:
         return await _read_again(reader, wanted, set(range(ORDERING, log.payload_partitions)))
     finally:
         await reader.close()
 
 
-async def _read_again(reader: Reader, wanted: dict[int, deque[Sought]], streams: set[int]) -> str:
+async def _read_again(reader: Reader, wanted: dict[int, deque[Sought]], partitions: set[int]) -> str:
     while wanted:
-        reader.pause(streams - wanted.keys())
+        reader.pause(partitions - wanted.keys())
         try:
             async with asyncio.timeout(EXAMINE_S_MAX):
                 while not (records := await reader.poll(POLL_MS)):
@@ -214,22 +220,22 @@ async def _read_again(reader: Reader, wanted: dict[int, deque[Sought]], streams:
         except TimeoutError:
             raise NotReady(f"the log did not return {describe(min(wanted))} again within {EXAMINE_S_MAX:g} s") from None
         for record in records:
-            expected = wanted.get(record.stream)
+            expected = wanted.get(record.partition)
             if expected is None or (found := expected[0].found(record)) is None:
                 continue
             if not found:
-                return another(record.stream, expected[0])
+                return another(record.partition, expected[0])
             expected.popleft()
             if not expected:
-                del wanted[record.stream]
+                del wanted[record.partition]
     return ""
 
 
-def another(stream: int, lost: Sought) -> str:
+def another(partition: int, lost: Sought) -> str:
     """Returns the message for an applied record that the log has lost, or whose skipped predecessors have changed."""
     skipped = lost.offset_first < lost.offset
     before = f", or a record from {lost.offset_first} on is not the one that was skipped before it" if skipped else ""
     return (
-        f"record {lost.offset} of {describe(stream)} is not the one that this index has applied{before}: the log was truncated and has"
+        f"record {lost.offset} of {describe(partition)} is not the one that this index has applied{before}: the log was truncated and has"
         f" grown again, or it is another log. See {RUNBOOK}, 'The index is ahead of its log'"
     )

@@ -494,12 +494,12 @@ class Sender(Generic[Decision]):
         assert log_state is not None
         return sign_record(record, log_state.log_id, key)
 
-    async def _append(self, stream: int, key: bytes | None, value: bytes) -> None:
+    async def _append(self, partition: int, key: bytes | None, value: bytes) -> None:
         writer = self._writer
         if writer is None:
             return
         try:
-            await writer.append(stream, key, value)
+            await writer.append(partition, key, value)
         except OutcomeUnknown as problem:
             if writer is not self._writer:
                 return  # this writer was closed meanwhile, so its failure shows nothing about the next writer

@@ -70,14 +70,14 @@ class Metrics:
         memory.set_function(resident_bytes)
 
     def observe(self, ready: Ready) -> None:
-        """Count a step's batches, anomalies (`notices`), fills, registrations and fences, and the decisions since the last step."""
+        """Count a step's batches, anomalies, fills, registrations and fences, and the decisions since the last step."""
         self._count_decisions(self._outcome_counts())
         for batch in ready.batches:
             self._batch_requests.observe(len(batch.requests))
             if batch.filled:
                 self._filled.inc()
-        for notice in ready.notices:
-            self._anomalies.labels(notice.kind).inc()
+        for anomaly in ready.anomalies:
+            self._anomalies.labels(anomaly.kind).inc()
         if ready.fills:
             self._fills.inc(len(ready.fills))
         if ready.registered:
@@ -129,7 +129,7 @@ class Metrics:
             ("notary_hole", "1 while the head is a hole.", lambda: int(driver.joiner.hole is not None)),
             ("notary_lag_records", "Records of the log not read yet.", lambda: driver.lag_records),
             ("notary_poll_age_seconds", "Time since the last poll of the log without an error.", lambda: driver.poll_age_s),
-            ("notary_partition_stalled_seconds", "Longest stall of a partition with records to read.", lambda: driver.stream_stalled_s),
+            ("notary_partition_stalled_seconds", "Longest stall of a partition with records to read.", lambda: driver.partition_stalled_s),
             ("notary_head_stalled_seconds", "Stall of the head while the log goes on.", lambda: driver.head_stalled_s),
             ("notary_log_clock_skew_seconds", "Append times minus this clock.", lambda: driver.clock_skew_ms / 1000),
             ("notary_log_time_seconds", "Log time after the last step.", lambda: index.log_time_ms / 1000),

@@ -21,6 +21,7 @@ from rocksdict import Rdict, ReadOptions, WriteBatch
 from ordering.clock import clock_ms
 from ordering.durable import make_directory
 from ordering.errors import ConfigurationError, Fatal, FatalCode, NotReady, OutcomeUnknown
+from ordering.local_reader import Arrivals, LocalReader, check_partitions, describe, size
 from ordering.log import ORDERING, Bounds, Record
 from ordering.store import (
     KEY,
@@ -35,7 +36,6 @@ from ordering.store import (
     read_meta,
     write_meta,
 )
-from ordering.stream import Arrivals, LocalReader, check_partitions, describe, size
 
 logger = logging.getLogger(__name__)
 
@@ -46,7 +46,7 @@ RECORD_BYTES_MAX: Final = 8 * 1024 * 1024
 class _Pending(msgspec.Struct):
     """One append that waits for its fsync."""
 
-    stream: int
+    partition: int
     key: bytes
     value: bytes
     durable: asyncio.Future[None]
@@ -61,7 +61,7 @@ class EmbeddedLog:
         self._meta = meta
         self._clock_ms = clock_ms
         # The next offset to assign, and the first offset that readers may not see yet: records in between wait for their fsync.
-        self._offsets_next = {stream: end_in(store, stream) for stream in range(ORDERING, meta.payload_partitions)}
+        self._offsets_next = {partition: end_in(store, partition) for partition in range(ORDERING, meta.payload_partitions)}
         self._ends_visible = dict(self._offsets_next)
         self._arrivals = Arrivals()
         self._pending: list[_Pending] = []
@@ -129,9 +129,9 @@ class EmbeddedLog:
         self._meta = msgspec.structs.replace(self._meta, payload_partitions=count)
         write_meta(self._store, self._meta)
         # A crash here leaves partitions that no record declares, so no worker uses them.
-        for stream in range(count):
-            self._offsets_next.setdefault(stream, 0)
-            self._ends_visible.setdefault(stream, 0)
+        for partition in range(count):
+            self._offsets_next.setdefault(partition, 0)
+            self._ends_visible.setdefault(partition, 0)
 
     async def has_partitions(self, count: int) -> None:
         """Raise `NotReady` when there are fewer than `count` payload partitions."""
@@ -155,7 +155,7 @@ class EmbeddedLog:
     async def bounds(self) -> Mapping[int, Bounds]:
         """Returns each partition's log start offset (0) and log end offset. Raises `NotReady` after close, `Fatal` after a disk failure."""
         self.check_open()
-        return {stream: Bounds(0, end) for stream, end in self._ends_visible.items()}
+        return {partition: Bounds(0, end) for partition, end in self._ends_visible.items()}
 
     def leaders(self) -> Mapping[int, str | None]:
         """Returns every payload partition, with no data centre."""
@@ -183,20 +183,20 @@ class EmbeddedLog:
                 f"the embedded log cannot be used any more: {self._failure}; free or replace the disk, then restart",
             )
 
-    def end(self, stream: int) -> int:
+    def end(self, partition: int) -> int:
         """Returns the offset after the last durable record."""
-        return self._ends_visible[stream]
+        return self._ends_visible[partition]
 
-    def read(self, stream: int, offset_next: int, bytes_max: int, records_max: int) -> list[Record]:
+    def read(self, partition: int, offset_next: int, bytes_max: int, records_max: int) -> list[Record]:
         """Returns durable records from `offset_next` on, up to the limits; at least one if there is one."""
-        count = min(self._ends_visible[stream] - offset_next, records_max)
+        count = min(self._ends_visible[partition] - offset_next, records_max)
         bounds = ReadOptions()
-        bounds.set_iterate_upper_bound(KEY.pack(stream + 1, offset_next + count))
+        bounds.set_iterate_upper_bound(KEY.pack(partition + 1, offset_next + count))
         bounds.set_readahead_size(1024 * 1024)
-        rows = self._store.values(from_key=KEY.pack(stream + 1, offset_next), read_opt=bounds)
+        rows = self._store.values(from_key=KEY.pack(partition + 1, offset_next), read_opt=bounds)
         taken: list[Record] = []
         for offset, row in enumerate(rows, offset_next):
-            record = decode_row(stream, offset, row)
+            record = decode_row(partition, offset, row)
             taken.append(record)
             bytes_max -= size(record)
             if bytes_max <= 0:
@@ -205,20 +205,20 @@ class EmbeddedLog:
             if len(taken) != count:
                 raise Fatal(
                     FatalCode.LOG_DAMAGED,
-                    f"{describe(stream)} lacks a record between offsets {offset_next} and {offset_next + count}: restore it",
+                    f"{describe(partition)} lacks a record between offsets {offset_next} and {offset_next + count}: restore it",
                 )
         return taken
 
-    def put(self, stream: int, key: bytes | None, value: bytes | None) -> asyncio.Future[None]:
+    def put(self, partition: int, key: bytes | None, value: bytes | None) -> asyncio.Future[None]:
         """Assign a record its offset and append time now; the future completes when it is durable, or holds `OutcomeUnknown`."""
         self.check_open()
-        if stream not in self._offsets_next:
-            raise ConfigurationError(f"this log has no {describe(stream)}, it has {self.payload_partitions}")
-        offset = self._offsets_next[stream]
-        self._offsets_next[stream] = offset + 1
+        if partition not in self._offsets_next:
+            raise ConfigurationError(f"this log has no {describe(partition)}, it has {self.payload_partitions}")
+        offset = self._offsets_next[partition]
+        self._offsets_next[partition] = offset + 1
         durable = asyncio.get_running_loop().create_future()
         row = encode_row(self._clock_ms(), key, value)
-        self._pending.append(_Pending(stream, KEY.pack(stream + 1, offset), row, durable))
+        self._pending.append(_Pending(partition, KEY.pack(partition + 1, offset), row, durable))
         if self._committer is None or self._committer.done():
             self._committer = asyncio.create_task(self._commit(), name="embedded-log-committer")
         return durable
@@ -241,7 +241,7 @@ class EmbeddedLog:
                 return
             # A crash here leaves records without an acknowledgement, which the next open makes visible. The contract allows that.
             for pending in group:
-                self._ends_visible[pending.stream] += 1
+                self._ends_visible[pending.partition] += 1
                 if not pending.durable.done():
                     pending.durable.set_result(None)
             self._arrivals.notify()
@@ -268,14 +268,14 @@ class EmbeddedWriter:
         self._log = log
         self._broken: str | None = None
 
-    async def append(self, stream: int, key: bytes | None, value: bytes | None) -> None:
+    async def append(self, partition: int, key: bytes | None, value: bytes | None) -> None:
         """Returns after the fsync. Raises `OutcomeUnknown` if the fsync failed, or the writer or the log is closed."""
         assert key is not None or value is not None, "a record has a key or a value"
         assert len(key or b"") + len(value or b"") <= RECORD_BYTES_MAX, "records are cut to size before they come here"
         if self._broken is not None:
             raise OutcomeUnknown(f"this writer cannot be used any more, open another: {self._broken}")
         try:
-            await self._log.put(stream, key, value)
+            await self._log.put(partition, key, value)
         except (OutcomeUnknown, NotReady) as problem:
             self._broken = str(problem)
             raise OutcomeUnknown(self._broken) from problem

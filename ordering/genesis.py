@@ -67,7 +67,7 @@ async def first_record(log: Log) -> Record | None:
     try:
         reader.pause(range(log.payload_partitions))
         async with asyncio.timeout(READ_S_MAX):
-            while not (records := [record for record in await reader.poll(1_000) if record.stream == ORDERING]):
+            while not (records := [record for record in await reader.poll(1_000) if record.partition == ORDERING]):
                 pass
         return records[0]
     except TimeoutError:

@@ -30,9 +30,9 @@ from ordering.endings import Producer, stop_consumer
 from ordering.errors import ConfigurationError, NotReady, OutcomeUnknown, OutOfRange, error_text
 from ordering.interruptions import Interruptions
 from ordering.leadership import Leadership
+from ordering.local_reader import check_partitions, describe
 from ordering.log import ORDERING, Bounds, BrokerSeen, Record
 from ordering.settings import LogSettings
-from ordering.stream import check_partitions, describe
 from ordering.topics import EITHER, LOG, MESSAGE_BYTES_MAX, inspect, topic_names
 
 BATCH_BYTES_MAX: Final = 1024 * 1024
@@ -191,8 +191,8 @@ class KafkaLog:
             raise
         consumer.assign(list(self._partitions.values()))
         # No await since `assign`: the fetcher finds a position for every partition, and never requests a committed one.
-        for stream, partition in self._partitions.items():
-            consumer.seek(partition, offsets_next.get(stream, 0))
+        for partition, topic_partition in self._partitions.items():
+            consumer.seek(topic_partition, offsets_next.get(partition, 0))
         return KafkaReader(consumer, interruptions, dict(self._partitions), self._timeouts)
 
     async def bounds(self) -> Mapping[int, Bounds]:
@@ -215,7 +215,7 @@ class KafkaLog:
                         await self._watcher.start()
                     # A watcher that has not described the topics yet knows no leader: then all partitions are requested.
                     led = {ORDERING, *(self.leaders() or self._partitions)}
-                    asked = {stream: partition for stream, partition in self._partitions.items() if stream in led}
+                    asked = {partition: topic_partition for partition, topic_partition in self._partitions.items() if partition in led}
                     partitions = list(asked.values())
                     firsts = await self._watcher.beginning_offsets(partitions)
                     ends = await self._watcher.end_offsets(partitions)
@@ -226,23 +226,23 @@ class KafkaLog:
             except BaseException:
                 await self._drop_watcher()
                 raise
-        return {stream: Bounds(firsts[partition], ends[partition]) for stream, partition in asked.items()}
+        return {partition: Bounds(firsts[topic_partition], ends[topic_partition]) for partition, topic_partition in asked.items()}
 
     async def open_transactions(self) -> list[int]:
         """Returns the topic-partitions in which a transaction is open, in order. Raises `NotReady`.
 
         The notary makes no transactions. MirrorMaker does, and one that was killed leaves its last one open until the brokers abort it.
         """
-        ends = {stream: bounds.offset_end for stream, bounds in (await self.bounds()).items()}
+        ends = {partition: bounds.offset_end for partition, bounds in (await self.bounds()).items()}
         consumer = self._consumer(self._timeouts.bounds_ms, isolation_level="read_committed")
         try:
             await consumer.start()
-            committed = await consumer.end_offsets([self._partitions[stream] for stream in ends])
+            committed = await consumer.end_offsets([self._partitions[partition] for partition in ends])
         except (KafkaError, TimeoutError) as problem:
             raise NotReady(f"Kafka does not return the offsets up to which transactions have ended: {error_text(problem)}") from problem
         finally:
             await consumer.stop()
-        return sorted(stream for stream, end in ends.items() if committed[self._partitions[stream]] < end)
+        return sorted(partition for partition, end in ends.items() if committed[self._partitions[partition]] < end)
 
     def leaders(self) -> Mapping[int, str | None]:
         """Returns the payload partitions that have a leader, each with its leader's rack; at most a few seconds old.
@@ -251,11 +251,11 @@ class KafkaLog:
         """
         if self._watcher is not None and (cluster := self._watcher._client.cluster).topics():
             leaders = {}
-            for stream, partition in self._partitions.items():
-                node = cluster.leader_for_partition(partition)
-                if stream != ORDERING and node is not None and node != -1:
+            for partition, topic_partition in self._partitions.items():
+                node = cluster.leader_for_partition(topic_partition)
+                if partition != ORDERING and node is not None and node != -1:
                     broker = cluster.broker_metadata(node)
-                    leaders[stream] = broker.rack if broker is not None else None
+                    leaders[partition] = broker.rack if broker is not None else None
             self._leaders = leaders
         return self._leaders
 
@@ -346,32 +346,32 @@ class KafkaWriter:
         self._broken: str | None = None
         self._closed = False
 
-    async def append(self, stream: int, key: bytes | None, value: bytes | None) -> None:
+    async def append(self, partition: int, key: bytes | None, value: bytes | None) -> None:
         """Append a record. Returns when all in-sync replicas have it. Raises `OutcomeUnknown` for any failure, and on every later call.
 
         A record whose append timed out may still be sent until `close`. A cancelled append leaves the writer usable.
         """
         assert key is not None or value is not None, "a record has a key or a value"
         self._check()
-        partition = self._partitions.get(stream)
-        if partition is None:
-            raise ConfigurationError(f"this log has no {describe(stream)}: it has {len(self._partitions) - 1} payload partitions")
+        topic_partition = self._partitions.get(partition)
+        if topic_partition is None:
+            raise ConfigurationError(f"this log has no {describe(partition)}: it has {len(self._partitions) - 1} payload partitions")
         limit = asyncio.timeout(self._timeouts.append_ms / 1000)
         self._limits.add(limit)
         try:
             async with limit:
-                async with self._turns[stream]:
+                async with self._turns[partition]:
                     self._check()
-                    delivery = await self._producer.send(partition.topic, value, key, partition.partition)
+                    delivery = await self._producer.send(topic_partition.topic, value, key, topic_partition.partition)
                     # A cancelled or timed-out caller never retrieves the result; retrieve it, so that asyncio does not log it.
                     delivery.add_done_callback(_retrieve)
                 await delivery
         except TimeoutError as problem:
             # After a crash, a close or the loss of a broker from here on, the record may be in the log, or not, or may still arrive.
-            self._break(f"{describe(stream)} did not acknowledge within {self._timeouts.append_ms} ms")
+            self._break(f"{describe(partition)} did not acknowledge within {self._timeouts.append_ms} ms")
             raise OutcomeUnknown(str(self._broken)) from problem
         except KafkaError as problem:
-            self._break(f"{describe(stream)} answered {error_text(problem)}")
+            self._break(f"{describe(partition)} answered {error_text(problem)}")
             raise OutcomeUnknown(str(self._broken)) from problem
         finally:
             self._limits.discard(limit)
@@ -413,7 +413,7 @@ class KafkaReader:
         self._consumer = consumer
         self._interruptions = interruptions
         self._partitions = partitions
-        self._streams = {partition: stream for stream, partition in partitions.items()}
+        self._numbers = {topic_partition: partition for partition, topic_partition in partitions.items()}
         self._timeouts = timeouts
         self._paused: frozenset[TopicPartition] = frozenset()
         self._broken: str | None = None
@@ -440,29 +440,29 @@ class KafkaReader:
             self._broken = "its fetching task ended"
             raise NotReady(f"reading from Kafka failed: {self._broken}")
         return [
-            Record(stream, record.offset, record.timestamp, record.key, record.value)
-            for partition, records in fetched.items()
-            for stream in (self._streams[partition],)
+            Record(partition, record.offset, record.timestamp, record.key, record.value)
+            for topic_partition, records in fetched.items()
+            for partition in (self._numbers[topic_partition],)
             for record in records
         ]
 
-    def offset_next(self, stream: int) -> int:
+    def offset_next(self, partition: int) -> int:
         """Returns the consumer's position, which also passes transaction markers.
 
         We use no transactions; a mirror with exactly-once, or another writer, may.
         """
         assignment = self._consumer._subscription.subscription.assignment
-        return int(assignment.state_value(self._partitions[stream]).position)
+        return int(assignment.state_value(self._partitions[partition]).position)
 
     @property
     def interruptions(self) -> int:
         """Counts the fetches of a topic-partition that came after a possible change of its leader or connection (R10)."""
         return self._interruptions.count
 
-    def pause(self, streams: Collection[int]) -> None:
+    def pause(self, partitions: Collection[int]) -> None:
         """Pause exactly these partitions. Records fetched from them and not yet returned are dropped, and fetched again later."""
         # The log may have more partitions now than when this reader was opened.
-        paused = frozenset([self._partitions[stream] for stream in streams if stream in self._partitions])
+        paused = frozenset([self._partitions[partition] for partition in partitions if partition in self._partitions])
         self._consumer.pause(*(paused - self._paused))
         self._consumer.resume(*(self._paused - paused))
         self._paused = paused
@@ -474,9 +474,7 @@ class KafkaReader:
 
     def _out_of_range(self, problem: OffsetOutOfRangeError) -> str:
         (found,) = problem.args
-        places = ", ".join(
-            f"{describe(self._streams[partition])} ({partition.topic}) at offset {offset}" for partition, offset in found.items()
-        )
+        places = ", ".join(f"{describe(self._numbers[each])} ({each.topic}) at offset {offset}" for each, offset in found.items())
         return (
             f"Kafka has no records at these offsets: {places}. They were deleted, or the log was truncated, or it is another log. "
             "If `notary trim` freed them, move this index away and restore a snapshot (`[snapshots] url`; `notary snapshot restore`), or "

@@ -1,8 +1,8 @@
 """The log as an interface, with the guarantees of every implementation (rules R1, R3, R8).
 
 A log is one **ordering** partition and `payload_partitions` **payload** partitions. Each is totally ordered; its offsets rise, are never
-reused, and mean nothing outside this log. The code calls one such partition a `stream` and identifies it by a number: `ORDERING`, or
-payload partition 0, 1, 2, ... In Kafka, a stream is a topic-partition.
+reused, and mean nothing outside this log. A `partition` is one of these topic-partitions, identified by a number: `ORDERING` (-1), or
+0, 1, 2, … for the payload topic.
 
 The contract of every implementation:
 
@@ -12,7 +12,7 @@ The contract of every implementation:
 - **Read committed.** A reader sees only durable records: if one reader saw a record, each later reader sees it at the same offset, with the
   same bytes and the same append time.
 - **The append time** of an ordering record is set by the log, not by the writer. It may run backwards; log time may not (R6).
-- **One writer is one producer.** Its appends to one stream keep the order in which they were called. A writer that failed once is broken:
+- **One writer is one producer.** Its appends to one partition keep the order of the calls. A writer that failed once is broken:
   close it and open another (R5: with a new incarnation).
 
 The package's docstring lists the implementations; `tests/ordering/test_log.py` tests each against this contract.
@@ -32,7 +32,7 @@ ORDERING: Final = -1
 class Record(msgspec.Struct, frozen=True, gc=False):
     """One record as read from the log: its partition and offset, the time when the log appended it, and its bytes."""
 
-    stream: int
+    partition: int
     offset: int
     append_time_ms: int
     key: bytes | None
@@ -49,7 +49,7 @@ class Bounds(msgspec.Struct, frozen=True, gc=False):
 class Writer(Protocol):
     """The producer of one incarnation."""
 
-    async def append(self, stream: int, key: bytes | None, value: bytes | None) -> None:
+    async def append(self, partition: int, key: bytes | None, value: bytes | None) -> None:
         """Returns when the record is durable. Raises `OutcomeUnknown` when it may or may not be in the log."""
         ...
 
@@ -65,7 +65,7 @@ class Reader(Protocol):
         """Returns records, in order within each partition, as soon as there are any; an empty list after `timeout_ms`."""
         ...
 
-    def offset_next(self, stream: int) -> int:
+    def offset_next(self, partition: int) -> int:
         """Returns the next offset in a partition: all records before it were returned. (Transaction markers of Kafka are skipped.)"""
         ...
 
@@ -78,7 +78,7 @@ class Reader(Protocol):
         """
         ...
 
-    def pause(self, streams: Collection[int]) -> None:
+    def pause(self, partitions: Collection[int]) -> None:
         """Pause exactly these partitions and resume all others."""
         ...
 

@@ -8,8 +8,8 @@ from collections.abc import Callable, Mapping
 
 from ordering.clock import clock_ms
 from ordering.errors import ConfigurationError, NotReady, OutcomeUnknown
+from ordering.local_reader import Arrivals, LocalReader, check_partitions, describe, size
 from ordering.log import ORDERING, Bounds, Record
-from ordering.stream import Arrivals, LocalReader, check_partitions, describe, size
 
 
 class MemoryLog:
@@ -18,7 +18,7 @@ class MemoryLog:
     def __init__(self, payload_partitions: int, clock_ms: Callable[[], int] = clock_ms, identity: str | None = None) -> None:
         if payload_partitions < 1:
             raise ConfigurationError(f"a log has at least one payload partition, not {payload_partitions}")
-        self._streams: dict[int, list[Record]] = {stream: [] for stream in range(ORDERING, payload_partitions)}
+        self._records: dict[int, list[Record]] = {partition: [] for partition in range(ORDERING, payload_partitions)}
         self._payload_partitions = payload_partitions
         self._clock_ms = clock_ms
         self._identity = identity or f"memory:{uuid.uuid4()}"
@@ -52,7 +52,7 @@ class MemoryLog:
     async def bounds(self) -> Mapping[int, Bounds]:
         """Returns the offsets of every partition; each log start offset is 0. Raises `NotReady` after close."""
         self.check_open()
-        return {stream: Bounds(0, len(records)) for stream, records in self._streams.items()}
+        return {partition: Bounds(0, len(records)) for partition, records in self._records.items()}
 
     def leaders(self) -> Mapping[int, str | None]:
         """Returns every payload partition, with no data centre."""
@@ -68,28 +68,28 @@ class MemoryLog:
         if self._closed:
             raise NotReady("this log is closed")
 
-    def end(self, stream: int) -> int:
+    def end(self, partition: int) -> int:
         """Returns the offset after the last record."""
-        return len(self._streams[stream])
+        return len(self._records[partition])
 
-    def read(self, stream: int, offset_next: int, bytes_max: int, records_max: int) -> list[Record]:
+    def read(self, partition: int, offset_next: int, bytes_max: int, records_max: int) -> list[Record]:
         """Returns records from `offset_next` on, up to the limits; at least one if there is one."""
         taken: list[Record] = []
-        for record in self._streams[stream][offset_next : offset_next + records_max]:
+        for record in self._records[partition][offset_next : offset_next + records_max]:
             taken.append(record)
             bytes_max -= size(record)
             if bytes_max <= 0:
                 break
         return taken
 
-    def put(self, stream: int, key: bytes | None, value: bytes | None) -> None:
+    def put(self, partition: int, key: bytes | None, value: bytes | None) -> None:
         """Append a record, for `MemoryWriter.append`. Raises `OutcomeUnknown` after close."""
         if self._closed:
             raise OutcomeUnknown("this log is closed")
-        if stream not in self._streams:
-            raise ConfigurationError(f"this log has no {describe(stream)}, it has {self._payload_partitions}")
-        records = self._streams[stream]
-        records.append(Record(stream, len(records), self._clock_ms(), key, value))
+        if partition not in self._records:
+            raise ConfigurationError(f"this log has no {describe(partition)}, it has {self._payload_partitions}")
+        records = self._records[partition]
+        records.append(Record(partition, len(records), self._clock_ms(), key, value))
         self._arrivals.notify()
 
 
@@ -100,12 +100,12 @@ class MemoryWriter:
         self._log = log
         self._closed = False
 
-    async def append(self, stream: int, key: bytes | None, value: bytes | None) -> None:
+    async def append(self, partition: int, key: bytes | None, value: bytes | None) -> None:
         """Returns at once. Raises `OutcomeUnknown` when the writer or the log is closed."""
         assert key is not None or value is not None, "a record has a key or a value"
         if self._closed:
             raise OutcomeUnknown("this writer is closed: open another")
-        self._log.put(stream, key, value)
+        self._log.put(partition, key, value)
 
     async def close(self) -> None:
         """Mark the writer closed; nothing is ever in flight here."""

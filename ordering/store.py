@@ -2,7 +2,7 @@
 
 | key | value |
 |---|---|
-| u32 stream + 1 (0: ordering), u64 offset | i64 append time in ms, i32 length of key (-1: none), u8 has a value, key, value |
+| u32 partition + 1 (0: ordering), u64 offset | i64 append time in ms, i32 length of key (-1: none), u8 has a value, key, value |
 | `ff ff ff ff` `meta` | JSON: format version, payload partitions, identity |
 
 Keys are big-endian, so that a scan follows the order of a partition. Offsets are dense from 0. Values of 1 KB and more go to blob files, so
@@ -17,8 +17,8 @@ import msgspec
 from rocksdict import DBCompressionType, DBRecoveryMode, Options, Rdict, RdictIter
 
 from ordering.errors import ConfigurationError, CorruptRecord, Fatal, FatalCode
+from ordering.local_reader import describe
 from ordering.log import Record
-from ordering.stream import describe
 from ordering.torn import only_last_write_torn
 
 STORE_FORMAT_VERSION: Final = 1
@@ -131,15 +131,15 @@ def read_meta(store: Rdict, path: Path) -> Meta:
         ) from problem
 
 
-def end_in(store: Rdict, stream: int) -> int:
+def end_in(store: Rdict, partition: int) -> int:
     """Returns the offset after the last record of a partition. Raises `Fatal` when it cannot be read."""
     rows = store.iter()
-    rows.seek_for_prev(KEY.pack(stream + 1, 2**64 - 1))
+    rows.seek_for_prev(KEY.pack(partition + 1, 2**64 - 1))
     if not rows.valid():
         _check(rows)
         return 0
     number, offset = KEY.unpack(rows.key())
-    return int(offset) + 1 if number == stream + 1 else 0
+    return int(offset) + 1 if number == partition + 1 else 0
 
 
 def _check(rows: RdictIter) -> None:
@@ -156,12 +156,12 @@ def encode_row(append_time_ms: int, key: bytes | None, value: bytes | None) -> b
     return b"".join((head, key or b"", value or b""))
 
 
-def decode_row(stream: int, offset: int, row: bytes) -> Record:
+def decode_row(partition: int, offset: int, row: bytes) -> Record:
     """Returns the record of a row. Raises `CorruptRecord` if the row is too short to be one."""
     try:
         append_time_ms, key_length, has_value = _VALUE_HEAD.unpack_from(row)
     except error as problem:
-        raise CorruptRecord(f"row {offset} of {describe(stream)} has {len(row)} bytes") from problem
+        raise CorruptRecord(f"row {offset} of {describe(partition)} has {len(row)} bytes") from problem
     at = _VALUE_HEAD.size + max(key_length, 0)
     key = None if key_length < 0 else row[_VALUE_HEAD.size : at]
-    return Record(stream, offset, append_time_ms, key, row[at:] if has_value else None)
+    return Record(partition, offset, append_time_ms, key, row[at:] if has_value else None)

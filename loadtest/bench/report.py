@@ -62,7 +62,7 @@ class Report:
         self._others.begin()
 
     def others_share(self) -> float | None:
-        """Returns the share of the machine that others took in the period that ends now, for results that are added later."""
+        """Returns the share of the machine that others used in the period that ends now, for results that are added later."""
         return self._others.share()
 
     def add(

@@ -159,8 +159,8 @@ async def _replayed(archive: Path, index: Path) -> tuple[int, Replayed]:
     log = MemoryLog(PARTITIONS, lambda: now_ms[0], "bench")
     for record in read_archive(archive):
         now_ms[0] = record.append_time_ms
-        log.put(record.stream, record.key, record.value)
-        if record.stream == ORDERING and isinstance(entry := decode(record.value or b""), Entry):
+        log.put(record.partition, record.key, record.value)
+        if record.partition == ORDERING and isinstance(entry := decode(record.value or b""), Entry):
             requests += len(entry.transaction_ids)
     return requests, await replay(log, index, requests)
 
@@ -247,7 +247,7 @@ class GrowingLog:
     def _until(self, requests: int) -> Iterator[Record]:
         for record in self._log:
             yield record
-            if record.stream == ORDERING and isinstance(entry := decode(record.value or b""), Entry):
+            if record.partition == ORDERING and isinstance(entry := decode(record.value or b""), Entry):
                 self.requests += len(entry.transaction_ids)
                 if self.requests >= requests:
                     return
@@ -278,9 +278,9 @@ def records(seed: int, requests_min: int | None, submission_requests: int, input
     offsets = dict.fromkeys(range(ORDERING, PARTITIONS), 0)
     owner, key = (SigningKey(sha256(f"loadtest.bench {name}".encode()).digest()) for name in ("owner", "notary"))
 
-    def record(stream: int, at_ms: int, batch: bytes | None, value: bytes) -> Record:
-        offsets[stream] += 1
-        return Record(stream, offsets[stream] - 1, at_ms, batch, value)
+    def record(partition: int, at_ms: int, batch: bytes | None, value: bytes) -> Record:
+        offsets[partition] += 1
+        return Record(partition, offsets[partition] - 1, at_ms, batch, value)
 
     genesis = Genesis(bytes(16), PARTITIONS, key.public_key, owner.public_key, NOTARY, "notary.example/bench")
     yield record(ORDERING, T0_MS, None, value := sign_record(genesis, NO_LOG_ID, owner))
@@ -307,39 +307,39 @@ def write_archive(folder: Path, log: Iterator[Record], number: int = 1, offsets:
     """
     ends = offsets if offsets is not None else dict.fromkeys(range(ORDERING, PARTITIONS), 0)
     begins = dict(ends)
-    paths = {stream: _file(stream, number) for stream in ends}
+    paths = {partition: _file(partition, number) for partition in ends}
     with ExitStack() as stack:
         writers: dict[int, pq.ParquetWriter] = {}
-        waiting: dict[int, list[Record]] = {stream: [] for stream in paths}
-        for stream, path in paths.items():
+        waiting: dict[int, list[Record]] = {partition: [] for partition in paths}
+        for partition, path in paths.items():
             (folder / path).parent.mkdir(parents=True, exist_ok=True)
-            writers[stream] = stack.enter_context(
+            writers[partition] = stack.enter_context(
                 pq.ParquetWriter(folder / path, _SCHEMA, compression="zstd", use_dictionary=False, write_statistics=["offset"])
             )
         for record in log:
-            waiting[record.stream].append(record)
-            ends[record.stream] += 1
-            if len(waiting[record.stream]) == ROW_GROUP_RECORDS:
-                _write(writers[record.stream], waiting[record.stream])
-        for stream, left in waiting.items():
-            _write(writers[stream], left)
+            waiting[record.partition].append(record)
+            ends[record.partition] += 1
+            if len(waiting[record.partition]) == ROW_GROUP_RECORDS:
+                _write(writers[record.partition], waiting[record.partition])
+        for partition, left in waiting.items():
+            _write(writers[partition], left)
     files = []
-    for stream, path in paths.items():
+    for partition, path in paths.items():
         with open(folder / path, "rb") as file:
             digest = file_digest(file, "sha256").hexdigest()
-        first, end = begins[stream], ends[stream]
-        files.append(ArchivedFile(path, _topic(stream), max(stream, 0), first, end, end - first, digest))  # type: ignore[arg-type]
+        first, end = begins[partition], ends[partition]
+        files.append(ArchivedFile(path, _topic(partition), max(partition, 0), first, end, end - first, digest))  # type: ignore[arg-type]
     (folder / "ranges").mkdir(exist_ok=True)
     (folder / f"ranges/{number:08}.json").write_bytes(msgspec.json.encode(Range(ARCHIVE_VERSION, PARTITIONS, files)))
 
 
 def read_archive(folder: Path) -> Iterator[Record]:
     """Yields the records of the first range of such an archive, one topic-partition after another."""
-    for stream in range(ORDERING, PARTITIONS):
-        with pq.ParquetFile(folder / _file(stream, 1)) as file:
+    for partition in range(ORDERING, PARTITIONS):
+        with pq.ParquetFile(folder / _file(partition, 1)) as file:
             for batch in file.iter_batches(columns=_SCHEMA.names):
                 for row in zip(*[column.to_pylist() for column in batch.columns], strict=True):
-                    yield Record(stream, *row)
+                    yield Record(partition, *row)
 
 
 def _write(writer: pq.ParquetWriter, waiting: list[Record]) -> None:
@@ -349,12 +349,12 @@ def _write(writer: pq.ParquetWriter, waiting: list[Record]) -> None:
     waiting.clear()
 
 
-def _file(stream: int, number: int) -> str:
-    return f"{_topic(stream)}/partition={max(stream, 0)}/{number:08}.parquet"
+def _file(partition: int, number: int) -> str:
+    return f"{_topic(partition)}/partition={max(partition, 0)}/{number:08}.parquet"
 
 
-def _topic(stream: int) -> str:
-    return "ordering" if stream == ORDERING else "payload"
+def _topic(partition: int) -> str:
+    return "ordering" if partition == ORDERING else "payload"
 
 
 if __name__ == "__main__":

@@ -75,7 +75,7 @@ class SingleTopicLog:
 
     async def open_reader(self, offsets_next: Mapping[int, int]) -> "SingleTopicReader":
         """Returns a new reader. Raises `NotReady`."""
-        first = {stream: offsets_next.get(stream, 0) for stream in (ORDERING, PAYLOAD)}
+        first = {partition: offsets_next.get(partition, 0) for partition in (ORDERING, PAYLOAD)}
         return SingleTopicReader(await self._inner.open_reader({ORDERING: min(first.values())}), first)
 
     async def bounds(self) -> Mapping[int, Bounds]:
@@ -99,9 +99,9 @@ class SingleTopicWriter:
         self._inner = inner
         self._halves: dict[bytes, tuple[int, bytes, asyncio.Future[None]]] = {}  # by batch key: the half that came first
 
-    async def append(self, stream: int, key: bytes | None, value: bytes | None) -> None:
+    async def append(self, partition: int, key: bytes | None, value: bytes | None) -> None:
         """Returns when the record is durable. Raises `OutcomeUnknown`, for both halves of a batch alike."""
-        if stream == PAYLOAD:
+        if partition == PAYLOAD:
             assert key is not None, "a payload has its batch's key"
             assert value is not None, "a payload record has a value"
             if len(value) == FILL_BYTES:
@@ -123,15 +123,15 @@ class SingleTopicWriter:
                 whole.set_exception(OutcomeUnknown("this writer is closed: open another"))
         await self._inner.close()
 
-    async def _half(self, stream: int, key: bytes, value: bytes) -> None:
+    async def _half(self, partition: int, key: bytes, value: bytes) -> None:
         first = self._halves.pop(key, None)
         if first is None:
             whole: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-            self._halves[key] = (stream, value, whole)
+            self._halves[key] = (partition, value, whole)
             await whole
             return
         _, other, whole = first
-        ordering, payload = (value, other) if stream == ORDERING else (other, value)
+        ordering, payload = (value, other) if partition == ORDERING else (other, value)
         try:
             await self._inner.append(ORDERING, None, join(ordering, key, payload))
         except NotaryError as problem:
@@ -158,7 +158,7 @@ class SingleTopicReader:
             return held
         records: list[Record] = []
         for record in await self._inner.poll(timeout_ms):
-            if record.stream != ORDERING or record.value is None:
+            if record.partition != ORDERING or record.value is None:
                 continue
             ordering, key, payload = cut(record.value)
             halves = []
@@ -168,8 +168,8 @@ class SingleTopicReader:
             if ordering:
                 halves.append(Record(ORDERING, record.offset, record.append_time_ms, None, ordering))
             for half in halves:
-                if half.offset >= self._offsets_first[half.stream]:
-                    (self._held if half.stream in self._paused else records).append(half)
+                if half.offset >= self._offsets_first[half.partition]:
+                    (self._held if half.partition in self._paused else records).append(half)
         return records
 
     @property
@@ -177,14 +177,14 @@ class SingleTopicReader:
         """The count of the inner reader."""
         return self._inner.interruptions
 
-    def offset_next(self, stream: int) -> int:
+    def offset_next(self, partition: int) -> int:
         """Returns the next offset of the one partition, or for a paused topic that of the first record held back."""
-        held = [record.offset for record in self._held if record.stream == stream]
-        return min(held, default=max(self._inner.offset_next(ORDERING), self._offsets_first[stream]))
+        held = [record.offset for record in self._held if record.partition == partition]
+        return min(held, default=max(self._inner.offset_next(ORDERING), self._offsets_first[partition]))
 
-    def pause(self, streams: Collection[int]) -> None:
+    def pause(self, partitions: Collection[int]) -> None:
         """Pause these topics: payloads are held back here; with the ordering topic everything pauses."""
-        self._paused = frozenset(streams)
+        self._paused = frozenset(partitions)
         self._inner.pause([ORDERING] if ORDERING in self._paused else [])
 
     async def close(self) -> None:

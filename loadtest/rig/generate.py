@@ -108,7 +108,7 @@ class Ahead:
         self._reader = reader
         self._kept: deque[Made] = deque()
         self._kept_bytes = 0
-        self._room = asyncio.Event()
+        self._has_space = asyncio.Event()
         self._more = asyncio.Event()
         self._came = 0
         self._count = count
@@ -160,7 +160,7 @@ class Ahead:
         made = self._kept.popleft()
         self.left -= 1
         self._kept_bytes -= len(made.body)
-        self._room.set()
+        self._has_space.set()
         return made
 
     async def _fill(self) -> None:
@@ -173,8 +173,8 @@ class Ahead:
                 self._came += 1
                 self._more.set()
                 while self._kept_bytes >= KEPT_BYTES_MAX:
-                    self._room.clear()
-                    await self._room.wait()
+                    self._has_space.clear()
+                    await self._has_space.wait()
         except asyncio.IncompleteReadError:
             self.problem = f"the process that makes the submissions ended after {self._came} of {self._count}"
         finally:

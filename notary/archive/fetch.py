@@ -20,8 +20,8 @@ from notary.snapshots.make import hashed
 from notary.snapshots.place import FILES, MANIFESTS, SnapshotStore
 from ordering.durable import create_file, make_directory, sync, sync_directory
 from ordering.errors import ConfigurationError
+from ordering.local_reader import describe
 from ordering.log import ORDERING, Record
-from ordering.stream import describe
 
 ARCHIVE_VERSION: Final = 2
 
@@ -74,13 +74,13 @@ def in_order(segments: Sequence[Segment], reached: Mapping[int, int]) -> list[Se
     waiting = sorted(segments, key=lambda segment: segment.name)
     ordered: list[Segment] = []
     while waiting:
-        fits = (at for at, segment in enumerate(waiting) if all(part.offset_first <= ends.get(part.stream, 0) for part in segment.parts))
+        fits = (at for at, segment in enumerate(waiting) if all(part.offset_first <= ends.get(part.partition, 0) for part in segment.parts))
         if (at := next(fits, None)) is None:
             return ordered + waiting
         segment = waiting.pop(at)
-        if any(part.offset_end > ends.get(part.stream, 0) for part in segment.parts):
+        if any(part.offset_end > ends.get(part.partition, 0) for part in segment.parts):
             ordered.append(segment)
-            ends |= {part.stream: max(part.offset_end, ends.get(part.stream, 0)) for part in segment.parts}
+            ends |= {part.partition: max(part.offset_end, ends.get(part.partition, 0)) for part in segment.parts}
     return ordered
 
 
@@ -115,44 +115,44 @@ class _Added:
     def add(self, segment: Segment, found: Mapping[int, list[Record]]) -> None:
         """Add the records of a segment that are new."""
         for part in segment.parts:
-            end, records = self.reached.get(part.stream, 0), found[part.stream]
-            before = self._last.get(part.stream, {})
+            end, records = self.reached.get(part.partition, 0), found[part.partition]
+            before = self._last.get(part.partition, {})
             if other := [record.offset for record in records if record.offset in before and before[record.offset] != record]:
                 raise ConfigurationError(
-                    f"two segments, {segment.name} the later one, have different records at offset {other[0]} of {describe(part.stream)}:"
+                    f"two segments, {segment.name} is the later one, differ at offset {other[0]} of {describe(part.partition)}:"
                     " the log lost its end between them. Keep all segments, and move those of one of the two histories to another place"
                 )
             if part.offset_end <= end:
                 continue
             if part.offset_first > end:
                 raise ConfigurationError(
-                    f"{describe(part.stream)} is archived up to offset {end}, and the next segment, {segment.name}, begins at"
+                    f"{describe(part.partition)} is archived up to offset {end}, and the next segment, {segment.name}, begins at"
                     f" {part.offset_first}: the records between them are missing. Take a newer archive, or put the missing segment back"
                 )
             new = [record for record in records if record.offset >= end]
-            self._write(part.stream, new)
-            self._last[part.stream] = {record.offset: record for record in records}
-            self.reached[part.stream] = part.offset_end
+            self._write(part.partition, new)
+            self._last[part.partition] = {record.offset: record for record in records}
+            self.reached[part.partition] = part.offset_end
 
     def end(self) -> list[dict[str, Any]]:
         """Finish the files, and sync them. Returns their entries in the range's file."""
         lines = []
-        for stream, (path, out, writer) in sorted(self._writers.items()):
+        for partition, (path, out, writer) in sorted(self._writers.items()):
             writer.close()
             sync(out)
             out.close()
             sync_directory(path.parent)
             with path.open("rb") as opened:
                 digest = file_digest(opened, "sha256").hexdigest()
-            topic, partition = _place(stream)
+            topic, number = _place(partition)
             lines.append(
                 {
                     "path": str(path.relative_to(self._archive)),
                     "topic": topic,
-                    "partition": partition,
-                    "offset_first": self._firsts.get(stream, 0),
-                    "offset_end": self.reached[stream],
-                    "records": self._counts[stream],
+                    "partition": number,
+                    "offset_first": self._firsts.get(partition, 0),
+                    "offset_end": self.reached[partition],
+                    "records": self._counts[partition],
                     "sha256": digest,
                 }
             )
@@ -165,20 +165,20 @@ class _Added:
             out.close()
             path.unlink(missing_ok=True)
 
-    def _write(self, stream: int, records: Sequence[Record]) -> None:
-        if stream not in self._writers:
-            topic, partition = _place(stream)
-            path = self._archive / topic / f"partition={partition}" / f"{self._number:08}-segments.parquet"
+    def _write(self, partition: int, records: Sequence[Record]) -> None:
+        if partition not in self._writers:
+            topic, number = _place(partition)
+            path = self._archive / topic / f"partition={number}" / f"{self._number:08}-segments.parquet"
             make_directory(path.parent)
             out = path.open("wb")  # a run that was killed may have left one
-            self._writers[stream] = (path, out, pq.ParquetWriter(out, RECORD, compression="zstd", use_dictionary=False))
+            self._writers[partition] = (path, out, pq.ParquetWriter(out, RECORD, compression="zstd", use_dictionary=False))
         columns = [[getattr(record, name) for record in records] for name in RECORD.names]
-        self._writers[stream][2].write_table(pa.table(columns, schema=RECORD))
-        self._counts[stream] = self._counts.get(stream, 0) + len(records)
+        self._writers[partition][2].write_table(pa.table(columns, schema=RECORD))
+        self._counts[partition] = self._counts.get(partition, 0) + len(records)
 
 
-def _place(stream: int) -> tuple[str, int]:
-    return ("ordering", 0) if stream == ORDERING else ("payload", stream)
+def _place(partition: int) -> tuple[str, int]:
+    return ("ordering", 0) if partition == ORDERING else ("payload", partition)
 
 
 def prune(place: SnapshotStore, segments: Sequence[Segment], ends: Mapping[int, int], keep_after_ms: int) -> list[str]:
@@ -189,7 +189,7 @@ def prune(place: SnapshotStore, segments: Sequence[Segment], ends: Mapping[int, 
     old = [
         segment
         for segment in segments
-        if segment.sealed_at_ms < keep_after_ms and all(part.offset_end <= ends.get(part.stream, 0) for part in segment.parts)
+        if segment.sealed_at_ms < keep_after_ms and all(part.offset_end <= ends.get(part.partition, 0) for part in segment.parts)
     ]
     for segment in old:
         place.remove(MANIFESTS, segment.name)

@@ -23,14 +23,14 @@ HEAD: Final = "notary/segment/v1"
 MANIFEST_BYTES_MAX: Final = 1 << 20
 RECORD: Final = pa.schema([("offset", pa.int64()), ("append_time_ms", pa.int64()), ("key", pa.binary()), ("value", pa.binary())])
 """The columns of an archive's files (docs/spark.md)."""
-_SCHEMA: Final = RECORD.insert(0, pa.field("stream", pa.int32()))
+_SCHEMA: Final = RECORD.insert(0, pa.field("partition", pa.int32()))
 _MALFORMED: Final = "malformed-segment"
 
 
 class SealedPart(msgspec.Struct, frozen=True):
     """One topic-partition of a segment: records from `offset_first` up to `offset_end`, exclusive; `-1` is the ordering topic."""
 
-    stream: int
+    partition: int
     offset_first: int
     offset_end: int
     offset_last: int
@@ -56,7 +56,7 @@ class Segment(msgspec.Struct, frozen=True):
     @property
     def name(self) -> str:
         """The manifest's name in its place."""
-        first = min([part.offset_first for part in self.parts if part.stream < 0], default=0)
+        first = min([part.offset_first for part in self.parts if part.partition < 0], default=0)
         return f"{first:016d}-{self.sealed_at_ms:014d}-{self.worker}.note"
 
     @property
@@ -114,15 +114,15 @@ def read(file: Path, segment: Segment) -> dict[int, list[Record]]:
         records = [Record(*row) for row in zip(*[column.to_pylist() for column in table.columns], strict=True)]
     except (OSError, ValueError, TypeError) as problem:
         raise NotVerified(_MALFORMED, f"the file {FILES}/{segment.sha256} of {segment.name} does not decode: {problem}") from None
-    found: dict[int, list[Record]] = {part.stream: [] for part in segment.parts}
+    found: dict[int, list[Record]] = {part.partition: [] for part in segment.parts}
     for record in records:
-        found.setdefault(record.stream, []).append(record)
+        found.setdefault(record.partition, []).append(record)
     for part in segment.parts:
-        offsets = [record.offset for record in found[part.stream]]
+        offsets = [record.offset for record in found[part.partition]]
         inside = bool(offsets) and part.offset_first <= offsets[0] and offsets[-1] == part.offset_last < part.offset_end
         if not inside or offsets != sorted(set(offsets)):
             raise NotVerified(_MALFORMED, f"the file of {segment.name} does not have the offsets that its manifest lists: {part}")
-    if len(records) != segment.records or found.keys() != {part.stream for part in segment.parts}:
+    if len(records) != segment.records or found.keys() != {part.partition for part in segment.parts}:
         raise NotVerified(_MALFORMED, f"the file of {segment.name} has {len(records)} records, and its manifest says {segment.records}")
     return found
 

@@ -26,8 +26,8 @@ from notary.keyring import Keyring
 from notary.receipts.note import VerifierKey
 from notary.snapshots.place import FILES, MANIFESTS, SnapshotStore
 from ordering.errors import ConfigurationError, NotReady
+from ordering.local_reader import size
 from ordering.log import ORDERING, Log, Reader, Record
-from ordering.stream import size
 
 SEGMENT_BYTES: Final = 32 << 20
 """The bytes of records at which a segment is sealed before an order is complete. The last poll may add several megabytes."""
@@ -69,7 +69,7 @@ class SegmentStream:
                 return Sealed(left=True)
         segments = records = 0
         try:
-            ends = {stream: bound.offset_end for stream, bound in (await self._log.bounds()).items() if stream != ORDERING}
+            ends = {partition: bound.offset_end for partition, bound in (await self._log.bounds()).items() if partition != ORDERING}
             reader = await self._open()  # once: after an interruption in between, a new reader would return entries without their contents
             for targets in (ends, {ORDERING: order.head}):  # contents first: no segment has an entry without its content
                 async for sealed in self._read_up_to(reader, targets, order.key):
@@ -101,21 +101,21 @@ class SegmentStream:
 
     def _add(self, parts: tuple[SealedPart, ...]) -> None:
         for part in parts:
-            if part.offset_end > self._ends.get(part.stream, 0):
-                self._ends[part.stream] = part.offset_end
-                self._lasts[part.stream] = (part.offset_last, part.fingerprint)
+            if part.offset_end > self._ends.get(part.partition, 0):
+                self._ends[part.partition] = part.offset_end
+                self._lasts[part.partition] = (part.offset_last, part.fingerprint)
 
     async def _open(self) -> Reader:
         """Returns the reader; after an interruption a new one, after a check that the log still has the last sealed records."""
         if self._reader is not None and self._reader.interruptions == self._interruptions:
             return self._reader
         await self.close()
-        wanted = {stream: deque([Sought(offset, bytes.fromhex(known))]) for stream, (offset, known) in self._lasts.items()}
+        wanted = {partition: deque([Sought(offset, bytes.fromhex(known))]) for partition, (offset, known) in self._lasts.items()}
         if lost := await find_again(self._log, wanted, without_freed=True):
             raise ConfigurationError(f"the log does not hold a record that a segment has: {lost}. Restore it from the segments first")
-        firsts = {stream: bound.offset_first for stream, bound in (await self._log.bounds()).items()}
-        self._ends = {stream: max(self._ends.get(stream, 0), first) for stream, first in firsts.items()} | {
-            stream: end for stream, end in self._ends.items() if stream not in firsts
+        firsts = {partition: bound.offset_first for partition, bound in (await self._log.bounds()).items()}
+        self._ends = {partition: max(self._ends.get(partition, 0), first) for partition, first in firsts.items()} | {
+            partition: end for partition, end in self._ends.items() if partition not in firsts
         }
         self._reader = await self._log.open_reader(self._ends)
         self._interruptions = self._reader.interruptions
@@ -123,15 +123,15 @@ class SegmentStream:
 
     async def _read_up_to(self, reader: Reader, targets: Mapping[int, int], key: str) -> AsyncIterator[int]:
         """Read these topic-partitions up to their targets. Yields the number of records of each segment that became full on the way."""
-        reader.pause({stream for stream in range(ORDERING, self._log.payload_partitions) if stream not in targets})
+        reader.pause({partition for partition in range(ORDERING, self._log.payload_partitions) if partition not in targets})
         loop = asyncio.get_running_loop()
         moved_s = loop.time()
-        while any(reader.offset_next(stream) < target for stream, target in targets.items()):
+        while any(reader.offset_next(partition) < target for partition, target in targets.items()):
             records = await reader.poll(POLL_MS)
             if reader.interruptions != self._interruptions:
                 raise NotReady("reading was interrupted: the log is compared with the last segments, and read again from there")
             for record in records:
-                self._read.setdefault(record.stream, []).append(record)
+                self._read.setdefault(record.partition, []).append(record)
                 self._read_bytes += size(record)
             if records:
                 moved_s = loop.time()
@@ -143,8 +143,8 @@ class SegmentStream:
     async def _write(self, key: str, head: int) -> int:
         """Seal what was read: contents, and ordering records below `head`. Returns the number of records."""
         later = [record for record in self._read.get(ORDERING, []) if record.offset >= head]
-        taken = {stream: [r for r in some if stream != ORDERING or r.offset < head] for stream, some in sorted(self._read.items())}
-        taken = {stream: some for stream, some in taken.items() if some}
+        taken = {partition: [r for r in some if partition != ORDERING or r.offset < head] for partition, some in sorted(self._read.items())}
+        taken = {partition: some for partition, some in taken.items() if some}
         self._read, self._read_bytes = {ORDERING: later} if later else {}, sum([size(record) for record in later])
         if not taken:
             return 0
@@ -154,8 +154,8 @@ class SegmentStream:
         records = [record for some in taken.values() for record in some]
         parts = tuple(
             [
-                SealedPart(stream, self._ends.get(stream, 0), some[-1].offset + 1, some[-1].offset, fingerprint_of(some[-1]).hex())
-                for stream, some in taken.items()
+                SealedPart(partition, self._ends.get(partition, 0), some[-1].offset + 1, some[-1].offset, fingerprint_of(some[-1]).hex())
+                for partition, some in taken.items()
             ]
         )
 

@@ -114,7 +114,7 @@ def _archived(archive: Path, segments: "list[Segment]") -> tuple[int, dict[int, 
     _, log_id = asyncio.run(read_genesis(log))
     if other := [segment for segment in segments if segment.log_id != log_id]:
         raise ConfigurationError(f"the segment {other[0].name} is of another log than the archive {archive}: name another place with --url")
-    ends = {stream: bound.offset_end for stream, bound in asyncio.run(log.bounds()).items()}
+    ends = {partition: bound.offset_end for partition, bound in asyncio.run(log.bounds()).items()}
     return len(list((archive / "ranges").glob("*.json"))), ends
 
 

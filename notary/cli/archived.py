@@ -16,8 +16,8 @@ import msgspec
 import pyarrow.parquet as pq
 
 from ordering.errors import ConfigurationError
+from ordering.local_reader import POLL_BYTES_MAX, POLL_RECORDS_MAX, check_partitions, size
 from ordering.log import ORDERING, Bounds, Record, Writer
-from ordering.stream import POLL_BYTES_MAX, POLL_RECORDS_MAX, check_partitions, size
 
 ARCHIVE_VERSION: Final = 2
 _REMEDY: Final = "Take the file from another copy of the archive"
@@ -37,7 +37,7 @@ class _File(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     sha256: str
 
     @property
-    def stream(self) -> int:
+    def number(self) -> int:
         return ORDERING if self.topic == "ordering" else self.partition
 
 
@@ -59,9 +59,9 @@ class ArchivedLog:
         ranges = _ranges(folder)
         self._folder = folder
         self._partitions = ranges[-1].payload_partitions
-        self._files: dict[int, list[_File]] = {stream: [] for stream in range(ORDERING, self._partitions)}
+        self._files: dict[int, list[_File]] = {partition: [] for partition in range(ORDERING, self._partitions)}
         for file in [file for each in ranges for file in each.files]:
-            before = self._files.get(file.stream)
+            before = self._files.get(file.number)
             if before is None or (file.topic == "ordering" and file.partition):
                 raise ConfigurationError(
                     f"{folder / file.path} is of {file.topic} partition {file.partition}, which the archive does not have"
@@ -88,7 +88,7 @@ class ArchivedLog:
 
         `progress` receives the number of files read, and of all files.
         """
-        files = [file for of_stream in self._files.values() for file in of_stream]
+        files = [file for of_partition in self._files.values() for file in of_partition]
         for number, file in enumerate(files, 1):
             try:
                 with (self._folder / file.path).open("rb") as opened:
@@ -119,12 +119,14 @@ class ArchivedLog:
 
     async def open_reader(self, offsets_next: Mapping[int, int]) -> "ArchivedReader":
         """Returns a reader from these offsets on, and from 0 for other topic-partitions."""
-        ends = {stream: bound.offset_end for stream, bound in (await self.bounds()).items()}
-        return ArchivedReader({stream: self._records(stream, offsets_next.get(stream, 0)) for stream in ends}, ends, offsets_next)
+        ends = {partition: bound.offset_end for partition, bound in (await self.bounds()).items()}
+        return ArchivedReader(
+            {partition: self._records(partition, offsets_next.get(partition, 0)) for partition in ends}, ends, offsets_next
+        )
 
     async def bounds(self) -> Mapping[int, Bounds]:
         """Returns log start offset and log end offset of each topic-partition: 0, and the end of the last range."""
-        return {stream: Bounds(0, files[-1].offset_end if files else 0) for stream, files in self._files.items()}
+        return {partition: Bounds(0, files[-1].offset_end if files else 0) for partition, files in self._files.items()}
 
     def leaders(self) -> Mapping[int, str | None]:
         """Returns no leaders, since an archive has no brokers."""
@@ -133,8 +135,8 @@ class ArchivedLog:
     async def close(self) -> None:
         """Do nothing: only readers hold files open."""
 
-    def _records(self, stream: int, offset_next: int) -> Iterator[list[Record]]:
-        for file in self._files[stream]:
+    def _records(self, partition: int, offset_next: int) -> Iterator[list[Record]]:
+        for file in self._files[partition]:
             if file.offset_end > offset_next:
                 for records in self._read(file):
                     yield [record for record in records if record.offset >= offset_next]
@@ -158,7 +160,7 @@ class ArchivedLog:
                         if not last < offset < file.offset_end:
                             raise ConfigurationError(f"{place} is damaged: offset {offset} comes after {last}. {_REMEDY}")
                         last, count = offset, count + 1
-                    yield [Record(file.stream, *row) for row in rows]
+                    yield [Record(file.number, *row) for row in rows]
         except OSError as problem:
             raise ConfigurationError(f"{place} cannot be read: {problem.strerror or problem}. {_REMEDY}") from None
         except (ValueError, TypeError) as problem:
@@ -174,7 +176,7 @@ class ArchivedReader:
         """Use `ArchivedLog.open_reader`."""
         self._records = dict(records)
         self._ends = ends
-        self._offsets_next = {stream: offsets_next.get(stream, 0) for stream in records}
+        self._offsets_next = {partition: offsets_next.get(partition, 0) for partition in records}
         self._turns = list(records)
         self._paused: frozenset[int] = frozenset()
 
@@ -184,38 +186,38 @@ class ArchivedReader:
         await asyncio.sleep(0)
         taken: list[Record] = []
         taken_bytes, has_ended = 0, False
-        for stream in [each for each in self._turns if each not in self._paused and each in self._records]:
+        for partition in [each for each in self._turns if each not in self._paused and each in self._records]:
             if taken_bytes >= POLL_BYTES_MAX or len(taken) >= POLL_RECORDS_MAX:
                 break
-            records = next(self._records[stream], None)
+            records = next(self._records[partition], None)
             if records is None:
                 # Offsets at the end may have no record: a Kafka transaction leaves such offsets.
-                self._offsets_next[stream] = self._ends[stream]
-                del self._records[stream]
+                self._offsets_next[partition] = self._ends[partition]
+                del self._records[partition]
                 has_ended = True
                 continue
-            self._turns.remove(stream)
-            self._turns.append(stream)
+            self._turns.remove(partition)
+            self._turns.append(partition)
             if records:
-                self._offsets_next[stream] = records[-1].offset + 1
+                self._offsets_next[partition] = records[-1].offset + 1
             taken += records
             taken_bytes += sum([size(record) for record in records])
         if not taken and not has_ended:
             await asyncio.sleep(timeout_ms / 1000)
         return taken
 
-    def offset_next(self, stream: int) -> int:
+    def offset_next(self, partition: int) -> int:
         """Returns the offset after the last record returned; the end of the archive when there are no more records."""
-        return self._offsets_next[stream]
+        return self._offsets_next[partition]
 
     @property
     def interruptions(self) -> int:
         """Always 0: an archive does not change while it is read."""
         return 0
 
-    def pause(self, streams: Collection[int]) -> None:
+    def pause(self, partitions: Collection[int]) -> None:
         """Pause exactly these topic-partitions from now on, and resume all others."""
-        self._paused = frozenset(streams)
+        self._paused = frozenset(partitions)
 
     async def close(self) -> None:
         """Close the open files."""

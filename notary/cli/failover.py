@@ -25,8 +25,8 @@ from notary.salvage.choice import Choice
 from notary.salvage.reach import Reach, facts_of_reach, lines_of_reach, reach_of
 from ordering.errors import ConfigurationError
 from ordering.kafka import KafkaLog
+from ordering.local_reader import describe
 from ordering.records import SALVAGE_FORMAT
-from ordering.stream import describe
 from ordering.topics import create_topics, use_append_times, uses_append_times
 
 WORK: Final = "failover"
@@ -92,8 +92,8 @@ async def _coming(log: owner.OwnedLog) -> str:
     before = await log.log.bounds()
     await asyncio.sleep(QUIET_S)
     after = await log.log.bounds()
-    counts = {stream: after[stream].offset_end - bounds.offset_end for stream, bounds in before.items() if stream in after}
-    return next((f"{count} records came into {describe(stream)}" for stream, count in counts.items() if count), "")
+    counts = {partition: after[partition].offset_end - bounds.offset_end for partition, bounds in before.items() if partition in after}
+    return next((f"{count} records came into {describe(partition)}" for partition, count in counts.items() if count), "")
 
 
 async def _open(log: owner.OwnedLog) -> list[int]:
@@ -131,10 +131,10 @@ class _Failover(salvage.SalvageCommand):
         deadline_s = time.monotonic() + OPEN_S_MAX
         if await _open(log):
             self._say("MirrorMaker was killed in a transaction; waiting until the brokers end it, for about a minute")
-        while streams := await _open(log):
+        while partitions := await _open(log):
             if time.monotonic() > deadline_s:
                 raise ConfigurationError(
-                    f"a transaction is open in {describe(streams[0])} for more than {OPEN_S_MAX:g} s: a MirrorMaker still runs. Stop it,"
+                    f"a transaction is open in {describe(partitions[0])} for more than {OPEN_S_MAX:g} s: a MirrorMaker still runs. Stop it,"
                     " and run the same command again"
                 )
             await asyncio.sleep(1)

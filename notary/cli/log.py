@@ -2,7 +2,7 @@
 
 The source is the log on the brokers, the embedded log, or an archive of both topics. It is replayed from its first record with the joiner
 that workers use, so the output shows the log as a worker sees it. Only the check of views is left out, since it needs a worker's index. A
-view that differs from the replay's own history is shown as an anomaly (`notice` in the code).
+view that differs from the replay's own history is shown as an anomaly (`joiner.ready.Anomaly`).
 """
 
 import argparse
@@ -118,7 +118,7 @@ class _Shown:
         self._waiting: deque[Record] = deque()
         self._effects: dict[int, Effect] = {}
         self._batches: dict[int, OrderedBatch] = {}
-        self._notices: dict[tuple[int, int], str] = {}
+        self._anomalies: dict[tuple[int, int], str] = {}
         self._payloads: list[_Payload] = []
         self._contents: dict[tuple[int, int], int] = {}  # (partition, offset) of a content -> its ordering record
         self._entries: set[tuple[int, bytes]] = set()  # (partition, key) of the entries shown
@@ -131,18 +131,18 @@ class _Shown:
     def observe(self, records: Sequence[Record], ready: Ready) -> None:
         """Add the records of a step and their results; print the ordering records that are applied now."""
         for record in records:
-            if record.stream == ORDERING:
+            if record.partition == ORDERING:
                 self._waiting.append(record)
             elif self._payload:
                 value = record.value or b""
                 fill = value if len(value) == FILL_BYTES else b""
-                kept = _Payload(record.stream, record.offset, record.append_time_ms, record.key, len(value), fill)
+                kept = _Payload(record.partition, record.offset, record.append_time_ms, record.key, len(value), fill)
                 self._payloads.append(kept)
         self._effects |= {effect.offset: effect for effect in ready.effects}
         self._batches |= {batch.offset: batch for batch in ready.batches}
-        for notice in ready.notices:
-            if notice.kind != "orphan-dropped" and (self._payload or notice.stream == ORDERING):
-                self._notices[notice.stream, notice.offset] = notice.text
+        for anomaly in ready.anomalies:
+            if anomaly.kind != "orphan-dropped" and (self._payload or anomaly.partition == ORDERING):
+                self._anomalies[anomaly.partition, anomaly.offset] = anomaly.text
         while self._waiting and self._waiting[0].offset < self._joiner.offset_head:
             self._print_applied(self._waiting.popleft())
 
@@ -167,7 +167,7 @@ class _Shown:
     def _print_applied(self, record: Record) -> None:
         effect = self._effects.pop(record.offset, None)
         batch = self._batches.pop(record.offset, None)
-        notice = self._notices.pop((ORDERING, record.offset), "")
+        anomaly = self._anomalies.pop((ORDERING, record.offset), "")
         value = record.value or b""
         if not self._keys and effect is not None:
             genesis = decode(value)
@@ -180,9 +180,9 @@ class _Shown:
             if self._is_asked_for(record.offset):
                 self._entries.add((effect.partition, key))
         if self._is_asked_for(record.offset):
-            became = f"skipped: {notice}" if effect is None and notice else notice
+            became = f"skipped: {anomaly}" if effect is None and anomaly else anomaly
             if effect is not None:
-                became = f"effect {effect.seen}" + (f", {notice}" if notice else "")
+                became = f"effect {effect.seen}" + (f", {anomaly}" if anomaly else "")
             self._print(record, became or "compared", effect, batch)
         if effect is not None and value[1:2] == b"\x07":
             following = decode(value, self._formats())
@@ -250,8 +250,8 @@ class _Shown:
         content_of = self._contents.get((payload.partition, payload.offset))
         if content_of is not None:
             became = f"content of ordering record {content_of}"
-        elif (notice := self._notices.get((payload.partition, payload.offset))) is not None:
-            became = f"skipped: {notice}"
+        elif (anomaly := self._anomalies.get((payload.partition, payload.offset))) is not None:
+            became = f"skipped: {anomaly}"
         elif place in self._joined:
             became = "skipped: another record is the content of its batch"
         else:

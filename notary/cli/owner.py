@@ -27,10 +27,10 @@ from notary.index.view import viewing
 from notary.open_log import check_genesis, open_log
 from ordering.errors import ConfigurationError, OutcomeUnknown
 from ordering.genesis import read_genesis
+from ordering.local_reader import describe
 from ordering.log import ORDERING, Log, Record
 from ordering.records import Genesis, OwnerRecord, batch_key
 from ordering.signatures import SigningKey, sign_record, sign_seal
-from ordering.stream import describe
 
 OWNER_KEY = "owner-key.pem"
 
@@ -63,7 +63,7 @@ class OwnedLog:
         self._watched_from: int | None = None
         self._values: dict[int, bytes | None] = {}
         self._effects: set[int] = set()
-        self._notices: dict[int, str] = {}
+        self._anomalies: dict[int, str] = {}
 
     @property
     def state(self) -> LogState:
@@ -106,7 +106,7 @@ class OwnedLog:
     async def _read_both(self) -> None:
         """Read both topics from their start: whether a salvage's records take effect depends on both (R11)."""
         assert self._replay is not None
-        freed = [stream for stream, bound in (await self.log.bounds()).items() if bound.offset_first]
+        freed = [partition for partition, bound in (await self.log.bounds()).items() if bound.offset_first]
         if freed:
             raise ConfigurationError(
                 f"the log has a salvage, so this command reads contents too, and contents at the start of {describe(min(freed))} were"
@@ -143,7 +143,7 @@ class OwnedLog:
             raise OutcomeUnknown(
                 f"the record is in the log, at offset {offset}; it waits behind an entry without content: start a worker, which fills it"
             )
-        return CommandOutcome(offset, "" if offset in self._effects else self._notices.get(offset, "it did not take effect"))
+        return CommandOutcome(offset, "" if offset in self._effects else self._anomalies.get(offset, "it did not take effect"))
 
     async def seal(self, owner: SigningKey) -> None:
         """Append a seal for the entry at the head, whose content is missing, and read on (R11).
@@ -180,9 +180,11 @@ class OwnedLog:
         self._apply(ready)
         if (first := self._watched_from) is None:
             return
-        self._values |= {record.offset: record.value for record in records if record.stream == ORDERING and record.offset >= first}
+        self._values |= {record.offset: record.value for record in records if record.partition == ORDERING and record.offset >= first}
         self._effects |= {effect.offset for effect in ready.effects if effect.offset >= first}
-        self._notices |= {notice.offset: notice.text for notice in ready.notices if notice.stream == ORDERING and notice.offset >= first}
+        self._anomalies |= {
+            anomaly.offset: anomaly.text for anomaly in ready.anomalies if anomaly.partition == ORDERING and anomaly.offset >= first
+        }
 
 
 @asynccontextmanager

@@ -47,7 +47,7 @@ class Replay:
         Raises `NotReady` when the log returns no records for `STALL_S_MAX`, and the errors of opening a reader.
         """
         bounds = await self._log.bounds()
-        ends = {stream: bound.offset_end for stream, bound in bounds.items() if stream == ORDERING or not self._ordering_only}
+        ends = {partition: bound.offset_end for partition, bound in bounds.items() if partition == ORDERING or not self._ordering_only}
         if self._reader is not None and self._log.payload_partitions > self._partitions:
             await self.close()  # partitions were added since, which the open reader does not read
         progress_at_s = time.monotonic()
@@ -98,18 +98,18 @@ class Replay:
         elif self._reader is not None:
             self._pause(ready.paused)
 
-    def _pause(self, streams: frozenset[int]) -> None:
+    def _pause(self, partitions: frozenset[int]) -> None:
         assert self._reader is not None
-        self._reader.pause(range(self._partitions) if self._ordering_only else streams)
+        self._reader.pause(range(self._partitions) if self._ordering_only else partitions)
 
     def _at(self, ends: Mapping[int, int]) -> tuple[int, ...]:
         reader = self._reader
-        return () if reader is None else (self._joiner.offset_head, *[reader.offset_next(stream) for stream in ends])
+        return () if reader is None else (self._joiner.offset_head, *[reader.offset_next(partition) for partition in ends])
 
     def _is_done(self, ends: Mapping[int, int]) -> bool:
         """Returns true if all records are read, and each is either applied or behind a hole that the log does not fill."""
         assert self._reader is not None
-        read = all(self._reader.offset_next(stream) >= end for stream, end in ends.items())
+        read = all(self._reader.offset_next(partition) >= end for partition, end in ends.items())
         return read and (not self._joiner.queued_records or self._joiner.hole is not None)
 
     def _waits_at_end(self, ends: Mapping[int, int]) -> bool:

@@ -42,10 +42,10 @@ from ordering.connection import KafkaSecurity
 from ordering.durable import make_directory
 from ordering.errors import ConfigurationError, NotReady, OutcomeUnknown
 from ordering.kafka import KafkaLog
+from ordering.local_reader import describe
 from ordering.log import ORDERING, Log
 from ordering.records import SALVAGE_FORMAT, Trim
 from ordering.settings import LogSettings
-from ordering.stream import describe
 from ordering.topics import free_records
 
 if TYPE_CHECKING:
@@ -261,7 +261,7 @@ class _Trimming:
         self, log: owner.OwnedLog, kept: KeptIndex, snapshots: Sequence[Snapshot], security: tuple[str, KafkaSecurity | None]
     ) -> int:
         position = min(each.manifest.decisions for each in snapshots)
-        firsts = {stream: bound.offset_first for stream, bound in (await log.log.bounds()).items()}
+        firsts = {partition: bound.offset_first for partition, bound in (await log.log.bounds()).items()}
         wanted = to_free(snapshots, firsts)
         facts: dict[str, Any] = {
             "done": False,
@@ -334,11 +334,11 @@ class _Trimming:
 
 async def _lacks(log: Log, snapshot: Snapshot) -> str:
     """Returns a sentence about records of an index that a log or an archive lacks; empty if it has all of them."""
-    ends = {stream: bound.offset_end for stream, bound in (await log.bounds()).items()}
+    ends = {partition: bound.offset_end for partition, bound in (await log.bounds()).items()}
     state = snapshot.state
-    for stream, offset in sorted(state.offsets_next.items()):
-        if ends.get(stream, 0) < offset:
-            return f"{describe(stream)} ends at offset {ends.get(stream, 0)}, and the snapshot has read it up to {offset}"
+    for partition, offset in sorted(state.offsets_next.items()):
+        if ends.get(partition, 0) < offset:
+            return f"{describe(partition)} ends at offset {ends.get(partition, 0)}, and the snapshot has read it up to {offset}"
     return await examine(log, state.effects, state.marks)
 
 

@@ -6,7 +6,7 @@ from notary.gate import SHUTTING_DOWN
 from notary.http.call import METRICS, TEXT, Answer
 from notary.http.lifecycle import Lifecycle
 from notary.worker import Worker
-from ordering.stream import describe
+from ordering.local_reader import describe
 
 HEALTH: Final = ("/livez", "/readyz", "/metrics")
 
@@ -42,6 +42,6 @@ def _details(worker: Worker) -> list[str]:
         f"settings by which records may be lost: {' '.join(worker.topic_watch.problems) or 'none'}",
         f"asking the log failed with: {worker.driver.unreachable or 'nothing'}",
         f"seconds since the last poll: {worker.driver.poll_age_s:.1f}",
-        f"seconds that a partition is stalled: {worker.driver.stream_stalled_s:.1f}",
+        f"seconds that a partition is stalled: {worker.driver.partition_stalled_s:.1f}",
         f"seconds that the head is stalled: {worker.driver.head_stalled_s:.1f}",
     ]

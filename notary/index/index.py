@@ -76,7 +76,7 @@ class Index:
         self._outcome_counts = [0] * len(Outcome)
         progress = self._meta.get(rows.PROGRESS_KEY)
         self._position_next, self._log_time_ms = rows.PROGRESS.unpack(progress) if progress else (0, 0)
-        self._offsets_next = {rows.stream_of(key): rows.U64.unpack(value)[0] for key, value in self._rows_with(rows.OFFSET_PREFIX)}
+        self._offsets_next = {rows.partition_of(key): rows.U64.unpack(value)[0] for key, value in self._rows_with(rows.OFFSET_PREFIX)}
         self._compared = decode_agreement(self._meta.get(rows.AGREEMENT_KEY))
         before = self._meta.get(rows.AGREEMENT_BEFORE_KEY)
         self._compared_before = self._compared if before is None else decode_agreement(before)
@@ -190,14 +190,14 @@ class Index:
         put(rows.PROGRESS_KEY, rows.PROGRESS.pack(position_next, ready.log_time_ms), meta)
         for effect in ready.effects:
             put(rows.effect_key(effect.seen), rows.effect_row(effect), meta)
-        for stream, mark in ready.marks.items():
-            put(rows.mark_key(stream), rows.mark_row(mark), meta)
+        for partition, mark in ready.marks.items():
+            put(rows.mark_key(partition), rows.mark_row(mark), meta)
         if ready.log_state is not None:
             put(rows.LOG_STATE_KEY, _encode(ready.log_state), meta)
         put(rows.SUSPICIONS_KEY, _encode((ready.agreed, ready.suspicions)), meta)
-        for stream, offset in ready.offsets_next.items():
-            if self._offsets_next.get(stream) != offset:
-                put(rows.offset_key(stream), rows.U64.pack(offset), meta)
+        for partition, offset in ready.offsets_next.items():
+            if self._offsets_next.get(partition) != offset:
+                put(rows.offset_key(partition), rows.U64.pack(offset), meta)
         for changed in ready.incarnations:
             put(rows.incarnation_key(changed.incarnation), rows.incarnation_row(changed), meta)
         compared, before, open_before = self._compare(ready, result.outcomes, position_next)

@@ -48,7 +48,7 @@ ITEMS_PREFIX: Final = b"items"
 U32 = Struct(">I")
 U64 = Struct(">Q")
 PROGRESS = Struct(">Qq")
-_STREAM = Struct(">i")
+_PARTITION = Struct(">i")
 _INCARNATION = Struct(">QqBH16s")
 _MARK = Struct(">Q32s")
 _EFFECT = Struct(">Q32sQq32siQ32sq32s")
@@ -64,15 +64,15 @@ def tile_key(level: int, index: int) -> bytes:
     return _TILE.pack(level, index)
 
 
-def offset_key(stream: int) -> bytes:
+def offset_key(partition: int) -> bytes:
     """Returns the meta key of a topic-partition's next offset."""
-    return OFFSET_PREFIX + _STREAM.pack(stream)
+    return OFFSET_PREFIX + _PARTITION.pack(partition)
 
 
-def stream_of(key: bytes) -> int:
+def partition_of(key: bytes) -> int:
     """Returns the topic-partition of an offset key."""
-    (stream,) = _STREAM.unpack_from(key, len(OFFSET_PREFIX))
-    return int(stream)
+    (partition,) = _PARTITION.unpack_from(key, len(OFFSET_PREFIX))
+    return int(partition)
 
 
 def incarnation_key(incarnation: int) -> bytes:
@@ -98,9 +98,9 @@ def incarnation_of(key: bytes, row: bytes) -> IncarnationState:
         raise CorruptRecord(f"an index row of an incarnation does not decode: {problem}") from problem
 
 
-def mark_key(stream: int) -> bytes:
+def mark_key(partition: int) -> bytes:
     """Returns the meta key of a topic-partition's mark."""
-    return MARK_PREFIX + _STREAM.pack(stream)
+    return MARK_PREFIX + _PARTITION.pack(partition)
 
 
 def mark_row(mark: Mark) -> bytes:
@@ -111,8 +111,8 @@ def mark_row(mark: Mark) -> bytes:
 def mark_of(key: bytes, row: bytes) -> tuple[int, Mark]:
     """Decodes the topic-partition and mark of a meta row. Raises `CorruptRecord`."""
     try:
-        (stream,) = _STREAM.unpack_from(key, len(MARK_PREFIX))
-        return int(stream), Mark(*_MARK.unpack(row))
+        (partition,) = _PARTITION.unpack_from(key, len(MARK_PREFIX))
+        return int(partition), Mark(*_MARK.unpack(row))
     except error as problem:
         raise CorruptRecord(f"an index row of a mark does not decode: {problem}") from problem
 

@@ -61,7 +61,7 @@ class IndexView:
             self.payload_partitions = 0 if log_state is None else decode_log_state(log_state).payload_partitions
             progress = self._meta.get(rows.PROGRESS_KEY)
             self.position_next, self.log_time_ms = rows.PROGRESS.unpack(progress) if progress else (0, 0)
-            offsets = {rows.stream_of(key): rows.U64.unpack(value)[0] for key, value in self._offset_rows()}
+            offsets = {rows.partition_of(key): rows.U64.unpack(value)[0] for key, value in self._offset_rows()}
             self.offsets_next: dict[int, int] = offsets
             self.tree = StoredTree(self.position_next, self._family(TILES), directory).view()
         self.root = self.tree.root

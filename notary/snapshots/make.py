@@ -107,7 +107,7 @@ def _facts(view: IndexView, worker: str, now_ms: int, files: tuple[SnapshotFile,
         root=view.root.hex(),
         log_time_ms=view.log_time_ms,
         history=history_of(view),
-        offsets_next={str(stream): offset for stream, offset in sorted(view.offsets_next.items())},
+        offsets_next={str(partition): offset for partition, offset in sorted(view.offsets_next.items())},
         files=files,
     )
 

@@ -129,7 +129,7 @@ def _copy(place: SnapshotStore, manifest: Manifest, stage: Path, progress: Progr
 def _compare(stage: Path, manifest: Manifest) -> None:
     with viewing(stage) as view:
         held = (view.notary_name, view.log_identity, view.format_version, view.position_next, view.root.hex(), view.log_time_ms)
-        history, offsets = history_of(view), {str(stream): offset for stream, offset in view.offsets_next.items()}
+        history, offsets = history_of(view), {str(partition): offset for partition, offset in view.offsets_next.items()}
     named = (
         *(manifest.notary, manifest.log, manifest.index_format_version, manifest.decisions, manifest.root, manifest.log_time_ms),
         *(manifest.history, manifest.offsets_next),

@@ -57,10 +57,10 @@ class Honest:
         while True:
             records = []
             read_next = self.joiner.read_next()
-            for stream in self.log.streams:
-                offset = read_next.get(stream, 0)
-                end = len(self.log.streams[stream]) if stream != ORDERING or until is None else until
-                records += self.log.streams[stream][offset:end][:7]
+            for partition in self.log.by_partition:
+                offset = read_next.get(partition, 0)
+                end = len(self.log.by_partition[partition]) if partition != ORDERING or until is None else until
+                records += self.log.by_partition[partition][offset:end][:7]
             ready = self.joiner.step(records, 0)
             if ready.advanced:
                 self.index.apply(ready)
@@ -80,7 +80,7 @@ class Honest:
         for value in contents:
             content = self.log.fill_value(incarnation, sequence, named, partition) if value is None else value
             self.log.put(partition, batch_key(incarnation, sequence), content)
-        last = self.log.streams[ORDERING][-1].append_time_ms
+        last = self.log.by_partition[ORDERING][-1].append_time_ms
         self.log.ordering(Entry(incarnation, sequence, self.log.own_view(), last, partition, sha256(named).digest(), ids))
 
     def send(self, *requests: Mapping[str, Any], incarnation: int = 1, partition: int = 0) -> Submission:

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from hashlib import sha256
 
 from tests.checkers.records import Entry, ordering_record
-from tests.checkers.replay import ORDERING, LogRecord, Replayed, Streams, by_key, replay
+from tests.checkers.replay import ORDERING, LogRecord, RecordsByPartition, Replayed, by_key, replay
 from tests.checkers.violation import Kind, Violation
 
 Name = tuple[int, int]
@@ -12,7 +12,7 @@ Name = tuple[int, int]
 
 
 def violations(
-    streams: Streams,
+    by_partition: RecordsByPartition,
     replayed: Replayed,
     *,
     read_next: Mapping[int, int],
@@ -33,9 +33,9 @@ def violations(
         return [Violation(Kind.AHEAD_OF_LOG, f"{name}, head", head, f"{replayed.offset_end}, where the log can be applied to")]
     found: list[Violation] = []
     least = most = 0
-    entries = _entries_from(streams.get(ORDERING, ()), head)
-    contents = {(batch.incarnation, batch.sequence): batch for batch in (whole or replay(streams)).batches}
-    for partition, records in streams.items():
+    entries = _entries_from(by_partition.get(ORDERING, ()), head)
+    contents = {(batch.incarnation, batch.sequence): batch for batch in (whole or replay(by_partition)).batches}
+    for partition, records in by_partition.items():
         if partition == ORDERING:
             continue
         read = read_next.get(partition, 0)

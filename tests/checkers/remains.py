@@ -10,7 +10,7 @@ from functools import cached_property
 from tests.checkers import indexes, receipts
 from tests.checkers.history import History
 from tests.checkers.indexes import Rows
-from tests.checkers.replay import Replayed, Seen, Streams, replay
+from tests.checkers.replay import RecordsByPartition, Replayed, Seen, replay
 from tests.checkers.violation import Kind, Violation
 
 
@@ -19,7 +19,7 @@ class Remains:
     """The data of one notary. Its name, keys and partitions are in the log."""
 
     verifier_keys: Sequence[str]
-    streams: Streams
+    by_partition: RecordsByPartition
     indexes: Mapping[str, Rows]
     """The rows of each index, by worker name."""
     history: History
@@ -27,7 +27,7 @@ class Remains:
     @cached_property
     def replayed(self) -> Replayed:
         """The replay of the log."""
-        return replay(self.streams)
+        return replay(self.by_partition)
 
     def violations(self, *, roots_right: bool = True, views_own: bool = True) -> list[Violation]:
         """Returns every difference from the data of an honest notary.

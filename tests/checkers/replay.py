@@ -68,7 +68,7 @@ class LogRecord(Protocol):
     def value(self) -> bytes | None: ...
 
 
-Streams = Mapping[int, Sequence[LogRecord]]
+RecordsByPartition = Mapping[int, Sequence[LogRecord]]
 """Records by topic-partition: -1 is the ordering topic, 0, 1, 2, ... are the payload partitions. A missing one is empty."""
 
 
@@ -258,10 +258,10 @@ class Replayed:
         return Seen.OWN if view.seen <= self.seen and self.histories[view.seen] == view.history else Seen.FOREIGN
 
 
-def replay(streams: Streams, offset_stop: int | None = None) -> Replayed:
+def replay(by_partition: RecordsByPartition, offset_stop: int | None = None) -> Replayed:
     """Replay the whole log, or the ordering records before `offset_stop`."""
-    run = _Replay(streams)
-    for record in streams.get(ORDERING, ()):
+    run = _Replay(by_partition)
+    for record in by_partition.get(ORDERING, ()):
         if offset_stop is not None and record.offset >= offset_stop:
             break
         if not run.apply(record):
@@ -283,9 +283,9 @@ def by_key(partition: Iterable[LogRecord]) -> dict[tuple[int, int], list[LogReco
 class _Replay:
     """A log, and the state of its replay so far."""
 
-    def __init__(self, streams: Streams) -> None:
+    def __init__(self, by_partition: RecordsByPartition) -> None:
         self.replayed = Replayed()
-        self._contents = {partition: by_key(payloads) for partition, payloads in streams.items() if partition != ORDERING}
+        self._contents = {partition: by_key(payloads) for partition, payloads in by_partition.items() if partition != ORDERING}
         self._nonces: set[bytes] = set()
         self._consumer: dict[str, str] = {}
         """The hash of the id of the transaction that consumed a state, by the text of the state."""

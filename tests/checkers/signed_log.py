@@ -42,7 +42,7 @@ class SignedLog:
     """A log that starts with its genesis record. `name` makes the keys and the ids of several logs different."""
 
     def __init__(self, partitions: int = 2, name: str = "", notary: str = NOTARY) -> None:
-        self.streams: dict[int, list[Record]] = {stream: [] for stream in range(ORDERING, partitions)}
+        self.by_partition: dict[int, list[Record]] = {partition: [] for partition in range(ORDERING, partitions)}
         self.owner, self.key = private_key(name + "owner"), private_key(name + "notary")
         self.log_id = NO_LOG_ID
         self.notary = notary
@@ -55,11 +55,11 @@ class SignedLog:
 
     # ---- any record ----
 
-    def put(self, stream: int, key: bytes | None, value: bytes | None, at: int | None = None) -> Record:
+    def put(self, partition: int, key: bytes | None, value: bytes | None, at: int | None = None) -> Record:
         """Append a record without changes."""
-        taken = sum(map(len, self.streams.values()))
-        records = self.streams.setdefault(stream, [])
-        record = Record(stream, len(records), T0 + taken if at is None else at, key, value)
+        taken = sum(map(len, self.by_partition.values()))
+        records = self.by_partition.setdefault(partition, [])
+        record = Record(partition, len(records), T0 + taken if at is None else at, key, value)
         records.append(record)
         return record
 
@@ -75,11 +75,11 @@ class SignedLog:
 
     def again(self, record: Record) -> Record:
         """Append a copy of a record."""
-        return self.put(record.stream, record.key, record.value)
+        return self.put(record.partition, record.key, record.value)
 
     def replayed(self) -> Replayed:
         """Returns the replay of this log."""
-        return replay(self.streams)
+        return replay(self.by_partition)
 
     def view(self, seen: int | None = None) -> View:
         """Returns the view of the whole log, or of its first `seen` records that take effect."""
@@ -92,7 +92,7 @@ class SignedLog:
     def register(
         self, name: str = "w1", nonce: str | None = None, *, reads: int = 1, view: View | None = None, at: int | None = None
     ) -> Record:
-        nonce_bytes = sha256((nonce or f"{name} {len(self.streams[ORDERING])}").encode()).digest()[:16]
+        nonce_bytes = sha256((nonce or f"{name} {len(self.by_partition[ORDERING])}").encode()).digest()[:16]
         return self.write(2, nonce_bytes + self._view(view) + pack(">H", reads) + _text(name) + _text("0.2"), at)
 
     def entry(
@@ -113,7 +113,7 @@ class SignedLog:
         if ids is None:
             ids = [id_ for id_, _ in requests_of(value, self.notary) or ()]
         if sent_at is None:
-            sent_at = T0 + sum(map(len, self.streams.values())) if at is None else at
+            sent_at = T0 + sum(map(len, self.by_partition.values())) if at is None else at
         body = pack(">QQ", incarnation, sequence) + self._view(view) + pack(">qI", sent_at, partition) + sha256(value).digest()
         return self.write(1, body + pack(">I", len(ids)) + bytes.fromhex("".join(ids)), at, by)
 

@@ -53,7 +53,7 @@ def test_honest_notary_has_no_violations(plan: list[Any]) -> None:
 
 
 def _compare(notary: Honest) -> None:
-    replayed = replay(notary.log.streams)
+    replayed = replay(notary.log.by_partition)
     assert replayed.ended_by == "end"
     view = notary.joiner.history.view
     assert (view.seen, view.history) == (replayed.seen, replayed.history)
@@ -68,7 +68,7 @@ def test_busy_notary_has_no_violations(tmp_path: Path) -> None:
     """A log with conflicts, windows, fills, garbage, forgeries, fences and more than one tile of decisions has no violations."""
     notary = busy(tmp_path / "index", spends=260)
     _compare(notary)
-    replayed = replay(notary.log.streams)
+    replayed = replay(notary.log.by_partition)
     assert len(replayed.decisions) > 256
     assert {decision["reason"] for decision in replayed.decisions} == {None, "input-conflict", "reference-conflict", "outside-time-window"}
     assert [sum(batch.filled for batch in replayed.batches), sum(batch.signed_fill for batch in replayed.batches)] == [5, 1]
@@ -84,7 +84,7 @@ def test_submission_again_in_another_batch(tmp_path: Path) -> None:
     submission: Submission = notary.ask({"inputs": [state("x")], "content_hash": digest("x")})
     notary.append(1, [submission], 2)
     notary.read()
-    replayed = replay(notary.log.streams)
+    replayed = replay(notary.log.by_partition)
     assert [batch.positions for batch in replayed.batches] == [(0,), (0,)]
     assert indexes.violations(notary.rows(), replayed) == []
     notary.index.close()

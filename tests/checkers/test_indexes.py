@@ -26,7 +26,7 @@ def notary(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Honest]:
 
 @pytest.fixture(scope="module")
 def replayed(notary: Honest) -> Replayed:
-    return replay(notary.log.streams)
+    return replay(notary.log.by_partition)
 
 
 @pytest.fixture
@@ -161,7 +161,7 @@ def test_index_that_is_behind_is_sound(until: int, notary: Honest, replayed: Rep
 
 def test_index_of_a_log_that_was_cut_is_ahead(notary: Honest, rows: Changed) -> None:
     """Decisions that the log no longer gives are one violation."""
-    cut = notary.log.streams | {2: notary.log.streams[2][:1]}
+    cut = notary.log.by_partition | {2: notary.log.by_partition[2][:1]}
     replayed = replay(cut)
     assert replayed.ended_by == "hole"
     assert [violation.kind for violation in indexes.violations(rows, replayed)] == [Kind.AHEAD_OF_LOG]
@@ -171,10 +171,10 @@ def test_index_of_another_log_is_found(notary: Honest, tmp_path: Path) -> None:
     """The index of a log in which a fill came first, so that a batch decided nothing, differs from there on."""
     behind = Honest(tmp_path / "index", notary.log)
     behind.read(12)
-    named = notary.log.streams[0][0].value
+    named = notary.log.by_partition[0][0].value
     assert named is not None
     fill = Record(0, 0, 0, batch_key(1, 1), notary.log.fill_value(1, 1, named))
-    filled = notary.log.streams | {0: [fill, *notary.log.streams[0]]}
+    filled = notary.log.by_partition | {0: [fill, *notary.log.by_partition[0]]}
     kinds = {violation.kind for violation in indexes.violations(behind.rows(), replay(filled))}
     assert kinds == {Kind.WRONG_DECISION, Kind.WRONG_POSITION, Kind.WRONG_STATE, Kind.WRONG_TILE}
     behind.index.close()

@@ -150,12 +150,12 @@ class Writing:
             self.log.write(7, self.log.key_body(key))
 
     def _copy(self) -> None:
-        stream = self.draw(st.sampled_from(sorted(self.log.streams)))
-        if self.log.streams[stream]:
-            self.log.again(self.draw(st.sampled_from(self.log.streams[stream])))
+        partition = self.draw(st.sampled_from(sorted(self.log.by_partition)))
+        if self.log.by_partition[partition]:
+            self.log.again(self.draw(st.sampled_from(self.log.by_partition[partition])))
 
     def _forged(self) -> None:
-        record = self.draw(st.sampled_from(self.log.streams[ORDERING]))
+        record = self.draw(st.sampled_from(self.log.by_partition[ORDERING]))
         assert record.value is not None
         at = self.draw(st.integers(0, len(record.value) - 1))
         self.log.put(ORDERING, None, record.value[:at] + bytes([record.value[at] ^ 1]) + record.value[at + 1 :])
@@ -174,14 +174,14 @@ class Reading:
         self.joiner = Joiner(limits=JoinerLimits(step_requests_max=2))
         self.batches: list[tuple[int, int, int, int, bool]] = []
         self.stopped = False
-        at = dict.fromkeys(log.streams, 0)
+        at = dict.fromkeys(log.by_partition, 0)
         while True:
             records: list[Record] = []
-            for stream, read in at.items():
+            for partition, read in at.items():
                 # The joiner gets only the records of the partitions that the log has declared by then.
-                if stream == ORDERING or (self.joiner.log_state and stream < self.joiner.log_state.payload_partitions):
-                    records += log.streams[stream][read : read + piece]
-                    at[stream] = min(read + piece, len(log.streams[stream]))
+                if partition == ORDERING or (self.joiner.log_state and partition < self.joiner.log_state.payload_partitions):
+                    records += log.by_partition[partition][read : read + piece]
+                    at[partition] = min(read + piece, len(log.by_partition[partition]))
             if not self._step(records) and not records:
                 return
 

@@ -47,8 +47,8 @@ class Worker:
 def found_in(log: SignedLog, worker: Worker, offsets_next: dict[int, int] | None = None, more: int = 0) -> list[Violation]:
     offsets = worker.offsets_next if offsets_next is None else offsets_next
     return memory.violations(
-        log.streams,
-        replay(log.streams, offsets[ORDERING]),
+        log.by_partition,
+        replay(log.by_partition, offsets[ORDERING]),
         read_next=worker.joiner.read_next(),
         offsets_next=offsets,
         buffered_records=worker.joiner.buffered_records + more,
@@ -58,7 +58,7 @@ def found_in(log: SignedLog, worker: Worker, offsets_next: dict[int, int] | None
 def reading(log: SignedLog) -> Worker:
     """A worker that has read the whole log."""
     worker = Worker()
-    worker.step(*[record for records in log.streams.values() for record in records])
+    worker.step(*[record for records in log.by_partition.values() for record in records])
     return worker
 
 
@@ -68,7 +68,7 @@ def test_joiner_keeps_what_may_count() -> None:
     log.register("w2")
     log.fill(1, 2, "hole", partition=1)
     log.fence(2, 0)
-    everything = [record for records in log.streams.values() for record in records]
+    everything = [record for records in log.by_partition.values() for record in records]
     for pieces in ([[record] for record in everything], [everything]):
         worker = Worker()
         for piece in pieces:
@@ -96,7 +96,7 @@ def test_resuming_past_a_payload_is_found() -> None:
     """A persisted offset behind a payload that may still count is found: the payload would be lost at the next start (R8)."""
     log = a_log()
     worker = reading(log)
-    early = next(record.offset for record in log.streams[0] if record.key == key_of(1, 3))
+    early = next(record.offset for record in log.by_partition[0] if record.key == key_of(1, 3))
     found = found_in(log, worker, {**worker.offsets_next, 0: early + 1})
     assert [violation.kind for violation in found] == [Kind.FORGOTTEN]
     assert "partition 0, payload (1, 3)" in found[0].place

@@ -31,7 +31,7 @@ def notary(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Honest]:
 
 @pytest.fixture(scope="module")
 def replayed(notary: Honest) -> Replayed:
-    return replay(notary.log.streams)
+    return replay(notary.log.by_partition)
 
 
 def _signed(size: int, root: bytes, *keys: Ed25519PrivateKey, origin: str = ORIGIN) -> str:

@@ -28,12 +28,12 @@ def worked_log() -> dict[int, list[Record]]:
         Record(ORDERING, offset, record["append_time"], None, bytes.fromhex(record["value_hex"]))
         for offset, record in enumerate(EXAMPLE["ordering"])
     ]
-    streams: dict[int, list[Record]] = {ORDERING: order, 0: [], 1: []}
+    by_partition: dict[int, list[Record]] = {ORDERING: order, 0: [], 1: []}
     for record in EXAMPLE["payload"]:
-        records = streams[record["partition"]]
+        records = by_partition[record["partition"]]
         key, value = bytes.fromhex(record["key_hex"]), bytes.fromhex(record["value_hex"])
         records.append(Record(record["partition"], len(records), EXAMPLE["ordering"][0]["append_time"], key, value))
-    return streams
+    return by_partition
 
 
 def why_not(replayed: Replayed, record: Record) -> Why | None:
@@ -112,16 +112,16 @@ def test_worked_example_of_leaves() -> None:
 
 def test_every_byte_of_the_worked_example_matters() -> None:
     """A change of any byte of an ordering record changes the history after it, or invalidates its signature."""
-    streams = worked_log()
-    for number, applied in enumerate(replay(streams).records):
-        value = streams[ORDERING][number].value
+    by_partition = worked_log()
+    for number, applied in enumerate(replay(by_partition).records):
+        value = by_partition[ORDERING][number].value
         assert value is not None
         if number == 0 or applied.why_not:
             continue
         for at in range(0, len(value), 7):
             flipped = value[:at] + bytes([value[at] ^ 1]) + value[at + 1 :]
             record = Record(ORDERING, number, applied.offset, None, flipped)
-            found = replay({**streams, ORDERING: [*streams[ORDERING][:number], record]}).records[-1]
+            found = replay({**by_partition, ORDERING: [*by_partition[ORDERING][:number], record]}).records[-1]
             assert found.why_not in (Why.BAD_SIGNATURE, Why.MALFORMED)
 
 
@@ -152,7 +152,7 @@ def test_genesis_says_whose_log_it_is() -> None:
 
 
 def _unsigned_genesis(log: SignedLog) -> bytes:
-    genesis = log.streams[ORDERING][0].value
+    genesis = log.by_partition[ORDERING][0].value
     assert genesis is not None
     return genesis[:-1] + bytes([genesis[-1] ^ 1])
 
@@ -163,16 +163,16 @@ def test_log_without_genesis_is_nobodys(first: Callable[[SignedLog], bytes]) -> 
     log = SignedLog(PARTITIONS)
     log.register()
     log.batch(1, 1, "a")
-    log.streams[ORDERING].insert(0, Record(ORDERING, -1, T0, None, first(log)))
-    replayed = replay(log.streams)
+    log.by_partition[ORDERING].insert(0, Record(ORDERING, -1, T0, None, first(log)))
+    replayed = replay(log.by_partition)
     assert (replayed.ended_by, replayed.seen, replayed.decisions, replayed.records) == ("no-genesis", 0, [], [])
 
 
 def test_second_genesis_takes_no_effect() -> None:
     """Neither a copy of the genesis record nor another owner's changes anything."""
     log = SignedLog(PARTITIONS)
-    copy = log.again(log.streams[ORDERING][0])
-    other = log.again(SignedLog(5, "another ").streams[ORDERING][0])
+    copy = log.again(log.by_partition[ORDERING][0])
+    other = log.again(SignedLog(5, "another ").by_partition[ORDERING][0])
     replayed = log.replayed()
     assert (why_not(replayed, copy), why_not(replayed, other)) == (Why.CONDITION, Why.BAD_SIGNATURE)
     assert (replayed.seen, replayed.history, replayed.partitions) == (1, log.log_id, PARTITIONS)
@@ -215,7 +215,7 @@ def test_entry_counts_once_and_in_order() -> None:
     log = SignedLog(PARTITIONS)
     log.register()
     log.batch(1, 2, "a")
-    log.again(log.streams[ORDERING][-1])
+    log.again(log.by_partition[ORDERING][-1])
     for incarnation, sequence in ((1, 1), (1, 0), (2, 1), (0, 1)):
         log.batch(incarnation, sequence, "b")
     replayed = log.replayed()
@@ -260,7 +260,7 @@ def test_fill_before_the_payload_wins() -> None:
     log.payload(1, 1, "a")
     filled = log.replayed()
     assert (filled.decisions, filled.seen, [batch.signed_fill for batch in filled.batches]) == ([], 3, [True])
-    log.streams[0].reverse()
+    log.by_partition[0].reverse()
     joined = log.replayed()
     assert decided(joined) == ["committed"]
     assert joined.histories[:3] == filled.histories[:3]
@@ -366,7 +366,7 @@ def test_register_names_an_incarnation() -> None:
     log = SignedLog(PARTITIONS)
     log.register("w1")
     log.register("w2")
-    again = log.again(log.streams[ORDERING][-1])
+    again = log.again(log.by_partition[ORDERING][-1])
     log.register("w1")
     replayed = log.replayed()
     assert why_not(replayed, again) == Why.CONDITION
@@ -385,7 +385,7 @@ def test_fence_compares_the_last_sequence() -> None:
     log.batch(1, 1, "a")
     skipped = [log.fence(1, 0, writer=2), log.fence(3, 0, writer=2)]
     log.fence(1, 1, writer=2)
-    skipped.append(log.again(log.streams[ORDERING][-1]))
+    skipped.append(log.again(log.by_partition[ORDERING][-1]))
     log.batch(1, 2, "b")
     replayed = log.replayed()
     assert [why_not(replayed, record) for record in skipped] == [Why.CONDITION] * 3
@@ -401,7 +401,7 @@ def test_retire_ends_an_incarnation() -> None:
     log.retire(1)
     log.batch(1, 1, "a")
     log.register("w1")
-    log.again(log.streams[ORDERING][3])
+    log.again(log.by_partition[ORDERING][3])
     log.batch(2, 1, "b")
     replayed = log.replayed()
     assert why_not(replayed, unborn) == Why.CONDITION
@@ -432,9 +432,9 @@ def test_fill_is_signed_by_the_key_at_its_entrys_place() -> None:
     log = SignedLog(PARTITIONS)
     log.register()
     log.entry(1, 1, "a")
-    log.streams[0].append(log.fill(1, 1, "a"))
+    log.by_partition[0].append(log.fill(1, 1, "a"))
     view = log.view()
-    log.streams[0].clear()
+    log.by_partition[0].clear()
     body = log.key_body(private_key("second"))
     log.write(7, body)
     log.fill(1, 1, "a", by=private_key("second"))
@@ -589,11 +589,11 @@ def test_history_has_append_times() -> None:
     log.checkpoint(1, 0)
     log.register("w2", view=log.view(1))
     right = log.replayed()
-    order = log.streams[ORDERING]
+    order = log.by_partition[ORDERING]
     for number, same in ((0, 3), (1, 1), (2, 3), (3, 2)):
         moved = order[number]
-        late = Record(moved.stream, moved.offset, moved.append_time_ms + 1, moved.key, moved.value)
-        other = replay({**log.streams, ORDERING: [*order[:number], late, *order[number + 1 :]]})
+        late = Record(moved.partition, moved.offset, moved.append_time_ms + 1, moved.key, moved.value)
+        other = replay({**log.by_partition, ORDERING: [*order[:number], late, *order[number + 1 :]]})
         kept = sum(a == b for a, b in zip(right.histories[1:], other.histories[1:], strict=True))
         assert kept == same
 
@@ -673,10 +673,10 @@ def test_copies_change_nothing() -> None:
     log = long_log()
     right = log.replayed()
     assert right.seen == len(right.records) - 1  # all but the checkpoint
-    twice = [record for record in log.streams[ORDERING] for _ in range(2)]
-    for order in (twice, [*log.streams[ORDERING], *log.streams[ORDERING]]):
-        streams = {stream: [*records, *records] for stream, records in log.streams.items()}
-        other = replay({**streams, ORDERING: order})
+    twice = [record for record in log.by_partition[ORDERING] for _ in range(2)]
+    for order in (twice, [*log.by_partition[ORDERING], *log.by_partition[ORDERING]]):
+        by_partition = {partition: [*records, *records] for partition, records in log.by_partition.items()}
+        other = replay({**by_partition, ORDERING: order})
         assert (other.histories, other.decisions) == (right.histories, right.decisions)
 
 
@@ -685,17 +685,17 @@ def test_record_that_is_left_out_is_found() -> None:
     log = long_log()
     log.register("w4")
     right = log.replayed()
-    order = log.streams[ORDERING]
+    order = log.by_partition[ORDERING]
     for number in range(1, len(order) - 1):
         if right.records[number].why_not is None:
-            found = replay({**log.streams, ORDERING: order[:number] + order[number + 1 :]}).records[number:]
+            found = replay({**log.by_partition, ORDERING: order[:number] + order[number + 1 :]}).records[number:]
             assert any(applied.view == Seen.FOREIGN or applied.why_not == Why.BAD_SIGNATURE for applied in found)
 
 
 def test_content_that_is_lost_and_filled_is_found() -> None:
     """A payload that is lost and then filled leaves another history: the mark distinguishes a payload from a fill."""
     log = long_log()
-    filled = {**log.streams, 0: [Record(0, 0, T0, key_of(1, 1), log.fill_value(1, 1, payload_of("a"), by=private_key("notary")))]}
+    filled = {**log.by_partition, 0: [Record(0, 0, T0, key_of(1, 1), log.fill_value(1, 1, payload_of("a"), by=private_key("notary")))]}
     replayed = replay(filled)
     assert [batch.signed_fill for batch in replayed.batches] == [True, True, False]
     assert {applied.view for applied in replayed.records[4:]} == {Seen.FOREIGN, None}
@@ -708,7 +708,7 @@ def test_replays_up_to_a_place() -> None:
     log.register("w1")
     for sequence, label in enumerate("abc", 1):
         log.batch(1, sequence, label)
-    replayed = replay(log.streams, offset_stop=4)
+    replayed = replay(log.by_partition, offset_stop=4)
     assert (replayed.ended_by, replayed.offset_end, len(replayed.decisions), replayed.seen) == ("end", 4, 2, 4)
 
 

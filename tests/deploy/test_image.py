@@ -214,7 +214,7 @@ def test_spark_verifies_an_archive(spark: Image, tmp_path: Path) -> None:
     """The command of the job `verify`, on an archive of honest workers' records, finds their decisions."""
     archived, work = _folder(tmp_path / "archive"), _folder(tmp_path / "work")
     writer = honest()
-    archive(writer.log.streams, archived / "log")
+    archive(writer.log.by_partition, archived / "log")
     (tmp_path / "parties").mkdir()
     (tmp_path / "parties/parties.json").write_text(json.dumps({writer.party.name: writer.party.public_pem.decode()}))
     (job,) = (each for each in yaml.safe_load_all((KUBERNETES / "base/spark.yaml").read_text()) if each["metadata"]["name"] == "verify")

@@ -45,7 +45,7 @@ from tests.deploy.desk import Desk
 from tests.deploy.installed import OPERATOR, ROOT, Installed, make_program
 from tests.deploy.sites import CLIENTS as EXTRA
 from tests.deploy.sites import NAME, PARTY, sites_text, urls
-from tests.kafka.reading_back import read_rows, read_streams
+from tests.kafka.reading_back import read_log_records, read_rows
 from tests.rights import needs_root
 
 pytestmark = [pytest.mark.nightly, needs_root, pytest.mark.timeout(1_800)]
@@ -443,10 +443,10 @@ def remains(made: Installed, history: History, worker_names: dict[str, str]) -> 
     folder, pki = made.host(OPERATOR) / "config" / "keys", made.directory / "pki"
     files = {"ca_file": pki / "ca.pem", "cert_file": pki / "operator" / "cert.pem", "key_file": pki / "operator" / "key.pem"}
     config = load_config(folder / "notary.toml", {f"log.{name}": str(file) for name, file in files.items()})
-    streams = run_inside(made.networks[OPERATOR], lambda: asyncio.run(read_streams(config)))
+    by_partition = run_inside(made.networks[OPERATOR], lambda: asyncio.run(read_log_records(config)))
     rows = {name: read_rows(made.host(host) / "data" / "worker" / "index" / name) for name, host in worker_names.items()}
     known = keys.present_history(config.path(config.key_file), config.path(config.key_history_file), config.origin)
-    return Remains([each.verifier_key for each in known], streams, rows, history)
+    return Remains([each.verifier_key for each in known], by_partition, rows, history)
 
 
 def test_every_command_of_the_page_under_load(installed: Installed) -> None:
@@ -510,5 +510,5 @@ def test_every_command_of_the_page_under_load(installed: Installed) -> None:
     assert not found, describe(found)
     assert not left.replayed.passing()
     assert {indexes.height(left.indexes[name]) for name in places} == {height}
-    assert any(records for stream, records in left.streams.items() if stream >= PARTITIONS), "nobody uses the new partitions"
+    assert any(records for partition, records in left.by_partition.items() if partition >= PARTITIONS), "nobody uses the new partitions"
     made.stop()

@@ -100,7 +100,9 @@ class FaultyLog(MemoryLog):
         return _FaultyReader(self, await super().open_reader(offsets_next), offsets_next)
 
     async def bounds(self) -> Mapping[int, Bounds]:
-        bounds = {stream: Bounds(0, bound.offset_end + self.markers.get(stream, 0)) for stream, bound in (await super().bounds()).items()}
+        bounds = {
+            partition: Bounds(0, bound.offset_end + self.markers.get(partition, 0)) for partition, bound in (await super().bounds()).items()
+        }
         if self.on_bounds is not None:
             self.on_bounds(bounds)
         return bounds
@@ -110,11 +112,11 @@ class FaultyLog(MemoryLog):
 
     def cut(self, *ends: int) -> None:
         """Lose every record from these offsets on: of the ordering topic, then of each partition."""
-        for records, end in zip(self._streams.values(), ends, strict=True):
+        for records, end in zip(self._records.values(), ends, strict=True):
             del records[end:]
 
     def ends(self) -> list[int]:
-        return [len(records) for records in self._streams.values()]
+        return [len(records) for records in self._records.values()]
 
     def say(self, record: OrderingRecord, key: SigningKey | None = None) -> None:
         """Append an ordering record as another writer, signed with `key` or with the key that such a record needs."""
@@ -151,9 +153,9 @@ class _FaultyWriter:
         self._log, self._writer = log, writer
         self._closed = asyncio.Event()
 
-    async def append(self, stream: int, key: bytes | None, value: bytes | None) -> None:
+    async def append(self, partition: int, key: bytes | None, value: bytes | None) -> None:
         if self._log.on_append is not None:
-            fault = asyncio.ensure_future(self._log.on_append(stream, key, value))
+            fault = asyncio.ensure_future(self._log.on_append(partition, key, value))
             closed = asyncio.ensure_future(self._closed.wait())
             try:
                 await asyncio.wait([fault, closed], return_when=asyncio.FIRST_COMPLETED)
@@ -163,7 +165,7 @@ class _FaultyWriter:
             finally:
                 closed.cancel()
                 fault.cancel()
-        await self._writer.append(stream, key, value)
+        await self._writer.append(partition, key, value)
 
     async def close(self) -> None:
         self._closed.set()
@@ -184,12 +186,12 @@ class _FaultyReader:
         records = await self._reader.poll(timeout_ms)
         if self._log.on_poll is not None:
             records = self._log.on_poll(records)
-        self._offsets_next |= {record.stream: record.offset + 1 for record in records}
+        self._offsets_next |= {record.partition: record.offset + 1 for record in records}
         return records
 
-    def offset_next(self, stream: int) -> int:
-        at = self._offsets_next[stream]
-        return at + self._log.markers.get(stream, 0) if at == self._log.end(stream) else at
+    def offset_next(self, partition: int) -> int:
+        at = self._offsets_next[partition]
+        return at + self._log.markers.get(partition, 0) if at == self._log.end(partition) else at
 
 
 class Worker:

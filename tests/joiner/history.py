@@ -86,7 +86,7 @@ class History:
     """
 
     def __init__(self, partitions: int = 2, name: str = NOTARY, salt: bytes = bytes(16)) -> None:
-        self.streams: dict[int, list[Record]] = {stream: [] for stream in range(ORDERING, partitions)}
+        self.by_partition: dict[int, list[Record]] = {partition: [] for partition in range(ORDERING, partitions)}
         self._taken = 0
         self.key = KEY
         self._settles_with_key = False
@@ -98,16 +98,16 @@ class History:
 
     @property
     def genesis(self) -> Record:
-        return self.streams[ORDERING][0]
+        return self.by_partition[ORDERING][0]
 
     @property
     def view(self) -> View:
         return View(1, self.log_id)
 
-    def put(self, stream: int, key: bytes | None, value: bytes | None, at: int | None = None) -> Record:
+    def put(self, partition: int, key: bytes | None, value: bytes | None, at: int | None = None) -> Record:
         self._taken += 1
-        records = self.streams[stream]
-        record = Record(stream, len(records), T0 + self._taken if at is None else at, key, value)
+        records = self.by_partition[partition]
+        record = Record(partition, len(records), T0 + self._taken if at is None else at, key, value)
         records.append(record)
         return record
 
@@ -159,8 +159,8 @@ class History:
 
     def cut(self, ends: dict[int, int]) -> None:
         """Lose the end of these topic-partitions."""
-        for stream, end in ends.items():
-            del self.streams[stream][end:]
+        for partition, end in ends.items():
+            del self.by_partition[partition][end:]
 
     def fence(self, incarnation: int, sequence_last: int, writer: int = 1) -> Record:
         return self.ordering(Fence(writer, self.view, incarnation, sequence_last))
@@ -179,7 +179,7 @@ class History:
         return record
 
     def partitions(self, count: int) -> Record:
-        self.streams |= {stream: [] for stream in range(count) if stream not in self.streams}
+        self.by_partition |= {partition: [] for partition in range(count) if partition not in self.by_partition}
         return self.owner(Partitions(count))
 
     def retire(self, incarnation: int) -> Record:
@@ -242,7 +242,7 @@ class Reading:
 
 def rest(history: History, state: JoinerState) -> list[Record]:
     """Returns the records that a reader reads after it starts from that state."""
-    return [record for stream, records in history.streams.items() for record in records[state.offsets_next.get(stream, 0) :]]
+    return [record for partition, records in history.by_partition.items() for record in records[state.offsets_next.get(partition, 0) :]]
 
 
 def named(batches: Iterable[OrderedBatch]) -> list[tuple[int, int, str]]:

@@ -21,7 +21,7 @@ class Log(Protocol):
     """The records of a log, by topic-partition."""
 
     @property
-    def streams(self) -> dict[int, list[Record]]:
+    def by_partition(self) -> dict[int, list[Record]]:
         """Returns the records of each topic-partition."""
         ...
 
@@ -35,7 +35,7 @@ class Whole:
         self.index = Index.over(store, Path("index"), notary_name=NOTARY, log_identity="L", worker_name="reader")
         state = self.index.joiner_state()
         self.joiner = Joiner(state, JoinerLimits(step_requests_max=3), "reader", tree=self.index.tree)
-        self.notices: list[str] = []
+        self.anomalies: list[str] = []
         self.batches: list[tuple[int, int]] = []
 
     def read(self, at_once: int = 7) -> "Whole":
@@ -47,10 +47,14 @@ class Whole:
     def step(self, at_once: int) -> bool:
         """Do one step. Returns False when there is nothing left to do."""
         at = self.joiner.read_next()
-        records = [record for stream, of_stream in self.history.streams.items() for record in of_stream[at.get(stream, 0) :][:at_once]]
+        records = [
+            record
+            for partition, of_partition in self.history.by_partition.items()
+            for record in of_partition[at.get(partition, 0) :][:at_once]
+        ]
         ready = self.joiner.step(records, 0)
         assert ready.stop is None, ready.stop
-        self.notices += [notice.kind for notice in ready.notices]
+        self.anomalies += [anomaly.kind for anomaly in ready.anomalies]
         self.batches += [(batch.incarnation, batch.sequence) for batch in ready.batches]
         if ready.advanced:
             self.index.apply(ready)

@@ -33,7 +33,7 @@ def _read_again(history: History, reading: Reading) -> Ready:
     """Continue as the driver does after `read_again`: forget, and pass in all records from there, the ordering topic first."""
     reading.joiner.forget_unapplied()
     state = reading.joiner.read_next()
-    records = [record for stream, of_stream in history.streams.items() for record in of_stream[state.get(stream, 0) :]]
+    records = [record for partition, of_partition in history.by_partition.items() for record in of_partition[state.get(partition, 0) :]]
     return reading.step(*records)
 
 
@@ -43,7 +43,7 @@ def test_junk_under_the_heads_key_costs_nothing() -> None:
     reading.step(history.entry(1, 1, "a"))
     ready = reading.step(*_junk(history, 1, 1, 100))
     assert (reading.joiner.buffered_bytes, reading.joiner.buffered_records) == (0, 0)
-    assert [notice.kind for notice in ready.notices] == ["skipped"] * 100
+    assert [anomaly.kind for anomaly in ready.anomalies] == ["skipped"] * 100
     assert not ready.read_again
     assert [batch.requests for batch in reading.step(history.payload(1, 1, "a")).batches] == [requests("a")]
 

@@ -23,7 +23,7 @@ def _begun(*names: str, partitions: int = 2, version: int = 1, reads: int = 1) -
 
 
 def _kinds(ready: Ready) -> list[str]:
-    return [notice.kind for notice in ready.notices]
+    return [anomaly.kind for anomaly in ready.anomalies]
 
 
 def _log(reading: Reading) -> tuple[object, ...]:
@@ -126,7 +126,7 @@ def test_what_the_caller_says_of_signatures_is_compared_with_the_key_in_force() 
     old = history.key
     rotation = history.rotate(SECOND)
     late = history.put(ORDERING, None, entry.value)
-    del history.streams[ORDERING][-3:]
+    del history.by_partition[ORDERING][-3:]
     rotation, late = history.put(ORDERING, None, rotation.value), history.put(ORDERING, None, late.value)
     found = {late.value or b"": old.public_key}
     ready = reading.joiner.step([rotation, late], 0, found)
@@ -167,7 +167,7 @@ def test_own_entries_need_no_verification(monkeypatch: pytest.MonkeyPatch) -> No
 def encode_entry_of(history: History) -> bytes:
     """Returns the value of an entry (1, 1) as that history would append it, without appending it."""
     value_ = history.entry(1, 1, "a").value or b""
-    del history.streams[ORDERING][-1]
+    del history.by_partition[ORDERING][-1]
     return value_
 
 
@@ -312,7 +312,7 @@ def test_a_partitions_record_only_adds() -> None:
 def test_payloads_of_a_partition_not_declared_yet() -> None:
     """A payload in a partition that Kafka has and the log has not declared yet is kept for the entry that will name it."""
     history, reading = _begun()
-    history.streams[2] = []
+    history.by_partition[2] = []
     reading.step(history.payload(1, 1, "a", partition=2))
     reading.step(history.partitions(3), history.entry(1, 1, "a", partition=2))
     assert named(reading.batches) == [(1, 1, "1")]
@@ -404,7 +404,7 @@ def test_activate_while_a_voter_cannot_read_it() -> None:
         history, reading = _begun("new", version=2, reads=reads)
         ready = reading.step(history.register("old", version=1), history.activate(2))
         assert (ready.stop, _kinds(ready)) == (None, ["skipped"])
-        assert "activate 2 does not count: 'old' cannot read it" in ready.notices[0].text
+        assert "activate 2 does not count: 'old' cannot read it" in ready.anomalies[0].text
         assert _log(reading)[2] == (1,)
 
 
@@ -442,7 +442,7 @@ def test_a_command_reads_the_ordering_topic_alone() -> None:
         history.partitions(4),
     ]
     ready = joiner.step(records, 0)
-    assert (ready.stop, ready.evidence, ready.notices, ready.batches) == (None, None, [], [])
+    assert (ready.stop, ready.evidence, ready.anomalies, ready.batches) == (None, None, [], [])
     assert joiner.log_state is not None
     assert (joiner.log_state.key, joiner.log_state.payload_partitions) == (SECOND.public_key, 4)
     assert [(life.incarnation, life.sequence_last, life.fenced) for life in ready.incarnations] == [(1, 3, True), (2, 0, False)]

@@ -33,7 +33,7 @@ def _wanted(partition: int, incarnation: int, sequence: int, *labels: str) -> Fi
 
 
 def _kinds(ready: Ready) -> list[str]:
-    return [notice.kind for notice in ready.notices]
+    return [anomaly.kind for anomaly in ready.anomalies]
 
 
 # ---- R2: which entries count ----
@@ -65,7 +65,7 @@ def test_an_unregistered_incarnation_is_skipped() -> None:
     history, reading = _registered()
     ready = reading.step(history.entry(2, 1, "a"))
     assert ready.advanced
-    assert [notice.kind for notice in ready.notices] == ["skipped"]
+    assert [anomaly.kind for anomaly in ready.anomalies] == ["skipped"]
     assert reading.joiner.hole is None
 
 
@@ -74,7 +74,7 @@ def test_a_fenced_incarnation_is_skipped() -> None:
     history, reading = _registered()
     ready = reading.step(history.payload(1, 1, "a"), history.fence(1, 0), history.entry(1, 1, "a"))
     assert ready.batches == []
-    assert [notice.kind for notice in ready.notices] == ["orphan-dropped", "skipped"]
+    assert [anomaly.kind for anomaly in ready.anomalies] == ["orphan-dropped", "skipped"]
 
 
 def test_a_repeated_entry_is_skipped() -> None:
@@ -82,7 +82,7 @@ def test_a_repeated_entry_is_skipped() -> None:
     history, reading = _registered()
     reading.step(history.entry(1, 1, "a"), history.payload(1, 1, "a"))
     ready = reading.step(history.entry(1, 1, "a"), history.payload(1, 1, "a"))
-    assert [notice.kind for notice in ready.notices] == ["skipped"]
+    assert [anomaly.kind for anomaly in ready.anomalies] == ["skipped"]
     assert named(reading.batches) == [(1, 1, "1")]
     assert reading.joiner.buffered_records == 0
 
@@ -92,7 +92,7 @@ def test_a_lower_sequence_is_skipped() -> None:
     history, reading = _registered()
     reading.step(history.payload(1, 1, "a"), history.payload(1, 2, "b"))
     ready = reading.step(history.entry(1, 2, "b"))
-    assert [notice.kind for notice in ready.notices] == ["orphan-dropped"]
+    assert [anomaly.kind for anomaly in ready.anomalies] == ["orphan-dropped"]
     assert reading.joiner.buffered_records == 0
     assert reading.step(history.entry(1, 1, "a")).batches == []
 
@@ -102,7 +102,7 @@ def test_partition_that_is_none() -> None:
     history, reading = _registered()
     ready = reading.step(history.entry(1, 7, "a", partition=2), history.entry(1, 8, "a", partition=2**32 - 1))
     assert _kinds(ready) == ["skipped", "skipped"]
-    assert "names payload partition 2, the log has 2" in ready.notices[0].text
+    assert "names payload partition 2, the log has 2" in ready.anomalies[0].text
     assert ready.offsets_next[ORDERING] == 2
     reading.step(history.entry(1, 1, "b"), history.payload(1, 1, "b"))
     assert named(reading.batches) == [(1, 1, "1")]
@@ -123,7 +123,7 @@ def test_a_malformed_ordering_record_is_skipped(garbage: bytes | None) -> None:
     """An ordering record that does not decode is skipped with an anomaly that has its offset."""
     history, reading = _registered()
     ready = reading.step(history.put(ORDERING, b"key", garbage), history.entry(1, 1, "a"), history.payload(1, 1, "a"))
-    assert [(notice.kind, notice.stream, notice.offset) for notice in ready.notices] == [("malformed", ORDERING, 2)]
+    assert [(anomaly.kind, anomaly.partition, anomaly.offset) for anomaly in ready.anomalies] == [("malformed", ORDERING, 2)]
     assert named(ready.batches) == [(1, 1, "1")]
 
 
@@ -132,7 +132,7 @@ def test_a_malformed_payload_key_is_skipped(key: bytes | None) -> None:
     """A payload record with a malformed key is skipped with an anomaly, and is not read again."""
     history, reading = _registered()
     ready = reading.step(history.put(1, key, value("a")), history.register("w2"))
-    assert [(notice.kind, notice.stream, notice.offset) for notice in ready.notices] == [("malformed", 1, 0)]
+    assert [(anomaly.kind, anomaly.partition, anomaly.offset) for anomaly in ready.anomalies] == [("malformed", 1, 0)]
     assert ready.offsets_next[1] == 0
     assert reading.joiner.buffered_records == 0
 
@@ -172,7 +172,7 @@ def test_payload_in_another_partition() -> None:
     assert reading.joiner.hole is not None
     ready = reading.step(history.fill(1, 1, partition=0))
     assert named(ready.batches) == [(1, 1, "filled")]
-    assert [notice.kind for notice in ready.notices] == ["orphan-dropped"]
+    assert [anomaly.kind for anomaly in ready.anomalies] == ["orphan-dropped"]
     assert reading.joiner.buffered_records == 0
 
 
@@ -189,7 +189,7 @@ def test_bad_content_decides_nothing(content: bytes) -> None:
         history.put(0, batch_key(1, 1), content), history.payload(1, 1, "a"), history.entry(1, 1, "a", payload_hash=named_hash)
     )
     assert named(ready.batches) == [(1, 1, "0")]
-    assert [(notice.kind, notice.stream, notice.offset) for notice in ready.notices] == [("bad-content", 0, 0)]
+    assert [(anomaly.kind, anomaly.partition, anomaly.offset) for anomaly in ready.anomalies] == [("bad-content", 0, 0)]
 
 
 @pytest.mark.parametrize(
@@ -290,7 +290,7 @@ def test_a_copied_register_record_has_no_effect() -> None:
     reading.step(history.register("w2", nonce_of="same"))
     ready = reading.step(history.register("w2", nonce_of="same"))
     assert (ready.registered, ready.fenced, ready.incarnations) == ([], [], [])
-    assert [notice.kind for notice in ready.notices] == ["skipped"]
+    assert [anomaly.kind for anomaly in ready.anomalies] == ["skipped"]
     assert ready.advanced
 
 
@@ -299,7 +299,7 @@ def test_a_fence_of_an_older_sequence_has_no_effect() -> None:
     history, reading = _registered()
     reading.step(history.entry(1, 1, "a"), history.payload(1, 1, "a"))
     ready = reading.step(history.fence(1, 0))
-    assert (ready.fenced, [notice.kind for notice in ready.notices]) == ([], ["skipped"])
+    assert (ready.fenced, [anomaly.kind for anomaly in ready.anomalies]) == ([], ["skipped"])
     assert len(reading.step(history.fence(1, 1)).fenced) == 1
 
 
@@ -554,9 +554,9 @@ def test_records_handed_in_twice() -> None:
     history, reading = _registered()
     entry, payload = history.entry(1, 1, "a"), history.payload(1, 1, "a")
     reading.step(entry, payload)
-    ready = reading.step(*history.streams[ORDERING], *history.streams[0])
+    ready = reading.step(*history.by_partition[ORDERING], *history.by_partition[0])
     assert not ready.advanced
-    assert not ready.notices
+    assert not ready.anomalies
     assert reading.joiner.read_next() == {ORDERING: 3, 0: 1}
 
 
@@ -702,7 +702,7 @@ def test_checkpoints_of_no_incarnation_do_not_count() -> None:
     reading.step(history.fence(1, 0))
     ready = reading.step(history.checkpoint(1, 5), history.checkpoint(9, 5))
     assert ready.roots_seen == []
-    assert [notice.kind for notice in ready.notices] == ["skipped", "skipped"]
+    assert [anomaly.kind for anomaly in ready.anomalies] == ["skipped", "skipped"]
 
 
 def test_voters_were_active_within_a_day_of_log_time() -> None:

@@ -136,7 +136,7 @@ async def test_filled_batch_is_sent_again(start: Start, log: FaultyLog) -> None:
     """A worker fills its own batch whose payload is late, sends it again and decides it once; the late payload is ignored."""
     late = asyncio.Event()
 
-    async def delay(stream: int, key: bytes | None, value: bytes | None) -> None:
+    async def delay(partition: int, key: bytes | None, value: bytes | None) -> None:
         if key == batch_key(1, 1) and not is_fill(value):
             await late.wait()
 
@@ -159,7 +159,7 @@ async def test_no_entry_overtakes_one_that_waits_for_its_payload(start: Start, l
     """After a fill, entries wait for their payloads; batches after a slow payload wait with it, and the sequences stay without a gap."""
     late, slow = asyncio.Event(), asyncio.Event()
 
-    async def delay(stream: int, key: bytes | None, value: bytes | None) -> None:
+    async def delay(partition: int, key: bytes | None, value: bytes | None) -> None:
         waits = {batch_key(1, 1): late, batch_key(1, 3): slow}.get(key or b"")
         if waits is not None and not is_fill(value):
             await waits.wait()
@@ -187,8 +187,8 @@ async def test_a_payload_that_fails_leaves_no_gap(start: Start, log: FaultyLog) 
     late, fails = asyncio.Event(), asyncio.Event()
     failed: list[bytes | None] = []
 
-    async def fail(stream: int, key: bytes | None, value: bytes | None) -> None:
-        if stream != ORDERING and not is_fill(value):
+    async def fail(partition: int, key: bytes | None, value: bytes | None) -> None:
+        if partition != ORDERING and not is_fill(value):
             if key == batch_key(1, 1):
                 await late.wait()
             elif not failed and key == batch_key(1, 3):
@@ -237,7 +237,7 @@ async def test_fill_fails_while_registering(start: Start, log: FaultyLog) -> Non
     log.entry(1, 1, "lost")
     failures = [OutcomeUnknown("lost"), OutcomeUnknown("lost")]
 
-    async def fail(stream: int, key: bytes | None, value: bytes | None) -> None:
+    async def fail(partition: int, key: bytes | None, value: bytes | None) -> None:
         if is_fill(value) and failures:
             raise failures.pop()
 
@@ -251,8 +251,8 @@ async def test_a_submission_that_never_counts_is_reported_as_unknown(start: Star
     """A submission whose batches never count, first for a fill and then for fences, is reported as unknown after a limited number."""
     tries = itertools.count()
 
-    async def lose(stream: int, key: bytes | None, value: bytes | None) -> None:
-        if stream == ORDERING or is_fill(value):
+    async def lose(partition: int, key: bytes | None, value: bytes | None) -> None:
+        if partition == ORDERING or is_fill(value):
             return
         if not next(tries):
             await asyncio.Event().wait()
@@ -274,12 +274,12 @@ async def test_a_failed_append_ends_the_incarnation(start: Start, log: FaultyLog
     """A failed append, lost or applied, ends the incarnation; the submission is decided once, in this incarnation or the next."""
     failed: list[int] = []
 
-    async def fail(stream: int, key: bytes | None, value: bytes | None) -> None:
-        is_batch = value is not None and (stream != ORDERING or isinstance(decode(value), Entry))
-        if is_batch and (stream == ORDERING) == ordering and not failed:
-            failed.append(stream)
+    async def fail(partition: int, key: bytes | None, value: bytes | None) -> None:
+        is_batch = value is not None and (partition != ORDERING or isinstance(decode(value), Entry))
+        if is_batch and (partition == ORDERING) == ordering and not failed:
+            failed.append(partition)
             if applied:
-                log.put(stream, key, value)
+                log.put(partition, key, value)
             raise OutcomeUnknown("the broker went away")
 
     log.on_append = fail
@@ -295,8 +295,8 @@ async def test_a_failed_append_ends_the_incarnation(start: Start, log: FaultyLog
 async def test_a_worker_pauses_between_incarnations_that_end_at_once(start: Start, log: FaultyLog) -> None:
     """If every incarnation ends at its first append the worker pauses between them: each leaves a record that is kept for ever."""
 
-    async def reject(stream: int, key: bytes | None, value: bytes | None) -> None:
-        if stream != ORDERING and not is_fill(value):
+    async def reject(partition: int, key: bytes | None, value: bytes | None) -> None:
+        if partition != ORDERING and not is_fill(value):
             raise OutcomeUnknown("not authorized")
 
     log.on_append = reject
@@ -312,8 +312,8 @@ async def test_a_failed_registration_is_sent_again(start: Start, log: FaultyLog)
     """A register record whose append failed is sent again with a new nonce; if it arrives late it fences that incarnation."""
     late: list[bytes] = []
 
-    async def fail(stream: int, key: bytes | None, value: bytes | None) -> None:
-        if value is not None and stream == ORDERING and not late:
+    async def fail(partition: int, key: bytes | None, value: bytes | None) -> None:
+        if value is not None and partition == ORDERING and not late:
             late.append(value)
             raise OutcomeUnknown("the broker went away")
 
@@ -328,10 +328,10 @@ async def test_a_failed_registration_is_sent_again(start: Start, log: FaultyLog)
 async def test_fenced_in_the_step_that_registers(start: Start, log: FaultyLog) -> None:
     """A worker that reads its register record together with its fence does not continue in an incarnation that never counts."""
 
-    async def fence_at_once(stream: int, key: bytes | None, value: bytes | None) -> None:
-        if stream == ORDERING and log.end(ORDERING) == 1:
+    async def fence_at_once(partition: int, key: bytes | None, value: bytes | None) -> None:
+        if partition == ORDERING and log.end(ORDERING) == 1:
             # Its own record is in the log, acknowledged late; a duplicate's record comes right behind it, and one poll returns both.
-            log.put(stream, key, value)
+            log.put(partition, key, value)
             log.register("w1", "duplicate")
 
     log.on_append = fence_at_once
@@ -354,8 +354,8 @@ async def test_fenced_with_batches_on_their_way(start: Start, log: FaultyLog) ->
     worker = start()
     first = await worker.incarnations()
 
-    async def fence_before_the_entry(stream: int, key: bytes | None, value: bytes | None) -> None:
-        if value is not None and stream == ORDERING and isinstance(decode(value), Entry) and decode(value).incarnation == first:  # type: ignore[union-attr]
+    async def fence_before_the_entry(partition: int, key: bytes | None, value: bytes | None) -> None:
+        if value is not None and partition == ORDERING and isinstance(decode(value), Entry) and decode(value).incarnation == first:  # type: ignore[union-attr]
             log.fence(first, 0)
 
     log.on_append = fence_before_the_entry
@@ -491,17 +491,17 @@ async def test_a_worker_neither_answers_nor_appends_behind_a_seal(start: Start, 
 # ---- the state of reading ----
 
 
-async def test_stream_that_gives_nothing(start: Start, log: FaultyLog) -> None:
+async def test_partition_that_gives_nothing(start: Start, log: FaultyLog) -> None:
     """A worker is not ready while its reader returns nothing of a topic-partition that has records, although its polls succeed."""
     worker = start(driver=DriverSettings(poll_ms=10, watch_ms=20, unreachable_ms=100))
     await worker.decided("a")
     await worker.until(lambda: worker.driver.not_ready() is None)
     silent = True
-    log.on_poll = lambda records: [record for record in records if record.stream != 1 or not silent]
+    log.on_poll = lambda records: [record for record in records if record.partition != 1 or not silent]
     log.put(1, batch_key(9, 9), None)
     await worker.until(reason(worker, "payload partition 1 has records that could not be read"))
-    assert list(worker.driver.streams_stalled_s) == [1]
-    assert worker.driver.stream_stalled_s > 0.1
+    assert list(worker.driver.partitions_stalled_s) == [1]
+    assert worker.driver.partition_stalled_s > 0.1
     silent = False
     worker.driver._remake_reader = "the test wants another"
     await worker.until(lambda: worker.driver.not_ready() is None)
@@ -540,7 +540,7 @@ async def test_an_idle_head_is_left_alone(start: Start, log: FaultyLog) -> None:
     await worker.decided("a")
     looks = _count_looks(log)
     await worker.until(lambda: looks() > 20)
-    assert (worker.driver.head_stalled_s, worker.driver.stream_stalled_s, worker.driver.readers_remade) == (0, 0, 0)
+    assert (worker.driver.head_stalled_s, worker.driver.partition_stalled_s, worker.driver.readers_remade) == (0, 0, 0)
 
 
 def _count_looks(log: FaultyLog) -> Callable[[], int]:
@@ -554,7 +554,7 @@ def _count_looks(log: FaultyLog) -> Callable[[], int]:
     return lambda: looks
 
 
-async def test_stream_that_ends_with_a_marker(start: Start, log: FaultyLog) -> None:
+async def test_partition_that_ends_with_a_marker(start: Start, log: FaultyLog) -> None:
     """A topic-partition that ends with a transaction's marker is read to its end: its holes are filled."""
     log.markers = {ORDERING: 1, 0: 1, 1: 2, 2: 1}
     log.register("dead")
@@ -563,7 +563,7 @@ async def test_stream_that_ends_with_a_marker(start: Start, log: FaultyLog) -> N
     assert len(await worker.decided("a")) == 1
     looks = _count_looks(log)
     await worker.until(lambda: looks() > 20)
-    assert (worker.driver.head_stalled_s, worker.driver.stream_stalled_s) == (0, 0)
+    assert (worker.driver.head_stalled_s, worker.driver.partition_stalled_s) == (0, 0)
     assert (worker.driver.lag_records, worker.driver.readers_remade) == (0, 0)
 
 
@@ -608,8 +608,8 @@ async def test_log_cut_and_grown_again_under_a_running_worker(start: Start, log:
     log.cut(*ends)
     await worker.until(reason(worker, "the log contradicts this worker's index"))
     for _ in range(9):
-        for stream in range(ORDERING, PARTITIONS):
-            log.put(stream, batch_key(9, 9), b"another history")
+        for partition in range(ORDERING, PARTITIONS):
+            log.put(partition, batch_key(9, 9), b"another history")
     assert (await worker.dies()).code is FatalCode.INDEX_AHEAD_OF_LOG
     assert worker.index.position_next == 2
 
@@ -625,8 +625,8 @@ async def test_restart_on_a_log_that_was_cut(start: Start, log: FaultyLog, grown
     log.cut(*ends)
     if grown:
         for _ in range(9):
-            for stream in range(ORDERING, PARTITIONS):
-                log.put(stream, batch_key(9, 9), b"another history")
+            for partition in range(ORDERING, PARTITIONS):
+                log.put(partition, batch_key(9, 9), b"another history")
     ends = log.ends()
     again = start()
     assert again.driver.not_ready() is not None
@@ -647,8 +647,8 @@ async def test_log_cut_and_grown_again_while_nobody_read(start: Start, log: Faul
         log.on_poll = None
         log.cut(*ends)
         for _ in range(9):
-            for stream in range(ORDERING, PARTITIONS):
-                log.put(stream, batch_key(9, 9), b"another history")
+            for partition in range(ORDERING, PARTITIONS):
+                log.put(partition, batch_key(9, 9), b"another history")
         raise NotReady("the connection broke")
 
     log.on_poll = lost

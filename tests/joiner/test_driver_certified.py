@@ -68,7 +68,7 @@ async def test_interruption_that_the_reader_reports(start: Start, log: FaultyLog
         log.on_poll = None
         log.interruptions += 1
         _regrow(log, ends)
-        return [record for stream in (ORDERING, 0, 1, 2) for record in log.read(stream, 0, 1 << 20, 100)][-5:]
+        return [record for partition in (ORDERING, 0, 1, 2) for record in log.read(partition, 0, 1 << 20, 100)][-5:]
 
     with _applied_nothing(worker):
         log.on_poll = interrupted
@@ -118,7 +118,7 @@ async def test_a_forged_payload_is_read_once(start: Start, log: FaultyLog) -> No
 
     log.open_reader = noted  # type: ignore[method-assign]
     for expected in (1, 2):
-        marks = {stream: mark.offset for stream, mark in worker.joiner.marks.items()}
+        marks = {each: mark.offset for each, mark in worker.joiner.marks.items()}
         marks[ORDERING] = worker.joiner.history.last_run[0].offset
         log.interruptions += 1
         await worker.until(lambda expected=expected: worker.driver.interruptions == expected and worker.driver.not_ready() is None)  # type: ignore[misc]
@@ -134,7 +134,7 @@ async def test_what_was_kept_waits_for_its_partition(start: Start, log: FaultyLo
     ahead = value("ahead")
     worker = start()
     await worker.decided("a")
-    (partition,) = [stream for stream in worker.joiner.marks if stream != ORDERING]
+    (partition,) = [each for each in worker.joiner.marks if each != ORDERING]
     # It is before the mark, and its entry comes later.
     log.put(partition, batch_key(2, 1), ahead)
     await worker.until(lambda: worker.joiner.unregistered[0] == 1)
@@ -142,7 +142,7 @@ async def test_what_was_kept_waits_for_its_partition(start: Start, log: FaultyLo
         await worker.decided(f"more {log.ends()}")
     log.register("other")
     await worker.until(lambda: worker.joiner.incarnations.get(2) is not None)
-    log.on_poll = lambda records: [record for record in records if record.stream != partition]
+    log.on_poll = lambda records: [record for record in records if record.partition != partition]
     log.without_leader = {partition}
     log.interruptions += 1
     await worker.until(lambda: worker.driver.interruptions == 1 and worker.driver.not_ready() is None)
@@ -165,7 +165,7 @@ async def test_a_process_that_did_not_run(start: Start, log: FaultyLog) -> None:
         log.on_poll = None
         _regrow(log, ends)
         stopped_s = 60.0
-        return [record for stream in (ORDERING, 0, 1, 2) for record in log.read(stream, 0, 1 << 20, 100)][-5:]
+        return [record for partition in (ORDERING, 0, 1, 2) for record in log.read(partition, 0, 1 << 20, 100)][-5:]
 
     with _applied_nothing(worker):
         log.on_poll = stopped
@@ -316,11 +316,11 @@ async def test_nothing_is_handed_on_before_the_marks_of_all_partitions(start: St
     """While one partition that has a leader returns nothing, the records of the others are held: its mark may be lost."""
     worker = start()
     await asyncio.gather(*[worker.decided(f"{n}") for n in range(30)])
-    marked = [stream for stream in worker.joiner.marks if stream != ORDERING]
+    marked = [partition for partition in worker.joiner.marks if partition != ORDERING]
     await worker.stop()
     log.register("behind")
     seen = worker.joiner.history.seen
-    log.on_poll = lambda records: [record for record in records if record.stream != marked[0]]
+    log.on_poll = lambda records: [record for record in records if record.partition != marked[0]]
     again = start()
     await again.until(lambda: again.driver._recheck.waits_for == {marked[0]})
     await asyncio.sleep(10 * DRIVER.poll_ms / 1000)
@@ -347,7 +347,7 @@ async def test_a_forged_payload_does_not_fill_the_memory_at_each_look(start: Sta
 
     def watched(records: list[Record]) -> list[Record]:
         held.append(len(again.driver._recheck._held))
-        return [record for record in records if record.stream != ORDERING] if len(held) < 10 else records
+        return [record for record in records if record.partition != ORDERING] if len(held) < 10 else records
 
     log.on_poll = watched
     again.driver._remake_reader = "the test wants another"
@@ -426,15 +426,15 @@ async def test_a_foreign_view_of_a_log_that_lost_records(start: Start, log: Faul
         await worker.decided(content)
     await worker.until(lambda: worker.driver.not_ready() is None)
     entry = next(record for record in log.read(ORDERING, 0, 1 << 30, 1 << 20) if isinstance(decode(record.value), Entry))
-    log._streams[ORDERING][entry.offset] = Record(ORDERING, entry.offset, entry.append_time_ms, None, b"another")
+    log._records[ORDERING][entry.offset] = Record(ORDERING, entry.offset, entry.append_time_ms, None, b"another")
     with _applied_nothing(worker):
         log.say(Register(nonce("w2"), View(77, bytes(32)), 1, "w2", "0"))
-        await worker.until(reason(worker, f"record {entry.offset} of the ordering stream"))
+        await worker.until(reason(worker, f"record {entry.offset} of the ordering topic"))
         ready_again = 0
         while not worker.running.done():
             ready_again += worker.driver.not_ready() is None
             await asyncio.sleep(0.002)
-        assert f"record {entry.offset} of the ordering stream is not the one" in str(await worker.dies())
+        assert f"record {entry.offset} of the ordering topic is not the one" in str(await worker.dies())
     assert not ready_again
 
 
@@ -448,7 +448,7 @@ async def test_a_foreign_view_whose_record_goes_again(start: Start, log: FaultyL
     bounds = log.bounds
 
     async def led() -> Mapping[int, Bounds]:
-        return {stream: bound for stream, bound in (await bounds()).items() if stream == ORDERING}
+        return {partition: bound for partition, bound in (await bounds()).items() if partition == ORDERING}
 
     log.bounds = led  # type: ignore[method-assign]
     log.say(Register(nonce("w2"), View(77, bytes(32)), 1, "w2", "0"))
@@ -465,11 +465,11 @@ async def test_an_append_that_was_acknowledged_and_is_not_there(start: Start, lo
     lost: list[int] = []
     put = log.put
 
-    def lose(stream: int, key: bytes | None, value: bytes | None) -> None:
-        if stream == ORDERING and isinstance(decode(value), Entry) and not lost:
-            lost.append(stream)
+    def lose(partition: int, key: bytes | None, value: bytes | None) -> None:
+        if partition == ORDERING and isinstance(decode(value), Entry) and not lost:
+            lost.append(partition)
             return
-        put(stream, key, value)
+        put(partition, key, value)
 
     log.put = lose  # type: ignore[method-assign]
     worker = start()
@@ -485,11 +485,11 @@ async def test_a_register_record_that_was_acknowledged_and_is_not_there(start: S
     lost: list[int] = []
     put = log.put
 
-    def lose(stream: int, key: bytes | None, value: bytes | None) -> None:
-        if stream == ORDERING and not lost:
-            lost.append(stream)
+    def lose(partition: int, key: bytes | None, value: bytes | None) -> None:
+        if partition == ORDERING and not lost:
+            lost.append(partition)
             return
-        put(stream, key, value)
+        put(partition, key, value)
 
     log.put = lose  # type: ignore[method-assign]
     worker = start()
@@ -509,8 +509,8 @@ async def test_rotation_with_a_batch_in_flight(start: Start, log: FaultyLog) -> 
     worker = start(keys=Keys(KEY, SECOND))
     await worker.decided("a")
 
-    async def rotate_first(stream: int, key: bytes | None, value: bytes | None) -> None:
-        if stream == ORDERING and isinstance(decode(value), Entry):
+    async def rotate_first(partition: int, key: bytes | None, value: bytes | None) -> None:
+        if partition == ORDERING and isinstance(decode(value), Entry):
             log.on_append = None
             _rotate(log)
 
@@ -526,8 +526,8 @@ async def test_rotation_with_a_batch_in_flight(start: Start, log: FaultyLog) -> 
 async def test_rotation_while_it_registers(start: Start, log: FaultyLog) -> None:
     """A register record that a rotation overtook never counts: it is written again with the new key."""
 
-    async def rotate_first(stream: int, key: bytes | None, value: bytes | None) -> None:
-        if stream == ORDERING:
+    async def rotate_first(partition: int, key: bytes | None, value: bytes | None) -> None:
+        if partition == ORDERING:
             log.on_append = None
             _rotate(log)
 
@@ -552,7 +552,7 @@ async def test_rotation_in_the_step_that_registers(start: Start, log: FaultyLog)
     """A worker that reads its register record and a key record in one step begins another incarnation, with the new key."""
 
     def both(records: list[Record]) -> list[Record]:
-        ordering = [record for record in records if record.stream == ORDERING]
+        ordering = [record for record in records if record.partition == ORDERING]
         if not any(isinstance(decode(record.value), Register) for record in ordering):
             return records
         log.on_poll = None
@@ -615,8 +615,8 @@ async def test_a_retire_record_of_an_earlier_incarnation(start: Start, log: Faul
 async def test_payloads_slower_than_the_timeout(start: Start, log: FaultyLog) -> None:
     """If every payload takes longer than `hole_timeout`, the second try is decided: its entry follows its payload."""
 
-    async def slow(stream: int, key: bytes | None, value: bytes | None) -> None:
-        if stream != ORDERING and not is_fill(value):
+    async def slow(partition: int, key: bytes | None, value: bytes | None) -> None:
+        if partition != ORDERING and not is_fill(value):
             await asyncio.sleep(0.2)
 
     log.on_append = slow
@@ -743,18 +743,18 @@ async def test_a_partition_that_contradicted_is_waited_for(start: Start, log: Fa
     worker = start(driver=DriverSettings(poll_ms=10, watch_ms=20, contradiction_ms=3_600_000))
     await worker.decided("a")
     await worker.until(lambda: worker.driver.not_ready() is None)
-    (partition,) = [stream for stream in worker.joiner.marks if stream != ORDERING]
+    (partition,) = [each for each in worker.joiner.marks if each != ORDERING]
     offset = worker.joiner.marks[partition].offset
     before = log.read(partition, offset, 1, 1)[0]
-    log._streams[partition][offset] = Record(partition, offset, before.append_time_ms, before.key, b"another")
+    log._records[partition][offset] = Record(partition, offset, before.append_time_ms, before.key, b"another")
     log.interruptions += 1
     await worker.until(reason(worker, f"record {offset} of payload partition {partition}"))
     log.without_leader = {partition}
-    log.on_poll = lambda records: [record for record in records if record.stream != partition]
+    log.on_poll = lambda records: [record for record in records if record.partition != partition]
     for _ in range(10):
         assert worker.driver.not_ready() is not None
         await asyncio.sleep(DRIVER.watch_s)
-    log._streams[partition][offset] = before
+    log._records[partition][offset] = before
     log.without_leader = set()
     log.on_poll = None
     worker.driver._remake_reader = "the test wants another"

@@ -21,7 +21,7 @@ def _begun(*names: str, live: bool = False, reader: str = "reader") -> tuple[His
 
 
 def _kinds(ready: Ready) -> list[str]:
-    return [notice.kind for notice in ready.notices]
+    return [anomaly.kind for anomaly in ready.anomalies]
 
 
 def _examined(reading: Reading, *records: Record) -> Ready:
@@ -45,7 +45,7 @@ def test_a_foreign_view_stops_the_core_in_front_of_its_record(view: View, kind: 
     """A record with a foreign view waits at the head until the driver has compared the history with the log; then it is processed."""
     history, reading = _begun()
     entry = history.entry(1, 1, "a", view=view)
-    del history.streams[ORDERING][-1]
+    del history.by_partition[ORDERING][-1]
     records = {
         "entry": lambda: history.put(ORDERING, None, entry.value),
         "register": lambda: history.register("w3", view=view),
@@ -83,7 +83,7 @@ def test_an_unsigned_record_is_no_evidence() -> None:
     """A record by a writer without the key causes no comparison."""
     history, reading = _begun()
     value = history.entry(1, 1, "a", view=FOREIGN).value or b""
-    del history.streams[ORDERING][-1]
+    del history.by_partition[ORDERING][-1]
     ready = reading.step(history.put(ORDERING, None, value[:-1] + bytes([value[-1] ^ 1])))
     assert ready.evidence is None
     assert _kinds(ready) == ["unsigned"]
@@ -141,7 +141,7 @@ def test_one_notice_for_a_foreign_view_that_waits() -> None:
     """An entry with a foreign view that waits for its content is reported once, not at every step."""
     history, reading = _begun()
     assert _kinds(_examined(reading, history.entry(1, 1, "a", view=FOREIGN))) == ["foreign-view"]
-    assert [notice for _ in range(5) for notice in reading.step().notices] == []
+    assert [anomaly for _ in range(5) for anomaly in reading.step().anomalies] == []
     assert named(reading.step(history.payload(1, 1, "a")).batches) == [(1, 1, "1")]
 
 

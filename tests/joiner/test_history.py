@@ -172,7 +172,7 @@ def test_forgetting_is_a_restart() -> None:
     joiner = reading.joiner
     assert joiner.read_next() == {ORDERING: 3, 0: 1, 1: 0}
     assert (joiner.hole, joiner.queued_records, joiner.buffered_records, joiner.offset_head) == (None, 0, 0, 3)
-    again = [record for stream, records in history.streams.items() for record in records[joiner.read_next().get(stream, 0) :]]
+    again = [record for partition, records in history.by_partition.items() for record in records[joiner.read_next().get(partition, 0) :]]
     reading.step(*again, history.payload(1, 2, "b"))
     assert [batch.sequence for batch in reading.batches] == [1, 2]
     assert reading.view.seen == 5
@@ -189,7 +189,7 @@ def test_a_step_after_forgetting_does_not_skip_what_was_not_read_again() -> None
     ready = reading.step(history.register("w3"))
     assert ready.offsets_next[0] == 0
     again = reading.restarted()
-    again.step(*history.streams[0][again.state.offsets_next[0] :], history.entry(2, 1, "b"))
+    again.step(*history.by_partition[0][again.state.offsets_next[0] :], history.entry(2, 1, "b"))
     assert [batch.incarnation for batch in again.batches] == [2]
 
 
@@ -204,19 +204,19 @@ def test_what_the_head_did_not_ask_for_is_read_again(interruptions: int) -> None
         one.payload(1, 1, "a")
         one.payload(2, 1, "b")
         one.entry(2, 1, "b")
-    assert log.streams == cut.streams
+    assert log.by_partition == cut.by_partition
     log.entry(1, 1, "another")
-    reading.step(*log.streams[0], *log.streams[ORDERING])
+    reading.step(*log.by_partition[0], *log.by_partition[ORDERING])
     assert reading.joiner.marks[0].offset == 1
     for interruption in range(interruptions):
         kept = reading.joiner.forget_unapplied()[0]
         assert kept.offset_next == 0
         if interruption + 1 < interruptions:
             # The entry comes first this time, so the payload is skipped when it is read, and never enters the buffer.
-            reading.step(*kept.records, *log.streams[ORDERING][reading.joiner.read_next()[ORDERING] :])
-            reading.step(*log.streams[0][:1])
+            reading.step(*kept.records, *log.by_partition[ORDERING][reading.joiner.read_next()[ORDERING] :])
+            reading.step(*log.by_partition[0][:1])
             assert reading.joiner.buffered_records == 0
     assert reading.joiner.offset_head == 4
     cut.entry(1, 1, "a")
-    reading.step(*kept.records, *cut.streams[ORDERING][4:], *cut.streams[0][kept.offset_next :])
+    reading.step(*kept.records, *cut.by_partition[ORDERING][4:], *cut.by_partition[0][kept.offset_next :])
     assert named(reading.batches) == [(2, 1, "1"), (1, 1, "1")]

@@ -24,7 +24,7 @@ def _hole() -> tuple[History, Reading]:
 
 async def _passing(history: History, reading: Reading) -> Passing | None:
     log = MemoryLog(2, identity="test")
-    log._streams = {stream: list(records) for stream, records in history.streams.items()}
+    log._records = {partition: list(records) for partition, records in history.by_partition.items()}
     joiner = reading.joiner
     assert joiner.log_state is not None
     passing, _ = await read_ahead(log, joiner.log_state, joiner.offset_head, joiner.history)
@@ -136,7 +136,7 @@ async def test_key_records_that_do_not_count_are_not_followed() -> None:
     """A key record that the owner has not signed, a torn one, or one for a former key does not change the key."""
     history, reading = _hole()
     rotation = history.rotate(SECOND)
-    del history.streams[ORDERING][-1]
+    del history.by_partition[ORDERING][-1]
     value = rotation.value or b""
     history.put(ORDERING, None, value[:-1] + bytes([value[-1] ^ 1]))
     history.put(ORDERING, None, value[:50])
@@ -158,7 +158,7 @@ async def test_a_log_that_gives_nothing_is_not_ready(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr("joiner.proposals.READ_AHEAD_S_MAX", 0.05)
     history, reading = _hole()
     log = MemoryLog(2, identity="test")
-    log._streams = {stream: list(records) for stream, records in history.streams.items()}
+    log._records = {partition: list(records) for partition, records in history.by_partition.items()}
 
     async def further() -> Mapping[int, Bounds]:
         return {ORDERING: Bounds(0, 9)}

@@ -60,7 +60,7 @@ STEPS = st.lists(
 
 
 @given(STEPS, st.integers(1, 3))
-def test_all_that_was_taken_in_is_counted_and_let_go(steps: Sequence[tuple[str, str, int]], weight: int) -> None:
+def test_all_that_was_admitted_is_counted_and_released(steps: Sequence[tuple[str, str, int]], weight: int) -> None:
     """After any puts, takes, put-backs and answers the counts are exact, each party keeps its order, and nothing is left in the end."""
 
     async def run() -> None:
@@ -167,7 +167,7 @@ async def still(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("still")
-async def test_room_is_left_for_who_has_little() -> None:
+async def test_capacity_is_left_for_small_parties() -> None:
     """One party fills its capacity: others find capacity for an equal share at once, and the first is rejected until it has as little."""
     queue, senders = queue_of(pending_requests_max=1_000), Senders()
     while queue.rejection(1, 8, "A", ticketed=True) is None:
@@ -191,7 +191,7 @@ async def test_room_is_left_for_who_has_little() -> None:
 
 
 @pytest.mark.usefixtures("still")
-async def test_room_is_shared_by_weight() -> None:
+async def test_capacity_is_shared_by_weight() -> None:
     """Two parties take all they can get, one of weight 3: each has most of its part of the capacity."""
     queue, senders = queue_of({"A": 3}, pending_requests_max=10_000), Senders()
     for _ in range(200):

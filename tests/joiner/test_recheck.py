@@ -17,12 +17,12 @@ from tests.joiner.history import History, Reading
 ALL = {ORDERING, 0, 1}
 
 
-def _record(stream: int, offset: int, value: bytes = b"value") -> Record:
-    return Record(stream, offset, 1_000 + offset, b"key", value)
+def _record(partition: int, offset: int, value: bytes = b"value") -> Record:
+    return Record(partition, offset, 1_000 + offset, b"key", value)
 
 
 def _marks(*places: tuple[int, int]) -> dict[int, Mark]:
-    return {stream: Mark(offset, fingerprint_of(_record(stream, offset))) for stream, offset in places}
+    return {partition: Mark(offset, fingerprint_of(_record(partition, offset))) for partition, offset in places}
 
 
 # ---- after an interruption ----
@@ -35,7 +35,7 @@ def test_held_until_all_marks_are_found() -> None:
     assert (recheck.waits_for, recheck.done) == (frozenset({0}), False)
     assert recheck.take([_record(0, 6)], ALL) == []
     ready = recheck.take([_record(0, 7), _record(0, 8)], ALL)
-    assert [(record.stream, record.offset) for record in ready] == [(ORDERING, 3), (ORDERING, 4), (0, 6), (0, 7), (0, 8)]
+    assert [(record.partition, record.offset) for record in ready] == [(ORDERING, 3), (ORDERING, 4), (0, 6), (0, 7), (0, 8)]
     assert (recheck.waits_for, recheck.done, recheck.lost) == (frozenset(), True, "")
     assert recheck.take([_record(0, 9)], ALL) == [_record(0, 9)]
 
@@ -131,7 +131,7 @@ BOUNDS = {ORDERING: Bounds(0, 10), 0: Bounds(0, 5), 1: Bounds(2, 5)}
     ("read_next", "marks", "says"),
     [
         ({ORDERING: 10, 0: 5, 1: 2}, _marks((ORDERING, 9), (0, 4)), ""),
-        ({ORDERING: 11, 0: 5, 1: 2}, {}, "it has read the ordering stream up to offset 11, and the log ends at 10"),
+        ({ORDERING: 11, 0: 5, 1: 2}, {}, "it has read the ordering topic up to offset 11, and the log ends at 10"),
         ({ORDERING: 3, 0: 0, 1: 2}, _marks((0, 5)), "it has read payload partition 0 up to offset 6, and the log ends at 5"),
         ({ORDERING: 3, 0: 0, 1: 1}, {}, "payload partition 1 begins at offset 2, needed from 1"),
         ({ORDERING: 3, 0: 0}, {}, "payload partition 1 begins at offset 2, needed from 0"),
@@ -153,26 +153,26 @@ class _Log(MemoryLog):
 
     def __init__(self, history: History) -> None:
         super().__init__(2, identity="test")
-        self._streams = {stream: list(records) for stream, records in history.streams.items()}
+        self._records = {partition: list(records) for partition, records in history.by_partition.items()}
         self.leaderless: set[int] = set()
         self.firsts: dict[int, int] = {}
         self.silent = False
 
     def put_back(self, record: Record) -> None:
-        self._streams[record.stream][record.offset] = record
+        self._records[record.partition][record.offset] = record
 
-    def cut(self, stream: int, end: int) -> None:
-        del self._streams[stream][end:]
+    def cut(self, partition: int, end: int) -> None:
+        del self._records[partition][end:]
 
     async def bounds(self) -> Mapping[int, Bounds]:
-        ends = {stream: bound.offset_end for stream, bound in (await super().bounds()).items() if stream not in self.leaderless}
-        return {stream: Bounds(self.firsts.get(stream, 0), end) for stream, end in ends.items()}
+        ends = {partition: bound.offset_end for partition, bound in (await super().bounds()).items() if partition not in self.leaderless}
+        return {partition: Bounds(self.firsts.get(partition, 0), end) for partition, end in ends.items()}
 
-    def read(self, stream: int, offset_next: int, bytes_max: int, records_max: int) -> list[Record]:
-        return [] if self.silent else super().read(stream, offset_next, bytes_max, min(records_max, 2))
+    def read(self, partition: int, offset_next: int, bytes_max: int, records_max: int) -> list[Record]:
+        return [] if self.silent else super().read(partition, offset_next, bytes_max, min(records_max, 2))
 
-    def end(self, stream: int) -> int:
-        return 0 if self.silent else super().end(stream)
+    def end(self, partition: int) -> int:
+        return 0 if self.silent else super().end(partition)
 
 
 def _applied() -> tuple[_Log, Reading]:
@@ -205,13 +205,13 @@ async def test_a_complete_log_passes() -> None:
     assert await examine(log, (), {}) == ""
 
 
-@pytest.mark.parametrize(("stream", "offset"), [(ORDERING, 0), (ORDERING, 2), (ORDERING, 5), (0, 0), (0, 1), (1, 0)])
-async def test_a_record_that_is_another(stream: int, offset: int) -> None:
+@pytest.mark.parametrize(("partition", "offset"), [(ORDERING, 0), (ORDERING, 2), (ORDERING, 5), (0, 0), (0, 1), (1, 0)])
+async def test_a_record_that_is_another(partition: int, offset: int) -> None:
     """Any record that took effect, entry or content, is reported if it has other bytes now."""
     log, reading = _applied()
-    before = log.read(stream, offset, 1, 1)[0]
-    log.put_back(Record(stream, offset, before.append_time_ms, before.key, b"another"))
-    assert f"record {offset} of {'the ordering stream' if stream == ORDERING else f'payload partition {stream}'}" in await _examine(
+    before = log.read(partition, offset, 1, 1)[0]
+    log.put_back(Record(partition, offset, before.append_time_ms, before.key, b"another"))
+    assert f"record {offset} of {'the ordering topic' if partition == ORDERING else f'payload partition {partition}'}" in await _examine(
         log, reading
     )
 
@@ -221,7 +221,7 @@ async def test_an_append_time_that_is_another() -> None:
     log, reading = _applied()
     before = log.read(ORDERING, 2, 1, 1)[0]
     log.put_back(Record(ORDERING, 2, before.append_time_ms + 1, before.key, before.value))
-    assert "record 2 of the ordering stream" in await _examine(log, reading)
+    assert "record 2 of the ordering topic" in await _examine(log, reading)
 
 
 async def test_what_was_skipped_before_an_effect_is_compared() -> None:
@@ -230,7 +230,7 @@ async def test_what_was_skipped_before_an_effect_is_compared() -> None:
     log.put_back(Record(ORDERING, 3, 0, None, b"other garbage"))
     assert [await _examine(log, reading, since) for since in (4, 5)] == [await _examine(log, reading, 0), ""]
     found = await _examine(log, reading)
-    assert "record 4 of the ordering stream" in found
+    assert "record 4 of the ordering topic" in found
     assert "or a record from 3 on is not the one that was skipped before it" in found
 
 
@@ -252,9 +252,9 @@ def _lost_and_copied() -> tuple[History, Reading]:
     for one in (before, after):
         one.entry(1, 1, "a", at=2_000_000)
     reading = Reading()
-    reading.step(*before.streams[ORDERING], *before.streams[0])
+    reading.step(*before.by_partition[ORDERING], *before.by_partition[0])
     assert reading.joiner.history.seen == 3
-    assert before.streams[ORDERING][3] == after.streams[ORDERING][3]
+    assert before.by_partition[ORDERING][3] == after.by_partition[ORDERING][3]
     return after, reading
 
 
@@ -265,7 +265,7 @@ async def test_a_copy_of_the_last_record_does_not_hide_another_before_it() -> No
     assert "is not the one that this index has applied" in await examine(_Log(after), joiner.history.last_run, joiner.marks)
     recheck = Recheck({ORDERING: joiner.marks[ORDERING]}, joiner.history.last_run)
     assert recheck.offsets_first == {ORDERING: 1}
-    assert recheck.take(after.streams[ORDERING][1:], ALL) == []
+    assert recheck.take(after.by_partition[ORDERING][1:], ALL) == []
     assert "or a record from 2 on is not the one that was skipped before it" in recheck.lost
 
 
@@ -275,14 +275,14 @@ async def test_what_was_skipped_is_found_again_after_a_restart() -> None:
     reading.step(history.genesis, history.register("w1"), *[history.put(ORDERING, None, b"garbage %d" % number) for number in range(3)])
     reading.joiner.forget_unapplied()
     again = reading.restarted()
-    rest = history.streams[ORDERING][2:]
+    rest = history.by_partition[ORDERING][2:]
     entry, payload = history.entry(1, 1, "a"), history.payload(1, 1, "a")
     for one in (reading, again):
         one.step(*rest, entry, payload)
         run = one.joiner.history.last_run
         assert [effect.skipped_first for effect in run] == [NONE_SKIPPED, 2]
         recheck = Recheck({ORDERING: one.joiner.marks[ORDERING]}, run)
-        assert recheck.take(history.streams[ORDERING][1:], ALL) == [entry]
+        assert recheck.take(history.by_partition[ORDERING][1:], ALL) == [entry]
         assert not recheck.lost
 
 
@@ -319,7 +319,7 @@ async def test_what_waits_in_the_queue_is_found_again(changed: int | None) -> No
 async def test_a_look_at_a_long_queue_is_short() -> None:
     """A look at a queue of records with different append times reads two of them: the last one, and the one before it."""
     history, reading = History(), Reading()
-    reading.step(*history.streams[ORDERING], history.register("w1"), *[history.entry(1, sequence, "a") for sequence in range(1, 9)])
+    reading.step(*history.by_partition[ORDERING], history.register("w1"), *[history.entry(1, sequence, "a") for sequence in range(1, 9)])
     (last,) = reading.joiner.queue_run
     assert (last.skipped_first, last.offset) == (8, 9)
     assert await examine(_Log(history), [last], {}, contents=False) == ""
@@ -334,10 +334,10 @@ def test_a_flood_of_skipped_records_is_not_held() -> None:
     reading.step(*flood, history.entry(1, 1, "a"))
     joiner = reading.joiner
     recheck = Recheck(joiner.marks, joiner.history.last_run)
-    assert recheck.take(history.streams[ORDERING][recheck.offsets_first[ORDERING] :], ALL) == []
+    assert recheck.take(history.by_partition[ORDERING][recheck.offsets_first[ORDERING] :], ALL) == []
     assert recheck.waits_for == {0}
     assert len(recheck._held) == 1
-    assert recheck.take([payload], ALL) == [history.streams[ORDERING][-1], payload]
+    assert recheck.take([payload], ALL) == [history.by_partition[ORDERING][-1], payload]
 
 
 def test_a_look_begins_before_all_that_a_copy_may_stand_in_for() -> None:
@@ -351,12 +351,12 @@ def test_a_look_begins_before_all_that_a_copy_may_stand_in_for() -> None:
         one.entry(1, 2, "b", at=2_000_000)
         for sequence, label in ((1, "a"), (2, "b")):
             one.payload(1, sequence, label)
-    reading.step(*before.streams[ORDERING], *before.streams[0])
+    reading.step(*before.by_partition[ORDERING], *before.by_partition[0])
     run = reading.joiner.history.last_run
     assert [effect.offset for effect in run] == [1, 2, 3]
     recheck = Recheck({ORDERING: reading.joiner.marks[ORDERING]}, run)
-    assert recheck.take(after.streams[ORDERING][1:], ALL) == []
-    assert "record 2 of the ordering stream" in recheck.lost
+    assert recheck.take(after.by_partition[ORDERING][1:], ALL) == []
+    assert "record 2 of the ordering topic" in recheck.lost
 
 
 def test_a_copy_of_the_last_that_waits_does_not_hide_another_before_it() -> None:
@@ -365,7 +365,7 @@ def test_a_copy_of_the_last_that_waits_does_not_hide_another_before_it() -> None
     earlier = [Record(0, offset, 990 + offset, b"key", b"value") for offset in (3, 4)]
     others = [_record(1, 2), _record(1, 1), _record(1, 0), _record(ORDERING, 9), _record(ORDERING, 8), _record(ORDERING, 7)]
     wanted = to_find_again([*at_one_time, *earlier, *others])
-    offsets = {stream: [sought.offset for sought in of_stream] for stream, of_stream in wanted.items()}
+    offsets = {partition: [sought.offset for sought in of_partition] for partition, of_partition in wanted.items()}
     assert offsets == {0: [4, 5, 6, 7], 1: [1, 2], ORDERING: [7, 8, 9]}
     assert wanted[0][2].found(Record(0, 6, 1_000, b"key", b"another")) is False
 
@@ -375,7 +375,7 @@ async def test_only_what_is_asked_for_is_compared() -> None:
     log, reading = _applied()
     log.put_back(Record(ORDERING, 1, 0, None, b"another"))
     assert await _examine(log, reading, 3) == ""
-    assert "record 1 of the ordering stream" in await _examine(log, reading, 2)
+    assert "record 1 of the ordering topic" in await _examine(log, reading, 2)
 
 
 async def test_a_mark_is_compared_however_little_is_asked_for() -> None:
@@ -385,11 +385,11 @@ async def test_a_mark_is_compared_however_little_is_asked_for() -> None:
     assert "record 1 of payload partition 0" in await examine(log, (), reading.joiner.marks)
 
 
-@pytest.mark.parametrize(("stream", "end"), [(ORDERING, 5), (0, 1), (1, 0)])
-async def test_a_log_that_was_cut(stream: int, end: int) -> None:
+@pytest.mark.parametrize(("partition", "end"), [(ORDERING, 5), (0, 1), (1, 0)])
+async def test_a_log_that_was_cut(partition: int, end: int) -> None:
     """A record beyond the log's present end is reported as missing at once."""
     log, reading = _applied()
-    log.cut(stream, end)
+    log.cut(partition, end)
     assert "is not the one that this index has applied" in await _examine(log, reading)
 
 
@@ -405,7 +405,7 @@ async def test_freed_payloads_are_not_compared() -> None:
     log.put_back(Record(0, 1, 0, b"", b"another"))
     assert "record 1 of payload partition 0" in await _examine(log, reading)
     log.firsts = {0: 9, 1: 9, ORDERING: 1}
-    assert "record 0 of the ordering stream" in await _examine(log, reading)
+    assert "record 0 of the ordering topic" in await _examine(log, reading)
 
 
 async def test_waiting_records_are_missed_though_the_partition_begins_later() -> None:
@@ -441,7 +441,7 @@ async def test_a_log_that_gives_nothing(monkeypatch: pytest.MonkeyPatch) -> None
 
     async def silent(offsets_next: Mapping[int, int]) -> object:
         opened = await reader(offsets_next)
-        opened.pause = lambda streams: None  # type: ignore[method-assign]
+        opened.pause = lambda partitions: None  # type: ignore[method-assign]
         opened._take = lambda: []  # type: ignore[method-assign]
         return opened
 

@@ -271,7 +271,7 @@ async def test_what_is_in_flight_goes_back_when_another_key_is_in_force() -> Non
     history = History()
     history.rotate(second)
     joiner = Joiner()
-    ready = joiner.step(history.streams[ORDERING], 0)
+    ready = joiner.step(history.by_partition[ORDERING], 0)
     sender.resolve(Ready({}, 0, log_state=ready.log_state), [])
     assert sender.unresolved == {}
     assert sender.queue.take_batch().requests == (*submission("a").requests, *submission("b").requests)

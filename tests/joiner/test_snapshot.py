@@ -102,7 +102,7 @@ def test_records_that_were_dropped() -> None:
     reading.step(history.genesis, history.register("w1"), history.register("w2"))
     reading.step(history.entry(1, 1, "a"))
     while not reading.joiner.snapshot().dropped:
-        reading.step(history.payload(2, len(history.streams[0]) + 1, "b" * 1_000))
+        reading.step(history.payload(2, len(history.by_partition[0]) + 1, "b" * 1_000))
     other = Joiner(limits=limits, worker_name="reader")
     assert restored(reading.joiner, other) == []
     payload = history.payload(1, 1, "a")

@@ -73,21 +73,21 @@ class CrashingWriter:
         self._inner = inner
         self._plan = plan
 
-    async def append(self, stream: int, key: bytes | None, value: bytes | None) -> None:
+    async def append(self, partition: int, key: bytes | None, value: bytes | None) -> None:
         """Append, wait for ever, or die."""
         plan = self._plan
-        is_entry = stream == ORDERING and isinstance(decode(value), Entry)
-        is_payload = stream != ORDERING and value is not None and len(value) != FILL_BYTES
+        is_entry = partition == ORDERING and isinstance(decode(value), Entry)
+        is_payload = partition != ORDERING and value is not None and len(value) != FILL_BYTES
         if (is_entry and not plan.counts_entry()) or (is_payload and not plan.counts_payload()):
             await asyncio.Event().wait()
         if not plan.armed or plan.point not in POINTS_OF_THE_LOG:
-            await self._inner.append(stream, key, value)
+            await self._inner.append(partition, key, value)
             return
         if plan.point == "before-sends":
             die()
         if (plan.point, is_entry) in (("payload-sent", True), ("entry-sent", False)):
             await asyncio.Event().wait()
-        await self._inner.append(stream, key, value)
+        await self._inner.append(partition, key, value)
         (plan.entry_durable if is_entry else plan.payload_durable).set()
         if plan.point == "both-sent":
             await asyncio.gather(plan.payload_durable.wait(), plan.entry_durable.wait())
@@ -112,18 +112,18 @@ class CrashingReader:
             await asyncio.Event().wait()
         return records
 
-    def offset_next(self, stream: int) -> int:
+    def offset_next(self, partition: int) -> int:
         """Returns the wrapped reader's value."""
-        return self._inner.offset_next(stream)
+        return self._inner.offset_next(partition)
 
     @property
     def interruptions(self) -> int:
         """The wrapped reader's value."""
         return self._inner.interruptions
 
-    def pause(self, streams: Collection[int]) -> None:
+    def pause(self, partitions: Collection[int]) -> None:
         """Pause the wrapped reader."""
-        self._inner.pause(streams)
+        self._inner.pause(partitions)
 
     async def close(self) -> None:
         """Close the wrapped reader."""

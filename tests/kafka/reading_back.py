@@ -8,27 +8,27 @@ from notary.config import Config
 from notary.open_log import open_log
 from ordering.log import Record
 from tests.checkers.indexes import FAMILIES, Rows
-from tests.checkers.replay import Streams
+from tests.checkers.replay import RecordsByPartition
 
 POLL_MS = 200
 
 
-async def read_streams(config: Config) -> Streams:
+async def read_log_records(config: Config) -> RecordsByPartition:
     """Returns every record of both topics, up to the log end offsets at the call."""
     log = await open_log(config)
     try:
-        ends = {stream: bound.offset_end for stream, bound in (await log.bounds()).items()}
-        streams: dict[int, list[Record]] = {stream: [] for stream in ends}
+        ends = {partition: bound.offset_end for partition, bound in (await log.bounds()).items()}
+        by_partition: dict[int, list[Record]] = {partition: [] for partition in ends}
         reader = await log.open_reader({})
         try:
-            while any(reader.offset_next(stream) < end for stream, end in ends.items()):
+            while any(reader.offset_next(partition) < end for partition, end in ends.items()):
                 for record in await reader.poll(POLL_MS):
-                    streams[record.stream].append(record)
+                    by_partition[record.partition].append(record)
         finally:
             await reader.close()
     finally:
         await log.close()
-    return streams
+    return by_partition
 
 
 def read_rows(directory: Path) -> Rows:

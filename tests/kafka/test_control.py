@@ -9,7 +9,7 @@ import pytest
 from notary import cli
 from tests.asking.load import Load, until
 from tests.asking.party import spend, state
-from tests.checkers.replay import Streams
+from tests.checkers.replay import RecordsByPartition
 from tests.kafka.second_hand import Hand
 from tests.kafka.test_workers import producer
 from tests.kafka.workers import Notary, Worker
@@ -61,10 +61,10 @@ async def test_partitions_added_under_load(notary: Notary) -> None:
         await load.until(30)
         await _command(notary, "partitions", "7")
         # Workers learn of the new leaders with the next metadata of their clients.
-        streams: Streams = {}
-        while not all(streams.get(partition) for partition in (4, 5, 6)):
+        by_partition: RecordsByPartition = {}
+        while not all(by_partition.get(partition) for partition in (4, 5, 6)):
             await load.until(20)
-            streams = (await notary.remains()).streams
+            by_partition = (await notary.remains()).by_partition
     late = await notary.start("c").ready()
     await notary.client.decide([late.url], notary.party.submission(spend(state("late"))))
     await notary.same_height(*workers, late)

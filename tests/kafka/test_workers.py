@@ -21,7 +21,7 @@ from ordering.topics import create_topics, topic_names
 from tests.asking.load import Load, until
 from tests.asking.party import spend, state
 from tests.checkers import indexes
-from tests.kafka.reading_back import read_streams
+from tests.kafka.reading_back import read_log_records
 from tests.kafka.second_hand import Hand
 from tests.kafka.workers import Notary
 
@@ -128,7 +128,7 @@ async def test_forged_records_are_skipped_by_all_workers(notary: Notary) -> None
     urls = [worker.url for worker in workers]
     await notary.client.decide(urls, notary.party.submission(spend(state("before"))))
     await notary.same_height(*workers)
-    true = await read_streams(load(notary.directory / "notary.toml", {}, {}))
+    true = await read_log_records(load(notary.directory / "notary.toml", {}, {}))
     asked = notary.party.submission(spend(state("stolen")))
     content = json.dumps([json.loads(asked.body) | {"signature": "AA=="}]).encode()
     ids = (bytes.fromhex(asked.ids[0]),)
@@ -153,9 +153,9 @@ async def test_forged_records_are_skipped_by_all_workers(notary: Notary) -> None
         for record in unsigned:
             await hand.record(record)
         # Copies of true records, by a writer that has only read them.
-        for stream, records in true.items():
+        for partition, records in true.items():
             for copy in records:
-                await (hand.ordering(copy.value) if stream < 0 else hand.payload(stream, copy.key, copy.value))
+                await (hand.ordering(copy.value) if partition < 0 else hand.payload(partition, copy.key, copy.value))
         for sequence in range(1, 200):
             entry = hand.entry(1 + sequence % 2, sequence, content, ids, partition=sequence % 4)
             await hand.fill(entry)

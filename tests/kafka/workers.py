@@ -22,7 +22,7 @@ from tests.checkers.history import Decided, History
 from tests.checkers.indexes import Rows
 from tests.checkers.remains import Remains
 from tests.checkers.violation import describe
-from tests.kafka.reading_back import read_rows, read_streams
+from tests.kafka.reading_back import read_log_records, read_rows
 from tests.notary.process import PATIENT, serve
 
 NAME = "O=Notary Service,L=London,C=GB"
@@ -177,11 +177,11 @@ class Notary:
         """Returns the data of this notary after these workers have ended."""
         config = load(self.directory / "notary.toml", {}, {})
         network = next(iter(self._places.values()), BrokerNetwork()).network
-        streams = await asyncio.to_thread(run_inside, network, lambda: asyncio.run(read_streams(config)))
+        by_partition = await asyncio.to_thread(run_inside, network, lambda: asyncio.run(read_log_records(config)))
         # Numbered, because a restarted worker may appear here twice under one name.
         rows = {f"{number} ({worker.name})": await self.rows(worker) for number, worker in enumerate(workers)}
         history = keys.present_history(config.path(config.key_file), config.path(config.key_history_file), config.origin)
-        return Remains([*self.lost_keys, *(each.verifier_key for each in history)], streams, rows, self.history)
+        return Remains([*self.lost_keys, *(each.verifier_key for each in history)], by_partition, rows, self.history)
 
     async def check(self, *workers: Worker, roots_right: bool = True, forged: bool = False) -> list[Decided]:
         """Stop the workers when they have read everything, read both topics back, and run all checkers; returns the decisions, by position.

@@ -29,7 +29,7 @@ from ordering.salvage import Decided, Hashed, Item, Lost
 from ordering.signatures import SigningKey, endorse_key, sign_fill, sign_record, sign_seal
 from payload import decode_submission, encode_batch
 from tests.checkers.indexes import violations
-from tests.checkers.replay import Streams, replay
+from tests.checkers.replay import RecordsByPartition, replay
 from tests.joiner.history import KEY, NOTARY, OWNER, PARTY, T0, History, nonce, signing_key
 from tests.joiner.salvaged import Whole, item_of
 from tests.model import log as model
@@ -236,7 +236,7 @@ class Real:
 
     def replay(self, reader: Whole) -> None:
         """Raises `Broken` unless the independent replay of the log has the reader's history, log state and rows."""
-        replayed, joiner = replay(self.history.streams), reader.joiner
+        replayed, joiner = replay(self.history.by_partition), reader.joiner
         state = joiner.log_state
         assert state is not None
         items = 0 if replayed.salvage is None else len(replayed.salvage[1])
@@ -251,7 +251,7 @@ class Real:
             raise Broken(f"R the index is not that of the independent replay: {wrong[0]}")
 
 
-def salvaged_log(seed: int, *, false_roots: bool = True) -> Streams:
+def salvaged_log(seed: int, *, false_roots: bool = True) -> RecordsByPartition:
     """Returns the log of the model's history of that seed, in real records.
 
     Readers without a tree believe the owner's roots: `false_roots` says whether it has records that they alone apply.
@@ -261,7 +261,7 @@ def salvaged_log(seed: int, *, false_roots: bool = True) -> Streams:
     real = Real(world, seed)
     real.false_roots = false_roots
     real.run()
-    return real.history.streams
+    return real.history.by_partition
 
 
 def check_real(seed: int) -> World:

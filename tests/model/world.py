@@ -58,7 +58,7 @@ class World(Traffic):
         for worker in self.ghosts:
             if kind != "mirror":
                 worker.log = self.log
-                self.notice(worker)
+                self.anomaly(worker)
         self.wires = {
             place: deque((self.log if draw.random() < 0.7 else log, one) for log, one in wire) for place, wire in self.wires.items()
         }
@@ -67,7 +67,7 @@ class World(Traffic):
         self.receipts, self.held = [], []
         self.unnoticed()
 
-    def notice(self, worker: Worker) -> None:
+    def anomaly(self, worker: Worker) -> None:
         """R10: after an interruption a worker forgets what it has not applied, and stops if the log lost what it has."""
         if worker.log is self.log:
             worker.reader = worker.reader.persisted()
@@ -215,7 +215,7 @@ class World(Traffic):
         self.log = log
         for worker in moved:
             worker.log = log
-            self.notice(worker)
+            self.anomaly(worker)
         self.shorten()
         self.snapshots = [one for one in self.snapshots if self.fits(one, log.ends)]
 
@@ -290,7 +290,7 @@ class World(Traffic):
             self.snapshots = [one for one in self.snapshots if self.fits(one, ends)]
             self.shorten()
             for worker in self.ghosts:
-                self.notice(worker)
+                self.anomaly(worker)
             return
         after = base_of(self.log, self.snapshots, self.broken)
         self.forked |= after.hashes != before.hashes or (after.hole is None and before.hole is not None and not after.sealed)

@@ -132,7 +132,7 @@ def test_bytes_that_are_no_text_are_no_registered_name(tmp_path: Path) -> None:
     assert not any(gate.is_registered(b"O=%c" % octet) for octet in range(0x80, 0x100))
 
 
-def test_bodies_of_clients_without_an_admitted_submission_leave_room_for_others(gate: Gate) -> None:
+def test_unauthenticated_bodies_leave_capacity_for_others(gate: Gate) -> None:
     """Those of one address have an eighth of all bytes, those of all addresses half; a client with one has what is left."""
 
     def incomplete(network: str, parties_before: set[bytes]) -> IncompleteBody:

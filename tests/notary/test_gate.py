@@ -445,7 +445,7 @@ async def test_bodies_that_wait_are_rejected_when_the_gate_closes(file: Path, cl
     assert body.results == problem
 
 
-async def test_nobody_has_room(shared: Gate, queue: SubmissionQueue[None], clock: Clock) -> None:
+async def test_a_full_queue_rejects_at_the_head(shared: Gate, queue: SubmissionQueue[None], clock: Clock) -> None:
     """A queue without capacity for anybody rejects at the head, with a ticket for any party."""
     fill(shared, queue)
     while shared.closed(at_head=True) is None:
@@ -563,7 +563,7 @@ async def test_a_rejected_body_whose_client_sends_the_next_one_causes_one_turn(g
     assert not gate._bodies
 
 
-async def test_a_false_name_takes_no_room_from_its_party(file: Path, clock: Clock) -> None:
+async def test_a_false_name_takes_no_capacity_from_its_party(file: Path, clock: Clock) -> None:
     """A large submission without capacity keeps capacity free for itself, but only if its party has signed it."""
     queue: SubmissionQueue[object] = SubmissionQueue(QueueLimits())
     queue.rate.per_s = 1000.0  # as measured: capacity for 3,000 requests, of which one party may have 8/9
@@ -581,7 +581,7 @@ async def test_a_false_name_takes_no_room_from_its_party(file: Path, clock: Cloc
         gate.admit(KNOWN.body(spend()))
 
 
-async def test_a_large_retry_without_room_keeps_room_free(file: Path, clock: Clock) -> None:
+async def test_a_large_retry_reserves_capacity(file: Path, clock: Clock) -> None:
     """Its signature was verified some turns ago, before the look-up whether it is decided."""
     queue: SubmissionQueue[object] = SubmissionQueue(QueueLimits())
     queue.rate.per_s = 1000.0

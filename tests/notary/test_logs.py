@@ -78,7 +78,7 @@ def test_values_that_orjson_rejects_are_text() -> None:
     [
         ("parties read file=%s parties=%d", (Path("/a b"), 3), {"message": "parties read", "file": "/a b", "parties": 3}),
         ("waits, requests=%d", (7,), {"message": "waits", "requests": 7}),
-        ("%s stream=%d offset=%d: %s", ("bad", -1, 2, "x=1"), {"message": "bad: x=1", "stream": -1, "offset": 2}),
+        ("%s partition=%d offset=%d: %s", ("bad", -1, 2, "x=1"), {"message": "bad: x=1", "partition": -1, "offset": 2}),
         ("lost: limit_s=%g", (2.5,), {"message": "lost", "limit_s": 2.5}),
         ("late limit_s=%g", (float("nan"),), {"message": "late", "limit_s": "nan"}),
         ("process %s ended with %d, again", ("w/1", -9), {"message": "process w/1 ended with -9, again"}),

@@ -17,9 +17,9 @@ from rocksdict import Options, Rdict
 
 from ordering.embedded import EmbeddedLog
 from ordering.errors import ConfigurationError, Fatal, OutcomeUnknown
+from ordering.local_reader import POLL_BYTES_MAX, POLL_RECORDS_MAX
 from ordering.log import ORDERING, Bounds, Record
 from ordering.store import META_KEY, STORE_FORMAT_VERSION
-from ordering.stream import POLL_BYTES_MAX, POLL_RECORDS_MAX
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -79,8 +79,8 @@ async def test_kill_loses_nothing_acknowledged(directory: Path) -> None:
 
         log = EmbeddedLog.open(directory)
         records = await read_all(log)
-        for stream in (0, 1):
-            mine = [record for record in records if record.stream == stream]
+        for partition in (0, 1):
+            mine = [record for record in records if record.partition == partition]
             assert [record.offset for record in mine] == list(range(len(mine)))
         assert acknowledged <= {int(record.key or b"") for record in records}
         await log.close()
@@ -434,7 +434,7 @@ async def test_a_poll_is_bounded(directory: Path) -> None:
     for records in polls:
         assert len(records) <= POLL_RECORDS_MAX
         assert sum(len(record.value or b"") for record in records) <= POLL_BYTES_MAX + 1024 * 1024
-    assert {record.stream for records in polls[:2] for record in records} == {0, 1}
+    assert {record.partition for records in polls[:2] for record in records} == {0, 1}
     await reader.close()
     await log.close()
 

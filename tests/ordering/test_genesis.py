@@ -34,9 +34,9 @@ async def log(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[L
     await opened.close()
 
 
-async def put(log: Log, value: bytes | None, key: bytes | None = None, stream: int = ORDERING) -> None:
+async def put(log: Log, value: bytes | None, key: bytes | None = None, partition: int = ORDERING) -> None:
     writer = await log.open_writer()
-    await writer.append(stream, key, value)
+    await writer.append(partition, key, value)
     await writer.close()
 
 
@@ -77,7 +77,7 @@ async def test_a_log_with_any_record_is_not_made_ours(log: Log) -> None:
 
 async def test_payloads_alone_do_not_make_a_log_somebodys(log: Log) -> None:
     """Only the ordering topic decides about the owner of a log: a stray payload does not make it non-empty, and is never asked for."""
-    await put(log, b"stray", b"key", stream=0)
+    await put(log, b"stray", b"key", partition=0)
     await append_genesis(log, genesis(), OWNER)
     assert (await read_genesis(log))[0].notary_name == "O=N"
 

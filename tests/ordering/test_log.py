@@ -46,8 +46,8 @@ async def take(reader: Reader, count: int) -> list[Record]:
     return records
 
 
-def of(records: list[Record], stream: int) -> list[Record]:
-    return [record for record in records if record.stream == stream]
+def of(records: list[Record], partition: int) -> list[Record]:
+    return [record for record in records if record.partition == partition]
 
 
 async def test_reads_what_was_appended_before_it(log: Log) -> None:
@@ -70,7 +70,7 @@ async def test_wakes_a_reader_that_waits(log: Log) -> None:
     writer, reader = await log.open_writer(), await log.open_reader({})
     waiting = asyncio.create_task(take(reader, 2))
     await asyncio.gather(writer.append(ORDERING, None, b"entry"), writer.append(2, b"key", b"payload"))
-    assert {(record.stream, record.key, record.value) for record in await waiting} == {
+    assert {(record.partition, record.key, record.value) for record in await waiting} == {
         (ORDERING, None, b"entry"),
         (2, b"key", b"payload"),
     }
@@ -107,13 +107,13 @@ async def test_says_where_it_stands(log: Log) -> None:
         await writer.append(1, b"key", b"%d" % number)
         await writer.append(2, b"key", b"%d" % number)
     reader = await log.open_reader({1: 1, 3: 0})
-    assert [reader.offset_next(stream) for stream in (ORDERING, 1, 2, 3)] == [0, 1, 0, 0]
+    assert [reader.offset_next(partition) for partition in (ORDERING, 1, 2, 3)] == [0, 1, 0, 0]
     reader.pause([2])
     await take(reader, 3)
-    assert [reader.offset_next(stream) for stream in (ORDERING, 1, 2, 3)] == [0, 4, 0, 0]
+    assert [reader.offset_next(partition) for partition in (ORDERING, 1, 2, 3)] == [0, 4, 0, 0]
     reader.pause([])
     await take(reader, 4)
-    assert [reader.offset_next(stream) for stream in (ORDERING, 1, 2, 3)] == [0, 4, 4, 0]
+    assert [reader.offset_next(partition) for partition in (ORDERING, 1, 2, 3)] == [0, 4, 4, 0]
     await reader.close()
     await writer.close()
 
@@ -147,7 +147,7 @@ async def test_every_reader_sees_the_same(log: Log) -> None:
     await asyncio.gather(*[writer.append(number % PARTITIONS, b"%d" % number, b"x" * number) for number in range(40)])
     await writer.append(ORDERING, None, b"entry")
     late = await log.open_reader({})
-    seen = [sorted(await take(reader, 41), key=lambda record: (record.stream, record.offset)) for reader in (early, late)]
+    seen = [sorted(await take(reader, 41), key=lambda record: (record.partition, record.offset)) for reader in (early, late)]
     assert seen[0] == seen[1]
     for reader in (early, late):
         await reader.close()
@@ -215,8 +215,8 @@ async def test_replays_more_than_one_poll_holds(log: Log) -> None:
     reader = await log.open_reader({})
     records = await take(reader, 5_060)
     assert [record.value for record in of(records, ORDERING)] == [b"%d" % number for number in range(5_000)]
-    for stream in range(PARTITIONS):
-        assert [record.offset for record in of(records, stream)] == list(range(15))
+    for partition in range(PARTITIONS):
+        assert [record.offset for record in of(records, partition)] == list(range(15))
     await reader.close()
     await writer.close()
 
@@ -228,14 +228,14 @@ async def test_a_paused_partition_is_read_later(log: Log) -> None:
     for number in range(5):
         await writer.append(1, b"key", b"%d" % number)
         await writer.append(ORDERING, None, b"%d" % number)
-        assert [record.stream for record in await take(reader, 1)] == [ORDERING]
+        assert [record.partition for record in await take(reader, 1)] == [ORDERING]
     reader.pause([2])
-    assert [(record.stream, record.offset) for record in await take(reader, 5)] == [(1, number) for number in range(5)]
+    assert [(record.partition, record.offset) for record in await take(reader, 5)] == [(1, number) for number in range(5)]
     await writer.append(2, b"key", b"late")
     await writer.append(1, b"key", b"more")
-    assert [(record.stream, record.value) for record in await take(reader, 1)] == [(1, b"more")]
+    assert [(record.partition, record.value) for record in await take(reader, 1)] == [(1, b"more")]
     reader.pause([])
-    assert [(record.stream, record.value) for record in await take(reader, 1)] == [(2, b"late")]
+    assert [(record.partition, record.value) for record in await take(reader, 1)] == [(2, b"late")]
     await reader.close()
     await writer.close()
 
@@ -251,15 +251,15 @@ async def test_pause_drops_nothing_that_was_fetched(log: Log) -> None:
         reader.pause([[0], [], [1], []][turn % 4])
         records += await reader.poll(5)
     await appending
-    for stream in (0, 1):
-        assert [record.offset for record in of(records, stream)] == list(range(200))
+    for partition in (0, 1):
+        assert [record.offset for record in of(records, partition)] == list(range(200))
     await reader.close()
     await writer.close()
 
 
 async def test_bounds_include_an_acknowledged_record(log: Log) -> None:
     """`bounds` has every topic-partition, and includes an acknowledged record at once."""
-    assert await log.bounds() == {stream: Bounds(0, 0) for stream in range(ORDERING, PARTITIONS)}
+    assert await log.bounds() == {partition: Bounds(0, 0) for partition in range(ORDERING, PARTITIONS)}
     writer = await log.open_writer()
     for _ in range(3):
         await writer.append(2, b"key", b"value")

@@ -102,14 +102,14 @@ def histories(draw: st.DrawFn) -> tuple[list[Any], list[list[Any]]]:
         for partition, content in contents_:
             payloads[partition].append(content)
     # Each topic-partition has an order of its own; some are shuffled against the order of events.
-    for stream in (ordering, *payloads):
-        if stream and draw(st.integers(0, 4)) == 0:
-            stream[:] = draw(st.permutations(stream))
+    for partition in (ordering, *payloads):
+        if partition and draw(st.integers(0, 4)) == 0:
+            partition[:] = draw(st.permutations(partition))
     for garbage in draw(st.lists(partitions, max_size=2)):
         payloads[garbage].append(None)
     signed, key = _signed(ordering, draw(st.lists(st.integers(0, 30), max_size=2)))
-    for stream in payloads:
-        stream[:] = [(*record[:4], key) if record and record[2] == "fill" and record[4] is None else record for record in stream]
+    for partition in payloads:
+        partition[:] = [(*record[:4], key) if record and record[2] == "fill" and record[4] is None else record for record in partition]
     return [("genesis",), *signed], payloads
 
 
@@ -157,25 +157,25 @@ def _fill(partition: int, name: tuple[int, int], named: tuple[str, ...], signer:
     return sign_fill(LOG_ID, partition, batch_key(*name), _hash(named), KEYS[signer])
 
 
-class MemoryStreams:
+class MemoryPartitions:
     """The history as records; fills can be appended to it."""
 
     def __init__(self, ordering: list[Any], payloads: list[list[Any]]) -> None:
         self.ordering, self.payloads = ordering, payloads
 
-    def end(self, stream: int) -> int:
-        return len(self.ordering if stream == ORDERING else self.payloads[stream])
+    def end(self, partition: int) -> int:
+        return len(self.ordering if partition == ORDERING else self.payloads[partition])
 
-    def record(self, stream: int, offset: int) -> Record:
-        if stream != ORDERING:
-            match self.payloads[stream][offset]:
+    def record(self, partition: int, offset: int) -> Record:
+        if partition != ORDERING:
+            match self.payloads[partition][offset]:
                 case None:
-                    return Record(stream, offset, 0, (None, b"short")[offset % 2], b"garbage")
+                    return Record(partition, offset, 0, (None, b"short")[offset % 2], b"garbage")
                 case (incarnation, sequence, labels_):
-                    return Record(stream, offset, 0, batch_key(incarnation, sequence), _value(labels_))
+                    return Record(partition, offset, 0, batch_key(incarnation, sequence), _value(labels_))
                 case (incarnation, sequence, "fill", named, signer):
                     return Record(
-                        stream, offset, 0, batch_key(incarnation, sequence), _fill(stream, (incarnation, sequence), named, signer)
+                        partition, offset, 0, batch_key(incarnation, sequence), _fill(partition, (incarnation, sequence), named, signer)
                     )
         at = 0
         view = VIEWS[offset % len(VIEWS)]
@@ -200,15 +200,15 @@ class MemoryStreams:
 
     def replayed(self) -> Replayed:
         """Returns the replay of the complete log."""
-        streams = range(ORDERING, PARTITIONS_MAX)
-        return replay({stream: [self.record(stream, offset) for offset in range(self.end(stream))] for stream in streams})
+        partitions = range(ORDERING, PARTITIONS_MAX)
+        return replay({partition: [self.record(partition, offset) for offset in range(self.end(partition))] for partition in partitions})
 
 
 class Worker:
     """A worker without IO: a joiner, a reader that keeps its pauses, and the persisted state."""
 
-    def __init__(self, streams: MemoryStreams, limits: JoinerLimits) -> None:
-        self.streams, self.limits = streams, limits
+    def __init__(self, by_partition: MemoryPartitions, limits: JoinerLimits) -> None:
+        self.by_partition, self.limits = by_partition, limits
         self.batches: list[OrderedBatch] = []
         self._offsets: dict[int, int] = {}
         self._log_time = 0
@@ -223,7 +223,7 @@ class Worker:
         """Start a new process from the persisted state, through the rows of the index."""
         incarnations = tuple([rows.incarnation_of(key, row) for key, row in sorted(self.incarnations.items())])
         effects = [rows.effect_of(rows.effect_row(effect)) for effect in self.effects[-HISTORY_KEPT:]]
-        marks = dict([rows.mark_of(rows.mark_key(stream), rows.mark_row(mark)) for stream, mark in self._marks.items()])
+        marks = dict([rows.mark_of(rows.mark_key(partition), rows.mark_row(mark)) for partition, mark in self._marks.items()])
         state = JoinerState(
             {ORDERING: 0, **self._offsets}, self._log_time, incarnations, self._log_state, effects, marks, *self._suspicions
         )
@@ -235,16 +235,16 @@ class Worker:
         self.paused: frozenset[int] = frozenset()
         self.read_next = dict.fromkeys(range(ORDERING, PARTITIONS_MAX), 0) | self.joiner.read_next()
 
-    def unread(self, stream: int) -> int:
-        return 0 if stream in self.paused else max(0, self.streams.end(stream) - self.read_next[stream])
+    def unread(self, partition: int) -> int:
+        return 0 if partition in self.paused else max(0, self.by_partition.end(partition) - self.read_next[partition])
 
     def read(self, portions: dict[int, int], now_ms: int, *, crash: bool = False) -> Ready:
         """Poll once and run its steps; a crash loses the last step before it was persisted."""
         records = []
-        for stream, count in portions.items():
-            for offset in range(self.read_next[stream], self.read_next[stream] + min(count, self.unread(stream))):
-                records.append(self.streams.record(stream, offset))
-                self.read_next[stream] = offset + 1
+        for partition, count in portions.items():
+            for offset in range(self.read_next[partition], self.read_next[partition] + min(count, self.unread(partition))):
+                records.append(self.by_partition.record(partition, offset))
+                self.read_next[partition] = offset + 1
         ready = self.joiner.step(records, now_ms)
         if crash:
             self.start()
@@ -280,13 +280,13 @@ class Worker:
     def read_all(self, now_ms: int) -> Ready:
         """Read all topic-partitions until nothing is left in those that are not paused."""
         ready = self.read({}, now_ms)
-        while any(self.unread(stream) for stream in self.read_next):
+        while any(self.unread(partition) for partition in self.read_next):
             ready = self.read(dict.fromkeys(self.read_next, 1000), now_ms)
         return ready
 
     def check(self) -> None:
         """Check that everything that the log determines is equal to the replay."""
-        replayed = self.streams.replayed()
+        replayed = self.by_partition.replayed()
         assert [
             (b.offset, b.incarnation, b.sequence, b.log_time_ms, b.filled, [r.transaction_id.hex() for r in b.requests])
             for b in self.batches
@@ -328,7 +328,7 @@ def _follow(worker: Worker, schedule: list[Any]) -> int:
 def test_any_reading_gives_the_replay(history: tuple[list[Any], list[list[Any]]], readings: list[Any]) -> None:
     """For any portions, interleaving, clock, limits, restarts and crashes, batches and history are the log's up to its first hole."""
     for limits_, schedule in readings:
-        worker = Worker(MemoryStreams(*history), limits_)
+        worker = Worker(MemoryPartitions(*history), limits_)
         worker.read_all(_follow(worker, schedule))
         worker.check()
 
@@ -336,7 +336,7 @@ def test_any_reading_gives_the_replay(history: tuple[list[Any], list[list[Any]]]
 def _fills(ready: Ready, worker: Worker) -> Iterator[FillWanted]:
     """Yields the proposed fills, only of partitions that the worker has read to their ends (R4)."""
     for fill in ready.fills:
-        if worker.read_next[fill.partition] == worker.streams.end(fill.partition):
+        if worker.read_next[fill.partition] == worker.by_partition.end(fill.partition):
             yield fill
 
 
@@ -344,9 +344,9 @@ def _fills(ready: Ready, worker: Worker) -> Iterator[FillWanted]:
 @given(histories(), limits, st.lists(polls, max_size=8), st.lists(st.booleans(), max_size=12))
 def test_holes_are_filled(history: tuple[list[Any], list[list[Any]]], limits_: JoinerLimits, schedule: list[Any], late: list[bool]) -> None:
     """Appending the proposed fills, sometimes after the late payload, leads to a log without holes that all workers read alike."""
-    ordering, payloads = [*history[0]], [[*stream] for stream in history[1]]
-    streams = MemoryStreams(ordering, payloads)
-    worker = Worker(streams, limits_)
+    ordering, payloads = [*history[0]], [[*partition] for partition in history[1]]
+    by_partition = MemoryPartitions(ordering, payloads)
+    worker = Worker(by_partition, limits_)
     now_ms = _follow(worker, schedule)
     by_hash = {_hash(record[7]): record[7] for record in ordering if record[0] == "entry"}
     for _ in range(len(ordering) + 1):
@@ -366,9 +366,9 @@ def test_holes_are_filled(history: tuple[list[Any], list[list[Any]]], limits_: J
             payloads[fill.partition].append((*name, "fill", by_hash[fill.payload_hash], key))
     assert worker.joiner.hole is None
     assert worker.joiner.offset_head == len(ordering)
-    assert streams.replayed().offset_end == len(ordering)
+    assert by_partition.replayed().offset_end == len(ordering)
     worker.check()
-    again = Worker(streams, JoinerLimits())
+    again = Worker(by_partition, JoinerLimits())
     again.read_all(0)
     again.check()
     assert again.incarnations == worker.incarnations
@@ -379,7 +379,7 @@ def test_holes_are_filled(history: tuple[list[Any], list[list[Any]]], limits_: J
 @given(histories(), st.lists(polls, max_size=8))
 def test_what_is_buffered_may_still_count(history: tuple[list[Any], list[list[Any]]], schedule: list[Any]) -> None:
     """Payloads of an ended incarnation or a passed sequence do not stay buffered; the partition that the head needs is never paused."""
-    worker = Worker(MemoryStreams(*history), JoinerLimits(buffer_bytes_max=500, queue_ids_max=2))
+    worker = Worker(MemoryPartitions(*history), JoinerLimits(buffer_bytes_max=500, queue_ids_max=2))
     worker.read_all(_follow(worker, schedule))
     incarnations = worker.joiner.incarnations
     for incarnation in worker.joiner._buffer.incarnations():

@@ -87,7 +87,7 @@ class Drill(Scene):
         self._struck_s = time.monotonic()
         self.note(f"it strikes: {what or self.rehearsal.name}")
 
-    async def notice(self, condition: Callable[[], bool | Awaitable[bool]], *quoted: str) -> None:
+    async def anomaly(self, condition: Callable[[], bool | Awaitable[bool]], *quoted: str) -> None:
         """Wait for the sign of the disaster; `quoted` are the parts of it that the page must quote. The first call stops the time."""
         for text in quoted:
             assert self.page.quotes(text), f"the page '{self.page.title}' does not quote: {text}"
@@ -232,7 +232,7 @@ class Drill(Scene):
         log = self.notary.directory / "archived"
         where: Sequence[str] = ("--bootstrap", self.notary.bootstrap, "--prefix", self.notary.prefix)
         if not self.notary.bootstrap:
-            archive((await self.notary.remains()).streams, log)
+            archive((await self.notary.remains()).by_partition, log)
             where = ("--archive", str(log))
         parties = self.notary.directory / "parties.json"
         self.note(await asyncio.to_thread(decide_again, self._verifier, where, parties, decisions, violations))

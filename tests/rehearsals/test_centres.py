@@ -22,7 +22,7 @@ async def test_a_centre_burns(drill: Drill) -> None:
         await asyncio.to_thread(drill.wipe, 1)
         shutil.rmtree(drill.notary.directory / "index" / "w1")
         gone = partial(drill.in_sync_with, w2, 1, expected=False)
-        await drill.notice(gone, "NotaryWorkerDown", "KafkaNodeDown", "notary_broker_connected")
+        await drill.anomaly(gone, "NotaryWorkerDown", "KafkaNodeDown", "notary_broker_connected")
         await load.until(50)
         await drill.follow()
         await drill.workers["w1"].ready()
@@ -44,7 +44,7 @@ async def test_two_centres_lose_power(drill: Drill) -> None:
             worker.kill()
         await drill.each_broker(drill.brokers.kill, (1, 2))
         quoted = "the log has not answered for more than", "the log has not acknowledged an append for more than"
-        await drill.notice(partial(drill.notary.says, workers[2], 503, "the log has not "), *quoted, "KafkaPartitionsUnderMinIsr")
+        await drill.anomaly(partial(drill.notary.says, workers[2], 503, "the log has not "), *quoted, "KafkaPartitionsUnderMinIsr")
         await drill.follow()
         for name in ("w1", "w2"):
             await drill.workers[name].ready()
@@ -65,7 +65,7 @@ async def test_two_controllers_lose_their_metadata(drill: Drill) -> None:
         await drill.each_broker(drill.brokers.kill, (1, 2))
         for broker in (1, 2):
             shutil.rmtree(drill.data(broker) / "__cluster_metadata-0")
-        await drill.notice(partial(drill.notary.says, w1, 503, "the log has not "), "KafkaNoActiveController", "the log has not ")
+        await drill.anomaly(partial(drill.notary.says, w1, 503, "the log has not "), "KafkaNoActiveController", "the log has not ")
         await drill.follow()
         await drill.over(drill.ready, "/readyz")
         await drill.in_sync()
@@ -93,7 +93,7 @@ async def test_all_brokers_burn(drill: Drill) -> None:
     await drill.each_broker(drill.wipe, (1, 2, 3))
     await drill.each_broker(drill.brokers.start, (1, 2, 3))
     await asyncio.to_thread(drill.brokers.wait_until_serving)
-    await drill.notice(partial(ended, drill, "w1", "w2"), "not ready")
+    await drill.anomaly(partial(ended, drill, "w1", "w2"), "not ready")
     await drill.follow()
     await drill.follow(1)
     await drill.follow(2)

@@ -113,7 +113,7 @@ def test_the_certificates_of_all_servers_expire(
         violations = left.violations()
         assert not violations, describe(violations)
         assert {indexes.height(rows) for rows in left.indexes.values()} == {height}
-        log, parties = archive(left.streams, tmp_path / "archived"), made.host(OPERATOR) / "config" / "keys" / "parties.json"
+        log, parties = archive(left.by_partition, tmp_path / "archived"), made.host(OPERATOR) / "config" / "keys" / "parties.json"
         print(decide_again(verifier, ("--archive", str(log)), parties, height))
     measured = Measured(
         rehearsal.name,

@@ -52,7 +52,7 @@ async def test_a_brokers_clock_runs_ahead(drill: Drill, tmp_path: Path) -> None:
             await load.until(50)
             drill.strikes()
             offset.write_text(f"+{AHEAD_S}\n")
-            await drill.notice(
+            await drill.anomaly(
                 lambda: "clock alarm: the log's append time is " in w1.messages,
                 "clock alarm: the log's append time is ",
                 "notary_log_clock_skew_seconds",

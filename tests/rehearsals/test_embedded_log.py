@@ -29,7 +29,7 @@ async def test_the_disk_of_an_embedded_log_is_full(drill: Drill, tmp_path: Path)
             await load.until(50)
             drill.strikes()
             fill(disk / "ballast")
-            await drill.notice(
+            await drill.anomaly(
                 lambda: w1.process.poll() is not None, "the embedded log cannot be used any more: ", "No space left on device"
             )
             assert await w1.ended() == 2

@@ -22,7 +22,7 @@ async def test_the_disk_of_an_index_is_full(drill: Drill, tmp_path: Path) -> Non
             await load.until(50)
             drill.strikes()
             fill(disk / "ballast")
-            await drill.notice(lambda: w2.process.poll() is not None, "cannot be written: ", "No space left on device")
+            await drill.anomaly(lambda: w2.process.poll() is not None, "cannot be written: ", "No space left on device")
             assert await w2.ended() == 2
             for text in ("cannot be written", "No space left on device"):
                 assert text in w2.messages
@@ -50,7 +50,7 @@ async def test_the_disk_of_a_broker_is_full(drill: Drill, tmp_path: Path) -> Non
                 await load.until(20)
                 drill.strikes()
                 fill(disk / "ballast")
-                await drill.notice(
+                await drill.anomaly(
                     lambda: drill.in_sync_with(w1, 2, expected=False), "notary_broker_partitions", "KafkaDiskFills", "KafkaNodeDown"
                 )
                 await drill.until(lambda: drill.brokers.state.broker(2).condition == "died")

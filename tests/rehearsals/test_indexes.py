@@ -33,7 +33,7 @@ async def test_a_column_family_is_corrupted(drill: Drill, family: str) -> None:
         drill.strikes(f"bits flip in {len(tables)} tables")
         damage(tables, random.Random(1))
         w2 = drill.begin("w2")
-        await drill.notice(lambda: w2.process.poll() is not None or "is quarantined" in w2.messages, *signs[:3])
+        await drill.anomaly(lambda: w2.process.poll() is not None or "is quarantined" in w2.messages, *signs[:3])
         w2.process.terminate()
         assert await w2.ended() == 2
         drill.note(w2.messages.strip().splitlines()[-1])
@@ -62,7 +62,7 @@ async def test_an_index_is_quarantined(drill: Drill) -> None:
         alter(notary.directory / "index" / "w3", STATES, parse_state(coin), None)
         (w3,) = await drill.start("w3")
         await unrecorded(notary, w3, spend(coin, content="second"))
-        await drill.notice(lambda: "is quarantined: at " in w3.messages, "is quarantined: at ", "notary_index_quarantined")
+        await drill.anomaly(lambda: "is quarantined: at " in w3.messages, "is quarantined: at ", "notary_index_quarantined")
         assert await drill.metric(w3, "notary_index_quarantined ") == 1
         await drill.follow()
         w3 = await drill.workers["w3"].ready()

@@ -49,7 +49,7 @@ async def test_a_thief_writes_with_the_notarys_key(drill: Drill) -> None:
         await steal(0)
         await drill.until(lambda: _incarnation_after(drill, w1, before))
         await steal(1)
-        await drill.notice(fenced, "notary_incarnation_events_total", "NotaryWorkersFenced")
+        await drill.anomaly(fenced, "notary_incarnation_events_total", "NotaryWorkersFenced")
         await drill.follow()
 
         async def rotated() -> bool:
@@ -80,7 +80,7 @@ async def test_no_machine_has_the_notarys_key(drill: Drill) -> None:
         (drill.notary.directory / "notary-key.pem").unlink()
         await w2.stop()
         w2 = drill.begin("w2")
-        await drill.notice(lambda: w2.process.poll() is not None, "cannot read the notary's key")
+        await drill.anomaly(lambda: w2.process.poll() is not None, "cannot read the notary's key")
         assert await w2.ended() == 2
         assert "cannot read the notary's key" in w2.messages
         said = await drill.follow()
@@ -129,7 +129,7 @@ async def test_a_certificate_expires(drill: Drill) -> None:
         expires_s = await drill.metric(w2, "notary_tls_certificate_expiry_seconds ")
         await asyncio.sleep(max(0.0, expires_s - datetime.datetime.now(datetime.UTC).timestamp()))
         drill.strikes()
-        await drill.notice(problem, "notary_tls_problem", "notary_tls_certificate_expiry_seconds", "NotaryCertificateNotRenewed")
+        await drill.anomaly(problem, "notary_tls_problem", "notary_tls_certificate_expiry_seconds", "NotaryCertificateNotRenewed")
         assert "and this machine's clock says" in w2.messages
         assert not await accepted()
         issuer.server().put(folder, "renewed")

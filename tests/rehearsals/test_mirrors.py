@@ -49,7 +49,7 @@ async def test_a_cluster_is_lost(drill: Drill, cluster: Cluster, target: Cluster
             await asyncio.to_thread(cluster.down)
             drill.brokers = target
             unanswered = "the log has not answered for more than"
-            await drill.notice(partial(notary.says, w1, 503, unanswered), unanswered)
+            await drill.anomaly(partial(notary.says, w1, 503, unanswered), unanswered)
             await drill.follow(1)
             said = await drill.follow(2)
             drill.note("; ".join([line for line in said.splitlines() if line.startswith(("the mirror has", "put back", "took effect"))]))

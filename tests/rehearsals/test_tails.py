@@ -46,7 +46,7 @@ async def test_power_takes_the_tail(drill: Drill, cluster: Cluster, tmp_path: Pa
         shutil.copytree(copy / name, data / name)
     await asyncio.to_thread(cluster.up)
     w1 = drill.begin("w1")
-    await drill.notice(lambda: w1.process.poll() is not None, "the index is ahead of its log")
+    await drill.anomaly(lambda: w1.process.poll() is not None, "the index is ahead of its log")
     assert await w1.ended() == 2
     assert "the index is ahead of its log" in w1.messages
     await drill.follow(0)

@@ -20,7 +20,7 @@ async def test_an_administrator_sets_a_retention(drill: Drill) -> None:
         drill.strikes()
         await asyncio.to_thread(drill.shell, f"{kafka} --add-config retention.ms=604800000")
         noticed = drill.translate(f"acknowledged records may be lost: {problem}")
-        await drill.notice(lambda: noticed in w1.messages, problem, "notary_topic_problems", "NotaryTopicProblems")
+        await drill.anomaly(lambda: noticed in w1.messages, problem, "notary_topic_problems", "NotaryTopicProblems")
         assert await drill.metric(w1, "notary_topic_problems ") == 1
         refused = drill.begin("w3")
         assert await refused.ended() == 2
@@ -51,7 +51,7 @@ async def test_an_administrator_deletes_a_topic(drill: Drill) -> None:
     await drill.notary.same_height(*workers)
     drill.strikes()
     await asyncio.to_thread(drill.shell, "kafka-topics.sh --bootstrap-server broker-1:9092 --delete --topic notary.ordering")
-    await drill.notice(partial(_stopped, drill), "not ready", "KafkaPartitionsOffline")
+    await drill.anomaly(partial(_stopped, drill), "not ready", "KafkaPartitionsOffline")
     drill.note(workers[0].messages.strip().splitlines()[-1])
     for block in range(4):
         await drill.follow(block)

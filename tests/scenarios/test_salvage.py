@@ -81,7 +81,7 @@ def test_nothing_counts_before_done_and_no_worker_between() -> None:
     assert reader.all()[0] == before[0]
     assert reader.joiner.incarnations.snapshot() == Whole(history).read().joiner.incarnations.snapshot()
     assert [state.fenced for state in reader.joiner.incarnations.snapshot()] == [False]
-    assert reader.notices.count("skipped") == 4
+    assert reader.anomalies.count("skipped") == 4
     assert reader.joiner.suspicions.open == {}
     owner.done(survivor.item(2), survivor.item(3))
     assert Whole(history).read().index.contents() == survivor.index.contents()
@@ -155,7 +155,7 @@ def test_a_settle_record_behind_a_sealed_entry_stops_nobody() -> None:
     history.seal(1, 3)
     reader = Whole(history).read()
     assert reader.joiner.log_state is not None
-    assert (reader.joiner.log_state.sealed, reader.notices) == (True, ["skipped", "skipped"])  # the entry of d, and the settle record
+    assert (reader.joiner.log_state.sealed, reader.anomalies) == (True, ["skipped", "skipped"])  # the entry of d, and the settle record
     Owner(history).salvage(survivor.item(2), survivor.item(3))
     assert worker_goes_on(history, "e").index.position_next == 5
 
@@ -181,12 +181,12 @@ def test_a_settle_record_names_the_key_in_force_from_format_version_2_on() -> No
     history.owner(Settle(history.view, history.key.public_key))
     history.owner(Settle(history.view))
     reader = Whole(history).read()
-    assert reader.notices == ["malformed"]
+    assert reader.anomalies == ["malformed"]
     history.activate(2)
     for record in (Settle(foreign), Settle(reader.joiner.history.view), Settle(foreign, other), Settle(reader.joiner.history.view, other)):
         history.owner(record)
     seen = reader.read().joiner.history.view.seen
-    assert reader.notices == ["malformed", *["skipped"] * 4]
+    assert reader.anomalies == ["malformed", *["skipped"] * 4]
     history.owner(Settle(reader.joiner.history.view, history.key.public_key))
     assert reader.read().joiner.history.view.seen == seen + 1
 
@@ -230,12 +230,12 @@ def test_a_step_out_of_place_takes_no_effect(what: str) -> None:
     history, survivor = lives()
     owner = Owner(history)
     WRONG[what](owner, survivor)
-    last = history.streams[ORDERING].pop()
+    last = history.by_partition[ORDERING].pop()
     before = Whole(history).read()
-    history.streams[ORDERING].append(last)
+    history.by_partition[ORDERING].append(last)
     reader = Whole(history).read()
     assert reader.all() == before.all()
-    assert reader.notices == [*before.notices, "skipped"]
+    assert reader.anomalies == [*before.anomalies, "skipped"]
     Owner(history, "another").salvage(survivor.item(2), survivor.item(3))
     assert Whole(history).read().index.contents() == survivor.index.contents()
 
@@ -247,12 +247,12 @@ def test_a_step_that_a_forger_signed_takes_no_effect() -> None:
     owner.key()
     before = Whole(history).read()
     record = owner.begin()
-    history.streams[ORDERING].pop()
+    history.by_partition[ORDERING].pop()
     value = record.value or b""
     history.put(ORDERING, None, value[:-1] + bytes([value[-1] ^ 1]))
     reader = Whole(history).read()
     assert reader.all() == before.all()
-    assert reader.notices[-1] == "unsigned"
+    assert reader.anomalies[-1] == "unsigned"
 
 
 def test_a_foreign_view_in_a_salvage_record_is_evidence() -> None:
@@ -323,15 +323,15 @@ def test_a_restart_anywhere_changes_nothing() -> None:
     """A reader that restarts after any record, and one that reads in other steps, end with the same rows and history."""
     history = full()
     whole = Whole(history).read()
-    count = len(history.streams[ORDERING])
+    count = len(history.by_partition[ORDERING])
     assert whole.index.position_next == 9
     for at_once in (1, 2, 1_000):
         assert Whole(history).read(at_once).all() == whole.all()
     for end in range(1, count):
-        part = history.streams[ORDERING][end:]
-        del history.streams[ORDERING][end:]
+        part = history.by_partition[ORDERING][end:]
+        del history.by_partition[ORDERING][end:]
         goes_on, restarts = Whole(history).read(), Whole(history).read()
-        history.streams[ORDERING] += part
+        history.by_partition[ORDERING] += part
         assert goes_on.read().all() == whole.all(), end
         assert restarts.restarted().read().all() == whole.all(), end
 
@@ -339,7 +339,7 @@ def test_a_restart_anywhere_changes_nothing() -> None:
 def test_a_joiner_restored_in_a_salvage_goes_on() -> None:
     """A snapshot between begin and done has all items."""
     history = full()
-    history.cut({ORDERING: len(history.streams[ORDERING]) - 3})
+    history.cut({ORDERING: len(history.by_partition[ORDERING]) - 3})
     reader = Whole(history).read()
     assert len(reader.joiner.snapshot().items) == 5
     other = Joiner(None, JoinerLimits(step_requests_max=3), "reader", tree=reader.index.tree)
@@ -452,7 +452,7 @@ def _trimmed(history: History, *, has_tree: bool = True) -> tuple[int, Mapping[s
         joiner = Whole(history).read().joiner
     else:
         joiner = Joiner()
-        records = [record for of_stream in history.streams.values() for record in of_stream]
+        records = [record for of_partition in history.by_partition.values() for record in of_partition]
         ready = joiner.step(records, 0)
         while ready.more or ready.evidence is not None:
             if ready.evidence is not None:
@@ -465,6 +465,6 @@ def _trimmed(history: History, *, has_tree: bool = True) -> tuple[int, Mapping[s
 def test_a_command_that_reads_the_ordering_topic_alone_stops() -> None:
     """Without contents nobody knows what took effect around a salvage: such a reader stops there, with an error that says so."""
     history = full()
-    ready = Joiner(ordering_only=True).step(history.streams[ORDERING], 0)
+    ready = Joiner(ordering_only=True).step(history.by_partition[ORDERING], 0)
     assert ready.stop is not None
     assert ready.stop.code == "salvaged"

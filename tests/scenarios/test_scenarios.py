@@ -15,7 +15,7 @@ A file is blocks, one blank line between them: commands, a line `----`, and the 
 | `junk I/S [in P]`, `garbage` | append a payload that no entry names, an ordering record that does not decode |
 | ... `by NAME` | signs the record with that key instead: `notary` is the first one of the log, `nobody` and the like are strangers |
 | ... `view own`, `view N` | sets the record's view to the reader's present one, or to one of another history after N records |
-| `read [STREAM [COUNT]]` | passes the next records of a topic-partition to the joiner: `ordering`, a partition's number, or all |
+| `read [PARTITION [COUNT]]` | passes the next records of a topic-partition to the joiner: `ordering`, a partition's number, or all |
 | `wait MS` | lets that time pass and steps |
 | `fills` | appends the fills that the last step wanted |
 | `examined` | reports that the driver found the reader's whole history in the log, after a foreign view |
@@ -106,8 +106,8 @@ class Player:
                 self.now_ms += int(words[0])
                 return self.step([])
             case "read":
-                streams = list(self.history.streams) if not words else [ORDERING if words[0] == "ordering" else int(words[0])]
-                return self.step([record for stream in streams for record in self.take(stream, *map(int, words[1:]))])
+                partitions = list(self.history.by_partition) if not words else [ORDERING if words[0] == "ordering" else int(words[0])]
+                return self.step([record for partition in partitions for record in self.take(partition, *map(int, words[1:]))])
             case "restart" | "another":
                 self.begin(self.reading.restarted() if command == "restart" else Reading(format_version=version))
             case "state":
@@ -116,10 +116,10 @@ class Player:
                 raise AssertionError(f"no such command: {line}")
         return []
 
-    def take(self, stream: int, count: int = 1000) -> list[Any]:
-        start = self.next.get(stream, 0)
-        records = self.history.streams[stream][start : start + count]
-        self.next[stream] = start + len(records)
+    def take(self, partition: int, count: int = 1000) -> list[Any]:
+        start = self.next.get(partition, 0)
+        records = self.history.by_partition[partition][start : start + count]
+        self.next[partition] = start + len(records)
         return records
 
     def step(self, records: list[Any]) -> list[str]:
@@ -141,7 +141,7 @@ class Player:
         ]
         said += [f"wants fill {fill.incarnation}/{fill.sequence} in {fill.partition}" for fill in ready.fills]
         said += [f"wants fence {fence.incarnation} {fence.sequence_last}" for fence in ready.fences]
-        said += [f"notice {notice.kind}: {notice.text}" for notice in ready.notices]
+        said += [f"anomaly {anomaly.kind}: {anomaly.text}" for anomaly in ready.anomalies]
         if ready.evidence is not None:
             said.append(f"evidence in record {ready.evidence.offset}: {ready.evidence.writer} has seen {ready.evidence.view.seen}")
         said += [f"stops: {ready.stop}"] * (ready.stop is not None)

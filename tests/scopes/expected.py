@@ -8,7 +8,7 @@ with the joiner; each new step of the search is compared with the replay (see `E
 from typing import TypeAlias
 
 from tests.checkers.replay import replay
-from tests.scopes.scope import PARTITIONS, STREAMS, Scope, genesis
+from tests.scopes.scope import PARTITIONS, TOPIC_PARTITIONS, Scope, genesis
 
 LifeSeen: TypeAlias = tuple[int, bool, int]
 """An incarnation: last sequence counted, fenced or not, log time of its last activity."""
@@ -44,26 +44,26 @@ class Expectations:
                 self.states.append(state)
             found = self._steps[before, number] = after, batches
         after, batches = found
-        end = len(log[0]) + (self._scope.labels[number].stream < 0)
+        end = len(log[0]) + (self._scope.labels[number].partition < 0)
         return after, tuple([(end + batch[0], *batch[1:]) for batch in batches])
 
     def _advanced(self, before: State, number: int) -> tuple[State, tuple[Batch, ...]]:
         """Returns the state after that label; the offsets of the batches are relative to the end of the ordering topic, and negative."""
         incarnations, log_time, waiting, contents = [*before[0]], before[1], [*before[2]], [[*first] for first in before[3]]
         label = self._scope.labels[number]
-        if label.stream < 0:
+        if label.partition < 0:
             waiting.append(number)
         else:
             name = (label.life, label.number)
-            if not _past(incarnations, *name) and all(content[:2] != name for content in contents[label.stream]):
-                contents[label.stream].append((*name, label.kind == "fill"))
+            if not _past(incarnations, *name) and all(content[:2] != name for content in contents[label.partition]):
+                contents[label.partition].append((*name, label.kind == "fill"))
         batches: list[Batch] = []
         while waiting:
             number = waiting[0]
             label = self._scope.labels[number]
             if label.kind == "entry":
                 if not _past(incarnations, label.life, label.number) and label.life <= len(incarnations):
-                    found = [content for content in contents[label.partition] if content[:2] == (label.life, label.number)]
+                    found = [content for content in contents[label.named] if content[:2] == (label.life, label.number)]
                     if not found:
                         break
                     log_time = max(log_time, min(self._scope.append_time_ms(number), self._scope.sent_at_ms(number) + 60_000))
@@ -83,17 +83,17 @@ class Expectations:
         return (tuple(incarnations), log_time, tuple(waiting), kept), tuple(batches)
 
     def _compare(self, log: Log, number: int, batches: tuple[Batch, ...]) -> None:
-        place = self._scope.labels[number].stream + 1
-        longer = tuple([(*stream, number) if at == place else stream for at, stream in enumerate(log)])
+        place = self._scope.labels[number].partition + 1
+        longer = tuple([(*partition, number) if at == place else partition for at, partition in enumerate(log)])
         settled = [(len(longer[0]) + batch[0], *batch[1:]) for batch in batches]
         assert self._joined(longer) == self._joined(log) + settled, f"not what the complete log says: {longer}, {batches}"
 
     def _joined(self, log: Log) -> list[Batch]:
         # The scope's ordering topic begins after genesis.
         ordering, *payloads = log
-        streams = [[self._scope.record(number, offset) for offset, number in enumerate(stream)] for stream in payloads]
+        by_partition = [[self._scope.record(number, offset) for offset, number in enumerate(partition)] for partition in payloads]
         first = [genesis(), *[self._scope.record(number, offset) for offset, number in enumerate(ordering, 1)]]
-        found = replay(dict(zip(STREAMS, [first, *streams], strict=True))).batches
+        found = replay(dict(zip(TOPIC_PARTITIONS, [first, *by_partition], strict=True))).batches
         return [(each.offset - 1, each.incarnation, each.sequence, each.log_time, each.signed_fill) for each in found]
 
 

@@ -31,8 +31,8 @@ def frozen(joiner: Joiner, now_ms: int, keep: bool) -> JoinerSnapshot:
     assert snapshot.log_state is not None
     read_next, timeout_ms = dict(snapshot.read_next), joiner.limits.hole_timeout_ms
 
-    def at(stream: int, offset: int) -> int:
-        return OFFSET + offset - read_next[stream]
+    def at(partition: int, offset: int) -> int:
+        return OFFSET + offset - read_next[partition]
 
     def since_ms(time_ms: int) -> int:
         return NOW_MS - min(now_ms - time_ms, timeout_ms)
@@ -48,12 +48,16 @@ def frozen(joiner: Joiner, now_ms: int, keep: bool) -> JoinerSnapshot:
     skipped, due_ms = snapshot.skipped, snapshot.fills_due_ms
     return replace(
         snapshot,
-        read_next=tuple([(stream, OFFSET) for stream in read_next]),
+        read_next=tuple([(partition, OFFSET) for partition in read_next]),
         offset_head=at(ORDERING, snapshot.offset_head),
         effects=(effect_at(at(ORDERING, snapshot.effects[-1].offset) if keep else OFFSET - 1, snapshot.log_state),),
         since_effect=(0, b""),
         marks=tuple(
-            [(stream, Mark(at(stream, mark.offset) if keep else OFFSET - 1, b"")) for stream, mark in snapshot.marks if stream >= 0]
+            [
+                (partition, Mark(at(partition, mark.offset) if keep else OFFSET - 1, b""))
+                for partition, mark in snapshot.marks
+                if partition >= 0
+            ]
         ),
         queue=tuple(
             [
@@ -81,4 +85,4 @@ def effect_at(offset: int, log_state: LogState) -> Effect:
 
 
 def _moved(record: Record, by: int) -> Record:
-    return Record(record.stream, record.offset + by, record.append_time_ms, record.key, record.value)
+    return Record(record.partition, record.offset + by, record.append_time_ms, record.key, record.value)

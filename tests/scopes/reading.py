@@ -14,7 +14,7 @@ from ordering.log import ORDERING
 from tests.joiner.history import KEY
 from tests.scopes.expected import Batch, LifeSeen
 from tests.scopes.frozen import NOW_MS, OFFSET, effect_at, frozen
-from tests.scopes.scope import STREAMS, Scope, genesis, ids_of
+from tests.scopes.scope import TOPIC_PARTITIONS, Scope, genesis, ids_of
 
 JoinerMaker = Callable[[JoinerState, JoinerLimits, str], Joiner]
 
@@ -24,7 +24,7 @@ class Kept(msgspec.Struct, frozen=True):
 
     log_time_ms: int = 0
     incarnations: tuple[Any, ...] = ()
-    marks: tuple[int, ...] = (-1,) * len(STREAMS)  # their distances from the offsets at which a restart reads on
+    marks: tuple[int, ...] = (-1,) * len(TOPIC_PARTITIONS)  # their distances from the offsets at which a restart reads on
 
 
 class Reading(msgspec.Struct, frozen=True):
@@ -56,10 +56,10 @@ class Step(msgspec.Struct, frozen=True):
     batches: tuple[Batch, ...] = ()
     proposed: tuple[int, ...] = ()  # labels of fills and fences
     wrong: str = ""
-    again: tuple[int, ...] = (0,) * len(STREAMS)  # records that the reader reads again, having dropped some
+    again: tuple[int, ...] = (0,) * len(TOPIC_PARTITIONS)  # records that the reader reads again, having dropped some
 
 
-NOTHING_BACK = (0,) * len(STREAMS)
+NOTHING_BACK = (0,) * len(TOPIC_PARTITIONS)
 
 
 class Readings:
@@ -110,12 +110,12 @@ class Readings:
         joiner = self._joiner
         joiner.restore(reading.joiner)
         now_ms = NOW_MS + (scope.limits.hole_timeout_ms if passed else 0)
-        read_next = dict.fromkeys(STREAMS, OFFSET)
+        read_next = dict.fromkeys(TOPIC_PARTITIONS, OFFSET)
         records = []
         for number in handed:
-            stream = scope.labels[number].stream
-            records.append(scope.record(number, read_next[stream]))
-            read_next[stream] += 1
+            partition = scope.labels[number].partition
+            records.append(scope.record(number, read_next[partition]))
+            read_next[partition] += 1
         try:
             # The signatures of a scope's records are good: to verify them in each step would take longer than all the rest.
             ready = joiner.step(records, now_ms, {record.value: KEY.public_key for record in records if record.value is not None})
@@ -126,19 +126,22 @@ class Readings:
         kept, back = None, NOTHING_BACK
         if keep:
             assert reading.kept is not None
-            kept, back = reading.kept, tuple([reading.back[stream + 1] + read_next[stream] - OFFSET for stream in STREAMS])
+            kept, back = (
+                reading.kept,
+                tuple([reading.back[partition + 1] + read_next[partition] - OFFSET for partition in TOPIC_PARTITIONS]),
+            )
             if ready.advanced:
                 incarnations = {life.incarnation: life for life in (*kept.incarnations, *ready.incarnations)}
                 kept = Kept(ready.log_time_ms, tuple([life for _, life in sorted(incarnations.items())]))
-                back = tuple([read_next[stream] - ready.offsets_next[stream] for stream in STREAMS])
+                back = tuple([read_next[partition] - ready.offsets_next[partition] for partition in TOPIC_PARTITIONS])
                 if min(back) < 0:
                     return Step(-1, wrong=f"what is persisted goes on at {ready.offsets_next}, and was read up to {read_next}")
-                marks = tuple([_mark(joiner, stream) - ready.offsets_next[stream] for stream in STREAMS])
+                marks = tuple([_mark(joiner, partition) - ready.offsets_next[partition] for partition in TOPIC_PARTITIONS])
                 kept = msgspec.structs.replace(kept, marks=marks)
         again = NOTHING_BACK
         if ready.read_again:
             joiner.forget_unapplied()
-            again = tuple([read_next[stream] - joiner.read_next()[stream] for stream in STREAMS])
+            again = tuple([read_next[partition] - joiner.read_next()[partition] for partition in TOPIC_PARTITIONS])
             back = tuple([more - less for more, less in zip(back, again, strict=True)]) if keep else NOTHING_BACK
             ready.paused = frozenset()
         after = self._number(Reading(frozen(joiner, now_ms, keep), ready.paused, ready.more, kept, back), joiner)
@@ -146,7 +149,7 @@ class Readings:
         proposed = []
         for fill in ready.fills:
             wanted = numbers.get(("fill", fill.incarnation, fill.sequence))
-            if wanted is None or scope.labels[wanted].stream != fill.partition or not joiner.is_hole(fill):
+            if wanted is None or scope.labels[wanted].partition != fill.partition or not joiner.is_hole(fill):
                 return Step(-1, wrong=f"{fill} is proposed, and no such content is wanted")
             proposed.append(wanted)
         for fence in ready.fences:
@@ -170,9 +173,9 @@ class Readings:
         return self._starts[kept, keep]
 
     def _made(self, kept: Kept) -> Joiner:
-        marks = {stream: Mark(OFFSET + at, b"") for stream, at in zip(STREAMS, kept.marks, strict=True)}
+        marks = {partition: Mark(OFFSET + at, b"") for partition, at in zip(TOPIC_PARTITIONS, kept.marks, strict=True)}
         last = effect_at(OFFSET + kept.marks[0], self._log_state)
-        state = JoinerState(dict.fromkeys(STREAMS, OFFSET), kept.log_time_ms, kept.incarnations, self._log_state, (last,), marks)
+        state = JoinerState(dict.fromkeys(TOPIC_PARTITIONS, OFFSET), kept.log_time_ms, kept.incarnations, self._log_state, (last,), marks)
         return self._make(state, self._scope.limits, self._own_name)
 
     def _number(self, reading: Reading, joiner: Joiner) -> int:
@@ -183,11 +186,11 @@ class Readings:
         return number
 
 
-def _mark(joiner: Joiner, stream: int) -> int:
+def _mark(joiner: Joiner, partition: int) -> int:
     """Returns the offset of the furthest record of that topic-partition that took effect, one before the first record if there is none."""
     last = joiner.history.last
     assert last is not None
-    return last.offset if stream == ORDERING else joiner.marks[stream].offset
+    return last.offset if partition == ORDERING else joiner.marks[partition].offset
 
 
 def _wrong(joiner: Joiner, ready: Ready) -> str:
@@ -196,7 +199,7 @@ def _wrong(joiner: Joiner, ready: Ready) -> str:
     if hole is not None and hole.partition in ready.paused:
         return f"partition {hole.partition} is paused, and the hole ({hole.incarnation}, {hole.sequence}) is to be filled from it"
     if hole is None and not ready.more and ORDERING in ready.paused:
-        return "the ordering stream is paused, and the head waits for nothing"
+        return "the ordering topic is paused, and the head waits for nothing"
     if not ready.advanced and (ready.batches or ready.incarnations):
         return "the head has not moved, so nothing is persisted, and there are batches or lives"
     return ""
@@ -205,11 +208,11 @@ def _wrong(joiner: Joiner, ready: Ready) -> str:
 def _seen(reading: Reading, joiner: Joiner) -> Seen:
     buffered = {partition: frozenset([batch[:2] for batch in batches]) for partition, batches in reading.joiner.buffer}
     return Seen(
-        tuple([stream in reading.paused for stream in STREAMS]),
+        tuple([partition in reading.paused for partition in TOPIC_PARTITIONS]),
         reading.more,
         (joiner.hole.incarnation, joiner.hole.sequence) if joiner.hole is not None else None,
         tuple([(life.sequence_last, life.fenced, life.active_at_ms) for life in reading.joiner.incarnations]),
         joiner.log_time_ms,
-        tuple([buffered.get(stream, frozenset()) for stream in STREAMS if stream != ORDERING]),
+        tuple([buffered.get(partition, frozenset()) for partition in TOPIC_PARTITIONS if partition != ORDERING]),
         reading.back,
     )

@@ -7,7 +7,7 @@ import msgspec
 from joiner import Joiner
 from tests.scopes.expected import Batch, Expectations
 from tests.scopes.reading import NOTHING_BACK, JoinerMaker, Readings, Step
-from tests.scopes.scope import STREAMS, Scope
+from tests.scopes.scope import TOPIC_PARTITIONS, Scope
 from tests.scopes.world import Left, Move, Moves, Reader, World, next_of
 
 T = TypeVar("T")
@@ -36,15 +36,15 @@ class Rules:
         """Returns the state before the first move."""
         scope = self.scope
         left = Left(scope.crashes, scope.restarts, scope.lost, scope.repeats, scope.fills, scope.ticks, scope.fences)
-        arrived = ((0,) * len(STREAMS),) * len(scope.incarnations)
-        reader = Reader(self.readings.start, (0,) * len(STREAMS), (), ())
-        return World(arrived, (), left, (), ((),) * len(STREAMS), 0, 0, (reader,) * scope.readers)
+        arrived = ((0,) * len(TOPIC_PARTITIONS),) * len(scope.incarnations)
+        reader = Reader(self.readings.start, (0,) * len(TOPIC_PARTITIONS), (), ())
+        return World(arrived, (), left, (), ((),) * len(TOPIC_PARTITIONS), 0, 0, (reader,) * scope.readers)
 
     def key(self, world: World) -> Key:
         """Returns all that the future of a state depends on: the state, the faults left, and the labels that could be repeated."""
         log, left = world.log, world.left
         written = world.written if left.repeats or left.fences else 0
-        ends = tuple([len(stream) for stream in log])
+        ends = tuple([len(partition) for partition in log])
         readers: list[Any] = []
         again = ends
         for reader in world.readers:
@@ -59,7 +59,7 @@ class Rules:
         # Records that no reader reads again are left out, and with them the absolute offsets.
         rest: Any = log
         if self._merge:
-            rest = () if again == ends else [stream[start:] for stream, start in zip(log, again, strict=True)]
+            rest = () if again == ends else [partition[start:] for partition, start in zip(log, again, strict=True)]
         core = self._encoder.encode((world.arrived, world.crashed, world.on_way, rest, world.expected, readers))
         return core, left, written
 
@@ -120,7 +120,7 @@ class Rules:
             # A send to a paused topic-partition was not awaited: it may have arrived before the crash.
             paused = [self.readings.seen[reader.reading].paused for reader in world.readers]
             sends, came = self.scope.sends[move.life - 1], arrived[move.life - 1]
-            ends = [came[place] if any(by[place] for by in paused) else len(sends[place]) for place in range(len(STREAMS))]
+            ends = [came[place] if any(by[place] for by in paused) else len(sends[place]) for place in range(len(TOPIC_PARTITIONS))]
             ends[0] = ends[0] if came[0] else 0  # its register record arrives: see `Moves`
             arrived = _put(arrived, move.life - 1, tuple(ends))
         return msgspec.structs.replace(world, arrived=arrived, crashed=tuple(sorted([*world.crashed, move.life])))
@@ -138,7 +138,7 @@ class Rules:
     def _written(self, world: World, move: Move) -> World:
         """Returns the state whose log has one more record, with the batches that every reader must emit from now on."""
         assert move.label is not None
-        place, arrived, on_way = move.stream + 1, world.arrived, world.on_way
+        place, arrived, on_way = move.partition + 1, world.arrived, world.on_way
         left = world.left
         if move.cause == "send":
             arrived = _arrived(world, move)
@@ -157,8 +157,8 @@ class Rules:
 
     def _read(self, world: World, move: Move) -> World:
         reader = world.readers[move.reader]
-        offset = next_of(self.scope, reader, move.stream)
-        handed = (*reader.handed, world.log[move.stream + 1][offset])
+        offset = next_of(self.scope, reader, move.partition)
+        handed = (*reader.handed, world.log[move.partition + 1][offset])
         reader = Reader(reader.reading, reader.at, handed, reader.owed)
         world = msgspec.structs.replace(world, readers=_put(world.readers, move.reader, reader))
         # A reader that may pass several records to one step steps at any time.
@@ -176,7 +176,7 @@ class Rules:
             )
         stands_at = [*reader.at]
         for number in reader.handed:
-            stands_at[self.scope.labels[number].stream + 1] += 1
+            stands_at[self.scope.labels[number].partition + 1] += 1
         now_at = tuple([at_ - more for at_, more in zip(stands_at, step.again, strict=True)])
         after = Reader(step.reading, now_at, (), reader.owed[len(batches) :])
         self._check_caught_up(world, after, at)
@@ -221,10 +221,10 @@ class Rules:
         """Check that nothing waits for ever: every record that is in the order, or must enter it, was applied. Partitions may be paused."""
         for life, sends in enumerate(self.scope.sends, 1):
             if life not in world.crashed and world.arrived[life - 1][0] < len(sends[0]):
-                raise Broken(f"stalled: records of life {life} come, and no reader reads the ordering stream any more")
+                raise Broken(f"stalled: records of life {life} come, and no reader reads the ordering topic any more")
         for at, reader in enumerate(world.readers):
             if reader.at[0] < len(world.log[0]) or self.readings.seen[reader.reading].hole is not None:
-                raise Broken(f"stalled: reader {at + 1} does not apply the rest of the ordering stream")
+                raise Broken(f"stalled: reader {at + 1} does not apply the rest of the ordering topic")
             if reader.owed:
                 raise Broken(f"reader {at + 1} has not emitted {_rendered(reader.owed)}, and nothing more happens")
 
@@ -232,11 +232,11 @@ class Rules:
 def _arrived(world: World, move: Move) -> tuple[tuple[int, ...], ...]:
     """Returns the arrivals after that incarnation's next send to that topic-partition is in the log, or lost."""
     sent = world.arrived[move.life - 1]
-    return _put(world.arrived, move.life - 1, _put(sent, move.stream + 1, sent[move.stream + 1] + 1 + move.skipped))
+    return _put(world.arrived, move.life - 1, _put(sent, move.partition + 1, sent[move.partition + 1] + 1 + move.skipped))
 
 
 def _is_behind(world: World, reader: Reader) -> bool:
-    return reader.at != tuple([len(stream) for stream in world.log])
+    return reader.at != tuple([len(partition) for partition in world.log])
 
 
 def _less(world: World, fault: str) -> World:

@@ -15,7 +15,7 @@ from ordering.signatures import sign_fill, sign_record
 from tests.joiner.history import KEY, History, nonce, requests, value
 
 PARTITIONS = 2
-STREAMS = tuple(range(ORDERING, PARTITIONS))
+TOPIC_PARTITIONS = tuple(range(ORDERING, PARTITIONS))
 """In all tuples by topic-partition the ordering topic comes first: topic-partition s has index s + 1."""
 
 _GENESIS = History(PARTITIONS)
@@ -46,8 +46,8 @@ class Label(msgspec.Struct, frozen=True):
     kind: str
     life: int
     number: int  # the sequence; of a fence the last one counted
-    stream: int
-    partition: int = 0  # of an entry
+    partition: int
+    named: int = 0  # the payload partition that an entry names
 
     def __str__(self) -> str:
         match self.kind:
@@ -56,7 +56,7 @@ class Label(msgspec.Struct, frozen=True):
             case "fence":
                 return f"fence({self.life}, {self.number})"
             case "entry":
-                return f"entry ({self.life}, {self.number}) for partition {self.partition}"
+                return f"entry ({self.life}, {self.number}) for partition {self.named}"
         return f"{self.kind} ({self.life}, {self.number})"
 
 
@@ -136,7 +136,10 @@ class Scope(msgspec.Struct, frozen=True, dict=True):
         return tuple(
             [
                 tuple(
-                    [tuple([n for n, x in enumerate(self.labels) if x.life == life and x.stream == s and x.kind in kinds]) for s in STREAMS]
+                    [
+                        tuple([n for n, x in enumerate(self.labels) if x.life == life and x.partition == s and x.kind in kinds])
+                        for s in TOPIC_PARTITIONS
+                    ]
                 )
                 for life in range(1, len(self.incarnations) + 1)
             ]
@@ -145,7 +148,7 @@ class Scope(msgspec.Struct, frozen=True, dict=True):
     @cached_property
     def partition_fills(self) -> tuple[tuple[int, ...], ...]:
         """By partition, the labels of its fills."""
-        return tuple([tuple([n for n, x in enumerate(self.labels) if (x.kind, x.stream) == ("fill", p)]) for p in range(PARTITIONS)])
+        return tuple([tuple([n for n, x in enumerate(self.labels) if (x.kind, x.partition) == ("fill", p)]) for p in range(PARTITIONS)])
 
     def append_time_ms(self, number: int) -> int:
         """Returns the record's time by the log's clock.
@@ -171,9 +174,9 @@ class Scope(msgspec.Struct, frozen=True, dict=True):
                 data = _signed(Fence(1, _GENESIS.view, label.life, label.number))
             case "entry":
                 name = label.life, label.number
-                data = _signed(Entry(*name, _GENESIS.view, self.sent_at_ms(number), label.partition, hash_of(*name), ids_of(*name)))
+                data = _signed(Entry(*name, _GENESIS.view, self.sent_at_ms(number), label.named, hash_of(*name), ids_of(*name)))
             case _:
                 name = label.life, label.number
-                content = _value_of(*name) if label.kind == "payload" else _fill_of(*name, label.stream)
-                return Record(label.stream, offset, at_ms, batch_key(label.life, label.number), content)
+                content = _value_of(*name) if label.kind == "payload" else _fill_of(*name, label.partition)
+                return Record(label.partition, offset, at_ms, batch_key(label.life, label.number), content)
         return Record(ORDERING, offset, at_ms, None, data)

@@ -10,11 +10,11 @@ from tests.scopes import reading
 from tests.scopes.explore import Search
 from tests.scopes.frozen import NOW_MS, OFFSET, frozen
 from tests.scopes.named import SCOPES
-from tests.scopes.scope import STREAMS, genesis
+from tests.scopes.scope import TOPIC_PARTITIONS, genesis
 
 
 def _begun() -> Joiner:
-    joiner = Joiner(JoinerState(dict.fromkeys(STREAMS, 0)))
+    joiner = Joiner(JoinerState(dict.fromkeys(TOPIC_PARTITIONS, 0)))
     joiner.step([genesis()], 0)
     return joiner
 
@@ -46,13 +46,16 @@ def test_a_restored_joiner_goes_on_like_the_first() -> None:
     history = _halfway(joiner)
     copy.restore(frozen(joiner, NOW_MS, True))
     late = history.payload(1, 1, "a")
-    moved = type(late)(late.stream, OFFSET, late.append_time_ms, late.key, late.value)
+    moved = type(late)(late.partition, OFFSET, late.append_time_ms, late.key, late.value)
     ready: list[Ready] = [joiner.step([late], NOW_MS), copy.step([moved], NOW_MS)]
     first, second = [[(b.incarnation, b.sequence, b.filled, b.requests, b.log_time_ms) for b in one.batches] for one in ready]
     assert len(first) == 2
     assert first == second
     ends = [one.read_next() for one in (joiner, copy)]
-    back = [{stream: end[stream] - one.offsets_next[stream] for stream in STREAMS} for end, one in zip(ends, ready, strict=True)]
+    back = [
+        {partition: end[partition] - one.offsets_next[partition] for partition in TOPIC_PARTITIONS}
+        for end, one in zip(ends, ready, strict=True)
+    ]
     assert back[0] == back[1]
 
 

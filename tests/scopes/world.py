@@ -9,10 +9,10 @@ from itertools import combinations
 
 import msgspec
 
-from ordering.stream import describe
+from ordering.local_reader import describe
 from tests.scopes.expected import Batch
 from tests.scopes.reading import Readings
-from tests.scopes.scope import STREAMS, Label, Scope
+from tests.scopes.scope import TOPIC_PARTITIONS, Label, Scope
 
 
 class Left(msgspec.Struct, frozen=True, array_like=True):
@@ -72,7 +72,7 @@ class Move(msgspec.Struct, frozen=True):
 
     kind: str  # read | append | step | tick | lose | lose-on-way | crash | restart
     reader: int = 0
-    stream: int = -1
+    partition: int = -1
     label: int | None = None
     cause: str = ""  # for a record that is written: send | on-way | repeat | fill | fence
     life: int = 0
@@ -90,7 +90,7 @@ class Moves:
         """Returns all moves except the passing of time."""
         moves = [move for at in range(len(world.readers)) for move in self._reader_moves(world, at)]
         if not self._lazy:
-            moves += [move for stream in STREAMS for move in self._writes(world, stream, "append", 0)]
+            moves += [move for partition in TOPIC_PARTITIONS for move in self._writes(world, partition, "append", 0)]
         if (world.left.crashes or world.left.lost) and (not self._late or self._excusable(world, moves)):
             moves += self._faults(world)
         return moves
@@ -104,17 +104,17 @@ class Moves:
             yield Move("step", at, must=True)
         if seen.more or len(reader.handed) == self._scope.portion_max:
             return
-        for place, stream in enumerate(STREAMS):
+        for place, partition in enumerate(TOPIC_PARTITIONS):
             if seen.paused[place]:
                 continue
-            if next_of(self._scope, reader, stream) < len(world.log[place]):
-                yield Move("read", at, stream, must=True)
+            if next_of(self._scope, reader, partition) < len(world.log[place]):
+                yield Move("read", at, partition, must=True)
             elif self._lazy:
-                yield from self._writes(world, stream, "read", at)
+                yield from self._writes(world, partition, "read", at)
 
-    def _writes(self, world: World, stream: int, kind: str, at: int) -> Iterator[Move]:
+    def _writes(self, world: World, partition: int, kind: str, at: int) -> Iterator[Move]:
         """Yields the records that may be written next to that topic-partition."""
-        scope, left, place = self._scope, world.left, stream + 1
+        scope, left, place = self._scope, world.left, partition + 1
         for life, sends in enumerate(scope.sends, 1):
             done = world.arrived[life - 1][place]
             if done < len(sends[place]):
@@ -123,22 +123,22 @@ class Moves:
                 if registers and life > 1 and not world.arrived[life - 2][0]:
                     continue
                 must = registers or life not in world.crashed
-                yield Move(kind, at, stream, sends[place][done], "send", life, must)
+                yield Move(kind, at, partition, sends[place][done], "send", life, must)
                 if self._late and left.lost and not registers and done + 1 < len(sends[place]):
-                    yield Move(kind, at, stream, sends[place][done + 1], "send", life, skipped=1)
+                    yield Move(kind, at, partition, sends[place][done + 1], "send", life, skipped=1)
         for number in world.on_way:
-            if scope.labels[number].stream == stream:
-                yield Move(kind, at, stream, number, "on-way", must=True)
+            if scope.labels[number].partition == partition:
+                yield Move(kind, at, partition, number, "on-way", must=True)
         if left.repeats:
             for number in sorted(set(world.log[place])):
-                yield Move(kind, at, stream, number, "repeat")
+                yield Move(kind, at, partition, number, "repeat")
         if left.fills and place:
-            for number in scope.partition_fills[stream]:
-                yield Move(kind, at, stream, number, "fill")
+            for number in scope.partition_fills[partition]:
+                yield Move(kind, at, partition, number, "fill")
         if left.fences and not place:
             for number, label in enumerate(scope.labels):
                 if label.kind == "fence" and self._may_fence(world, label):
-                    yield Move(kind, at, stream, number, "fence")
+                    yield Move(kind, at, partition, number, "fence")
 
     def _may_fence(self, world: World, label: Label) -> bool:
         """Returns whether a peer, which may have read any part of the log, can fence this incarnation at this sequence."""
@@ -147,33 +147,33 @@ class Moves:
 
     def _faults(self, world: World) -> Iterator[Move]:
         left = world.left
-        living = [(life, stream) for life, stream in self._under_way(world) if life not in world.crashed]
+        living = [(life, partition) for life, partition in self._under_way(world) if life not in world.crashed]
         if left.crashes:
             for life in sorted({life for life, _ in living}):
                 yield Move("crash", life=life)
         if left.lost:
-            for life, stream in living:
-                if not self._late or self._is_last(world, life, stream):
-                    yield Move("lose", stream=stream, life=life)
+            for life, partition in living:
+                if not self._late or self._is_last(world, life, partition):
+                    yield Move("lose", partition=partition, life=life)
             for number in world.on_way:
                 yield Move("lose-on-way", label=number)
 
     def _under_way(self, world: World) -> Iterator[tuple[int, int]]:
         """Yields (incarnation, topic-partition) of all sends in flight, except register records (see `_writes`)."""
         for life, sends in enumerate(self._scope.sends, 1):
-            for place, stream in enumerate(STREAMS):
+            for place, partition in enumerate(TOPIC_PARTITIONS):
                 if (place or world.arrived[life - 1][0]) and world.arrived[life - 1][place] < len(sends[place]):
-                    yield life, stream
+                    yield life, partition
 
-    def _is_last(self, world: World, life: int, stream: int) -> bool:
-        return world.arrived[life - 1][stream + 1] == len(self._scope.sends[life - 1][stream + 1]) - 1
+    def _is_last(self, world: World, life: int, partition: int) -> bool:
+        return world.arrived[life - 1][partition + 1] == len(self._scope.sends[life - 1][partition + 1]) - 1
 
     def _excusable(self, world: World, moves: list[Move]) -> bool:
         """Returns whether the faults left can explain everything that must arrive and does not; earlier they would change nothing."""
         must = [move for move in moves if move.must]
         if any(move.cause not in ("send", "on-way") or self._registers(move) for move in must):
             return False
-        sends = {(move.life, move.stream) for move in must if move.cause == "send"}
+        sends = {(move.life, move.partition) for move in must if move.cause == "send"}
         fills = len({move.label for move in must if move.cause == "on-way"})
         incarnations = sorted({life for life, _ in sends})
         for crashed in combinations(incarnations, min(world.left.crashes, len(incarnations))):
@@ -191,13 +191,13 @@ def rendered(scope: Scope, world: World, move: Move) -> str:
     reader = f"reader {move.reader + 1}"
     match move.kind:
         case "read" | "append":
-            place, stream = move.stream + 1, describe(move.stream)
-            offset = len(world.log[place]) if move.label is not None else next_of(scope, world.readers[move.reader], move.stream)
+            place, partition = move.partition + 1, describe(move.partition)
+            offset = len(world.log[place]) if move.label is not None else next_of(scope, world.readers[move.reader], move.partition)
             label = scope.labels[move.label if move.label is not None else world.log[place][offset]]
             causes = {"repeat": " comes again", "fill": " by a peer", "fence": " by a peer", "on-way": " as proposed"}
             lost = f"the send of life {move.life} before it is lost; " if move.skipped else ""
             who = "the log gets" if move.kind == "append" else f"{reader} reads"
-            return f"{lost}{who} {stream} {offset}: {label}{causes.get(move.cause, '')}"
+            return f"{lost}{who} {partition} {offset}: {label}{causes.get(move.cause, '')}"
         case "step":
             return f"{reader} steps"
         case "tick":
@@ -207,13 +207,13 @@ def rendered(scope: Scope, world: World, move: Move) -> str:
         case "crash":
             return f"life {move.life} crashes: what it has under way may never come"
         case "lose":
-            return f"the next send of life {move.life} to {describe(move.stream)} is lost"
+            return f"the next send of life {move.life} to {describe(move.partition)} is lost"
     assert move.label is not None
     return f"{scope.labels[move.label]}, on its way, is lost"
 
 
-def next_of(scope: Scope, reader: Reader, stream: int) -> int:
+def next_of(scope: Scope, reader: Reader, partition: int) -> int:
     """Returns the next offset of that topic-partition for this reader."""
     if not reader.handed:
-        return reader.at[stream + 1]
-    return reader.at[stream + 1] + sum([1 for number in reader.handed if scope.labels[number].stream == stream])
+        return reader.at[partition + 1]
+    return reader.at[partition + 1] + sum([1 for number in reader.handed if scope.labels[number].partition == partition])

@@ -115,22 +115,22 @@ def without_last(kind: type[Ordering]) -> Callable[[Remains], Remains]:
     """Returns a change: the log loses its last record of a kind."""
 
     def alter(remains: Remains) -> Remains:
-        order = list(remains.streams[ORDERING])
+        order = list(remains.by_partition[ORDERING])
         del order[max(number for number, record in enumerate(order) if isinstance(ordering_record(record.value), kind))]
-        return replace(remains, streams={**remains.streams, ORDERING: order})
+        return replace(remains, by_partition={**remains.by_partition, ORDERING: order})
 
     return alter
 
 
 def other_root(remains: Remains) -> Remains:
-    order = list(remains.streams[ORDERING])
+    order = list(remains.by_partition[ORDERING])
     number = max(number for number, record in enumerate(order) if isinstance(ordering_record(record.value), Root))
     said = decode(order[number].value)
     assert isinstance(said, Checkpoint)
     # Signed again, because a faulty worker has the key.
     wrong = sign_record(msgspec.structs.replace(said, root=bytes(32)), remains.replayed.log_id, KEYS[0])
     order[number] = msgspec.structs.replace(order[number], value=wrong)  # type: ignore[type-var]
-    return replace(remains, streams={**remains.streams, ORDERING: order})
+    return replace(remains, by_partition={**remains.by_partition, ORDERING: order})
 
 
 @pytest.mark.parametrize(

@@ -60,7 +60,7 @@ class Aimed:
         kind = draw.choice([ENTRY, REGISTER])
         if kind == REGISTER:
             draw.choice(self._world.slots).kill()
-        length = len(cluster.streams[ORDERING])
+        length = len(cluster.by_partition[ORDERING])
         found = await self._until(lambda: self._landed(length, kind) is not None)
         if found:
             await asyncio.sleep(min(BEHIND_S - 0.3, 4 * self._world.plan.fates.delay_s) * draw.uniform(0.5, 1))
@@ -71,7 +71,7 @@ class Aimed:
 
     def _landed(self, offset: int, kind: int) -> int | None:
         """Returns the offset of the first record of that kind from `offset` on, None if there is none."""
-        records = self._cluster.streams[ORDERING][offset:]
+        records = self._cluster.by_partition[ORDERING][offset:]
         return next((record.offset for record in records if (record.value or b"")[1:2] == bytes([kind])), None)
 
     async def _shown(self) -> bool:
@@ -102,9 +102,11 @@ class Aimed:
             return False
         self._cut(ORDERING, draw.choice(effects[-6:]).offset)
         cluster.wake()
-        incarnations, length = worker.driver.joiner.incarnations, len(cluster.streams[ORDERING])
+        incarnations, length = worker.driver.joiner.incarnations, len(cluster.by_partition[ORDERING])
         wrote = await self._until(
-            lambda: any(name_of(ordering_record(record.value), incarnations) == slot.name for record in cluster.streams[ORDERING][length:])
+            lambda: any(
+                name_of(ordering_record(record.value), incarnations) == slot.name for record in cluster.by_partition[ORDERING][length:]
+            )
         )
         for other in others:
             if other in down:
@@ -120,11 +122,11 @@ class Aimed:
 
     async def _unread(self) -> bool:
         """Delay all contents until a worker has paused the ordering topic, then lose the entry that waits at its head."""
-        cluster, partitions = self._cluster, range(len(self._cluster.streams) - 1)
+        cluster, partitions = self._cluster, range(len(self._cluster.by_partition) - 1)
         cluster.behind_s |= dict.fromkeys(partitions, BEHIND_S)
         found = await self._until(lambda: self._unread_head() is not None)
         if found:
-            self._cut(ORDERING, self._unread_head() or len(cluster.streams[ORDERING]))
+            self._cut(ORDERING, self._unread_head() or len(cluster.by_partition[ORDERING]))
             await asyncio.sleep(BEHIND_S)
         for partition in partitions:
             cluster.behind_s.pop(partition, None)
@@ -169,12 +171,12 @@ class Aimed:
         if found is None or not cluster.takes(found[0]):
             return False
         partition, replayed = found
-        offset = len(cluster.streams[partition])
-        copied = cluster.streams[partition][self._furthest(replayed, partition)]
+        offset = len(cluster.by_partition[partition])
+        copied = cluster.by_partition[partition][self._furthest(replayed, partition)]
         for _ in range(draw.randint(2, 4)):
             cluster.land(partition, copied.key, copied.value, forged=True)
         await asyncio.sleep(draw.uniform(0.2, 2))
-        if not await self._until(lambda: self._furthest(replay(cluster.streams), partition) < offset, WAITS_S / 4):
+        if not await self._until(lambda: self._furthest(replay(cluster.by_partition), partition) < offset, WAITS_S / 4):
             return False
         self._cut(partition, offset)
         return True
@@ -184,11 +186,11 @@ class Aimed:
         cluster, draw = self._cluster, self._draw
         if not cluster.takes(ORDERING):
             return False
-        offset = len(cluster.streams[ORDERING])
+        offset = len(cluster.by_partition[ORDERING])
         for _ in range(draw.randint(2, 4)):
             cluster.land(ORDERING, None, b"nothing", forged=True)
         await asyncio.sleep(draw.uniform(0.2, 2))
-        last = max([one.offset for one in replay(cluster.streams).records if one.why_not is None])
+        last = max([one.offset for one in replay(cluster.by_partition).records if one.why_not is None])
         if last < offset:
             self._cut(ORDERING, offset)
         return last < offset
@@ -205,7 +207,7 @@ class Aimed:
             return False
         partition, replayed = found
         await asyncio.sleep(self._draw.choice([0, 0, 0.2]))
-        if self._furthest(replay(self._cluster.streams), partition) == self._furthest(replayed, partition):
+        if self._furthest(replay(self._cluster.by_partition), partition) == self._furthest(replayed, partition):
             self._cut(partition, self._furthest(replayed, partition))
             self._cluster.land(partition, b"nobody's", b"nothing", forged=True)
         return True
@@ -213,13 +215,13 @@ class Aimed:
     async def _ahead(self) -> bool:
         """Delay the ordering topic, and lose a payload that was read meanwhile before its entry is read."""
         cluster, draw = self._cluster, self._draw
-        partition = draw.randrange(len(cluster.streams) - 1)
+        partition = draw.randrange(len(cluster.by_partition) - 1)
         cluster.behind_s[ORDERING] = BEHIND_S
-        offset = len(cluster.streams[partition])
-        found = await self._until(lambda: any(self._is_payload(record) for record in cluster.streams[partition][offset:]))
+        offset = len(cluster.by_partition[partition])
+        found = await self._until(lambda: any(self._is_payload(record) for record in cluster.by_partition[partition][offset:]))
         if found:
             await asyncio.sleep(draw.uniform(0.3, BEHIND_S / 2))
-            self._cut(partition, draw.randint(offset, max(offset, len(cluster.streams[partition]) - 1)))
+            self._cut(partition, draw.randint(offset, max(offset, len(cluster.by_partition[partition]) - 1)))
         cluster.behind_s.pop(ORDERING, None)
         cluster.wake()
         return found
@@ -260,7 +262,7 @@ class Aimed:
 
     def _next_content(self) -> Batch | None:
         """Returns the next batch that a worker has not joined yet, if its content lies behind others that the worker has joined."""
-        batches = replay(self._cluster.streams).batches
+        batches = replay(self._cluster.by_partition).batches
         for process in self._world.processes():
             marks = {} if process.worker is None else process.worker.driver.joiner.marks
             after = next((batch for batch in batches if ORDERING in marks and batch.offset > marks[ORDERING].offset), None)
@@ -274,8 +276,8 @@ class Aimed:
         """Returns a payload partition for which `fits` holds, with the log as it is then; None if there is none within `seconds`."""
         until_s = self._world.loop.time() + seconds
         while self._world.loop.time() < until_s and not self._world.healed:
-            replayed = replay(self._cluster.streams)
-            fitting = [partition for partition in range(len(self._cluster.streams) - 1) if fits(replayed, partition)]
+            replayed = replay(self._cluster.by_partition)
+            fitting = [partition for partition in range(len(self._cluster.by_partition) - 1) if fits(replayed, partition)]
             if fitting:
                 return self._draw.choice(fitting), replayed
             await asyncio.sleep(LOOKS_S)
@@ -301,7 +303,7 @@ class Aimed:
 
     def _waiting(self, replayed: Replayed, partition: int) -> int:
         """Returns the offset of a payload before the furthest content there whose entry may still arrive, -1 for none."""
-        for record in self._cluster.streams[partition][: max(0, self._furthest(replayed, partition))]:
+        for record in self._cluster.by_partition[partition][: max(0, self._furthest(replayed, partition))]:
             name = batch_key(record.key)
             life = None if name is None else replayed.life(name[0])
             if name is not None and life is not None and name[1] > life.sequence_last and self._is_payload(record):
@@ -312,7 +314,7 @@ class Aimed:
     def _is_payload(record: Record) -> bool:
         return (record.value or b"").startswith(b"[")
 
-    def _cut(self, stream: int, end: int) -> None:
-        if end < len(self._cluster.streams[stream]):
-            self._world.losses.cut(stream, max(end, int(stream == ORDERING)))
+    def _cut(self, partition: int, end: int) -> None:
+        if end < len(self._cluster.by_partition[partition]):
+            self._world.losses.cut(partition, max(end, int(partition == ORDERING)))
             self._cluster.wake()

@@ -18,7 +18,7 @@ def kept(world: "World") -> list[Violation]:
     """
     found: list[Violation] = []
     everything = frozenset(range(len(world.losses.damages)))
-    whole = replay(world.cluster.streams)
+    whole = replay(world.cluster.by_partition)
     to_heads: dict[int, Replayed] = {}
     for process in world.processes():
         worker = process.worker
@@ -34,9 +34,9 @@ def kept(world: "World") -> list[Violation]:
         offsets_next = worker.index.joiner_state().offsets_next
         head = offsets_next[ORDERING]
         if head not in to_heads:
-            to_heads[head] = replay(world.cluster.streams, offset_stop=head)
+            to_heads[head] = replay(world.cluster.by_partition, offset_stop=head)
         found += memory.violations(
-            world.cluster.streams,
+            world.cluster.by_partition,
             to_heads[head],
             read_next=joiner.read_next(),
             offsets_next=offsets_next,
@@ -52,7 +52,7 @@ def silent_lives(world: "World") -> list[int]:
 
     The other worker must have read that payload: where memory is full of payloads that may still count, the rest is read on demand.
     """
-    replayed = replay(world.cluster.streams)
+    replayed = replay(world.cluster.by_partition)
     silent_since_ms = replayed.log_time - world.plan.worker_timeout_ms
     waiting: dict[int, set[tuple[int, int]]] = {}
     for process in world.processes():
@@ -61,7 +61,7 @@ def silent_lives(world: "World") -> list[int]:
             waiting[process.worker.sender.incarnation] = {
                 name
                 for partition in range(replayed.partitions)
-                for name in by_key(world.cluster.streams[partition][: read.get(partition, 0)])
+                for name in by_key(world.cluster.by_partition[partition][: read.get(partition, 0)])
             }
     return [
         life.incarnation

@@ -34,8 +34,8 @@ class Broken:
     async def strike(self) -> None:
         """Register, order some batches, and fence the incarnation, all at once. Nothing where the log has no place for it now."""
         world = self._world
-        replayed = replay(world.cluster.streams)
-        if replayed.ended_by != "end" or not all(world.cluster.takes(stream) for stream in world.cluster.streams):
+        replayed = replay(world.cluster.by_partition)
+        if replayed.ended_by != "end" or not all(world.cluster.takes(partition) for partition in world.cluster.by_partition):
             return
         view, incarnation = View(replayed.seen, replayed.history), len(replayed.incarnations) + 1
         self._order(Register(self._draw.randbytes(16), view, FORMAT_VERSION, "broken", "0"))

@@ -25,10 +25,10 @@ class BufferBound:
         size = joiner.buffered_bytes
         if size > self._allowed:
             return f"{size} bytes buffered, {self._allowed} allowed"
-        payloads = [record for record in records if record.stream != ORDERING]
+        payloads = [record for record in records if record.partition != ORDERING]
         at_least = max(size, self._bytes_max) if looked else max(self._allowed, self._bytes_max)
         self._allowed = at_least + sum([RECORD_OVERHEAD_BYTES + len(record.value or b"") for record in payloads])
         awaited = None if joiner.hole is None else joiner.hole.partition
-        if looked and size > self._bytes_max and any(record.stream != awaited for record in payloads):
+        if looked and size > self._bytes_max and any(record.partition != awaited for record in payloads):
             return f"{size} bytes buffered, {self._bytes_max} allowed, and partitions besides {awaited} are read on"
         return ""

@@ -24,7 +24,7 @@ class _Alive:
     def polled(self, reader: SimulatedReader, records: Sequence[Record]) -> None:
         """Ignore the records."""
 
-    def fetched(self, reader: SimulatedReader, stream: int) -> None:
+    def fetched(self, reader: SimulatedReader, partition: int) -> None:
         """Ignore the fetch."""
 
 

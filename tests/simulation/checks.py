@@ -26,7 +26,7 @@ SHOWN_S = 20.0
 
 def violations(world: World) -> list[str]:
     """Returns all violations."""
-    replayed = replay(world.cluster.streams)
+    replayed = replay(world.cluster.by_partition)
     if replayed.ended_by != "end" and not world.problems:
         return [f"the log is not decided to its end: {replayed.ended_by} at {replayed.offset_end}"]
     compared = expected.compared(world, replayed)
@@ -43,7 +43,7 @@ def violations(world: World) -> list[str]:
     world.counts["lives fenced by peers"] = len([life for life in replayed.incarnations if life.fenced and not life.fenced_by])
     looked_up = [decision for decision in compared.looked_up if not stands(decision, replayed)]
     problems = world.problems + world.clients.problems + expected.wrong_roots(world, replayed) + duplicate_names_unnoticed(world)
-    problems += [*readings.violations(replayed), *world.clients.hostile.found_in(chain(*world.cluster.streams.values()))]
+    problems += [*readings.violations(replayed), *world.clients.hostile.found_in(chain(*world.cluster.by_partition.values()))]
     problems += [
         *_registered_early(world, replayed),
         *_views(world, replayed),
@@ -91,7 +91,7 @@ def _passed_holes(world: World, replayed: Replayed) -> list[str]:
     seen_after = {one.offset: one.seen_after for one in replayed.records}
     found: list[str] = []
     for batch in replayed.batches if cluster.damages else ():
-        fill = cluster.streams[batch.partition][batch.content_offset]
+        fill = cluster.by_partition[batch.partition][batch.content_offset]
         came_back = any(fill.value == lost.value for damage in cluster.damages for lost in damage.lost)
         if not batch.signed_fill or came_back:
             continue
@@ -125,8 +125,10 @@ def _forged(world: World, replayed: Replayed) -> list[str]:
     if not world.cluster.forged or world.losses.damages:
         return []
     forged = {id(record) for record in world.cluster.forged}
-    streams = {stream: [record for record in records if id(record) not in forged] for stream, records in world.cluster.streams.items()}
-    honest = replay(streams)
+    by_partition = {
+        partition: [record for record in records if id(record) not in forged] for partition, records in world.cluster.by_partition.items()
+    }
+    honest = replay(by_partition)
     same = (
         honest.decisions == replayed.decisions and honest.histories == replayed.histories and honest.incarnations == replayed.incarnations
     )
@@ -142,7 +144,7 @@ def _log_time(world: World, replayed: Replayed) -> list[str]:
 
 def _load(world: World) -> dict[str, int]:
     """Returns counts of large loads."""
-    payloads = chain.from_iterable(records for stream, records in world.cluster.streams.items() if stream != ORDERING)
+    payloads = chain.from_iterable(records for partition, records in world.cluster.by_partition.items() if partition != ORDERING)
     sizes = [(record.value or b"").count(b'"party":') for record in payloads]
     return {
         "batches": len([size for size in sizes if size]),

@@ -18,8 +18,8 @@ from typing import Protocol
 import msgspec
 
 from ordering.errors import ConfigurationError, NotReady, OutcomeUnknown, OutOfRange
+from ordering.local_reader import check_partitions, describe
 from ordering.log import ORDERING, Bounds, Record
-from ordering.stream import check_partitions, describe
 from tests.simulation.plan import AppendFates, Plan
 
 CHECK_AGAIN_S = 0.1
@@ -41,7 +41,7 @@ class Host(Protocol):
         """Note that a reader of the process is about to return these records."""
         ...
 
-    def fetched(self, reader: "SimulatedReader", stream: int) -> None:
+    def fetched(self, reader: "SimulatedReader", partition: int) -> None:
         """Note that a reader of the process has fetched from the present leader of that topic-partition, and will return the result."""
         ...
 
@@ -50,7 +50,7 @@ class Damage(msgspec.Struct, frozen=True):
     """One loss: the brokers lost the end of one topic-partition."""
 
     number: int
-    stream: int
+    partition: int
     epoch: int
     """The leader epoch of that topic-partition since the loss."""
     at_s: float
@@ -67,9 +67,9 @@ class Cluster:
         self.loop = loop
         self.clock_ms = clock_ms
         self.say = say
-        self.streams: dict[int, list[Record]] = {stream: [] for stream in range(ORDERING, plan.partitions)}
-        self.landed_s: dict[int, list[float]] = {stream: [] for stream in self.streams}
-        self.epochs: dict[int, int] = dict.fromkeys(self.streams, 0)
+        self.by_partition: dict[int, list[Record]] = {partition: [] for partition in range(ORDERING, plan.partitions)}
+        self.landed_s: dict[int, list[float]] = {partition: [] for partition in self.by_partition}
+        self.epochs: dict[int, int] = dict.fromkeys(self.by_partition, 0)
         """Leader epochs: the number of times that a topic-partition may have changed without its readers' knowledge."""
         self.damages: list[Damage] = []
         self.forged: list[Record] = []
@@ -93,25 +93,25 @@ class Cluster:
         self.fates_met: Counter[str] = Counter()
         """The number of appends for each fate."""
 
-    def takes(self, stream: int) -> bool:
+    def takes(self, partition: int) -> bool:
         """Returns whether the topic-partition accepts an append now."""
-        return not self.away and stream not in self.leaderless and stream not in self.shown
+        return not self.away and partition not in self.leaderless and partition not in self.shown
 
-    def end(self, stream: int) -> int:
+    def end(self, partition: int) -> int:
         """Returns the log end offset that readers see."""
-        return self.shown.get(stream, len(self.streams[stream]))
+        return self.shown.get(partition, len(self.by_partition[partition]))
 
-    def land(self, stream: int, key: bytes | None, value: bytes | None, generation: int | None = None, *, forged: bool = False) -> None:
+    def land(self, partition: int, key: bytes | None, value: bytes | None, generation: int | None = None, *, forged: bool = False) -> None:
         """Append a record, or retry later while the topic-partition accepts none. Appends of an earlier generation are dropped."""
         generation = self.generation if generation is None else generation
         if generation != self.generation:
             return
-        if not self.takes(stream):
-            self.later(CHECK_AGAIN_S, lambda: self.land(stream, key, value, generation, forged=forged))
+        if not self.takes(partition):
+            self.later(CHECK_AGAIN_S, lambda: self.land(partition, key, value, generation, forged=forged))
             return
-        records = self.streams[stream]
-        records.append(Record(stream, len(records), self.clock_ms(), key, value))
-        self.landed_s[stream].append(self.loop.time())
+        records = self.by_partition[partition]
+        records.append(Record(partition, len(records), self.clock_ms(), key, value))
+        self.landed_s[partition].append(self.loop.time())
         if forged:
             self.forged.append(records[-1])
         self.wake()
@@ -122,24 +122,24 @@ class Cluster:
 
     def add_partitions(self, count: int) -> None:
         """Increase the number of payload partitions to `count`."""
-        for partition in range(len(self.streams) - 1, count):
-            self.streams[partition], self.landed_s[partition], self.epochs[partition] = [], [], 0
+        for partition in range(len(self.by_partition) - 1, count):
+            self.by_partition[partition], self.landed_s[partition], self.epochs[partition] = [], [], 0
 
-    def elected(self, *streams: int) -> None:
+    def elected(self, *by_partition: int) -> None:
         """Change the leader of these topic-partitions, or the connection to it."""
-        for stream in streams:
-            self.epochs[stream] += 1
+        for partition in by_partition:
+            self.epochs[partition] += 1
         self.wake()
 
-    def cut(self, stream: int, end: int) -> Damage:
+    def cut(self, partition: int, end: int) -> Damage:
         """Lose all records of a topic-partition from the offset `end` on; returns the loss."""
-        before = {each: list(records) for each, records in self.streams.items()}
-        lost = self.streams[stream][end:]
-        del self.streams[stream][end:], self.landed_s[stream][end:]
-        self.epochs[stream] += 1
-        damage = Damage(len(self.damages), stream, self.epochs[stream], self.loop.time(), before, lost)
+        before = {each: list(records) for each, records in self.by_partition.items()}
+        lost = self.by_partition[partition][end:]
+        del self.by_partition[partition][end:], self.landed_s[partition][end:]
+        self.epochs[partition] += 1
+        damage = Damage(len(self.damages), partition, self.epochs[partition], self.loop.time(), before, lost)
         self.damages.append(damage)
-        self.shown.pop(stream, None)
+        self.shown.pop(partition, None)
         return damage
 
     def wake(self) -> None:
@@ -173,37 +173,37 @@ class SimulatedWriter:
     def __init__(self, log: "SimulatedLog") -> None:
         self._log = log
         self._cluster = log.cluster
-        self._queues: dict[int, deque[_Append]] = {stream: deque() for stream in log.cluster.streams}
+        self._queues: dict[int, deque[_Append]] = {partition: deque() for partition in log.cluster.by_partition}
         self._generation = log.cluster.generation
         self._closed = False
 
-    async def append(self, stream: int, key: bytes | None, value: bytes | None) -> None:
+    async def append(self, partition: int, key: bytes | None, value: bytes | None) -> None:
         """Append one record. Raises `OutcomeUnknown`."""
         assert key is not None or value is not None
-        self._log.host.step(f"append to {stream}")
+        self._log.host.step(f"append to {partition}")
         if self._closed:
             raise OutcomeUnknown("this writer is closed")
         if self._generation != self._cluster.generation:
             raise OutcomeUnknown("the brokers do not know this producer")
         cluster, loop = self._cluster, self._cluster.loop
-        if stream not in cluster.streams:
-            raise ConfigurationError(f"there is no payload partition {stream}")
-        self._queues.setdefault(stream, deque())
+        if partition not in cluster.by_partition:
+            raise ConfigurationError(f"there is no payload partition {partition}")
+        self._queues.setdefault(partition, deque())
         takes_s = cluster.draw.expovariate(1 / cluster.fates.delay_s)
-        if stream == ORDERING:
+        if partition == ORDERING:
             takes_s += cluster.slow_entries_s.get(self._log.host.name, 0.0)
         elif (value or b"")[:1] == b"[":
             takes_s += cluster.payload_s  # a fill is small
         append = _Append(key, value, loop.time() + takes_s, loop.create_future())
-        self._queues[stream].append(append)
-        if len(self._queues[stream]) == 1:
-            loop.call_at(append.due_s, self._pump, stream)
-        timer = loop.call_later(cluster.plan.append_timeout_s, self._time_out, stream, append)
+        self._queues[partition].append(append)
+        if len(self._queues[partition]) == 1:
+            loop.call_at(append.due_s, self._pump, partition)
+        timer = loop.call_later(cluster.plan.append_timeout_s, self._time_out, partition, append)
         try:
             await append.done
         finally:
             timer.cancel()
-        self._log.host.step(f"appended to {stream}")
+        self._log.host.step(f"appended to {partition}")
 
     async def close(self) -> None:
         """Close the writer. Appends in flight may still arrive."""
@@ -212,28 +212,28 @@ class SimulatedWriter:
     def abandon(self) -> None:
         """Close the writer without waiting, as when its process dies. Appends in flight may still arrive."""
         self._closed = True
-        for stream, queue in self._queues.items():
+        for partition, queue in self._queues.items():
             while queue:
                 append = queue.popleft()
                 if self._cluster.draw.random() < 0.5:
-                    self._late(stream, append)
+                    self._late(partition, append)
                 _fail(append, "the writer was closed")
 
-    def _pump(self, stream: int) -> None:
-        queue, cluster = self._queues[stream], self._cluster
+    def _pump(self, partition: int) -> None:
+        queue, cluster = self._queues[partition], self._cluster
         if self._generation != cluster.generation:
             while queue:
                 _fail(queue.popleft(), "the brokers do not know this producer")
         if not queue:
             return
-        if self._log.host.cut_off or not cluster.takes(stream):
-            cluster.loop.call_later(CHECK_AGAIN_S, self._pump, stream)
+        if self._log.host.cut_off or not cluster.takes(partition):
+            cluster.loop.call_later(CHECK_AGAIN_S, self._pump, partition)
             return
-        self._arrive(stream, queue.popleft())
+        self._arrive(partition, queue.popleft())
         if queue:
-            cluster.loop.call_at(max(queue[0].due_s, cluster.loop.time()), self._pump, stream)
+            cluster.loop.call_at(max(queue[0].due_s, cluster.loop.time()), self._pump, partition)
 
-    def _arrive(self, stream: int, append: _Append) -> None:
+    def _arrive(self, partition: int, append: _Append) -> None:
         cluster, fates, draw = self._cluster, self._cluster.fates, self._cluster.draw
         fate = draw.random()
         for chance, what in (  # noqa: B007 - the one that the loop ends with
@@ -248,25 +248,25 @@ class SimulatedWriter:
             fate -= chance
         if what:
             cluster.fates_met[f"appends {what}"] += 1
-            cluster.say(self._log.host.name, f"append to {stream} is {what}")
+            cluster.say(self._log.host.name, f"append to {partition} is {what}")
         if what == "late":
-            self._late(stream, append)
+            self._late(partition, append)
         elif what != "lost":
-            cluster.land(stream, append.key, append.value)
+            cluster.land(partition, append.key, append.value)
             if what == "repeated":
-                self._late(stream, append)
+                self._late(partition, append)
         if what in ("", "repeated"):
             delay_s = draw.expovariate(1 / fates.delay_s)
             cluster.loop.call_later(delay_s, lambda: append.done.done() or append.done.set_result(None))
         elif draw.random() < 0.5:  # Otherwise the caller learns of it from the timeout.
             _fail(append, f"the append was {what}")
 
-    def _late(self, stream: int, append: _Append) -> None:
+    def _late(self, partition: int, append: _Append) -> None:
         late_s = self._cluster.draw.choice([0.01, 1.0, 8.0])
-        self._cluster.later(late_s, lambda: self._cluster.land(stream, append.key, append.value, self._generation))
+        self._cluster.later(late_s, lambda: self._cluster.land(partition, append.key, append.value, self._generation))
 
-    def _time_out(self, stream: int, append: _Append) -> None:
-        queue = self._queues[stream]
+    def _time_out(self, partition: int, append: _Append) -> None:
+        queue = self._queues[partition]
         if append in queue and self._cluster.draw.random() < 0.5:
             queue.remove(append)
         _fail(append, "no acknowledgement in time")
@@ -284,7 +284,7 @@ class SimulatedReader:
     def __init__(self, log: "SimulatedLog", offsets_next: Mapping[int, int]) -> None:
         self._log = log
         self._cluster = log.cluster
-        self._next = {stream: offsets_next.get(stream, 0) for stream in range(ORDERING, log.payload_partitions)}
+        self._next = {partition: offsets_next.get(partition, 0) for partition in range(ORDERING, log.payload_partitions)}
         self._epochs: dict[int, int] = {}
         self._was_cut_off = False
         self.opened_s = log.cluster.loop.time()
@@ -317,17 +317,17 @@ class SimulatedReader:
                 raise NotReady("the connection to the brokers broke")
             await cluster.arrival(min(until_s, soonest_s))
 
-    def offset_next(self, stream: int) -> int:
+    def offset_next(self, partition: int) -> int:
         """Returns the offset after the last record returned."""
-        return self._next[stream]
+        return self._next[partition]
 
-    def pause(self, streams: Collection[int]) -> None:
+    def pause(self, partitions: Collection[int]) -> None:
         """Stop returning records from exactly these topic-partitions."""
-        self._paused = frozenset(streams)
+        self._paused = frozenset(partitions)
 
-    def is_paused(self, stream: int) -> bool:
+    def is_paused(self, partition: int) -> bool:
         """Returns whether that topic-partition is paused."""
-        return stream in self._paused
+        return partition in self._paused
 
     async def close(self) -> None:
         """Close the reader; a poll that waits returns."""
@@ -342,32 +342,32 @@ class SimulatedReader:
             self._was_cut_off |= self._log.host.cut_off
             return [], soonest_s
         records: list[Record] = []
-        streams = [stream for stream in self._next if stream not in self._paused and stream not in cluster.leaderless]
-        draw.shuffle(streams)
-        if self._was_cut_off and streams:
+        partitions = [partition for partition in self._next if partition not in self._paused and partition not in cluster.leaderless]
+        draw.shuffle(partitions)
+        if self._was_cut_off and partitions:
             self._was_cut_off, self._epochs = False, {}
             self.interruptions += 1
-        for stream in streams:
-            epoch = cluster.epochs[stream]
-            self.interruptions += self._epochs.setdefault(stream, epoch) != epoch
-            self._epochs[stream] = epoch
-            self._log.host.fetched(self, stream)
-            offset, end = self._next[stream], cluster.end(stream)
+        for partition in partitions:
+            epoch = cluster.epochs[partition]
+            self.interruptions += self._epochs.setdefault(partition, epoch) != epoch
+            self._epochs[partition] = epoch
+            self._log.host.fetched(self, partition)
+            offset, end = self._next[partition], cluster.end(partition)
             if offset > end:
-                raise OutOfRange(f"{describe(stream)} should be read from offset {offset}, and ends at {end}")
+                raise OutOfRange(f"{describe(partition)} should be read from offset {offset}, and ends at {end}")
             if offset == end:
                 continue
             if draw.random() < 0.05:
-                self._lag_s[stream] = draw.expovariate(1 / cluster.lag_s) * draw.choice([1, 1, 10]) if cluster.lag_s else 0.0
-            landed_s, lag_s = cluster.landed_s[stream], max(self._lag_s[stream], cluster.behind_s.get(stream, 0.0))
+                self._lag_s[partition] = draw.expovariate(1 / cluster.lag_s) * draw.choice([1, 1, 10]) if cluster.lag_s else 0.0
+            landed_s, lag_s = cluster.landed_s[partition], max(self._lag_s[partition], cluster.behind_s.get(partition, 0.0))
             now_s = cluster.loop.time()
             stop = min(end, offset + draw.randint(1, cluster.plan.records_per_poll_max))
             while offset < stop and landed_s[offset] + lag_s <= now_s:
-                records.append(cluster.streams[stream][offset])
+                records.append(cluster.by_partition[partition][offset])
                 offset += 1
             if offset < stop:
                 soonest_s = min(soonest_s, landed_s[offset] + lag_s)
-            self._next[stream] = offset
+            self._next[partition] = offset
         return records, soonest_s
 
 
@@ -380,7 +380,7 @@ class SimulatedLog:
         self.writers: list[SimulatedWriter] = []
         self.readers: list[SimulatedReader] = []
         self._closed = False
-        self._partitions = len(cluster.streams) - 1
+        self._partitions = len(cluster.by_partition) - 1
 
     @property
     def payload_partitions(self) -> int:
@@ -391,7 +391,7 @@ class SimulatedLog:
         """Raises `NotReady` if there are fewer payload partitions than `count`."""
         if self._partitions < count:
             await self._reach("ask for partitions")
-            self._partitions = len(self.cluster.streams) - 1
+            self._partitions = len(self.cluster.by_partition) - 1
         check_partitions("the simulated log", self._partitions, count)
 
     @property
@@ -421,13 +421,13 @@ class SimulatedLog:
         await self._reach("ask for bounds")
         cluster = self.cluster
         if ORDERING in cluster.leaderless:
-            raise NotReady("the ordering stream has no leader")
+            raise NotReady("the ordering topic has no leader")
         known = range(ORDERING, self._partitions)
-        return {stream: Bounds(0, cluster.end(stream)) for stream in known if stream not in cluster.leaderless}
+        return {partition: Bounds(0, cluster.end(partition)) for partition in known if partition not in cluster.leaderless}
 
     def leaders(self) -> Mapping[int, str | None]:
         """Returns the payload partitions that accept appends."""
-        return {stream: None for stream in range(self._partitions) if self.cluster.takes(stream)}
+        return {partition: None for partition in range(self._partitions) if self.cluster.takes(partition)}
 
     async def close(self) -> None:
         """Close the log and everything opened from it."""

@@ -69,46 +69,50 @@ class Losses:
         absent = [slot for slot in world.slots if draw.random() < 0.5]
         back: list[Callable[[], None]] = [self._send_away(slot, draw) for slot in absent]
         await asyncio.sleep(draw.choice(BEFORE_S))
-        streams = draw.choice(
-            [[ORDERING], [ORDERING], [draw.randrange(len(cluster.streams) - 1)], [ORDERING, *range(len(cluster.streams) - 1)]]
+        partitions = draw.choice(
+            [[ORDERING], [ORDERING], [draw.randrange(len(cluster.by_partition) - 1)], [ORDERING, *range(len(cluster.by_partition) - 1)]]
         )
-        for stream in streams:
-            length = len(cluster.streams[stream])
-            self.cut(stream, max(int(stream == ORDERING), length - draw.choice(RECORDS)))
+        for partition in partitions:
+            length = len(cluster.by_partition[partition])
+            self.cut(partition, max(int(partition == ORDERING), length - draw.choice(RECORDS)))
         if draw.random() < 0.4:
             # All brokers restart with new state: they no longer know their producers.
             cluster.generation += 1
             cluster.away = True
-            cluster.elected(*cluster.streams)
+            cluster.elected(*cluster.by_partition)
             await asyncio.sleep(min(draw.choice(AWAY_S), self._left_s()))
             cluster.away = False
         cluster.wake()
         await asyncio.sleep(min(draw.choice(GROWING_S), self._left_s()))
         if draw.random() < 0.5:
-            await self._regrown(streams)
+            await self._regrown(partitions)
         for come_back in back:
             come_back()
             await asyncio.sleep(min(hold(), self._left_s()) if draw.random() < 0.3 else 0)
 
-    async def _regrown(self, streams: Sequence[int]) -> None:
+    async def _regrown(self, partitions: Sequence[int]) -> None:
         """Return when these topic-partitions are longer than before the loss, so that their lengths reveal nothing; or after a while."""
         cluster, until_s = self._world.cluster, self._world.loop.time() + min(REGROWN_S_MAX, self._left_s())
-        length = {damage.stream: len(damage.before[damage.stream]) for damage in self.damages if damage.stream in streams}
-        while any(len(cluster.streams[stream]) <= before for stream, before in length.items()) and self._world.loop.time() < until_s:  # noqa: ASYNC110 - looked at from outside
+        length = {damage.partition: len(damage.before[damage.partition]) for damage in self.damages if damage.partition in partitions}
+
+        def is_shorter() -> bool:
+            return any(len(cluster.by_partition[partition]) <= before for partition, before in length.items())
+
+        while is_shorter() and self._world.loop.time() < until_s:  # noqa: ASYNC110 - read from outside
             await asyncio.sleep(0.1)
-        if not any(len(cluster.streams[stream]) <= before for stream, before in length.items()):
+        if not is_shorter():
             self._world.count("lost ends regrown before anybody looked")
 
     def _left_s(self) -> float:
         return max(0.0, self._world.plan.faults_s - self._world.loop.time())
 
-    def cut(self, stream: int, end: int) -> None:
+    def cut(self, partition: int, end: int) -> None:
         """Lose all records of a topic-partition from the offset `end` on."""
         cluster = self._world.cluster
-        if end < len(cluster.streams[stream]):
-            damage = cluster.cut(stream, end)
-            self._world.say("cluster", f"stream {stream} has lost the records from {end} on, {len(damage.lost)}")
-            self._world.count("lost ends of the order" if stream == ORDERING else "lost ends of payload partitions")
+        if end < len(cluster.by_partition[partition]):
+            damage = cluster.cut(partition, end)
+            self._world.say("cluster", f"partition {partition} has lost the records from {end} on, {len(damage.lost)}")
+            self._world.count("lost ends of the order" if partition == ORDERING else "lost ends of payload partitions")
 
     def _send_away(self, slot: Slot, draw: random.Random) -> Callable[[], None]:
         """Make the slot's worker absent (paused, cut off or down); returns the function that brings it back."""
@@ -151,19 +155,19 @@ class Losses:
     def _kept(self, damage: Damage) -> int:
         """Returns the number of decisions that the log still gave directly after the loss."""
         if damage.number not in self._positions_kept:
-            end = len(damage.before[damage.stream]) - len(damage.lost)
-            left = replay({**damage.before, damage.stream: damage.before[damage.stream][:end]})
+            end = len(damage.before[damage.partition]) - len(damage.lost)
+            left = replay({**damage.before, damage.partition: damage.before[damage.partition][:end]})
             self._positions_kept[damage.number] = len(left.decisions)
         return self._positions_kept[damage.number]
 
     def _log_of(self, unmet: frozenset[int]) -> Replayed:
         """Returns the log without these losses: topic-partitions that were read again are as they are now, all others as they were."""
         if unmet not in self._logs:
-            streams = dict(self._world.cluster.streams)
+            by_partition = dict(self._world.cluster.by_partition)
             for damage in reversed(self.damages):
                 if damage.number in unmet:
-                    streams[damage.stream] = list(damage.before[damage.stream])
-            self._logs[unmet] = replay(streams)
+                    by_partition[damage.partition] = list(damage.before[damage.partition])
+            self._logs[unmet] = replay(by_partition)
         return self._logs[unmet]
 
     # ---- violations ----
@@ -178,8 +182,8 @@ class Losses:
         from_offset, offset_end = process.applied_live, worker.driver.caught_up_offset
         assert offset_end is not None
         cluster = self._world.cluster
-        records = cluster.streams[ORDERING]
-        replayed = replay(cluster.streams)
+        records = cluster.by_partition[ORDERING]
+        replayed = replay(cluster.by_partition)
         # Plus all records that were in the log when the process started, which it must have applied before.
         begun = 0 if self._world.shown_less else len([at_s for at_s in cluster.landed_s[ORDERING] if at_s < process.began_s])
         applied = [one for one in replayed.records if from_offset <= one.offset < max(offset_end, begun)]
@@ -218,7 +222,7 @@ class Losses:
     def restore(self, partition: int) -> bool:
         """Restore a partition's lost records from the archive: equal keys and values, at its end. Returns False if none were lost."""
         cluster = self._world.cluster
-        lost = [damage for damage in self.damages if damage.stream == partition and damage.number not in self._restored]
+        lost = [damage for damage in self.damages if damage.partition == partition and damage.number not in self._restored]
         for damage in lost:
             self._restored.add(damage.number)
             self._world.count("payload partitions restored")
@@ -235,7 +239,7 @@ class Losses:
 
     def restored(self, partition: int | None) -> bool:
         """Returns whether records were restored in that partition, or in any (None)."""
-        return any(partition in (None, self.damages[number].stream) for number in self._restored)
+        return any(partition in (None, self.damages[number].partition) for number in self._restored)
 
     async def operate(self) -> None:
         """After the healing, have the owner settle suspicions that no worker has ended, and put the workers' key in force again."""
@@ -312,8 +316,8 @@ def contradicts(disk: SimulatedDisk, cluster: Cluster) -> bool:
     meta = disk.families[META].items()
     marks = dict([rows.mark_of(key, row) for key, row in meta if key.startswith(rows.MARK_PREFIX)])
     effects = sorted([rows.effect_of(row) for key, row in meta if key.startswith(rows.EFFECT_PREFIX)], key=lambda effect: effect.seen)
-    for stream, expected in sought(History(effects).last_run, marks, contents=False).items():
-        for record in cluster.streams[stream]:
+    for partition, expected in sought(History(effects).last_run, marks, contents=False).items():
+        for record in cluster.by_partition[partition]:
             if expected and expected[0].found(record):
                 expected.popleft()
         if expected:

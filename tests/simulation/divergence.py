@@ -72,7 +72,7 @@ def strike(world: "World", draw: random.Random) -> str:
 
 def vote(world: "World", incarnation: int, size: int) -> Record | None:
     """Returns the record in which that incarnation wrote its root at that size, None if there is none."""
-    for record in world.cluster.streams[ORDERING]:
+    for record in world.cluster.by_partition[ORDERING]:
         said = ordering_record(record.value)
         if isinstance(said, Root) and (said.incarnation, said.size) == (incarnation, size):
             return record

@@ -79,9 +79,9 @@ def _content_is_lost(world: "World", slot: Slot) -> str:
     """
     if _shown_less_for_long(world):
         return "cut logs noticed"
-    streams = world.cluster.streams
-    replayed = replay(streams)
-    record = ordering_record(streams[ORDERING][replayed.offset_end].value) if replayed.ended_by == "hole" else None
+    by_partition = world.cluster.by_partition
+    replayed = replay(by_partition)
+    record = ordering_record(by_partition[ORDERING][replayed.offset_end].value) if replayed.ended_by == "hole" else None
     if not isinstance(record, Entry):
         # Another worker's operator has restored it meanwhile.
         return "lost contents noticed late" if world.losses.restored(None) else ""
@@ -111,7 +111,7 @@ def _lost(world: "World", slot: Slot, process: Process, **how: Any) -> int:
 def effects(world: "World") -> Sequence[tuple[float, Ordering]]:
     """Returns the ordering records that took effect, each with the time in seconds at which it landed."""
     landed_s = world.cluster.landed_s[ORDERING]
-    replayed = replay(world.cluster.streams)
+    replayed = replay(world.cluster.by_partition)
     return [(landed_s[one.offset], one.record) for one in replayed.records if one.why_not is None and one.record is not None]
 
 

@@ -123,28 +123,30 @@ class Faults:
 
     async def _leaderless(self) -> None:
         cluster = self.world.cluster
-        stream = self.draw.choice(list(cluster.streams))
-        cluster.leaderless.add(stream)
-        self._record("cluster", f"stream {stream} has no leader", "streams without a leader")
+        partition = self.draw.choice(list(cluster.by_partition))
+        cluster.leaderless.add(partition)
+        self._record("cluster", f"partition {partition} has no leader", "partitions without a leader")
         await self._hold()
-        cluster.leaderless.discard(stream)
-        cluster.elected(stream)
+        cluster.leaderless.discard(partition)
+        cluster.elected(partition)
 
     async def _cut(self) -> None:
         cluster = self.world.cluster
-        streams = [stream for stream, records in cluster.streams.items() if records and stream not in cluster.shown]
-        if not streams:
+        partitions = [partition for partition, records in cluster.by_partition.items() if records and partition not in cluster.shown]
+        if not partitions:
             return
-        stream = self.draw.choice(streams)
-        cluster.shown[stream] = max(int(stream == ORDERING), self.draw.randrange(len(cluster.streams[stream])))
-        self._record("cluster", f"stream {stream} shows {cluster.shown[stream]} of {len(cluster.streams[stream])}", "cut logs")
-        cluster.elected(stream)
+        partition = self.draw.choice(partitions)
+        cluster.shown[partition] = max(int(partition == ORDERING), self.draw.randrange(len(cluster.by_partition[partition])))
+        self._record(
+            "cluster", f"partition {partition} shows {cluster.shown[partition]} of {len(cluster.by_partition[partition])}", "cut logs"
+        )
+        cluster.elected(partition)
         shown = [cluster.loop.time(), float("inf")]
         self.world.shown_less.append(shown)
         await self._hold()
         shown[1] = cluster.loop.time()
-        cluster.shown.pop(stream, None)
-        cluster.elected(stream)
+        cluster.shown.pop(partition, None)
+        cluster.elected(partition)
 
     async def _snapshot(self) -> None:
         slot = self._slot()
@@ -240,7 +242,7 @@ class Faults:
             self._record("owner", f"puts another key in force, {times} times", "rotations" if times == 1 else "rotations of two at once")
 
     async def _grow(self) -> None:
-        count = len(self.world.cluster.streams) - 1 + self.draw.choice([0, 1, 1, 2])
+        count = len(self.world.cluster.by_partition) - 1 + self.draw.choice([0, 1, 1, 2])
         if count <= PARTITIONS_MAX:
             self.world.owner.add_partitions(count)
             self._record("owner", f"declares {count} payload partitions", "partitions added")
@@ -249,7 +251,7 @@ class Faults:
         incarnations = [process.worker.sender.incarnation for process in self.world.processes() if process.worker is not None]
         incarnation = self.draw.choice([self.draw.randint(1, 9), *incarnations])
         # `notary retire` looks the incarnation up in the log, so it never retires one that has not started.
-        begun = len(replay(self.world.cluster.streams).incarnations)
+        begun = len(replay(self.world.cluster.by_partition).incarnations)
         if incarnation is not None and incarnation <= begun:
             self.world.owner.retire(incarnation)
             self._record("owner", f"retires incarnation {incarnation}", "retired incarnations")

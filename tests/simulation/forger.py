@@ -58,8 +58,8 @@ class Forger:
             self._world.count("forged records")
             self._world.count(f"forged: {kind}")
 
-    def _land(self, stream: int, key: bytes | None, value: bytes | None) -> None:
-        self._world.cluster.land(stream, key, value, forged=True)
+    def _land(self, partition: int, key: bytes | None, value: bytes | None) -> None:
+        self._world.cluster.land(partition, key, value, forged=True)
 
     # ---- ordering records ----
 
@@ -138,14 +138,14 @@ class Forger:
     # ---- late copies of true records ----
 
     def _copy(self) -> str:
-        stream = self._draw.choice(list(self._world.cluster.streams))
-        return self._again(self._world.cluster.streams[stream])
+        partition = self._draw.choice(list(self._world.cluster.by_partition))
+        return self._again(self._world.cluster.by_partition[partition])
 
     def _copied_vote(self) -> str:
-        return self._again([record for record in self._world.cluster.streams[ORDERING] if (record.value or b"")[1:2] == b"\x04"])
+        return self._again([record for record in self._world.cluster.by_partition[ORDERING] if (record.value or b"")[1:2] == b"\x04"])
 
     def _copied_control_record(self) -> str:
-        return self._again([record for record in self._world.cluster.streams[ORDERING] if (record.value or b"\0\0")[1:2] > b"\x04"])
+        return self._again([record for record in self._world.cluster.by_partition[ORDERING] if (record.value or b"\0\0")[1:2] > b"\x04"])
 
     def _copy_of_what_was_lost(self) -> str:
         return self._again([record for damage in self._world.cluster.damages for record in damage.lost])
@@ -154,20 +154,20 @@ class Forger:
         if not records:
             return ""
         record = self._draw.choice(records)
-        stream = record.stream
-        if stream != ORDERING and self._draw.random() < 0.1:
-            stream = self._partition()
-        self._land(stream, record.key, record.value)
-        return f"of record {record.offset} of stream {record.stream}"
+        partition = record.partition
+        if partition != ORDERING and self._draw.random() < 0.1:
+            partition = self._partition()
+        self._land(partition, record.key, record.value)
+        return f"of record {record.offset} of partition {record.partition}"
 
     # ---- the present log ----
 
     def _partition(self) -> int:
-        return self._draw.randrange(len(self._world.cluster.streams) - 1)
+        return self._draw.randrange(len(self._world.cluster.by_partition) - 1)
 
     def _entries(self) -> list[Entry]:
         found: list[Entry] = []
-        for record in self._world.cluster.streams[ORDERING][-10:]:
+        for record in self._world.cluster.by_partition[ORDERING][-10:]:
             try:
                 said = decode(record.value)
             except CorruptRecord:
@@ -177,7 +177,7 @@ class Forger:
         return found
 
     def _hash_of_a_payload(self) -> bytes:
-        payloads = self._world.cluster.streams[self._partition()][-5:]
+        payloads = self._world.cluster.by_partition[self._partition()][-5:]
         return sha256(self._draw.choice(payloads).value or b"" if payloads else b"").digest()
 
     def _name_to_come(self) -> tuple[int, int]:

@@ -36,16 +36,16 @@ class LogChecks:
         """Note the records that this reader is about to return."""
         if reader.interruptions:
             self._interrupted = reader
-        for stream in self._cluster.streams:
-            if not reader.is_paused(stream):
-                self._read_s[stream] = self._cluster.loop.time()
+        for partition in self._cluster.by_partition:
+            if not reader.is_paused(partition):
+                self._read_s[partition] = self._cluster.loop.time()
         if self._places is None:
             self._places = {}
             self._keep(joiner.history.since(0))
         for record in records if self._cluster.damages else ():
-            known = self._places.get((record.stream, record.offset))
+            known = self._places.get((record.partition, record.offset))
             if known is not None and known != fingerprint_of(record):
-                self._contradicted = f"record {record.offset} of stream {record.stream} is another"
+                self._contradicted = f"record {record.offset} of partition {record.partition} is another"
 
     def applied(self, reader: SimulatedReader, ready: Ready) -> str:
         """Check a step that was applied to the index; returns the violation, empty for none."""
@@ -59,10 +59,10 @@ class LogChecks:
         for effect in ready.effects:
             for place in _places(effect):
                 if self._lost_unseen(*place):
-                    return f"it applies record {place[1]} of stream {place[0]}, which was lost while it did not read that"
-            for stream, offset, fingerprint in _places(effect):
-                if not self._is_held(reader, stream, offset, fingerprint):
-                    return f"it applies record {offset} of stream {stream}, which was lost before its reader was opened"
+                    return f"it applies record {place[1]} of partition {place[0]}, which was lost while it did not read that"
+            for partition, offset, fingerprint in _places(effect):
+                if not self._is_held(reader, partition, offset, fingerprint):
+                    return f"it applies record {offset} of partition {partition}, which was lost before its reader was opened"
         return ""
 
     def answers(self, reader: SimulatedReader | None) -> str:
@@ -79,36 +79,36 @@ class LogChecks:
         pauses = zip(self._paused_s[::2], self._paused_s[1::2], strict=False)
         return any(resumed_s > opened_s and resumed_s - max(paused_s, opened_s) > INTERRUPTED_AFTER_S for paused_s, resumed_s in pauses)
 
-    def _is_held(self, reader: SimulatedReader, stream: int, offset: int, fingerprint: bytes) -> bool:
+    def _is_held(self, reader: SimulatedReader, partition: int, offset: int, fingerprint: bytes) -> bool:
         """Returns whether the log has that record, or lost it only after that reader was opened."""
         cluster = self._cluster
-        lost_since = [damage.lost for damage in cluster.damages[reader.damages_before :] if damage.stream == stream]
+        lost_since = [damage.lost for damage in cluster.damages[reader.damages_before :] if damage.partition == partition]
         there = [
-            *cluster.streams[stream][offset : offset + 1],
+            *cluster.by_partition[partition][offset : offset + 1],
             *(record for lost in lost_since for record in lost if record.offset == offset),
         ]
         return any(fingerprint_of(record) == fingerprint for record in there)
 
-    def _lost_unseen(self, stream: int, offset: int, fingerprint: bytes) -> bool:
+    def _lost_unseen(self, partition: int, offset: int, fingerprint: bytes) -> bool:
         """Returns whether the log lost that record and its topic-partition was not read since, for longer than a look may be old."""
         cluster = self._cluster
         if not cluster.damages:
             return False
-        there = any(fingerprint_of(record) == fingerprint for record in cluster.streams[stream][offset : offset + 1])
-        if there or not cluster.takes(stream):
+        there = any(fingerprint_of(record) == fingerprint for record in cluster.by_partition[partition][offset : offset + 1])
+        if there or not cluster.takes(partition):
             return False
         seen_until_s = cluster.loop.time() - INTERRUPTED_AFTER_S
         lost_s = [
             damage.at_s
             for damage in cluster.damages
-            if damage.stream == stream and any(fingerprint_of(record) == fingerprint for record in damage.lost)
+            if damage.partition == partition and any(fingerprint_of(record) == fingerprint for record in damage.lost)
         ]
-        return any(max(at_s, self._read_s.get(stream, at_s)) < seen_until_s for at_s in lost_s)
+        return any(max(at_s, self._read_s.get(partition, at_s)) < seen_until_s for at_s in lost_s)
 
     def _keep(self, effects: Sequence[Effect]) -> None:
         if self._places is not None:
             for effect in effects:
-                self._places.update({(stream, offset): fingerprint for stream, offset, fingerprint in _places(effect)})
+                self._places.update({(partition, offset): fingerprint for partition, offset, fingerprint in _places(effect)})
 
 
 def _places(effect: Effect) -> Iterator[tuple[int, int, bytes]]:

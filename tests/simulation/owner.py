@@ -59,7 +59,7 @@ class Owner:
 
     def in_force(self) -> SigningKey:
         """Returns the key that is in force at the end of the log."""
-        public_key = replay(self._world.cluster.streams).keys[-1]
+        public_key = replay(self._world.cluster.by_partition).keys[-1]
         return next(each for each in self.signing_keys() if each.public_key == public_key)
 
     def signing_keys(self) -> list[SigningKey]:
@@ -74,7 +74,7 @@ class Owner:
 
     def settle(self, view: View) -> None:
         """Settle this history."""
-        is_named = SALVAGE_FORMAT in replay(self._world.cluster.streams).versions
+        is_named = SALVAGE_FORMAT in replay(self._world.cluster.by_partition).versions
         self.write(Settle(view, self.in_force().public_key if is_named else b""))
 
     def retire(self, incarnation: int) -> None:

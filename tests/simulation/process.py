@@ -193,10 +193,10 @@ class Process:
             self.problems.append(wrong)
         self._looked.polled(reader, driver.joiner, records)
 
-    def fetched(self, reader: SimulatedReader, stream: int) -> None:
+    def fetched(self, reader: SimulatedReader, partition: int) -> None:
         """Note that its reader has fetched from the present leader: earlier losses there can be noticed from now on."""
         if self.worker is not None and self.worker.driver._reader is reader:
-            self._epochs_met[stream] = self._cluster.epochs[stream]
+            self._epochs_met[partition] = self._cluster.epochs[partition]
 
     @property
     def met(self) -> frozenset[int]:
@@ -212,7 +212,7 @@ class Process:
             [
                 damage.number
                 for damage in self._cluster.damages
-                if epochs.get(damage.stream, -1) >= damage.epoch and damage.stream not in waiting
+                if epochs.get(damage.partition, -1) >= damage.epoch and damage.partition not in waiting
             ]
         )
 

@@ -96,10 +96,10 @@ class Salvaging:
         await asyncio.sleep(draw.choice([0.0, DRAINED_S]))
         what = draw.choice(["the order", "payloads", "both"])
         world.count(f"salvages: {what} lost")
-        partitions = [stream for stream in cluster.streams if stream != ORDERING]
-        for stream in [ORDERING] * (what != "payloads") + partitions * (what != "the order"):
-            length = len(cluster.streams[stream])
-            world.losses.cut(stream, max(2 * (stream == ORDERING), length - draw.choice(RECORDS)))
+        payloads = [partition for partition in cluster.by_partition if partition != ORDERING]
+        for partition in [ORDERING] * (what != "payloads") + payloads * (what != "the order"):
+            length = len(cluster.by_partition[partition])
+            world.losses.cut(partition, max(2 * (partition == ORDERING), length - draw.choice(RECORDS)))
         share = draw.choice([0.0, 0.0, 0.3, 1.0])
         indexes = [self._index(slot) for slot in world.slots if draw.random() < share]
         receipts = self._receipts(draw.choice([0.0, 0.1, 0.3, 1.0]))
@@ -212,7 +212,7 @@ class Salvaging:
         self._world.cluster.land(ORDERING, None, sign_record(record, self._world.owner.log_id, OWNER))
         reader.read(1_000)
         last = reader.joiner.history.last
-        return last is not None and last.offset == len(self._world.cluster.streams[ORDERING]) - 1
+        return last is not None and last.offset == len(self._world.cluster.by_partition[ORDERING]) - 1
 
 
 def has_gaps(replayed: Replayed) -> bool:

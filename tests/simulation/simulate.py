@@ -93,8 +93,8 @@ def _height(world: World) -> int:
 def _digest(world: World) -> str:
     """Returns a hash over the log, all answers and all disks."""
     hashed = hashlib.sha256()
-    for stream in sorted(world.cluster.streams):
-        for record in world.cluster.streams[stream]:
+    for partition in sorted(world.cluster.by_partition):
+        for record in world.cluster.by_partition[partition]:
             hashed.update(repr(record).encode())
     for call in world.history.calls:
         hashed.update(

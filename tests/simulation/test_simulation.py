@@ -62,7 +62,7 @@ KINDS = {
     "payload partitions restored", "retired incarnations", "retired workers stopped", "rotations", "rotations of two at once",
     "slow payloads", "wrong decisions before quiet", "years passed",
     "machine crashes", "duplicate names", "duplicate names noticed", "new disks", "orderly ends", "regrown logs refused", "snapshots",
-    "stalled readers", "streams without a leader", "answers after a loss", "misnamed workers refused", "outvoted votes repeated",
+    "stalled readers", "partitions without a leader", "answers after a loss", "misnamed workers refused", "outvoted votes repeated",
     *(f"aimed losses: {kind}" for kind in AIMED),
     *(f"contents of a broken worker: {kind}" for kind in KINDS_OF_BROKEN),
     *(f"answered {status}" for status in (200, 202, 400, 401, 403, 404, 405, 413, 415, 429, 503)),

@@ -203,13 +203,13 @@ class World:
         joiner = worker.driver.joiner
         # Every admitted request is decided in the end, even if its client has long asked another worker.
         pending = worker.sender.queue.pending_requests
-        return len(heights) == 1 and not pending and not joiner.queued_records and joiner.offset_head == len(self.cluster.streams[-1])
+        return len(heights) == 1 and not pending and not joiner.queued_records and joiner.offset_head == len(self.cluster.by_partition[-1])
 
     def _state(self, slot: Slot) -> str:
         worker = None if slot.process is None or slot.process.dead else slot.process.worker
         if worker is None:
             return f"{slot.label}: no worker"
-        joiner, end = worker.driver.joiner, len(self.cluster.streams[-1])
+        joiner, end = worker.driver.joiner, len(self.cluster.by_partition[-1])
         at = f"{worker.index.position_next} positions, head {joiner.offset_head} of {end}, queued {joiner.queued_records}"
         at += f", pending {worker.sender.queue.pending_requests}"
         return f"{slot.label}: {worker.not_ready() or 'ready'}; {at}"
@@ -348,7 +348,7 @@ class World:
 
     def _heaviest(self) -> int:
         """Returns the largest weight that one ordering record, also a lost one, adds to a queue: one, plus one for each 32 bytes."""
-        lost = [damage.lost for damage in self.cluster.damages if damage.stream == ORDERING]
-        weights = [1 + len(record.value or b"") // 32 for records in (self.cluster.streams[ORDERING], *lost) for record in records]
+        lost = [damage.lost for damage in self.cluster.damages if damage.partition == ORDERING]
+        weights = [1 + len(record.value or b"") // 32 for records in (self.cluster.by_partition[ORDERING], *lost) for record in records]
         self._heaviest_seen = max([self._heaviest_seen, *weights])
         return self._heaviest_seen

@@ -18,30 +18,30 @@ Ends = Mapping[int, int]
 """Log end offsets by topic-partition."""
 
 
-def ends_of(streams: Mapping[int, Sequence[LogRecord]]) -> dict[int, int]:
+def ends_of(by_partition: Mapping[int, Sequence[LogRecord]]) -> dict[int, int]:
     """Returns the log end offsets."""
-    return {stream: len(records) for stream, records in streams.items()}
+    return {partition: len(records) for partition, records in by_partition.items()}
 
 
-def archive(streams: Mapping[int, Sequence[LogRecord]], folder: Path, ends: Sequence[Ends] | None = None) -> Path:
+def archive(by_partition: Mapping[int, Sequence[LogRecord]], folder: Path, ends: Sequence[Ends] | None = None) -> Path:
     """Write the log into `folder`, as ranges up to these ends; as two ranges without `ends`."""
     (folder / "ranges").mkdir(parents=True)
     if ends is None:
-        ends = [{stream: end // 2 for stream, end in ends_of(streams).items()}, ends_of(streams)]
+        ends = [{partition: end // 2 for partition, end in ends_of(by_partition).items()}, ends_of(by_partition)]
     for number, (before, until) in enumerate(zip(({}, *ends), ends, strict=False), 1):
         files = []
-        for stream, records in streams.items():
-            of_range = records[before.get(stream, 0) : until.get(stream, 0)]
-            start = _offset_behind(records, before.get(stream, 0))
-            end = _offset_behind(records, until.get(stream, 0))
-            topic, partition = ("ordering", 0) if stream == ORDERING else ("payload", stream)
-            path = f"{topic}/partition={partition}/{number:08}.parquet"
+        for partition, records in by_partition.items():
+            of_range = records[before.get(partition, 0) : until.get(partition, 0)]
+            start = _offset_behind(records, before.get(partition, 0))
+            end = _offset_behind(records, until.get(partition, 0))
+            topic, of_topic = ("ordering", 0) if partition == ORDERING else ("payload", partition)
+            path = f"{topic}/partition={of_topic}/{number:08}.parquet"
             (folder / path).parent.mkdir(parents=True, exist_ok=True)
             columns = [[getattr(record, name) for record in of_range] for name in _SCHEMA.names]
             pq.write_table(pa.table(columns, schema=_SCHEMA), folder / path, compression="zstd")
             digest = sha256((folder / path).read_bytes()).hexdigest()
-            files.append(ArchivedFile(path, topic, partition, start, end, len(of_range), digest))  # type: ignore[arg-type]
-        written = Range(ARCHIVE_VERSION, len(streams) - 1, files)
+            files.append(ArchivedFile(path, topic, of_topic, start, end, len(of_range), digest))  # type: ignore[arg-type]
+        written = Range(ARCHIVE_VERSION, len(by_partition) - 1, files)
         (folder / f"ranges/{number:08}.json").write_bytes(msgspec.json.encode(written))
     return folder
 

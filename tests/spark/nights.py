@@ -45,7 +45,7 @@ def three_nights() -> tuple[Writer, list[Ends], list[list[tuple[str, int | None,
     log.register("w5", "nonce 5")
     log.rotate("the second key")
     log.partitions(PARTITIONS + 1)
-    log.streams[PARTITIONS] = []
+    log.by_partition[PARTITIONS] = []
     entry_5()
     log.settle()
     late, payload_late, _ = writer.send(
@@ -55,7 +55,7 @@ def three_nights() -> tuple[Writer, list[Ends], list[list[tuple[str, int | None,
     ends.append(writer.ends)
 
     late()
-    log.again(log.streams[ORDERING][-2])  # the settle record
+    log.again(log.by_partition[ORDERING][-2])  # the settle record
     writer.batch(3, 1, spend(state("of one who has a successor")))
     log.fence(1, 6)
     writer.batch(1, 1, spend(state("fenced")))

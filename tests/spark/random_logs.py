@@ -51,7 +51,7 @@ def _move(log: SignedLog, draw: Random, number: int) -> None:
         case 7:
             log.settle(view)
         case 8:
-            log.again(draw.choice(log.streams[ORDERING]))
+            log.again(draw.choice(log.by_partition[ORDERING]))
         case 9:
             forger = private_key("forger")
             log.entry(incarnation, sequence, *labels, partition=partition, by=forger)
@@ -60,7 +60,7 @@ def _move(log: SignedLog, draw: Random, number: int) -> None:
             log.put(ORDERING, None, draw.choice([None, b"", b"\x01\x02", draw.randbytes(100), log.signed(1, b"short")]))
             log.activate(draw.choice([1, FORMAT_VERSION + 1, 65535]))
         case 11:
-            other = SignedLog(PARTITIONS, "other").streams[ORDERING][0].value
+            other = SignedLog(PARTITIONS, "other").by_partition[ORDERING][0].value
             log.put(ORDERING, None, draw.choice([other, log.signed(6, b"short")]))
         case 12:  # a fill before the payload, and a forged one before that fill
             log.fill(incarnation, sequence, *labels, partition=partition, by=private_key("forger"))

@@ -125,7 +125,7 @@ def _edited(old: bytes, new: bytes) -> Callable[[Path], None]:
 )
 def test_harm_is_reported(spark: SparkSession, tmp_path: Path, harm: Callable[[Path], None], message: str) -> None:
     """Files that are missing, cut or changed, and ranges that are missing, duplicated, wrong or newer are each reported."""
-    folder = archive(_log().streams, tmp_path / "archive")
+    folder = archive(_log().by_partition, tmp_path / "archive")
     harm(folder)
     with pytest.raises(CouldNotVerify, match=message):
         read_archive(spark, folder)
@@ -133,7 +133,7 @@ def test_harm_is_reported(spark: SparkSession, tmp_path: Path, harm: Callable[[P
 
 def test_leftovers_are_not_read(spark: SparkSession, tmp_path: Path) -> None:
     """A file that no range lists is left from a crash, and is no part of the log."""
-    folder = archive(_log().streams, tmp_path / "archive")
+    folder = archive(_log().by_partition, tmp_path / "archive")
     assert unlisted(folder) is None
     (folder / "payload/partition=1/00000003.parquet").write_bytes((folder / LAST).read_bytes())
     assert f"no range lists 1 of the files in {folder}, payload/partition=1/00000003.parquet first" in str(unlisted(folder))
@@ -162,12 +162,12 @@ def test_archive_that_somebody_rewrote(spark: SparkSession, tmp_path: Path) -> N
     log = writer.log
     log.register("w1")
     for partition in (0, 1, 2, 1):
-        writer.batch(1, partition, spend(state(f"{partition} {len(log.streams[partition])}")))
+        writer.batch(1, partition, spend(state(f"{partition} {len(log.by_partition[partition])}")))
         writer.checkpoint(1)
     orphan = log.payload(1, 9, "orphan", partition=0)
     log.payload(1, 10, "orphan", partition=0)
-    folder = archive(log.streams, tmp_path / "archive")
-    entries = [record.offset for record in log.streams[ORDERING] if record.value and record.value[1] == 1]
+    folder = archive(log.by_partition, tmp_path / "archive")
+    entries = [record.offset for record in log.by_partition[ORDERING] if record.value and record.value[1] == 1]
 
     def left_out(rows: list[dict[str, Any]]) -> None:
         rows[:] = [row for row in rows if row["key"] != orphan.key]
@@ -180,7 +180,7 @@ def test_archive_that_somebody_rewrote(spark: SparkSession, tmp_path: Path) -> N
     def other_content(rows: list[dict[str, Any]]) -> None:
         for row in rows:
             if row["key"] == key_of(1, 4):
-                row["value"] = log.streams[0][0].value
+                row["value"] = log.by_partition[0][0].value
 
     _rewrite(folder, "payload", 0, left_out)
     _rewrite(folder, "ordering", 0, edited_entry)

@@ -125,7 +125,7 @@ def test_old_payloads_are_freed(tmp_path: Path, command: Callable[..., int], cap
         done = office.trim("--yes", code=0)
         assert (done["done"], done["position"], done["trimmed_before"]) == (True, 60, 60)
         after = office.bounds()
-        assert done["records"] == sum(after[stream].offset_first - before[stream].offset_first for stream in after) > 0
+        assert done["records"] == sum(after[partition].offset_first - before[partition].offset_first for partition in after) > 0
         assert after[ORDERING].offset_first == 0
         assert not office.trim("--yes", code=0)["done"]  # nothing is left to free
         assert asyncio.run(denied(broker, "trimmer")) == EVERYTHING | {"write notary.ordering", "write notary.payload"}
@@ -146,11 +146,11 @@ def test_old_payloads_are_freed(tmp_path: Path, command: Callable[..., int], cap
             assert worker.stop() == 0
         assert office.run("retire", "worker-1") == 0  # the owner's commands read no payload
 
-        ends = {stream: bound.offset_end for stream, bound in office.bounds().items()}
+        ends = {partition: bound.offset_end for partition, bound in office.bounds().items()}
         with (tmp_path / "worker-3").open("w+") as stderr:
             new = serve(config, "worker-3", "127.0.0.1:0", stderr=stderr)
             assert new.wait(EXIT_S_MAX) == 2
             new.communicate()
             stderr.seek(0)
             assert "move this index away and restore a snapshot" in stderr.read()
-        assert {stream: bound.offset_end for stream, bound in office.bounds().items()} == ends, "a hole was filled"
+        assert {partition: bound.offset_end for partition, bound in office.bounds().items()} == ends, "a hole was filled"

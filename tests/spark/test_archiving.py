@@ -24,7 +24,7 @@ from tests.spark.broker import Broker
 
 pytestmark = [pytest.mark.spark, pytest.mark.kafka, pytest.mark.timeout(900)]
 
-GENESIS = SignedLog(1).streams[-1][0].value or b""
+GENESIS = SignedLog(1).by_partition[-1][0].value or b""
 VALUES = {-1: [GENESIS, b"o2"], 0: [b"p1", b"p2", b"p3"]}
 Result = Callable[[str], None]
 

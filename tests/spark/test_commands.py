@@ -66,7 +66,7 @@ def clean(tmp_path_factory: pytest.TempPathFactory) -> Clean:
     writer = honest()
     parties, out = folder / "parties.json", folder / "out"
     parties.write_text(json.dumps({writer.party.name: writer.party.public_pem.decode()}))
-    archived = archive(writer.log.streams, folder / "archive")
+    archived = archive(writer.log.by_partition, folder / "archive")
     (archived / UNLISTED).write_bytes(b"half")
     export = export_of(writer.replayed, folder / "export", writer.last.offset + 1)
     settings = ["--index", export, "--parties", parties, "--keep-state", "--master", "local[2]", "--memory", "1g"]
@@ -88,7 +88,7 @@ def test_a_clean_log_has_a_complete_report(clean: Clean, capsys: pytest.CaptureF
     assert report["checkpoints"] == {"compared": 3, "not_compared": 0, "skipped": 1}
     assert {reason: each["records"] for reason, each in report["skipped"].items()} == {"incarnation": 1, "sequence": 1}
     assert report["notary"] == "O=Notary,L=London,C=GB"
-    assert report["ranges"]["ordering"] == {"0": [0, len(writer.log.streams[ORDERING])]}
+    assert report["ranges"]["ordering"] == {"0": [0, len(writer.log.by_partition[ORDERING])]}
     assert report["signatures_checked"]
     assert (report["undecided_entries"], report["undecided_because"]) == (0, None)
     assert report["exports"] == {str(clean.export): {"decisions": DECIDED, "violations": {}}}
@@ -143,7 +143,7 @@ def test_log_with_a_violation(clean: Clean, tmp_path: Path, command: Callable[..
     wrong = writer.checkpoint(3, 1, bytes(32))
     entry, _, _ = writer.send(3, 1, spend(state("on")), spend(state("its way")))
     hole = entry()
-    folder = archive(writer.log.streams, tmp_path / "archive", ends=[clean.writer.ends, writer.ends])
+    folder = archive(writer.log.by_partition, tmp_path / "archive", ends=[clean.writer.ends, writer.ends])
     given = ["--archive", folder, "--checkpoint-from", clean.out, "--keep-state", "--out", tmp_path / "out", "--quiet"]
     assert command("verify", *given) == 1
     (row,) = pq.read_table(tmp_path / "out/violations").to_pylist()
@@ -183,7 +183,7 @@ def test_a_settled_log_is_built_on(tmp_path: Path, command: Callable[..., int], 
     writer.log.settle()
     first = writer.ends
     writer.batch(4, 0, spend(state("the next night")))
-    monday, tuesday = (archive(writer.log.streams, tmp_path / str(len(ends)), ends) for ends in ([first], [first, writer.ends]))
+    monday, tuesday = (archive(writer.log.by_partition, tmp_path / str(len(ends)), ends) for ends in ([first], [first, writer.ends]))
     assert command("verify", "--archive", monday, "--out", tmp_path / "monday", "--keep-state") == 0
     said = capsys.readouterr().err
     assert "spark_join verify: 6 records of 2 writers had another history; the owner has settled that this one stands" in said

@@ -11,7 +11,7 @@ from spark_join.order.effects import AppliedRecord, Effects
 from spark_join.order.identity import Identity, identity_of
 from spark_join.order.ordering_records import SCHEMA, Fields, read
 from tests.checkers.records import View
-from tests.checkers.replay import ORDERING, Applied, Replayed, Seen, Streams, Why, replay
+from tests.checkers.replay import ORDERING, Applied, RecordsByPartition, Replayed, Seen, Why, replay
 from tests.checkers.signed_log import T0, SignedLog
 from tests.checkers.test_replay import worked_log
 from tests.model.real import salvaged_log
@@ -42,23 +42,23 @@ def _identity(values: Sequence[bytes | None]) -> Identity:
     return found
 
 
-def _rows(streams: Streams) -> tuple[Identity, list[Fields]]:
+def _rows(by_partition: RecordsByPartition) -> tuple[Identity, list[Fields]]:
     """Returns the ordering records of a log, with the marks of the entries."""
-    identity = _identity([record.value for record in streams[ORDERING]])
+    identity = _identity([record.value for record in by_partition[ORDERING]])
     rows = []
-    for record in streams[ORDERING]:
+    for record in by_partition[ORDERING]:
         row = _row(identity, record.offset, record.append_time_ms, record.value or b"")
         if row["kind"] == "entry":
-            row["mark"], row["sealed"] = _mark(streams, identity, row)
+            row["mark"], row["sealed"] = _mark(by_partition, identity, row)
         rows.append(row)
     return identity, rows
 
 
-def _mark(streams: Streams, identity: Identity, row: Fields) -> tuple[int | None, bool]:
+def _mark(by_partition: RecordsByPartition, identity: Identity, row: Fields) -> tuple[int | None, bool]:
     """Returns the mark of an entry's first payload or fill, and whether a seal comes before it."""
     key, partition = row["incarnation"] + row["sequence"], row["partition"]
     sealed = False
-    for record in streams.get(partition, []):
+    for record in by_partition.get(partition, []):
         if record.key == key and record.value is not None:
             if sha256(record.value).digest() == row["payload_hash"]:
                 return 1, sealed
@@ -124,7 +124,7 @@ def test_random_logs_have_the_effects_of_the_replay(seed: int) -> None:
     """For any log, each record's effect, skip reason, comparison and view are the replay's, up to the first hole."""
     log = random_log(seed, 25)
     replayed = log.replayed()
-    identity, rows = _rows(log.streams)
+    identity, rows = _rows(log.by_partition)
     effects = Effects(identity, b"")
     applied = [effects.apply(row) for row in rows[: len(replayed.records)]]
     assert [_found(each) for each in applied] == [_effect_of(each) for each in replayed.records]
@@ -141,9 +141,9 @@ def test_random_logs_have_the_effects_of_the_replay(seed: int) -> None:
 def test_salvages_have_the_effects_of_the_replay(first: int) -> None:
     """In the model's histories of disasters and salvages each record's effect, view and history are the replay's (R11)."""
     for seed in range(first, first + 20):
-        streams = salvaged_log(seed, false_roots=False)
-        replayed = replay(streams)
-        identity, rows = _rows(streams)
+        by_partition = salvaged_log(seed, false_roots=False)
+        replayed = replay(by_partition)
+        identity, rows = _rows(by_partition)
         effects = Effects(identity, b"")
         applied = [effects.apply(row) for row in rows[: len(replayed.records)]]
         assert [_found(each) for each in applied] == [_effect_of(each) for each in replayed.records], seed
@@ -157,7 +157,7 @@ def test_random_logs_meet_everything() -> None:
     effects_met, skips, views, marks, ends = set(), set(), set(), set(), set()
     for seed in range(100):
         log = random_log(seed, 25)
-        identity, rows = _rows(log.streams)
+        identity, rows = _rows(log.by_partition)
         effects = Effects(identity, b"")
         for row in rows:
             verdict = effects.apply(row)
@@ -175,7 +175,7 @@ def test_random_logs_meet_everything() -> None:
 
 
 def _applied(log: SignedLog) -> list[AppliedRecord]:
-    identity, rows = _rows(log.streams)
+    identity, rows = _rows(log.by_partition)
     effects = Effects(identity, b"")
     return [effects.apply(row) for row in rows]
 
@@ -213,7 +213,7 @@ def test_views_that_are_too_old(monkeypatch: pytest.MonkeyPatch) -> None:
         log.checkpoint(1, 0, view=log.view(seen))
         log.settle(log.view(seen))
     log.checkpoint(1, 0, view=View(3, bytes(32)))
-    identity, rows = _rows(log.streams)
+    identity, rows = _rows(log.by_partition)
     effects = Effects(identity, b"")
     found = [effects.apply(row) for row in rows]
     assert [(each.view, each.effect) for each in found[5:]] == [
@@ -226,7 +226,7 @@ def test_views_that_are_too_old(monkeypatch: pytest.MonkeyPatch) -> None:
     later = Effects(identity, effects.encoded())
     log.checkpoint(1, 0, view=log.view(4))
     log.checkpoint(1, 0, view=View(5, bytes(32)))
-    identity, rows = _rows(log.streams)
+    identity, rows = _rows(log.by_partition)
     assert [later.apply(row).view for row in rows[-2:]] == ["own", "foreign"]
 
 
@@ -261,7 +261,7 @@ def test_the_last_settle_record_is_carried() -> None:
     log.register("w1")
     settled = log.settle()
     log.again(settled)
-    identity, rows = _rows(log.streams)
+    identity, rows = _rows(log.by_partition)
     effects = Effects(identity, b"")
     for row in rows:
         effects.apply(row)
@@ -269,7 +269,7 @@ def test_the_last_settle_record_is_carried() -> None:
     view = log.view()
     log.entry(1, 1, "on its way")
     log.settle(view)
-    identity, rows = _rows(log.streams)
+    identity, rows = _rows(log.by_partition)
     effects = Effects(identity, b"")
     assert [effects.apply(row).effect for row in rows][-2:] == [True, True]
     carry = Effects(identity, effects.encoded()).carry

@@ -19,7 +19,7 @@ from spark_join.log.archive import read_archive
 from spark_join.state import start
 from spark_join.verify import Verified, verify
 from spark_join.violations import LOG
-from tests.kafka.reading_back import read_streams
+from tests.kafka.reading_back import read_log_records
 from tests.notary.http.asking import JSON, Asking
 from tests.notary.party import Bank, fresh_state, spend, transaction_id
 from tests.notary.process import NotaryDirectory, NotaryProcess
@@ -48,7 +48,7 @@ NOBODYS = "ab" * 32
 class Left(NamedTuple):
     """The log of a worker, and two exports of its index from its lifetime."""
 
-    streams: dict[int, list[Record]]
+    by_partition: dict[int, list[Record]]
     party: Bank
     early: Path
     late: Path
@@ -101,11 +101,11 @@ def left(tmp_path_factory: pytest.TempPathFactory) -> Left:
                 stop.set()
                 client.join()
         assert worker.stop() == 0
-    return Left(dict(asyncio.run(read_streams(load(directory.config)))), bank, folder / "early", folder / "late")  # type: ignore[arg-type]
+    return Left(dict(asyncio.run(read_log_records(load(directory.config)))), bank, folder / "early", folder / "late")  # type: ignore[arg-type]
 
 
 def _verified(spark: SparkSession, folder: Path, left: Left, *exports: Path) -> Verified:
-    log = read_archive(spark, archive(left.streams, folder / "archive"))
+    log = read_archive(spark, archive(left.by_partition, folder / "archive"))
     keys = {left.party.name: left.party.public_pem.decode()}
     return verify(spark, log, start(spark), keys, Stages(spark, folder / "stages"), read_exports(spark, exports))
 
@@ -408,8 +408,8 @@ def test_what_cannot_be_compared(spark: SparkSession, tmp_path: Path, left: Left
     other = edited(left.early, tmp_path / "other", manifest=lambda said: said.update(notary="O=Other"))
     with pytest.raises(CouldNotVerify, match="is of O=Other, and the log of O=Notary Service"):
         _verified(spark, tmp_path / "1", left, other)
-    records = {stream: records if stream >= 0 else records[:3] for stream, records in left.streams.items()}
+    records = {partition: records if partition >= 0 else records[:3] for partition, records in left.by_partition.items()}
     with pytest.raises(
         CouldNotVerify, match=r"has read the ordering topic up to offset \d+, and what was read here ends at 3: read the log after"
     ):
-        _verified(spark, tmp_path / "2", left._replace(streams=records), left.early)
+        _verified(spark, tmp_path / "2", left._replace(by_partition=records), left.early)

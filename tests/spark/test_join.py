@@ -28,9 +28,9 @@ pytestmark = [pytest.mark.spark, pytest.mark.timeout(900)]
 PARTITIONS = 3
 
 
-def joined(spark: SparkSession, streams: Mapping[int, Sequence[LogRecord]], folder: Path) -> Joined:
+def joined(spark: SparkSession, by_partition: Mapping[int, Sequence[LogRecord]], folder: Path) -> Joined:
     """Returns Spark's result for that log."""
-    return join(read_archive(spark, archive(streams, folder / "archive")), start(spark), None, Stages(spark, folder / "stages"))
+    return join(read_archive(spark, archive(by_partition, folder / "archive")), start(spark), None, Stages(spark, folder / "stages"))
 
 
 def hold(found: Joined, replayed: Replayed) -> None:
@@ -59,7 +59,7 @@ def test_the_vectors_give_their_history(spark: SparkSession, tmp_path: Path) -> 
 def test_random_logs_join_as_the_replay_does(spark: SparkSession, tmp_path: Path, seed: int) -> None:
     """For any log the same records take effect, with the same contents, up to the same hole; `test_effects` has more such logs."""
     log = random_log(seed, 120)
-    hold(joined(spark, log.streams, tmp_path), log.replayed())
+    hold(joined(spark, log.by_partition, tmp_path), log.replayed())
 
 
 def _eventful() -> SignedLog:
@@ -74,7 +74,7 @@ def _eventful() -> SignedLog:
     log.entry(2, 5, "c", at=1_500_000)  # repeated: moves no log time
     log.fence(2, 4)  # not the last
     log.fill(2, 6, "e", partition=1, by=private_key("forger"))
-    log.put(1, log.fill(2, 6, "e", partition=2).key, log.streams[2][-1].value)  # signed for another partition
+    log.put(1, log.fill(2, 6, "e", partition=2).key, log.by_partition[2][-1].value)  # signed for another partition
     log.fill(2, 6, "e", partition=1)
     log.batch(2, 6, "e", partition=1)  # its payload is too late
     log.payload(2, 7, partition=2, value=b"nonsense")  # not what the entry names
@@ -86,7 +86,7 @@ def _eventful() -> SignedLog:
     log.entry(2, 9, "i")
     log.checkpoint(2, 2)
     log.rotate("next")
-    log.put(1, log.streams[1][-1].key, b"[]")
+    log.put(1, log.by_partition[1][-1].key, b"[]")
     log.entry(3, 1, "k", by=private_key("notary"))  # with the former key
     log.payload(3, 1, "k")
     log.payload(3, 2**64 - 1, "a", "j")
@@ -98,10 +98,10 @@ def _eventful() -> SignedLog:
     log.payload(4, 2, "m")
     log.entry(4, 2, "m", sent_at=1_990_000, at=3_000_000)
     log.partitions(PARTITIONS + 1)
-    log.streams[PARTITIONS] = []
+    log.by_partition[PARTITIONS] = []
     log.batch(4, 3, "n", partition=PARTITIONS)
     log.settle()
-    log.again(log.streams[-1][-1])
+    log.again(log.by_partition[-1][-1])
     log.retire(4)
     log.entry(4, 4, "o")
     log.entry(5, 1, "o")  # no such incarnation
@@ -115,7 +115,7 @@ def test_every_rule_once(spark: SparkSession, tmp_path: Path) -> None:
     replayed = log.replayed()
     assert replayed.ended_by == "end"
     assert [len(batch.ids) for batch in replayed.batches] == [1, 1, 1, 0, 2, 2, 2, 2, 1, 1]
-    hold(joined(spark, log.streams, tmp_path), replayed)
+    hold(joined(spark, log.by_partition, tmp_path), replayed)
 
 
 def test_contents_that_decide_nothing(spark: SparkSession, tmp_path: Path) -> None:
@@ -126,7 +126,7 @@ def test_contents_that_decide_nothing(spark: SparkSession, tmp_path: Path) -> No
     other = log.entry(1, 1, value=payload_of("b", "a"), ids=["ab" * 32])
     log.payload(1, 2, value=b"garbage")
     garbage = log.entry(1, 2, value=b"garbage")
-    found = joined(spark, log.streams, tmp_path)
+    found = joined(spark, log.by_partition, tmp_path)
     hold(found, log.replayed())
     assert found.requests.count() == 0
     assert [(row.offset, row.found) for row in found.unreadable.orderBy("offset").collect()] == [
@@ -143,18 +143,18 @@ def test_newer_format_is_not_verified(spark: SparkSession, tmp_path: Path) -> No
     log.activate(1)
     log.activate(7)
     log.write(5, pack(">H", 65535), by=private_key("forger"))
-    hold(joined(spark, log.streams, tmp_path / "before"), log.replayed())
+    hold(joined(spark, log.by_partition, tmp_path / "before"), log.replayed())
     log.retire(2)
     log.activate(7)
     with pytest.raises(CouldNotVerify, match=f"ordering record 7 activates format version 7, and this software reads {FORMAT_VERSION}"):
-        joined(spark, log.streams, tmp_path)
+        joined(spark, log.by_partition, tmp_path)
 
 
 def test_log_without_a_genesis(spark: SparkSession, tmp_path: Path) -> None:
     """A topic that is empty, or starts with another record, has no genesis and is not verified."""
     log = SignedLog(PARTITIONS)
     log.register("w1")
-    genesis, register = log.streams[-1]
+    genesis, register = log.by_partition[-1]
     forged = Record(-1, 0, 5, None, (genesis.value or b"")[:-1] + b"\x00")
     for number, (records, message) in enumerate(
         [
@@ -165,7 +165,7 @@ def test_log_without_a_genesis(spark: SparkSession, tmp_path: Path) -> None:
         ]
     ):
         with pytest.raises(CouldNotVerify, match=f"does not begin with a genesis record: {message}. This is nobody's log"):
-            joined(spark, {**log.streams, -1: records}, tmp_path / str(number))
+            joined(spark, {**log.by_partition, -1: records}, tmp_path / str(number))
 
 
 @pytest.mark.usefixtures("as_large")

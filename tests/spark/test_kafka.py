@@ -35,7 +35,7 @@ from spark_join.verify import Verified, verify
 from tests.asking.load import Load, until
 from tests.asking.party import spend, state
 from tests.checkers.replay import replay
-from tests.kafka.reading_back import read_streams
+from tests.kafka.reading_back import read_log_records
 from tests.kafka.workers import NAME, Notary, Worker
 from tests.spark.broker import Broker
 from tests.spark.second_writer import Planted, plant
@@ -206,7 +206,7 @@ async def test_log_of_real_workers(
         assert msgspec.json.decode(f'"{checkpoint[2]}"', type=bytes).hex() == tuesday.root.hex()
 
         key = SigningKey(keys_of_notary.load(notary.directory / "notary-key.pem").private_bytes_raw())
-        found = replay(await read_streams(load(notary.directory / "notary.toml")))
+        found = replay(await read_log_records(load(notary.directory / "notary.toml")))
         assert len(found.decisions) == height
         planted = await plant(kafka.bootstrap, kafka.prefix, key, notary.party, found)
         (tmp_path / "parties.json").write_text(json.dumps(keys))

@@ -38,13 +38,15 @@ from tests.spark.writing import PARTITIONS, PARTY, Writer
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(900)]
 
 TABLES = ("ids", "consumed", "hashes", "chunks", "orphans")
-Streams = Mapping[int, Sequence[LogRecord]]
+RecordsByPartition = Mapping[int, Sequence[LogRecord]]
 
 
-def _run(spark: SparkSession, folder: Path, streams: Streams, ends: Sequence[Ends], earlier: Path | None = None) -> Verified:
+def _run(
+    spark: SparkSession, folder: Path, by_partition: RecordsByPartition, ends: Sequence[Ends], earlier: Path | None = None
+) -> Verified:
     """Verify the ranges up to `ends` in one run. The report and the state go to `folder`."""
     known = start(spark) if earlier is None else read_state(spark, earlier)
-    log = rest_of(read_archive(spark, archive(streams, folder / "archive", ends=ends), known.since), known)
+    log = rest_of(read_archive(spark, archive(by_partition, folder / "archive", ends=ends), known.since), known)
     verified = verify(spark, log, known, {PARTY.name: PARTY.public_pem.decode()}, Stages(spark, folder / "stages"))
     kept = write_state(spark, folder, verified.after(), earlier)
     (folder / "report.json").write_bytes(msgspec.json.encode({"violations": {}, "state_sha256": kept}))
@@ -65,9 +67,9 @@ def _number(octets: bytes) -> int:
     return int.from_bytes(octets, "big")
 
 
-def _hold(rows: dict[str, list[Any]], streams: Streams) -> Replayed:
+def _hold(rows: dict[str, list[Any]], by_partition: RecordsByPartition) -> Replayed:
     """Check the state against the replay, record by record. (No chunk is full.)"""
-    replayed = replay(streams)
+    replayed = replay(by_partition)
     assert rows["ids"] == _in_order([(bytes.fromhex(each["transaction_id"]),) for each in replayed.decisions])
     consumed = {ref: hashed(id_) for ref, (id_, _) in replayed.consumed.items()}
     found = {f"{state_[:32].hex()}:{_number(state_[32:])}": by.hex() for state_, by in rows["consumed"]}
@@ -81,15 +83,15 @@ def _hold(rows: dict[str, list[Any]], streams: Streams) -> Replayed:
     assert [(each.nonce, each.name.decode(), each.over, _number(each.reached)) for each in carry.incarnations] == [
         (life.nonce, life.name, life.fenced, life.sequence_last) for life in replayed.incarnations
     ]
-    assert rows["orphans"] == _in_order(_orphans(streams, replayed))
+    assert rows["orphans"] == _in_order(_orphans(by_partition, replayed))
     return replayed
 
 
-def _orphans(streams: Streams, replayed: Replayed) -> list[tuple[Any, ...]]:
+def _orphans(by_partition: RecordsByPartition, replayed: Replayed) -> list[tuple[Any, ...]]:
     found = []
-    for partition in sorted(streams.keys() - {ORDERING}):
+    for partition in sorted(by_partition.keys() - {ORDERING}):
         first: dict[tuple[bytes, bytes], LogRecord] = {}
-        for record in streams[partition]:
+        for record in by_partition[partition]:
             if record.key is not None and record.value is not None and len(record.key) == 16:
                 first.setdefault((record.key, record.value), record)
         for (key, _), record in first.items():
@@ -100,8 +102,8 @@ def _orphans(streams: Streams, replayed: Replayed) -> list[tuple[Any, ...]]:
     return found
 
 
-def _cut(streams: Streams, ends: Ends) -> dict[int, Sequence[LogRecord]]:
-    return {stream: records[: ends.get(stream, 0)] for stream, records in streams.items()}
+def _cut(by_partition: RecordsByPartition, ends: Ends) -> dict[int, Sequence[LogRecord]]:
+    return {partition: records[: ends.get(partition, 0)] for partition, records in by_partition.items()}
 
 
 class Nights(msgspec.Struct):
@@ -119,14 +121,14 @@ def nights(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Nig
     found = Nights(tmp_path_factory.mktemp("nights"), *three_nights(), [])
     for number in range(len(found.ends)):
         earlier = found.folder / str(number - 1) if number else None
-        found.verified.append(_run(spark, found.folder / str(number), found.writer.log.streams, found.ends[: number + 1], earlier))
+        found.verified.append(_run(spark, found.folder / str(number), found.writer.log.by_partition, found.ends[: number + 1], earlier))
     return found
 
 
 def test_three_nights_are_the_whole(spark: SparkSession, nights: Nights) -> None:
     """Decisions, roots, violations and the state of three runs are those of the whole log, whatever the cuts separate."""
-    streams = nights.writer.log.streams
-    replayed = _hold(_rows(spark, nights.folder / "2"), streams)
+    by_partition = nights.writer.log.by_partition
+    replayed = _hold(_rows(spark, nights.folder / "2"), by_partition)
     first, second, third = nights.verified
     together = first.decisions.union(second.decisions).union(third.decisions)
     _decided_as(msgspec.structs.replace(third, decisions=together), replayed)
@@ -154,14 +156,14 @@ moves = st.tuples(st.integers(0, 11), st.integers(0, 7), st.integers(0, 7))
 def test_any_two_nights_agree_with_the_replay(spark: SparkSession, moves: list[Move], percent: int, ahead: int) -> None:
     """For any cut of a log, both parts agree with the replay, and keep its state."""
     writer, ends = written(moves)
-    streams = writer.log.streams
+    by_partition = writer.log.by_partition
     at = len(ends) * percent // 100
     first = {**ends[min(at + ahead, len(ends) - 1)], ORDERING: ends[at][ORDERING]}  # the end of the ordering topic is taken first
     with tempfile.TemporaryDirectory() as folder:
-        nights = [_run(spark, Path(folder) / "1", streams, [first])]
-        nights.append(_run(spark, Path(folder) / "2", streams, [first, ends[-1]], Path(folder) / "1"))
+        nights = [_run(spark, Path(folder) / "1", by_partition, [first])]
+        nights.append(_run(spark, Path(folder) / "2", by_partition, [first, ends[-1]], Path(folder) / "1"))
         for number, until in (("1", first), ("2", ends[-1])):
-            replayed = _hold(_rows(spark, Path(folder) / number), _cut(streams, until))
+            replayed = _hold(_rows(spark, Path(folder) / number), _cut(by_partition, until))
             night = nights[int(number) - 1]
             assert (night.decided, night.root) == (len(replayed.decisions), replayed.root(len(replayed.decisions)))
             assert night.violations.where("type <> 'sequence-gap'").count() == 0, "but for the sequences that these moves leave out"
@@ -326,25 +328,25 @@ def test_state_that_its_files_do_not_have(spark: SparkSession, nights: Nights, t
 
 
 def _ends_earlier(nights: Nights, folder: Path) -> Path:
-    return archive(nights.writer.log.streams, folder, ends=nights.ends[:1])
+    return archive(nights.writer.log.by_partition, folder, ends=nights.ends[:1])
 
 
 def _grown_again(nights: Nights, folder: Path) -> Path:
     """Returns the log cut and grown again, with equal records except for the append times."""
-    streams = {
-        stream: [Record(each.stream, each.offset, each.append_time_ms + 1, each.key, each.value) for each in records]
-        for stream, records in nights.writer.log.streams.items()
+    by_partition = {
+        partition: [Record(each.partition, each.offset, each.append_time_ms + 1, each.key, each.value) for each in records]
+        for partition, records in nights.writer.log.by_partition.items()
     }
-    return archive(streams, folder, ends=nights.ends)
+    return archive(by_partition, folder, ends=nights.ends)
 
 
 def _payload_grown_again(nights: Nights, folder: Path) -> Path:
     """Returns the log with one payload partition cut and grown again, with another value of the same batch at the same time."""
-    streams = {stream: list(records) for stream, records in nights.writer.log.streams.items()}
+    by_partition = {partition: list(records) for partition, records in nights.writer.log.by_partition.items()}
     at = nights.ends[1][1] - 1
-    last = streams[1][at]
-    streams[1][at] = Record(last.stream, last.offset, last.append_time_ms, last.key, None)
-    return archive(streams, folder, ends=nights.ends)
+    last = by_partition[1][at]
+    by_partition[1][at] = Record(last.partition, last.offset, last.append_time_ms, last.key, None)
+    return archive(by_partition, folder, ends=nights.ends)
 
 
 @pytest.mark.parametrize(
@@ -366,8 +368,8 @@ def test_log_that_is_another(
 
 def test_reads_no_file_that_was_read_before(spark: SparkSession, nights: Nights, tmp_path: Path) -> None:
     """Only the new files of a log that has grown are read, and the file with each partition's last record: older ones may be gone."""
-    streams, ends = nights.writer.log.streams, nights.ends
-    whole = archive(streams, tmp_path, ends=ends)
+    by_partition, ends = nights.writer.log.by_partition, nights.ends
+    whole = archive(by_partition, tmp_path, ends=ends)
     for file in whole.glob("*/*/00000001.parquet"):
         file.unlink()
     known = read_state(spark, nights.folder / "1")

@@ -14,7 +14,7 @@ from spark_join.log import ORDERING as ORDERING_TOPIC
 from spark_join.log.archive import read_archive
 from spark_join.state import AppliedState, rest_of, start
 from spark_join.verify import Verified, verify
-from tests.checkers.replay import Replayed, Streams, replay
+from tests.checkers.replay import RecordsByPartition, Replayed, replay
 from tests.joiner.history import History
 from tests.joiner.salvaged import Owner
 from tests.model.real import salvaged_log
@@ -25,8 +25,8 @@ from tests.spark.test_verify import found_decisions
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(900)]
 
 
-def _verified(spark: SparkSession, folder: Path, streams: Streams, state: AppliedState | None = None) -> Verified:
-    log = read_archive(spark, archive(streams, folder / "archive"))
+def _verified(spark: SparkSession, folder: Path, by_partition: RecordsByPartition, state: AppliedState | None = None) -> Verified:
+    log = read_archive(spark, archive(by_partition, folder / "archive"))
     state = state or start(spark)
     return verify(spark, rest_of(log, state), state, None, Stages(spark, folder / "stages"))
 
@@ -48,12 +48,12 @@ def _hold(found: Verified, replayed: Replayed, salvaged: int) -> None:
 @pytest.mark.parametrize("seed", [11, 72, 86])
 def test_histories_of_disasters(spark: SparkSession, tmp_path: Path, seed: int) -> None:
     """Spark has the replay's decisions and root for the model's histories, with items of all forms, seals, trims, settles."""
-    streams = salvaged_log(seed)
-    replayed = replay(streams)
-    _hold(_verified(spark, tmp_path, streams), replayed, replayed.salvaged)
+    by_partition = salvaged_log(seed)
+    replayed = replay(by_partition)
+    _hold(_verified(spark, tmp_path, by_partition), replayed, replayed.salvaged)
 
 
-def _clean() -> tuple[Streams, Streams]:
+def _clean() -> tuple[RecordsByPartition, RecordsByPartition]:
     """Returns a log that lost its end and was salvaged, without a trace of another history; and the same in the middle of the salvage."""
     history = History()
     history.activate(2)
@@ -66,25 +66,25 @@ def _clean() -> tuple[Streams, Streams]:
     owner.key()
     owner.begin()
     owner.items(first)
-    middle = {stream: list(records) for stream, records in history.streams.items()}
+    middle = {partition: list(records) for partition, records in history.by_partition.items()}
     owner.items(Hashed(bytes(32)), Lost())
     owner.done(first, Hashed(bytes(32)), Lost())
     history.register("w2", version=2)
     history.payload(2, 1, "a", "c")
     history.entry(2, 1, "a", "c")
-    return middle, history.streams
+    return middle, history.by_partition
 
 
 @pytest.mark.nightly
 def test_a_night_in_the_middle_of_a_salvage(spark: SparkSession, tmp_path: Path) -> None:
     """A run that ends between the begin and the done of a salvage keeps a state before the begin; the next run restores all items."""
-    middle, streams = _clean()
+    middle, by_partition = _clean()
     early = _verified(spark, tmp_path / "monday", middle)
     _hold(early, replay(middle), 0)
     kept = early.after()
     assert kept.offsets_next[ORDERING_TOPIC] == 4
-    late = _verified(spark, tmp_path / "tuesday", streams, kept)
-    _hold(late, replay(streams), 3)
+    late = _verified(spark, tmp_path / "tuesday", by_partition, kept)
+    _hold(late, replay(by_partition), 3)
     assert late.violations.isEmpty()
     assert [decision["position"] for decision in found_decisions(late)] == [3]
 
@@ -106,9 +106,11 @@ def test_offsets_without_records_before_a_failover(spark: SparkSession, tmp_path
     history.register("w2", version=2)
     late = batch(2, 1, "b")
     batch(2, 2, "c")
-    replayed = replay(history.streams)
-    streams = {stream: [each for each in records if each not in (*gone, *late)] for stream, records in history.streams.items()}
-    found = _verified(spark, tmp_path, streams)
+    replayed = replay(history.by_partition)
+    by_partition = {
+        partition: [each for each in records if each not in (*gone, *late)] for partition, records in history.by_partition.items()
+    }
+    found = _verified(spark, tmp_path, by_partition)
     assert (found.decided, found.root, found.gaps_settled) == (3, replayed.root(3), 3)
     assert sorted(row.found for row in found.violations.collect()) == [
         f"offsets {late[0].offset} to {late[0].offset} of the ordering topic are not there",
@@ -133,10 +135,10 @@ def test_wrong_items_are_violations(spark: SparkSession, tmp_path: Path) -> None
     leaf[27:59] = bytes(32)
     thief = type(again)(bytes(leaf), b"", again.inputs)  # another transaction consumes the same state
     owner.salvage(second, thief)
-    assert replay(history.streams).salvaged == 2
+    assert replay(history.by_partition).salvaged == 2
     owner.key("another")
     owner.begin(position=9)
-    found = _verified(spark, tmp_path, history.streams)
+    found = _verified(spark, tmp_path, history.by_partition)
     assert sorted([(row.type, row.position) for row in found.violations.collect()]) == [
         ("salvage-mismatch", 2),
         ("salvage-mismatch", 2),
@@ -151,15 +153,15 @@ def test_nights_of_a_salvaged_log(
     kafka_broker: Broker, kafka_prefix: str, tmp_path: Path, command: Callable[..., int], capsys: pytest.CaptureFixture[str]
 ) -> None:
     """A salvaged range is restored into a cluster and archived again; each night, in one session, goes on from the one before."""
-    _, streams = _clean()
+    _, by_partition = _clean()
     where = ["--bootstrap", kafka_broker.bootstrap, "--prefix", kafka_prefix]
-    assert command("restore", *where, "--archive", archive(streams, tmp_path / "given")) == 0
+    assert command("restore", *where, "--archive", archive(by_partition, tmp_path / "given")) == 0
     nights = ["nightly", *where, "--archive", tmp_path / "archive", "--reports", tmp_path / "reports"]
     assert command(*nights) == 0
     (monday,) = (tmp_path / "reports").iterdir()
     report = json.loads((monday / "report.json").read_text())
     assert (report["decisions"], report["salvaged"]) == (4, {"decisions": 1, "hashes": 1, "lost": 1})
-    assert report["root"] == replay(streams).root(4).hex()
+    assert report["root"] == replay(by_partition).root(4).hex()
     printed, _ = capsys.readouterr()
     lines = [json.loads(line) for line in printed.splitlines()]
     assert [(line.get("range"), line.get("decisions")) for line in lines[-2:]] == [(1, None), (None, 4)]

@@ -36,13 +36,13 @@ pytestmark = [pytest.mark.spark, pytest.mark.timeout(900)]
 def _verified(
     spark: SparkSession,
     folder: Path,
-    streams: dict[int, list[Record]],
+    by_partition: dict[int, list[Record]],
     party: Party,
     exports: Sequence[Path] = (),
     former: Sequence[Party] = (),
 ) -> Verified:
     """Verify a log. `former`: the party with the keys that it had before."""
-    log = read_archive(spark, archive(streams, folder / "archive"))
+    log = read_archive(spark, archive(by_partition, folder / "archive"))
     compared = read_exports(spark, exports) if exports else None
     keys = [each.public_pem.decode() for each in (party, *former)]
     return verify(spark, log, start(spark), {party.name: keys if former else keys[0]}, Stages(spark, folder / "stages"), compared)
@@ -120,21 +120,21 @@ def writer(clean_log: Writer) -> Writer:
 @pytest.mark.usefixtures("as_large")
 def test_honest_log_is_clean(spark: SparkSession, tmp_path: Path, writer: Writer) -> None:
     """An honest log has no violation, each decision is the replay's, and the root of every checkpoint that counts was compared."""
-    verified = _verified(spark, tmp_path, writer.log.streams, writer.party)
+    verified = _verified(spark, tmp_path, writer.log.by_partition, writer.party)
     assert _found(verified) == []
     _hold(verified, writer.replayed)
     assert verified.outcomes == {"committed": 5, "input-conflict": 2, "reference-conflict": 1, "outside-time-window": 1}
     assert (verified.checkpoints, verified.undecided, verified.notary_name) == (Counts(3, 0, skipped=1), None, NOTARY)
-    streams = writer.log.streams[ORDERING]
+    records = writer.log.by_partition[ORDERING]
     assert verified.skipped == {
-        "incarnation": Skipped(1, [record.value for record in streams].index(_over(writer))),
-        "sequence": Skipped(1, next(record.offset for record in streams if record.value and record.value[1] == 3)),
+        "incarnation": Skipped(1, [record.value for record in records].index(_over(writer))),
+        "sequence": Skipped(1, next(record.offset for record in records if record.value and record.value[1] == 3)),
     }
 
 
 def _over(writer: Writer) -> bytes | None:
     """Returns the checkpoint of the incarnation that has ended."""
-    return [record.value for record in writer.log.streams[ORDERING] if record.value and record.value[1] == 4][2]
+    return [record.value for record in writer.log.by_partition[ORDERING] if record.value and record.value[1] == 4][2]
 
 
 DECIDED = 9
@@ -208,7 +208,7 @@ def _passed_over(writer: Writer) -> Planted:
 def test_planted_violation_is_found(spark: SparkSession, tmp_path: Path, writer: Writer, plant: Callable[[Writer], Planted]) -> None:
     """Each planted violation is found alone, with the right type and place, and nothing else."""
     planted = plant(writer)
-    verified = _verified(spark, tmp_path, writer.log.streams, writer.party)
+    verified = _verified(spark, tmp_path, writer.log.by_partition, writer.party)
     assert _found(verified) == planted
     _hold(verified, writer.replayed)
 
@@ -229,7 +229,7 @@ def test_many_violations_are_all_found(spark: SparkSession, tmp_path: Path, writ
         record = writer.log.checkpoint(3, size, bytes(32), view=view)
         planted.append(("root-mismatch", None if number % 2 else size, record.offset))
     with brought_to_the_driver(monkeypatch) as rows:
-        verified = _verified(spark, tmp_path, writer.log.streams, writer.party, former=[former])
+        verified = _verified(spark, tmp_path, writer.log.by_partition, writer.party, former=[former])
     assert max(rows) < 25
     assert _found(verified) == sorted(planted, key=str)
     ids = [each["transaction_id"] for each in writer.replayed.decisions]
@@ -246,10 +246,10 @@ def test_records_without_a_good_signature(spark: SparkSession, tmp_path: Path, w
     log.entry(3, 2, "forged", by=forger)
     log.entry(3, 2, "forged", by=private_key("notary"))  # with the former key
     log.payload(3, 2, "forged")
-    log.put(1, log.streams[1][-1].key, None)
+    log.put(1, log.by_partition[1][-1].key, None)
     log.write(4, bytes(88), by=forger)
     garbage = log.put(ORDERING, None, b"garbage")
-    verified = _verified(spark, tmp_path, log.streams, writer.party)
+    verified = _verified(spark, tmp_path, log.by_partition, writer.party)
     assert _found(verified) == []
     _hold(verified, before)
     assert verified.skipped["signature"] == Skipped(4, first.offset)
@@ -257,8 +257,8 @@ def test_records_without_a_good_signature(spark: SparkSession, tmp_path: Path, w
     assert verified.checkpoints == Counts(3, 0, skipped=2)
 
 
-def _without(streams: dict[int, list[Record]], *gone: Record) -> dict[int, list[Record]]:
-    return {stream: [each for each in records if each not in gone] for stream, records in streams.items()}
+def _without(by_partition: dict[int, list[Record]], *gone: Record) -> dict[int, list[Record]]:
+    return {partition: [each for each in records if each not in gone] for partition, records in by_partition.items()}
 
 
 def test_missing_records_are_reported(spark: SparkSession, tmp_path: Path, writer: Writer) -> None:
@@ -272,7 +272,7 @@ def test_missing_records_are_reported(spark: SparkSession, tmp_path: Path, write
     after = writer.batch(3, 2, spend(state("after it")))
     orphan, _ = [log.payload(9, sequence, "orphan", partition=0) for sequence in (9, 10)]
     planted += [("sequence-gap", None, entry.offset), ("sequence-gap", None, None), ("foreign-view", None, after.offset)]
-    verified = _verified(spark, tmp_path, _without(log.streams, entry, orphan), writer.party)
+    verified = _verified(spark, tmp_path, _without(log.by_partition, entry, orphan), writer.party)
     assert _found(verified) == sorted(planted, key=str)
     reported = [row.found for row in verified.violations.where("type = 'sequence-gap'").orderBy("offset").collect()]
     assert reported == [
@@ -289,10 +289,10 @@ def test_swapped_records_are_found(spark: SparkSession, tmp_path: Path, writer: 
     """Two entries that were swapped are found: all offsets are there, and the next view behind them is foreign."""
     one, other = (writer.batch(3, partition, spend(state("swapped"), content=str(partition))) for partition in (0, 1))
     after = writer.batch(3, 2, spend(state("after")))
-    streams = writer.log.streams
-    streams[ORDERING][one.offset] = Record(ORDERING, one.offset, one.append_time_ms, None, other.value)
-    streams[ORDERING][other.offset] = Record(ORDERING, other.offset, other.append_time_ms, None, one.value)
-    verified = _verified(spark, tmp_path, streams, writer.party)
+    by_partition = writer.log.by_partition
+    by_partition[ORDERING][one.offset] = Record(ORDERING, one.offset, one.append_time_ms, None, other.value)
+    by_partition[ORDERING][other.offset] = Record(ORDERING, other.offset, other.append_time_ms, None, one.value)
+    verified = _verified(spark, tmp_path, by_partition, writer.party)
     assert {type_ for type_, *_ in _found(verified)} == {"foreign-view", "sequence-gap"}
     (foreign,) = verified.violations.where("type = 'foreign-view'").collect()
     assert (foreign.offset, foreign.offset_last) == (one.offset, after.offset)
@@ -306,9 +306,9 @@ def lose_an_entry(writer: Writer) -> int:
     for number in range(3):
         writer.checkpoint(3)
         writer.batch(4, 1, spend(state(f"after the loss {number}")))
-    rest = [record for record in log.streams[ORDERING] if record.offset != lost.offset]
+    rest = [record for record in log.by_partition[ORDERING] if record.offset != lost.offset]
     # As if the tail was lost and grew again: no offset is missing.
-    log.streams[ORDERING] = [Record(ORDERING, at, each.append_time_ms, None, each.value) for at, each in enumerate(rest)]
+    log.by_partition[ORDERING] = [Record(ORDERING, at, each.append_time_ms, None, each.value) for at, each in enumerate(rest)]
     return len(rest)
 
 
@@ -316,7 +316,7 @@ def lose_an_entry(writer: Writer) -> int:
 def test_one_loss_is_a_violation_for_each_writer(spark: SparkSession, tmp_path: Path, writer: Writer) -> None:
     """Every record behind a loss has a foreign view: one row per incarnation has the first place, the last one, and their number."""
     end = lose_an_entry(writer)
-    verified = _verified(spark, tmp_path, writer.log.streams, writer.party)
+    verified = _verified(spark, tmp_path, writer.log.by_partition, writer.party)
     rows = verified.violations.where("type = 'foreign-view'").orderBy("offset").collect()
     assert [(row.offset, row.offset_last, row.records) for row in rows] == [(end - 6, end - 2, 3), (end - 5, end - 1, 3)]
     assert [row.found.split("; ")[1] for row in rows] == [
@@ -332,12 +332,12 @@ def test_what_the_owner_settled_is_no_violation(spark: SparkSession, tmp_path: P
     """Foreign views before a settle record whose history covers their places are settled; those after it are violations."""
     end, log = lose_an_entry(writer), writer.log
     log.settle()
-    verified = _verified(spark, tmp_path / "settled", log.streams, writer.party)
+    verified = _verified(spark, tmp_path / "settled", log.by_partition, writer.party)
     assert _found(verified) == []
     rows = verified.settled.orderBy("offset").collect()
     assert [(row.offset, row.offset_last, row.records) for row in rows] == [(end - 6, end - 2, 3), (end - 5, end - 1, 3)]
     late = log.checkpoint(4, 3, bytes(32), view=View(1, bytes(32)))
-    verified = _verified(spark, tmp_path / "later", log.streams, writer.party)
+    verified = _verified(spark, tmp_path / "later", log.by_partition, writer.party)
     assert _found(verified) == [("foreign-view", None, late.offset)]
     assert [row.offset for row in verified.settled.orderBy("offset").collect()] == [end - 6, end - 5]
 
@@ -345,10 +345,10 @@ def test_what_the_owner_settled_is_no_violation(spark: SparkSession, tmp_path: P
 @pytest.mark.nightly
 def test_other_append_time_is_found(spark: SparkSession, tmp_path: Path, writer: Writer) -> None:
     """A copy of a log without the original append times has another history."""
-    at, record = next((at, each) for at, each in enumerate(writer.log.streams[ORDERING]) if each.value and each.value[1] == 1)
+    at, record = next((at, each) for at, each in enumerate(writer.log.by_partition[ORDERING]) if each.value and each.value[1] == 1)
     changed = Record(ORDERING, record.offset, record.append_time_ms + 1, None, record.value)
-    writer.log.streams[ORDERING][at] = changed
-    found = _found(_verified(spark, tmp_path, writer.log.streams, writer.party))
+    writer.log.by_partition[ORDERING][at] = changed
+    found = _found(_verified(spark, tmp_path, writer.log.by_partition, writer.party))
     assert min([offset for _, _, offset in found if offset is not None]) == record.offset + 1
     assert {type_ for type_, *_ in found} == {"foreign-view"}
 
@@ -359,7 +359,7 @@ def test_a_passed_hole_is_a_loss(spark: SparkSession, tmp_path: Path, writer: Wr
     entry = writer.batch(3, 1, spend(state("lost")))
     writer.checkpoint(3)
     export = export_of(writer.replayed, tmp_path / "export", entry.offset + 2)
-    writer.log.streams[1].pop()
+    writer.log.by_partition[1].pop()
 
     def shorten(said: dict[str, Any]) -> None:
         said.update(decisions=DECIDED - 1)
@@ -369,7 +369,7 @@ def test_a_passed_hole_is_a_loss(spark: SparkSession, tmp_path: Path, writer: Wr
         rows[:] = [row for row in rows if row["position"] < DECIDED - 1]
 
     short = edited(export, tmp_path / "short", decisions=less, states=less, manifest=shorten)
-    verified = _verified(spark, tmp_path, writer.log.streams, writer.party, exports=[export, short])
+    verified = _verified(spark, tmp_path, writer.log.by_partition, writer.party, exports=[export, short])
     assert _found(verified) == [("index-mismatch", DECIDED - 1, None), ("missing-payload", DECIDED, entry.offset)]
     assert {row.source for row in verified.violations.where("type = 'index-mismatch'").collect()} == {str(short)}
     assert verified.exports == {str(export): DECIDED + 1, str(short): DECIDED - 1}
@@ -383,13 +383,13 @@ def test_hole_at_the_end_is_no_violation(spark: SparkSession, tmp_path: Path, wr
     Roots of the decisions before it are compared wherever their checkpoints are, if their views cover only earlier records.
     """
     hole = writer.batch(3, 1, spend(state("on its way")))
-    writer.log.streams[1].pop()
+    writer.log.by_partition[1].pop()
     writer.log.register("w9", at=hole.append_time_ms + 86_400_000)
     writer.batch(3, 2, spend(state("behind")), spend(state("it")))
     writer.checkpoint(3, DECIDED)
     wrong = writer.checkpoint(3, 4, bytes(32))
     export = export_of(writer.replayed, tmp_path / "export", hole.offset)
-    verified = _verified(spark, tmp_path, writer.log.streams, writer.party, exports=[export])
+    verified = _verified(spark, tmp_path, writer.log.by_partition, writer.party, exports=[export])
     assert _found(verified) == [("root-mismatch", 4, wrong.offset)]
     because = "no payload of batch (3, 2) is in payload partition 1"
     assert (verified.decided, verified.undecided) == (DECIDED, Undecided(hole.offset, 2, requests=3, because=because))
@@ -415,9 +415,9 @@ def test_log_of_a_simulation(spark: SparkSession, tmp_path: Path, monkeypatch: p
 
     monkeypatch.setattr(simulation, "violations", keep)
     assert not simulation.simulate(seed).problems
-    streams = worlds[0].cluster.streams
-    replayed = replay(streams)
-    verified = _verified(spark, tmp_path, streams, deployment().party)
+    by_partition = worlds[0].cluster.by_partition
+    replayed = replay(by_partition)
+    verified = _verified(spark, tmp_path, by_partition, deployment().party)
     _hold(verified, replayed)
     found = _found(verified)
     compared = [each for each in replayed.checkpoints if each.counted]

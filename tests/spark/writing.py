@@ -32,12 +32,12 @@ class Writer:
 
     @property
     def ends(self) -> Ends:
-        return ends_of(self.log.streams)
+        return ends_of(self.log.by_partition)
 
     @property
     def last(self) -> Record:
         """Returns the last ordering record."""
-        return self.log.streams[ORDERING][-1]
+        return self.log.by_partition[ORDERING][-1]
 
     def append(
         self,

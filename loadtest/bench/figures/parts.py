@@ -124,8 +124,8 @@ def _stages(seconds: float, seed: int, decisions: int) -> dict[str, float]:
         signed = time.perf_counter()
         receipts = [issuer.receipt_json(decision.position) for decision in step]
         written = time.perf_counter()
-        for stage, took in zip(spent, (hashed - began, grown - hashed, signed - grown, written - signed), strict=True):
-            spent[stage] += took
+        for stage, seconds in zip(spent, (hashed - began, grown - hashed, signed - grown, written - signed), strict=True):
+            spent[stage] += seconds
         made += decisions
         octets += sum([len(tile) for tile in changed.values()])
         receipt, last = receipts[-1], step[-1]

@@ -26,7 +26,17 @@ from rich.table import Table
 
 from loadtest.bench.figure import Figure, Lines, Row, milliseconds, number
 from loadtest.bench.figures.parts import measure_apply
-from loadtest.bench.figures.raw import ENTRY_BYTES, IN_FLIGHT, KEY, PARTITIONS, WARM_UP_SHARE, consumer, producer, read_all, streams
+from loadtest.bench.figures.raw import (
+    ENTRY_BYTES,
+    IN_FLIGHT,
+    KEY,
+    PARTITIONS,
+    WARM_UP_SHARE,
+    consumer,
+    producer,
+    read_all,
+    topic_partitions,
+)
 from loadtest.bench.loads import INPUTS, connections_of
 from loadtest.bench.report import Report
 from loadtest.rig.closed_loop import LoadResult
@@ -137,7 +147,7 @@ async def _append_and_read(bootstrap: str, requests: int, batch_bytes: int, seco
     values = list(islice(payload_values(seed, requests, INPUTS, batch_bytes), 32))
     entries = [bytes(ENTRY_BYTES) + b"".join(value.ids) for value in values]
     async with consumer(bootstrap) as client:
-        read_all(client, streams(prefix))
+        read_all(client, topic_partitions(prefix))
         appended, ends_at = 0, float("inf")
 
         async def append(send: Any) -> None:

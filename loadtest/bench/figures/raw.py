@@ -112,7 +112,7 @@ async def _throughput(
 
 async def read_back(bootstrap: str, prefix: str) -> tuple[float, int]:
     """Returns (seconds, records) for reading everything in both topics, with the fetch settings of `ordering.kafka`."""
-    partitions = streams(prefix)
+    partitions = topic_partitions(prefix)
     async with consumer(bootstrap) as client:
         ends = await client.end_offsets(partitions)
         started = time.perf_counter()
@@ -126,7 +126,7 @@ async def read_back(bootstrap: str, prefix: str) -> tuple[float, int]:
         return time.perf_counter() - started, read
 
 
-def streams(prefix: str) -> list[TopicPartition]:
+def topic_partitions(prefix: str) -> list[TopicPartition]:
     """Returns the ordering partition and all payload partitions."""
     ordering, payload = topic_names(prefix)
     return [TopicPartition(ordering, 0), *[TopicPartition(payload, number) for number in range(PARTITIONS)]]

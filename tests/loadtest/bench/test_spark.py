@@ -13,24 +13,24 @@ from tests.checkers.replay import replay
 pytestmark = pytest.mark.spark
 
 
-def _streams(log: list[Record]) -> dict[int, list[Record]]:
-    return {stream: [record for record in log if record.stream == stream] for stream in range(ORDERING, PARTITIONS)}
+def _records(log: list[Record]) -> dict[int, list[Record]]:
+    return {partition: [record for record in log if record.partition == partition] for partition in range(ORDERING, PARTITIONS)}
 
 
 def test_archive_gives_back_the_log(tmp_path: Path) -> None:
     """The archive returns the written log, row group by row group, and its range has the counts."""
     made = list(records(1, 50_000, 100, 4, signed=False))
-    written = _streams(made)
+    written = _records(made)
     assert len(written[ORDERING]) > ROW_GROUP_RECORDS
     write_archive(tmp_path / "archive", iter(made))
-    assert _streams(list(read_archive(tmp_path / "archive"))) == written
+    assert _records(list(read_archive(tmp_path / "archive"))) == written
     listed = msgspec.json.decode((tmp_path / "archive/ranges/00000001.json").read_bytes(), type=Range)
     assert [file.records for file in listed.files] == [len(each) for each in written.values()]
 
 
 def test_made_log_is_decided() -> None:
     """A replay of a generated log decides each request once, and commits it."""
-    replayed = replay(_streams(list(records(1, 2_000, 100, 4, signed=True))))
+    replayed = replay(_records(list(records(1, 2_000, 100, 4, signed=True))))
     assert replayed.ended_by == "end"
     assert len(replayed.decisions) >= 2_000
     assert {each["outcome"] for each in replayed.decisions} == {"committed"}
@@ -45,5 +45,5 @@ def test_a_growing_log_is_an_archive_of_its_ranges(tmp_path: Path) -> None:
         assert log.requests >= before + requests
     ranges = read_ranges(tmp_path / "archive")
     ends = ends_of([file for each in ranges for file in each.files], PARTITIONS)
-    written = _streams(list(records(1, log.requests, 100, 4, signed=False)))
-    assert ends == {("ordering" if stream < 0 else "payload", max(stream, 0)): len(each) for stream, each in written.items()}
+    written = _records(list(records(1, log.requests, 100, 4, signed=False)))
+    assert ends == {("ordering" if partition < 0 else "payload", max(partition, 0)): len(each) for partition, each in written.items()}

@@ -181,14 +181,14 @@ async def test_a_batch_is_one_record() -> None:
     inner, log, records = await _filled_log()
     assert (await inner.bounds())[ORDERING].offset_end == 3
     assert (await inner.bounds())[PAYLOAD].offset_end == 0
-    assert [(record.stream, record.offset, record.key) for record in records] == [
+    assert [(record.partition, record.offset, record.key) for record in records] == [
         (ORDERING, 0, None),
         (PAYLOAD, 1, batch_key(1, 1)),
         (ORDERING, 1, None),
         (PAYLOAD, 2, batch_key(1, 2)),
     ]
-    assert [record.value for record in records if record.stream == PAYLOAD] == [b"[]", FILL]
-    assert await log.bounds() == {stream: (await inner.bounds())[ORDERING] for stream in (ORDERING, PAYLOAD)}
+    assert [record.value for record in records if record.partition == PAYLOAD] == [b"[]", FILL]
+    assert await log.bounds() == {partition: (await inner.bounds())[ORDERING] for partition in (ORDERING, PAYLOAD)}
 
 
 async def test_reading_on_from_two_places() -> None:

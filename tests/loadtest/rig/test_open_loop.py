@@ -129,7 +129,7 @@ async def test_rejections_are_counted_and_are_no_errors() -> None:
     assert result.errors == 0
 
 
-async def test_probes_find_out_when_there_was_room() -> None:
+async def test_probes_find_out_when_there_was_capacity() -> None:
     """If each submission is rejected three times, a probe that retries early gets in at last, and one that obeys Retry-After does not."""
     seen: dict[bytes, int] = {}
 

@@ -58,8 +58,8 @@ class Streamed:
     async def append(self, *values: tuple[int, bytes]) -> None:
         """Append records: a topic-partition and a value each."""
         writer = await self.log.open_writer()
-        for stream, value in values:
-            await writer.append(stream, b"key", value)
+        for partition, value in values:
+            await writer.append(partition, b"key", value)
         await writer.close()
 
     def found(self) -> list[Segment]:
@@ -78,14 +78,14 @@ class Streamed:
 
 
 async def _values(log: Any) -> dict[int, list[bytes | None]]:
-    ends = {stream: bound.offset_end for stream, bound in (await log.bounds()).items()}
+    ends = {partition: bound.offset_end for partition, bound in (await log.bounds()).items()}
     reader = await log.open_reader({})
     records: list[Record] = []
-    while any(reader.offset_next(stream) < end for stream, end in ends.items()):
+    while any(reader.offset_next(partition) < end for partition, end in ends.items()):
         records += await reader.poll(10)
     await reader.close()
     assert all(record.append_time_ms == 7 and record.key == b"key" for record in records)
-    return {stream: [record.value for record in records if record.stream == stream] for stream in ends}
+    return {partition: [record.value for record in records if record.partition == partition] for partition in ends}
 
 
 FIRST = ((0, b"p0"), (ORDERING, b"o0"), (1, b"q0"), (ORDERING, b"o1"))
@@ -166,7 +166,7 @@ async def test_a_log_that_lost_sealed_records_is_not_sealed(tmp_path: Path) -> N
     made = Streamed(tmp_path)
     await made.append(*FIRST)
     await made.stream().seal(made.order(2))
-    made.log._streams[0][:] = [Record(0, 0, 7, b"key", b"another")]
+    made.log._records[0][:] = [Record(0, 0, 7, b"key", b"another")]
     await made.append((ORDERING, b"o2"))
     with pytest.raises(ConfigurationError, match="does not hold a record that a segment has: record 0 of payload partition 0"):
         await made.stream().seal(made.order(3))
@@ -183,11 +183,11 @@ async def test_different_records_of_one_offset_are_refused(tmp_path: Path) -> No
     await made.append(*FIRST)
     await made.stream("w1").seal(made.order(1))
     (made.folder / "segments" / MANIFESTS).rename(made.folder / "hidden")
-    made.log._streams[0][:] = [Record(0, 0, 7, b"key", b"another"), Record(0, 1, 7, b"key", b"p1")]
+    made.log._records[0][:] = [Record(0, 0, 7, b"key", b"another"), Record(0, 1, 7, b"key", b"p1")]
     await made.stream("w2").seal(made.order(2))
     for note in (made.folder / "hidden").iterdir():
         shutil.move(note, made.folder / "segments" / MANIFESTS)
-    with pytest.raises(ConfigurationError, match="have different records at offset 0 of payload partition 0"):
+    with pytest.raises(ConfigurationError, match="differ at offset 0 of payload partition 0"):
         made.fetch()
     assert not [*(tmp_path / "archive").rglob("*.parquet")]
 
@@ -195,17 +195,17 @@ async def test_different_records_of_one_offset_are_refused(tmp_path: Path) -> No
 async def test_a_backlog_is_sealed_in_pieces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A long log takes several segments, contents before entries, so that an interrupted one is still a log as it once was."""
     monkeypatch.setattr("notary.archive.stream.SEGMENT_BYTES", 1)
-    monkeypatch.setattr("ordering.stream.POLL_RECORDS_MAX", 2)
+    monkeypatch.setattr("ordering.local_reader.POLL_RECORDS_MAX", 2)
     made = Streamed(tmp_path)
-    await made.append(*[(stream, b"%d" % number) for number in range(20) for stream in (ORDERING, 0, 1)])
+    await made.append(*[(partition, b"%d" % number) for number in range(20) for partition in (ORDERING, 0, 1)])
     sealed = await made.stream().seal(made.order(19))
     assert sealed.records == 59
     assert sealed.segments > 2
     reached = dict.fromkeys((ORDERING, 0, 1), 0)
     for segment in sorted(made.found(), key=lambda each: each.sealed_at_ms):
         for part in segment.parts:
-            assert part.stream != ORDERING or reached[0] == reached[1] == 20
-            reached[part.stream] = part.offset_end
+            assert part.partition != ORDERING or reached[0] == reached[1] == 20
+            reached[part.partition] = part.offset_end
     assert made.fetch().records == 59
 
 
@@ -213,8 +213,8 @@ def test_a_segment_comes_behind_those_that_it_goes_on_from() -> None:
     """Its parts are those of the topic-partitions with new records: the sums of their offsets say nothing about the order."""
 
     def segment(name: str, **parts: tuple[int, int]) -> Any:
-        streams = {"order": ORDERING, "first": 0, "second": 1}
-        found = [SimpleNamespace(stream=streams[of], offset_first=first, offset_end=end) for of, (first, end) in parts.items()]
+        partitions = {"order": ORDERING, "first": 0, "second": 1}
+        found = [SimpleNamespace(partition=partitions[of], offset_first=first, offset_end=end) for of, (first, end) in parts.items()]
         return SimpleNamespace(name=name, parts=found)
 
     large = segment("b", order=(0, 5), first=(0, 40))

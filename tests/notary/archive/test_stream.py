@@ -24,12 +24,12 @@ WAIT_S_MAX = 120.0
 
 async def records_of(log: Log) -> dict[tuple[int, int], Record]:
     """Returns all records of a log, by topic-partition and offset."""
-    ends = {stream: bound.offset_end for stream, bound in (await log.bounds()).items()}
+    ends = {partition: bound.offset_end for partition, bound in (await log.bounds()).items()}
     reader = await log.open_reader({})
     found: dict[tuple[int, int], Record] = {}
     try:
-        while any(reader.offset_next(stream) < end for stream, end in ends.items()):
-            found |= {(record.stream, record.offset): record for record in await reader.poll(200)}
+        while any(reader.offset_next(partition) < end for partition, end in ends.items()):
+            found |= {(record.partition, record.offset): record for record in await reader.poll(200)}
     finally:
         await reader.close()
         await log.close()

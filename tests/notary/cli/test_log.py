@@ -19,7 +19,7 @@ from notary import cli
 from notary.config import load
 from ordering.records import Genesis, Partitions, Retire, batch_key
 from ordering.signatures import NO_LOG_ID, SigningKey, sign_record
-from tests.kafka.reading_back import read_streams
+from tests.kafka.reading_back import read_log_records
 from tests.notary.cli.written import checkpoint, entry, fill, register, signing_key, write
 from tests.notary.http.asking import Asking
 from tests.notary.party import Bank, spend, transaction_id
@@ -186,7 +186,7 @@ def test_another_notarys_log_is_refused(
 
 def archived(directory: NotaryDirectory, folder: Path) -> Path:
     """Makes an archive of a directory's log, in two ranges."""
-    return archive(asyncio.run(read_streams(load(directory.config))), folder)
+    return archive(asyncio.run(read_log_records(load(directory.config))), folder)
 
 
 def varied(directory: NotaryDirectory) -> None:

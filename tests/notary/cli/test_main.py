@@ -48,9 +48,9 @@ def command(request: pytest.FixtureRequest) -> list[str]:
 ENVIRONMENT = {variable: value for variable, value in os.environ.items() if variable != "PYTHONUNBUFFERED"}
 
 
-def in_shell(command: list[str], streams: str) -> "subprocess.CompletedProcess[str]":
+def in_shell(command: list[str], redirections: str) -> "subprocess.CompletedProcess[str]":
     """Run the command in a shell with these redirections."""
-    words = ["sh", "-c", f'exec "$@" {streams}', "sh", sys.executable, "-m", "notary", *command]
+    words = ["sh", "-c", f'exec "$@" {redirections}', "sh", sys.executable, "-m", "notary", *command]
     return subprocess.run(words, capture_output=True, text=True, check=False, timeout=60, env=ENVIRONMENT)
 
 
@@ -83,14 +83,14 @@ def test_a_reader_that_has_left(command: list[str]) -> None:
 
 
 @pytest.mark.seconds
-@pytest.mark.parametrize("streams", ["2>&-", "2> /dev/full"], ids=["closed", "full"])
-def test_messages_that_cannot_be_written(party_add: list[str], submit: list[str], streams: str) -> None:
+@pytest.mark.parametrize("redirections", ["2>&-", "2> /dev/full"], ids=["closed", "full"])
+def test_messages_that_cannot_be_written(party_add: list[str], submit: list[str], redirections: str) -> None:
     """Without a usable stderr, stdout gets data only, and a failure is still exit 2."""
-    assert in_shell(party_add, streams).returncode == 0
-    done = in_shell(submit, streams)
-    assert done.returncode == (0 if streams == "2>&-" else 2)
+    assert in_shell(party_add, redirections).returncode == 0
+    done = in_shell(submit, redirections)
+    assert done.returncode == (0 if redirections == "2>&-" else 2)
     assert [json.loads(line)["position"] for line in done.stdout.splitlines()] == [0]
-    done = in_shell([*party_add, "--config", "missing.toml"], streams)
+    done = in_shell([*party_add, "--config", "missing.toml"], redirections)
     assert (done.returncode, done.stdout) == (2, "")
 
 

@@ -191,7 +191,7 @@ def test_partitions_are_added(
     async def used() -> dict[int, int]:
         log = EmbeddedLog.open(own_directory.path / "log")
         try:
-            return {stream: bound.offset_end for stream, bound in (await log.bounds()).items()}
+            return {partition: bound.offset_end for partition, bound in (await log.bounds()).items()}
         finally:
             await log.close()
 
@@ -353,7 +353,7 @@ async def _last_record(directory: NotaryDirectory) -> OrderingRecord:
     try:
         end = (await log.bounds())[ORDERING].offset_end
         reader = await log.open_reader({ORDERING: end - 1})
-        [record] = [record for record in await reader.poll(1_000) if record.stream == ORDERING]
+        [record] = [record for record in await reader.poll(1_000) if record.partition == ORDERING]
         await reader.close()
         return decode(record.value, {1, 2})
     finally:

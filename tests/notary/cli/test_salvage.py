@@ -35,23 +35,23 @@ class Wreck:
         said: dict[str, Any] = json.loads((directory.path / "said.json").read_text())
         self.requests: list[RequestObject] = said["requests"]
         self.decisions: list[dict[str, Any]] = said["decisions"]
-        self.ends: dict[int, int] = {int(stream): end for stream, end in said["ends"].items()}
+        self.ends: dict[int, int] = {int(partition): end for partition, end in said["ends"].items()}
         self.kept: int = said["kept"]
 
-    def cut(self, streams: Sequence[int] | None = None, *, records: int = 1 << 30) -> None:
+    def cut(self, partitions: Sequence[int] | None = None, *, records: int = 1 << 30) -> None:
         """Lose the end of these topic-partitions (default: of all), as the first round left them, or the last `records` records."""
         store, _ = open_store(self.directory.path / "log")
-        for stream in self.ends if streams is None else streams:
-            offset = max(self.ends[stream], self.end_of(store, stream) - records)
-            while store.get(KEY.pack(stream + 1, offset)) is not None:
-                store.delete(KEY.pack(stream + 1, offset))
+        for partition in self.ends if partitions is None else partitions:
+            offset = max(self.ends[partition], self.end_of(store, partition) - records)
+            while store.get(KEY.pack(partition + 1, offset)) is not None:
+                store.delete(KEY.pack(partition + 1, offset))
                 offset += 1
         store.close()
 
     @staticmethod
-    def end_of(store: Any, stream: int) -> int:
+    def end_of(store: Any, partition: int) -> int:
         offset = 0
-        while store.get(KEY.pack(stream + 1, offset)) is not None:
+        while store.get(KEY.pack(partition + 1, offset)) is not None:
             offset += 1
         return offset
 
@@ -121,7 +121,7 @@ def template(tmp_path_factory: pytest.TempPathFactory, bank: Bank) -> NotaryDire
 async def _ends(directory: NotaryDirectory) -> dict[int, int]:
     log = EmbeddedLog.open(directory.path / "log")
     try:
-        return {stream: bound.offset_end for stream, bound in (await log.bounds()).items()}
+        return {partition: bound.offset_end for partition, bound in (await log.bounds()).items()}
     finally:
         await log.close()
 
@@ -154,7 +154,7 @@ def test_an_index_gives_everything_back(wreck: Wreck, bank: Bank) -> None:
 def test_a_payload_topic_that_lost_its_end(wreck: Wreck, bank: Bank) -> None:
     """Only the payload partitions lose their end: the entry without content is sealed, and an index gives everything back."""
     root = wreck.root
-    wreck.cut([stream for stream in wreck.ends if stream != ORDERING])
+    wreck.cut([partition for partition in wreck.ends if partition != ORDERING])
     plan = wreck.salvage("--index", wreck.index, "--plan")
     assert (plan["seals"], plan["decisions_put_back"]) == (True, 6)
     done = wreck.salvage("--index", wreck.index, "--yes")

@@ -37,7 +37,7 @@ Start = Callable[..., NotaryProcess]
 
 @pytest.mark.parametrize("acceptors", [0, 2], ids=["alone", "acceptors"])
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT], ids=["SIGTERM", "SIGINT"])
-def test_what_was_taken_in_is_answered_before_the_end(
+def test_admitted_submissions_are_answered_before_the_end(
     own_directory: NotaryDirectory, bank: Bank, notary_process: Start, number: signal.Signals, acceptors: int
 ) -> None:
     """On a signal each submission is decided and answered, or rejected as surely not applied; the next worker agrees. Exit 0.

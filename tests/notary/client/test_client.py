@@ -253,7 +253,7 @@ async def test_a_rejection_is_raised_though_nobody_is_at_the_other_url() -> None
     assert len(rejecting.bodies) == 2
 
 
-async def test_a_rejection_is_no_word_on_what_another_worker_has_taken_in() -> None:
+async def test_a_rejection_does_not_end_what_another_worker_admitted() -> None:
     """After one worker admitted the submission (202), a rejection by another worker does not end the call."""
     notary = Notary()
     taking, behind = Worker(notary, ["202 none", "reset", "202 some", "503 overloaded"]), Worker(notary, [], then="401 unknown-party")
@@ -263,7 +263,7 @@ async def test_a_rejection_is_no_word_on_what_another_worker_has_taken_in() -> N
     assert (len(taking.bodies), len(behind.bodies)) == (5, 1)
 
 
-async def test_without_another_answer_what_was_taken_in_stays_unknown() -> None:
+async def test_without_another_answer_an_admitted_submission_stays_unknown() -> None:
     """If the worker that admitted the submission dies, the outcome stays unknown, though another worker rejects the party."""
     notary = Notary()
     taking, behind = Worker(notary, ["202 none", "reset"], then="503 not-ready 86400"), Worker(notary, [], then="401 unknown-party")

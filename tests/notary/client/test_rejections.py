@@ -35,7 +35,7 @@ def test_what_failed_before_is_tried_again() -> None:
         rejections.failed("a")
 
 
-def test_what_was_taken_in_cannot_be_rejected() -> None:
+def test_an_admitted_submission_cannot_be_rejected() -> None:
     """After one worker admitted the submission, failures do not end the call; it ends only when every URL has rejected it."""
     rejections = Rejections(URLS)
     rejections.rejected("b", rejection("b"))

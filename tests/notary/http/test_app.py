@@ -32,11 +32,11 @@ class HeldWriter(EmbeddedWriter):
 
     gate: asyncio.Event
 
-    async def append(self, stream: int, key: bytes | None, value: bytes | None) -> None:
+    async def append(self, partition: int, key: bytes | None, value: bytes | None) -> None:
         """Wait for the gate, then append."""
-        if stream >= 0:
+        if partition >= 0:
             await self.gate.wait()
-        await super().append(stream, key, value)
+        await super().append(partition, key, value)
 
 
 class HeldLog(EmbeddedLog):

@@ -164,7 +164,7 @@ async def test_the_same_again_is_rejected_like_any_other(own_directory: NotaryDi
 
 @pytest.mark.seconds
 @pytest.mark.parametrize("acceptor_processes", [0, 1], ids=["worker", "acceptors"])
-async def test_a_party_without_room_leaves_it_to_others_and_comes_back_with_its_ticket(
+async def test_a_full_party_leaves_capacity_to_others_and_comes_back_with_its_ticket(
     own_directory: NotaryDirectory, bank: Bank, acceptor_processes: int
 ) -> None:
     """A party rejected for its share gets Retry-After and a ticket; another party is admitted; later the ticket is preferred."""

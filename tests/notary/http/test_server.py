@@ -60,7 +60,7 @@ def _admitted(server: Server) -> int:
     return len(server.connections)
 
 
-async def test_a_burst_is_taken_in_together(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_burst_is_accepted_together(monkeypatch: pytest.MonkeyPatch) -> None:
     """As many connections as a turn of the loop has time for are made in it, not one: under load turns are long, and probes wait too."""
     monkeypatch.setattr(lines, "READ_TURN_S", 1.0)
     monkeypatch.setattr(server_module, "ACCEPT_TURN_S", 1.0)

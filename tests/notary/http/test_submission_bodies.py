@@ -134,7 +134,7 @@ def test_after_a_rejection_the_rest_of_the_body_may_come_or_not(tight: NotaryPro
         assert second.is_closed()
 
 
-def test_a_body_that_was_too_slow_gives_its_room_back(own_directory: NotaryDirectory, notary_process: Callable[..., NotaryProcess]) -> None:
+def test_a_body_that_was_too_slow_gives_its_capacity_back(own_directory: NotaryDirectory, notary_process: Callable[..., NotaryProcess]) -> None:
     """A stalled body uses the byte budget until its deadline, and no longer."""
     process = notary_process(own_directory.config, settings={"LIMITS_PENDING_BYTES_MAX": BYTES_MAX, "HTTP_BODY_MS_MAX": 300})
     for _ in range(3):
@@ -144,7 +144,7 @@ def test_a_body_that_was_too_slow_gives_its_room_back(own_directory: NotaryDirec
     assert process.stop() == 0
 
 
-async def test_what_waits_for_its_decision_takes_room_too(own_directory: NotaryDirectory, bank: Bank) -> None:
+async def test_a_pending_submission_uses_capacity_too(own_directory: NotaryDirectory, bank: Bank) -> None:
     """Bodies and admitted submissions share one limit, so memory is bounded; the admitted submission gets its answer."""
     async with serving(own_directory, {"limits.pending_bytes_max": 20_000}) as service:
         body = bank.body(*[spend() for _ in range(100)])

@@ -27,11 +27,11 @@ class Source(Protocol):
         """The number of payload partitions."""
         ...
 
-    def end(self, stream: int) -> int:
+    def end(self, partition: int) -> int:
         """Returns the offset after the last visible record."""
         ...
 
-    def read(self, stream: int, offset_next: int, bytes_max: int, records_max: int) -> list[Record]:
+    def read(self, partition: int, offset_next: int, bytes_max: int, records_max: int) -> list[Record]:
         """Returns visible records from `offset_next` on, up to the limits; at least one if there is one."""
         ...
 
@@ -60,13 +60,13 @@ class LocalReader:
     """A `Reader` over a local log."""
 
     def __init__(self, source: Source, arrivals: Arrivals, offsets_next: Mapping[int, int]) -> None:
-        streams = [ORDERING, *range(source.payload_partitions)]
-        if unknown := offsets_next.keys() - set(streams):
+        partitions = [ORDERING, *range(source.payload_partitions)]
+        if unknown := offsets_next.keys() - set(partitions):
             raise ConfigurationError(f"this log has no payload partition {min(unknown)}, it has {source.payload_partitions}")
         self._source = source
         self._arrivals = arrivals
-        self._offsets_next = {stream: offsets_next.get(stream, 0) for stream in streams}
-        self._turns = streams
+        self._offsets_next = {partition: offsets_next.get(partition, 0) for partition in partitions}
+        self._turns = partitions
         self._paused: frozenset[int] = frozenset()
         self._closed = False
 
@@ -87,18 +87,18 @@ class LocalReader:
                 return []
         return records
 
-    def offset_next(self, stream: int) -> int:
+    def offset_next(self, partition: int) -> int:
         """Returns the offset after the last record returned."""
-        return self._offsets_next[stream]
+        return self._offsets_next[partition]
 
     @property
     def interruptions(self) -> int:
         """Always 0: records are read from this process or its disk."""
         return 0
 
-    def pause(self, streams: Collection[int]) -> None:
+    def pause(self, partitions: Collection[int]) -> None:
         """Pause exactly these partitions and resume all others."""
-        self._paused = frozenset(streams)
+        self._paused = frozenset(partitions)
         self._arrivals.notify()
 
     async def close(self) -> None:
@@ -112,21 +112,21 @@ class LocalReader:
         self._source.check_open()
         records: list[Record] = []
         bytes_left = POLL_BYTES_MAX
-        for turn, stream in enumerate(self._turns):
-            offset_next, end = self._offsets_next[stream], self._source.end(stream)
+        for turn, partition in enumerate(self._turns):
+            offset_next, end = self._offsets_next[partition], self._source.end(partition)
             if offset_next > end:
                 raise OutOfRange(
-                    f"{describe(stream)} should be read from offset {offset_next}, but ends at {end}: records that were read before "
+                    f"{describe(partition)} should be read from offset {offset_next}, but ends at {end}: records that were read before "
                     "are gone, or were in another log; put back the log that has them, or rebuild the index from this log"
                 )
-            if stream in self._paused or offset_next == end:
+            if partition in self._paused or offset_next == end:
                 continue
             if bytes_left <= 0 or len(records) >= POLL_RECORDS_MAX:
                 # A partition that got no turn comes first the next time, so that none starves behind a long one.
                 self._turns = self._turns[turn:] + self._turns[:turn]
                 break
-            taken = self._source.read(stream, offset_next, bytes_left, POLL_RECORDS_MAX - len(records))
-            self._offsets_next[stream] = taken[-1].offset + 1
+            taken = self._source.read(partition, offset_next, bytes_left, POLL_RECORDS_MAX - len(records))
+            self._offsets_next[partition] = taken[-1].offset + 1
             bytes_left -= sum([size(record) for record in taken])
             records += taken
         return records
@@ -137,9 +137,9 @@ def size(record: Record) -> int:
     return len(record.key or b"") + len(record.value or b"")
 
 
-def describe(stream: int) -> str:
+def describe(partition: int) -> str:
     """Returns a partition's name for a person."""
-    return "the ordering stream" if stream == ORDERING else f"payload partition {stream}"
+    return "the ordering topic" if partition == ORDERING else f"payload partition {partition}"
 
 
 def check_partitions(log: str, found: int, wanted: int) -> None:
