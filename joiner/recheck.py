@@ -51,14 +51,14 @@ class Sought:
 
 def sought(effects: Sequence[Effect], marks: Mapping[int, Mark], *, contents: bool) -> dict[int, deque[Sought]]:
     """Returns the records to find in each topic-partition, by rising offset: those of the marks and effects, and contents if wanted."""
-    places = {partition: {mark.offset: Sought(mark.offset, mark.fingerprint)} for partition, mark in marks.items()}
+    sought = {partition: {mark.offset: Sought(mark.offset, mark.fingerprint)} for partition, mark in marks.items()}
     for effect in effects:
         found = Sought(effect.offset, effect.fingerprint, effect.skipped_first, effect.skipped_hash)
-        places.setdefault(ORDERING, {})[effect.offset] = found
+        sought.setdefault(ORDERING, {})[effect.offset] = found
         if contents and effect.partition != NO_CONTENT:
             content = Sought(effect.content_offset, effect.content_fingerprint)
-            places.setdefault(effect.partition, {})[effect.content_offset] = content
-    return {partition: deque(of_partition[offset] for offset in sorted(of_partition)) for partition, of_partition in places.items()}
+            sought.setdefault(effect.partition, {})[effect.content_offset] = content
+    return {partition: deque(of_partition[offset] for offset in sorted(of_partition)) for partition, of_partition in sought.items()}
 
 
 class Recheck:

@@ -474,9 +474,9 @@ class KafkaReader:
 
     def _out_of_range(self, problem: OffsetOutOfRangeError) -> str:
         (found,) = problem.args
-        places = ", ".join(f"{describe(self._numbers[each])} ({each.topic}) at offset {offset}" for each, offset in found.items())
+        offsets = ", ".join(f"{describe(self._numbers[each])} ({each.topic}) at offset {offset}" for each, offset in found.items())
         return (
-            f"Kafka has no records at these offsets: {places}. They were deleted, or the log was truncated, or it is another log. "
+            f"Kafka has no records at these offsets: {offsets}. They were deleted, or the log was truncated, or it is another log. "
             "If `notary trim` freed them, move this index away and restore a snapshot (`[snapshots] url`; `notary snapshot restore`), or "
             "read an archive. Otherwise do not skip offsets: compare with the other workers, then rebuild this index or restore the log"
         )

@@ -125,8 +125,8 @@ def _archive_in(chosen: argparse.Namespace, session: SparkSession, progress: Pro
         added += 1
         with progress.paused():
             print(msgspec.json.encode(each).decode(), flush=True)
-            for place, missing in each.gaps.items():
-                _report(chosen, f"{missing} offsets of {place} hold no record, as a transaction leaves them")
+            for topic_partition, missing in each.gaps.items():
+                _report(chosen, f"{missing} offsets of {topic_partition} hold no record, as a transaction leaves them")
     if not added:
         with progress.paused():
             _report(chosen, f"{chosen.archive} has all records of the topics already")

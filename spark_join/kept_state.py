@@ -29,7 +29,7 @@ from pyspark.sql import functions as F
 from spark_join.engine.files import file_hashes, refuse_other_bytes, rows_among, rows_in, sync_files, write_complete, write_last
 from spark_join.engine.stages import Stages
 from spark_join.errors import CouldNotVerify
-from spark_join.log import Place
+from spark_join.log import TopicPartition
 from spark_join.order.identity import Identity
 from spark_join.state import GROWING, STANDING, AppliedState, Find, LastRecord
 from spark_join.tree import CHUNK_BITS, root_of
@@ -159,8 +159,8 @@ def read_state(session: SparkSession, out: Path) -> AppliedState:
         raise CouldNotVerify(f"{folder} has leaves {found}, and {_MANIFEST} says root {manifest.root}: {_AGAIN}")
     return AppliedState(
         identity=manifest.identity,
-        offsets_next=_by_place(manifest.offsets_next),
-        last_records=_by_place(manifest.last_records),
+        offsets_next=_by_topic_partition(manifest.offsets_next),
+        last_records=_by_topic_partition(manifest.last_records),
         carry=(folder / _CARRY).read_bytes(),
         decided=manifest.decisions,
         root=bytes.fromhex(manifest.root),
@@ -186,15 +186,15 @@ def _find(session: SparkSession, folder: Path, manifest: _Manifest) -> Find:
     return find
 
 
-def _by_topic(by_place: Mapping[Place, _Of]) -> dict[str, dict[int, _Of]]:
+def _by_topic(by_topic_partition: Mapping[TopicPartition, _Of]) -> dict[str, dict[int, _Of]]:
     """Groups by topic, then by partition, as in JSON."""
     found: dict[str, dict[int, _Of]] = {}
-    for (topic, partition), each in sorted(by_place.items(), key=lambda item: item[0]):
+    for (topic, partition), each in sorted(by_topic_partition.items(), key=lambda item: item[0]):
         found.setdefault(topic, {})[partition] = each
     return found
 
 
-def _by_place(by_topic: Mapping[str, Mapping[int, _Of]]) -> dict[Place, _Of]:
+def _by_topic_partition(by_topic: Mapping[str, Mapping[int, _Of]]) -> dict[TopicPartition, _Of]:
     return {(topic, partition): each for topic, of in by_topic.items() for partition, each in of.items()}
 
 

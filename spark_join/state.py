@@ -26,7 +26,7 @@ from spark_join.engine.columns import frame_of, part, u64
 from spark_join.engine.files import PREFIX_BYTES
 from spark_join.engine.stages import Stages
 from spark_join.errors import CouldNotVerify
-from spark_join.log import LogFrames, Place, records_since
+from spark_join.log import LogFrames, TopicPartition, describe, records_since
 from spark_join.order.identity import Identity
 from spark_join.tree import ROOT_OF_NOTHING
 
@@ -57,9 +57,9 @@ class AppliedState(msgspec.Struct, frozen=True, kw_only=True):
     """The part of a log that is applied; without `identity` it is the start of any log (`start`)."""
 
     identity: Identity | None = None
-    offsets_next: Mapping[Place, int] = {}
+    offsets_next: Mapping[TopicPartition, int] = {}
     """The offset at which to read on, by partition; empty for the start."""
-    last_records: Mapping[Place, LastRecord] = {}
+    last_records: Mapping[TopicPartition, LastRecord] = {}
     """The last record of each partition that has one; of the ordering topic, the last that was applied"""
     carry: bytes = b""
     """`effects.Carry`, encoded; empty for the start"""
@@ -93,12 +93,12 @@ class AppliedState(msgspec.Struct, frozen=True, kw_only=True):
         return self.find(table, asked, stages).select(*frame.columns)
 
     @property
-    def since(self) -> dict[Place, int]:
+    def since(self) -> dict[TopicPartition, int]:
         """The offset from which a run that continues has to read, by partition.
 
         It includes the last records: `rest_of` compares and then drops them.
         """
-        return {**self.offsets_next, **{place: last.offset for place, last in self.last_records.items()}}
+        return {**self.offsets_next, **{topic_partition: last.offset for topic_partition, last in self.last_records.items()}}
 
 
 def start(session: SparkSession) -> AppliedState:
@@ -113,7 +113,7 @@ def start(session: SparkSession) -> AppliedState:
     )
 
 
-def last_records(log: LogFrames, offsets: Mapping[Place, int]) -> dict[Place, LastRecord]:
+def last_records(log: LogFrames, offsets: Mapping[TopicPartition, int]) -> dict[TopicPartition, LastRecord]:
     """Returns the `LastRecord` of the records of `log` at these `offsets`, one a partition; missing records are left out.
 
     The SHA-256 is over
@@ -141,17 +141,17 @@ def rest_of(log: LogFrames, state: AppliedState) -> LogFrames:
     """
     if not state.offsets_next:
         return log
-    for place, offset in sorted(state.offsets_next.items()):
-        if (end := log.offsets_end.get(place, 0)) < offset:
+    for topic_partition, offset in sorted(state.offsets_next.items()):
+        if (end := log.offsets_end.get(topic_partition, 0)) < offset:
             raise CouldNotVerify(
-                f"{place[0]} partition {place[1]} ends at offset {end}, and the earlier run had read it up to {offset}:"
+                f"{describe(topic_partition)} ends at offset {end}, and the earlier run had read it up to {offset}:"
                 " a part of the log is gone, or this is another log"
             )
-    found = last_records(log, {place: last.offset for place, last in state.last_records.items()})
-    for place, last in sorted(state.last_records.items()):
-        if found.get(place) != last:
+    found = last_records(log, {topic_partition: last.offset for topic_partition, last in state.last_records.items()})
+    for topic_partition, last in sorted(state.last_records.items()):
+        if found.get(topic_partition) != last:
             raise CouldNotVerify(
-                f"offset {last.offset} of {place[0]} partition {place[1]}, the last record of it that the earlier run had read, is not what"
+                f"offset {last.offset} of {describe(topic_partition)}, the last record of it that the earlier run had read, is not what"
                 " it was: this is another log, or it was truncated and has grown again; verify it from its start, without --checkpoint-from"
             )
     ordering, payload = (

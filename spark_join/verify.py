@@ -15,7 +15,7 @@ from spark_join.engine.columns import frame_of, part, sha256, u64
 from spark_join.engine.stages import Stages
 from spark_join.exports import Exports, refuse_ahead, refuse_behind_hole, refuse_others
 from spark_join.exports.compare import compare
-from spark_join.log import ORDERING, LogFrames, Place
+from spark_join.log import ORDERING, LogFrames, TopicPartition
 from spark_join.order.anomalies import differences, sequence_gaps, settled_by_salvage
 from spark_join.order.effects import BEYOND, carry_of
 from spark_join.order.identity import Identity
@@ -261,12 +261,12 @@ def _up_to(identity: Identity, offset_next: int) -> Identity:
     return msgspec.structs.replace(identity, notary_keys=known)
 
 
-def _last_offsets(joined: Joined, offset_next: int) -> dict[Place, int]:
+def _last_offsets(joined: Joined, offset_next: int) -> dict[TopicPartition, int]:
     """Returns the offset of the last record of each partition; partitions without new records are left out."""
     applied = joined.records.where(F.col("offset") < offset_next).select(
         F.lit("ordering").alias("topic"), F.lit(0).alias("partition"), "offset"
     )
-    read = joined.places.where(~F.col("is_orphan")).select(F.lit("payload").alias("topic"), "partition", "offset")
+    read = joined.locations.where(~F.col("is_orphan")).select(F.lit("payload").alias("topic"), "partition", "offset")
     rows = applied.union(read).groupBy("topic", "partition").agg(F.max("offset").alias("offset")).collect()
     return {(row.topic, row.partition): row.offset for row in rows}
 
@@ -276,7 +276,7 @@ def _orphans(joined: Joined, stages: Stages) -> DataFrame:
 
     Such a key names an incarnation that has not begun, or one that has not ended and has not reached the key's sequence.
     """
-    keyed = joined.places.where(F.length("key") == KEY_BYTES).select(
+    keyed = joined.locations.where(F.length("key") == KEY_BYTES).select(
         "partition",
         "offset",
         "key",
@@ -286,7 +286,7 @@ def _orphans(joined: Joined, stages: Stages) -> DataFrame:
     )
     begun = [(number, each.over, each.reached) for number, each in enumerate(carry_of(joined.carry).incarnations, 1)]
     schema = "number bigint, over boolean, reached binary"
-    incarnations = frame_of(joined.places.sparkSession, begun, schema).withColumn("incarnation", u64(F.col("number")))
+    incarnations = frame_of(joined.locations.sparkSession, begun, schema).withColumn("incarnation", u64(F.col("number")))
     waits = F.col("over").isNull() | (~F.col("over") & (F.col("sequence") > F.col("reached")))
     waiting = keyed.join(incarnations, "incarnation", "left").where(waits & F.col("value_hash").isNotNull())
     firsts = waiting.groupBy("partition", "key", "value_hash").agg(F.min("offset").alias("offset")).drop("key", "value_hash")

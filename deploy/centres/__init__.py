@@ -5,8 +5,8 @@ not even this machine's own. Nothing is left behind: namespaces and devices have
 ends with the process that started it, even if that crashes.
 
     with Centres(3, delay_ms=20) as centres:               # 20 ms each way between any two
-        places = [BrokerNetwork(centres.host(n), centres.network(n)) for n in centres.numbers]
-        with Cluster.create(directory, places=places) as cluster, inside(centres.network(1)):
+        networks = [BrokerNetwork(centres.host(n), centres.network(n)) for n in centres.numbers]
+        with Cluster.create(directory, networks=networks) as cluster, inside(centres.network(1)):
             subprocess.Popen([...])                        # a process in centre 1
         centres.cut_off(2)                                 # drops all packets to and from centre 2
         centres.cut(1, 3)                                  # drops packets from 1 to 3; packets from 3 to 1 arrive

@@ -11,7 +11,7 @@ small machine.
         cluster.wait_until_serving()                           # the other two have taken over
         cluster.start(1)                                       # same ports, same data
 
-Brokers may run in network namespaces instead, each with an address of its own (`Cluster.create(places=…)`): `deploy.centres`
+Brokers may run in network namespaces instead, each with an address of its own (`Cluster.create(networks=…)`): `deploy.centres`
 makes them.
 
 From a shell: `python -P -m deploy.local up --brokers 3`, then `status`, `kill N`, `start N`, `stop N`, `pause N`, `resume

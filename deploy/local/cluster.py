@@ -52,16 +52,16 @@ class Cluster:
         session_timeout_ms: int = 6_000,
         heap_mib: int = 400,
         overrides: Mapping[str, str] | None = None,
-        places: Sequence[BrokerNetwork] = (),
+        networks: Sequence[BrokerNetwork] = (),
     ) -> Self:
         """Make a new cluster in a folder that is empty or missing; choose its ports. `up` starts it.
 
-        `places` has an address and a network namespace for each broker; by default all are on this machine's loopback. The
+        `networks` has an address and a network namespace for each broker; by default all are on this machine's loopback. The
         namespaces must exist whenever a broker is started.
         """
-        places = places or [BrokerNetwork()] * brokers
-        if len(places) != brokers:
-            raise CannotRun(f"{brokers} brokers need {brokers} places, and {len(places)} are given: name one for each")
+        networks = networks or [BrokerNetwork()] * brokers
+        if len(networks) != brokers:
+            raise CannotRun(f"{brokers} brokers need {brokers} networks, and {len(networks)} are given: name one for each")
         settings = ClusterSettings(brokers, session_timeout_ms, heap_mib, dict(overrides or {}))
         folder = Path(directory).absolute()
         # `down` removes the folder, so it must never be one with something else in it.
@@ -71,7 +71,8 @@ class Cluster:
         folder.mkdir(parents=True, exist_ok=True)
         ports = free_ports(2 * brokers)
         rows = tuple(
-            Broker(i, ports[2 * i - 2], ports[2 * i - 1], host=place.host, network=place.network) for i, place in enumerate(places, 1)
+            Broker(i, ports[2 * i - 2], ports[2 * i - 1], host=network.host, network=network.network)
+            for i, network in enumerate(networks, 1)
         )
         # Kafka's own form of a cluster id: a UUID in 22 characters. The storage tool rejects an id that starts
         # with a dash.

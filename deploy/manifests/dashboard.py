@@ -178,12 +178,12 @@ def dashboard() -> str:
     )
 
 
-def _panel(panel: Panel, place: dict[str, int]) -> dict[str, Any]:
+def _panel(panel: Panel, grid: dict[str, int]) -> dict[str, Any]:
     source = {"type": "prometheus", "uid": "${datasource}"}
     return {
         "type": panel.kind,
         "title": panel.title,
-        "gridPos": place,
+        "gridPos": grid,
         "datasource": source,
         "fieldConfig": {"defaults": {"unit": panel.unit}, "overrides": []},
         "targets": [

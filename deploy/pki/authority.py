@@ -113,8 +113,8 @@ class Authority:
         if hosts:
             builder = builder.add_extension(x509.SubjectAlternativeName([_host(host) for host in hosts]), critical=False)
         if crl_url:
-            places = [x509.DistributionPoint([x509.UniformResourceIdentifier(crl_url)], None, None, None)]
-            builder = builder.add_extension(x509.CRLDistributionPoints(places), critical=False)
+            points = [x509.DistributionPoint([x509.UniformResourceIdentifier(crl_url)], None, None, None)]
+            builder = builder.add_extension(x509.CRLDistributionPoints(points), critical=False)
         self._keep(name, key, certificate := builder.sign(self._key, hashes.SHA256()))
         return certificate
 
@@ -240,10 +240,10 @@ def _hosts(certificate: x509.Certificate) -> list[str]:
 
 def _crl_url(certificate: x509.Certificate) -> str:
     try:
-        places = certificate.extensions.get_extension_for_class(x509.CRLDistributionPoints).value
+        points = certificate.extensions.get_extension_for_class(x509.CRLDistributionPoints).value
     except x509.ExtensionNotFound:
         return ""
-    return str((places[0].full_name or [])[0].value)
+    return str((points[0].full_name or [])[0].value)
 
 
 def _now() -> datetime.datetime:

@@ -48,7 +48,7 @@ class Node(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     host: str
 
 
-class WorkerPlace(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class SiteWorker(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A worker: its name in the notary, and the host on which it serves."""
 
     name: str
@@ -61,7 +61,7 @@ class Site(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     name: str
     controllers: tuple[Node, ...] = ()
     brokers: tuple[Node, ...] = ()
-    workers: tuple[WorkerPlace, ...] = ()
+    workers: tuple[SiteWorker, ...] = ()
 
     @property
     def hosts(self) -> list[str]:
@@ -121,7 +121,7 @@ class Clients(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Clients that may create both topics, read them and write to them."""
 
 
-class Place(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class StoreUrl(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """`[snapshots]` or `[archive]`: the place of all workers' index snapshots, or log segments. Empty: none are kept."""
 
     url: str = ""
@@ -136,8 +136,8 @@ class Sites(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     ports: Ports = Ports()
     folders: Folders = Folders()
     clients: Clients = Clients()
-    snapshots: Place = Place()
-    archive: Place = Place()
+    snapshots: StoreUrl = StoreUrl()
+    archive: StoreUrl = StoreUrl()
 
     @property
     def controllers(self) -> list[Node]:
@@ -150,7 +150,7 @@ class Sites(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return [node for site in self.site for node in site.brokers]
 
     @property
-    def workers(self) -> list[WorkerPlace]:
+    def workers(self) -> list[SiteWorker]:
         """The workers of all sites."""
         return [worker for site in self.site for worker in site.workers]
 
@@ -192,8 +192,8 @@ class Sites(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 _SECTIONS: Final[dict[str, type[msgspec.Struct]]] = {
     "": Sites, "notary": NotarySection, "kafka": KafkaSection, "ports": Ports, "folders": Folders, "clients": Clients,
-    "snapshots": Place, "archive": Place,
-    "site": Site, "controllers": Node, "brokers": Node, "workers": WorkerPlace,
+    "snapshots": StoreUrl, "archive": StoreUrl,
+    "site": Site, "controllers": Node, "brokers": Node, "workers": SiteWorker,
 }  # fmt: skip
 _UNKNOWN: Final = "Object contains unknown field "
 
@@ -208,7 +208,7 @@ def broker_name(node: Node) -> str:
     return f"broker-{node.id}"
 
 
-def worker_principal(worker: WorkerPlace) -> str:
+def worker_principal(worker: SiteWorker) -> str:
     """The name of a worker's certificate."""
     return f"worker-{worker.name}"
 

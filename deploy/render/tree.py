@@ -44,9 +44,9 @@ def _host(sites: Sites, site: Site, host: str) -> dict[str, str]:
             if sites.tls:
                 files["acls.sh"] = kafka.acl_script(sites)
             folders[kafka.data_folder(sites, name)] = "kafka"
-    for place in site.workers:
-        if place.host == host:
-            files["notary.toml"] = worker.notary_toml(sites, site, place)
+    for each in site.workers:
+        if each.host == host:
+            files["notary.toml"] = worker.notary_toml(sites, site, each)
             files["notary-worker.service"] = units.worker_unit(sites)
             folders[kafka.data_folder(sites, "worker")] = "notary"
     if "kafka" in folders.values():

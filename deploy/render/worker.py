@@ -5,10 +5,10 @@ import shlex
 import orjson
 
 from deploy.render.kafka import in_sync_min
-from deploy.render.sites import Site, Sites, WorkerPlace, worker_principal
+from deploy.render.sites import Site, Sites, SiteWorker, worker_principal
 
 
-def notary_toml(sites: Sites, site: Site, worker: WorkerPlace) -> str:
+def notary_toml(sites: Sites, site: Site, worker: SiteWorker) -> str:
     """Renders the configuration of one worker."""
     config = sites.folders.config
     tls = f"{config}/tls/{worker_principal(worker)}"

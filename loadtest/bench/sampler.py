@@ -60,8 +60,8 @@ class StageMap:
 
     def of_function(self, file: str, function: str) -> str | None:
         """Returns the stage of a function, by its file: a path below the checkout, or below the directory of installed libraries."""
-        if (place := f"{file}:{function}") in self._code:
-            return self._code[place]
+        if (line := f"{file}:{function}") in self._code:
+            return self._code[line]
         while file:
             if file in self._code:
                 return self._code[file]

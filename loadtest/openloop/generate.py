@@ -83,12 +83,12 @@ def generate(mix: Mix, seed: str, count: int, writer: SubmissionSigner) -> Itera
             yield repeated
             continue
         texts, ids, marks = [], [], {}
-        for place in range(mix.submission_requests):
+        for number in range(mix.submission_requests):
             text, id_, mark = maker.make(at, writer)
             texts.append(text)
             ids.append(id_)
             if mark is not None:
-                marks[place] = mark
+                marks[number] = mark
         made = writer.submission(texts, ids)
         twice = random.random() < chance
         if twice:

@@ -1,23 +1,23 @@
-"""archive: segments of the log, streamed to a place outside the brokers' disks by a worker, seconds behind its end.
+"""archive: segments of the log, streamed to a store outside the brokers' disks by a worker, seconds behind its end.
 
 A segment has the records of all topic-partitions between two moments: one Parquet file (zstd), and a manifest that is written last and
 signed with the notary's key. `notary archive fetch` adds the segments after the end of an archive to it, as one more range. So `spark_join`
 restores and verifies them like all other ranges, and the loss of all brokers loses only seconds of the log.
 
-    <place>/files/<SHA-256>                                               records, named by the hash of the file
-    <place>/manifests/<ordering offset>-<time sealed, ms>-<worker>.note   the manifest (docs/formats.md, Segments)
+    <store>/files/<SHA-256>                                               records, named by the hash of the file
+    <store>/manifests/<ordering offset>-<time sealed, ms>-<worker>.note   the manifest (docs/formats.md, Segments)
 
 Ordering records are sealed only if the worker has applied them, and contents are sealed before the entries that name them. So the segments
 up to any moment are the log at some time: no entry in them lacks its content.
 
 **One writer.** The turn follows from the log. Among the incarnations active in log time, the one that registered first seals every
-`every_s`. Each later one reads the place less often, and seals only if no other worker sealed lately. Two writers at once only waste space,
+`every_s`. Each later one reads the store less often, and seals only if no other worker sealed lately. Two writers at once only waste space,
 since a segment lists its offsets, and equal offsets have equal records.
 
 **Restartable.** A process that starts reads the manifests, and resumes where each topic-partition's segments end. Before it seals, it
 compares the last sealed record of each topic-partition with the log (R10). So a log that lost its end is never mixed with older segments.
 
-The place is not trusted: a file or manifest that was changed there is detected. Manifests signed with former keys count too: records have
+The store is not trusted: a file or manifest that was changed there is detected. Manifests signed with former keys count too: records have
 signatures of their own, and a forged one is skipped as in the log.
 
 | file | subject |

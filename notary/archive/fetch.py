@@ -17,7 +17,7 @@ import pyarrow.parquet as pq
 from notary.archive.segment import RECORD, Segment, read
 from notary.receipts.errors import NotVerified
 from notary.snapshots.make import hashed
-from notary.snapshots.place import FILES, MANIFESTS, SnapshotStore
+from notary.snapshots.store import FILES, MANIFESTS, SnapshotStore
 from ordering.durable import create_file, make_directory, sync, sync_directory
 from ordering.errors import ConfigurationError
 from ordering.local_reader import describe
@@ -35,7 +35,7 @@ class AddedRange(msgspec.Struct, frozen=True):
     offsets_end: dict[int, int]
 
 
-def fetch(place: SnapshotStore, segments: Sequence[Segment], archive: Path, ranges: int, ends: Mapping[int, int]) -> AddedRange:
+def fetch(store: SnapshotStore, segments: Sequence[Segment], archive: Path, ranges: int, ends: Mapping[int, int]) -> AddedRange:
     """Add the records behind `ends` to an archive of `ranges` ranges, all in one new range. Raises `NotVerified`, `ConfigurationError`.
 
     If a segment is missing, or two have different records at one offset, nothing is added.
@@ -51,7 +51,7 @@ def fetch(place: SnapshotStore, segments: Sequence[Segment], archive: Path, rang
         make_directory(archive)
         with TemporaryDirectory(dir=archive) as folder:
             for segment in used:
-                added.add(segment, _records(place, segment, Path(folder)))
+                added.add(segment, _records(store, segment, Path(folder)))
         files = added.end()
         make_directory(archive / "ranges")
         made = {"archive_version": ARCHIVE_VERSION, "payload_partitions": partitions, "files": files}
@@ -84,12 +84,12 @@ def in_order(segments: Sequence[Segment], reached: Mapping[int, int]) -> list[Se
     return ordered
 
 
-def _records(place: SnapshotStore, segment: Segment, folder: Path) -> dict[int, list[Record]]:
-    """Copies the file of a segment from its place, and returns its records. Raises `NotVerified`."""
+def _records(store: SnapshotStore, segment: Segment, folder: Path) -> dict[int, list[Record]]:
+    """Copies the file of a segment from its store, and returns its records. Raises `NotVerified`."""
     file = folder / "segment"
     try:
         with file.open("wb") as out:
-            found = hashed(place.chunks(FILES, segment.sha256), lambda _: None, out.write, bytes_max=segment.file_bytes)
+            found = hashed(store.chunks(FILES, segment.sha256), lambda _: None, out.write, bytes_max=segment.file_bytes)
     except FileNotFoundError:
         raise NotVerified("malformed-segment", f"{FILES}/{segment.sha256} of {segment.name} is missing") from None
     if found != (segment.file_bytes, segment.sha256):
@@ -144,7 +144,7 @@ class _Added:
             sync_directory(path.parent)
             with path.open("rb") as opened:
                 digest = file_digest(opened, "sha256").hexdigest()
-            topic, number = _place(partition)
+            topic, number = _topic_and_number(partition)
             lines.append(
                 {
                     "path": str(path.relative_to(self._archive)),
@@ -167,7 +167,7 @@ class _Added:
 
     def _write(self, partition: int, records: Sequence[Record]) -> None:
         if partition not in self._writers:
-            topic, number = _place(partition)
+            topic, number = _topic_and_number(partition)
             path = self._archive / topic / f"partition={number}" / f"{self._number:08}-segments.parquet"
             make_directory(path.parent)
             out = path.open("wb")  # a run that was killed may have left one
@@ -177,11 +177,11 @@ class _Added:
         self._counts[partition] = self._counts.get(partition, 0) + len(records)
 
 
-def _place(partition: int) -> tuple[str, int]:
+def _topic_and_number(partition: int) -> tuple[str, int]:
     return ("ordering", 0) if partition == ORDERING else ("payload", partition)
 
 
-def prune(place: SnapshotStore, segments: Sequence[Segment], ends: Mapping[int, int], keep_after_ms: int) -> list[str]:
+def prune(store: SnapshotStore, segments: Sequence[Segment], ends: Mapping[int, int], keep_after_ms: int) -> list[str]:
     """Remove the segments that end at or before these offsets and were sealed before that time. Returns their names.
 
     The manifest goes first: a crash after it leaves a file that no manifest names.
@@ -192,8 +192,8 @@ def prune(place: SnapshotStore, segments: Sequence[Segment], ends: Mapping[int, 
         if segment.sealed_at_ms < keep_after_ms and all(part.offset_end <= ends.get(part.partition, 0) for part in segment.parts)
     ]
     for segment in old:
-        place.remove(MANIFESTS, segment.name)
+        store.remove(MANIFESTS, segment.name)
     kept = {segment.sha256 for segment in segments} - {segment.sha256 for segment in old}
     for digest in {segment.sha256 for segment in old} - kept:
-        place.remove(FILES, digest)
+        store.remove(FILES, digest)
     return [segment.name for segment in old]

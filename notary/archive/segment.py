@@ -14,7 +14,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from notary.receipts.errors import NotVerified
 from notary.receipts.note import VerifierKey, open_note, sign_note
-from notary.snapshots.place import FILES, MANIFESTS, SnapshotStore
+from notary.snapshots.store import FILES, MANIFESTS, SnapshotStore
 from ordering.durable import sync
 from ordering.errors import ConfigurationError
 from ordering.log import Record
@@ -55,7 +55,7 @@ class Segment(msgspec.Struct, frozen=True):
 
     @property
     def name(self) -> str:
-        """The manifest's name in its place."""
+        """The manifest's name in its store."""
         first = min([part.offset_first for part in self.parts if part.partition < 0], default=0)
         return f"{first:016d}-{self.sealed_at_ms:014d}-{self.worker}.note"
 
@@ -70,15 +70,15 @@ def sign(segment: Segment, origin: str, key: Ed25519PrivateKey) -> str:
     return sign_note(f"{HEAD}\n{msgspec.json.encode(segment).decode()}\n", [(origin, key)])
 
 
-def find(place: SnapshotStore, trusted: Sequence[VerifierKey], notary: str, known: frozenset[str] = frozenset()) -> Iterator[Segment]:
-    """Yields the segments of a place that are not `known`, by their names. Raises `NotVerified` for one that no trusted key signed."""
-    for name, size in sorted(place.sizes(MANIFESTS).items()):
+def find(store: SnapshotStore, trusted: Sequence[VerifierKey], notary: str, known: frozenset[str] = frozenset()) -> Iterator[Segment]:
+    """Yields the segments of a store that are not `known`, by their names. Raises `NotVerified` for one that no trusted key signed."""
+    for name, size in sorted(store.sizes(MANIFESTS).items()):
         if name in known:
             continue
         if size > MANIFEST_BYTES_MAX:
             raise NotVerified(_MALFORMED, f"the manifest {name} has {size} bytes, more than {MANIFEST_BYTES_MAX}")
         try:
-            note = b"".join(place.chunks(MANIFESTS, name)).decode(errors="replace")
+            note = b"".join(store.chunks(MANIFESTS, name)).decode(errors="replace")
         except FileNotFoundError:
             continue  # pruned meanwhile
         text, _ = open_note(note, trusted, _MALFORMED)
@@ -131,5 +131,5 @@ def check_is_of(segment: Segment, log: str) -> None:
     """Raise `ConfigurationError` for a segment of another log."""
     if segment.log != log:
         raise ConfigurationError(
-            f"the segment {segment.name} is of the log {segment.log}, and this is {log}: name another place with `[archive] url`"
+            f"the segment {segment.name} is of the log {segment.log}, and this is {log}: name another store with `[archive] url`"
         )

@@ -24,7 +24,7 @@ from notary.archive.segment import SealedPart, Segment, check_is_of, find, sign,
 from notary.archive.settings import Order, Sealed
 from notary.keyring import Keyring
 from notary.receipts.note import VerifierKey
-from notary.snapshots.place import FILES, MANIFESTS, SnapshotStore
+from notary.snapshots.store import FILES, MANIFESTS, SnapshotStore
 from ordering.errors import ConfigurationError, NotReady
 from ordering.local_reader import size
 from ordering.log import ORDERING, Log, Reader, Record
@@ -36,7 +36,7 @@ STALL_S_MAX: Final = 30.0
 
 
 class SegmentStream:
-    """The segments of one log in one place. After a failed order, the next order begins where the segments end."""
+    """The segments of one log in one store. After a failed order, the next order begins where the segments end."""
 
     def __init__(
         self,
@@ -47,12 +47,12 @@ class SegmentStream:
         worker: str,
         keyring: Keyring,
         trusted: Callable[[], list[VerifierKey]],
-        place: SnapshotStore,
+        store: SnapshotStore,
         clock_ms: Callable[[], int],
     ) -> None:
         """`identity` ends with the log id. `trusted` returns all keys of the key history."""
         self._log, self._identity, self._notary, self._origin, self._worker = log, identity, notary, origin, worker
-        self._keyring, self._trusted, self._place, self._clock_ms = keyring, trusted, place, clock_ms
+        self._keyring, self._trusted, self._store, self._clock_ms = keyring, trusted, store, clock_ms
         self._known: set[str] = set()
         self._ends: dict[int, int] = {}
         self._lasts: dict[int, tuple[int, str]] = {}
@@ -88,8 +88,8 @@ class SegmentStream:
             await reader.close()
 
     async def _check(self) -> int:
-        """Read the new manifests of the place. Returns the time of the latest by another worker, ms; 0 without one."""
-        found = await asyncio.to_thread(lambda: list(find(self._place, self._trusted(), self._notary, frozenset(self._known))))
+        """Read the new manifests of the store. Returns the time of the latest by another worker, ms; 0 without one."""
+        found = await asyncio.to_thread(lambda: list(find(self._store, self._trusted(), self._notary, frozenset(self._known))))
         before = dict(self._ends)
         for segment in found:
             check_is_of(segment, self._identity)
@@ -176,10 +176,10 @@ class SegmentStream:
                     file_bytes=file.stat().st_size,
                     sha256=digest,
                 )
-                self._place.put(file, FILES, digest)
+                self._store.put(file, FILES, digest)
                 note.write_text(sign(segment, self._origin, private_key), encoding="utf-8")
                 # A crash before this line leaves a file that no manifest names; after it the segment.
-                self._place.put(note, MANIFESTS, segment.name)
+                self._store.put(note, MANIFESTS, segment.name)
                 return segment
 
         segment = await asyncio.to_thread(put)

@@ -18,7 +18,7 @@ from notary.cli import EXIT_DONE
 from notary.config import Config, load
 from notary.keyring import Keyring
 from notary.open_log import identify, open_log
-from notary.snapshots.place import place_of
+from notary.snapshots.store import store_of
 from ordering.clock import clock_ms
 from ordering.errors import ConfigurationError, NotaryError
 from ordering.genesis import read_genesis
@@ -56,7 +56,7 @@ def run(arguments: argparse.Namespace) -> int:
     flags = {"worker.name": getattr(arguments, "name", None), "archive.url": arguments.url}
     config = load(arguments.config, {key: value for key, value in flags.items() if value is not None})
     if not config.archive.url:
-        raise ConfigurationError("no place for segments is configured: set `[archive] url` (NOTARY_ARCHIVE_URL), or give --url")
+        raise ConfigurationError("no store of segments is configured: set `[archive] url` (NOTARY_ARCHIVE_URL), or give --url")
     if arguments.action == "stream":
         return asyncio.run(_stream(config))
     _check_pyarrow()
@@ -75,13 +75,13 @@ async def _stream(config: Config) -> int:
         from notary.archive.stream import SegmentStream  # imported late: the line before checks that pyarrow is installed
 
         os.nice(19)  # the worker that serves beside it comes first
-        place = place_of(config.archive.url, Path(config.directory))
+        store = store_of(config.archive.url, Path(config.directory))
         log = await open_log(config)
         try:
             notary, identity = await identify(config, log)
             keyring = Keyring(config.path(config.key_file), config.path(config.key_history_file), config.origin, time.monotonic)
             names = notary, config.origin, config.worker.name
-            stream = SegmentStream(log, identity, *names, keyring, lambda: _trusted(config), place, clock_ms)
+            stream = SegmentStream(log, identity, *names, keyring, lambda: _trusted(config), store, clock_ms)
             while line := await asyncio.to_thread(sys.stdin.readline):
                 print(msgspec.json.encode(await stream.seal(msgspec.json.decode(line, type=Order))).decode(), flush=True)
             await stream.close()
@@ -101,7 +101,7 @@ def _trusted(config: Config) -> list[Any]:
 def _segments(config: Config) -> "list[Segment]":
     from notary.archive.segment import find  # imported late: it needs pyarrow
 
-    return list(find(place_of(config.archive.url, Path(config.directory)), _trusted(config), config.name))
+    return list(find(store_of(config.archive.url, Path(config.directory)), _trusted(config), config.name))
 
 
 def _archived(archive: Path, segments: "list[Segment]") -> tuple[int, dict[int, int]]:
@@ -113,7 +113,7 @@ def _archived(archive: Path, segments: "list[Segment]") -> tuple[int, dict[int, 
     log = ArchivedLog(archive)
     _, log_id = asyncio.run(read_genesis(log))
     if other := [segment for segment in segments if segment.log_id != log_id]:
-        raise ConfigurationError(f"the segment {other[0].name} is of another log than the archive {archive}: name another place with --url")
+        raise ConfigurationError(f"the segment {other[0].name} is of another log than the archive {archive}: name another store with --url")
     ends = {partition: bound.offset_end for partition, bound in asyncio.run(log.bounds()).items()}
     return len(list((archive / "ranges").glob("*.json"))), ends
 
@@ -124,9 +124,9 @@ def _fetch(config: Config, arguments: argparse.Namespace) -> int:
     segments = _segments(config)
     if len({segment.log for segment in segments}) > 1:
         logs = ", ".join(sorted({each.log for each in segments}))
-        raise ConfigurationError(f"{config.archive.url} has segments of several logs, {logs}: name another place with --url")
+        raise ConfigurationError(f"{config.archive.url} has segments of several logs, {logs}: name another store with --url")
     ranges, ends = _archived(arguments.archive, segments)
-    made = fetch(place_of(config.archive.url, Path(config.directory)), segments, arguments.archive, ranges, ends)
+    made = fetch(store_of(config.archive.url, Path(config.directory)), segments, arguments.archive, ranges, ends)
     text = f"range {made.range}: {made.records} records of {made.segments} segments" if made.range else "the archive has all of them"
     print(msgspec.json.encode(made).decode() if arguments.json else text)
     return EXIT_DONE
@@ -139,7 +139,7 @@ def _prune(config: Config, arguments: argparse.Namespace) -> int:
     ranges, ends = _archived(arguments.archive, segments)
     if not ranges:
         raise ConfigurationError(f"{arguments.archive} is no archive: there is no ranges/00000001.json; name another folder with --archive")
-    place = place_of(config.archive.url, Path(config.directory))
-    removed = prune(place, segments, ends, clock_ms() - 1000 * arguments.margin_s)
+    store = store_of(config.archive.url, Path(config.directory))
+    removed = prune(store, segments, ends, clock_ms() - 1000 * arguments.margin_s)
     print(json.dumps({"removed": removed}) if arguments.json else f"removed {len(removed)} segments")
     return EXIT_DONE

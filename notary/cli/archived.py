@@ -144,29 +144,29 @@ class ArchivedLog:
     def _read(self, file: _File) -> Iterator[list[Record]]:
         """Yields the records of a file, `BATCH_RECORDS` at a time. Raises `ConfigurationError` when it does not match its range."""
         path = self._folder / file.path
-        place = f"{path} ({file.topic} partition {file.partition}, offsets {file.offset_first} up to {file.offset_end})"
+        source = f"{path} ({file.topic} partition {file.partition}, offsets {file.offset_first} up to {file.offset_end})"
         last, count = file.offset_first - 1, 0
         try:
             with path.open("rb") as opened:
                 found = file_digest(opened, "sha256").hexdigest()
             if found != file.sha256:
-                raise ConfigurationError(f"{place} is damaged: its range has SHA-256 {file.sha256}, and the file {found}. {_REMEDY}")
+                raise ConfigurationError(f"{source} is damaged: its range has SHA-256 {file.sha256}, and the file {found}. {_REMEDY}")
             with pq.ParquetFile(path) as parquet:
                 if parquet.schema_arrow.names != _COLUMNS:
-                    raise ConfigurationError(f"{place} has other columns than an archive's: {', '.join(parquet.schema_arrow.names)}")
+                    raise ConfigurationError(f"{source} has other columns than an archive's: {', '.join(parquet.schema_arrow.names)}")
                 for batch in parquet.iter_batches(BATCH_RECORDS):
                     rows = list(zip(*[column.to_pylist() for column in batch.columns], strict=True))
                     for offset, *_ in rows:
                         if not last < offset < file.offset_end:
-                            raise ConfigurationError(f"{place} is damaged: offset {offset} comes after {last}. {_REMEDY}")
+                            raise ConfigurationError(f"{source} is damaged: offset {offset} comes after {last}. {_REMEDY}")
                         last, count = offset, count + 1
                     yield [Record(file.number, *row) for row in rows]
         except OSError as problem:
-            raise ConfigurationError(f"{place} cannot be read: {problem.strerror or problem}. {_REMEDY}") from None
+            raise ConfigurationError(f"{source} cannot be read: {problem.strerror or problem}. {_REMEDY}") from None
         except (ValueError, TypeError) as problem:
-            raise ConfigurationError(f"{place} is damaged after offset {last}: {problem}. {_REMEDY}") from None
+            raise ConfigurationError(f"{source} is damaged after offset {last}: {problem}. {_REMEDY}") from None
         if count != file.records:
-            raise ConfigurationError(f"{place} is damaged: it has {count} records, and its range counts {file.records}. {_REMEDY}")
+            raise ConfigurationError(f"{source} is damaged: it has {count} records, and its range counts {file.records}. {_REMEDY}")
 
 
 class ArchivedReader:

@@ -239,9 +239,9 @@ class _Shown:
             print(f"{'':>8}  {'':<24}  content     payload partition {effect.partition} offset {effect.content_offset}: {what}")
 
     def _print_payload(self, payload: _Payload) -> None:
-        place = (payload.partition, payload.key or b"")
+        key = (payload.partition, payload.key or b"")
         everything = self._end is None and self._first == 0
-        if not everything and place not in self._entries:
+        if not everything and key not in self._entries:
             return
         kind = "fill" if payload.fill else "payload"
         signer = self._fill_signer(payload) if payload.fill else ""
@@ -252,7 +252,7 @@ class _Shown:
             became = f"content of ordering record {content_of}"
         elif (anomaly := self._anomalies.get((payload.partition, payload.offset))) is not None:
             became = f"skipped: {anomaly}"
-        elif place in self._joined:
+        elif key in self._joined:
             became = "skipped: another record is the content of its batch"
         else:
             became = "not used: no entry of that batch took effect in this partition"

@@ -18,7 +18,7 @@ from notary.config import Config, load
 from notary.keyring import Keyring
 from notary.snapshots.make import make
 from notary.snapshots.manifest import Manifest
-from notary.snapshots.place import SnapshotStore, place_of
+from notary.snapshots.store import SnapshotStore, store_of
 from notary.snapshots.take import FoundSnapshot, find, problem_of, prune, restore_newest
 from ordering.clock import clock_ms
 from ordering.errors import ConfigurationError
@@ -65,7 +65,7 @@ def run(arguments: argparse.Namespace) -> int:
     flags = {"worker.name": getattr(arguments, "name", None), "snapshots.url": arguments.url}
     config = load(arguments.config, {key: value for key, value in flags.items() if value is not None})
     if not config.snapshots.url:
-        raise ConfigurationError("no place for snapshots is configured: set `[snapshots] url` (NOTARY_SNAPSHOTS_URL), or give --url")
+        raise ConfigurationError("no store of snapshots is configured: set `[snapshots] url` (NOTARY_SNAPSHOTS_URL), or give --url")
     action: Callable[[_Job], int] = {"create": _create, "list": _list, "verify": _verify, "restore": _restore, "prune": _prune}[
         arguments.action
     ]
@@ -77,17 +77,17 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 class _Job:
-    """One command: its place, its keys, and how it reports."""
+    """One command: its store, its keys, and how it reports."""
 
     def __init__(self, config: Config, arguments: argparse.Namespace) -> None:
         self.config, self.arguments = config, arguments
-        self.place: SnapshotStore = place_of(config.snapshots.url, Path(config.directory))
+        self.store: SnapshotStore = store_of(config.snapshots.url, Path(config.directory))
         self.progress = ExportProgress()
         self._trusted, self._all_keys = keys.verifier_keys(config.path(config.key_history_file), config.origin)
 
     def found(self, *, former_keys: bool = False) -> Iterator[FoundSnapshot]:
         """Yields the snapshots, newest first. Those signed by a former key are left out by default: a thief of that key could make some."""
-        return find(self.place, self._all_keys if former_keys else self._trusted, self.config.name)
+        return find(self.store, self._all_keys if former_keys else self._trusted, self.config.name)
 
     def named(self) -> Iterator[FoundSnapshot]:
         """Yields the snapshot that `--snapshot` names, or all."""
@@ -132,7 +132,7 @@ def _create(job: _Job) -> int:
             return EXIT_DONE
     keyring = Keyring(config.path(config.key_file), config.path(config.key_history_file), config.origin, time.monotonic)
     name = config.worker.name
-    manifest = make(config.index_directory, name, config.origin, config.name, keyring, job.place, now_ms, job.progress)
+    manifest = make(config.index_directory, name, config.origin, config.name, keyring, job.store, now_ms, job.progress)
     job.print(_facts(manifest.name, manifest, "") | {"made": True}, _line(manifest))
     if arguments.keep:
         _removed(job, arguments.keep, MARGIN_S)
@@ -152,7 +152,7 @@ def _verify(job: _Job) -> int:
     code, seen = EXIT_DONE, 0
     for each in job.named():
         seen += 1
-        problem = each.problem if each.manifest is None else problem_of(job.place, each.manifest, job.progress)
+        problem = each.problem if each.manifest is None else problem_of(job.store, each.manifest, job.progress)
         job.print(_facts(each.name, each.manifest, problem), f"{each.name}: {problem or 'verified'}")
         code = EXIT_NO if problem else code
         if not job.arguments.all:
@@ -165,7 +165,7 @@ def _verify(job: _Job) -> int:
 
 def _restore(job: _Job) -> int:
     index = job.config.index_directory
-    manifest = restore_newest(job.place, job.named(), index, job.arguments.log, job.progress, job.complain)
+    manifest = restore_newest(job.store, job.named(), index, job.arguments.log, job.progress, job.complain)
     if manifest is None:
         job.complain(f"there is no snapshot in {job.config.snapshots.url} that can be restored to {index}")
         return EXIT_NO
@@ -183,7 +183,7 @@ def _prune(job: _Job) -> int:
 
 
 def _removed(job: _Job, keep: int, margin_s: int) -> dict[str, Any]:
-    pruned = prune(job.place, list(job.found(former_keys=True)), keep, margin_s)
+    pruned = prune(job.store, list(job.found(former_keys=True)), keep, margin_s)
     if pruned.not_ours:
         job.complain(f"no file is removed: no key of this notary has signed {', '.join(pruned.not_ours)}, which may need the files")
     return {"snapshots": pruned.manifests, "files": pruned.files, "not_ours": pruned.not_ours}

@@ -5,7 +5,7 @@ Its steps, and the result of a crash after each:
 | step | a crash after it leaves |
 |---|---|
 | check the report of Spark and every file of the archive | nothing |
-| restore the newest snapshot of each place; compare both with the log and with the archive | a folder, which the next run empties |
+| restore the newest snapshot of each store; compare both with the log and with the archive | a folder, which the next run empties |
 | read the log from the second snapshot on; append the mark, a `trim` record with position and root | the mark; the next run frees |
 | DeleteRecords on the payload topic, as the principal of `--log-settings` | some partitions are freed; the next run frees the others |
 
@@ -36,7 +36,7 @@ from notary.config import Config, kafka_security, load
 from notary.index import viewing
 from notary.salvage.kept import KeptIndex, keeping
 from notary.snapshots.manifest import Manifest
-from notary.snapshots.place import place_of
+from notary.snapshots.store import store_of
 from notary.snapshots.take import FoundSnapshot, find, restore_newest
 from ordering.connection import KafkaSecurity
 from ordering.durable import make_directory
@@ -69,7 +69,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="append",
         default=[],
         metavar="URL",
-        help="a place of snapshots besides `[snapshots] url`; may be given again. Two places are needed",
+        help="a store of snapshots besides `[snapshots] url`; may be given again. Two stores are needed",
     )
     parser.add_argument(
         "--log-settings",
@@ -98,9 +98,9 @@ class VerifiedReport(msgspec.Struct, frozen=True):
 
 
 class Snapshot(msgspec.Struct, frozen=True):
-    """A restored snapshot: its place, its manifest, and the state from which its reader resumes."""
+    """A restored snapshot: its store, its manifest, and the state from which its reader resumes."""
 
-    place: str
+    store: str
     manifest: Manifest
     state: JoinerState
 
@@ -154,7 +154,7 @@ class _Trimming:
     async def _trim(self, log: owner.OwnedLog, security: tuple[str, KafkaSecurity | None]) -> int:
         identity = f"{log.log.identity} {log.log_id.hex()}"
         report, archive = self._report(log.genesis.notary_name), self._archive()
-        snapshots = [each for each in [await self._restored(place, identity, log.log, archive) for place in self._places()] if each]
+        snapshots = [each for each in [await self._restored(store, identity, log.log, archive) for store in self._stores()] if each]
         if len(snapshots) < PLACES:
             return self._refused()
         with keeping(self._index, log.genesis.notary_name, identity) as kept:
@@ -197,38 +197,38 @@ class _Trimming:
             self._missing.append(f"a sound archive: {len(damaged) - NAMES_SHOWN} more of its files are damaged")
         return None if damaged else archive
 
-    def _places(self) -> list[str]:
-        """Returns the two places of snapshots to use. If fewer are named, returns those, and adds to `_missing`."""
+    def _stores(self) -> list[str]:
+        """Returns the two stores of snapshots to use. If fewer are named, returns those, and adds to `_missing`."""
         given = [*([self._config.snapshots.url] if self._config.snapshots.url else []), *self._arguments.snapshots]
         different = list({_where(url, Path(self._config.directory)): url for url in given}.values())
         if len(different) < PLACES:
             named = ", ".join(different) or "none"
-            self._missing.append(f"snapshots on two different places: {named} is named. Name another with --snapshots URL")
+            self._missing.append(f"snapshots on two different stores: {named} is named. Name another with --snapshots URL")
         return different[:PLACES]
 
-    async def _restored(self, place: str, identity: str, log: Log, archive: "ArchivedLog | None") -> Snapshot | None:
-        """Restore the newest snapshot of a place, and compare it with log and archive. Returns None if one is missing or differs."""
+    async def _restored(self, store: str, identity: str, log: Log, archive: "ArchivedLog | None") -> Snapshot | None:
+        """Restore the newest snapshot of a store, and compare it with log and archive. Returns None if one is missing or differs."""
         config, problems = self._config, list[str]()
         trusted = keys.verifier_keys(config.path(config.key_history_file), config.origin)[0]
         index = self._index
         shutil.rmtree(index, ignore_errors=True)  # the previous snapshot's state is in memory, so only one restored index takes space
-        found = self._old_enough(find(place_of(place, Path(config.directory)), trusted, config.name), problems)
+        found = self._old_enough(find(store_of(store, Path(config.directory)), trusted, config.name), problems)
         try:
-            made = restore_newest(place_of(place, Path(config.directory)), found, index, identity, self._progress, problems.append)
+            made = restore_newest(store_of(store, Path(config.directory)), found, index, identity, self._progress, problems.append)
         except NotReady as problem:
             made, problems = None, [str(problem)]
         if made is None:
             why = "; ".join(problems[:NAMES_SHOWN]) or "there is none"
-            self._missing.append(f"a snapshot of this log in {place} that verifies: {why}")
+            self._missing.append(f"a snapshot of this log in {store} that verifies: {why}")
             return None
         with viewing(index) as view:
-            snapshot, unfit = Snapshot(place, made, view.joiner_state()), view.unfit()
+            snapshot, unfit = Snapshot(store, made, view.joiner_state()), view.unfit()
         if unfit:
-            self._missing.append(f"a sound index: {made.name} in {place}: {unfit}")
+            self._missing.append(f"a sound index: {made.name} in {store}: {unfit}")
             return None
         for what, held in (("the log", log), ("the archive", archive)):
             if held is not None and (why := await _lacks(held, snapshot)):
-                self._missing.append(f"records of the snapshot {made.name} in {place}, which {what} does not have: {why}")
+                self._missing.append(f"records of the snapshot {made.name} in {store}, which {what} does not have: {why}")
                 return None
         return snapshot
 
@@ -246,7 +246,7 @@ class _Trimming:
         for each in snapshots:
             if report.decisions < each.manifest.decisions:
                 self._missing.append(
-                    f"an archive that Spark has verified up to the snapshot {each.manifest.name} in {each.place}, which has"
+                    f"an archive that Spark has verified up to the snapshot {each.manifest.name} in {each.store}, which has"
                     f" {each.manifest.decisions} decisions: the report has {report.decisions}. Archive and verify the log, then run this"
                     " command again"
                 )
@@ -267,7 +267,7 @@ class _Trimming:
             "done": False,
             "position": position,
             "trimmed_before": log.state.trimmed,
-            "snapshots": [{"place": each.place, "snapshot": each.manifest.name} for each in snapshots],
+            "snapshots": [{"store": each.store, "snapshot": each.manifest.name} for each in snapshots],
             "offsets_first": {str(partition): offset for partition, offset in sorted(wanted.items())},
             "records": sum(offset - firsts[partition] for partition, offset in wanted.items()),
         }
@@ -305,7 +305,7 @@ class _Trimming:
         self._progress.end()
         print(f"position       {facts['position']}: payloads of decisions below it, {facts['records']} records")
         for each in facts["snapshots"]:
-            print(f"snapshot       {each['snapshot']} in {each['place']}")
+            print(f"snapshot       {each['snapshot']} in {each['store']}")
         for partition, offset in facts["offsets_first"].items():
             print(f"partition {partition:<4} from now on begins at offset {offset}")
 
@@ -343,5 +343,5 @@ async def _lacks(log: Log, snapshot: Snapshot) -> str:
 
 
 def _where(url: str, relative_to: Path) -> str:
-    """Returns a canonical text of a place, the same for all its names."""
+    """Returns a canonical text of a store, the same for all its names."""
     return url.rstrip("/") if "://" in url else str((relative_to / url).resolve())

@@ -27,7 +27,7 @@ class RetryPolicy(msgspec.Struct, frozen=True, kw_only=True):
         return whole * (0.5 + 0.5 * chance)
 
 
-class _Place(msgspec.Struct):
+class _Endpoint(msgspec.Struct):
     url: str
     failures: int = 0
     failed_at: float = float("-inf")
@@ -38,7 +38,7 @@ class Route:
     """The URLs of one notary, with the failures and back-off of each. All times are seconds of one monotonic clock."""
 
     def __init__(self, urls: Sequence[str], retry_policy: RetryPolicy, chance: Callable[[], float]) -> None:
-        self._places = [_Place(url) for url in urls]
+        self._endpoints = [_Endpoint(url) for url in urls]
         self._retry_policy = retry_policy
         self._chance = chance
         self._preferred = 0
@@ -48,32 +48,32 @@ class Route:
 
         URLs in `without` are left out; there must be others.
         """
-        turns = self._places[self._preferred :] + self._places[: self._preferred]
-        place = min([place for place in turns if place.url not in without], key=lambda place: max(place.not_before, now))
-        return place.url, place.not_before
+        turns = self._endpoints[self._preferred :] + self._endpoints[: self._preferred]
+        endpoint = min([endpoint for endpoint in turns if endpoint.url not in without], key=lambda endpoint: max(endpoint.not_before, now))
+        return endpoint.url, endpoint.not_before
 
     def answered(self, url: str) -> None:
         """Record a good answer: this URL is tried first from now on."""
-        place = self._find(url)
-        place.failures, place.not_before = 0, float("-inf")
-        self._preferred = self._places.index(place)
+        endpoint = self._find(url)
+        endpoint.failures, endpoint.not_before = 0, float("-inf")
+        self._preferred = self._endpoints.index(endpoint)
 
     def slow(self, url: str, not_before: float) -> None:
         """Record an answer without all decisions. Another URL is tried first from now on, if there is one; this one at `not_before`."""
-        place = self._find(url)
-        place.failures, place.not_before = 0, not_before
-        if self._places[self._preferred] is place:
-            self._preferred = (self._preferred + 1) % len(self._places)
+        endpoint = self._find(url)
+        endpoint.failures, endpoint.not_before = 0, not_before
+        if self._endpoints[self._preferred] is endpoint:
+            self._preferred = (self._preferred + 1) % len(self._endpoints)
 
     def failed(self, url: str, started: float, now: float, retry_after_s: float) -> None:
         """Record a failed attempt that began at `started`, and extend the back-off of its URL."""
-        place = self._find(url)
+        endpoint = self._find(url)
         # Attempts in flight at the same time fail together, which counts as one failure.
-        if started >= place.failed_at:
-            place.failures += 1
-            place.failed_at = now
-        pause_s = max(retry_after_s, self._retry_policy.pause_s(place.failures, self._chance()))
-        place.not_before = max(place.not_before, now + pause_s)
+        if started >= endpoint.failed_at:
+            endpoint.failures += 1
+            endpoint.failed_at = now
+        pause_s = max(retry_after_s, self._retry_policy.pause_s(endpoint.failures, self._chance()))
+        endpoint.not_before = max(endpoint.not_before, now + pause_s)
 
-    def _find(self, url: str) -> _Place:
-        return next(place for place in self._places if place.url == url)
+    def _find(self, url: str) -> _Endpoint:
+        return next(endpoint for endpoint in self._endpoints if endpoint.url == url)

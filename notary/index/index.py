@@ -289,26 +289,26 @@ class Index:
         a vote from a root disagreement that has ended would open another one if it were compared twice.
         """
         compared, before, held = self._compared, self._compared_before, self._open_before
-        places = self._places(ready, outcomes)
-        if places and places[0][0].offset < compared.offset_next:
+        records = self._votes_of(ready, outcomes)
+        if records and records[0][0].offset < compared.offset_next:
             held = held or (None if compared.disagreement is None else compared)
             compared = before
         covered = 0
         if ready.effects:
-            covered = len([seen for seen, _ in places if seen.offset <= ready.effects[-1].offset])
-            compared = before = self._observe(compared, places[:covered], size)
-        compared = self._observe(compared, places[covered:], size)
+            covered = len([seen for seen, _ in records if seen.offset <= ready.effects[-1].offset])
+            compared = before = self._observe(compared, records[:covered], size)
+        compared = self._observe(compared, records[covered:], size)
         if held is not None and compared.offset_next >= held.offset_next:
             held = None
         return compared, before, held
 
-    def _observe(self, agreement: Agreement, places: Sequence[tuple[RootSeen | VoteVoid, int]], size: int) -> Agreement:
-        if places or agreement.pending:
+    def _observe(self, agreement: Agreement, records: Sequence[tuple[RootSeen | VoteVoid, int]], size: int) -> Agreement:
+        if records or agreement.pending:
             with reading(self.directory):
-                agreement = observe(agreement, places, self._worker_name, size, self.tree.root_at)
-        return msgspec.structs.replace(agreement, offset_next=places[-1][0].offset + 1) if places else agreement
+                agreement = observe(agreement, records, self._worker_name, size, self.tree.root_at)
+        return msgspec.structs.replace(agreement, offset_next=records[-1][0].offset + 1) if records else agreement
 
-    def _places(self, ready: Ready, outcomes: Sequence[Sequence[Decision]]) -> list[tuple[RootSeen | VoteVoid, int]]:
+    def _votes_of(self, ready: Ready, outcomes: Sequence[Sequence[Decision]]) -> list[tuple[RootSeen | VoteVoid, int]]:
         """Returns the step's checkpoint and retire records, each with the size of our tree at its place in the log."""
         sizes = [int(self._position_next)]
         for decisions in outcomes:

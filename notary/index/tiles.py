@@ -93,9 +93,9 @@ class StoredTree:
     def check_hashes(self, first: int, leaf_hashes: Sequence[bytes]) -> None:
         """Compare leaf hashes with the tree from position `first` on. Raises `CorruptRecord` for the first that differs."""
         for at, hash_read in enumerate(leaf_hashes, first):
-            tile, place = divmod(at, TILE_WIDTH)
+            tile, index = divmod(at, TILE_WIDTH)
             hashes = self.sound_tile(0, tile) if at < self.size else b""
-            if hashes[place * HASH_BYTES : (place + 1) * HASH_BYTES] != hash_read:
+            if hashes[index * HASH_BYTES : (index + 1) * HASH_BYTES] != hash_read:
                 raise CorruptRecord(f"the decision at position {at} is not the leaf of the tree there: one of them was changed")
 
     def sound_tile(self, level: int, index: int) -> bytes:

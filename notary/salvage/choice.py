@@ -99,8 +99,8 @@ def _lost_before(log: KeptLog, lost: Sequence[int]) -> dict[bytes, list[int]]:
 
     A salvage brings a key into force, which no worker has before. So that key, and every later one, signs only trees with the lost leaves.
     """
-    declared = {place: number for first, end, number in log.salvages for place in lost if first <= place < end}
-    return {key: [place for place, under in declared.items() if under <= number] for number, key in enumerate(log.keys)}
+    declared = {position: number for first, end, number in log.salvages for position in lost if first <= position < end}
+    return {key: [position for position, under in declared.items() if under <= number] for number, key in enumerate(log.keys)}
 
 
 class _Known:

@@ -25,13 +25,13 @@ def compare_indexes(indexes: Sequence[Witness]) -> None:
     """Raise `ChoiceRefused` at the first position where two indexes have different leaves."""
     largest = max(indexes, key=lambda index: index.tree.size)
     found = [difference(largest.tree, index.tree) for index in indexes]
-    places = [place for place in found if place is not None]
-    if not places:
+    positions = [position for position in found if position is not None]
+    if not positions:
         return
-    place = min(places)
-    leaves = [(index.tree.node(0, place), index.name) for index in indexes if index.tree.size > place]
+    position = min(positions)
+    leaves = [(index.tree.node(0, position), index.name) for index in indexes if index.tree.size > position]
     sides = [[name for _, name in side] for _, side in groupby(sorted(leaves, key=itemgetter(0)), itemgetter(0))]
-    raise ChoiceRefused(place, "two leaves", *sides)
+    raise ChoiceRefused(position, "two leaves", *sides)
 
 
 def difference(one: TreeView, other: TreeView) -> int | None:
@@ -85,7 +85,7 @@ def compare_receipts(
     """
     tree = largest.tree
     over = lru_cache(1 << 16)(tree.over)
-    beside = {place for place in map(_lost_beside, receipts) if place is not None}
+    beside = {position for position in map(_lost_beside, receipts) if position is not None}
     lost_of = {key: sorted(beside.union(declared_lost).difference(lost_before.get(key, ()))) for key in {one.key for one in receipts}}
     beyond: Nodes = {}
     for receipt in receipts:

@@ -75,8 +75,8 @@ class _Past:
         """Look up the ids and states of these items in the log."""
         ids = [item.transaction_id for item in items]
         states = [state for item in items for state in (*item.inputs, *[state for state, _ in conflicts_of(item)])]
-        for id_, place in self._log.decided(ids).items():
-            self._decided.setdefault(id_, (place, THE_LOG))
+        for id_, position in self._log.decided(ids).items():
+            self._decided.setdefault(id_, (position, THE_LOG))
         for state, consumer in self._log.consumed(states).items():
             self._consumed.setdefault(state, (consumer, THE_LOG))
 

@@ -61,15 +61,15 @@ def sides_of(refusal: ChoiceRefused, log: KeptLog, indexes: Sequence[Witness], r
     """Yields, for each side of a refusal, the answers that are contradicted if it is left out."""
     sizes = {source.name: source.tree.size for source in (log, *indexes)}
     held = {receipt.name: receipt.position for receipt in receipts}
-    place = refusal.position
+    position = refusal.position
     for side in refusal.sides:
         ends = [sizes[name] for name in side if name in sizes]
-        if ends and max(ends) > place:
-            answers = f"the answers for positions {_range((place, max(ends) - 1))} that it has"
+        if ends and max(ends) > position:
+            answers = f"the answers for positions {_range((position, max(ends) - 1))} that it has"
         else:
             answers = f"the answers for positions {_ranges([(at, at) for at in sorted({held[name] for name in side if name in held})])}"
         if THE_LOG in side:
-            yield f"               without {named(side)}: copy the log up to before position {place} into new topics, and salvage there"
+            yield f"               without {named(side)}: copy the log up to before position {position} into new topics, and salvage there"
             yield f"               (docs/salvage.md). It contradicts {answers}"
         else:
             yield f"               without {named(side)}: contradicts {answers}"

@@ -1,12 +1,12 @@
 """snapshots: signed copies of an index. A worker on an empty disk starts from one sooner than by a replay of the whole log.
 
-A snapshot consists of RocksDB's files at one moment, and of a manifest that describes them, signed with the notary's key. The place that
+A snapshot consists of RocksDB's files at one moment, and of a manifest that describes them, signed with the notary's key. The store that
 keeps it, a folder or a bucket, is not trusted: a file or manifest that was changed there is detected, and the snapshot is not used.
 
-    <place>/files/<SHA-256>                                          a file of RocksDB, named by its content
-    <place>/manifests/<decisions>-<time made, ms>-<worker>.note      the manifest, a signed note (docs/formats.md, Snapshots)
+    <store>/files/<SHA-256>                                          a file of RocksDB, named by its content
+    <store>/manifests/<decisions>-<time made, ms>-<worker>.note      the manifest, a signed note (docs/formats.md, Snapshots)
 
-A snapshot is made while the worker serves: the files are linked (`notary.index.link_files`), hashed, and copied unless the place has that
+A snapshot is made while the worker serves: the files are linked (`notary.index.link_files`), hashed, and copied unless the store has that
 content. The manifest is written last, so a process that is killed leaves files that no manifest names, and `prune` removes them later. No
 manifest is made of an index that is quarantined, in a root disagreement (R9) or suspected (R10).
 
@@ -28,7 +28,7 @@ again after it has written the manifest.
 | file | subject |
 |---|---|
 | `manifest` | `Manifest`, signed and opened |
-| `place` | `SnapshotStore`: the folder or the bucket that keeps the files |
+| `store` | `SnapshotStore`: the folder or the bucket that keeps the files |
 | `make` | makes a snapshot of an index |
 | `take` | lists, verifies, restores and prunes |
 | `schedule` | when a worker makes one, and what it restores at its start |

@@ -3,7 +3,7 @@
 | step | a crash after it leaves |
 |---|---|
 | the index's files are linked into its folder `.snapshot` | links, which the next call removes |
-| files that the place does not have are copied there | files that no manifest names: the next call uses them, or `prune` removes them |
+| files that the store does not have are copied there | files that no manifest names: the next call uses them, or `prune` removes them |
 | the manifest is written | a snapshot |
 """
 
@@ -22,7 +22,7 @@ from notary.keyring import Keyring
 from notary.receipts.note import VerifierKey
 from notary.snapshots import manifest as manifests
 from notary.snapshots.manifest import Manifest, SnapshotFile, SnapshotHistory
-from notary.snapshots.place import FILES, MANIFESTS, SnapshotStore, chunks_of
+from notary.snapshots.store import FILES, MANIFESTS, SnapshotStore, chunks_of
 from ordering.errors import ConfigurationError, NotReady
 
 STAGE: Final = ".snapshot"
@@ -34,12 +34,12 @@ Progress = Callable[[str, int, int | None], None]
 
 
 def make(
-    index: Path, worker: str, origin: str, notary: str, keyring: Keyring, place: SnapshotStore, now_ms: int, progress: Progress
+    index: Path, worker: str, origin: str, notary: str, keyring: Keyring, store: SnapshotStore, now_ms: int, progress: Progress
 ) -> Manifest:
     """Make a snapshot of the index in that folder. Returns its manifest.
 
     Raises `ConfigurationError` where there is no index of this notary, or another call is making one; `NotReady` for an index that is
-    quarantined, in a root disagreement or suspected, and for a place that cannot be used; `Fatal` for a damaged index.
+    quarantined, in a root disagreement or suspected, and for a store that cannot be used; `Fatal` for a damaged index.
     """
     stage = index / STAGE
     try:
@@ -64,14 +64,14 @@ def make(
             key = keyring.private_key(state.key)
             if key is None:
                 raise ConfigurationError(f"the key in force, {state.key.hex()}, is not on this machine: no snapshot can be signed")
-            _copy(stage, files, place, progress)
+            _copy(stage, files, store, progress)
             note = manifests.sign(facts, origin, key)
             manifests.open_manifest(note, facts.name, [VerifierKey(origin, state.key)])  # never write a manifest that does not open
             with TemporaryDirectory() as folder:
                 written = Path(folder) / "manifest"
                 written.write_text(note, encoding="utf-8")
-                place.put(written, MANIFESTS, facts.name)
-            _copy(stage, files, place, progress)  # `prune` may have removed one meanwhile
+                store.put(written, MANIFESTS, facts.name)
+            _copy(stage, files, store, progress)  # `prune` may have removed one meanwhile
             return facts
         finally:
             _empty(stage)
@@ -158,13 +158,13 @@ def _hashed(stage: Path, progress: Progress) -> tuple[SnapshotFile, ...]:
     return tuple(found)
 
 
-def _copy(stage: Path, files: tuple[SnapshotFile, ...], place: SnapshotStore, progress: Progress) -> None:
-    there = place.sizes(FILES)
+def _copy(stage: Path, files: tuple[SnapshotFile, ...], store: SnapshotStore, progress: Progress) -> None:
+    there = store.sizes(FILES)
     missing = {file.sha256: file for file in files if there.get(file.sha256) != file.bytes}
     counter = Counter(progress, "bytes copied", sum(file.bytes for file in missing.values()))
 
     def put(file: SnapshotFile) -> None:
-        place.put(stage / file.name, FILES, file.sha256)
+        store.put(stage / file.name, FILES, file.sha256)
         counter(file.bytes)
 
     with ThreadPoolExecutor(TRANSFERS) as transfers:

@@ -20,7 +20,7 @@ _SHA256 = re.compile(r"[0-9a-f]{64}").fullmatch
 
 
 class SnapshotFile(msgspec.Struct, frozen=True):
-    """One file of the index: its name there, its length, and the SHA-256 of its content, which is its name in the place."""
+    """One file of the index: its name there, its length, and the SHA-256 of its content, which is its name in the store."""
 
     name: str
     bytes: int
@@ -55,7 +55,7 @@ class Manifest(msgspec.Struct, frozen=True):
 
     @property
     def name(self) -> str:
-        """The manifest's name in its place. The last by name is the snapshot that leaves least to replay."""
+        """The manifest's name in its store. The last by name is the snapshot that leaves least to replay."""
         return f"{self.decisions:016d}-{self.made_at_ms:014d}-{self.worker}.note"
 
     @property

@@ -1,4 +1,4 @@
-"""Lists, verifies, restores and prunes the snapshots of a place.
+"""Lists, verifies, restores and prunes the snapshots of a store.
 
 A restore copies the files into a folder beside the index's, `.<worker>.restoring`, and compares each file with its hash. It opens them as
 an index, compares its content with the manifest, and then renames the folder. A crash before that leaves a folder that is no worker's
@@ -19,7 +19,7 @@ from notary.receipts.errors import NotVerified
 from notary.receipts.note import VerifierKey
 from notary.snapshots.make import TRANSFERS, Counter, Progress, hashed, history_of
 from notary.snapshots.manifest import Manifest, SnapshotFile, open_manifest
-from notary.snapshots.place import FILES, MANIFESTS, SnapshotStore
+from notary.snapshots.store import FILES, MANIFESTS, SnapshotStore
 from ordering.durable import make_directory, sync, sync_directory
 from ordering.errors import ConfigurationError, Fatal
 
@@ -27,21 +27,21 @@ MANIFEST_BYTES_MAX: Final = 1 << 20
 
 
 class FoundSnapshot(msgspec.Struct, frozen=True):
-    """A manifest in a place: opened, or the reason why it is not used."""
+    """A manifest in a store: opened, or the reason why it is not used."""
 
     name: str
     manifest: Manifest | None
     problem: str = ""
 
 
-def find(place: SnapshotStore, trusted: Sequence[VerifierKey], notary: str) -> Iterator[FoundSnapshot]:
-    """Yields the manifests of a place, sorted by decisions and then by time made, the highest first."""
-    for name, size in sorted(place.sizes(MANIFESTS).items(), reverse=True):
+def find(store: SnapshotStore, trusted: Sequence[VerifierKey], notary: str) -> Iterator[FoundSnapshot]:
+    """Yields the manifests of a store, sorted by decisions and then by time made, the highest first."""
+    for name, size in sorted(store.sizes(MANIFESTS).items(), reverse=True):
         try:
             if size > MANIFEST_BYTES_MAX:
                 raise NotVerified("malformed-snapshot", f"the manifest {name} has {size} bytes, more than {MANIFEST_BYTES_MAX}")
             parts: list[bytes] = []
-            hashed(place.chunks(MANIFESTS, name), lambda _: None, parts.append, bytes_max=MANIFEST_BYTES_MAX)
+            hashed(store.chunks(MANIFESTS, name), lambda _: None, parts.append, bytes_max=MANIFEST_BYTES_MAX)
             note = b"".join(parts).decode(errors="replace")
             manifest = open_manifest(note, name, trusted)
             if manifest.notary != notary:
@@ -53,12 +53,12 @@ def find(place: SnapshotStore, trusted: Sequence[VerifierKey], notary: str) -> I
             yield FoundSnapshot(name, None, str(problem))
 
 
-def problem_of(place: SnapshotStore, manifest: Manifest, progress: Progress) -> str:
+def problem_of(store: SnapshotStore, manifest: Manifest, progress: Progress) -> str:
     """Reads every file of a snapshot. Describes the first that is missing or has another content; empty if all are sound."""
     counter = Counter(progress, "bytes read", manifest.total_bytes)
     for file in manifest.files:
         try:
-            found = hashed(place.chunks(FILES, file.sha256), counter, bytes_max=file.bytes)
+            found = hashed(store.chunks(FILES, file.sha256), counter, bytes_max=file.bytes)
         except FileNotFoundError:
             found = (0, "")
         if found != (file.bytes, file.sha256):
@@ -77,11 +77,11 @@ def is_empty(index: Path) -> bool:
     return not index.exists() or (index.is_dir() and not any(index.iterdir()))
 
 
-def restore(place: SnapshotStore, manifest: Manifest, index: Path, progress: Progress) -> None:
+def restore(store: SnapshotStore, manifest: Manifest, index: Path, progress: Progress) -> None:
     """Restore the index of a snapshot into the folder `index`, which must be empty or missing.
 
     Raises `ConfigurationError` if the folder is not empty; `NotVerified` unless all files are there and fit the manifest; `NotReady` if the
-    place cannot be used.
+    store cannot be used.
     """
     if not is_empty(index):
         raise ConfigurationError(f"{index} is not empty: nothing is overwritten. Move it away first")
@@ -96,7 +96,7 @@ def restore(place: SnapshotStore, manifest: Manifest, index: Path, progress: Pro
         try:
             for left in stage.iterdir():
                 shutil.rmtree(left) if left.is_dir() else left.unlink()
-            _copy(place, manifest, stage, progress)
+            _copy(store, manifest, stage, progress)
             _compare(stage, manifest)
             # A crash before this line leaves the folder beside the index, after it the complete index. It fails if the target has files.
             stage.rename(index)
@@ -106,13 +106,13 @@ def restore(place: SnapshotStore, manifest: Manifest, index: Path, progress: Pro
             raise
 
 
-def _copy(place: SnapshotStore, manifest: Manifest, stage: Path, progress: Progress) -> None:
+def _copy(store: SnapshotStore, manifest: Manifest, stage: Path, progress: Progress) -> None:
     counter = Counter(progress, "bytes restored", manifest.total_bytes)
 
     def get(file: SnapshotFile) -> None:
         try:
             with (stage / file.name).open("xb") as out:
-                found = hashed(place.chunks(FILES, file.sha256), counter, out.write, bytes_max=file.bytes)
+                found = hashed(store.chunks(FILES, file.sha256), counter, out.write, bytes_max=file.bytes)
                 sync(out)
         except FileNotFoundError:
             found = (0, "")
@@ -139,7 +139,7 @@ def _compare(stage: Path, manifest: Manifest) -> None:
 
 
 def restore_newest(
-    place: SnapshotStore, found: Iterator[FoundSnapshot], index: Path, log: str, progress: Progress, report: Callable[[str], None]
+    store: SnapshotStore, found: Iterator[FoundSnapshot], index: Path, log: str, progress: Progress, report: Callable[[str], None]
 ) -> Manifest | None:
     """Restore the newest snapshot that verifies and, unless `log` is empty, is of that log. Returns its manifest; None if there is none.
 
@@ -151,7 +151,7 @@ def restore_newest(
             problem = f"{each.name} is of another log, {manifest.log!r}, wanted {log!r}"
         elif manifest is not None:
             try:
-                restore(place, manifest, index, progress)
+                restore(store, manifest, index, progress)
             except (NotVerified, Fatal) as bad:
                 problem = str(bad)
             else:
@@ -168,7 +168,7 @@ class Pruned(msgspec.Struct, frozen=True):
     not_ours: tuple[str, ...]
 
 
-def prune(place: SnapshotStore, found: Sequence[FoundSnapshot], keep: int, margin_s: float) -> Pruned:
+def prune(store: SnapshotStore, found: Sequence[FoundSnapshot], keep: int, margin_s: float) -> Pruned:
     """Remove all manifests but the newest `keep`, and the files that none of `found` names.
 
     So the next call removes the files of a manifest that this call removes: a snapshot in the making may rely on them. Files younger than
@@ -179,9 +179,9 @@ def prune(place: SnapshotStore, found: Sequence[FoundSnapshot], keep: int, margi
     not_ours = tuple([each.name for each in found if each.manifest is None])
     old = tuple([each.name for each in ours[keep:]])
     for name in old:
-        place.remove(MANIFESTS, name)
+        store.remove(MANIFESTS, name)
     named = {file.sha256 for each in ours if each.manifest is not None for file in each.manifest.files}
-    unnamed = [] if not_ours else [name for name in place.sizes(FILES) if name not in named and place.age_s(FILES, name) > margin_s]
+    unnamed = [] if not_ours else [name for name in store.sizes(FILES) if name not in named and store.age_s(FILES, name) > margin_s]
     for name in unnamed:
-        place.remove(FILES, name)
+        store.remove(FILES, name)
     return Pruned(old, len(unnamed), not_ours)

@@ -47,12 +47,12 @@ def compare(
         "source string, size bigint, decisions bigint",
     )
     wrong = stages.keep("decisions of the exports", wrong_decisions(exports.decisions, decisions, sizes))
-    in_place = stages.keep("places in the exports", placed(wrong, exports.decisions))
+    located = stages.keep("places in the exports", placed(wrong, exports.decisions))
     double = stages.keep("double spends of the exports", double_spends(wrong, exports.decisions, requests))
     of_states = stages.keep("states of the exports", wrong_states(exports.states, requests, decisions, wrong, sizes))
     differ = {row.source for row in wrong.select("source").distinct().collect()}
     together = [
-        decision_violations(in_place, double),
+        decision_violations(located, double),
         of_states,
         frame_of(session, _of_sizes(exports, joined.offset_hole, reached, differ, roots), VIOLATION),
     ]
@@ -109,10 +109,10 @@ def placed(wrong: DataFrame, found: DataFrame) -> DataFrame:
     at = wrong.withColumn("position", F.coalesce("expected.position", "found.position"))
     missing = at.where(F.col("found").isNull()).select("source", "position", F.lit(True).alias("instead"))
     extra = F.col("expected").isNull() | F.col("twice")
-    known = at.withColumn("place", F.when(extra, F.col("found.position"))).join(
-        missing.withColumnRenamed("position", "place"), ["source", "place"], "left"
+    known = at.withColumn("location", F.when(extra, F.col("found.position"))).join(
+        missing.withColumnRenamed("position", "location"), ["source", "location"], "left"
     )
-    return known.where(F.col("instead").isNull()).drop("instead", "place").join(standing, ["source", "position"], "left")
+    return known.where(F.col("instead").isNull()).drop("instead", "location").join(standing, ["source", "position"], "left")
 
 
 def double_spends(wrong: DataFrame, found: DataFrame, requests: DataFrame) -> DataFrame:

@@ -7,10 +7,16 @@ import msgspec
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-Place = tuple[str, int]
+TopicPartition = tuple[str, int]
 """A topic-partition: the topic, `ordering` or `payload`, and the number of the partition."""
 
-ORDERING: Final[Place] = ("ordering", 0)
+ORDERING: Final[TopicPartition] = ("ordering", 0)
+
+
+def describe(topic_partition: TopicPartition, prefix: str = "") -> str:
+    """Returns the name of a topic-partition for messages, such as `notary.payload partition 3`."""
+    topic, partition = topic_partition
+    return f"{prefix and prefix + '.'}{topic} partition {partition}"
 
 
 class LogFrames(msgspec.Struct, frozen=True):
@@ -20,13 +26,13 @@ class LogFrames(msgspec.Struct, frozen=True):
     payload: DataFrame
     payload_partitions: int
     """Partitions of the payload topic; the log declares as many or fewer"""
-    offsets_end: Mapping[Place, int]
+    offsets_end: Mapping[TopicPartition, int]
     """The offset after the last record of each partition"""
-    at: Callable[[Mapping[Place, int]], DataFrame]
+    at: Callable[[Mapping[TopicPartition, int]], DataFrame]
     """Returns the record at one offset of each given partition, with the column topic too. Reads no other records"""
 
 
-def records_since(records: DataFrame, topic: str, since: Mapping[Place, int]) -> DataFrame:
+def records_since(records: DataFrame, topic: str, since: Mapping[TopicPartition, int]) -> DataFrame:
     """Returns `records` of a topic, without those before the offsets that `since` gives for some partitions."""
     for (of, partition), offset in since.items():
         if of == topic:

@@ -31,7 +31,7 @@ from pyspark.sql import functions as F
 
 from spark_join.engine.columns import frame_of
 from spark_join.errors import CouldNotVerify
-from spark_join.log import LogFrames, Place, records_since
+from spark_join.log import LogFrames, TopicPartition, records_since
 from spark_join.log.files import what_is_wrong
 
 ARCHIVE_VERSION: Final = 2
@@ -56,7 +56,7 @@ class ArchivedFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     sha256: Annotated[str, msgspec.Meta(pattern="^[0-9a-f]{64}$")]
 
     @property
-    def place(self) -> Place:
+    def topic_partition(self) -> TopicPartition:
         """The topic-partition of its records."""
         return self.topic, self.partition
 
@@ -75,7 +75,7 @@ class Range(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """One file for each partition that had grown"""
 
 
-def read_archive(session: SparkSession, archive: Path, since: Mapping[Place, int] | None = None) -> LogFrames:
+def read_archive(session: SparkSession, archive: Path, since: Mapping[TopicPartition, int] | None = None) -> LogFrames:
     """Returns the archived log, after its files have been compared with the ranges. Raises `CouldNotVerify`.
 
     In a partition that `since` names, records before that offset are left out, and files that end before it are not compared.
@@ -84,16 +84,16 @@ def read_archive(session: SparkSession, archive: Path, since: Mapping[Place, int
     ranges = read_ranges(archive)
     listed = [file for each in ranges for file in each.files]
     ends = ends_of(listed, ranges[-1].payload_partitions)
-    files = [file for file in listed if file.offset_end > since.get(file.place, -1)]
+    files = [file for file in listed if file.offset_end > since.get(file.topic_partition, -1)]
     _refuse_other_files(session, archive, files)
     topics = {topic: _read(session, archive, topic, [file for file in files if file.topic == topic]) for topic in _TOPICS}
     ordering, payload = (records_since(topics[topic], topic, since) for topic in _TOPICS)
     return LogFrames(ordering, payload, ranges[-1].payload_partitions, ends, partial(_at, topics))
 
 
-def _at(topics: Mapping[str, DataFrame], places: Mapping[Place, int]) -> DataFrame:
+def _at(topics: Mapping[str, DataFrame], topic_partitions: Mapping[TopicPartition, int]) -> DataFrame:
     """See `LogFrames.at`. Folder names have the partition and footers the offsets, so Spark reads only the files that have the records."""
-    of_topic = {topic: [(partition, offset) for (of, partition), offset in places.items() if of == topic] for topic in topics}
+    of_topic = {topic: [(partition, offset) for (of, partition), offset in topic_partitions.items() if of == topic] for topic in topics}
     wanted = {topic: " OR ".join([f"(partition = {each} AND offset = {at})" for each, at in of]) for topic, of in of_topic.items()}
     ordering, payload = (records.where(wanted[topic] or "false").withColumn("topic", F.lit(topic)) for topic, records in topics.items())
     return ordering.unionByName(payload)
@@ -126,21 +126,21 @@ def read_ranges(archive: Path, *, new: bool = False) -> list[Range]:
     return ranges
 
 
-def ends_of(files: list[ArchivedFile], payload_partitions: int) -> dict[Place, int]:
+def ends_of(files: list[ArchivedFile], payload_partitions: int) -> dict[TopicPartition, int]:
     """Returns the offset at which the next range begins in each partition.
 
     Raises `CouldNotVerify` unless each file begins where the one before it ended, lies in its partition's folder, and is listed once.
     """
     paths: set[str] = set()
-    ends: dict[Place, int] = {("ordering", 0): 0, **{("payload", partition): 0 for partition in range(payload_partitions)}}
+    ends: dict[TopicPartition, int] = {("ordering", 0): 0, **{("payload", partition): 0 for partition in range(payload_partitions)}}
     for file in files:
-        place = file.place
-        if place not in ends:
+        topic_partition = file.topic_partition
+        if topic_partition not in ends:
             raise CouldNotVerify(f"{file.path} is of a partition that the archive does not have")
-        if file.offset_first != ends[place] or file.offset_end < file.offset_first:
+        if file.offset_first != ends[topic_partition] or file.offset_end < file.offset_first:
             raise CouldNotVerify(
                 f"{file.path} begins at offset {file.offset_first} of {file.topic} partition {file.partition},"
-                f" and what was archived before it ends at {ends[place]}: a range is missing or there twice"
+                f" and what was archived before it ends at {ends[topic_partition]}: a range is missing or there twice"
             )
         if file.path in paths or not file.path.startswith(f"{file.topic}/partition={file.partition}/"):
             raise CouldNotVerify(
@@ -151,7 +151,7 @@ def ends_of(files: list[ArchivedFile], payload_partitions: int) -> dict[Place, i
                 f"{file.path} is listed with {file.records} records from offset {file.offset_first} up to {file.offset_end}: too many"
             )
         paths.add(file.path)
-        ends[place] = file.offset_end
+        ends[topic_partition] = file.offset_end
     return ends
 
 

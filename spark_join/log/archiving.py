@@ -18,7 +18,7 @@ from pyspark.sql import SparkSession
 
 from spark_join.engine.files import sync_file, sync_folder
 from spark_join.errors import CouldNotVerify
-from spark_join.log import ORDERING, Place
+from spark_join.log import ORDERING, TopicPartition, describe
 from spark_join.log.archive import ARCHIVE_VERSION, ArchivedFile, Range, ends_of, read_ranges
 from spark_join.log.files import RECORD, Digest, Digester, Written, digests, what_is_wrong, write_files, write_nothing
 from spark_join.log.kafka import Admin, Kafka, OffsetRange, log_bounds, read_records
@@ -63,7 +63,7 @@ def archive(
         on_stage("what is archived already")
         _refuse_other_log(session, kafka, folder, files, starts, bounds)
         _remove(folder, f"{_DIGITS}-*", {folder / file.path for file in files}, len(ranges))
-        wanted = {place: OffsetRange(starts[place], bound.offset_end) for place, bound in bounds.items()}
+        wanted = {topic_partition: OffsetRange(starts[topic_partition], bound.offset_end) for topic_partition, bound in bounds.items()}
         left = offsets_in(wanted)
         if left and not ranges:
             on_stage("genesis record")
@@ -73,10 +73,15 @@ def archive(
             left -= offsets_in(part)
             listed = _write_range(session, kafka, folder, number, Range(ARCHIVE_VERSION, len(bounds) - 1, []), part, on_stage)
             gaps = {f"{file.topic} {file.partition}": file.offset_end - file.offset_first - file.records for file in listed}
-            yield Archived(number, sum(file.records for file in listed), {place: count for place, count in gaps.items() if count}, left)
+            yield Archived(
+                number,
+                sum(file.records for file in listed),
+                {each: count for each, count in gaps.items() if count},
+                left,
+            )
 
 
-def _payload_ends(session: SparkSession, kafka: Kafka, admin: Admin, offset: int, offset_end: int) -> dict[Place, int]:
+def _payload_ends(session: SparkSession, kafka: Kafka, admin: Admin, offset: int, offset_end: int) -> dict[TopicPartition, int]:
     """Returns the end of the payload partitions `PAYLOAD_LEAD_MS` after the record at `offset` of the ordering topic.
 
     Partitions that have no later record are left out.
@@ -108,31 +113,32 @@ def _refuse_other_log(
     kafka: Kafka,
     folder: Path,
     files: list[ArchivedFile],
-    starts: Mapping[Place, int],
-    bounds: Mapping[Place, OffsetRange],
+    starts: Mapping[TopicPartition, int],
+    bounds: Mapping[TopicPartition, OffsetRange],
 ) -> None:
     """Compare the last archived record of each partition with the log. Raises `CouldNotVerify` if they differ, or if the log lost it."""
-    lasts: dict[Place, ArchivedFile] = {file.place: file for file in files if file.records}
-    tails = {place: _last_record(folder / file.path) for place, file in lasts.items()}
-    for place, bound in bounds.items():
-        where = f"{kafka.prefix}.{place[0]} partition {place[1]}"
-        if bound.offset_end < starts[place]:
+    lasts: dict[TopicPartition, ArchivedFile] = {file.topic_partition: file for file in files if file.records}
+    tails = {topic_partition: _last_record(folder / file.path) for topic_partition, file in lasts.items()}
+    for topic_partition, bound in bounds.items():
+        where = describe(topic_partition, kafka.prefix)
+        if bound.offset_end < starts[topic_partition]:
             raise CouldNotVerify(
-                f"{where} ends at offset {bound.offset_end}, and it is archived up to {starts[place]}: it lost its end, or is another log."
-                " The archive has what is missing: restore it"
+                f"{where} ends at offset {bound.offset_end}, and it is archived up to {starts[topic_partition]}: it lost its end, or is"
+                " another log. The archive has what is missing: restore it"
             )
-        kept_from = tails[place].offset_last if place in tails else 0
+        kept_from = tails[topic_partition].offset_last if topic_partition in tails else 0
         if kept_from is not None and bound.offset_first > kept_from:
             raise CouldNotVerify(
                 f"{where} begins at offset {bound.offset_first}, and offset {kept_from} would show whether it continues where the archive"
                 " ends: what is deleted cannot be archived, nor be known to be the same log"
             )
-    there = {place: OffsetRange(tail.offset_last, tail.offset_last + 1) for place, tail in tails.items() if tail.offset_last is not None}
+    offsets = {topic_partition: tail.offset_last for topic_partition, tail in tails.items() if tail.offset_last is not None}
+    there = {topic_partition: OffsetRange(offset, offset + 1) for topic_partition, offset in offsets.items()}
     found = digests(read_records(session, kafka, there)) if there else {}
-    for place, tail in tails.items():
-        if found.get(place) != tail:
+    for topic_partition, tail in tails.items():
+        if found.get(topic_partition) != tail:
             raise CouldNotVerify(
-                f"offset {tail.offset_last} of {kafka.prefix}.{place[0]} partition {place[1]} is not the record that is archived: it is"
+                f"offset {tail.offset_last} of {describe(topic_partition, kafka.prefix)} is not the record that is archived: it is"
                 " another log, or it was cut and has grown again. Name another folder with --archive, and find out which of the two it is"
             )
 
@@ -154,7 +160,7 @@ def _write_range(
     folder: Path,
     number: int,
     empty: Range,
-    wanted: Mapping[Place, OffsetRange],
+    wanted: Mapping[TopicPartition, OffsetRange],
     on_stage: Callable[[str], None],
 ) -> list[ArchivedFile]:
     """Write one more range with the records that are `wanted`; return its files. `empty` is that range without files."""
@@ -169,8 +175,12 @@ def _write_range(
             on_stage(f"records of range {number}")
             written = write_files(read_records(session, kafka, wanted), folder, temporary.stem)
             # A partition may have offsets without any record. Deleted records are another case: reading them fails.
-            written |= {place: write_nothing(folder, temporary.stem, place) for place in wanted if place not in written}
-            listed = [_listed(kafka, place, bound, written[place]) for place, bound in wanted.items()]
+            written |= {
+                topic_partition: write_nothing(folder, temporary.stem, topic_partition)
+                for topic_partition in wanted
+                if topic_partition not in written
+            }
+            listed = [_listed(kafka, topic_partition, bound, written[topic_partition]) for topic_partition, bound in wanted.items()]
             on_stage(f"range {number}")
             _refuse_unseen(folder, listed)
             made = msgspec.json.encode(msgspec.structs.replace(empty, files=listed))
@@ -199,15 +209,17 @@ def _refuse_unseen(folder: Path, listed: list[ArchivedFile]) -> None:
             )
 
 
-def _listed(kafka: Kafka, place: Place, bound: OffsetRange, written: Written) -> ArchivedFile:
+def _listed(kafka: Kafka, topic_partition: TopicPartition, bound: OffsetRange, written: Written) -> ArchivedFile:
     """Returns the range's line about a partition's file. Raises `CouldNotVerify` if its records are outside the requested offsets."""
-    where = f"{kafka.prefix}.{place[0]} partition {place[1]}"
+    where = describe(topic_partition, kafka.prefix)
     found = written.digest
     if found.offset_first is not None and found.offset_last is not None:
         inside = bound.offset_first <= found.offset_first <= found.offset_last < bound.offset_end
         if not inside or found.records > found.offset_last - found.offset_first + 1:
             raise CouldNotVerify(f"{where} was asked for offsets {bound.offset_first} up to {bound.offset_end}, and gave {found}")
-    return ArchivedFile(written.path, place[0], place[1], bound.offset_first, bound.offset_end, found.records, written.sha256)  # type: ignore[arg-type]
+    topic, partition = topic_partition
+    offsets = bound.offset_first, bound.offset_end
+    return ArchivedFile(written.path, topic, partition, *offsets, found.records, written.sha256)  # type: ignore[arg-type]
 
 
 def _is_taken_by(range_: Path, temporary: Path) -> bool:
@@ -223,8 +235,8 @@ def _remove(folder: Path, names: str, keep: Set[Path], last: int) -> None:
 
 
 def slices(
-    wanted: Mapping[Place, OffsetRange], records_max: int, payload_ends: Callable[[int], Mapping[Place, int]]
-) -> Iterator[dict[Place, OffsetRange]]:
+    wanted: Mapping[TopicPartition, OffsetRange], records_max: int, payload_ends: Callable[[int], Mapping[TopicPartition, int]]
+) -> Iterator[dict[TopicPartition, OffsetRange]]:
     """Yields the offsets of each part, in the order in which the parts are to be archived, without partitions that are empty in it.
 
     `payload_ends` returns the ends of the payload partitions for an ordering offset, at the time of that record or a little later. So after
@@ -234,30 +246,32 @@ def slices(
     A part has at most `records_max` offsets, or up to one more in each partition. A division by time makes parts of unequal size, so parts
     are planned half as large. If one is too large nevertheless, its payloads come before its entries, in separate parts.
     """
-    offsets = {place: bound.offset_first for place, bound in wanted.items()}
+    offsets = {topic_partition: bound.offset_first for topic_partition, bound in wanted.items()}
     count = 1 if offsets_in(wanted) <= records_max else -(-2 * offsets_in(wanted) // records_max)
     for number in range(count):
         entries = _part(wanted[ORDERING], number, count)
         ends = {} if number == count - 1 else payload_ends(entries.offset_end)
         payload = {
-            place: OffsetRange(offsets[place], max(offsets[place], min(bound.offset_end, ends.get(place, bound.offset_end))))
-            for place, bound in wanted.items()
-            if place != ORDERING
+            topic_partition: OffsetRange(
+                offsets[topic_partition], max(offsets[topic_partition], min(bound.offset_end, ends.get(topic_partition, bound.offset_end)))
+            )
+            for topic_partition, bound in wanted.items()
+            if topic_partition != ORDERING
         }
-        offsets |= {place: bound.offset_end for place, bound in payload.items()}
+        offsets |= {topic_partition: bound.offset_end for topic_partition, bound in payload.items()}
         together = {ORDERING: entries, **payload}
         if offsets_in(together) <= records_max:
             parts = [together]
         else:
             pieces = -(-offsets_in(payload) // records_max)
-            parts = [{place: _part(bound, piece, pieces) for place, bound in payload.items()} for piece in range(pieces)]
+            parts = [{each: _part(bound, piece, pieces) for each, bound in payload.items()} for piece in range(pieces)]
             parts.append({ORDERING: entries})
         for part in parts:
             if offsets_in(part):
-                yield {place: bound for place, bound in part.items() if bound.offset_first < bound.offset_end}
+                yield {topic_partition: bound for topic_partition, bound in part.items() if bound.offset_first < bound.offset_end}
 
 
-def offsets_in(bounds: Mapping[Place, OffsetRange]) -> int:
+def offsets_in(bounds: Mapping[TopicPartition, OffsetRange]) -> int:
     """Returns the number of offsets in all partitions together."""
     return sum([bound.offset_end - bound.offset_first for bound in bounds.values()])
 

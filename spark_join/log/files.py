@@ -20,7 +20,7 @@ from pyspark.sql.pandas.types import from_arrow_schema
 
 from spark_join.engine.files import sync_file, sync_folder
 from spark_join.errors import CouldNotVerify
-from spark_join.log import Place
+from spark_join.log import TopicPartition
 
 RECORD: Final = ("offset", "append_time_ms", "key", "value")
 _NONE: Final = -1
@@ -77,18 +77,18 @@ class Digester:
         return Digest(self._records, self._first, self._last, self._hash.digest())
 
 
-def digests(records: DataFrame) -> dict[Place, Digest]:
+def digests(records: DataFrame) -> dict[TopicPartition, Digest]:
     """Returns the digest of each partition of the records of `kafka.read_records`; partitions without records are left out."""
 
     def digested(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        digester, place = Digester(), None
+        digester, topic_partition = Digester(), None
         for batch in batches:
             if batch.num_rows:
-                place = batch.column("topic")[0].as_py(), batch.column("partition")[0].as_py()
+                topic_partition = batch.column("topic")[0].as_py(), batch.column("partition")[0].as_py()
                 digester.add(batch)
-        if place is not None:
+        if topic_partition is not None:
             found = digester.digest()
-            row = {"topic": place[0], "partition": place[1], **msgspec.structs.asdict(found)}
+            row = {"topic": topic_partition[0], "partition": topic_partition[1], **msgspec.structs.asdict(found)}
             yield pa.RecordBatch.from_pylist([row], _FOUND)
 
     rows = records.mapInArrow(digested, from_arrow_schema(_FOUND)).collect()
@@ -105,7 +105,7 @@ class Written(msgspec.Struct, frozen=True):
     """The digest of its records: the same as written and as read back."""
 
 
-def write_files(records: DataFrame, folder: Path, run: str) -> dict[Place, Written]:
+def write_files(records: DataFrame, folder: Path, run: str) -> dict[TopicPartition, Written]:
     """Write a file for each partition of `records`, which come from `kafka.read_records`, in the task that reads it.
 
     A task keeps one batch of records in memory. The names of the files begin with `run`. Raises `CouldNotVerify` for a file that cannot be
@@ -115,20 +115,20 @@ def write_files(records: DataFrame, folder: Path, run: str) -> dict[Place, Writt
     def write(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         some = (batch for batch in batches if batch.num_rows)
         for first in some:  # runs once, or never in a task without records: `_write` consumes the rest
-            place = first.column("topic")[0].as_py(), first.column("partition")[0].as_py()
+            topic_partition = first.column("topic")[0].as_py(), first.column("partition")[0].as_py()
             written, problem = b"", None
             context = TaskContext.get()
             try:
                 # A second attempt of a task writes another file.
                 written = msgspec.json.encode(
-                    _write(folder, f"{run}-{context.taskAttemptId() if context else 0}", place, chain([first], some))
+                    _write(folder, f"{run}-{context.taskAttemptId() if context else 0}", topic_partition, chain([first], some))
                 )
             except (OSError, CouldNotVerify) as raised:
                 problem = str(raised)
-            row = {"topic": place[0], "partition": place[1], "written": written, "problem": problem}
+            row = {"topic": topic_partition[0], "partition": topic_partition[1], "written": written, "problem": problem}
             yield pa.RecordBatch.from_pylist([row], _WRITTEN)
 
-    found: dict[Place, Written] = {}
+    found: dict[TopicPartition, Written] = {}
     for row in records.mapInArrow(write, from_arrow_schema(_WRITTEN)).collect():
         if row.problem is not None:
             raise CouldNotVerify(f"{row.topic} partition {row.partition} cannot be archived: {row.problem}")
@@ -136,9 +136,9 @@ def write_files(records: DataFrame, folder: Path, run: str) -> dict[Place, Writt
     return found
 
 
-def write_nothing(folder: Path, run: str, place: Place) -> Written:
+def write_nothing(folder: Path, run: str, topic_partition: TopicPartition) -> Written:
     """Write a file without records, for a range of offsets that hold none."""
-    return _write(folder, run, place, [])
+    return _write(folder, run, topic_partition, [])
 
 
 def what_is_wrong(folder: Path, path: str, sha256: str, records: int, offset_first: int, offset_end: int) -> str | None:
@@ -168,8 +168,8 @@ def what_is_wrong(folder: Path, path: str, sha256: str, records: int, offset_fir
     return None
 
 
-def _write(folder: Path, name: str, place: Place, batches: Iterable[pa.RecordBatch]) -> Written:
-    topic, partition = place
+def _write(folder: Path, name: str, topic_partition: TopicPartition, batches: Iterable[pa.RecordBatch]) -> Written:
+    topic, partition = topic_partition
     path = f"{topic}/partition={partition}/{name}.parquet"
     (folder / path).parent.mkdir(parents=True, exist_ok=True)
     read = Digester()

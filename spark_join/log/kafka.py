@@ -20,7 +20,7 @@ from deploy.local.jars import SPARK, fetch_jars
 from deploy.local.java import find_java
 from spark_join.engine.session import cause
 from spark_join.errors import CouldNotVerify
-from spark_join.log import LogFrames, Place
+from spark_join.log import LogFrames, TopicPartition
 
 API_MS_MAX: Final = 30_000
 """Deadline of one call to the cluster, with all its retries."""
@@ -175,13 +175,13 @@ class Admin:
             self._get(self._client.incrementalAlterConfigs(wanted).all())
 
     def _offsets(self, topic: str, count: int, spec: Any) -> Sequence[int]:
-        places = [self._java("org.apache.kafka.common").TopicPartition(topic, partition) for partition in range(count)]
+        topic_partitions = [self._java("org.apache.kafka.common").TopicPartition(topic, partition) for partition in range(count)]
         asked = self._jvm.java.util.HashMap()
-        for place in places:
-            asked.put(place, spec)
+        for topic_partition in topic_partitions:
+            asked.put(topic_partition, spec)
         with self._failing(f"does not return the offsets of {topic}"):
             answer = self._client.listOffsets(asked)
-            return [int(self._get(answer.partitionResult(place)).offset()) for place in places]
+            return [int(self._get(answer.partitionResult(topic_partition)).offset()) for topic_partition in topic_partitions]
 
     def _resource(self, topic: str) -> Any:
         config = self._java("org.apache.kafka.common.config").ConfigResource
@@ -214,7 +214,7 @@ class Admin:
 def read_kafka(
     session: SparkSession,
     kafka: Kafka,
-    since: Mapping[Place, int] | None = None,
+    since: Mapping[TopicPartition, int] | None = None,
     *,
     task_records_max: int = TASK_RECORDS_MAX,
 ) -> LogFrames:
@@ -224,7 +224,7 @@ def read_kafka(
     """
     with Admin(session, kafka) as admin:
         bounds = log_bounds(admin, kafka)
-    wanted: dict[Place, OffsetRange] = {}
+    wanted: dict[TopicPartition, OffsetRange] = {}
     for (topic, partition), bound in bounds.items():
         first = (since or {}).get((topic, partition), 0)
         if bound.offset_first > first:
@@ -235,17 +235,17 @@ def read_kafka(
         wanted[topic, partition] = OffsetRange(min(first, bound.offset_end), bound.offset_end)
     read = {}
     for name in ("ordering", "payload"):
-        of_topic = {place: bound for place, bound in wanted.items() if place[0] == name}
+        of_topic = {topic_partition: bound for topic_partition, bound in wanted.items() if topic_partition[0] == name}
         read[name] = read_records(session, kafka, of_topic, task_records_max).drop("topic")
-    ends = {place: bound.offset_end for place, bound in bounds.items()}
+    ends = {topic_partition: bound.offset_end for topic_partition, bound in bounds.items()}
 
-    def at(places: Mapping[Place, int]) -> DataFrame:
-        return read_records(session, kafka, {place: OffsetRange(offset, offset + 1) for place, offset in places.items()})
+    def at(topic_partitions: Mapping[TopicPartition, int]) -> DataFrame:
+        return read_records(session, kafka, {each: OffsetRange(offset, offset + 1) for each, offset in topic_partitions.items()})
 
     return LogFrames(read["ordering"], read["payload"], len(bounds) - 1, ends, at)
 
 
-def log_bounds(admin: Admin, kafka: Kafka) -> dict[Place, OffsetRange]:
+def log_bounds(admin: Admin, kafka: Kafka) -> dict[TopicPartition, OffsetRange]:
     """Returns the log start and log end of each partition; reads those of the ordering topic first.
 
     A worker sends an entry and its payload at once. The end of the payload topic is read later, so it lies behind the payloads of all
@@ -260,7 +260,7 @@ def log_bounds(admin: Admin, kafka: Kafka) -> dict[Place, OffsetRange]:
 
 
 def read_records(
-    session: SparkSession, kafka: Kafka, wanted: Mapping[Place, OffsetRange], task_records_max: int | None = None
+    session: SparkSession, kafka: Kafka, wanted: Mapping[TopicPartition, OffsetRange], task_records_max: int | None = None
 ) -> DataFrame:
     """Returns topic (`ordering` or `payload`), offset, append_time_ms, key, value and partition of all records between `wanted` offsets.
 

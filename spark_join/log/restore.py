@@ -14,7 +14,7 @@ import msgspec
 from pyspark.sql import SparkSession
 
 from spark_join.errors import CouldNotVerify
-from spark_join.log import Place
+from spark_join.log import TopicPartition, describe
 from spark_join.log.archive import ArchivedFile, ends_of, read_archive, read_ranges, unlisted
 from spark_join.log.files import Digest, Digester, digests
 from spark_join.log.kafka import Admin, Kafka, OffsetRange, log_bounds, read_records
@@ -67,7 +67,7 @@ def restore(
     payload_partitions = ranges[-1].payload_partitions
     files = [file for each in ranges for file in each.files]
     ends = ends_of(files, payload_partitions)
-    places = list(ends)
+    topic_partitions = list(ends)
     _refuse_unlisted(folder, on_warning, without_unlisted=without_unlisted)
     if not renumber:
         _refuse_gaps(folder, files, ends)
@@ -75,39 +75,39 @@ def restore(
     counts = {kafka.ordering: 1, kafka.payload: payload_partitions}
     with Admin(session, kafka) as admin:
         on_stage("topics")
-        is_done = go_on and _has_all(admin, kafka, counts, _records(files, places))
+        is_done = go_on and _has_all(admin, kafka, counts, _records(files, topic_partitions))
         for topic, partitions in counts.items():
             _refuse_what_is_there(admin, kafka, topic, partitions, go_on=go_on, is_done=is_done)
         on_stage("archive")
         read_archive(session, folder)  # compares every file with its range
-        jobs = _jobs(kafka, folder, files, places)
+        jobs = _jobs(kafka, folder, files, topic_partitions)
         if go_on:
             on_stage("what is there already")
             _refuse_other_records(session, kafka, admin, jobs)
         if is_done:
             if admin.setting(kafka.payload, _TYPE) != _CLOSED[_TYPE]:
                 admin.change(kafka.payload, _CLOSED)
-            return Restored(_by_topic(_records(files, places)), 0, _replicas(admin, kafka, {}, on_warning))
+            return Restored(_by_topic(_records(files, topic_partitions)), 0, _replicas(admin, kafka, {}, on_warning))
         replicas = _replicas(admin, kafka, _make_ready(admin, counts), on_warning)
         on_stage("records")
         sent = _send_all(session, kafka, jobs)
         on_stage("what is there now")
         bounds = log_bounds(admin, kafka)
-        _compare(session, kafka, bounds, {place: each.digest for place, each in sent.items()})
+        _compare(session, kafka, bounds, {topic_partition: each.digest for topic_partition, each in sent.items()})
         # The ordering topic last: a crash between the two calls leaves an open restore, which `go_on` finishes.
         admin.change(kafka.payload, _CLOSED)
         admin.change(kafka.ordering, _CLOSED)
-    records = _by_topic({place: each.digest.records for place, each in sent.items()})
+    records = _by_topic({topic_partition: each.digest.records for topic_partition, each in sent.items()})
     return Restored(records, sum(each.appended for each in sent.values()), replicas)
 
 
-def _records(files: list[ArchivedFile], places: Iterable[Place]) -> dict[Place, int]:
+def _records(files: list[ArchivedFile], topic_partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
     """Returns the number of archived records of each partition."""
-    return {place: sum(file.records for file in files if file.place == place) for place in places}
+    return {each: sum(file.records for file in files if file.topic_partition == each) for each in topic_partitions}
 
 
-def _by_topic(records: Mapping[Place, int]) -> dict[str, int]:
-    return {topic: sum(count for place, count in records.items() if place[0] == topic) for topic in ("ordering", "payload")}
+def _by_topic(records: Mapping[TopicPartition, int]) -> dict[str, int]:
+    return {topic: sum(count for (of, _), count in records.items() if of == topic) for topic in ("ordering", "payload")}
 
 
 def _refuse_unlisted(folder: Path, on_warning: Callable[[str], None], *, without_unlisted: bool) -> None:
@@ -125,19 +125,19 @@ def _refuse_unlisted(folder: Path, on_warning: Callable[[str], None], *, without
         on_warning(found)
 
 
-def _has_all(admin: Admin, kafka: Kafka, counts: Mapping[str, int], records: Mapping[Place, int]) -> bool:
+def _has_all(admin: Admin, kafka: Kafka, counts: Mapping[str, int], records: Mapping[TopicPartition, int]) -> bool:
     """Returns True if the log is closed and ends where the archive does; the records themselves are compared later."""
     if any(admin.partitions(topic) != partitions for topic, partitions in counts.items()) or not any(records.values()):
         return False
     is_closed = admin.setting(kafka.ordering, _TYPE) == _CLOSED[_TYPE]
-    return is_closed and log_bounds(admin, kafka) == {place: OffsetRange(0, count) for place, count in records.items()}
+    return is_closed and log_bounds(admin, kafka) == {topic_partition: OffsetRange(0, count) for topic_partition, count in records.items()}
 
 
-def _refuse_gaps(folder: Path, files: list[ArchivedFile], ends: Mapping[Place, int]) -> None:
-    for place, records in _records(files, ends).items():
-        if records != (end := ends[place]):
+def _refuse_gaps(folder: Path, files: list[ArchivedFile], ends: Mapping[TopicPartition, int]) -> None:
+    for topic_partition, records in _records(files, ends).items():
+        if records != (end := ends[topic_partition]):
             raise CouldNotVerify(
-                f"{folder} has {records} records of {place[0]} partition {place[1]} at {end} offsets: no producer can leave an offset"
+                f"{folder} has {records} records of {describe(topic_partition)} at {end} offsets: no producer can leave an offset"
                 " out, so offsets would differ from the archive's. Workers that replay the log still reach the same roots: to restore"
                 " it with other offsets, give --renumber"
             )
@@ -197,54 +197,56 @@ def _replicas(admin: Admin, kafka: Kafka, made: Mapping[str, int], on_warning: C
     return found
 
 
-def _jobs(kafka: Kafka, folder: Path, files: list[ArchivedFile], places: list[Place]) -> dict[Place, Job]:
+def _jobs(kafka: Kafka, folder: Path, files: list[ArchivedFile], topic_partitions: list[TopicPartition]) -> dict[TopicPartition, Job]:
     names = {"ordering": kafka.ordering, "payload": kafka.payload}
-    paths: dict[Place, list[str]] = {place: [] for place in places}
+    paths: dict[TopicPartition, list[str]] = {topic_partition: [] for topic_partition in topic_partitions}
     for file in files:
-        paths[file.place].append(str(folder / file.path))
-    return {place: Job(names[place[0]], place[1], paths[place]) for place in places}
+        paths[file.topic_partition].append(str(folder / file.path))
+    return {(topic, partition): Job(names[topic], partition, paths[topic, partition]) for topic, partition in topic_partitions}
 
 
-def _refuse_other_records(session: SparkSession, kafka: Kafka, admin: Admin, jobs: Mapping[Place, Job]) -> None:
+def _refuse_other_records(session: SparkSession, kafka: Kafka, admin: Admin, jobs: Mapping[TopicPartition, Job]) -> None:
     """Raise `CouldNotVerify` unless the topics hold exactly the first records of the archive.
 
     An open topic may be no restore, or the restore of another archive.
     """
     topics = {job.topic for job in jobs.values()}
     bounds = {topic: admin.bounds(topic) for topic in topics if admin.partitions(topic) is not None}
-    there = {place: bounds[job.topic][job.partition] for place, job in jobs.items() if job.topic in bounds}
-    there = {place: bound for place, bound in there.items() if bound.offset_end}
+    there = {topic_partition: bounds[job.topic][job.partition] for topic_partition, job in jobs.items() if job.topic in bounds}
+    there = {topic_partition: bound for topic_partition, bound in there.items() if bound.offset_end}
     if not there:
         return
-    asked = [(jobs[place], bound.offset_end) for place, bound in there.items()]
+    asked = [(jobs[topic_partition], bound.offset_end) for topic_partition, bound in there.items()]
     archived = session.sparkContext.parallelize(asked, len(asked)).map(lambda each: digest_of_first(*each)).collect()
     found = digests(read_records(session, kafka, there))
-    for (place, bound), wanted in zip(there.items(), archived, strict=True):
-        if found.get(place) != wanted:
+    for (topic_partition, bound), wanted in zip(there.items(), archived, strict=True):
+        if found.get(topic_partition) != wanted:
             raise CouldNotVerify(
-                f"topic {jobs[place].topic} partition {place[1]} holds {found.get(place)} in {bound}, and the archive begins with {wanted}:"
-                " it is no restore of this archive that was interrupted, and nothing is appended to it; restore to another --prefix"
+                f"{describe(topic_partition, kafka.prefix)} holds {found.get(topic_partition)} in {bound}, and the archive begins with"
+                f" {wanted}: it is no interrupted restore of this archive, and nothing is appended to it; restore to another --prefix"
             )
 
 
-def _send_all(session: SparkSession, kafka: Kafka, jobs: Mapping[Place, Job]) -> dict[Place, Sent]:
+def _send_all(session: SparkSession, kafka: Kafka, jobs: Mapping[TopicPartition, Job]) -> dict[TopicPartition, Sent]:
     context = session.sparkContext
     sent = dict(zip(jobs, context.parallelize([*jobs.values()], len(jobs)).map(lambda job: send(job, kafka)).collect(), strict=True))
-    for place, each in sent.items():
+    for topic_partition, each in sent.items():
         if each.problem is not None:
             raise CouldNotVerify(
-                f"topic {jobs[place].topic} partition {place[1]} could not be restored to its end: {each.problem}. When the brokers are"
-                " well, finish it with --continue"
+                f"{describe(topic_partition, kafka.prefix)} could not be restored to its end: {each.problem}. When the brokers are well,"
+                " finish it with --continue"
             )
     return sent
 
 
-def _compare(session: SparkSession, kafka: Kafka, bounds: Mapping[Place, OffsetRange], archived: Mapping[Place, Digest]) -> None:
+def _compare(
+    session: SparkSession, kafka: Kafka, bounds: Mapping[TopicPartition, OffsetRange], archived: Mapping[TopicPartition, Digest]
+) -> None:
     found = digests(read_records(session, kafka, bounds))
-    for place, wanted in archived.items():
-        there = found.get(place, Digester().digest())
-        if there != wanted or bounds[place] != OffsetRange(0, wanted.records):
+    for topic_partition, wanted in archived.items():
+        there = found.get(topic_partition, Digester().digest())
+        if there != wanted or bounds[topic_partition] != OffsetRange(0, wanted.records):
             raise CouldNotVerify(
-                f"topic {kafka.prefix}.{place[0]} partition {place[1]} holds {there} in {bounds[place]}, and the archive {wanted}: somebody"
+                f"{describe(topic_partition, kafka.prefix)} holds {there} in {bounds[topic_partition]}, and the archive {wanted}: somebody"
                 " else has written to it. Delete both topics and start again"
             )

@@ -84,8 +84,8 @@ def digest_of_first(job: Job, records: int) -> Digest:
 async def _append(job: Job, kafka: Kafka, digester: Digester) -> int:
     """Send batch after batch, at most two in flight; return the number of records appended."""
     settings = client_settings(kafka)
-    place = TopicPartition(job.topic, job.partition)
-    offset_end = await _end(place, settings)
+    topic_partition = TopicPartition(job.topic, job.partition)
+    offset_end = await _end(topic_partition, settings)
     producer = AIOKafkaProducer(
         **settings, acks="all", enable_idempotence=True, max_batch_size=BATCH_BYTES_MAX, max_request_size=RECORD_BYTES_MAX
     )
@@ -97,11 +97,11 @@ async def _append(job: Job, kafka: Kafka, digester: Digester) -> int:
         for number, record in enumerate(_records(job.files), 1):
             digester.add_one(number - 1, *record)
             if number > offset_end and not _fits(batch, *record):
-                before = await _hand_over(producer, batch, place, before)
+                before = await _hand_over(producer, batch, topic_partition, before)
                 batch = producer.create_batch()
                 assert _fits(batch, *record), "a batch takes one record of any size"
         if batch.record_count():
-            before = await _hand_over(producer, batch, place, before)
+            before = await _hand_over(producer, batch, topic_partition, before)
         if before is not None:
             async with asyncio.timeout(SEND_S_MAX):
                 await before
@@ -125,22 +125,22 @@ def _fits(batch: BatchBuilder, append_time_ms: int, key: bytes | None, value: by
 
 
 async def _hand_over(
-    producer: AIOKafkaProducer, batch: BatchBuilder, place: TopicPartition, before: "asyncio.Future[Any] | None"
+    producer: AIOKafkaProducer, batch: BatchBuilder, topic_partition: TopicPartition, before: "asyncio.Future[Any] | None"
 ) -> "asyncio.Future[Any]":
     async with asyncio.timeout(SEND_S_MAX):
-        delivery: asyncio.Future[Any] = await producer.send_batch(batch, place.topic, partition=place.partition)
+        delivery: asyncio.Future[Any] = await producer.send_batch(batch, topic_partition.topic, partition=topic_partition.partition)
         if before is not None:
             await before
     return delivery
 
 
-async def _end(place: TopicPartition, settings: Mapping[str, Any]) -> int:
+async def _end(topic_partition: TopicPartition, settings: Mapping[str, Any]) -> int:
     consumer = AIOKafkaConsumer(**settings, group_id=None)
     try:
         async with asyncio.timeout(SEND_S_MAX):
             await consumer.start()
-            ends = await consumer.end_offsets([place])
-            return int(ends[place])
+            ends = await consumer.end_offsets([topic_partition])
+            return int(ends[topic_partition])
     finally:
         await consumer.stop()
 

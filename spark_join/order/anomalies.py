@@ -69,7 +69,7 @@ def settled_by_salvage(gone: DataFrame | None, records: DataFrame) -> DataFrame 
     mirror has such runs: MirrorMaker writes in transactions, whose markers take offsets. In a payload partition a run is before the `done`
     if no entry behind the `done` has its content before the run.
 
-    `records` have the columns of `contents.with_places` and `effects.AppliedRecord`.
+    `records` have the columns of `contents.with_locations` and `effects.AppliedRecord`.
     """
     if gone is None:
         return None

@@ -56,39 +56,39 @@ def keyed(payload: DataFrame, *, is_orphan: bool) -> DataFrame:
     )
 
 
-def with_places(records: DataFrame, places: DataFrame, identity: Identity) -> DataFrame:
+def with_locations(records: DataFrame, locations: DataFrame, identity: Identity) -> DataFrame:
     """Returns `records` (`ordering_records.SCHEMA`) with the place of the content of each entry that has a good signature.
 
     Adds `content_offset`, `content_append_time_ms`, and `mark` (1 for a payload, 0 for a fill); all three are null without such a content.
-    `sealed` is true if a seal comes before it, or there is a seal alone: it counts if format version 2 is active there. `places` are the
+    `sealed` is true if a seal comes before it, or there is a seal alone: it counts if format version 2 is active there. `locations` are the
     payload records, from `keyed`.
     """
     entries = records.where((F.col("kind") == "entry") & F.col("signed")).select(
         F.col("offset").alias("entry_offset"), "partition", F.concat("incarnation", "sequence").alias("key"), "payload_hash"
     )
-    contents = places.where(F.length("key") == KEY_BYTES).select(
-        "partition", "key", F.struct("offset", "append_time_ms").alias("place"), "value_hash", "fill"
+    contents = locations.where(F.length("key") == KEY_BYTES).select(
+        "partition", "key", F.struct("offset", "append_time_ms").alias("location"), "value_hash", "fill"
     )
     near = entries.join(contents, ["partition", "key"])
-    payloads = near.where(F.col("value_hash") == F.col("payload_hash")).select("entry_offset", "place", F.lit(1).alias("mark"))
+    payloads = near.where(F.col("value_hash") == F.col("payload_hash")).select("entry_offset", "location", F.lit(1).alias("mark"))
     named = near.where(part(F.col("fill"), 0, HASH_BYTES) == F.col("payload_hash"))
     asked = named.select(
-        "entry_offset", "partition", "key", "payload_hash", "fill", "place.offset", "place.append_time_ms", F.lit(0).alias("mark")
+        "entry_offset", "partition", "key", "payload_hash", "fill", "location.offset", "location.append_time_ms", F.lit(0).alias("mark")
     )
     fills = asked.mapInArrow(_good_fills(identity), asked.schema).select(
-        "entry_offset", F.struct("offset", "append_time_ms").alias("place"), "mark"
+        "entry_offset", F.struct("offset", "append_time_ms").alias("location"), "mark"
     )
     is_seal = F.col("mark") == SEAL
     firsts = (
         payloads.union(fills)
         .groupBy("entry_offset")
-        .agg(F.min(F.when(~is_seal, F.struct("place", "mark"))).alias("first"), F.min(F.when(is_seal, F.col("place"))).alias("seal"))
+        .agg(F.min(F.when(~is_seal, F.struct("location", "mark"))).alias("first"), F.min(F.when(is_seal, F.col("location"))).alias("seal"))
     )
-    comes_first = F.coalesce(F.col("seal.offset") < F.col("first.place.offset"), F.col("seal").isNotNull())
+    comes_first = F.coalesce(F.col("seal.offset") < F.col("first.location.offset"), F.col("seal").isNotNull())
     found = firsts.select(
         F.col("entry_offset").alias("offset"),
-        F.col("first.place.offset").alias("content_offset"),
-        F.col("first.place.append_time_ms").alias("content_append_time_ms"),
+        F.col("first.location.offset").alias("content_offset"),
+        F.col("first.location.append_time_ms").alias("content_append_time_ms"),
         F.col("first.mark").alias("mark"),
         comes_first.alias("sealed"),
     )
@@ -210,14 +210,16 @@ def repetitions(requests: DataFrame, decided: DataFrame, items: DataFrame | None
     Their id occurs earlier in the order, in `decided`, the ids of the part before, or in the `items` of a salvage that is done by then
     (`salvage.restored`).
     """
-    places = requests.select("id", F.struct("offset", "ordinal").alias("place"))
-    often = places.groupBy("id").agg(F.min("place").alias("first"), F.max("place").alias("last")).where(F.col("first") < F.col("last"))
-    later = places.join(often, "id").where(F.col("place") > F.col("first")).select("place.*")
+    locations = requests.select("id", F.struct("offset", "ordinal").alias("location"))
+    often = (
+        locations.groupBy("id").agg(F.min("location").alias("first"), F.max("location").alias("last")).where(F.col("first") < F.col("last"))
+    )
+    later = locations.join(often, "id").where(F.col("location") > F.col("first")).select("location.*")
     if items is not None:
-        salvaged = places.join(items.where(F.col("id").isNotNull()).select("id", "done"), "id")
-        later = later.union(salvaged.where(F.col("place.offset") > F.col("done")).select("place.*"))
+        salvaged = locations.join(items.where(F.col("id").isNotNull()).select("id", "done"), "id")
+        later = later.union(salvaged.where(F.col("location.offset") > F.col("done")).select("location.*"))
     known = decided.join(requests.select("id"), "id", "left_semi")  # Spark broadcasts the right side if it is small
-    return later.union(places.join(known, "id", "left_semi").select("place.*")).distinct()
+    return later.union(locations.join(known, "id", "left_semi").select("location.*")).distinct()
 
 
 def entry_starts(requests: DataFrame, repeated: DataFrame, decided: int, salvages: Sequence[Salvage] = ()) -> DataFrame:

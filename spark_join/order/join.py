@@ -36,7 +36,7 @@ class Joined(msgspec.Struct, frozen=True):
     identity: Identity
     """The identity of the log, with all keys up to the last record that was read"""
     records: DataFrame
-    """The ordering topic, behind a hole too: with all columns of `contents.with_places` and `effects.AppliedRecord`"""
+    """The ordering topic, behind a hole too: with all columns of `contents.with_locations` and `effects.AppliedRecord`"""
     unreadable: DataFrame
     faults: DataFrame
     """These two: see `contents.Contents`."""
@@ -46,7 +46,7 @@ class Joined(msgspec.Struct, frozen=True):
     """See `effects.Carry`: its value at the hole, or after the last record"""
     payload: DataFrame
     """The payload records, with the orphans of the earlier part"""
-    places: DataFrame
+    locations: DataFrame
     """The same records with the columns of `contents.keyed`, without their values"""
     gone: DataFrame | None
     """Missing offsets: see `anomalies.missing_offsets`"""
@@ -73,12 +73,12 @@ def join(log: LogFrames, state: AppliedState, keys: Keys | None, stages: Stages)
     identity = with_rotations(identity_at_start(log) if state.identity is None else state.identity, log.ordering, stages)
     payload = state.orphans.unionByName(log.payload)
     # Several stages read the key, hash and offset of a payload record; only one reads its value.
-    places = stages.keep(
+    locations = stages.keep(
         "payload records", contents.keyed(log.payload, is_orphan=False).union(contents.keyed(state.orphans, is_orphan=True))
     )
     parsed = stages.keep("ordering records", ordering_records.parse(log.ordering, identity))
-    gone = missing_offsets(parsed, places.where(~F.col("is_orphan")), _edges(log, state))
-    applied = stages.keep("effects", effects.apply(contents.with_places(parsed, places, identity), identity, state.carry))
+    gone = missing_offsets(parsed, locations.where(~F.col("is_orphan")), _edges(log, state))
+    applied = stages.keep("effects", effects.apply(contents.with_locations(parsed, locations, identity), identity, state.carry))
     records, carried = applied.where(F.col("carry").isNull()).drop("carry"), applied.where(F.col("carry").isNotNull()).head()
     _refuse_newer(records)
     entries = records.where((F.col("kind") == "entry") & F.col("effect") & ~F.col("mark").eqNullSafe(contents.SEAL))
@@ -107,7 +107,7 @@ def join(log: LogFrames, state: AppliedState, keys: Keys | None, stages: Stages)
         entries=entries,
         carry=state.carry if carried is None else bytes(carried.carry),
         payload=payload,
-        places=places,
+        locations=locations,
         gone=gone,
         undecided=undecided,
         items=None if items is None else stages.keep("salvaged decisions", salvage.placed(items, start_of)),
@@ -138,6 +138,6 @@ def _undecided(entries: DataFrame) -> Undecided | None:
 
 def _edges(log: LogFrames, state: AppliedState) -> DataFrame:
     """Returns topic, partition and offset of two edges a partition: one before the first expected record, one after the last."""
-    edges = [(*place, state.offsets_next.get(place, 0) - 1) for place in log.offsets_end]
-    edges += [(*place, end) for place, end in log.offsets_end.items()]
+    edges = [(*topic_partition, state.offsets_next.get(topic_partition, 0) - 1) for topic_partition in log.offsets_end]
+    edges += [(*topic_partition, end) for topic_partition, end in log.offsets_end.items()]
     return frame_of(log.ordering.sparkSession, edges, "topic string, partition int, offset bigint")

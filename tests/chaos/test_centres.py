@@ -49,7 +49,7 @@ def places(centres: Centres) -> dict[int, BrokerNetwork]:
 def far_brokers(places: dict[int, BrokerNetwork], tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     """A broker in each centre."""
     folder = tmp_path_factory.mktemp("centres") / "cluster"
-    with Cluster.create(folder, brokers=3, session_timeout_ms=SESSION_TIMEOUT_MS, places=list(places.values())) as cluster:
+    with Cluster.create(folder, brokers=3, session_timeout_ms=SESSION_TIMEOUT_MS, networks=list(places.values())) as cluster:
         yield cluster
 
 

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spark_join.log import ORDERING, Place
+from spark_join.log import ORDERING, TopicPartition
 from spark_join.log.archiving import offsets_in, slices
 from spark_join.log.kafka import OffsetRange
 
@@ -16,7 +16,7 @@ def test_each_offset_once_and_payloads_first(entries: int, payloads: list[tuple[
     payload = {("payload", number): OffsetRange(first, first + length) for number, (first, length) in enumerate(payloads)}
     wanted = {ORDERING: OffsetRange(3, 3 + entries), **payload}
 
-    def payload_ends(offset: int) -> dict[Place, int]:
+    def payload_ends(offset: int) -> dict[TopicPartition, int]:
         return dict.fromkeys(payload, offset + ahead)
 
     parts = list(slices(wanted, records_max, payload_ends))

@@ -12,8 +12,8 @@ from tests.notary.archive.test_stream import until_sealed
 from tests.notary.http.asking import Asking
 from tests.notary.party import Bank, fresh_state, spend
 from tests.notary.process import NotaryDirectory, NotaryProcess
-from tests.notary.snapshots.test_place_s3 import BUCKET
-from tests.notary.snapshots.test_place_s3 import s3 as s3_server
+from tests.notary.snapshots.test_store_s3 import BUCKET
+from tests.notary.snapshots.test_store_s3 import s3 as s3_server
 
 pytestmark = [pytest.mark.spark, pytest.mark.kafka, pytest.mark.timeout(600)]
 s3 = s3_server

@@ -16,7 +16,7 @@ from notary.archive.stream import SegmentStream
 from notary.cli.archived import ArchivedLog
 from notary.receipts.errors import NotVerified
 from notary.receipts.note import VerifierKey
-from notary.snapshots.place import MANIFESTS, Folder
+from notary.snapshots.store import MANIFESTS, Folder
 from ordering.errors import ConfigurationError
 from ordering.log import ORDERING, Record
 from ordering.memory import MemoryLog
@@ -33,13 +33,13 @@ class Streamed:
         self.log = MemoryLog(2, lambda: 7)
         self.key = Ed25519PrivateKey.generate()
         self.public_key = self.key.public_key().public_bytes_raw()
-        self.place = Folder(folder / "segments")
+        self.store = Folder(folder / "segments")
 
     def stream(self, worker: str = "w1") -> SegmentStream:
         """Returns a new process's stream."""
         keyring: Any = SimpleNamespace(private_key=lambda key: self.key if key == self.public_key else None)
         names = NAME, ORIGIN, worker
-        return SegmentStream(self.log, IDENTITY, *names, keyring, lambda: self.trusted, self.place, self.now_ms)
+        return SegmentStream(self.log, IDENTITY, *names, keyring, lambda: self.trusted, self.store, self.now_ms)
 
     @property
     def trusted(self) -> list[VerifierKey]:
@@ -63,12 +63,12 @@ class Streamed:
         await writer.close()
 
     def found(self) -> list[Segment]:
-        """Returns the segments in the place."""
-        return list(find(self.place, self.trusted, NAME))
+        """Returns the segments in the store."""
+        return list(find(self.store, self.trusted, NAME))
 
     def fetch(self, segments: Sequence[Segment] | None = None, ranges: int = 0, ends: dict[int, int] | None = None) -> Any:
         """Put segments into the archive."""
-        return fetch(self.place, self.found() if segments is None else segments, self.folder / "archive", ranges, ends or {})
+        return fetch(self.store, self.found() if segments is None else segments, self.folder / "archive", ranges, ends or {})
 
     async def archived(self) -> dict[int, list[bytes | None]]:
         """Returns the values of the archive, by topic-partition."""
@@ -107,8 +107,8 @@ async def test_two_ranges_hold_each_record_once(tmp_path: Path) -> None:
     assert (again.range, again.segments, again.records) == (2, 1, 3)
     assert await made.archived() == {ORDERING: [b"o0", b"o1", b"o2"], 0: [b"p0", b"p1"], 1: [b"q0"]}
     assert made.fetch(ranges=2, ends=again.offsets_end).range == 0
-    assert len(prune(made.place, made.found(), again.offsets_end, 1_002)) == 1
-    assert len(prune(made.place, made.found(), again.offsets_end, 9_999)) == 1
+    assert len(prune(made.store, made.found(), again.offsets_end, 1_002)) == 1
+    assert len(prune(made.store, made.found(), again.offsets_end, 9_999)) == 1
     assert made.found() == []
 
 
@@ -155,9 +155,9 @@ async def test_segments_that_do_not_fit_are_refused(tmp_path: Path) -> None:
         made.found()
     note.write_text(text)
     with pytest.raises(NotVerified):
-        list(find(made.place, [VerifierKey(ORIGIN, Ed25519PrivateKey.generate().public_key().public_bytes_raw())], NAME))
+        list(find(made.store, [VerifierKey(ORIGIN, Ed25519PrivateKey.generate().public_key().public_bytes_raw())], NAME))
     with pytest.raises(NotVerified):
-        list(find(made.place, made.trusted, "another notary"))
+        list(find(made.store, made.trusted, "another notary"))
     assert made.fetch().records == 5
 
 
@@ -172,7 +172,7 @@ async def test_a_log_that_lost_sealed_records_is_not_sealed(tmp_path: Path) -> N
         await made.stream().seal(made.order(3))
     other = made.stream()
     other._identity = f"other {bytes(32).hex()}"
-    with pytest.raises(ConfigurationError, match="name another place"):
+    with pytest.raises(ConfigurationError, match="name another store"):
         await other.seal(made.order(3))
     assert len(made.found()) == 1
 

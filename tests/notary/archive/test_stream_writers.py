@@ -1,4 +1,4 @@
-"""One worker seals, and another takes its place: two segment streams on one log, with one place."""
+"""One worker seals, and another takes its place: two segment streams on one log, with one store."""
 
 import time
 from collections.abc import AsyncIterator
@@ -13,7 +13,7 @@ from notary.archive.stream import SegmentStream
 from notary.cli.archived import ArchivedLog
 from notary.keyring import Keyring
 from notary.keys import verifier_keys
-from notary.snapshots.place import place_of
+from notary.snapshots.store import store_of
 from ordering.embedded import EmbeddedLog
 from ordering.genesis import read_genesis
 from ordering.log import ORDERING
@@ -26,12 +26,12 @@ LEAVE_MS = 2_000
 
 
 class Office:
-    """A log, a place for its segments, and a clock that the test moves."""
+    """A log, a store for its segments, and a clock that the test moves."""
 
     def __init__(self, directory: NotaryDirectory, log: EmbeddedLog, notary: str, log_id: bytes) -> None:
         self.log, self._notary, self._identity = log, notary, f"{log.identity} {log_id.hex()}"
         self._files = directory.path / "notary-key.pem", directory.path / "notary-keys.json"
-        self.place = place_of("segments", directory.path)
+        self.store = store_of("segments", directory.path)
         self._key = signing_key(self._files[0])
         self._records = 0
         self.now_ms = 1_000_000
@@ -41,7 +41,7 @@ class Office:
         keyring = Keyring(*self._files, ORIGIN, time.monotonic)
         names = self._identity, self._notary, ORIGIN, worker
         trusted = verifier_keys(self._files[1], ORIGIN)[1]
-        return SegmentStream(self.log, *names, keyring, lambda: trusted, self.place, lambda: self.now_ms)
+        return SegmentStream(self.log, *names, keyring, lambda: trusted, self.store, lambda: self.now_ms)
 
     async def order(self, stream: SegmentStream, leave_ms: int = 0) -> Sealed:
         """Have it seal all ordering records; `leave_ms` other than 0: it is another worker's turn."""
@@ -55,7 +55,7 @@ class Office:
 
     def workers(self) -> list[str]:
         """Returns which workers sealed, in order."""
-        return [segment.worker for segment in find(self.place, verifier_keys(self._files[1], ORIGIN)[1], self._notary)]
+        return [segment.worker for segment in find(self.store, verifier_keys(self._files[1], ORIGIN)[1], self._notary)]
 
 
 @pytest.fixture
@@ -114,8 +114,8 @@ async def test_a_worker_that_wakes_up_does_no_harm(office: Office, tmp_path: Pat
     await office.write()
     assert (await office.order(paused)).records == 2
     assert office.workers() == ["w1", "w1", "w2"], "by their first offsets"
-    segments = list(find(office.place, verifier_keys(office._files[1], ORIGIN)[1], office._notary))
-    assert fetch(office.place, segments, tmp_path / "archive", 0, {}).records == 3
+    segments = list(find(office.store, verifier_keys(office._files[1], ORIGIN)[1], office._notary))
+    assert fetch(office.store, segments, tmp_path / "archive", 0, {}).records == 3
     for stream in (paused, other):
         await stream.close()
     assert await records_of(ArchivedLog(tmp_path / "archive")) == await records_of(office.log)

@@ -134,7 +134,9 @@ def test_after_a_rejection_the_rest_of_the_body_may_come_or_not(tight: NotaryPro
         assert second.is_closed()
 
 
-def test_a_body_that_was_too_slow_gives_its_capacity_back(own_directory: NotaryDirectory, notary_process: Callable[..., NotaryProcess]) -> None:
+def test_a_body_that_was_too_slow_gives_its_capacity_back(
+    own_directory: NotaryDirectory, notary_process: Callable[..., NotaryProcess]
+) -> None:
     """A stalled body uses the byte budget until its deadline, and no longer."""
     process = notary_process(own_directory.config, settings={"LIMITS_PENDING_BYTES_MAX": BYTES_MAX, "HTTP_BODY_MS_MAX": 300})
     for _ in range(3):

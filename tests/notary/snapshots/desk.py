@@ -1,4 +1,4 @@
-"""`Desk`: a notary with an index of some hundred decisions, a place for its snapshots, and `notary snapshot` run on them."""
+"""`Desk`: a notary with an index of some hundred decisions, a store for its snapshots, and `notary snapshot` run on them."""
 
 import json
 import shutil
@@ -29,7 +29,7 @@ class Desk:
 
     def __init__(self, directory: NotaryDirectory, capsys: pytest.CaptureFixture[str]) -> None:
         self.directory, self.config, self._capsys = directory, directory.config, capsys
-        self.place = directory.path / "snapshots"
+        self.store = directory.path / "snapshots"
         self.index = directory.path / "index" / "worker-1"
 
     @classmethod
@@ -42,7 +42,7 @@ class Desk:
         """Run `notary snapshot --json`, which should exit with that code. Returns what it printed; `stderr` is its complaints."""
         given = ["snapshot", action, "--config", str(self.config), "--json", *flags]
         if "--url" not in flags:
-            given += ["--url", str(self.place)]
+            given += ["--url", str(self.store)]
         if action in ("create", "restore") and "--name" not in flags:
             given += ["--name", "worker-1"]
         self._capsys.readouterr()
@@ -52,8 +52,8 @@ class Desk:
         return {**(json.loads(printed.out.splitlines()[-1]) if printed.out else {}), "stderr": printed.err}
 
     def names(self, folder: str) -> set[str]:
-        """Returns the names in a folder of the place."""
-        return {file.name for file in (self.place / folder).iterdir()} if (self.place / folder).exists() else set()
+        """Returns the names in a folder of the store."""
+        return {file.name for file in (self.store / folder).iterdir()} if (self.store / folder).exists() else set()
 
     def rows(self, index: Path) -> dict[str, list[tuple[bytes, bytes]]]:
         """Opens an index as a worker does. Returns all its rows but those of the metadata."""

@@ -52,7 +52,7 @@ def test_worker_makes_and_restores(desk: Desk, bank: Bank, notary_process: Calla
     assert other.stop() == 0
 
 
-@pytest.mark.parametrize("url", ["", "snapshots"], ids=["no place", "an empty place"])
+@pytest.mark.parametrize("url", ["", "snapshots"], ids=["no store", "an empty store"])
 def test_without_a_snapshot_the_log_is_replayed(desk: Desk, notary_process: Callable[..., NotaryProcess], url: str) -> None:
     """A worker without an index, and without a snapshot, replays the log."""
     shutil.rmtree(desk.index)
@@ -73,7 +73,7 @@ def test_stopped_while_it_restores(desk: Desk) -> None:
     """A worker that is stopped while it restores ends with 0, with its child, and leaves no index: the next start restores."""
     desk.snapshot("create")
     shutil.rmtree(desk.index)
-    file = max((desk.place / "files").iterdir(), key=lambda each: each.stat().st_size)
+    file = max((desk.store / "files").iterdir(), key=lambda each: each.stat().st_size)
     file.unlink()
     os.mkfifo(file)  # a read of it waits for ever
     process = serve(desk.config, settings={"SNAPSHOTS_URL": "snapshots"})
@@ -96,11 +96,11 @@ def test_stopped_while_it_restores(desk: Desk) -> None:
 
 @pytest.mark.parametrize(("every_s", "periods"), [(3600, 1), (1, 3)], ids=["an hour", "a second"])
 async def test_workers_take_turns(desk: Desk, every_s: int, periods: int) -> None:
-    """Two workers share a place: one makes the snapshot of a period, and the other finds it, however long a snapshot takes."""
+    """Two workers share a store: one makes the snapshot of a period, and the other finds it, however long a snapshot takes."""
     shutil.copytree(desk.index, desk.index.with_name("worker-2"))
-    flags = {"snapshots.url": str(desk.place), "snapshots.every_s": every_s}
+    flags = {"snapshots.url": str(desk.store), "snapshots.every_s": every_s}
     # The processes read the file, so it says the same.
-    desk.config.write_text(desk.config.read_text() + f'\n[snapshots]\nurl = "{desk.place}"\n')
+    desk.config.write_text(desk.config.read_text() + f'\n[snapshots]\nurl = "{desk.store}"\n')
     both = [SnapshotSchedule(load(desk.config, {"worker.name": name, **flags}), lambda: True) for name in ("worker-1", "worker-2")]
     waits = [await schedule.check() for schedule in both]
     while sum(schedule.made for schedule in both) < periods:
@@ -129,9 +129,9 @@ async def test_not_ready_and_failures(desk: Desk, caplog: pytest.LogCaptureFixtu
 
 async def test_it_ends_its_process(desk: Desk) -> None:
     """A schedule that is cancelled ends the process that makes the snapshot."""
-    desk.place.mkdir()
-    os.mkfifo(desk.place / "manifests")  # not a folder: the command fails, or is ended before that
-    desk.config.write_text(desk.config.read_text() + f'\n[snapshots]\nurl = "{desk.place}"\n')
+    desk.store.mkdir()
+    os.mkfifo(desk.store / "manifests")  # not a folder: the command fails, or is ended before that
+    desk.config.write_text(desk.config.read_text() + f'\n[snapshots]\nurl = "{desk.store}"\n')
     schedule = SnapshotSchedule(load(desk.config, {"worker.name": "worker-1", "snapshots.every_s": 1}), lambda: True)
     running = asyncio.create_task(schedule.run())
     children = Path(f"/proc/{os.getpid()}/task/{os.getpid()}/children")

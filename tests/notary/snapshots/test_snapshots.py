@@ -1,4 +1,4 @@
-"""`notary snapshot`: copies of an index that is in use, what a damaged place does, kills at every step, and what is removed."""
+"""`notary snapshot`: copies of an index that is in use, what a damaged store does, kills at every step, and what is removed."""
 
 import json
 import os
@@ -22,7 +22,7 @@ from notary.index.index import _encode
 from notary.index.store import META
 from notary.receipts.errors import NotVerified
 from notary.snapshots.manifest import Manifest
-from notary.snapshots.place import Folder
+from notary.snapshots.store import Folder
 from notary.snapshots.take import find, problem_of, restore
 from tests.notary.http.asking import Asking
 from tests.notary.party import Bank
@@ -55,7 +55,7 @@ def test_index_of_a_running_worker(
     assert {file for file in desk.index.iterdir() if file.name.startswith(".")} == {desk.index / ".snapshot"}
     assert not list((desk.index / ".snapshot").iterdir())
     tables = {name for name in desk.names("files") if name in files}
-    assert tables == files, "what the place has is used again"
+    assert tables == files, "what the store has is used again"
     assert desk.snapshot("verify", "--all")["problem"] is None
     listed = desk.snapshot("list")["snapshots"]
     assert [each["snapshot"] for each in listed] == sorted((each["snapshot"] for each in [first, *made]), reverse=True)
@@ -77,12 +77,12 @@ def test_index_of_a_running_worker(
 
 
 def _manifest(desk: Desk) -> Path:
-    (manifest,) = (desk.place / "manifests").iterdir()
+    (manifest,) = (desk.store / "manifests").iterdir()
     return manifest
 
 
 def _largest(desk: Desk) -> Path:
-    return max((desk.place / "files").iterdir(), key=lambda file: file.stat().st_size)
+    return max((desk.store / "files").iterdir(), key=lambda file: file.stat().st_size)
 
 
 def _change_first_byte(file: Path) -> None:
@@ -102,7 +102,7 @@ def _signed_by_another(desk: Desk) -> None:
 
 
 def _rename(desk: Desk) -> None:
-    _manifest(desk).rename(desk.place / "manifests" / ("9" + _manifest(desk).name[1:]))
+    _manifest(desk).rename(desk.store / "manifests" / ("9" + _manifest(desk).name[1:]))
 
 
 DAMAGE: dict[str, tuple[Callable[[Desk], Any], str]] = {
@@ -133,10 +133,10 @@ def test_verify_finds_a_damaged_place(desk: Desk, name: str) -> None:
 
 
 class _Endless(Folder):
-    """A place whose files go on for ever, after their own content."""
+    """A store whose files go on for ever, after their own content."""
 
     def chunks(self, folder: str, name: str) -> Iterator[bytes]:
-        """As `SnapshotStore` describes it, but a file never ends, whatever length the place reports."""
+        """As `SnapshotStore` describes it, but a file never ends, whatever length the store reports."""
         yield from super().chunks(folder, name)
         yield bytes(1 << 20)
         raise AssertionError("read on after more than the signed length, or the longest manifest")
@@ -154,17 +154,17 @@ def test_new_folders_of_a_place_are_durable(tmp_path: Path, monkeypatch: pytest.
 
 
 def test_a_place_that_sends_without_end(desk: Desk) -> None:
-    """A file is read no further than its signed length: a place that was taken over cannot fill the worker's disk."""
+    """A file is read no further than its signed length: a store that was taken over cannot fill the worker's disk."""
     desk.snapshot("create")
-    place = _Endless(desk.place)
+    store = _Endless(desk.store)
     config = load(desk.config)
     trusted, _ = keys.verifier_keys(config.path(config.key_history_file), config.origin)
-    (manifest,) = [each.manifest for each in find(place, trusted, config.name)]
+    (manifest,) = [each.manifest for each in find(store, trusted, config.name)]
     assert manifest is not None
-    assert "bytes with the hash" in problem_of(place, manifest, lambda *_: None)
+    assert "bytes with the hash" in problem_of(store, manifest, lambda *_: None)
     index = desk.directory.path / "index" / "worker-2"
     with pytest.raises(NotVerified, match="bytes with the hash"):
-        restore(place, manifest, index, lambda *_: None)
+        restore(store, manifest, index, lambda *_: None)
     assert not index.exists()
 
 
@@ -177,7 +177,7 @@ def test_an_older_one_is_restored(desk: Desk, bank: Bank, notary_process: Callab
     second = desk.snapshot("create")
     assert process.stop() == 0
     for name in desk.names("files") - files:
-        (desk.place / "files" / name).unlink()
+        (desk.store / "files" / name).unlink()
     shutil.rmtree(desk.index)
     restored = desk.snapshot("restore")
     assert restored["snapshot"] == first["snapshot"]
@@ -232,7 +232,7 @@ def test_no_copy_of_a_bad_index(desk: Desk, key: bytes, row: Callable[[JoinerSta
     decided = desk.snapshot("create", code=2)["stderr"]
     assert "no snapshot is made" in decided
     assert named in decided
-    assert not desk.place.exists()
+    assert not desk.store.exists()
 
 
 def test_what_a_former_key_signed(desk: Desk) -> None:
@@ -250,7 +250,7 @@ def test_what_a_former_key_signed(desk: Desk) -> None:
 def test_prune_keeps_the_newest_and_young_files(desk: Desk) -> None:
     """The newest stay. Files go one run after the last manifest that names them, and not while they are young."""
     made = [desk.snapshot("create")["snapshot"] for _ in range(3)]
-    (desk.place / "files" / ("0" * 64)).write_bytes(b"left by a killed process")
+    (desk.store / "files" / ("0" * 64)).write_bytes(b"left by a killed process")
     files = desk.names("files")
     assert desk.snapshot("prune", "--keep", "3") == {"snapshots": [], "files": 0, "not_ours": [], "stderr": ""}
     assert desk.names("files") == files, "the left one is young"
@@ -261,8 +261,8 @@ def test_prune_keeps_the_newest_and_young_files(desk: Desk) -> None:
     manifest = msgspec.json.decode(_manifest(desk).read_text().split("\n")[1], type=Manifest)
     assert desk.names("files") == {file.sha256 for file in manifest.files}
     assert desk.snapshot("verify")["snapshot"] == made[2]
-    (desk.place / "manifests" / "of-somebody.note").write_text("not ours")
-    (desk.place / "files" / ("0" * 64)).write_bytes(b"")
+    (desk.store / "manifests" / "of-somebody.note").write_text("not ours")
+    (desk.store / "files" / ("0" * 64)).write_bytes(b"")
     assert "of-somebody.note" in desk.snapshot("prune", "--keep", "1", "--margin-s", "0")["stderr"]
     assert {"of-somebody.note", made[2]} == desk.names("manifests")
     assert "0" * 64 in desk.names("files")
@@ -278,7 +278,7 @@ def test_nothing_is_made_beside_a_young_one(desk: Desk) -> None:
 
 
 def test_it_prints_a_line_for_each_snapshot(desk: Desk, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    """For people it prints a line for each snapshot; without a place, an index or a snapshot it says what to do."""
+    """For people it prints a line for each snapshot; without a store, an index or a snapshot it says what to do."""
     config = ["--config", str(desk.config)]
     assert cli.main(["snapshot", "list", *config]) == 2
     assert "set `[snapshots] url` (NOTARY_SNAPSHOTS_URL), or give --url" in capsys.readouterr().err
@@ -296,7 +296,7 @@ def test_it_prints_a_line_for_each_snapshot(desk: Desk, capsys: pytest.CaptureFi
 
 
 def _dying(at: int, desk: Desk, action: str, name: str) -> "subprocess.CompletedProcess[str]":
-    notary = ["snapshot", action, "--config", str(desk.config), "--url", str(desk.place), "--name", name]
+    notary = ["snapshot", action, "--config", str(desk.config), "--url", str(desk.store), "--name", name]
     command = [sys.executable, "-P", "-m", "tests.notary.snapshots.dying", str(at), str(desk.directory.path), *notary]
     return subprocess.run(command, capture_output=True, text=True, check=False, env=os.environ | {"PYTHONPATH": str(ROOT)})
 
@@ -320,7 +320,7 @@ def test_kills_while_it_is_made(desk: Desk) -> None:
     assert done.returncode == 0, done.stderr
     seen = set()
     for at in _spread(int(done.stderr.splitlines()[-1])):
-        shutil.rmtree(desk.place)
+        shutil.rmtree(desk.store)
         _assert_killed(at, _dying(at, desk, "create", "worker-1"))
         there = len(desk.names("manifests"))
         seen.add(there)

@@ -91,7 +91,7 @@ def test_an_object_that_is_gone(desk: Desk, s3: str) -> None:
 
 
 def test_a_server_that_is_away(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without a server the command names the place and the problem."""
+    """Without a server the command names the store and the problem."""
     (port,) = free_ports(1)
     for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
         monkeypatch.setenv(name, "test")

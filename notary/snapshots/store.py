@@ -1,10 +1,10 @@
-"""`SnapshotStore`: the place of snapshots: a folder of this machine, or a URL that fsspec can reach, such as `s3://bucket/prefix`.
+"""`SnapshotStore`: keeps snapshots in a folder of this machine, or at a URL that fsspec can reach, such as `s3://bucket/prefix`.
 
 The contract: `put` is durable when it returns, and atomic: a file appears under its name with its whole content, or not at all. Object
 stores keep this contract. In others (SFTP, SMB) a process that is killed may leave the beginning of a file. Its length differs from that in
 the manifest, and the next snapshot with that file writes it again.
 
-The place is not trusted. Its errors are raised as `NotReady`, and a missing file as `FileNotFoundError`.
+The store is not trusted. Its errors are raised as `NotReady`, and a missing file as `FileNotFoundError`.
 """
 
 import contextlib
@@ -38,11 +38,11 @@ class SnapshotStore(Protocol):
         ...
 
     def put(self, source: Path, folder: str, name: str) -> None:
-        """Copy a file of this machine to the place, where it replaces any file of that name."""
+        """Copy a file of this machine to the store, where it replaces any file of that name."""
         ...
 
     def age_s(self, folder: str, name: str) -> float:
-        """Returns the time since the file was written, as the place recorded it."""
+        """Returns the time since the file was written, as the store recorded it."""
         ...
 
     def remove(self, folder: str, name: str) -> None:
@@ -50,12 +50,12 @@ class SnapshotStore(Protocol):
         ...
 
 
-def place_of(url: str, relative_to: Path) -> SnapshotStore:
-    """Returns the place of a URL, or of a folder. Raises `ConfigurationError` if the package for such a URL is not installed."""
+def store_of(url: str, relative_to: Path) -> SnapshotStore:
+    """Returns the store of a URL, or of a folder. Raises `ConfigurationError` if the package for such a URL is not installed."""
     if "://" not in url:
         return Folder(relative_to / url)
     try:
-        from fsspec.core import url_to_fs  # here, since a place that is a folder needs no fsspec
+        from fsspec.core import url_to_fs  # here, since a store that is a folder needs no fsspec
 
         file_system, root = url_to_fs(url, use_listings_cache=False, skip_instance_cache=True)
     except (ImportError, ValueError) as problem:
@@ -135,7 +135,7 @@ class Remote:
         except FileNotFoundError:
             raise
         except Exception as problem:  # each library behind fsspec has its own exception types
-            raise NotReady(f"the place for snapshots {self._url} cannot be used: {type(problem).__name__}: {problem}") from problem
+            raise NotReady(f"the store of snapshots {self._url} cannot be used: {type(problem).__name__}: {problem}") from problem
 
     def sizes(self, folder: str) -> dict[str, int]:
         """As `SnapshotStore` describes it."""
