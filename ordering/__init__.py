@@ -26,6 +26,7 @@ The contract of the log is `ordering.log`. Each backend has a class that impleme
 | `torn` | distinguishes a write that a crash interrupted from other damage | no |
 | `local_reader` | the reader that both local logs share | no |
 | `kafka` | `KafkaLog`: writer, reader, log start and log end offsets | no |
+| `batches` | record batches before the client decodes them: without headers | no |
 | `interruptions` | detects that a Kafka reader may be reading a different log than before | no |
 | `leadership` | partition leaders, learnt from Metadata in bounded time | no |
 | `connection`, `endings` | connecting to brokers, and disconnecting in bounded time | no |

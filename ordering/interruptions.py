@@ -9,11 +9,8 @@ fetch,
 - its high watermark has gone back;
 - its first new batch has another leader epoch than the last batch read, which was at the end of the log: so the leader has changed in
   between. (If the epoch changes between older batches, the leader changed before we read them, which is no interruption.)
-
-The base offset, length, leader epoch and last offset delta of a batch are in its header (Kafka's record batch format, version 2).
 """
 
-from struct import Struct
 from typing import Any
 
 import msgspec
@@ -22,9 +19,7 @@ from aiokafka.client import AIOKafkaClient, ConnectionGroup
 from aiokafka.errors import KafkaError
 from aiokafka.protocol.fetch import FetchRequest
 
-_BATCH = Struct(">qii7xi")
-"""Base offset, length, leader epoch; then magic, CRC and attributes (skipped); then the last offset delta."""
-_BATCH_HEAD_BYTES = 12
+from ordering.batches import heads
 
 
 class Fetched(msgspec.Struct, frozen=True):
@@ -85,12 +80,8 @@ class Interruptions:
 def batches(records: bytes | memoryview) -> tuple[list[int], int]:
     """Returns the leader epochs of the batches in a fetched record set, and the offset after the last. An incomplete batch is left out."""
     epochs: list[int] = []
-    at = offset_next = 0
-    while at + _BATCH.size <= len(records):
-        base_offset, length, epoch, last_delta = _BATCH.unpack_from(records, at)
-        at += _BATCH_HEAD_BYTES + length
-        if length <= 0 or at > len(records):
-            break
-        epochs.append(epoch)
-        offset_next = base_offset + last_delta + 1
+    offset_next = 0
+    for head in heads(records):
+        epochs.append(head.epoch)
+        offset_next = head.base_offset + head.last_delta + 1
     return epochs, offset_next

@@ -24,6 +24,7 @@ import msgspec
 from aiokafka import AIOKafkaConsumer, TopicPartition
 from aiokafka.errors import ConsumerStoppedError, KafkaError, OffsetOutOfRangeError
 
+from ordering.batches import WithoutHeaders
 from ordering.certificates import connection_error_text, shake_hands
 from ordering.connection import KafkaSecurity, admin, client_settings, describe_cluster
 from ordering.endings import Producer, stop_consumer
@@ -179,7 +180,7 @@ class KafkaLog:
         if unknown := offsets_next.keys() - self._partitions.keys():
             raise ConfigurationError(f"this log has no payload partition {min(unknown)}: it has {self.payload_partitions} of them")
         consumer = self._consumer(self._timeouts.request_ms)
-        interruptions = Interruptions(consumer._client)
+        interruptions, batches = Interruptions(consumer._client), WithoutHeaders(consumer._client)
         try:
             async with asyncio.timeout(self._timeouts.open_ms / 1000):
                 await consumer.start()
@@ -193,7 +194,7 @@ class KafkaLog:
         # No await since `assign`: the fetcher finds a position for every partition, and never requests a committed one.
         for partition, topic_partition in self._partitions.items():
             consumer.seek(topic_partition, offsets_next.get(partition, 0))
-        return KafkaReader(consumer, interruptions, dict(self._partitions), self._timeouts)
+        return KafkaReader(consumer, interruptions, batches, dict(self._partitions), self._timeouts)
 
     async def bounds(self) -> Mapping[int, Bounds]:
         """Returns each partition's log start offset and high watermark now, from its leader. Raises `NotReady` within `bounds_ms`.
@@ -407,11 +408,13 @@ class KafkaReader:
         self,
         consumer: AIOKafkaConsumer,
         interruptions: Interruptions,
+        batches: WithoutHeaders,
         partitions: Mapping[int, TopicPartition],
         timeouts: KafkaTimeouts,
     ) -> None:
         self._consumer = consumer
         self._interruptions = interruptions
+        self._batches = batches
         self._partitions = partitions
         self._numbers = {topic_partition: partition for partition, topic_partition in partitions.items()}
         self._timeouts = timeouts
@@ -436,6 +439,10 @@ class KafkaReader:
         except KafkaError as problem:
             self._broken = error_text(problem)
             raise NotReady(f"reading from Kafka failed: {self._broken}") from problem
+        if self._batches.unreadable is not None:
+            topic, number, why = self._batches.unreadable
+            self._broken = f"{topic} partition {number}: {why}. See docs/runbook.md, 'A batch is compressed'"
+            raise NotReady(f"reading from Kafka failed: {self._broken}")
         if not fetched and self._consumer._fetcher.error_future.done() and self._broken is None:
             self._broken = "its fetching task ended"
             raise NotReady(f"reading from Kafka failed: {self._broken}")

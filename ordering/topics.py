@@ -53,7 +53,7 @@ _FIXED: Final = {
     "retention.ms": "-1",
     "retention.bytes": "-1",
     "unclean.leader.election.enable": "false",
-    "compression.type": "producer",
+    "compression.type": "uncompressed",
 }
 _AT_LEAST: Final = {"max.message.bytes": MESSAGE_BYTES_MAX}
 _TIMES: Final = "message.timestamp.type"

@@ -26,7 +26,7 @@ TOPIC_SETTINGS: Final = {
     "retention.ms": "-1",
     "retention.bytes": "-1",
     "unclean.leader.election.enable": "false",
-    "compression.type": "producer",
+    "compression.type": "uncompressed",
     "max.message.bytes": str(8 * 1024 * 1024),
 }
 """The settings of both topics, as the notary creates them."""

@@ -19,7 +19,7 @@ from joiner import Driver, DriverSettings, Joiner, JoinerLimits, QueueLimits, Se
 from notary.decision import Decision
 from notary.index import Index, IndexSettings
 from ordering.errors import CorruptRecord, Fatal, OutcomeUnknown
-from ordering.log import ORDERING, Bounds, Reader, Record, Writer
+from ordering.log import ORDERING, Bounds, Log, Reader, Record, Writer
 from ordering.memory import MemoryLog
 from ordering.records import Entry, Fence, Genesis, OrderingRecord, OwnerRecord, Register, View, decode
 from ordering.signatures import FILL_BYTES, NO_LOG_ID, SigningKey, log_id_of, sign_record
@@ -199,7 +199,7 @@ class Worker:
 
     def __init__(
         self,
-        log: FaultyLog,
+        log: Log,
         directory: Path,
         name: str,
         driver: DriverSettings = DRIVER,

@@ -113,7 +113,7 @@ async def test_settings_that_are_changed_on_brokers_are_found(kafka_cluster: Clu
         ordering = ConfigResource(ConfigResourceType.TOPIC, f"{kafka_prefix}.ordering", {"flush.messages": None})
         [answer] = await client.describe_configs([ordering])
         payload = {"cleanup.policy": "delete", "retention.ms": "-1", "retention.bytes": "-1", "unclean.leader.election.enable": "false"}
-        payload |= {"compression.type": "producer", "max.message.bytes": "8388608", "min.insync.replicas": "1"}
+        payload |= {"compression.type": "uncompressed", "max.message.bytes": "8388608", "min.insync.replicas": "1"}
         wrong = payload | {"min.insync.replicas": "1", "retention.ms": "1000"}
         await client.alter_configs([ConfigResource(ConfigResourceType.TOPIC, f"{kafka_prefix}.payload", wrong)])
         expected = [f"Topic {kafka_prefix}.payload has retention.ms=1000, wanted -1"]

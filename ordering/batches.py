@@ -1,0 +1,166 @@
+"""Record batches as brokers send them (Kafka's record batch format, version 2): their heads, and their records without headers.
+
+The notary's records have no headers. A writer without the notary's key may append a record that has some: brokers accept any bytes as a
+header's key, and millions of headers in one batch. The Kafka client would fail at a key that is not UTF-8, and would need gigabytes for the
+others. So `WithoutHeaders` removes headers before the client decodes a batch. Key, value, offset and time of the record stay: every worker
+reads the same record, and skips it (R10).
+
+A compressed batch may be a decompression bomb, and needs codecs that the client lacks. The topics have `compression.type=uncompressed`:
+brokers decompress what a producer compressed, and reject the batch if it is larger than `max.message.bytes` then. If a batch is compressed
+nevertheless, somebody has changed that setting. It is reported, and never decompressed.
+"""
+
+import asyncio
+from collections.abc import Iterator
+from struct import Struct
+from typing import Any, Final, NamedTuple
+
+from aiokafka.client import AIOKafkaClient
+from aiokafka.protocol.fetch import FetchRequest
+from aiokafka.record.util import calc_crc32c
+
+_HEAD: Final = Struct(">qiibIhi")
+"""Base offset, length, leader epoch, magic, CRC, attributes, last offset delta."""
+_LENGTH_FROM, _CRC_FROM, _CRC_COVERS_FROM, _RECORDS_FROM, _MAGIC = 8, 17, 21, 61, 2
+_LENGTH, _CRC = Struct(">i"), Struct(">I")
+_BEFORE_LENGTH_ENDS: Final = 12
+"""The length counts the bytes after itself."""
+_CODECS: Final = ("none", "gzip", "snappy", "lz4", "zstd")
+_CODEC_BITS, _CONTROL_BIT = 0x07, 0x20
+RECORDS_AT_ONCE: Final = 1000
+"""Records that are examined in one turn of the event loop: about 3 ms."""
+
+
+class BatchHead(NamedTuple):
+    """The head of a complete batch, and its place in the fetched bytes."""
+
+    start: int
+    end: int
+    base_offset: int
+    epoch: int
+    """The leader epoch."""
+    magic: int
+    attributes: int
+    last_delta: int
+    """The offset of the last record, from the base offset."""
+
+
+def heads(records: bytes | memoryview) -> Iterator[BatchHead]:
+    """Yields the head of each batch of a fetched record set. The last batch may be incomplete, and is left out then."""
+    end = 0
+    while end + _HEAD.size <= len(records):
+        start = end
+        base_offset, length, epoch, magic, _, attributes, last_delta = _HEAD.unpack_from(records, start)
+        end = start + _BEFORE_LENGTH_ENDS + length
+        if length <= 0 or end > len(records):
+            return
+        yield BatchHead(start, end, base_offset, epoch, magic, attributes, last_delta)
+
+
+class CompressedBatch(Exception):
+    """A batch is compressed."""
+
+
+class WithoutHeaders:
+    """Removes the headers of all records that one client fetches. The client has not been used yet."""
+
+    def __init__(self, client: AIOKafkaClient) -> None:
+        self.unreadable: tuple[str, int, str] | None = None
+        """(topic, number of the partition, reason) of the last fetch that cannot be read; its records are dropped."""
+        self._send = client.send
+        client.send = self._send_and_remove
+
+    async def _send_and_remove(self, node: int, request: Any, **how: Any) -> Any:
+        response = await self._send(node, request, **how)
+        if isinstance(request, FetchRequest):
+            for topic, parts in response.topics:
+                for at, (number, *facts, records) in enumerate(parts):
+                    try:
+                        parts[at] = (number, *facts, await without_headers(records or b""))
+                    except CompressedBatch as problem:
+                        self.unreadable = topic, number, str(problem)
+                        parts[at] = (number, *facts, b"")
+        return response
+
+
+async def without_headers(records: bytes) -> bytes:
+    """Returns a fetched record set, with the same records but without their headers. Raises `CompressedBatch`.
+
+    A batch with a wrong CRC stays as it is: the client reports it.
+    """
+    found: list[bytes] = []
+    copied = 0
+    for head in heads(records):
+        if head.magic != _MAGIC or head.attributes & _CONTROL_BIT:
+            continue
+        if codec := head.attributes & _CODEC_BITS:
+            name = _CODECS[codec] if codec < len(_CODECS) else f"codec {codec}"
+            raise CompressedBatch(f"the batch at offset {head.base_offset} is compressed ({name})")
+        batch = records[head.start : head.end]
+        pieces = await _pieces(batch)
+        if pieces is not None and calc_crc32c(batch[_CRC_COVERS_FROM:]) == _CRC.unpack_from(batch, _CRC_FROM)[0]:
+            made = bytearray(batch[:_RECORDS_FROM]) + b"".join(pieces)
+            _LENGTH.pack_into(made, _LENGTH_FROM, len(made) - _BEFORE_LENGTH_ENDS)
+            _CRC.pack_into(made, _CRC_FROM, calc_crc32c(bytes(made[_CRC_COVERS_FROM:])))
+            found += [records[copied : head.start], bytes(made)]
+            copied = head.end
+    return b"".join([*found, records[copied:]]) if found else records
+
+
+async def _pieces(batch: bytes) -> list[bytes] | None:
+    """Returns the records of a batch without headers, in pieces; None if no record has headers, or if a record has no correct lengths."""
+    found: list[bytes] = []
+    at, copied, number = _RECORDS_FROM, _RECORDS_FROM, 0
+    try:
+        while at < len(batch):
+            number += 1
+            if number % RECORDS_AT_ONCE == 0:
+                await asyncio.sleep(0)
+            start = at
+            length, body = _varint(batch, at)
+            at = body + length
+            headers = _headers_from(batch, body)
+            if headers + 1 != at:  # a count of 0 is one byte
+                if not body < headers < at:
+                    return None
+                kept = batch[body:headers] + b"\0"
+                found += [batch[copied:start], _encoded(len(kept)), kept]
+                copied = at
+    except IndexError:
+        return None
+    return [*found, batch[copied:]] if found else None
+
+
+def _headers_from(batch: bytes, at: int) -> int:
+    """Returns the index of the count of headers of the record whose body begins at `at`."""
+    at += 1  # attributes
+    for _ in range(2):  # the deltas of time and offset
+        while batch[at] & 0x80:
+            at += 1
+        at += 1
+    for _ in range(2):  # key and value; a length of -1 is null
+        length, at = _varint(batch, at)
+        at += max(length, 0)
+    return at
+
+
+def _varint(batch: bytes, at: int) -> tuple[int, int]:
+    """Returns (number, index after it) of a zigzag varint."""
+    shift = number = 0
+    while True:
+        byte = batch[at]
+        at += 1
+        number |= (byte & 0x7F) << shift
+        if not byte & 0x80:
+            return (number >> 1) ^ -(number & 1), at
+        shift += 7
+
+
+def _encoded(number: int) -> bytes:
+    """Returns a number of at least 0 as a zigzag varint."""
+    number <<= 1
+    out = bytearray()
+    while number > 0x7F:
+        out.append(number & 0x7F | 0x80)
+        number >>= 7
+    return bytes([*out, number])

@@ -1,0 +1,139 @@
+"""Records of a writer without the notary's key, as real brokers accept them: no worker stops, and none needs much memory (R10)."""
+
+import asyncio
+import struct
+import time
+import zlib
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+
+import pytest
+from aiokafka import AIOKafkaProducer
+from aiokafka.errors import KafkaError
+from aiokafka.producer.message_accumulator import MessageBatch
+from aiokafka.record.util import calc_crc32c
+
+from deploy.local import Cluster
+from ordering.errors import NotReady
+from ordering.genesis import append_genesis
+from ordering.kafka import KafkaLog
+from ordering.records import Genesis
+from ordering.topics import create_topics, topic_names
+from tests.joiner.faulty import Worker
+from tests.joiner.history import KEY, NOTARY, OWNER
+
+pytestmark = pytest.mark.kafka
+
+HEAD_BYTES = 61
+GZIP, ZSTD = 1, 4
+BOMB_BYTES = 64 << 20
+
+
+@pytest.fixture
+async def log(kafka_cluster: Cluster, kafka_prefix: str) -> AsyncIterator[KafkaLog]:
+    """A log with a genesis record and one payload partition."""
+    await create_topics(kafka_cluster.bootstrap, kafka_prefix, payload_partitions=1)
+    while True:
+        try:
+            made = await KafkaLog.open(kafka_cluster.bootstrap, kafka_prefix)
+            break
+        except NotReady:  # the brokers learn of the topics one after the other
+            await asyncio.sleep(0.2)
+    await append_genesis(made, Genesis(bytes(16), 1, KEY.public_key, OWNER.public_key, NOTARY, "notary.example/test"), OWNER)
+    yield made
+    await made.close()
+
+
+def with_body(batch: bytes, body: bytes, codec: int = 0) -> bytes:
+    """Returns a batch with other records, its length and CRC corrected."""
+    made = bytearray(batch[:HEAD_BYTES] + body)
+    struct.pack_into(">i", made, 8, len(made) - 12)
+    struct.pack_into(">h", made, 21, codec)
+    struct.pack_into(">I", made, 17, calc_crc32c(bytes(made[21:])))
+    return bytes(made)
+
+
+def with_bad_header(batch: bytes) -> bytes:
+    """Its header key is no UTF-8."""
+    return with_body(batch, batch[HEAD_BYTES:].replace(b"hh", b"\xff\xfe"))
+
+
+def as_gzip(batch: bytes) -> bytes:
+    """Its records are compressed."""
+    packer = zlib.compressobj(wbits=31)
+    return with_body(batch, packer.compress(batch[HEAD_BYTES:]) + packer.flush(), GZIP)
+
+
+def as_zstd(batch: bytes) -> bytes:
+    """Its records are in a zstd frame of one raw block."""
+    body = batch[HEAD_BYTES:]
+    return with_body(batch, b"\x28\xb5\x2f\xfd\x20" + bytes([len(body)]) + struct.pack("<I", 1 | len(body) << 3)[:3] + body, ZSTD)
+
+
+def as_bomb(batch: bytes) -> bytes:
+    """Its record has 64 MiB of zeros, which compress to 64 KB."""
+    head = b"\x00\x00\x00\x01" + varint(BOMB_BYTES)  # attributes, deltas of time and offset, no key
+    packer = zlib.compressobj(9, zlib.DEFLATED, 31)
+    body = packer.compress(varint(len(head) + BOMB_BYTES + 1) + head + bytes(BOMB_BYTES) + b"\x00") + packer.flush()
+    return with_body(batch, body, GZIP)
+
+
+def varint(number: int) -> bytes:
+    """Returns a number of at least 0 as a zigzag varint."""
+    number, out = number << 1, bytearray()
+    while number > 127:
+        out.append(number & 127 | 128)
+        number >>= 7
+    return bytes([*out, number])
+
+
+async def append(cluster: Cluster, topic: str, change: Callable[[bytes], bytes], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Append one record, in a batch that is changed before it is sent."""
+    build = MessageBatch.get_data_buffer
+    producer = AIOKafkaProducer(bootstrap_servers=cluster.bootstrap, acks="all")
+    await producer.start()
+    try:
+        with monkeypatch.context() as patch:
+            patch.setattr(MessageBatch, "get_data_buffer", lambda batch: change(bytes(build(batch))))
+            await producer.send_and_wait(topic, b"junk", None, 0, headers=[("hh", b"v")])
+    finally:
+        await producer.stop()
+
+
+@pytest.mark.parametrize("change", [with_bad_header, as_gzip, as_zstd])
+async def test_no_record_of_others_stops_a_worker(
+    kafka_cluster: Cluster,
+    kafka_prefix: str,
+    log: KafkaLog,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    change: Callable[[bytes], bytes],
+) -> None:
+    """Such a record is in both topics: a running worker goes on, and a new one reads the log from its start."""
+
+    def clock_ms() -> int:
+        return time.time_ns() // 1_000_000
+
+    worker = Worker(log, tmp_path / "w1", "w1", clock=clock_ms)
+    try:
+        await asyncio.wait_for(worker.decided("a"), 30)
+        for topic in topic_names(kafka_prefix):
+            await append(kafka_cluster, topic, change, monkeypatch)
+        await asyncio.wait_for(worker.decided("b"), 30)
+    finally:
+        await worker.stop()
+    another = Worker(log, tmp_path / "w2", "w2", clock=clock_ms)
+    try:
+        await asyncio.wait_for(another.decided("c"), 30)
+    finally:
+        await another.stop()
+
+
+async def test_brokers_reject_a_batch_that_expands(
+    kafka_cluster: Cluster, kafka_prefix: str, log: KafkaLog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A compressed batch that is larger than the limit once it is decompressed never gets into the log."""
+    for topic in topic_names(kafka_prefix):
+        with pytest.raises(KafkaError):
+            await asyncio.wait_for(append(kafka_cluster, topic, as_bomb, monkeypatch), 60)
+    assert [bound.offset_end for bound in (await log.bounds()).values()] == [1, 0]
