@@ -578,7 +578,7 @@ class Joiner:
         except CorruptRecord as problem:
             ready.stop = Fatal(
                 FatalCode.NO_GENESIS,
-                f"the ordering topic does not begin with a genesis record, so it is nobody's log: record {head.offset}: {problem}."
+                f"the ordering topic does not begin with a genesis record, so it has no owner: record {head.offset}: {problem}."
                 " Create a log with `notary init`, or name the right topics",
             )
             return False
@@ -793,7 +793,7 @@ class Joiner:
                 FatalCode.HISTORY_DIFFERS,
                 f"ordering record {head.offset} settles a history of {record.view.seen} records that is not this index's: the owner has"
                 " chosen another history. Keep this index as evidence, and let this worker replay the log;"
-                " see docs/runbook.md, 'Somebody knew another history'",
+                " see docs/runbook.md, 'A worker has seen another history'",
             )
             return False
         if comparison is not Comparison.OWN:

@@ -392,7 +392,7 @@ class Driver(Generic[Decision]):
                 FatalCode.HISTORY_DIFFERS,
                 f"ordering record {evidence.offset} of worker {evidence.writer!r} shows another history than this index has, and no other"
                 f" worker agreed with this index in the last {joiner.history.seen - joiner.history.seen_first} records: keep this index as"
-                " evidence, and see docs/runbook.md, 'Somebody knew another history'",
+                " evidence, and see docs/runbook.md, 'A worker has seen another history'",
             )
         # From here on serving stays suspended until this comparison succeeds, even if a new reader finds the marks.
         self._suspected = evidence

@@ -2,7 +2,7 @@
 
 A foreign view shows that the log lost records, or that a worker is wrong. Before the reader applies a record with a foreign view, it
 compares its own history with the log (`joiner.recheck`). If a record is missing, the reader stops. If all are there, a reader that was
-ready continues. But a reader that is still replaying becomes *suspected* and does not serve: another worker knew another history, and
+ready continues. But a reader that is still replaying becomes *suspected* and does not serve: another worker saw another history, and
 answers may have been given from either one.
 """
 
@@ -87,7 +87,7 @@ class Suspicions:
             return ""
         names = ", ".join(sorted(repr(name) for name in self.open)[:10])
         return (
-            f"while this worker replayed the log, {names} knew another history of it than the log has now: records may be lost. It becomes"
+            f"while this worker replayed the log, {names} saw another history of it than the log has now: records may be lost. It becomes"
             " ready when a record of another worker shows this worker's history, or when the owner settles it."
-            " See docs/runbook.md, 'Somebody knew another history'"
+            " See docs/runbook.md, 'A worker has seen another history'"
         )

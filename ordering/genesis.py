@@ -51,7 +51,7 @@ async def read_genesis(log: Log) -> tuple[Genesis, bytes]:
         genesis = decode_genesis(first.value)
     except CorruptRecord as problem:
         raise ConfigurationError(
-            f"this is nobody's log: ordering record {first.offset} should be a genesis record: {problem}."
+            f"this log has no owner: ordering record {first.offset} should be a genesis record: {problem}."
             " Name the topics that `notary init` made, or restore the start of the log"
         ) from None
     assert first.value is not None

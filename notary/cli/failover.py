@@ -147,7 +147,7 @@ class _Failover(salvage.SalvageCommand):
             agreed = max([effect.offset for effect in job.log.joiner.history.snapshot() if effect.seen <= suspicions.agreed], default=None)
             whole = "No record is" if agreed is None else f"Only the ordering records up to {agreed} are"
             raise ConfigurationError(
-                f"the mirror is no prefix of the log: {names} knew another history than the history of its records. {whole} known to"
+                f"the mirror is no prefix of the log: {names} saw another history than the history of its records. {whole} known to"
                 " be unchanged. Records in its middle are missing, or its topics had records before MirrorMaker started. Fail over to"
                 " another mirror, or restore an archive (docs/runbook.md, 'Failover to a mirror')"
             )

@@ -110,7 +110,7 @@ class IndexView:
         return (
             agreement.quarantined
             or ("its root differs from another worker's" if agreement.disagreement else "")
-            or (f"{suspected} knew another history" if suspected else "")
+            or (f"{suspected} saw another history" if suspected else "")
         )
 
     def _format_version(self) -> int:

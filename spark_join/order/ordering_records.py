@@ -201,7 +201,7 @@ def refuse_no_genesis(value: bytes | None) -> Identity:
     if found is None:
         because = "it has no record at offset 0" if value is None else f"its first record is {_other(fields['kind'])}"
         raise CouldNotVerify(
-            f"the ordering topic does not begin with a genesis record: {because}. This is nobody's log, or its beginning is gone: name the"
+            f"the ordering topic does not begin with a genesis record: {because}. This log has no owner, or its beginning is gone: name the"
             " right topics (--prefix) or archive"
         )
     return found

@@ -23,8 +23,8 @@ from pathlib import Path
 import pytest
 
 from deploy.local import Cluster
+from tests.chaos.deployment import Deployment
 from tests.chaos.flags import CALL_S_MAX, SEEN, SESSION_TIMEOUT_MS, ChaosFlags, Timeline
-from tests.chaos.scene import Scene
 from tests.kafka.workers import Notary
 
 
@@ -78,13 +78,13 @@ def brokers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
 
 
 @pytest.fixture
-async def scene(
+async def deployment(
     request: pytest.FixtureRequest, brokers: Cluster, chaos: ChaosFlags, timeline: Timeline, tmp_path: Path
-) -> AsyncIterator[Scene]:
+) -> AsyncIterator[Deployment]:
     """A notary of its own on those brokers, which are restored at the end of the scenario."""
     prefix = f"chaos-{uuid.uuid4().hex[:12]}"
     notary = await asyncio.to_thread(Notary, tmp_path / "notary", brokers.bootstrap, prefix, call_s_max=CALL_S_MAX)
-    made = Scene(notary, brokers, timeline, chaos.seed)
+    made = Deployment(notary, brokers, timeline, chaos.seed)
     async with made:
         yield made
     request.config.stash.setdefault(SEEN, []).append(f"{request.node.name}: {made.seen()}")

@@ -11,28 +11,28 @@ from aiokafka.errors import KafkaError
 from ordering.topics import topic_names
 from tests.asking.load import Load
 from tests.chaos import brokers_say, faults
+from tests.chaos.deployment import Deployment
 from tests.chaos.faults import Fault
-from tests.chaos.scene import Scene
 
 BROKER_ENDS_S = 5.0
 
 
-async def inject(scene: Scene, load: Sequence[Load], seconds: float, victims: Mapping[str, Sequence[str]]) -> None:
+async def inject(deployment: Deployment, load: Sequence[Load], seconds: float, victims: Mapping[str, Sequence[str]]) -> None:
     """Run rounds of faults for `seconds`; after each one all workers must become ready again, and all clients must make progress."""
     end_s = time.monotonic() + seconds
-    for of_round in faults.rounds(scene.seed, victims):
+    for of_round in faults.rounds(deployment.seed, victims):
         if time.monotonic() > end_s:
             return
         async with asyncio.TaskGroup() as tasks:
             for fault in of_round:
-                tasks.create_task(bring(scene, fault))
-        await scene.well(load)
+                tasks.create_task(bring(deployment, fault))
+        await deployment.well(load)
 
 
-async def bring(scene: Scene, fault: Fault) -> None:
+async def bring(deployment: Deployment, fault: Fault) -> None:
     """Start a fault, and end it."""
-    brokers = scene.brokers
-    do: dict[str, Callable[[Scene, Fault], Awaitable[None]]] = {
+    brokers = deployment.brokers
+    do: dict[str, Callable[[Deployment, Fault], Awaitable[None]]] = {
         faults.KILL_WORKER: _kill_worker,
         faults.FREEZE_WORKER: _freeze_worker,
         faults.RESTART_WORKER: _restart_worker,
@@ -50,93 +50,93 @@ async def bring(scene: Scene, fault: Fault) -> None:
         faults.LOSSY: _slow,
     }
     await asyncio.sleep(fault.after_s)
-    scene.random_faults += 1
-    scene.note(str(fault))
-    await do[fault.kind](scene, fault)
-    scene.note(f"over: {fault}")
+    deployment.random_faults += 1
+    deployment.note(str(fault))
+    await do[fault.kind](deployment, fault)
+    deployment.note(f"over: {fault}")
 
 
-async def _kill_worker(scene: Scene, fault: Fault) -> None:
-    worker = scene.workers[fault.victim]
+async def _kill_worker(deployment: Deployment, fault: Fault) -> None:
+    worker = deployment.workers[fault.victim]
     worker.kill()
     assert worker.process.returncode == -signal.SIGKILL, worker.messages
     await asyncio.sleep(fault.hold_s)
-    scene.begin(fault.victim)
+    deployment.begin(fault.victim)
 
 
-async def _freeze_worker(scene: Scene, fault: Fault) -> None:
-    worker = scene.workers[fault.victim]
-    await scene.freeze(worker)
+async def _freeze_worker(deployment: Deployment, fault: Fault) -> None:
+    worker = deployment.workers[fault.victim]
+    await deployment.freeze(worker)
     await asyncio.sleep(fault.hold_s)
-    scene.thaw(worker)
+    deployment.thaw(worker)
 
 
-async def _restart_worker(scene: Scene, fault: Fault) -> None:
-    await scene.workers[fault.victim].stop()
+async def _restart_worker(deployment: Deployment, fault: Fault) -> None:
+    await deployment.workers[fault.victim].stop()
     await asyncio.sleep(fault.hold_s)
-    scene.begin(fault.victim)
+    deployment.begin(fault.victim)
 
 
-async def _end_brokers(scene: Scene, fault: Fault, how: Callable[[int], None], all_of_them: bool = False) -> None:
+async def _end_brokers(deployment: Deployment, fault: Fault, how: Callable[[int], None], all_of_them: bool = False) -> None:
     first = int(fault.victim)
-    ends = [first, *(broker.id for broker in scene.brokers.state.brokers if all_of_them and broker.id != first)]
-    await scene.each_broker(how, ends)
-    assert [scene.brokers.state.broker(broker).condition for broker in ends] == ["stopped"] * len(ends)
+    ends = [first, *(broker.id for broker in deployment.brokers.state.brokers if all_of_them and broker.id != first)]
+    await deployment.each_broker(how, ends)
+    assert [deployment.brokers.state.broker(broker).condition for broker in ends] == ["stopped"] * len(ends)
     await asyncio.sleep(fault.hold_s)
-    await scene.each_broker(scene.brokers.start, ends)
+    await deployment.each_broker(deployment.brokers.start, ends)
 
 
-async def _freeze_broker(scene: Scene, fault: Fault) -> None:
+async def _freeze_broker(deployment: Deployment, fault: Fault) -> None:
     broker = int(fault.victim)
-    await asyncio.to_thread(scene.brokers.pause, broker)
+    await asyncio.to_thread(deployment.brokers.pause, broker)
     await asyncio.sleep(fault.hold_s)
-    assert scene.brokers.state.broker(broker).condition == "paused"
-    await asyncio.to_thread(scene.brokers.resume, broker)
+    assert deployment.brokers.state.broker(broker).condition == "paused"
+    await asyncio.to_thread(deployment.brokers.resume, broker)
 
 
-async def _wipe_broker(scene: Scene, fault: Fault) -> None:
+async def _wipe_broker(deployment: Deployment, fault: Fault) -> None:
     broker = int(fault.victim)
-    await scene.in_sync()
-    await asyncio.to_thread(scene.wipe, broker)
+    await deployment.in_sync()
+    await asyncio.to_thread(deployment.wipe, broker)
     await asyncio.sleep(fault.hold_s)
-    await asyncio.to_thread(scene.brokers.start, broker)
+    await asyncio.to_thread(deployment.brokers.start, broker)
     # Until this disk is complete again the loss of another one could lose acknowledged records.
-    await scene.in_sync()
+    await deployment.in_sync()
 
 
-async def _move_leader(scene: Scene, fault: Fault) -> None:
-    topic, _ = topic_names(scene.notary.prefix)
+async def _move_leader(deployment: Deployment, fault: Fault) -> None:
+    topic, _ = topic_names(deployment.notary.prefix)
     try:
-        scene.note(await brokers_say.move_leader(scene.a_broker(), topic, int(fault.victim), scene.brokers))
+        deployment.note(await brokers_say.move_leader(deployment.a_broker(), topic, int(fault.victim), deployment.brokers))
         await asyncio.sleep(fault.hold_s)
-        scene.note(f"broker {await scene.ordering_leader()} leads the ordering topic")
+        deployment.note(f"broker {await deployment.ordering_leader()} leads the ordering topic")
     except (OSError, KafkaError, TimeoutError) as problem:
-        scene.note(f"it could not be moved, or seen, beside the other faults: {problem!r}")
+        deployment.note(f"it could not be moved, or seen, beside the other faults: {problem!r}")
 
 
-async def _cut_off(scene: Scene, fault: Fault, outgoing: bool = True, incoming: bool = True) -> None:
-    assert scene.centres is not None
-    lines = scene.centres.cut_off(int(fault.victim), outgoing=outgoing, incoming=incoming)
+async def _cut_off(deployment: Deployment, fault: Fault, outgoing: bool = True, incoming: bool = True) -> None:
+    assert deployment.centres is not None
+    lines = deployment.centres.cut_off(int(fault.victim), outgoing=outgoing, incoming=incoming)
     await asyncio.sleep(fault.hold_s)
-    scene.centres.heal(lines)
+    deployment.centres.heal(lines)
 
 
-async def _cut_line(scene: Scene, fault: Fault) -> None:
-    assert scene.centres is not None
+async def _cut_line(deployment: Deployment, fault: Fault) -> None:
+    assert deployment.centres is not None
     one, way, other = list(fault.victim)
     both = [(">", (int(one), int(other))), ("<", (int(other), int(one)))]
     lines = [line for arrow, line in both if way in ("-", arrow)]
     for line in lines:
-        scene.centres.cut(*line)
+        deployment.centres.cut(*line)
     await asyncio.sleep(fault.hold_s)
-    scene.centres.heal(lines)
+    deployment.centres.heal(lines)
 
 
-async def _slow(scene: Scene, fault: Fault) -> None:
-    assert scene.centres is not None
+async def _slow(deployment: Deployment, fault: Fault) -> None:
+    assert deployment.centres is not None
     if fault.kind == faults.FAR_AWAY:
-        scene.centres.slow(10 * scene.delay_ms, jitter_ms=scene.delay_ms)
+        deployment.centres.slow(10 * deployment.delay_ms, jitter_ms=deployment.delay_ms)
     else:
-        scene.centres.slow(scene.delay_ms, loss=0.05)
+        deployment.centres.slow(deployment.delay_ms, loss=0.05)
     await asyncio.sleep(fault.hold_s)
-    scene.centres.slow(scene.delay_ms)
+    deployment.centres.slow(deployment.delay_ms)

@@ -17,9 +17,9 @@ from tests.asking.http import Http
 from tests.asking.load import Client, Load, until
 from tests.asking.party import spend, state
 from tests.chaos import brokers_say, faults
+from tests.chaos.deployment import Deployment
 from tests.chaos.flags import SEEN, SESSION_TIMEOUT_MS, ChaosFlags, Timeline
 from tests.chaos.injection import inject
-from tests.chaos.scene import Scene
 from tests.kafka.workers import Notary, connect_from
 from tests.rights import needs_root
 
@@ -62,12 +62,12 @@ async def far(
     chaos: ChaosFlags,
     timeline: Timeline,
     tmp_path: Path,
-) -> AsyncIterator[Scene]:
+) -> AsyncIterator[Deployment]:
     """A notary with a worker in each centre, named after it; all lines are restored at the end of the scenario."""
     by_name = {f"w{number}": place for number, place in places.items()}
     prefix = f"chaos-{uuid.uuid4().hex[:12]}"
     notary = await asyncio.to_thread(Notary, tmp_path / "notary", far_brokers.bootstrap, prefix, places=by_name, call_s_max=CALL_S_MAX)
-    made = Scene(notary, far_brokers, timeline, chaos.seed, centres, chaos.delay_ms)
+    made = Deployment(notary, far_brokers, timeline, chaos.seed, centres, chaos.delay_ms)
     async with made:
         for number in centres.numbers:
             made.begin(f"w{number}", worker_data_centre=f"dc{number}")
@@ -77,26 +77,26 @@ async def far(
     request.config.stash.setdefault(SEEN, []).append(f"{request.node.name}: {made.seen()}")
 
 
-def client_in(scene: Scene, place: BrokerNetwork) -> Client:
+def client_in(deployment: Deployment, place: BrokerNetwork) -> Client:
     """Returns a client in a centre."""
-    return Client(Http(partial(connect_from, place.network), CALL_S_MAX), scene.notary.history, ANSWER_S)
+    return Client(Http(partial(connect_from, place.network), CALL_S_MAX), deployment.notary.history, ANSWER_S)
 
 
 @asynccontextmanager
-async def load_everywhere(scene: Scene, places: dict[int, BrokerNetwork]) -> AsyncIterator[dict[int, Load]]:
+async def load_everywhere(deployment: Deployment, places: dict[int, BrokerNetwork]) -> AsyncIterator[dict[int, Load]]:
     """Clients in each centre that submit to all workers."""
     async with AsyncExitStack() as stack:
         loads: dict[int, Load] = {}
         for number, place in places.items():
-            client = client_in(scene, place)
+            client = client_in(deployment, place)
             await stack.enter_async_context(client.http)
-            load = Load(client, scene.notary.party, scene.urls, seed=100 * scene.seed + number, clients=5)
+            load = Load(client, deployment.notary.party, deployment.urls, seed=100 * deployment.seed + number, clients=5)
             loads[number] = await stack.enter_async_context(load)
         yield loads
 
 
 @pytest.mark.nightly
-async def test_a_centre_is_cut_off(far: Scene, places: dict[int, BrokerNetwork], chaos: ChaosFlags) -> None:
+async def test_a_centre_is_cut_off(far: Deployment, places: dict[int, BrokerNetwork], chaos: ChaosFlags) -> None:
     """The leader's centre is cut off, and the others go on. In a long run also outgoing, and the active controller's, incoming."""
     async with load_everywhere(far, places) as loads:
         await cut_off(far, places, loads, await far.ordering_leader())
@@ -107,7 +107,7 @@ async def test_a_centre_is_cut_off(far: Scene, places: dict[int, BrokerNetwork],
 
 
 async def cut_off(
-    far: Scene, places: dict[int, BrokerNetwork], loads: dict[int, Load], away: int, outgoing: bool = True, incoming: bool = True
+    far: Deployment, places: dict[int, BrokerNetwork], loads: dict[int, Load], away: int, outgoing: bool = True, incoming: bool = True
 ) -> None:
     """Cut a centre off: its worker answers 202 without decisions, or 503, the others go on; after the healing all agree."""
     centres = far.centres
@@ -144,15 +144,15 @@ def only_these_lost(cut: Sequence[Line], before: Counts, after: Counts) -> None:
         assert (lost > 0, delivered > 0) == ((True, False) if line in cut else (False, True)), (line, lost, delivered)
 
 
-async def ask_the_lonely(scene: Scene, place: BrokerNetwork, url: str) -> set[int]:
+async def ask_the_lonely(deployment: Deployment, place: BrokerNetwork, url: str) -> set[int]:
     """Submit from a client in the isolated centre to its worker; returns the statuses of the answers."""
-    client = client_in(scene, place)
+    client = client_in(deployment, place)
     statuses: set[int] = set()
     async with client.http:
         for number in range(5):
             try:
                 answer = await client.ask(
-                    url, scene.notary.party.submission(spend(state(f"lonely/{len(scene.notary.history.calls)}/{number}")))
+                    url, deployment.notary.party.submission(spend(state(f"lonely/{len(deployment.notary.history.calls)}/{number}")))
                 )
             except ConnectionError:
                 statuses.add(0)
@@ -164,7 +164,7 @@ async def ask_the_lonely(scene: Scene, place: BrokerNetwork, url: str) -> set[in
 
 @pytest.mark.nightly
 async def test_two_centres_do_not_hear_each_other(
-    far: Scene, places: dict[int, BrokerNetwork], centres: Centres, chaos: ChaosFlags
+    far: Deployment, places: dict[int, BrokerNetwork], centres: Centres, chaos: ChaosFlags
 ) -> None:
     """The centres of ordering leader and active controller are cut off from each other, a third reaches both: no worker stops."""
     controller = await far.active_controller()
@@ -193,10 +193,12 @@ async def test_two_centres_do_not_hear_each_other(
     await far.check()
 
 
-async def disagree(scene: Scene, former: int) -> bool:
+async def disagree(deployment: Deployment, former: int) -> bool:
     """Returns whether one broker reports itself as the ordering leader, and all others report another one."""
     try:
-        reported = {broker.id: await brokers_say.ordering_leader(broker, scene.notary.prefix) for broker in scene.brokers.state.brokers}
+        reported = {
+            broker.id: await brokers_say.ordering_leader(broker, deployment.notary.prefix) for broker in deployment.brokers.state.brokers
+        }
     except (OSError, KafkaError, TimeoutError):
         return False
     others = {leader for broker, leader in reported.items() if broker != former}
@@ -204,7 +206,7 @@ async def disagree(scene: Scene, former: int) -> bool:
 
 
 @pytest.mark.nightly
-async def test_lines_fail_at_random(far: Scene, places: dict[int, BrokerNetwork], chaos: ChaosFlags) -> None:
+async def test_lines_fail_at_random(far: Deployment, places: dict[int, BrokerNetwork], chaos: ChaosFlags) -> None:
     """Centres and single lines are cut (one or both ways), slowed or lossy while workers and brokers die: the notary goes on each time."""
     workers, brokers = tuple(far.workers), tuple(str(number) for number in places)
     victims = (

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from tests.asking.load import until
+from tests.chaos.deployment import Deployment
 from tests.chaos.flags import ChaosFlags
-from tests.chaos.scene import Scene
 from tests.checkers import indexes
 from tests.kafka.reading_back import read_rows
 from tests.rights import needs_root
@@ -24,144 +24,144 @@ SMALL_BUFFERS = {"index_write_buffer_bytes": 1 << 16}
 
 
 @pytest.mark.nightly
-async def test_broker_loses_its_disk(scene: Scene, chaos: ChaosFlags) -> None:
+async def test_broker_loses_its_disk(deployment: Deployment, chaos: ChaosFlags) -> None:
     """A broker restarts with an empty disk, copies everything, and leads the ordering topic; then another one is killed: nothing is lost.
 
     In a long run each of the three loses its disk in turn: then no disk from the start is left.
     """
-    await scene.start("a", "b")
+    await deployment.start("a", "b")
     order = random.Random(chaos.seed).sample((1, 2, 3), 3)
-    async with scene.load() as load:
+    async with deployment.load() as load:
         for broker, another in list(zip(order, (*order[1:], order[0]), strict=True))[: chaos.times]:
             await load.until(50)
-            await scene.in_sync()
-            scene.note(f"broker {broker} loses its disk")
-            await asyncio.to_thread(scene.wipe, broker)
-            assert not scene.data(broker).exists()
-            await scene.missed(broker)
+            await deployment.in_sync()
+            deployment.note(f"broker {broker} loses its disk")
+            await asyncio.to_thread(deployment.wipe, broker)
+            assert not deployment.data(broker).exists()
+            await deployment.missed(broker)
             await load.until(50)
-            await asyncio.to_thread(scene.brokers.start, broker)
-            await scene.in_sync()
-            await scene.move_leader(broker)
-            scene.note(f"broker {another} dies")
-            await asyncio.to_thread(scene.brokers.kill, another)
-            await scene.missed(another)
+            await asyncio.to_thread(deployment.brokers.start, broker)
+            await deployment.in_sync()
+            await deployment.move_leader(broker)
+            deployment.note(f"broker {another} dies")
+            await asyncio.to_thread(deployment.brokers.kill, another)
+            await deployment.missed(another)
             await load.until(50)
-            assert await scene.ordering_leader() == broker
-            await asyncio.to_thread(scene.brokers.start, another)
-            await scene.in_sync()
-        await scene.well([load])
-    await scene.check()
+            assert await deployment.ordering_leader() == broker
+            await asyncio.to_thread(deployment.brokers.start, another)
+            await deployment.in_sync()
+        await deployment.well([load])
+    await deployment.check()
 
 
 @needs_root
 @pytest.mark.nightly
-async def test_a_full_disk_stops_the_broker_alone(scene: Scene, tmp_path: Path) -> None:
+async def test_a_full_disk_stops_the_broker_alone(deployment: Deployment, tmp_path: Path) -> None:
     """The ordering leader's disk is full, and it ends; the others go on. With free space again it starts, and copies what it lacks."""
-    await scene.start("a", "b")
-    broker = await scene.ordering_leader()
-    async with scene.load() as load:
+    await deployment.start("a", "b")
+    broker = await deployment.ordering_leader()
+    async with deployment.load() as load:
         with small_disk(tmp_path / "small", BROKER_DISK_MIB) as disk:
             (disk / "data").mkdir()
-            await asyncio.to_thread(scene.wipe, broker)
-            scene.data(broker).symlink_to(disk / "data")
+            await asyncio.to_thread(deployment.wipe, broker)
+            deployment.data(broker).symlink_to(disk / "data")
             try:
-                await asyncio.to_thread(scene.brokers.start, broker)
-                await scene.in_sync()
-                await scene.move_leader(broker)
-                scene.note(f"the disk of broker {broker} is full")
+                await asyncio.to_thread(deployment.brokers.start, broker)
+                await deployment.in_sync()
+                await deployment.move_leader(broker)
+                deployment.note(f"the disk of broker {broker} is full")
                 fill(disk / "ballast")
-                await until(lambda: scene.brokers.state.broker(broker).condition == "died")
-                await scene.missed(broker)
+                await until(lambda: deployment.brokers.state.broker(broker).condition == "died")
+                await deployment.missed(broker)
                 await load.until(50)
                 (disk / "ballast").unlink()
-                scene.note("there is space again")
-                await asyncio.to_thread(scene.brokers.start, broker)
-                await scene.in_sync()
-                await scene.well([load])
+                deployment.note("there is space again")
+                await asyncio.to_thread(deployment.brokers.start, broker)
+                await deployment.in_sync()
+                await deployment.well([load])
             finally:
-                await asyncio.to_thread(scene.brokers.kill, broker)
-                scene.data(broker).unlink()
-        await asyncio.to_thread(scene.brokers.start, broker)
-        await scene.in_sync()
-    await scene.check()
+                await asyncio.to_thread(deployment.brokers.kill, broker)
+                deployment.data(broker).unlink()
+        await asyncio.to_thread(deployment.brokers.start, broker)
+        await deployment.in_sync()
+    await deployment.check()
 
 
 @pytest.mark.nightly
-async def test_a_worker_stops_on_a_damaged_index(scene: Scene, chaos: ChaosFlags) -> None:
+async def test_a_worker_stops_on_a_damaged_index(deployment: Deployment, chaos: ChaosFlags) -> None:
     """A worker whose index has flipped bits stops with an error and answers nothing from them; without that index it builds a new one."""
-    _, b = await scene.start("a", "b", **SMALL_BUFFERS)
-    async with scene.load() as load:
+    _, b = await deployment.start("a", "b", **SMALL_BUFFERS)
+    async with deployment.load() as load:
         await load.until(400)
         await b.stop()
-        tables = sorted((scene.notary.directory / "index" / "b").glob("*.sst"))
+        tables = sorted((deployment.notary.directory / "index" / "b").glob("*.sst"))
         damage(tables, random.Random(chaos.seed))
-        scene.note(f"bits were flipped in {len(tables)} files of the index of b")
+        deployment.note(f"bits were flipped in {len(tables)} files of the index of b")
         assert tables
-        b = scene.begin("b")
+        b = deployment.begin("b")
         await load.until(50)
         assert await b.ended() == 2
-        scene.note(b.messages.strip().splitlines()[-1])
+        deployment.note(b.messages.strip().splitlines()[-1])
         assert "the index" in b.messages
         assert any(said in b.messages for said in ("does not open", "cannot be read", "is corrupt", "quarantined"))
         assert "unexpected error" not in b.messages
-        shutil.move(scene.notary.directory / "index" / "b", scene.notary.directory / "b.damaged")
-        scene.begin("b")
-        await scene.well([load])
-    await scene.check()
+        shutil.move(deployment.notary.directory / "index" / "b", deployment.notary.directory / "b.damaged")
+        deployment.begin("b")
+        await deployment.well([load])
+    await deployment.check()
 
 
 @needs_root
-async def test_a_full_disk_stops_the_worker(scene: Scene, tmp_path: Path) -> None:
+async def test_a_full_disk_stops_the_worker(deployment: Deployment, tmp_path: Path) -> None:
     """A worker whose disk is full stops with an error and cannot start; with free space again it continues from its index."""
     with small_disk(tmp_path / "small", INDEX_DISK_MIB) as disk:
-        await scene.start("a")
-        (b,) = await scene.start("b", index=str(disk), index_write_buffer_bytes=1 << 20)
-        async with scene.load() as load:
+        await deployment.start("a")
+        (b,) = await deployment.start("b", index=str(disk), index_write_buffer_bytes=1 << 20)
+        async with deployment.load() as load:
             await load.until(100)
-            scene.note("the disk of b is full")
+            deployment.note("the disk of b is full")
             fill(disk / "ballast")
             assert await b.ended() == 2
-            scene.note(b.messages.strip().splitlines()[-1])
+            deployment.note(b.messages.strip().splitlines()[-1])
             assert "cannot be written" in b.messages
             assert "Traceback" not in b.messages
             assert "No space left on device" in b.messages
             assert "unexpected error" not in b.messages
             await load.until(50)
-            b = scene.begin("b")
+            b = deployment.begin("b")
             assert await b.ended() == 2
-            scene.note(b.messages.strip().splitlines()[-1])
+            deployment.note(b.messages.strip().splitlines()[-1])
             assert "No space left on device" in b.messages
             assert "Free or replace its disk" in b.messages
             assert "unexpected error" not in b.messages
             (disk / "ballast").unlink()
-            scene.note("there is space again")
-            scene.begin("b")
-            await scene.well([load])
-        await scene.check()
+            deployment.note("there is space again")
+            deployment.begin("b")
+            await deployment.well([load])
+        await deployment.check()
 
 
 @pytest.mark.nightly
-async def test_an_older_index_reads_what_it_lacks(scene: Scene) -> None:
+async def test_an_older_index_reads_what_it_lacks(deployment: Deployment) -> None:
     """A worker that gets an older copy of its index, made after a crash, reads the missing records and agrees with the others."""
-    _, b = await scene.start("a", "b", **SMALL_BUFFERS)
-    index, copy = scene.notary.directory / "index" / "b", scene.notary.directory / "b.copy"
-    async with scene.load() as load:
+    _, b = await deployment.start("a", "b", **SMALL_BUFFERS)
+    index, copy = deployment.notary.directory / "index" / "b", deployment.notary.directory / "b.copy"
+    async with deployment.load() as load:
         await load.until(150)
         b.kill()
         shutil.copytree(index, copy)
-        b = scene.begin("b")
-        await scene.well([load])
+        b = deployment.begin("b")
+        await deployment.well([load])
         await load.until(200)
         b.kill()
         behind = [indexes.height(read_rows(directory)) for directory in (copy, index)]
-        scene.note(f"b is back at {behind[0]} decisions, and had {behind[1]}")
+        deployment.note(f"b is back at {behind[0]} decisions, and had {behind[1]}")
         assert 0 < behind[0] < behind[1]
         shutil.rmtree(index)
         shutil.move(copy, index)
-        scene.begin("b")
-        await scene.well([load])
-    await scene.check()
+        deployment.begin("b")
+        await deployment.well([load])
+    await deployment.check()
 
 
 def damage(tables: Sequence[Path], draw: random.Random) -> None:

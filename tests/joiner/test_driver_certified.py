@@ -377,7 +377,7 @@ async def test_does_not_register_while_it_suspects_itself(start: Start, log: Fau
     """A worker that met another history during its replay is not ready and appends nothing until another worker shows the same history."""
     log.say(Register(nonce("w2"), View(7, bytes(32)), 1, "w2", "0"))
     worker = start()
-    await worker.until(reason(worker, "'w2' knew another history"))
+    await worker.until(reason(worker, "'w2' saw another history"))
     ends = log.ends()
     await asyncio.sleep(5 * DRIVER.watch_s)
     assert (log.ends(), worker.sender.incarnation) == (ends, None)
@@ -390,7 +390,7 @@ async def test_settle_ends_a_suspicion(start: Start, log: FaultyLog) -> None:
     """Without another worker the owner decides: after a settle record the worker registers and decides."""
     log.say(Register(nonce("w2"), View(7, bytes(32)), 1, "w2", "0"))
     worker = start()
-    await worker.until(reason(worker, "'w2' knew another history"))
+    await worker.until(reason(worker, "'w2' saw another history"))
     log.say(Settle(worker.joiner.history.view))
     assert len(await worker.decided("a")) == 1
 
@@ -404,7 +404,7 @@ async def test_a_suspicion_in_a_log_with_one_writer(start: Start, log: FaultyLog
     monkeypatch.setattr("joiner.history.HISTORY_KEPT", 3)
     log.say(Register(nonce("w2"), View(77, bytes(32)), 1, "w2", "0"))
     again = start()
-    await again.until(reason(again, "'w2' knew another history"))
+    await again.until(reason(again, "'w2' saw another history"))
     log.say(Settle(again.joiner.history.view))
     assert len(await again.decided("e")) == 1
 

@@ -162,7 +162,7 @@ def test_a_worker_that_replays_suspects_itself() -> None:
     history, reading = _begun()
     _examined(reading, history.register("w3", view=FOREIGN))
     assert _open(reading) == {"w3"}
-    assert "'w3' knew another history" in reading.joiner.suspicions.describe()
+    assert "'w3' saw another history" in reading.joiner.suspicions.describe()
 
 
 def test_who_is_live_is_not() -> None:

@@ -335,7 +335,7 @@ async def test_a_mirror_with_gaps(
     before = kafka_prefix
     await mirror_without(f"{kafka_prefix}-a", ordering, b"", entries[2])
     message = await owner("failover", "--to", bootstrap, "--plan", "--work", tmp_path / "first", fails=True)
-    assert "no prefix of the log: 'a' knew another history" in message
+    assert "no prefix of the log: 'a' saw another history" in message
 
     before = f"{kafka_prefix}-a"
     content = TopicPartition(f"{kafka_prefix}.payload", third.partition)

@@ -246,7 +246,7 @@ async def test_no_worker_starts_on_a_log_without_its_start(notary: Notary) -> No
         await admin.close()
     late = notary.start("b")
     assert await late.ended() == 2
-    assert "this is nobody's log" in late.messages
+    assert "this log has no owner" in late.messages
     assert "Traceback" not in late.messages
     await notary.client.decide([worker.url], notary.party.submission(spend(state("y"))))
     await worker.stop()

@@ -172,7 +172,7 @@ class Reader:
     def apply_worker(self, time: int, record: Record) -> bool:
         body = record.body
         if record.view is not None and self.compare(record.view) is False:
-            self.suspected = True  # also by a record that does not count: its writer knew another history
+            self.suspected = True  # also by a record that does not count: its writer saw another history
         if record.kind == "entry":
             incarnation, sequence, partition, hash_, _ids = body
             if incarnation not in self.lives or self.is_past(incarnation, sequence):

@@ -187,7 +187,7 @@ MUTANTS: Final = (
         "state is not None and not state.fenced",
     ),
     Mutant(
-        "fenced lives still count",
+        "fenced incarnations still count",
         "R2",
         Incarnations.counts,
         "state is not None and not state.fenced and sequence > state.sequence_last",
@@ -205,7 +205,7 @@ MUTANTS: Final = (
         "state is None or state.fenced",
         seeds=500,
     ),
-    Mutant("half of the lives' state is forgotten", "R8", Index.apply, "ready.incarnations", "ready.incarnations[1:]"),
+    Mutant("half of the incarnations' state is forgotten", "R8", Index.apply, "ready.incarnations", "ready.incarnations[1:]"),
     # R3: content
     Mutant(
         "the last record wins",
@@ -253,14 +253,14 @@ MUTANTS: Final = (
         "[waiter(decisions[at : at + count]) for waiter in pending.waiters]",
     ),
     Mutant(
-        "batches of a fenced life are not sent again",
+        "batches of a fenced incarnation are not sent again",
         "R5",
         Sender._resolve_fenced,
         "name[0] == incarnation",
         "False",
     ),
     Mutant(
-        "a failed append does not end the life",
+        "a failed append does not end the incarnation",
         "R5",
         Sender._send,
         "session.broken = session.broken or str(problem)",
@@ -286,7 +286,7 @@ MUTANTS: Final = (
         seeds=100,
     ),
     Mutant(
-        "silent lives are never fenced",
+        "silent incarnations are never fenced",
         "R5",
         Joiner._propose_fences,
         "state is None or state.fenced or state.active_at_ms >= silent_since_ms",
@@ -559,7 +559,7 @@ MUTANTS: Final = (
     ),
     # lives that grow old
     Mutant(
-        "a life that lasted is lost like others",
+        "an incarnation that lasted is lost like others",
         "R5",
         Sender._resolve_fenced,
         "now_s - self._registered_s[incarnation] > DUPLICATE_NAME_SESSION_S",
@@ -567,7 +567,7 @@ MUTANTS: Final = (
         seeds=1000,
     ),
     Mutant(
-        "a life that lasted is the first of three",
+        "an incarnation that lasted is the first of three",
         "R5",
         Sender._resolve_fenced,
         "self._duplicate_name_fences = 0",
@@ -576,7 +576,7 @@ MUTANTS: Final = (
     ),
     # R9: who is wrong is found out, and nobody else stops
     Mutant("no checkpoints are written", "R9", SelfCheck._compare, "await self._sender.append_checkpoint(*record)", "pass", seeds=200),
-    Mutant("roots are never compared", "R9", Index._observe, "places or agreement.pending", "False", seeds=200),
+    Mutant("roots are never compared", "R9", Index._observe, "records or agreement.pending", "False", seeds=200),
     Mutant("no index is ever quarantined", "R9", agreement._tally, "winner is None", "True", seeds=200),
     Mutant("the first vote quarantines", "R9", Votes.winner, "count >= VOTES_MIN and 2 * count > len(voters)", "True", seeds=200),
     Mutant(

@@ -13,7 +13,7 @@ from tests.mutants.__main__ import ROOT, main, run
 from tests.mutants.mutants import MUTANTS, Broken, Mutant
 from tests.simulation.test_simulation import SEEDS, SEEDS_A_NIGHT, SEEDS_BESIDES
 
-RUN_EVERY_TIME = ("fenced lives still count", "any content will do", "a retry is decided again", "resume past the buffer")
+RUN_EVERY_TIME = ("fenced incarnations still count", "any content will do", "a retry is decided again", "resume past the buffer")
 """A mutant of each of four rules, which few seeds notice."""
 
 

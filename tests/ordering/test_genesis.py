@@ -105,7 +105,7 @@ async def test_a_log_that_begins_with_anything_else_is_nobodys(log: Log, value: 
     """A log with another first record has no owner: the message has that record's offset and the reason."""
     await put(log, value, key=b"k")
     await put(log, sign_record(genesis(), NO_LOG_ID, OWNER))
-    with pytest.raises(ConfigurationError, match=f"nobody's log: ordering record 0 .*({why})"):
+    with pytest.raises(ConfigurationError, match=f"this log has no owner: ordering record 0 .*({why})"):
         await read_genesis(log)
 
 

@@ -26,7 +26,7 @@ import msgspec
 from deploy.local import Cluster
 from notary.cli.top import brokers_of, samples_of
 from tests.asking.load import until
-from tests.chaos.scene import SETTINGS, Scene
+from tests.chaos.deployment import SETTINGS, Deployment
 from tests.checkers.history import History
 from tests.deploy.installed import make_kafka, make_program
 from tests.kafka.workers import Notary, Worker
@@ -65,7 +65,7 @@ class Measured(msgspec.Struct, frozen=True):
     """The blocks that this rehearsal ran."""
 
 
-class Drill(Scene):
+class Drill(Deployment):
     """A notary, its brokers and its workers, and the page that is followed on them."""
 
     def __init__(self, rehearsal: Rehearsal, page: Page, notary: Notary, brokers: Cluster, note: Callable[[str], None], verifier: Verifier):

@@ -164,7 +164,7 @@ def test_log_without_a_genesis(spark: SparkSession, tmp_path: Path) -> None:
             ([forged], "its first record is a genesis record without its owner's signature"),
         ]
     ):
-        with pytest.raises(CouldNotVerify, match=f"does not begin with a genesis record: {message}. This is nobody's log"):
+        with pytest.raises(CouldNotVerify, match=f"does not begin with a genesis record: {message}. This log has no owner"):
             joined(spark, {**log.by_partition, -1: records}, tmp_path / str(number))
 
 

@@ -218,7 +218,7 @@ def _doubted(state: JoinerState) -> bytes:
     [
         (rows.AGREEMENT_KEY, lambda _: _encode(Agreement(quarantined="its root is wrong")), "its root is wrong"),
         (rows.AGREEMENT_KEY, lambda _: _encode(Agreement(in_disagreement=True)), "its root differs"),
-        (rows.SUSPICIONS_KEY, _doubted, "w9 knew another history"),
+        (rows.SUSPICIONS_KEY, _doubted, "w9 saw another history"),
     ],
     ids=["quarantined", "disagreement", "suspected"],
 )

@@ -27,7 +27,7 @@ FORWARD = 20
 """The number of new submissions that must be decided after each round of faults."""
 
 
-class Scene:
+class Deployment:
     """A notary, its brokers, its workers by name, and perhaps the data centres in which they run."""
 
     def __init__(
