@@ -20,7 +20,7 @@ the one before it is on the disk:
 
 import contextlib
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -280,6 +280,14 @@ def _check_present(history: tuple[HistoricKey, ...], file: Path, present: str) -
     raise ConfigurationError(
         f"the key history {file} ends with {keys[-1]} and does not know {present}, which the key file holds: they are of different"
         f" rotations, or notaries. Copy both files, key and history, from where `notary key rotate` ran: see {_RUNBOOK}"
+    )
+
+
+def missed_rotation(origin: str, in_force: bytes, here: Sequence[str], otherwise: str = "") -> ConfigurationError:
+    """Returns the error for a machine without the key in force of the log. `here`: the verifier keys that it has; `otherwise`: a remedy."""
+    return ConfigurationError(
+        f"the key in force in this log is {VerifierKey(origin, in_force)}, and this machine has {' and '.join(here)}: this machine missed a"
+        f" rotation. Copy key and key history from the machine where it took place ({_RUNBOOK}){otherwise}"
     )
 
 

@@ -167,7 +167,7 @@ class Salvaging:
         trusted = [VerifierKey(ORIGIN, key.public_key) for key in self._world.owner.signing_keys()]
         with tempfile.TemporaryDirectory() as folder:
             Path(folder, "receipts.json").write_text("\n".join(map(json.dumps, found)))
-            return read_receipts([Path(folder)], NOTARY, trusted)
+            return read_receipts([Path(folder)], NOTARY, trusted).receipts
 
     def _hold(self, decision: Decided) -> None:
         self._held[decision["transaction_id"]] = decision
