@@ -3,68 +3,30 @@
 `docs/spark.md` has the archive's format. The caller holds the lock of the archive's folder. The files of a run have names of their own, and
 the range is written after them, atomically, and never replaces another. So if two runs overlap nevertheless, on two machines or beside
 `spark_join archive`, the one that writes its range later gives up. A crash leaves files that no range lists, which the next run removes.
-
-| compared | with |
-|---|---|
-| all records of a segment that reaches beyond the archive | the same offsets in the archive and in all other such segments |
-| the last record of each part that the archive has completely | the archive's record; the manifest has the part's fingerprint |
-| the ordering records of a segment that a former key signed | the `key` record that replaced this key: they end before it |
-
-A difference is an error that names both sides: the log lost its end between them, or one of them is forged.
 """
 
-import sys
-from bisect import bisect_left
-from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from hashlib import file_digest
-from itertools import accumulate
 from pathlib import Path
 from tempfile import TemporaryFile
-from typing import Any, Final, Protocol
+from typing import Any, Final
 from uuid import uuid4
 
 import msgspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from joiner import LogState
-from joiner.history import fingerprint_of
-from notary.archive.segment import RECORD, FoundSegment, Segment, read
+from notary.archive.compared import THE_ARCHIVE, EarlierArchive, KnownRecords, Rotations, compare_lasts
+from notary.archive.segment import RECORD, FoundSegment, SealedPart, Segment, read
 from notary.receipts.errors import NotVerified
 from notary.snapshots.make import hashed
 from notary.snapshots.store import FILES, MANIFESTS, SnapshotStore
 from ordering.durable import create_file, make_directory, sync, sync_directory
-from ordering.errors import ConfigurationError, CorruptRecord
+from ordering.errors import ConfigurationError
 from ordering.local_reader import describe
 from ordering.log import ORDERING, Record
-from ordering.records import Key, decode
-from ordering.signatures import decode_genesis, log_id_of, record_is_signed
 
 ARCHIVE_VERSION: Final = 2
-_THE_ARCHIVE: Final = "the archive"
-
-
-class Archived(Protocol):
-    """An archive as it is before a call: `notary.cli.archived.ArchivedLog`."""
-
-    @property
-    def ranges(self) -> int:
-        """The number of ranges."""
-        ...
-
-    @property
-    def ends(self) -> Mapping[int, int]:
-        """The end of each topic-partition."""
-        ...
-
-    def records(self, partition: int, offset_first: int) -> Iterator[list[Record]]:
-        """Yields the records from an offset on. Raises `ConfigurationError` for a damaged file."""
-        ...
-
-    def damaged(self, progress: Callable[[int, int], None], since: Mapping[int, int] | None = None) -> Iterator[str]:
-        """Yields a sentence for each damaged file, of those that end after the offsets `since`, or of all."""
-        ...
 
 
 class AddedRange(msgspec.Struct, frozen=True):
@@ -77,7 +39,7 @@ class AddedRange(msgspec.Struct, frozen=True):
 
 
 def fetch(
-    store: SnapshotStore, segments: Sequence[FoundSegment], folder: Path, archived: Archived | None, key_last: bytes = b""
+    store: SnapshotStore, segments: Sequence[FoundSegment], folder: Path, archived: EarlierArchive | None, key_last: bytes = b""
 ) -> AddedRange:
     """Add the records after the end of an archive to it, all in one new range. Raises `NotVerified`, `ConfigurationError`, `OSError`.
 
@@ -121,28 +83,6 @@ def fetch(
     return AddedRange(number, added.segments, added.records, added.reached)
 
 
-def compare_lasts(segments: Sequence[Segment], archived: Archived) -> None:
-    """Compare the last record of each part that the archive has completely with the archive. Raises `ConfigurationError`.
-
-    It reads no file of a segment. If the log lost its end between the two, all records after that place differ, the last one too.
-    """
-    for partition, end in archived.ends.items():
-        lasts: dict[int, list[tuple[str, str]]] = {}
-        for segment in segments:
-            for part in segment.parts:
-                if part.partition == partition and part.offset_end <= end:
-                    lasts.setdefault(part.offset_last, []).append((segment.name, part.fingerprint))
-        records = archived.records(partition, min(lasts)) if lasts else iter(())
-        while lasts and (some := next(records, None)) is not None:
-            for record in some:
-                for name, fingerprint in lasts.pop(record.offset, ()):
-                    if fingerprint_of(record).hex() != fingerprint:
-                        raise _difference(_THE_ARCHIVE, name, record.offset, partition)
-        if lasts:
-            offset, (first, *_) = min(lasts.items())
-            raise _difference(_THE_ARCHIVE, first[0], offset, partition)
-
-
 def in_order(segments: Sequence[FoundSegment], reached: Mapping[int, int]) -> list[FoundSegment]:
     """Returns the segments with records after `reached`, each after those that it continues; segments that continue none come last. Pure.
 
@@ -165,13 +105,6 @@ def in_order(segments: Sequence[FoundSegment], reached: Mapping[int, int]) -> li
     return ordered
 
 
-def _difference(before: str, segment: str, offset: int, partition: int) -> ConfigurationError:
-    return ConfigurationError(
-        f"{before} and the segment {segment} differ at offset {offset} of {describe(partition)}: the log lost its end between them, or one"
-        " of them is forged. Keep all segments, and move those of one of the two histories to another place"
-    )
-
-
 def _records(store: SnapshotStore, segment: Segment, folder: Path) -> dict[int, list[Record]]:
     """Copies the file of a segment from its store, and returns its records. Raises `NotVerified`."""
     name = f"{FILES}/{segment.sha256} of {segment.name}"
@@ -186,84 +119,29 @@ def _records(store: SnapshotStore, segment: Segment, folder: Path) -> dict[int, 
         return read(file, segment)
 
 
-class _Known:
-    """The records of a topic-partition that later segments may have too: a fingerprint and a source by offset."""
-
-    def __init__(self, floors: Sequence[int]) -> None:
-        """`floors`: the first offset of each part to come, in order."""
-        lowest = [*accumulate(reversed(floors), min)][::-1]
-        self._floors = deque([*lowest[1:], sys.maxsize])
-        self._offsets: list[int] = []
-        self._known: dict[int, tuple[bytes, str]] = {}
-
-    def add(self, records: Sequence[Record], source: str) -> None:
-        """Add records after those that are known."""
-        self._offsets += [record.offset for record in records]
-        self._known |= {record.offset: (fingerprint_of(record), source) for record in records}
-
-    def compare(self, records: Sequence[Record], offset_first: int, offset_end: int, partition: int, segment: str, before: str) -> None:
-        """Compare a segment's records with those known from `offset_first` up to `offset_end`, exclusive. Raises `ConfigurationError`.
-
-        `before` is the source of an offset that no known record has.
-        """
-        known = self._offsets[bisect_left(self._offsets, offset_first) : bisect_left(self._offsets, offset_end)]
-        found = {record.offset: fingerprint_of(record) for record in records if record.offset < offset_end}
-        for offset in sorted({*known, *found}):
-            fingerprint, source = self._known.get(offset, (None, before))
-            if found.get(offset) != fingerprint:
-                raise _difference(source, segment, offset, partition)
-
-    def part_is_done(self) -> None:
-        """Forget the records that no part to come can have."""
-        count = bisect_left(self._offsets, self._floors.popleft())
-        for offset in self._offsets[:count]:
-            del self._known[offset]
-        del self._offsets[:count]
-
-
-class _Rotations:
-    """The `key` records among ordering records, and so the offset at which each former key was replaced (R10)."""
-
-    def __init__(self) -> None:
-        self._state: LogState | None = None
-        self.replaced: dict[bytes, int] = {}
-        """By former key: the offset of the record that replaced it."""
-
-    def read(self, record: Record) -> None:
-        """Read the next ordering record. Without the genesis record, which names the owner, no `key` record counts."""
-        try:
-            if record.offset == 0 and record.value is not None:
-                self._state = LogState.begin(decode_genesis(record.value), log_id_of(record.value))
-            state, found = self._state, decode(record.value)
-        except CorruptRecord:
-            return
-        if state is None or record.value is None or not isinstance(found, Key):
-            return
-        if record_is_signed(record.value, state.log_id, state.owner_key) and (after := state.with_key(found, 0)) is not None:
-            self.replaced[state.key] = record.offset
-            self._state = after
-
-
 class _Added:
     """The files of the new range: one for each topic-partition, a row group for each segment."""
 
-    def __init__(self, folder: Path, number: int, reached: Mapping[int, int], used: Sequence[Segment], archived: Archived | None) -> None:
+    def __init__(
+        self, folder: Path, number: int, reached: Mapping[int, int], used: Sequence[Segment], archived: EarlierArchive | None
+    ) -> None:
         self._folder, self._name = folder, f"{number:08}-segments-{uuid4().hex[:12]}.parquet"
         self._firsts, self.reached = dict(reached), dict(reached)
         self._writers: dict[int, tuple[Path, Any, Any]] = {}
         self._counts: dict[int, int] = {}
         self.segments = 0
         """Counts the segments with new records."""
-        self._rotations = _Rotations()
-        parts = [part for segment in used for part in segment.parts]
-        partitions = sorted({part.partition for part in parts})
-        self._known = {each: _Known([part.offset_first for part in parts if part.partition == each]) for each in partitions}
-        for partition, known in self._known.items() if archived else ():
+        self._rotations = Rotations()
+        parts: dict[int, list[SealedPart]] = {}
+        for part in [part for segment in used for part in segment.parts]:
+            parts.setdefault(part.partition, []).append(part)
+        self._known = {partition: KnownRecords([part.offset_first for part in some]) for partition, some in parts.items()}
+        for partition, some in parts.items() if archived else ():
             assert archived is not None
             end = reached.get(partition, 0)
-            across = [part.offset_first for part in parts if part.partition == partition and part.offset_first < end < part.offset_end]
-            for some in archived.records(partition, min(across)) if across else ():
-                known.add(some, _THE_ARCHIVE)
+            across = [part.offset_first for part in some if part.offset_first < end < part.offset_end]
+            for records in archived.records(partition, min(across)) if across else ():
+                self._known[partition].add(records, THE_ARCHIVE)
 
     @property
     def records(self) -> int:
@@ -275,7 +153,7 @@ class _Added:
         """The files written so far."""
         return [path for path, _, _ in self._writers.values()]
 
-    def read_rotations(self, archived: Archived) -> None:
+    def read_rotations(self, archived: EarlierArchive) -> None:
         """Read the `key` records of an archive."""
         for some in archived.records(ORDERING, 0):
             for record in some:
@@ -361,7 +239,7 @@ def _topic_and_number(partition: int) -> tuple[str, int]:
     return ("ordering", 0) if partition == ORDERING else ("payload", partition)
 
 
-def prune(store: SnapshotStore, segments: Sequence[Segment], archived: Archived, keep_after_ms: int) -> list[str]:
+def prune(store: SnapshotStore, segments: Sequence[Segment], archived: EarlierArchive, keep_after_ms: int) -> list[str]:
     """Remove the segments that an archive has and that were sealed before that time. Returns their names. Raises `ConfigurationError`.
 
     Before that, every file of the archive that has their records is compared with its range, and their last records with the archive.

@@ -99,7 +99,7 @@ async def _stream(config: Config) -> int:
 
 
 def _trusted(config: Config) -> list[Any]:
-    """Returns all keys of the key history. Former keys are safe here: records of a segment have signatures of their own."""
+    """Returns all keys of the key history, in order. `fetch` checks that segments of a former key end before its replacement."""
     return list(keys.verifier_keys(config.path(config.key_history_file), config.origin)[1])
 
 
