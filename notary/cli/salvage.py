@@ -182,7 +182,7 @@ class SalvageCommand:
             yield SalvageJob(log, kept, indexes, read.receipts, read.counts)
 
     async def _salvage(self, job: "SalvageJob") -> int:
-        if (goal := self._goal()) is not None and self._is_done(job, goal):
+        if self._own_key(job) is not None and (goal := self._goal()) is not None and self._is_done(job, goal):
             self._check(job, goal)
             if self._arguments.plan:
                 return self._end(
@@ -241,12 +241,12 @@ class SalvageCommand:
         try:
             return _Goal(int(size), bytes.fromhex(root), decode_items(items)[1] if items else ())
         except (ValueError, CorruptRecord) as problem:
-            raise ConfigurationError(f"{self._goal_file} is damaged: {problem}. Keep {self._work}, and restore that file") from None
+            raise ConfigurationError(f"{self._goal_file} is damaged: {problem}. Remove it: the next run makes another key") from None
 
     def _is_done(self, job: "SalvageJob", goal: "_Goal") -> bool:
-        """Returns true if an earlier run's `done` took effect, and its key is not in place yet."""
+        """Returns true if the `done` of an earlier run took effect; its key is in force."""
         state = job.log.state
-        return self._own_key(job) is not None and not state.sealed and state.settled > state.key_seen and _has(job.kept.tree, goal)
+        return not state.sealed and state.settled > state.key_seen and _has(job.kept.tree, goal)
 
     def _own_key(self, job: "SalvageJob") -> Path | None:
         """Returns the file of the key in force, if an attempt of this command made it: no worker has it yet."""

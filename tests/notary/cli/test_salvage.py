@@ -471,6 +471,19 @@ def test_a_failed_comparison_is_repeated(wreck: Wreck, monkeypatch: pytest.Monke
     assert wreck.salvage("--index", wreck.index, "--yes")["resumed"]
 
 
+def test_a_damaged_goal_is_named(wreck: Wreck, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The file of an interrupted attempt is damaged: the command names it, and without it makes another attempt with another key."""
+    root = wreck.root
+    wreck.cut()
+    die_before_the_key(wreck, monkeypatch)
+    goal = wreck.directory.path / "salvage" / "goal"
+    goal.write_bytes(b"12 xyz\n\xff")
+    assert f"{goal} is damaged" in wreck.salvage("--index", wreck.index, "--yes", code=2)["stderr"]
+    goal.unlink()
+    again = wreck.salvage("--index", wreck.index, "--yes")
+    assert (again["resumed"], again["root"]) == (False, root)
+
+
 def test_a_kill_while_a_key_is_written(wreck: Wreck, monkeypatch: pytest.MonkeyPatch) -> None:
     """A kill before the key of an attempt has its name leaves no file of that name, and the next run goes on."""
     root = wreck.root
