@@ -20,7 +20,7 @@ the one before it is on the disk:
 
 import contextlib
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -89,7 +89,7 @@ def verifier_key(origin: str, key: Ed25519PublicKey) -> str:
 
 
 def create_history(file: Path, origin: str, key: Ed25519PublicKey) -> None:
-    """Write the history of a first key to a new file. The content is synced, the folder entry is not. Raises `OSError`."""
+    """Write the history of a first key to a new file, durably. Raises `OSError`."""
     create_file(file, _first(origin, key))
 
 
@@ -139,7 +139,6 @@ def prepare(key_file: Path, history_file: Path, origin: str) -> PreparedKey:
             raise ConfigurationError(f"the key history {history_file} has {KEYS_MAX} keys: no verifier reads a longer one")
         key_next.unlink(missing_ok=True)  # no history names it
         following = create(key_next)
-        sync_directory(key_next.parent)
         history = (*history, endorse(present, key, VerifierKey(origin, following.public_key().public_bytes_raw())))
         replace_file(history_next, _encode(history))
     except OSError as problem:
@@ -202,7 +201,6 @@ def adopt(made: Path, key_file: Path, history_file: Path, origin: str) -> tuple[
             history_next.unlink(missing_ok=True)
             key_next.unlink(missing_ok=True)
             create_file(key_next, made.read_bytes(), 0o600)
-            sync_directory(key_next.parent)
             replace_file(history_next, _encode((*history, endorsed)))
             put_in_place(key_file, history_file, origin)
     except OSError as problem:
@@ -282,6 +280,14 @@ def _check_present(history: tuple[HistoricKey, ...], file: Path, present: str) -
     raise ConfigurationError(
         f"the key history {file} ends with {keys[-1]} and does not know {present}, which the key file holds: they are of different"
         f" rotations, or notaries. Copy both files, key and history, from where `notary key rotate` ran: see {_RUNBOOK}"
+    )
+
+
+def missed_rotation(origin: str, in_force: bytes, here: Sequence[str], otherwise: str = "") -> ConfigurationError:
+    """Returns the error for a machine without the key in force of the log. `here`: the verifier keys that it has; `otherwise`: a remedy."""
+    return ConfigurationError(
+        f"the key in force in this log is {VerifierKey(origin, in_force)}, and this machine has {' and '.join(here)}: this machine missed a"
+        f" rotation. Copy key and key history from the machine where it took place ({_RUNBOOK}){otherwise}"
     )
 
 

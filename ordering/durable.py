@@ -8,8 +8,10 @@ import contextlib
 import fcntl
 import os
 from collections.abc import Iterable, Iterator
+from glob import escape
 from pathlib import Path
 from typing import IO, Any
+from uuid import uuid4
 
 
 def sync_directory(directory: Path) -> None:
@@ -51,19 +53,22 @@ def sync(file: IO[Any]) -> None:
 
 
 def create_file(file: Path, content: bytes, mode: int = 0o666) -> None:
-    """Create a file with durable content. Its name is durable once the caller syncs the directory. The umask limits `mode`.
+    """Create a file, durably. A reader or a crash finds no file, or the complete one. The umask limits `mode`.
 
-    Raises `FileExistsError`. After any other `OSError` there is no file.
+    Raises `FileExistsError`. After another `OSError` there is no file, unless only its name could not be synced.
     """
-    descriptor = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
+    new = file.with_name(f".{file.name}.{uuid4().hex}.new")
     try:
-        with os.fdopen(descriptor, "wb") as out:
-            out.write(content)
-            sync(out)
+        _write_new(new, content, mode)
+        # A crash here leaves a file under the temporary name, which the next creation of `file` removes.
+        os.link(new, file)  # replaces nothing, unlike a rename
     except OSError:
-        # Remove the file: without its content it would make the next attempt fail.
-        file.unlink(missing_ok=True)
+        new.unlink(missing_ok=True)
         raise
+    # No other process can create the file any more: remove this temporary name, and those that killed processes left.
+    for left in file.parent.glob(f".{escape(file.name)}.*.new"):
+        left.unlink(missing_ok=True)
+    sync_directory(file.parent)
 
 
 def replace_file(file: Path, content: bytes, mode: int = 0o644) -> None:
@@ -75,7 +80,7 @@ def replace_file(file: Path, content: bytes, mode: int = 0o644) -> None:
     beside = file.with_name(f".{file.name}.new")
     beside.unlink(missing_ok=True)  # a crash of an earlier call left it
     try:
-        create_file(beside, content, mode & 0o600)
+        _write_new(beside, content, mode & 0o600)
         beside.chmod(mode)
         beside.replace(file)
     except OSError:
@@ -83,6 +88,13 @@ def replace_file(file: Path, content: bytes, mode: int = 0o644) -> None:
         raise
     # A crash here may leave the old content, which is correct: this call has not returned yet.
     sync_directory(file.parent)
+
+
+def _write_new(file: Path, content: bytes, mode: int) -> None:
+    descriptor = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
+    with os.fdopen(descriptor, "wb") as out:
+        out.write(content)
+        sync(out)
 
 
 @contextlib.contextmanager

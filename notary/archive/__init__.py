@@ -14,11 +14,14 @@ up to any moment are the log at some time: no entry in them lacks its content.
 `every_s`. Each later one reads the store less often, and seals only if no other worker sealed lately. Two writers at once only waste space,
 since a segment lists its offsets, and equal offsets have equal records.
 
-**Restartable.** A process that starts reads the manifests, and resumes where each topic-partition's segments end. Before it seals, it
-compares the last sealed record of each topic-partition with the log (R10). So a log that lost its end is never mixed with older segments.
+**Restartable.** A process reads the new manifests before every order, and resumes where each topic-partition's segments end. Before it
+seals, it compares the last sealed record of each topic-partition with the log (R10). So a log that lost its end is not mixed with older
+segments. If two workers seal at the same moment, before and after the loss, `fetch` refuses their segments.
 
-The store is not trusted: a file or manifest that was changed there is detected. Manifests signed with former keys count too: records have
-signatures of their own, and a forged one is skipped as in the log.
+The store is not trusted: a file or manifest that was changed there is detected. Manifests that a former key signed count too, since a store
+has segments from before each rotation. So a thief of a former key who can write to the store can forge segments. `fetch` refuses every
+difference between segments, or from the archive, and ordering records after the end of the key that signed them. It does not notice forged
+segments in place of true ones that the thief removed (docs/spark.md, Between two archives).
 
 | file | subject |
 |---|---|
@@ -26,5 +29,6 @@ signatures of their own, and a forged one is skipped as in the log.
 | `stream` | seals segments, in a process beside a worker |
 | `schedule` | decides when that process seals |
 | `settings` | `[archive]`, and the messages between worker and process |
+| `compared` | compares segments with each other and with an archive |
 | `fetch` | adds segments to an archive, and removes those that an archive has |
 """

@@ -1,20 +1,23 @@
 """Adds the segments after the end of an archive to it, as one more range; removes segments whose records an archive has.
 
-`docs/spark.md` has the archive's format. The file of the range is written last, and never replaces another. So a crash leaves files that no
-range lists, which the next call removes.
+`docs/spark.md` has the archive's format. The caller holds the lock of the archive's folder. The files of a run have names of their own, and
+the range is written after them, atomically, and never replaces another. So if two runs overlap nevertheless, on two machines or beside
+`spark_join archive`, the one that writes its range later gives up. A crash leaves files that no range lists, which the next run removes.
 """
 
 from collections.abc import Mapping, Sequence
 from hashlib import file_digest
 from pathlib import Path
-from tempfile import TemporaryDirectory
+from tempfile import TemporaryFile
 from typing import Any, Final
+from uuid import uuid4
 
 import msgspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from notary.archive.segment import RECORD, Segment, read
+from notary.archive.compared import THE_ARCHIVE, EarlierArchive, KnownRecords, Rotations, compare_lasts
+from notary.archive.segment import RECORD, FoundSegment, SealedPart, Segment, read
 from notary.receipts.errors import NotVerified
 from notary.snapshots.make import hashed
 from notary.snapshots.store import FILES, MANIFESTS, SnapshotStore
@@ -35,104 +38,159 @@ class AddedRange(msgspec.Struct, frozen=True):
     offsets_end: dict[int, int]
 
 
-def fetch(store: SnapshotStore, segments: Sequence[Segment], archive: Path, ranges: int, ends: Mapping[int, int]) -> AddedRange:
-    """Add the records behind `ends` to an archive of `ranges` ranges, all in one new range. Raises `NotVerified`, `ConfigurationError`.
+def fetch(
+    store: SnapshotStore, segments: Sequence[FoundSegment], folder: Path, archived: EarlierArchive | None, key_last: bytes = b""
+) -> AddedRange:
+    """Add the records after the end of an archive to it, all in one new range. Raises `NotVerified`, `ConfigurationError`, `OSError`.
 
-    If a segment is missing, or two have different records at one offset, nothing is added.
+    `archived` is None if there is no archive in `folder` yet. `key_last` is the last key of the key history. Nothing is added if a segment
+    is missing, or two differ.
     """
     partitions = max([segment.payload_partitions for segment in segments], default=0)
-    reached = dict.fromkeys(range(ORDERING, partitions), 0) | dict(ends)
-    number = ranges + 1
+    reached = dict.fromkeys(range(ORDERING, partitions), 0) | (dict(archived.ends) if archived else {})
+    number = (archived.ranges if archived else 0) + 1
+    if archived:
+        compare_lasts(segments, archived)
     used = in_order(segments, reached)
     if not used:
         return AddedRange(0, 0, 0, reached)
-    added = _Added(archive, number, reached)
+    added = _Added(folder, number, reached, used, archived)
+    if archived and any(segment.signer != key_last for segment in used):
+        added.read_rotations(archived)  # of the whole archive: it takes long, and only segments of former keys need it
+    range_file, content = folder / "ranges" / f"{number:08}.json", b""
     try:
-        make_directory(archive)
-        with TemporaryDirectory(dir=archive) as folder:
-            for segment in used:
-                added.add(segment, _records(store, segment, Path(folder)))
+        make_directory(folder)
+        for segment in used:
+            added.add(segment, _records(store, segment, folder))
         files = added.end()
-        make_directory(archive / "ranges")
-        made = {"archive_version": ARCHIVE_VERSION, "payload_partitions": partitions, "files": files}
+        make_directory(folder / "ranges")
+        made = {"archive_version": ARCHIVE_VERSION, "payload_partitions": len(added.reached) - 1, "files": files}
+        content = msgspec.json.format(msgspec.json.encode(made), indent=1) + b"\n"
         # A crash before this line leaves files that no range lists; after it the complete range.
-        create_file(archive / "ranges" / f"{number:08}.json", msgspec.json.format(msgspec.json.encode(made), indent=1) + b"\n")
-        sync_directory(archive / "ranges")
-    except BaseException:
-        added.drop()
+        create_file(range_file, content)
+    except BaseException as problem:
+        # The range may be there although writing it failed, and then its files must stay. Another run's range lists other names.
+        if not (range_file.exists() and range_file.read_bytes() == content):
+            added.drop()
+            if isinstance(problem, FileExistsError):
+                raise ConfigurationError(
+                    f"another process has added {range_file} meanwhile: nothing was added. Run the same command again"
+                ) from None
         raise
-    return AddedRange(number, len(used), added.records, added.reached)
+    for file in folder.glob(f"*/partition=*/{number:08}-segments*.parquet"):
+        if file not in added.files:
+            file.unlink(missing_ok=True)  # a killed run left it
+    return AddedRange(number, added.segments, added.records, added.reached)
 
 
-def in_order(segments: Sequence[Segment], reached: Mapping[int, int]) -> list[Segment]:
-    """Returns the segments with new records, each after those that it continues; segments that continue none come last. Pure.
+def in_order(segments: Sequence[FoundSegment], reached: Mapping[int, int]) -> list[FoundSegment]:
+    """Returns the segments with records after `reached`, each after those that it continues; segments that continue none come last. Pure.
 
     A segment has parts only for topic-partitions with new records, and two workers may have sealed at once. So neither names nor sums of
-    offsets give the order.
+    offsets give the order. A segment whose records others have too is among them: its records are compared.
     """
     ends = dict(reached)
-    waiting = sorted(segments, key=lambda segment: segment.name)
-    ordered: list[Segment] = []
+    waiting = sorted(
+        [segment for segment in segments if any(part.offset_end > reached.get(part.partition, 0) for part in segment.parts)],
+        key=lambda segment: segment.name,
+    )
+    ordered: list[FoundSegment] = []
     while waiting:
         fits = (at for at, segment in enumerate(waiting) if all(part.offset_first <= ends.get(part.partition, 0) for part in segment.parts))
         if (at := next(fits, None)) is None:
             return ordered + waiting
         segment = waiting.pop(at)
-        if any(part.offset_end > ends.get(part.partition, 0) for part in segment.parts):
-            ordered.append(segment)
-            ends |= {part.partition: max(part.offset_end, ends.get(part.partition, 0)) for part in segment.parts}
+        ordered.append(segment)
+        ends |= {part.partition: max(part.offset_end, ends.get(part.partition, 0)) for part in segment.parts}
     return ordered
 
 
 def _records(store: SnapshotStore, segment: Segment, folder: Path) -> dict[int, list[Record]]:
     """Copies the file of a segment from its store, and returns its records. Raises `NotVerified`."""
-    file = folder / "segment"
-    try:
-        with file.open("wb") as out:
-            found = hashed(store.chunks(FILES, segment.sha256), lambda _: None, out.write, bytes_max=segment.file_bytes)
-    except FileNotFoundError:
-        raise NotVerified("malformed-segment", f"{FILES}/{segment.sha256} of {segment.name} is missing") from None
-    if found != (segment.file_bytes, segment.sha256):
-        raise NotVerified("malformed-segment", f"{FILES}/{segment.sha256} of {segment.name} has {found[0]} bytes with the hash {found[1]}")
-    return read(file, segment)
+    name = f"{FILES}/{segment.sha256} of {segment.name}"
+    with TemporaryFile(dir=folder) as file:  # it has no name: a killed run leaves nothing
+        try:
+            found = hashed(store.chunks(FILES, segment.sha256), lambda _: None, file.write, bytes_max=segment.file_bytes)
+        except FileNotFoundError:
+            raise NotVerified("malformed-segment", f"{name} is missing") from None
+        if found != (segment.file_bytes, segment.sha256):
+            raise NotVerified("malformed-segment", f"{name} has {found[0]} bytes with the hash {found[1]}")
+        file.seek(0)
+        return read(file, segment)
 
 
 class _Added:
     """The files of the new range: one for each topic-partition, a row group for each segment."""
 
-    def __init__(self, archive: Path, number: int, reached: Mapping[int, int]) -> None:
-        self._archive, self._number = archive, number
+    def __init__(
+        self, folder: Path, number: int, reached: Mapping[int, int], used: Sequence[Segment], archived: EarlierArchive | None
+    ) -> None:
+        self._folder, self._name = folder, f"{number:08}-segments-{uuid4().hex[:12]}.parquet"
         self._firsts, self.reached = dict(reached), dict(reached)
         self._writers: dict[int, tuple[Path, Any, Any]] = {}
         self._counts: dict[int, int] = {}
-        self._last: dict[int, dict[int, Record]] = {}
+        self.segments = 0
+        """Counts the segments with new records."""
+        self._rotations = Rotations()
+        parts: dict[int, list[SealedPart]] = {}
+        for part in [part for segment in used for part in segment.parts]:
+            parts.setdefault(part.partition, []).append(part)
+        self._known = {partition: KnownRecords([part.offset_first for part in some]) for partition, some in parts.items()}
+        for partition, some in parts.items() if archived else ():
+            assert archived is not None
+            end = reached.get(partition, 0)
+            across = [part.offset_first for part in some if part.offset_first < end < part.offset_end]
+            for records in archived.records(partition, min(across)) if across else ():
+                self._known[partition].add(records, THE_ARCHIVE)
 
     @property
     def records(self) -> int:
         """The number of records added so far."""
         return sum(self._counts.values())
 
-    def add(self, segment: Segment, found: Mapping[int, list[Record]]) -> None:
-        """Add the records of a segment that are new."""
+    @property
+    def files(self) -> list[Path]:
+        """The files written so far."""
+        return [path for path, _, _ in self._writers.values()]
+
+    def read_rotations(self, archived: EarlierArchive) -> None:
+        """Read the `key` records of an archive."""
+        for some in archived.records(ORDERING, 0):
+            for record in some:
+                self._rotations.read(record)
+
+    def add(self, segment: FoundSegment, found: Mapping[int, list[Record]]) -> None:
+        """Compare the records of a segment with those that are known, and add the new ones."""
+        has_new = False
         for part in segment.parts:
-            end, records = self.reached.get(part.partition, 0), found[part.partition]
-            before = self._last.get(part.partition, {})
-            if other := [record.offset for record in records if record.offset in before and before[record.offset] != record]:
-                raise ConfigurationError(
-                    f"two segments, {segment.name} is the later one, differ at offset {other[0]} of {describe(part.partition)}:"
-                    " the log lost its end between them. Keep all segments, and move those of one of the two histories to another place"
-                )
-            if part.offset_end <= end:
-                continue
+            partition, end, records = part.partition, self.reached.get(part.partition, 0), found[part.partition]
             if part.offset_first > end:
                 raise ConfigurationError(
-                    f"{describe(part.partition)} is archived up to offset {end}, and the next segment, {segment.name}, begins at"
+                    f"{describe(partition)} is archived up to offset {end}, and the next segment, {segment.name}, begins at"
                     f" {part.offset_first}: the records between them are missing. Take a newer archive, or put the missing segment back"
                 )
-            new = [record for record in records if record.offset >= end]
-            self._write(part.partition, new)
-            self._last[part.partition] = {record.offset: record for record in records}
-            self.reached[part.partition] = part.offset_end
+            known = self._known[partition]
+            if part.offset_end > self._firsts.get(partition, 0):  # else `compare_lasts` has compared it
+                known.compare(records, part.offset_first, min(end, part.offset_end), partition, segment.name, "an earlier segment")
+            if part.offset_end > end:
+                if partition == ORDERING:
+                    self._check_signer(segment, part.offset_end)
+                new, has_new = [record for record in records if record.offset >= end], True
+                known.add(new, f"the segment {segment.name}")
+                self._write(partition, new)
+                self.reached[partition] = part.offset_end
+                for record in new if partition == ORDERING else ():
+                    self._rotations.read(record)
+            known.part_is_done()
+        self.segments += has_new
+
+    def _check_signer(self, segment: FoundSegment, offset_end: int) -> None:
+        replaced = self._rotations.replaced.get(segment.signer)
+        if replaced is not None and offset_end > replaced:
+            raise ConfigurationError(
+                f"the segment {segment.name} has ordering records up to offset {offset_end}, and ordering record {replaced} replaced the"
+                f" key that signed it, {segment.signer.hex()}: no worker seals such a segment, so it is forged. Move it to another place"
+            )
 
     def end(self) -> list[dict[str, Any]]:
         """Finish the files, and sync them. Returns their entries in the range's file."""
@@ -147,7 +205,7 @@ class _Added:
             topic, number = _topic_and_number(partition)
             lines.append(
                 {
-                    "path": str(path.relative_to(self._archive)),
+                    "path": str(path.relative_to(self._folder)),
                     "topic": topic,
                     "partition": number,
                     "offset_first": self._firsts.get(partition, 0),
@@ -168,9 +226,9 @@ class _Added:
     def _write(self, partition: int, records: Sequence[Record]) -> None:
         if partition not in self._writers:
             topic, number = _topic_and_number(partition)
-            path = self._archive / topic / f"partition={number}" / f"{self._number:08}-segments.parquet"
+            path = self._folder / topic / f"partition={number}" / self._name
             make_directory(path.parent)
-            out = path.open("wb")  # a run that was killed may have left one
+            out = path.open("xb")
             self._writers[partition] = (path, out, pq.ParquetWriter(out, RECORD, compression="zstd", use_dictionary=False))
         columns = [[getattr(record, name) for record in records] for name in RECORD.names]
         self._writers[partition][2].write_table(pa.table(columns, schema=RECORD))
@@ -181,16 +239,24 @@ def _topic_and_number(partition: int) -> tuple[str, int]:
     return ("ordering", 0) if partition == ORDERING else ("payload", partition)
 
 
-def prune(store: SnapshotStore, segments: Sequence[Segment], ends: Mapping[int, int], keep_after_ms: int) -> list[str]:
-    """Remove the segments that end at or before these offsets and were sealed before that time. Returns their names.
+def prune(store: SnapshotStore, segments: Sequence[Segment], archived: EarlierArchive, keep_after_ms: int) -> list[str]:
+    """Remove the segments that an archive has and that were sealed before that time. Returns their names. Raises `ConfigurationError`.
 
+    Before that, every file of the archive that has their records is compared with its range, and their last records with the archive.
     The manifest goes first: a crash after it leaves a file that no manifest names.
     """
+    ends = archived.ends
     old = [
         segment
         for segment in segments
         if segment.sealed_at_ms < keep_after_ms and all(part.offset_end <= ends.get(part.partition, 0) for part in segment.parts)
     ]
+    since = dict(ends)
+    for part in [part for segment in old for part in segment.parts]:
+        since[part.partition] = min(part.offset_first, since[part.partition])
+    for sentence in archived.damaged(lambda done, total: None, since):
+        raise ConfigurationError(f"{sentence}. No segment was removed")
+    compare_lasts(old, archived)
     for segment in old:
         store.remove(MANIFESTS, segment.name)
     kept = {segment.sha256 for segment in segments} - {segment.sha256 for segment in old}

@@ -5,7 +5,7 @@ The only module of this package that needs pyarrow (`kafka-notary[parquet]`).
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Final
+from typing import IO, Final
 
 import msgspec
 import pyarrow as pa
@@ -17,7 +17,8 @@ from notary.receipts.note import VerifierKey, open_note, sign_note
 from notary.snapshots.store import FILES, MANIFESTS, SnapshotStore
 from ordering.durable import sync
 from ordering.errors import ConfigurationError
-from ordering.log import Record
+from ordering.log import ORDERING, Record
+from ordering.records import HASH_BYTES
 
 HEAD: Final = "notary/segment/v1"
 MANIFEST_BYTES_MAX: Final = 1 << 20
@@ -65,33 +66,66 @@ class Segment(msgspec.Struct, frozen=True):
         return bytes.fromhex(self.log.rpartition(" ")[2])
 
 
+class FoundSegment(Segment, frozen=True):
+    """A segment of a store, whose manifest was verified."""
+
+    signer: bytes
+    """The public key that signed the manifest; of several the one that was in force last."""
+
+
 def sign(segment: Segment, origin: str, key: Ed25519PrivateKey) -> str:
     """Returns the signed note of a segment."""
     return sign_note(f"{HEAD}\n{msgspec.json.encode(segment).decode()}\n", [(origin, key)])
 
 
-def find(store: SnapshotStore, trusted: Sequence[VerifierKey], notary: str, known: frozenset[str] = frozenset()) -> Iterator[Segment]:
-    """Yields the segments of a store that are not `known`, by their names. Raises `NotVerified` for one that no trusted key signed."""
-    for name, size in sorted(store.sizes(MANIFESTS).items()):
+def find(store: SnapshotStore, trusted: Sequence[VerifierKey], notary: str, known: frozenset[str] = frozenset()) -> Iterator[FoundSegment]:
+    """Yields the segments of a store that are not `known`, by their names. Raises `NotVerified` for one that no trusted key signed.
+
+    `trusted` has the keys in the order in which they came into force.
+    """
+    for name in sorted(store.sizes(MANIFESTS)):
         if name in known:
             continue
-        if size > MANIFEST_BYTES_MAX:
-            raise NotVerified(_MALFORMED, f"the manifest {name} has {size} bytes, more than {MANIFEST_BYTES_MAX}")
         try:
-            note = b"".join(store.chunks(MANIFESTS, name)).decode(errors="replace")
+            note = _manifest(store, name)
         except FileNotFoundError:
             continue  # pruned meanwhile
-        text, _ = open_note(note, trusted, _MALFORMED)
+        try:
+            text, signers = open_note(note, trusted, _MALFORMED)
+        except NotVerified as problem:
+            raise NotVerified(problem.reason, f"the manifest {name}: {problem.what}") from None
         head, _, body = text.partition("\n")
         try:
             if head != HEAD:
                 raise ValueError(f"it begins with {head!r}, not {HEAD}")
             segment = msgspec.json.decode(body, type=Segment)
-        except ValueError as problem:  # msgspec's errors are of that type
+            _check_parts(segment)
+        except (ValueError, RecursionError) as problem:  # msgspec's errors are of the first type
             raise NotVerified(_MALFORMED, f"the manifest {name} does not decode: {problem}") from None
         if segment.name != name or segment.notary != notary:
             raise NotVerified(_MALFORMED, f"the manifest {name} is the one of {segment.name}, of notary {segment.notary!r}")
-        yield segment
+        yield FoundSegment(**msgspec.structs.asdict(segment), signer=max(signers, key=trusted.index).public_key)
+
+
+def _check_parts(segment: Segment) -> None:
+    """Raise `ValueError` for parts or a log that no worker writes into a manifest."""
+    partitions = [part.partition for part in segment.parts]
+    if len(set(partitions)) != len(partitions) or not all(ORDERING <= each < segment.payload_partitions for each in partitions):
+        raise ValueError(f"it has parts of the topic-partitions {partitions}, with {segment.payload_partitions} payload partitions")
+    if wrong := [part for part in segment.parts if not 0 <= part.offset_first <= part.offset_last < part.offset_end]:
+        raise ValueError(f"the offsets of a part do not rise: {wrong[0]}")
+    if len(segment.log_id) != HASH_BYTES:
+        raise ValueError(f"the log {segment.log!r} does not end with a log id")
+
+
+def _manifest(store: SnapshotStore, name: str) -> str:
+    """Reads a manifest, and stops at the most bytes that one may have: the store is not trusted, nor are the sizes that it lists."""
+    content = bytearray()
+    for chunk in store.chunks(MANIFESTS, name):
+        content += chunk
+        if len(content) > MANIFEST_BYTES_MAX:
+            raise NotVerified(_MALFORMED, f"the manifest {name} has more than {MANIFEST_BYTES_MAX} bytes")
+    return content.decode(errors="replace")
 
 
 def write(records: Sequence[Record], file: Path) -> None:
@@ -102,17 +136,19 @@ def write(records: Sequence[Record], file: Path) -> None:
         sync(out)
 
 
-def read(file: Path, segment: Segment) -> dict[int, list[Record]]:
-    """Returns the records of a segment's file, by topic-partition. Raises `NotVerified` if they do not fit the manifest.
+def read(file: IO[bytes], segment: Segment) -> dict[int, list[Record]]:
+    """Returns the records of a segment's open file, by topic-partition. Raises `NotVerified` if they do not fit the manifest.
 
     The caller has compared the file's hash.
     """
     try:
         table = pq.read_table(file)
-        if table.schema.names != _SCHEMA.names:
-            raise ValueError(f"it has the columns {', '.join(table.schema.names)}")
+        if other := other_columns(table.schema, _SCHEMA):
+            raise ValueError(f"it has the columns {other}")
+        if any(table[name].null_count for name in ("partition", "offset", "append_time_ms")):
+            raise ValueError("a number is missing")
         records = [Record(*row) for row in zip(*[column.to_pylist() for column in table.columns], strict=True)]
-    except (OSError, ValueError, TypeError) as problem:
+    except (OSError, ValueError, TypeError, pa.ArrowException) as problem:
         raise NotVerified(_MALFORMED, f"the file {FILES}/{segment.sha256} of {segment.name} does not decode: {problem}") from None
     found: dict[int, list[Record]] = {part.partition: [] for part in segment.parts}
     for record in records:
@@ -125,6 +161,13 @@ def read(file: Path, segment: Segment) -> dict[int, list[Record]]:
     if len(records) != segment.records or found.keys() != {part.partition for part in segment.parts}:
         raise NotVerified(_MALFORMED, f"the file of {segment.name} has {len(records)} records, and its manifest says {segment.records}")
     return found
+
+
+def other_columns(found: pa.Schema, expected: pa.Schema) -> str:
+    """Returns the names and types of a file's columns if they are not those expected; empty if they are."""
+    if [(field.name, field.type) for field in found] == [(field.name, field.type) for field in expected]:
+        return ""
+    return ", ".join([f"{field.name} ({field.type})" for field in found])
 
 
 def check_is_of(segment: Segment, log: str) -> None:

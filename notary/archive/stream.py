@@ -63,10 +63,9 @@ class SegmentStream:
 
     async def seal(self, order: Order) -> Sealed:
         """Carry out an order. Raises `NotReady`, and `ConfigurationError` for segments of another log or a log that lost sealed records."""
-        if order.leave_ms or not self._known:
-            newest_ms = await self._check()
-            if order.leave_ms and newest_ms + order.leave_ms > self._clock_ms():
-                return Sealed(left=True)
+        newest_ms = await self._check()
+        if order.leave_ms and newest_ms + order.leave_ms > self._clock_ms():
+            return Sealed(left=True)
         segments = records = 0
         try:
             ends = {partition: bound.offset_end for partition, bound in (await self._log.bounds()).items() if partition != ORDERING}
@@ -88,13 +87,22 @@ class SegmentStream:
             await reader.close()
 
     async def _check(self) -> int:
-        """Read the new manifests of the store. Returns the time of the latest by another worker, ms; 0 without one."""
+        """Read the new manifests of the store. Returns the time of the latest by another worker, ms; 0 without one.
+
+        Raises `ConfigurationError` if another worker sealed other records at offsets that this process has passed.
+        """
+        is_first = not self._known
+        passed: dict[int, set[tuple[int, bytes]]] = {}
         found = await asyncio.to_thread(lambda: list(find(self._store, self._trusted(), self._notary, frozenset(self._known))))
         before = dict(self._ends)
         for segment in found:
             check_is_of(segment, self._identity)
             self._known.add(segment.name)
+            for part in () if is_first else segment.parts:
+                if part.offset_end <= self._ends.get(part.partition, 0):
+                    passed.setdefault(part.partition, set()).add((part.offset_last, bytes.fromhex(part.fingerprint)))
             self._add(segment.parts)
+        await self._compare({partition: deque([Sought(*each) for each in sorted(lasts)]) for partition, lasts in passed.items()})
         if self._ends != before:
             await self.close()  # the next reader begins where the other workers' segments end
         return max([segment.sealed_at_ms for segment in found if segment.worker != self._worker], default=0)
@@ -110,9 +118,7 @@ class SegmentStream:
         if self._reader is not None and self._reader.interruptions == self._interruptions:
             return self._reader
         await self.close()
-        wanted = {partition: deque([Sought(offset, bytes.fromhex(known))]) for partition, (offset, known) in self._lasts.items()}
-        if lost := await find_again(self._log, wanted, without_freed=True):
-            raise ConfigurationError(f"the log does not hold a record that a segment has: {lost}. Restore it from the segments first")
+        await self._compare({partition: deque([Sought(at, bytes.fromhex(known))]) for partition, (at, known) in self._lasts.items()})
         firsts = {partition: bound.offset_first for partition, bound in (await self._log.bounds()).items()}
         self._ends = {partition: max(self._ends.get(partition, 0), first) for partition, first in firsts.items()} | {
             partition: end for partition, end in self._ends.items() if partition not in firsts
@@ -120,6 +126,11 @@ class SegmentStream:
         self._reader = await self._log.open_reader(self._ends)
         self._interruptions = self._reader.interruptions
         return self._reader
+
+    async def _compare(self, wanted: dict[int, deque[Sought]]) -> None:
+        """Raise `ConfigurationError` unless the log has these records of segments."""
+        if lost := await find_again(self._log, wanted, without_freed=True):
+            raise ConfigurationError(f"the log does not hold a record that a segment has: {lost}. Restore it from the segments first")
 
     async def _read_up_to(self, reader: Reader, targets: Mapping[int, int], key: str) -> AsyncIterator[int]:
         """Read these topic-partitions up to their targets. Yields the number of records of each segment that became full on the way."""

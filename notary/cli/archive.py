@@ -6,6 +6,8 @@ import json
 import os
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -13,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from notary import keys
+from notary.access import alone_in
 from notary.archive.settings import Order, Sealed
 from notary.cli import EXIT_DONE
 from notary.config import Config, load
@@ -20,11 +23,13 @@ from notary.keyring import Keyring
 from notary.open_log import identify, open_log
 from notary.snapshots.store import store_of
 from ordering.clock import clock_ms
+from ordering.durable import make_directory
 from ordering.errors import ConfigurationError, NotaryError
 from ordering.genesis import read_genesis
 
 if TYPE_CHECKING:
-    from notary.archive.segment import Segment
+    from notary.archive.segment import FoundSegment
+    from notary.cli.archived import ArchivedLog
 
 MARGIN_S: Final = 86_400
 
@@ -94,39 +99,47 @@ async def _stream(config: Config) -> int:
 
 
 def _trusted(config: Config) -> list[Any]:
-    """Returns all keys of the key history. Former keys are safe here: records of a segment have signatures of their own."""
+    """Returns all keys of the key history, in order. `fetch` checks that segments of a former key end before its replacement."""
     return list(keys.verifier_keys(config.path(config.key_history_file), config.origin)[1])
 
 
-def _segments(config: Config) -> "list[Segment]":
+def _segments(config: Config) -> "list[FoundSegment]":
     from notary.archive.segment import find  # imported late: it needs pyarrow
 
     return list(find(store_of(config.archive.url, Path(config.directory)), _trusted(config), config.name))
 
 
-def _archived(archive: Path, segments: "list[Segment]") -> tuple[int, dict[int, int]]:
-    """Returns the number of ranges of an archive, and the end of each topic-partition. Raises `ConfigurationError` for another log."""
+@contextmanager
+def _archived(archive: Path, segments: "list[FoundSegment]") -> "Iterator[ArchivedLog | None]":
+    """Lock an archive for the length of a block. Yields None if the folder has no range. Raises `ConfigurationError` for another log."""
     from notary.cli.archived import ArchivedLog  # imported late: it needs pyarrow
 
-    if not any((archive / "ranges").glob("*.json")):
-        return 0, {}
-    log = ArchivedLog(archive)
-    _, log_id = asyncio.run(read_genesis(log))
-    if other := [segment for segment in segments if segment.log_id != log_id]:
-        raise ConfigurationError(f"the segment {other[0].name} is of another log than the archive {archive}: name another store with --url")
-    ends = {partition: bound.offset_end for partition, bound in asyncio.run(log.bounds()).items()}
-    return len(list((archive / "ranges").glob("*.json"))), ends
+    with alone_in(archive, f"another process changes the archive {archive}: wait for it"):
+        if not any((archive / "ranges").glob("*.json")):
+            yield None
+            return
+        log = ArchivedLog(archive)
+        _, log_id = asyncio.run(read_genesis(log))
+        if other := [segment for segment in segments if segment.log_id != log_id]:
+            raise ConfigurationError(
+                f"the segment {other[0].name} is of another log than the archive {archive}: name another store with --url"
+            )
+        yield log
 
 
 def _fetch(config: Config, arguments: argparse.Namespace) -> int:
     from notary.archive.fetch import fetch  # imported late: it needs pyarrow
 
     segments = _segments(config)
+    if not segments:
+        raise ConfigurationError(f"there is no segment in {config.archive.url}: name the store that `[archive] url` of the workers names")
     if len({segment.log for segment in segments}) > 1:
         logs = ", ".join(sorted({each.log for each in segments}))
         raise ConfigurationError(f"{config.archive.url} has segments of several logs, {logs}: name another store with --url")
-    ranges, ends = _archived(arguments.archive, segments)
-    made = fetch(store_of(config.archive.url, Path(config.directory)), segments, arguments.archive, ranges, ends)
+    make_directory(arguments.archive)
+    with _archived(arguments.archive, segments) as archived:
+        store = store_of(config.archive.url, Path(config.directory))
+        made = fetch(store, segments, arguments.archive, archived, _trusted(config)[-1].public_key)
     text = f"range {made.range}: {made.records} records of {made.segments} segments" if made.range else "the archive has all of them"
     print(msgspec.json.encode(made).decode() if arguments.json else text)
     return EXIT_DONE
@@ -136,10 +149,13 @@ def _prune(config: Config, arguments: argparse.Namespace) -> int:
     from notary.archive.fetch import prune  # imported late: it needs pyarrow
 
     segments = _segments(config)
-    ranges, ends = _archived(arguments.archive, segments)
-    if not ranges:
-        raise ConfigurationError(f"{arguments.archive} is no archive: there is no ranges/00000001.json; name another folder with --archive")
-    store = store_of(config.archive.url, Path(config.directory))
-    removed = prune(store, segments, ends, clock_ms() - 1000 * arguments.margin_s)
+    none = ConfigurationError(f"{arguments.archive} is no archive: there is no ranges/00000001.json; name another folder with --archive")
+    if not arguments.archive.is_dir():
+        raise none
+    with _archived(arguments.archive, segments) as archived:
+        if archived is None:
+            raise none
+        store = store_of(config.archive.url, Path(config.directory))
+        removed = prune(store, segments, archived, clock_ms() - 1000 * arguments.margin_s)
     print(json.dumps({"removed": removed}) if arguments.json else f"removed {len(removed)} segments")
     return EXIT_DONE

@@ -7,14 +7,17 @@ order and range of their offsets, are checked while it is read. One row group of
 """
 
 import asyncio
+import contextlib
 from collections.abc import Callable, Collection, Iterator, Mapping
 from hashlib import file_digest
 from pathlib import Path
 from typing import Annotated, Final, Literal
 
 import msgspec
+import pyarrow as pa
 import pyarrow.parquet as pq
 
+from notary.archive.segment import RECORD, other_columns
 from ordering.errors import ConfigurationError
 from ordering.local_reader import POLL_BYTES_MAX, POLL_RECORDS_MAX, check_partitions, size
 from ordering.log import ORDERING, Bounds, Record, Writer
@@ -23,7 +26,6 @@ ARCHIVE_VERSION: Final = 2
 _REMEDY: Final = "Take the file from another copy of the archive"
 BATCH_RECORDS: Final = 64
 """Records decoded from a row group at a time; a record may be several megabytes long."""
-_COLUMNS: Final = ["offset", "append_time_ms", "key", "value"]
 _Number = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
 
 
@@ -58,6 +60,8 @@ class ArchivedLog:
         """Read and check the ranges, but no Parquet file yet."""
         ranges = _ranges(folder)
         self._folder = folder
+        self.ranges = len(ranges)
+        """The number of ranges."""
         self._partitions = ranges[-1].payload_partitions
         self._files: dict[int, list[_File]] = {partition: [] for partition in range(ORDERING, self._partitions)}
         for file in [file for each in ranges for file in each.files]:
@@ -83,12 +87,13 @@ class ArchivedLog:
         listed = {self._folder / file.path for files in self._files.values() for file in files}
         return sorted({*self._folder.glob("*/partition=*/*.parquet")} - listed)
 
-    def damaged(self, progress: Callable[[int, int], None]) -> Iterator[str]:
+    def damaged(self, progress: Callable[[int, int], None], since: Mapping[int, int] | None = None) -> Iterator[str]:
         """Reads every file. Yields a sentence for each that is missing, or has other bytes than its range says.
 
-        `progress` receives the number of files read, and of all files.
+        `progress` receives the number of files read, and of all files. `since`: leave out the files that end at or before these offsets.
         """
-        files = [file for of_partition in self._files.values() for file in of_partition]
+        after = since or {}
+        files = [file for of_partition in self._files.values() for file in of_partition if file.offset_end > after.get(file.number, -1)]
         for number, file in enumerate(files, 1):
             try:
                 with (self._folder / file.path).open("rb") as opened:
@@ -98,6 +103,11 @@ class ArchivedLog:
             if found != file.sha256:
                 yield f"{self._folder / file.path} is damaged: its range has SHA-256 {file.sha256}, and the file {found}. {_REMEDY}"
             progress(number, len(files))
+
+    @property
+    def ends(self) -> dict[int, int]:
+        """The end of the last range, by topic-partition."""
+        return {partition: files[-1].offset_end if files else 0 for partition, files in self._files.items()}
 
     @property
     def payload_partitions(self) -> int:
@@ -119,14 +129,12 @@ class ArchivedLog:
 
     async def open_reader(self, offsets_next: Mapping[int, int]) -> "ArchivedReader":
         """Returns a reader from these offsets on, and from 0 for other topic-partitions."""
-        ends = {partition: bound.offset_end for partition, bound in (await self.bounds()).items()}
-        return ArchivedReader(
-            {partition: self._records(partition, offsets_next.get(partition, 0)) for partition in ends}, ends, offsets_next
-        )
+        records = {partition: self.records(partition, offsets_next.get(partition, 0)) for partition in self.ends}
+        return ArchivedReader(records, self.ends, offsets_next)
 
     async def bounds(self) -> Mapping[int, Bounds]:
         """Returns log start offset and log end offset of each topic-partition: 0, and the end of the last range."""
-        return {partition: Bounds(0, files[-1].offset_end if files else 0) for partition, files in self._files.items()}
+        return {partition: Bounds(0, end) for partition, end in self.ends.items()}
 
     def leaders(self) -> Mapping[int, str | None]:
         """Returns no leaders, since an archive has no brokers."""
@@ -135,11 +143,12 @@ class ArchivedLog:
     async def close(self) -> None:
         """Do nothing: only readers hold files open."""
 
-    def _records(self, partition: int, offset_next: int) -> Iterator[list[Record]]:
+    def records(self, partition: int, offset_first: int) -> Iterator[list[Record]]:
+        """Yields the records of a topic-partition from an offset on. Raises `ConfigurationError` for a damaged file."""
         for file in self._files[partition]:
-            if file.offset_end > offset_next:
+            if file.offset_end > offset_first:
                 for records in self._read(file):
-                    yield [record for record in records if record.offset >= offset_next]
+                    yield [record for record in records if record.offset >= offset_first]
 
     def _read(self, file: _File) -> Iterator[list[Record]]:
         """Yields the records of a file, `BATCH_RECORDS` at a time. Raises `ConfigurationError` when it does not match its range."""
@@ -147,23 +156,27 @@ class ArchivedLog:
         source = f"{path} ({file.topic} partition {file.partition}, offsets {file.offset_first} up to {file.offset_end})"
         last, count = file.offset_first - 1, 0
         try:
-            with path.open("rb") as opened:
+            # One open file for both: another file may take the name between hashing and reading.
+            with path.open("rb") as opened, contextlib.ExitStack() as held:
                 found = file_digest(opened, "sha256").hexdigest()
-            if found != file.sha256:
-                raise ConfigurationError(f"{source} is damaged: its range has SHA-256 {file.sha256}, and the file {found}. {_REMEDY}")
-            with pq.ParquetFile(path) as parquet:
-                if parquet.schema_arrow.names != _COLUMNS:
-                    raise ConfigurationError(f"{source} has other columns than an archive's: {', '.join(parquet.schema_arrow.names)}")
+                if found != file.sha256:
+                    raise ConfigurationError(f"{source} is damaged: its range has SHA-256 {file.sha256}, and the file {found}. {_REMEDY}")
+                opened.seek(0)
+                parquet = held.enter_context(pq.ParquetFile(opened))
+                if other := other_columns(parquet.schema_arrow, RECORD):
+                    raise ConfigurationError(f"{source} has other columns than an archive's: {other}")
                 for batch in parquet.iter_batches(BATCH_RECORDS):
                     rows = list(zip(*[column.to_pylist() for column in batch.columns], strict=True))
-                    for offset, *_ in rows:
+                    for offset, append_time_ms, *_ in rows:
+                        if append_time_ms is None:
+                            raise ValueError("an append time is missing")
                         if not last < offset < file.offset_end:
                             raise ConfigurationError(f"{source} is damaged: offset {offset} comes after {last}. {_REMEDY}")
                         last, count = offset, count + 1
                     yield [Record(file.number, *row) for row in rows]
         except OSError as problem:
             raise ConfigurationError(f"{source} cannot be read: {problem.strerror or problem}. {_REMEDY}") from None
-        except (ValueError, TypeError) as problem:
+        except (ValueError, TypeError, pa.ArrowException) as problem:
             raise ConfigurationError(f"{source} is damaged after offset {last}: {problem}. {_REMEDY}") from None
         if count != file.records:
             raise ConfigurationError(f"{source} is damaged: it has {count} records, and its range counts {file.records}. {_REMEDY}")

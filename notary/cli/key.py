@@ -15,7 +15,6 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 from notary import keys
 from notary.cli import EXIT_DONE, json_line, owner
 from notary.config import Config, load
-from ordering.errors import ConfigurationError
 from ordering.signatures import SigningKey, endorse_key
 
 
@@ -178,9 +177,5 @@ def _complete(files: tuple[Path, Path, str], in_force: bytes) -> _Done | None:
     present = keys.load(key_file).public_key()
     if present.public_bytes_raw() != in_force:
         here = [keys.verifier_key(origin, key) for key in (present, *([waiting.key.public_key()] if waiting is not None else []))]
-        wanted = keys.verifier_key(origin, Ed25519PublicKey.from_public_bytes(in_force))
-        raise ConfigurationError(
-            f"the key in force in this log is {wanted}, and this machine has {' and '.join(here)}: this machine missed a rotation."
-            f" Copy key and key history from the machine where it took place (docs/runbook.md, Rotating the notary's key)"
-        )
+        raise keys.missed_rotation(origin, in_force, here)
     return _Done(keys.present_history(*files)[-2].verifier_key, was_prepared=True, offset=None) if half_placed else None

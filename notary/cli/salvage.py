@@ -8,7 +8,8 @@ Its steps, and the result of a crash after each:
 | a seal for each entry at the end whose content is missing | from the seal on, records of workers are skipped; the next run continues |
 | a new key, in a file of the command's own, then its `key` record | a key in force that no worker has; the next run makes another one |
 | `begin`, items | the same: nothing takes effect before `done` |
-| `done` | the salvage is done; workers lack the key. The next run finds the key in force in its own file, and continues |
+| `done` | the salvage is done; workers lack the key. The next run finds the key in force in its own file, and compares again |
+| the log that is read back, compared with the choice | the same |
 | the key in place of the present one | everything is done |
 """
 
@@ -30,16 +31,18 @@ from notary.access import alone_in
 from notary.cli import EXIT_DONE, EXIT_NO, owner
 from notary.cli.export import ExportProgress
 from notary.config import Config, load
+from notary.receipts.note import parse_verifier_key
 from notary.salvage.choice import Choice, choose
 from notary.salvage.indexes import StoredIndex, open_indexes
 from notary.salvage.kept import KeptIndex, keeping
 from notary.salvage.receipts import read_receipts
 from notary.salvage.report import after, facts_of, lines_of, sides_of
 from notary.salvage.statements import ChoiceRefused, Receipt
+from notary.tree import TreeView
 from ordering.durable import make_directory, replace_file
-from ordering.errors import ConfigurationError, OutcomeUnknown
+from ordering.errors import ConfigurationError, CorruptRecord, OutcomeUnknown
 from ordering.records import SALVAGE_FORMAT, SalvageBegin, SalvageDone, SalvageItems
-from ordering.salvage import Decided, Item, encode_items
+from ordering.salvage import Decided, Item, decode_items, encode_items
 from ordering.signatures import SigningKey, endorse_key
 
 ATTEMPTS_MAX: Final = 10
@@ -99,7 +102,7 @@ class SalvageCommand:
         self._sealed = 0
         self._key_files = config.path(config.key_file), config.path(config.key_history_file)
         self._goal_file = self._work / "goal"
-        """The file with the size and root of an attempt's `done`, written before that record."""
+        """The file with the goal of an attempt, written before its `done`."""
 
     async def run(self) -> int:
         """Read the log, choose, ask, append. Returns the exit code."""
@@ -115,19 +118,54 @@ class SalvageCommand:
                             " was truncated since. Remove that folder, and run the same command again"
                         )
                     await log.replay(state, kept.apply, kept.stored_tree)
-                    with self._sources(log) as sources:
-                        return await self._salvage(SalvageJob(log, kept, *sources))
+                    self._check_key(log)
+                    with self._sources(log, kept) as job:
+                        return await self._salvage(job)
+
+    def _check_key(self, log: owner.OwnedLog) -> None:
+        """Raise `ConfigurationError` unless this machine's key history has the key in force, apart from keys that this command made.
+
+        The present key endorses the salvage's. If it were a former one, no client could follow from the key in force to the new key. A
+        history that goes on after the key in force is right: the log has lost the record of that rotation.
+        """
+        own = {keys.load(file).public_key().public_bytes_raw() for file in self._own_key_files()}
+        in_force = next((key for key in reversed(log.state.keys) if key not in own), log.state.keys[0])
+        ends, known = keys.verifier_keys(self._key_files[1], self._config.origin)
+        if in_force not in [key.public_key for key in known]:
+            raise keys.missed_rotation(
+                self._config.origin,
+                in_force,
+                [str(key) for key in ends],
+                f". If an interrupted {self.name} made that key, name the folder that has it with --work. If that folder is lost, the key"
+                f" is lost too: move {self._key_files[0]} away, and put another key in force by `notary key rotate --lost`",
+            )
+
+    def _check_present_key(self, log: owner.OwnedLog) -> None:
+        """Raise `ConfigurationError` without the present key, and if a rotation that the log has is not in place yet."""
+        history = keys.present_history(*self._key_files, self._config.origin)
+        _, known = keys.verifier_keys(self._key_files[1], self._config.origin)
+        prepared = {key.public_key for key in known} - {parse_verifier_key(each.verifier_key).public_key for each in history}
+        if prepared & set(log.state.keys):
+            raise ConfigurationError(
+                f"the log has a rotation to a key that is prepared beside {self._key_files[0]}, and not in place: complete it by `notary"
+                " key rotate`, then run the same command again"
+            )
+
+    def _own_key_files(self) -> list[Path]:
+        """Returns the files of the keys that attempts of this command made, in order."""
+        return sorted(self._work.glob(KEY_FILES.format("*")), key=_number)
 
     def _opened(self) -> AbstractAsyncContextManager[owner.OwnedLog]:
         return owner.opened(self._config, self.name)
 
     def _facts(self, job: "SalvageJob", choice: Choice) -> dict[str, Any]:
         """Returns the plan for programs."""
-        return {**facts_of(choice), "seals": job.log.joiner.hole is not None}
+        receipts = {source: {"receipts": receipts, "requests": requests} for source, (receipts, requests) in job.counts.items()}
+        return {**facts_of(choice), "seals": job.log.joiner.hole is not None, "receipts": receipts}
 
     def _lines(self, job: "SalvageJob", choice: Choice) -> Iterator[str]:
         """Yields the plan for people."""
-        return lines_of(choice, job.indexes, job.receipts, job.log.joiner.hole)
+        return lines_of(choice, job.indexes, job.receipts, job.counts, job.log.joiner.hole)
 
     def _is_needed(self, job: "SalvageJob", choice: Choice) -> bool:
         """Returns False if nothing has to be salvaged."""
@@ -137,14 +175,21 @@ class SalvageCommand:
         """Do what must be done before workers get the key."""
 
     @contextmanager
-    def _sources(self, log: owner.OwnedLog) -> Iterator[tuple[list[StoredIndex], list[Receipt]]]:
+    def _sources(self, log: owner.OwnedLog, kept: KeptIndex) -> Iterator["SalvageJob"]:
         trusted = keys.verifier_keys(self._config.path(self._config.key_history_file), self._config.origin)[1]
-        receipts = read_receipts(self._arguments.receipts, log.genesis.notary_name, trusted)
+        read = read_receipts(self._arguments.receipts, log.genesis.notary_name, trusted)
         with open_indexes(self._arguments.index, log.log_id, self._progress) as indexes:
-            yield indexes, receipts
+            yield SalvageJob(log, kept, indexes, read.receipts, read.counts)
 
     async def _salvage(self, job: "SalvageJob") -> int:
-        if self._is_done(job):
+        if self._own_key(job) is not None and (goal := self._goal()) is not None and self._is_done(job, goal):
+            self._check(job, goal)
+            if self._arguments.plan:
+                return self._end(
+                    {"done": False, "in_effect": True, "decisions": goal.size, "root": goal.root.hex()},
+                    f"a {self.name} took effect in an earlier run, and the log has {goal.size:,} decisions. The same command without --plan"
+                    " puts its key in place",
+                )
             return await self._place_key(job, None, None)
         try:
             choice = self._chosen(job)
@@ -160,7 +205,7 @@ class SalvageCommand:
                     f"records of format version {SALVAGE_FORMAT} do not count in this log yet: {self.activate_first.format(SALVAGE_FORMAT)}"
                 )
             signer = owner.load_owner_key(self._config, self._arguments.owner_key, job.log.genesis)
-            keys.present_history(*self._key_files, self._config.origin)  # check it now: at the end this key endorses the new one
+            self._check_present_key(job.log)  # check it now: at the end this key endorses the new one
             if not self._agreed(choice):
                 return self._end({**facts, "done": False}, "nothing was appended", EXIT_NO)
             for attempt in range(ATTEMPTS_MAX):
@@ -187,37 +232,43 @@ class SalvageCommand:
         finally:
             self._progress.end()
 
-    def _is_done(self, job: "SalvageJob") -> bool:
-        """Returns true if an earlier run's `done` took effect, and its key is not in place yet."""
-        if self._own_key(job) is None or not self._goal_file.exists():
-            return False
-        state, tree = job.log.state, job.kept.tree
-        size, _, root = self._goal_file.read_text().partition(" ")
-        return (
-            not state.sealed
-            and state.settled > state.key_seen
-            and 0 <= int(size) <= tree.size
-            and (tree.over(0, int(size)).hex() if int(size) else root) == root
-        )
+    def _goal(self) -> "_Goal | None":
+        """Returns the goal of an earlier run; None without one. Raises `ConfigurationError` for a file that is damaged."""
+        if not self._goal_file.exists():
+            return None
+        head, _, items = self._goal_file.read_bytes().partition(b"\n")
+        size, _, root = head.decode(errors="replace").partition(" ")
+        try:
+            return _Goal(int(size), bytes.fromhex(root), decode_items(items)[1] if items else ())
+        except (ValueError, CorruptRecord) as problem:
+            raise ConfigurationError(f"{self._goal_file} is damaged: {problem}. Remove it: the next run makes another key") from None
+
+    def _is_done(self, job: "SalvageJob", goal: "_Goal") -> bool:
+        """Returns true if the `done` of an earlier run took effect; its key is in force."""
+        state = job.log.state
+        return not state.sealed and state.settled > state.key_seen and _has(job.kept.tree, goal)
 
     def _own_key(self, job: "SalvageJob") -> Path | None:
         """Returns the file of the key in force, if an attempt of this command made it: no worker has it yet."""
-        for file in sorted(self._work.glob(KEY_FILES.format("*"))):
+        for file in self._own_key_files():
             if keys.load(file).public_key().public_bytes_raw() == job.log.state.key:
                 return file
         return None
 
     async def _attempt(self, job: "SalvageJob", signer: SigningKey) -> tuple[Choice, int] | None:
         """Append seals, the key, `begin`, the items and `done`. Returns the choice and the offset of `done`; None if one took no effect."""
-        log = job.log
+        log, sealed = job.log, self._sealed
         while log.joiner.hole is not None:
             self._say(f"sealing entry ({log.joiner.hole.incarnation}, {log.joiner.hole.sequence}), whose content is missing")
             await log.seal(signer)
             self._sealed += 1
+        if self._sealed > sealed:  # a rotation behind the entry took effect only now
+            self._check_key(log)
+            self._check_present_key(log)
         self._goal_file.unlink(missing_ok=True)  # the file of an earlier attempt
         # Keys of earlier attempts are never used again. Their files stay until the end: a file with the key in force shows that no worker
         # has it.
-        number = len(list(self._work.glob(KEY_FILES.format("*"))))
+        number = max([_number(file) for file in self._own_key_files()], default=-1) + 1
         new = SigningKey(keys.create(self._work / KEY_FILES.format(number)).private_bytes_raw())
         if not (await log.append(endorse_key(new, log.log_id, log.state.key), signer)).took_effect or log.state.key != new.public_key:
             return None
@@ -235,25 +286,27 @@ class SalvageCommand:
         self._progress.end()
         if log.joiner.snapshot().items != choice.items:
             return None  # another process appended items in place of ours; a reader without a tree cannot detect our wrong root
-        replace_file(self._goal_file, f"{choice.end} {choice.root.hex()}".encode())
+        goal = _Goal(choice.end, choice.root, tuple(choice.items))
+        replace_file(self._goal_file, goal.encode(choice.first))
         done = SalvageDone(new.public_key, log.joiner.history.view, choice.end, choice.root)
         outcome = await log.append(done, signer)
         if not outcome.took_effect:
             return None
-        self._check(job, choice)
+        self._check(job, goal)
         return choice, outcome.offset
 
-    def _check(self, job: "SalvageJob", choice: Choice) -> None:
-        """Compare the index of the log, which has read all records back, with the choice. Raises `OutcomeUnknown`."""
+    def _check(self, job: "SalvageJob", goal: "_Goal") -> None:
+        """Compare the index of the log, which has read all records back, with the goal. Raises `OutcomeUnknown`.
+
+        A crash before it leaves the goal, so the next run compares again before it puts the key in place.
+        """
         tree = job.kept.tree
-        states = [(state, item) for item in choice.items if isinstance(item, Decided) for state in item.inputs]
+        states = [(state, item) for item in goal.items if isinstance(item, Decided) for state in item.inputs]
         consumed = job.kept.consumed([state for state, _ in states])
-        if (tree.size, tree.root) != (choice.end, choice.root) or any(
-            consumed.get(state) != sha256(item.transaction_id).digest() for state, item in states
-        ):
+        if not _has(tree, goal) or any(consumed.get(state) != sha256(item.transaction_id).digest() for state, item in states):
             raise OutcomeUnknown(
                 f"`done` took effect, but the log that was read back differs: {tree.size} decisions with the root {tree.root.hex()}, not"
-                f" {choice.end} with {choice.root.hex()}, or other consumed states. Start no worker, and keep {self._work}"
+                f" {goal.size} with {goal.root.hex()}, or other consumed states. Start no worker, and keep {self._work}"
             )
 
     async def _place_key(self, job: "SalvageJob", choice: Choice | None, offset: int | None) -> int:
@@ -263,7 +316,7 @@ class SalvageCommand:
         with keys.alone_with(files[0]):
             history = keys.adopt(made, *files, self._config.origin)
         # A crash before this line leaves the files: the next run finds the key in place.
-        for file in self._work.glob(KEY_FILES.format("*")):
+        for file in self._own_key_files():
             file.unlink()
         self._goal_file.unlink()
         tree = job.kept.tree
@@ -303,6 +356,23 @@ class SalvageCommand:
         return code
 
 
+class _Goal(msgspec.Struct, frozen=True):
+    """The log after the `done` of an attempt: number of decisions, root, and the items that the attempt put back."""
+
+    size: int
+    root: bytes
+    items: tuple[Item, ...]
+
+    def encode(self, first: int) -> bytes:
+        """Returns the content of the goal's file. `first`: the position of the first item."""
+        return f"{self.size} {self.root.hex()}\n".encode() + (encode_items(first, self.items) if self.items else b"")
+
+
+def _has(tree: TreeView, goal: _Goal) -> bool:
+    """Returns true if a tree begins with the tree of a goal."""
+    return 0 <= goal.size <= tree.size and (not goal.size or tree.over(0, goal.size) == goal.root)
+
+
 class SalvageJob(msgspec.Struct, frozen=True):
     """The open log and the sources of a salvage."""
 
@@ -310,6 +380,14 @@ class SalvageJob(msgspec.Struct, frozen=True):
     kept: KeptIndex
     indexes: list[StoredIndex]
     receipts: list[Receipt]
+    counts: dict[str, tuple[int, int]]
+    """The number of receipts and requests, by the argument that names them."""
+
+
+def _number(key_file: Path) -> int:
+    """Returns the number of an attempt; -1 for a file that no attempt made."""
+    digits = key_file.stem.rpartition("-")[2]
+    return int(digits) if digits.isdecimal() else -1
 
 
 def _records(first: int, items: Sequence[Item]) -> Iterator[tuple[Item, ...]]:

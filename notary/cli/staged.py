@@ -60,7 +60,6 @@ def _move(stage: Path, directory: Path, names: tuple[str, ...]) -> None:
     """
     _check_free(directory, names)
     create_file(stage / _MOVING, "\n".join(names).encode())
-    sync_directory(stage)
     *others, last = names
     for name in others:
         (stage / name).rename(directory / name)

@@ -1,10 +1,12 @@
 """Reads the receipts that parties kept, with their requests if they have these too.
 
-Every file of a folder is read. It contains JSON values, one after the other or in arrays: decisions with receipts, as `notary submit` and
-`POST /v1/submissions` return them, and requests, as `notary submit` reads them. A request belongs to the decision of its transaction id.
+Every file of a folder is read, also in its subfolders and in folders that it links to, and hidden ones. It contains JSON values, one after
+the other or in arrays: decisions with receipts, as `notary submit` and `POST /v1/submissions` return them, and requests, as `notary submit`
+reads them. A request belongs to the decision of its transaction id. No file is skipped: a decision that is not put back is lost for good.
 """
 
 import json
+import os
 from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from pathlib import Path
@@ -26,21 +28,38 @@ from payload import decode_request
 FILE_BYTES_MAX: Final = 1 << 30
 
 
-def read_receipts(folders: Sequence[Path], notary_name: str, trusted: Sequence[VerifierKey]) -> list[Receipt]:
-    """Returns the receipts in these folders, or files. Raises `SourceRefused` for the first that does not verify, with its place."""
+class ReadReceipts(msgspec.Struct, frozen=True):
+    """The receipts of all sources, and the number of receipts and requests of each source, by its name."""
+
+    receipts: list[Receipt]
+    counts: dict[str, tuple[int, int]]
+
+
+def read_receipts(sources: Sequence[Path], notary_name: str, trusted: Sequence[VerifierKey]) -> ReadReceipts:
+    """Returns the receipts in these folders, or files. Raises `SourceRefused` for the first that does not verify, with its place.
+
+    Raises it also for a source that has neither a receipt nor a request.
+    """
     requests: dict[TransactionId, tuple[StateRef, ...]] = {}
     found: list[tuple[str, dict[str, Any]]] = []
-    for folder in folders:
-        for name, value in _values(folder):
+    counts: dict[str, tuple[int, int]] = {}
+    for source in sources:
+        of_receipts = of_requests = 0
+        for name, value in _values(source):
             if "content_hash" in value:
                 try:
                     request = decode_request(json.dumps(value).encode(), notary_name)
                 except Malformed as problem:
                     raise SourceRefused(f"{name} is no request: {problem}. Leave it out") from None
                 requests[request.transaction_id] = request.inputs
+                of_requests += 1
             else:
                 found.append((name, value))
-    return list(_verified(found, requests, trusted))
+                of_receipts += 1
+        if not of_receipts + of_requests:
+            raise SourceRefused(f"{source} has neither a receipt nor a request: name another folder or file, or leave it out")
+        counts[str(source)] = of_receipts, of_requests
+    return ReadReceipts(list(_verified(found, requests, trusted)), counts)
 
 
 def _verified(
@@ -67,22 +86,47 @@ def _signer(note: str, trusted: tuple[VerifierKey, ...]) -> bytes:
     return open_note(note, trusted, "malformed-checkpoint")[1][0].public_key
 
 
-def _values(folder: Path) -> Iterator[tuple[str, dict[str, Any]]]:
+def _values(source: Path) -> Iterator[tuple[str, dict[str, Any]]]:
     """Yields the JSON objects of all files, each with its place."""
-    if not folder.exists():
-        raise SourceRefused(f"there is no {folder}")
-    for file in sorted(folder.rglob("*")) if folder.is_dir() else [folder]:
-        if file.is_file() and not file.name.startswith("."):
-            if file.stat().st_size > FILE_BYTES_MAX:
-                raise SourceRefused(f"{file} has {file.stat().st_size} bytes, at most {FILE_BYTES_MAX} are read: divide it")
-            yield from _values_of(file)
+    if not source.exists():
+        raise SourceRefused(f"there is no {source}")
+    for file in _files(source):
+        yield from _values_of(file)
+
+
+def _files(source: Path) -> Iterator[Path]:
+    """Yields each file once. Raises `SourceRefused` for a folder that cannot be listed, and for all else in a folder that is no file."""
+
+    def unreadable(problem: OSError) -> None:
+        raise SourceRefused(f"{problem.filename} cannot be read: {problem.strerror}. Leave it out") from None
+
+    if not source.is_dir():
+        yield source  # it may be a pipe too
+        return
+    seen: set[str] = set()
+    for folder, subfolders, names in os.walk(source, onerror=unreadable, followlinks=True):
+        if (real := os.path.realpath(folder)) in seen:
+            subfolders.clear()  # a link leads here again, perhaps for ever
+            continue
+        seen.add(real)
+        subfolders.sort()
+        for file in sorted([Path(folder) / name for name in names]):
+            if not file.is_file():
+                raise SourceRefused(f"{file} is neither a file nor a folder: leave it out, or name it alone")
+            if (real := os.path.realpath(file)) not in seen:
+                seen.add(real)
+                yield file
 
 
 def _values_of(file: Path) -> Iterator[tuple[str, dict[str, Any]]]:
     try:
-        text = file.read_bytes().decode()
+        with file.open("rb") as opened:
+            content = opened.read(FILE_BYTES_MAX + 1)
+        text = content.decode()
     except (UnicodeDecodeError, OSError) as problem:
         raise SourceRefused(f"{file} cannot be read: {problem}. Leave it out") from None
+    if len(content) > FILE_BYTES_MAX:
+        raise SourceRefused(f"{file} has more than {FILE_BYTES_MAX} bytes, the most that are read: divide it")
     decoder, at, line, counted = json.JSONDecoder(), 0, 1, 0
     while True:
         while at < len(text) and text[at].isspace():
@@ -101,5 +145,5 @@ def _values_of(file: Path) -> Iterator[tuple[str, dict[str, Any]]]:
             value = value["requests"]  # a submission
         for number, each in enumerate(value if isinstance(value, list) else [value]):
             if not isinstance(each, dict):
-                raise SourceRefused(f"{name} holds {msgspec.json.encode(each)[:40].decode()}: neither a decision nor a request")
+                raise SourceRefused(f"{name} holds {json.dumps(each)[:40]}: neither a decision nor a request")
             yield f"{name}[{number}]" if isinstance(value, list) else name, each

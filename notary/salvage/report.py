@@ -1,6 +1,6 @@
 """The plan of a salvage in words: the decisions put back, those lost for good, and the answers that it contradicts. Pure."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from notary.salvage.choice import Choice
@@ -26,13 +26,17 @@ def facts_of(choice: Choice) -> dict[str, Any]:
     }
 
 
-def lines_of(choice: Choice, indexes: Sequence[Witness], receipts: Sequence[Receipt], hole: Entry | None) -> Iterator[str]:
-    """Yields the plan for people, a line each."""
+def lines_of(
+    choice: Choice, indexes: Sequence[Witness], receipts: Sequence[Receipt], counts: Mapping[str, tuple[int, int]], hole: Entry | None
+) -> Iterator[str]:
+    """Yields the plan for people, a line each. `counts`: the number of receipts and requests, by their source."""
     yield f"the log has    {choice.first:,} decisions"
     for index in indexes:
         yield f"source         index {index.name}, {index.tree.size:,} decisions"
+    for name, (of_receipts, of_requests) in counts.items():
+        yield f"source         {name}, {of_receipts:,} receipts and {of_requests:,} requests"
     if receipts:
-        yield f"source         {len(receipts):,} receipts, up to a tree of {max(receipt.size for receipt in receipts):,} decisions"
+        yield f"receipts       {len(receipts):,}, up to a tree of {max(receipt.size for receipt in receipts):,} decisions"
     if hole is not None:
         yield f"seal           the log ends at the entry of batch ({hole.incarnation}, {hole.sequence}), whose content is missing:"
         yield "               it is sealed, and decides nothing, even if its payload comes back later"

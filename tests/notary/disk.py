@@ -6,7 +6,7 @@
         ...
     for content in disk.after_power_losses(): ...
 
-Writes, renames and removals also happen on the real disk, but nothing is synced there.
+Writes, renames, links and removals also happen on the real disk, but nothing is synced there.
 """
 
 import functools
@@ -35,7 +35,7 @@ class Disk:
         self._known = set(self._before)
         self._left: int | None = None
         self._problem: type[BaseException] = Killed
-        for name in ("fsync", "replace", "rename", "unlink"):
+        for name in ("fsync", "replace", "rename", "link", "unlink"):
             patch.setattr(os, name, functools.partial(getattr(self, f"_{name}"), getattr(os, name)))
 
     def fail_after(self, steps: int, problem: type[BaseException]) -> None:
@@ -70,6 +70,12 @@ class Disk:
     def _rename(self, real: Callable[..., None], source: Path, target: Path) -> None:
         self._replace(real, source, target)
 
+    def _link(self, real: Callable[..., None], source: Path, target: Path) -> None:
+        self._count()
+        real(source, target)
+        self._steps.append(("link", str(source), str(target)))
+        self._known.add(str(target))
+
     def _unlink(self, real: Callable[..., None], file: Path) -> None:
         self._count()
         real(file)
@@ -78,7 +84,7 @@ class Disk:
 
     def is_settled(self) -> bool:
         """True if a power loss now would change nothing."""
-        named = [at for at, (what, *_) in enumerate(self._steps) if what in ("create", "move", "unlink")]
+        named = [at for at, (what, *_) in enumerate(self._steps) if what in ("create", "move", "link", "unlink")]
         return all(("sync", str(Path(self._steps[at][1]).parent)) in self._steps[at:] for at in named)
 
     def after_power_losses(self) -> Iterator[dict[str, bytes]]:
@@ -99,6 +105,8 @@ class Disk:
                         contents[number] = self._contents[int(more[0])]
                     case "move":
                         pending.append({file: None, more[0]: now[file]})
+                    case "link":
+                        pending.append({more[0]: now[file]})
                     case "unlink":
                         pending.append({file: None})
                     case "sync":
@@ -106,7 +114,7 @@ class Disk:
                         pending = [change for change in pending if change not in in_it]
                         for change in in_it:
                             synced.update(change)
-                if what in ("create", "move", "unlink"):
+                if what in ("create", "move", "link", "unlink"):
                     now.update(pending[-1])
             for kept in itertools.product((False, True), repeat=len(pending)):
                 names = dict(synced)

@@ -471,6 +471,30 @@ def test_an_interrupted_adoption_goes_on(tmp_path: Path, problem: type[BaseExcep
     assert step >= 4
 
 
+@pytest.mark.parametrize("problem", [Killed, OSError])
+def test_an_interrupted_replacement_of_a_lost_key_goes_on(tmp_path: Path, problem: type[BaseException]) -> None:
+    """After a kill at any step of a new beginning, the same calls again leave a history that begins with the key in the key file."""
+    for step in itertools.count():
+        files = Files.create(tmp_path / f"{step}")
+        files.key.unlink()
+        with pytest.MonkeyPatch.context() as patch:
+            Disk(patch, files.history).fail_after(step, problem)
+            try:
+                keys.begin_anew(files.key, files.history, ORIGIN)
+                keys.end_anew(files.key, files.history, ORIGIN)
+            except (Killed, ConfigurationError):
+                interrupted = True
+            else:
+                interrupted = False
+        if not files.key.exists():
+            keys.begin_anew(files.key, files.history, ORIGIN)
+            keys.end_anew(files.key, files.history, ORIGIN)
+        assert len(files.load()) == 1
+        if not interrupted:
+            break
+    assert step >= 6
+
+
 def _go_on(files: Files, first: list[str], in_force: str) -> None:
     """A worker can start; `notary key rotate` completes a rotation that the log has, or else makes another key."""
     present = files.present()

@@ -85,6 +85,33 @@ def test_file_whose_content_cannot_be_synced_is_not_left(tmp_path: Path) -> None
     assert not file.exists()
 
 
+@pytest.mark.parametrize("problem", [Killed, OSError])
+def test_created_file_is_complete_or_missing_after_any_failure(tmp_path: Path, problem: type[BaseException]) -> None:
+    """A kill or an error at any step leaves no file or the complete one, and the next creation leaves nothing else."""
+    for steps in range(4):
+        file = tmp_path / f"{steps}" / "file"
+        file.parent.mkdir()
+        with pytest.MonkeyPatch.context() as patch:
+            Disk(patch).fail_after(steps, problem)
+            with pytest.raises(problem):
+                create_file(file, b"content")
+        assert not file.exists() or file.read_bytes() == b"content"
+        file.unlink(missing_ok=True)
+        create_file(file, b"again", 0o600)
+        assert (os.listdir(file.parent), file.read_bytes()) == (["file"], b"again")
+
+
+def test_created_file_is_complete_or_missing_after_any_power_loss(tmp_path: Path) -> None:
+    """A power loss at any step leaves no file or the complete one; after the call the file stays."""
+    with pytest.MonkeyPatch.context() as patch:
+        disk = Disk(patch)
+        create_file(tmp_path / "file", b"content")
+    left = [content.get(str(tmp_path / "file")) for content in disk.after_power_losses()]
+    assert set(left) == {None, b"content"}
+    assert left[-1] == b"content"
+    assert disk.is_settled()
+
+
 def test_every_new_directory_has_its_name_synced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The parent of each directory that was missing is synced; for a directory that exists nothing is."""
     synced: list[str] = []

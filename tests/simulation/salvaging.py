@@ -165,9 +165,11 @@ class Salvaging:
                     found += [decision, request]
                     self._hold({member: value for member, value in decision.items() if member != "receipt"})
         trusted = [VerifierKey(ORIGIN, key.public_key) for key in self._world.owner.signing_keys()]
+        if not found:
+            return []  # a folder without receipts is refused as a source
         with tempfile.TemporaryDirectory() as folder:
             Path(folder, "receipts.json").write_text("\n".join(map(json.dumps, found)))
-            return read_receipts([Path(folder)], NOTARY, trusted)
+            return read_receipts([Path(folder)], NOTARY, trusted).receipts
 
     def _hold(self, decision: Decided) -> None:
         self._held[decision["transaction_id"]] = decision

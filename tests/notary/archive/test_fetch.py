@@ -1,7 +1,5 @@
 """Segments of a log in memory become the ranges of an archive; those that do not fit are refused."""
 
-import shutil
-from collections.abc import Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -9,86 +7,20 @@ from typing import Any
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from notary.archive.fetch import fetch, in_order, prune
-from notary.archive.segment import Segment, find
-from notary.archive.settings import Order
+from notary.archive.fetch import in_order
+from notary.archive.segment import find
 from notary.archive.stream import SegmentStream
 from notary.cli.archived import ArchivedLog
 from notary.receipts.errors import NotVerified
 from notary.receipts.note import VerifierKey
-from notary.snapshots.store import MANIFESTS, Folder
+from notary.snapshots.store import MANIFESTS
+from ordering.durable import create_file
 from ordering.errors import ConfigurationError
-from ordering.log import ORDERING, Record
-from ordering.memory import MemoryLog
-
-ORIGIN, NAME = "notary.example/test", "a notary"
-IDENTITY = f"test {bytes(32).hex()}"
-
-
-class Streamed:
-    """A log in memory with two payload partitions, and the segments of it in a folder."""
-
-    def __init__(self, folder: Path) -> None:
-        self.folder, self.clock_ms = folder, 1_000
-        self.log = MemoryLog(2, lambda: 7)
-        self.key = Ed25519PrivateKey.generate()
-        self.public_key = self.key.public_key().public_bytes_raw()
-        self.store = Folder(folder / "segments")
-
-    def stream(self, worker: str = "w1") -> SegmentStream:
-        """Returns a new process's stream."""
-        keyring: Any = SimpleNamespace(private_key=lambda key: self.key if key == self.public_key else None)
-        names = NAME, ORIGIN, worker
-        return SegmentStream(self.log, IDENTITY, *names, keyring, lambda: self.trusted, self.store, self.now_ms)
-
-    @property
-    def trusted(self) -> list[VerifierKey]:
-        """The key history."""
-        return [VerifierKey(ORIGIN, self.public_key)]
-
-    def now_ms(self) -> int:
-        """Returns a time that rises."""
-        self.clock_ms += 1
-        return self.clock_ms
-
-    def order(self, head: int, *, look: bool = False) -> Order:
-        """Returns an order to seal the ordering records below `head`."""
-        return Order(head, self.public_key.hex(), look)
-
-    async def append(self, *values: tuple[int, bytes]) -> None:
-        """Append records: a topic-partition and a value each."""
-        writer = await self.log.open_writer()
-        for partition, value in values:
-            await writer.append(partition, b"key", value)
-        await writer.close()
-
-    def found(self) -> list[Segment]:
-        """Returns the segments in the store."""
-        return list(find(self.store, self.trusted, NAME))
-
-    def fetch(self, segments: Sequence[Segment] | None = None, ranges: int = 0, ends: dict[int, int] | None = None) -> Any:
-        """Put segments into the archive."""
-        return fetch(self.store, self.found() if segments is None else segments, self.folder / "archive", ranges, ends or {})
-
-    async def archived(self) -> dict[int, list[bytes | None]]:
-        """Returns the values of the archive, by topic-partition."""
-        log = ArchivedLog(self.folder / "archive")
-        assert log.unlisted() == []
-        return await _values(log)
-
-
-async def _values(log: Any) -> dict[int, list[bytes | None]]:
-    ends = {partition: bound.offset_end for partition, bound in (await log.bounds()).items()}
-    reader = await log.open_reader({})
-    records: list[Record] = []
-    while any(reader.offset_next(partition) < end for partition, end in ends.items()):
-        records += await reader.poll(10)
-    await reader.close()
-    assert all(record.append_time_ms == 7 and record.key == b"key" for record in records)
-    return {partition: [record.value for record in records if record.partition == partition] for partition in ends}
-
-
-FIRST = ((0, b"p0"), (ORDERING, b"o0"), (1, b"q0"), (ORDERING, b"o1"))
+from ordering.log import ORDERING
+from ordering.records import Genesis
+from ordering.signatures import NO_LOG_ID, SigningKey, endorse_key, log_id_of, sign_record
+from tests.notary.archive.streamed import FIRST, NAME, ORIGIN, Streamed
+from tests.notary.disk import Killed
 
 
 async def test_two_ranges_hold_each_record_once(tmp_path: Path) -> None:
@@ -103,12 +35,12 @@ async def test_two_ranges_hold_each_record_once(tmp_path: Path) -> None:
     await stream.close()
     await made.append((0, b"p1"), (ORDERING, b"o2"))
     assert (await made.stream().seal(made.order(3))).records == 3
-    again = made.fetch(ranges=1, ends={ORDERING: 1, 0: 1, 1: 1})
+    again = made.fetch()
     assert (again.range, again.segments, again.records) == (2, 1, 3)
     assert await made.archived() == {ORDERING: [b"o0", b"o1", b"o2"], 0: [b"p0", b"p1"], 1: [b"q0"]}
-    assert made.fetch(ranges=2, ends=again.offsets_end).range == 0
-    assert len(prune(made.store, made.found(), again.offsets_end, 1_002)) == 1
-    assert len(prune(made.store, made.found(), again.offsets_end, 9_999)) == 1
+    assert made.fetch().range == 0
+    assert len(made.prune(1_002)) == 1
+    assert len(made.prune(9_999)) == 1
     assert made.found() == []
 
 
@@ -119,10 +51,8 @@ async def test_segments_of_two_workers_may_overlap(tmp_path: Path) -> None:
     first, second = made.stream("w1"), made.stream("w2")
     assert (await first.seal(made.order(1))).records == 3
     await made.append((0, b"p1"))
-    (made.folder / "segments" / MANIFESTS).rename(made.folder / "hidden")  # the second worker does not see the first one's yet
-    assert (await second.seal(made.order(2))).records == 5
-    for note in (made.folder / "hidden").iterdir():
-        shutil.move(note, made.folder / "segments" / MANIFESTS)
+    with made.hidden():
+        assert (await second.seal(made.order(2))).records == 5
     assert (await first.seal(made.order(2, look=True))).segments == 0
     assert (made.fetch().records, len(made.found())) == (5, 2)
     assert await made.archived() == {ORDERING: [b"o0", b"o1"], 0: [b"p0", b"p1"], 1: [b"q0"]}
@@ -166,7 +96,7 @@ async def test_a_log_that_lost_sealed_records_is_not_sealed(tmp_path: Path) -> N
     made = Streamed(tmp_path)
     await made.append(*FIRST)
     await made.stream().seal(made.order(2))
-    made.log._records[0][:] = [Record(0, 0, 7, b"key", b"another")]
+    made.replace(0, 0, b"another")
     await made.append((ORDERING, b"o2"))
     with pytest.raises(ConfigurationError, match="does not hold a record that a segment has: record 0 of payload partition 0"):
         await made.stream().seal(made.order(3))
@@ -182,14 +112,30 @@ async def test_different_records_of_one_offset_are_refused(tmp_path: Path) -> No
     made = Streamed(tmp_path)
     await made.append(*FIRST)
     await made.stream("w1").seal(made.order(1))
-    (made.folder / "segments" / MANIFESTS).rename(made.folder / "hidden")
-    made.log._records[0][:] = [Record(0, 0, 7, b"key", b"another"), Record(0, 1, 7, b"key", b"p1")]
-    await made.stream("w2").seal(made.order(2))
-    for note in (made.folder / "hidden").iterdir():
-        shutil.move(note, made.folder / "segments" / MANIFESTS)
+    made.replace(0, 0, b"another", b"p1")
+    with made.hidden():
+        await made.stream("w2").seal(made.order(2))
     with pytest.raises(ConfigurationError, match="differ at offset 0 of payload partition 0"):
         made.fetch()
     assert not [*(tmp_path / "archive").rglob("*.parquet")]
+
+
+async def test_another_history_stops_its_worker(tmp_path: Path) -> None:
+    """A worker looks at the store before every order: it seals nothing after another worker sealed records that the log has lost."""
+    made = Streamed(tmp_path)
+    await made.append(*FIRST)
+    ahead, behind = made.stream("w2"), made.stream("w3")
+    await ahead.seal(made.order(1))
+    await behind.seal(made.order(1))
+    await made.append((0, b"p1 lost"))
+    await made.stream("w1").seal(made.order(1))
+    made.replace(0, 1, b"p1 new", b"p2 new")
+    with pytest.raises(ConfigurationError, match="does not hold a record that a segment has: record 1 of payload partition 0"):
+        await behind.seal(made.order(2))
+    with made.hidden():
+        assert (await ahead.seal(made.order(2))).records == 3
+    with pytest.raises(ConfigurationError, match="does not hold a record that a segment has: record 1 of payload partition 0"):
+        await ahead.seal(made.order(2))
 
 
 async def test_a_backlog_is_sealed_in_pieces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -221,6 +167,210 @@ def test_a_segment_comes_behind_those_that_it_goes_on_from() -> None:
     behind = segment("a", order=(5, 6))
     again = segment("c", order=(2, 5))
     torn = segment("d", second=(7, 9))
-    assert in_order([behind, again, large], {}) == [large, behind]
+    assert in_order([behind, again, large], {}) == [large, behind, again], "its records are compared"
     assert in_order([torn, behind, large], {}) == [large, behind, torn], "the gap is reported behind all that fits"
     assert in_order([behind, large], {ORDERING: 6, 0: 40}) == []
+
+
+async def test_two_runs_that_overlap_add_one_range(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two runs at once, on machines whose locks do not reach each other: the later one gives up, and the files of the range stay."""
+    made = Streamed(tmp_path)
+    await made.append(*FIRST)
+    await made.stream().seal(made.order(2))
+
+    def late(*given: Any) -> None:
+        monkeypatch.setattr("notary.archive.fetch.create_file", create_file)
+        assert made.fetch().range == 1
+        create_file(*given)
+
+    monkeypatch.setattr("notary.archive.fetch.create_file", late)
+    with pytest.raises(ConfigurationError, match=r"has added .*00000001\.json meanwhile"):
+        made.fetch()
+    assert await made.archived() == {ORDERING: [b"o0", b"o1"], 0: [b"p0"], 1: [b"q0"]}
+
+
+@pytest.mark.parametrize("problem", [OSError, KeyboardInterrupt])
+async def test_an_error_after_the_range_file_keeps_its_files(
+    tmp_path: Path, problem: type[BaseException], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An error or Ctrl-C after the range file was written removes none of the files that it lists."""
+    made = Streamed(tmp_path)
+    await made.append(*FIRST)
+    await made.stream().seal(made.order(2))
+
+    def failing(*given: Any) -> None:
+        create_file(*given)
+        raise problem(5, "Input/output error")
+
+    monkeypatch.setattr("notary.archive.fetch.create_file", failing)
+    with pytest.raises(problem):
+        made.fetch()
+    assert await made.archived() == {ORDERING: [b"o0", b"o1"], 0: [b"p0"], 1: [b"q0"]}
+
+
+async def test_a_killed_run_leaves_nothing_after_the_next(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A run is killed before its range file is in place: the archive can be read, and the next run removes the files that it left."""
+    made = Streamed(tmp_path)
+    await made.append(*FIRST)
+    await made.stream().seal(made.order(1))
+    made.fetch()
+    await made.stream().seal(made.order(2))
+
+    def killed(*given: Any) -> None:
+        raise Killed
+
+    with monkeypatch.context() as patch:
+        patch.setattr("os.link", killed)
+        patch.setattr("notary.archive.fetch._Added.drop", lambda added: None)
+        with pytest.raises(Killed):
+            made.fetch()
+    assert len(ArchivedLog(tmp_path / "archive").unlisted()) == 1
+    assert made.fetch().range == 2
+    assert (await made.archived())[ORDERING] == [b"o0", b"o1"]
+    assert sorted(path.name for path in (tmp_path / "archive").iterdir()) == ["ordering", "payload", "ranges"]
+    assert sorted(path.name for path in (tmp_path / "archive" / "ranges").iterdir()) == ["00000001.json", "00000002.json"]
+
+
+async def test_the_tail_of_another_history_is_refused(tmp_path: Path) -> None:
+    """The archive has records that the log then lost: a segment that covers their offsets with other records is not added."""
+    made = Streamed(tmp_path)
+    await made.append(*FIRST)
+    second = made.stream("w2")
+    await second.seal(made.order(1))
+    await made.append((0, b"p1 lost"))
+    await made.stream("w1").seal(made.order(2))
+    made.fetch()
+    made.replace(0, 1, b"p1 new", b"p2 new")
+    with made.hidden():
+        await second.seal(made.order(2))
+    with pytest.raises(ConfigurationError, match=r"the archive and the segment .*-w2\.note differ at offset 1 of payload partition 0"):
+        made.fetch()
+    assert (await made.archived())[0] == [b"p0", b"p1 lost"]
+
+
+async def test_an_archived_part_of_another_history_is_refused(tmp_path: Path) -> None:
+    """A segment whose offsets are all archived, with another last record, is found by its manifest; neither `fetch` nor `prune` goes on."""
+    made = Streamed(tmp_path)
+    await made.append(*FIRST)
+    await made.stream("w1").seal(made.order(2))
+    made.fetch()
+    made.replace(0, 0, b"another")
+    with made.hidden():
+        await made.stream("w2").seal(made.order(1))
+    for action in (made.fetch, made.prune):
+        with pytest.raises(ConfigurationError, match=r"the archive and the segment .*-w2\.note differ at offset 0 of payload partition 0"):
+            action()
+    assert len(made.found()) == 2
+
+
+async def test_a_contained_segment_of_another_history_is_refused(tmp_path: Path) -> None:
+    """A segment of other records that lies inside one of the same run is compared with it, though it has nothing new."""
+    made = Streamed(tmp_path)
+    await made.append(*FIRST, (0, b"p1"))
+    await made.stream("w2").seal(made.order(2))
+    made.replace(0, 0, b"another")
+    with made.hidden():
+        await made.stream("w1").seal(made.order(1))
+    with pytest.raises(ConfigurationError, match=r"-w2\.note and the segment .*-w1\.note differ at offset 0 of payload partition 0"):
+        made.fetch()
+    assert not [*(tmp_path / "archive").rglob("*.parquet")]
+
+
+async def test_an_overlap_behind_another_segment_is_compared(tmp_path: Path) -> None:
+    """A segment is compared with all that it overlaps, not only with the one added last before it."""
+    made = Streamed(tmp_path)
+    await made.append(*FIRST)
+    stream = made.stream("w1")
+    await stream.seal(made.order(1))
+    for value in (b"p1", b"p2"):
+        await made.append((0, value))
+        await stream.seal(made.order(1))
+    made.replace(0, 0, b"another", b"p1", b"p2", b"p3")
+    with made.hidden():
+        await made.stream("w2").seal(made.order(1))
+    with pytest.raises(ConfigurationError, match="differ at offset 0 of payload partition 0"):
+        made.fetch()
+
+
+async def test_a_missing_record_is_a_difference(tmp_path: Path) -> None:
+    """A segment without the record of an offset that another segment has is refused."""
+    made = Streamed(tmp_path)
+    await made.append(*FIRST, (0, b"p1"), (0, b"p2"))
+    await made.stream("w1").seal(made.order(2))
+    original = SegmentStream._write
+
+    async def without_one(stream: SegmentStream, key: str, head: int) -> int:
+        stream._read[0] = [record for record in stream._read[0] if record.offset != 1]
+        return await original(stream, key, head)
+
+    with made.hidden(), pytest.MonkeyPatch.context() as patch:
+        patch.setattr(SegmentStream, "_write", without_one)
+        await made.stream("w2").seal(made.order(2))
+    with pytest.raises(ConfigurationError, match="differ at offset 1 of payload partition 0"):
+        made.fetch()
+
+
+async def test_a_former_key_replaces_no_records(tmp_path: Path) -> None:
+    """A thief of a former key adds a segment of other records at the same offsets: it is refused, and nothing is archived."""
+    made = Streamed(tmp_path)
+    former = Ed25519PrivateKey.generate()
+    keys = [VerifierKey(ORIGIN, former.public_key().public_bytes_raw()), *made.trusted]
+    await made.append(*FIRST)
+    stream = made.stream()
+    made.clock_ms = 5_000
+    await stream.seal(made.order(1))
+    await made.append((0, b"p1"))
+    await stream.seal(made.order(2))
+    thief = Streamed(tmp_path, key=former)
+    await thief.append(*[(partition, b"junk") for partition in (ORDERING, ORDERING, 0, 0, 1)])
+    with made.hidden():
+        await thief.stream("a").seal(thief.order(2))
+    segments = list(find(made.store, keys, NAME))
+    assert len(segments) == 3
+    with pytest.raises(ConfigurationError, match=r"-a\.note.* differ at offset 0 of the ordering topic"):
+        made.fetch(segments)
+    assert not [*(tmp_path / "archive").rglob("*.parquet")]
+
+
+@pytest.mark.parametrize("archived", [False, True])
+async def test_a_former_key_signs_nothing_after_its_end(tmp_path: Path, archived: bool) -> None:
+    """A segment that a former key signed is refused if its ordering records go beyond the `key` record that replaced this key."""
+    former, owner = Ed25519PrivateKey.generate(), SigningKey(bytes(32))
+    made = Streamed(tmp_path, key=former)
+    genesis = sign_record(Genesis(b"salt" * 4, 2, made.public_key, owner.public_key, NAME, ORIGIN), NO_LOG_ID, owner)
+    present = Ed25519PrivateKey.generate()
+    rotation = endorse_key(SigningKey(present.private_bytes_raw()), log_id_of(genesis), made.public_key)
+    await made.append((ORDERING, genesis), (ORDERING, b"o1"), (ORDERING, sign_record(rotation, log_id_of(genesis), owner)))
+    keys = [*made.trusted, VerifierKey(ORIGIN, present.public_key().public_bytes_raw())]
+    await made.stream().seal(made.order(2))
+    made.use(present)
+    await made.stream("w2", keys).seal(made.order(3))
+    assert len(list(find(made.store, keys, NAME))) == 2
+    if archived:
+        assert made.fetch(list(find(made.store, keys, NAME))).records == 3
+    await made.append((ORDERING, b"forged"))
+    made.use(former)
+    await made.stream("thief", keys).seal(made.order(4))
+    made.use(present)
+    with pytest.raises(ConfigurationError, match=r"-thief\.note has ordering records up to offset 4, and ordering record 2 replaced"):
+        made.fetch(list(find(made.store, keys, NAME)))
+
+
+@pytest.mark.parametrize("damage", ["missing", "changed"])
+async def test_a_damaged_archive_keeps_the_segments(tmp_path: Path, damage: str) -> None:
+    """`prune` removes no segment while a file of the archive that has their records is missing or changed; it names the file."""
+    made = Streamed(tmp_path)
+    await made.append(*FIRST)
+    await made.stream().seal(made.order(2))
+    made.fetch()
+    file = next((tmp_path / "archive" / "payload" / "partition=1").iterdir())
+    content = file.read_bytes()
+    if damage == "missing":
+        file.unlink()
+    else:
+        file.write_bytes(content[:-1] + b"x")
+    with pytest.raises(ConfigurationError, match=rf"{file.name} is damaged.*No segment was removed"):
+        made.prune()
+    assert len(made.found()) == 1
+    file.write_bytes(content)
+    assert len(made.prune()) == 1

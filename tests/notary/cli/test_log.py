@@ -282,7 +282,7 @@ PLACE = r"/00000002\.parquet \(ordering partition 0, offsets \d+ up to \d+\)"
         (lambda folder: (folder / LAST).unlink(), rf"{PLACE} cannot be read: No such file or directory\. Take the file"),
         (swapped, rf"{PLACE} is damaged: offset \d+ comes after \d+"),
         (too_few, rf"{PLACE} is damaged: it has 1 records, and its range counts \d+"),
-        (other_columns, rf"{PLACE} has other columns than an archive's: offset, value"),
+        (other_columns, rf"{PLACE} has other columns than an archive's: offset \(int64\), value \(binary\)"),
         (no_parquet, rf"{PLACE} is damaged after offset \d+: "),
         (newer, r"ranges/00000002\.json has archive version 3, and this software reads 2"),
         (

@@ -1,8 +1,10 @@
 """`notary salvage` on real logs that lost their end, with real indexes and receipts that survived."""
 
 import asyncio
+import hashlib
 import io
 import json
+import os
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
@@ -352,6 +354,172 @@ def test_a_second_loss_takes_the_done(wreck: Wreck) -> None:
     with wreck.start() as process, Asking(process.url) as asking:
         wreck.check(asking, range(6))
         assert process.stop() == 0
+
+
+def key_files(wreck: Wreck) -> dict[str, bytes]:
+    """Returns the content of the notary's key file and key history."""
+    return {name: (wreck.directory.path / name).read_bytes() for name in ("notary-key.pem", "notary-keys.json")}
+
+
+def put(wreck: Wreck, files: dict[str, bytes]) -> None:
+    """Replace the key file and key history."""
+    for name, content in files.items():
+        (wreck.directory.path / name).write_bytes(content)
+
+
+def known_keys(wreck: Wreck) -> list[str]:
+    """Returns the verifier keys of the key history."""
+    return [each["verifier_key"] for each in json.loads((wreck.directory.path / "notary-keys.json").read_text())]
+
+
+def die_before_the_key(wreck: Wreck, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Run the command until `done` is in effect, and kill it before its key is in place."""
+
+    def die(*given: Any) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(keys, "adopt", die)
+        wreck.salvage("--index", wreck.index, "--yes", code=2)
+
+
+def test_a_plan_changes_nothing(wreck: Wreck, monkeypatch: pytest.MonkeyPatch) -> None:
+    """After a run that died before its key was in place, --plan reports that the salvage took effect, and leaves the key where it is."""
+    root = wreck.root
+    wreck.cut()
+    die_before_the_key(wreck, monkeypatch)
+    before = key_files(wreck), asyncio.run(_ends(wreck.directory))
+    plan = wreck.salvage("--index", wreck.index, "--plan")
+    assert (plan["done"], plan["in_effect"], plan["decisions"], plan["root"]) == (False, True, 12, root)
+    assert (key_files(wreck), asyncio.run(_ends(wreck.directory))) == before
+    assert wreck.salvage("--index", wreck.index, "--yes")["resumed"]
+
+
+@pytest.mark.parametrize("sealed", [False, True])
+def test_a_machine_that_missed_a_rotation(wreck: Wreck, sealed: bool) -> None:
+    """A machine with a former key, which cannot endorse what follows the key in force, is refused before the salvage's key is appended.
+
+    A rotation after an entry without content takes effect only once that entry is sealed.
+    """
+    former = key_files(wreck)
+    assert cli.main(["key", "rotate", "--config", str(wreck.directory.config)]) == 0
+    present = key_files(wreck)
+    if sealed:
+        wreck.cut([partition for partition in wreck.ends if partition != ORDERING])
+    put(wreck, former)
+    before = asyncio.run(_ends(wreck.directory))[ORDERING]
+    assert "this machine missed a rotation" in wreck.salvage("--index", wreck.index, "--yes", code=2)["stderr"]
+    assert "this machine missed a rotation" in wreck.salvage("--index", wreck.index, "--plan", code=2)["stderr"]
+    assert asyncio.run(_ends(wreck.directory))[ORDERING] == before
+    put(wreck, present)
+    assert wreck.salvage("--index", wreck.index, "--yes")["done"] == sealed
+    assert len(known_keys(wreck)) == 2 + sealed
+
+
+def test_a_rotation_that_is_not_in_place(wreck: Wreck, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The key in force is only prepared here, since `key rotate` was killed: the rotation has to be completed first."""
+
+    def die(*given: Any) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(keys, "put_in_place", die)
+        assert cli.main(["key", "rotate", "--config", str(wreck.directory.config)]) == 2
+    wreck.cut([partition for partition in wreck.ends if partition != ORDERING])
+    assert "complete it by `notary key rotate`" in wreck.salvage("--index", wreck.index, "--yes", code=2)["stderr"]
+    assert cli.main(["key", "rotate", "--config", str(wreck.directory.config)]) == 0
+    assert wreck.salvage("--index", wreck.index, "--yes")["done"]
+    assert len(known_keys(wreck)) == 3
+
+
+def test_a_log_that_lost_a_rotation(wreck: Wreck) -> None:
+    """The log lost the record of a rotation: the key here is later than the key in force, and endorses the salvage's."""
+    assert cli.main(["key", "rotate", "--config", str(wreck.directory.config)]) == 0
+    before = known_keys(wreck)
+    wreck.cut()
+    assert wreck.salvage("--index", wreck.index, "--yes")["done"]
+    assert known_keys(wreck)[:-1] == before
+
+
+def test_a_lost_work_folder(wreck: Wreck, bank: Bank, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The key in force was only in --work, and that folder is lost: an error says so, and its remedy lets workers write again."""
+    wreck.cut()
+    die_before_the_key(wreck, monkeypatch)
+    shutil.rmtree(wreck.directory.path / "salvage")
+    for flags in (["--plan"], ["--yes"]):
+        refused = wreck.salvage("--index", wreck.index, *flags, code=2)["stderr"]
+        assert "name the folder that has it with --work" in refused
+        assert "notary key rotate --lost" in refused
+    (wreck.directory.path / "notary-key.pem").rename(wreck.directory.path / "former.pem")
+    assert cli.main(["key", "rotate", "--lost", "--config", str(wreck.directory.config)]) == 0
+    assert wreck.salvage("--index", wreck.index, "--yes")["done"] is False
+    with wreck.start() as process, Asking(process.url) as asking:
+        wreck.check(asking, range(6))
+        asking.decide(bank, spend())
+        assert process.stop() == 0
+
+
+def test_a_failed_comparison_is_repeated(wreck: Wreck, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The log that is read back has other consumed states: each later run compares again, and puts no key in place."""
+    wreck.cut()
+    before = key_files(wreck)
+    with monkeypatch.context() as patch:
+        patch.setattr("notary.cli.salvage.sha256", hashlib.sha512)
+        for _ in range(2):
+            assert "Start no worker" in wreck.salvage("--index", wreck.index, "--yes", code=2)["stderr"]
+        assert key_files(wreck) == before
+    assert wreck.salvage("--index", wreck.index, "--yes")["resumed"]
+
+
+def test_a_damaged_goal_is_named(wreck: Wreck, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The file of an interrupted attempt is damaged: the command names it, and without it makes another attempt with another key."""
+    root = wreck.root
+    wreck.cut()
+    die_before_the_key(wreck, monkeypatch)
+    goal = wreck.directory.path / "salvage" / "goal"
+    goal.write_bytes(b"12 xyz\n\xff")
+    assert f"{goal} is damaged" in wreck.salvage("--index", wreck.index, "--yes", code=2)["stderr"]
+    goal.unlink()
+    again = wreck.salvage("--index", wreck.index, "--yes")
+    assert (again["resumed"], again["root"]) == (False, root)
+
+
+def test_a_kill_while_a_key_is_written(wreck: Wreck, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A kill before the key of an attempt has its name leaves no file of that name, and the next run goes on."""
+    root = wreck.root
+    wreck.cut()
+
+    link = os.link
+
+    def die(source: Path, target: Path, **given: Any) -> None:
+        if target.name == "key-0.pem":
+            raise KeyboardInterrupt
+        link(source, target, **given)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "link", die)
+        wreck.salvage("--index", wreck.index, "--yes", code=2)
+    assert not (wreck.directory.path / "salvage" / "key-0.pem").exists()
+    assert wreck.salvage("--index", wreck.index, "--yes")["root"] == root
+
+
+def test_a_key_file_that_is_gone(wreck: Wreck) -> None:
+    """An attempt takes the number after the largest, so a missing file of an earlier attempt is no obstacle."""
+    wreck.cut()
+    (wreck.directory.path / "salvage").mkdir()
+    keys.create(wreck.directory.path / "salvage" / "key-1.pem")
+    assert wreck.salvage("--index", wreck.index, "--yes")["done"]
+
+
+def test_receipts_are_counted_by_source(wreck: Wreck, tmp_path: Path) -> None:
+    """The plan has the number of receipts and requests of each named folder or file."""
+    wreck.cut()
+    folder = wreck.receipts([2, 4])
+    alone = tmp_path / ".requests.json"
+    (folder / "requests.json").rename(alone)
+    plan = wreck.salvage("--receipts", folder, "--receipts", alone, "--plan")
+    assert plan["decisions_put_back"] == 2
+    assert plan["receipts"] == {str(folder): {"receipts": 2, "requests": 0}, str(alone): {"receipts": 0, "requests": 2}}
 
 
 def test_a_hash_is_final(wreck: Wreck) -> None:

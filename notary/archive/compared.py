@@ -1,0 +1,139 @@
+"""Comparisons of segments with each other and with an archive: segments of two histories, or forged ones, are never added to it.
+
+| compared | with |
+|---|---|
+| all records of a segment that reaches beyond the archive | the same offsets in the archive and in all other such segments |
+| the last record of each part that the archive has completely | the archive's record; the manifest has the part's fingerprint |
+| the ordering records of a segment that a former key signed | the `key` record that replaced this key: they end before it |
+
+A difference is an error that names both sides: the log lost its end between them, or one of them is forged.
+"""
+
+import sys
+from bisect import bisect_left
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import accumulate
+from typing import Final, Protocol
+
+from joiner import LogState
+from joiner.history import fingerprint_of
+from notary.archive.segment import Segment
+from ordering.errors import ConfigurationError, CorruptRecord
+from ordering.local_reader import describe
+from ordering.log import Record
+from ordering.records import Key, decode
+from ordering.signatures import decode_genesis, log_id_of, record_is_signed
+
+THE_ARCHIVE: Final = "the archive"
+
+
+class EarlierArchive(Protocol):
+    """An archive as it is before a call: `notary.cli.archived.ArchivedLog`."""
+
+    @property
+    def ranges(self) -> int:
+        """The number of ranges."""
+        ...
+
+    @property
+    def ends(self) -> Mapping[int, int]:
+        """The end of each topic-partition."""
+        ...
+
+    def records(self, partition: int, offset_first: int) -> Iterator[list[Record]]:
+        """Yields the records from an offset on. Raises `ConfigurationError` for a damaged file."""
+        ...
+
+    def damaged(self, progress: Callable[[int, int], None], since: Mapping[int, int] | None = None) -> Iterator[str]:
+        """Yields a sentence for each damaged file, of those that end after the offsets `since`, or of all."""
+        ...
+
+
+def compare_lasts(segments: Sequence[Segment], archived: EarlierArchive) -> None:
+    """Compare the last record of each part that the archive has completely with the archive. Raises `ConfigurationError`.
+
+    It reads no file of a segment. If the log lost its end between the two, all records after that place differ, the last one too.
+    """
+    ends = archived.ends
+    wanted: dict[int, dict[int, list[tuple[str, str]]]] = {}
+    for segment in segments:
+        for part in segment.parts:
+            if part.offset_end <= ends.get(part.partition, 0):
+                wanted.setdefault(part.partition, {}).setdefault(part.offset_last, []).append((segment.name, part.fingerprint))
+    for partition, lasts in wanted.items():
+        records = archived.records(partition, min(lasts))
+        while lasts and (some := next(records, None)) is not None:
+            for record in some:
+                for name, fingerprint in lasts.pop(record.offset, ()):
+                    if fingerprint_of(record).hex() != fingerprint:
+                        raise difference(THE_ARCHIVE, name, record.offset, partition)
+        if lasts:
+            offset, (first, *_) = min(lasts.items())
+            raise difference(THE_ARCHIVE, first[0], offset, partition)
+
+
+def difference(before: str, segment: str, offset: int, partition: int) -> ConfigurationError:
+    """Returns the error for two sources that have different records at one offset."""
+    return ConfigurationError(
+        f"{before} and the segment {segment} differ at offset {offset} of {describe(partition)}: the log lost its end between them, or one"
+        " of them is forged. Keep all segments, and move those of one of the two histories to another place"
+    )
+
+
+class KnownRecords:
+    """The records of a topic-partition that later segments may have too: a fingerprint and a source by offset."""
+
+    def __init__(self, floors: Sequence[int]) -> None:
+        """`floors`: the first offset of each part to come, in order."""
+        lowest = [*accumulate(reversed(floors), min)][::-1]
+        self._floors = deque([*lowest[1:], sys.maxsize])
+        self._offsets: list[int] = []
+        self._known: dict[int, tuple[bytes, str]] = {}
+
+    def add(self, records: Sequence[Record], source: str) -> None:
+        """Add records after those that are known."""
+        self._offsets += [record.offset for record in records]
+        self._known |= {record.offset: (fingerprint_of(record), source) for record in records}
+
+    def compare(self, records: Sequence[Record], offset_first: int, offset_end: int, partition: int, segment: str, before: str) -> None:
+        """Compare a segment's records with those known from `offset_first` up to `offset_end`, exclusive. Raises `ConfigurationError`.
+
+        `before` is the source of an offset that no known record has.
+        """
+        known = self._offsets[bisect_left(self._offsets, offset_first) : bisect_left(self._offsets, offset_end)]
+        found = {record.offset: fingerprint_of(record) for record in records if record.offset < offset_end}
+        for offset in sorted({*known, *found}):
+            fingerprint, source = self._known.get(offset, (None, before))
+            if found.get(offset) != fingerprint:
+                raise difference(source, segment, offset, partition)
+
+    def part_is_done(self) -> None:
+        """Forget the records that no part to come can have."""
+        count = bisect_left(self._offsets, self._floors.popleft())
+        for offset in self._offsets[:count]:
+            del self._known[offset]
+        del self._offsets[:count]
+
+
+class Rotations:
+    """The `key` records among ordering records, and so the offset at which each former key was replaced (R10)."""
+
+    def __init__(self) -> None:
+        self._state: LogState | None = None
+        self.replaced: dict[bytes, int] = {}
+        """By former key: the offset of the record that replaced it."""
+
+    def read(self, record: Record) -> None:
+        """Read the next ordering record. Without the genesis record, which names the owner, no `key` record counts."""
+        try:
+            if record.offset == 0 and record.value is not None:
+                self._state = LogState.begin(decode_genesis(record.value), log_id_of(record.value))
+            state, found = self._state, decode(record.value)
+        except CorruptRecord:
+            return
+        if state is None or record.value is None or not isinstance(found, Key):
+            return
+        if record_is_signed(record.value, state.log_id, state.owner_key) and (after := state.with_key(found, 0)) is not None:
+            self.replaced[state.key] = record.offset
+            self._state = after

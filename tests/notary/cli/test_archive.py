@@ -1,0 +1,46 @@
+"""`notary archive` in a terminal: mistyped stores, and two commands on one archive."""
+
+from pathlib import Path
+
+import pytest
+
+from notary import cli
+from notary.access import alone_in
+from tests.notary.process import NotaryDirectory
+
+
+def run(directory: NotaryDirectory, action: str, store: Path, archive: Path) -> int:
+    """Run the command. Returns its exit code."""
+    return cli.main(["archive", action, "--config", str(directory.config), "--url", str(store), "--archive", str(archive)])
+
+
+@pytest.fixture
+def directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> NotaryDirectory:
+    """A notary whose configuration names brokers, as segments require; the tests connect to none."""
+    directory = NotaryDirectory.create(tmp_path / "notary")
+    monkeypatch.setenv("NOTARY_LOG_KIND", "kafka")
+    monkeypatch.setenv("NOTARY_LOG_BOOTSTRAP", "127.0.0.1:1")
+    return directory
+
+
+def test_a_store_without_segments_is_an_error(directory: NotaryDirectory, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A mistyped --url has no segment: the command says so and exits with 2, and makes no archive."""
+    assert run(directory, "fetch", tmp_path / "typo", tmp_path / "archive") == 2
+    assert f"there is no segment in {tmp_path / 'typo'}" in capsys.readouterr().err
+    assert not (tmp_path / "archive").exists()
+
+
+def test_a_folder_that_is_no_archive_is_an_error(directory: NotaryDirectory, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """`prune` of a mistyped --archive removes nothing and exits with 2."""
+    (tmp_path / "empty").mkdir()
+    for name in ("typo", "empty"):
+        assert run(directory, "prune", tmp_path / "segments", tmp_path / name) == 2
+        assert f"{tmp_path / name} is no archive" in capsys.readouterr().err
+
+
+def test_one_command_at_a_time_changes_an_archive(directory: NotaryDirectory, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """While another process has the archive's lock the command is refused."""
+    (tmp_path / "archive" / "ranges").mkdir(parents=True)
+    with alone_in(tmp_path / "archive", "busy"):
+        assert run(directory, "prune", tmp_path / "segments", tmp_path / "archive") == 2
+    assert "another process changes the archive" in capsys.readouterr().err

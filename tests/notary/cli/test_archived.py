@@ -1,0 +1,70 @@
+"""Archives whose files do not have what their ranges say: an error with the file's name, and never records of another file."""
+
+import json
+from hashlib import file_digest, sha256
+from io import BufferedReader
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from notary.archive.segment import RECORD
+from notary.cli.archived import ArchivedLog
+from ordering.errors import ConfigurationError
+from ordering.log import ORDERING
+
+COLUMNS: dict[str, tuple[pa.DataType, Any]] = {
+    "offset": (pa.int64(), 0),
+    "append_time_ms": (pa.int64(), 7),
+    "key": (pa.binary(), None),
+    "value": (pa.binary(), b"true"),
+}
+FILE = "ordering/partition=0/00000001-x.parquet"
+
+
+def archive(folder: Path, columns: dict[str, tuple[pa.DataType, Any]]) -> ArchivedLog:
+    """Returns an archive of one ordering record."""
+    file = folder / FILE
+    file.parent.mkdir(parents=True)
+    fields = pa.schema([(name, type_) for name, (type_, _) in columns.items()])
+    pq.write_table(pa.table([[value] for _, value in columns.values()], schema=fields), file)
+    entry = {"path": FILE, "topic": "ordering", "partition": 0, "offset_first": 0, "offset_end": 1, "records": 1}
+    entry["sha256"] = sha256(file.read_bytes()).hexdigest()
+    (folder / "ranges").mkdir()
+    (folder / "ranges" / "00000001.json").write_text(json.dumps({"archive_version": 2, "payload_partitions": 1, "files": [entry]}))
+    return ArchivedLog(folder)
+
+
+@pytest.mark.parametrize(
+    ("column", "type_", "value"),
+    [
+        ("offset", pa.float64(), 0.5),
+        ("offset", pa.int64(), None),
+        ("append_time_ms", pa.string(), "x"),
+        ("append_time_ms", pa.int64(), None),
+        ("key", pa.int64(), 5),
+        ("value", pa.string(), "x"),
+        ("another", pa.binary(), b""),
+    ],
+)
+def test_other_columns_are_an_error(tmp_path: Path, column: str, type_: pa.DataType, value: Any) -> None:
+    """Ranges are not signed, so a right hash proves nothing: a column of another type or name, or a number that is missing, is an error."""
+    log = archive(tmp_path, COLUMNS | {column: (type_, value)})
+    with pytest.raises(ConfigurationError, match=rf"{FILE} .*(is damaged|has other columns)"):
+        list(log.records(ORDERING, 0))
+
+
+def test_the_hashed_file_is_the_file_that_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another file takes the name between hashing and reading: the records are those of the file that was hashed."""
+    log = archive(tmp_path, COLUMNS)
+
+    def then_replaced(opened: BufferedReader, name: str) -> Any:
+        found = file_digest(opened, name)
+        pq.write_table(pa.table([[0], [7], [None], [b"false"]], schema=RECORD), tmp_path / "new")
+        (tmp_path / "new").replace(tmp_path / FILE)
+        return found
+
+    monkeypatch.setattr("notary.cli.archived.file_digest", then_replaced)
+    assert [record.value for some in log.records(ORDERING, 0) for record in some] == [b"true"]

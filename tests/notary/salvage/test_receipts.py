@@ -1,0 +1,91 @@
+"""Every file that is named is read: a receipt that nobody reads is lost for good."""
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+from notary.salvage.receipts import read_receipts
+from notary.salvage.statements import SourceRefused
+from tests.notary.party import NOTARY, spend
+
+
+def count(source: Path) -> tuple[int, int]:
+    """Returns the number of receipts and requests in a source."""
+    return read_receipts([source], NOTARY, []).counts[str(source)]
+
+
+@pytest.fixture
+def request_file(tmp_path: Path) -> Path:
+    """A file with one request, outside the folder that is named."""
+    file = tmp_path / "request.json"
+    file.write_text(json.dumps(spend()))
+    return file
+
+
+def test_a_pipe_is_read(request_file: Path) -> None:
+    """A named pipe, as of `<(zcat …)`, is read like a file."""
+    reading, writing = os.pipe()
+    os.write(writing, request_file.read_bytes())
+    os.close(writing)
+    assert count(Path(f"/dev/fd/{reading}")) == (0, 1)
+    os.close(reading)
+
+
+@pytest.mark.parametrize("name", [".hidden.json", "party/.kept/r.json"])
+def test_hidden_files_are_read(request_file: Path, tmp_path: Path, name: str) -> None:
+    """A name with a dot in front hides nothing, named or found in a folder."""
+    file = tmp_path / "receipts" / name
+    file.parent.mkdir(parents=True)
+    request_file.rename(file)
+    assert count(file) == count(tmp_path / "receipts") == (0, 1)
+
+
+def test_linked_folders_are_read_once(request_file: Path, tmp_path: Path) -> None:
+    """A folder that a link leads to is read, and links that lead back, or twice to one file, add nothing."""
+    (tmp_path / "party").mkdir()
+    request_file.rename(tmp_path / "party" / "r.json")
+    folder = tmp_path / "receipts"
+    folder.mkdir()
+    (folder / "linked").symlink_to(tmp_path / "party")
+    (folder / "again").symlink_to(tmp_path / "party" / "r.json")
+    (tmp_path / "party" / "back").symlink_to(folder)
+    assert count(folder) == (0, 1)
+
+
+@pytest.mark.parametrize("kind", ["pipe", "dangling"])
+def test_a_folder_with_something_else_is_refused(request_file: Path, tmp_path: Path, kind: str) -> None:
+    """A pipe in a folder, or a link to nothing, is not skipped silently."""
+    if kind == "pipe":
+        os.mkfifo(tmp_path / "other")
+    else:
+        (tmp_path / "other").symlink_to(tmp_path / "nowhere")
+    with pytest.raises(SourceRefused, match="other is neither a file nor a folder"):
+        count(tmp_path)
+
+
+@pytest.mark.parametrize("content", ["", "[]", None])
+def test_a_source_with_nothing_is_refused(tmp_path: Path, content: str | None) -> None:
+    """A source without a receipt or a request was probably mistyped, or its producer failed."""
+    source = tmp_path / "source"
+    source.mkdir() if content is None else source.write_text(content)
+    with pytest.raises(SourceRefused, match="source has neither a receipt nor a request"):
+        count(source)
+
+
+@pytest.mark.parametrize("content", ['["' + "\u00e4" * 30 + '"]', "[123456789012345678901234567890]", '["\\ud800"]', "[[[]]]", "5"])
+def test_values_of_another_kind_are_refused(tmp_path: Path, content: str) -> None:
+    """JSON that is neither a decision nor a request is an error with its place, whatever its characters are."""
+    (tmp_path / "r.json").write_text(content)
+    with pytest.raises(SourceRefused, match=r"r\.json:1.* holds .*: neither a decision nor a request"):
+        count(tmp_path / "r.json")
+
+
+@pytest.mark.parametrize("member", ["content_hash", "transaction_id", "\\ud800"])
+@pytest.mark.parametrize("value", ['"\\ud800"', "1e999", "NaN", "-" + "9" * 400, "null", "[{}]"])
+def test_odd_members_are_refused(tmp_path: Path, member: str, value: str) -> None:
+    """An object with a member of odd text or numbers is refused as a decision or a request, with its place."""
+    (tmp_path / "r.json").write_text(f'{{"{member}": {value}, "outcome": {value}, "receipt": {value}, "position": {value}}}')
+    with pytest.raises(SourceRefused, match=r"r\.json:1"):
+        count(tmp_path / "r.json")
