@@ -136,7 +136,7 @@ def newest_state(folder: Path) -> Path | None:
     for report in sorted(folder.glob(f"*/{REPORT}"), reverse=True):
         try:
             kept = msgspec.json.decode(report.read_bytes(), type=_Report).state_sha256
-        except (OSError, msgspec.DecodeError, UnicodeDecodeError) as problem:
+        except (OSError, msgspec.DecodeError, UnicodeDecodeError, RecursionError) as problem:
             raise CouldNotVerify(f"{report} cannot be read: {problem}. Take its folder away, or verify with --checkpoint-from") from None
         if kept is not None:
             return report.parent
@@ -238,7 +238,7 @@ def _manifest(out: Path) -> tuple[_Manifest, Path]:
         if sha256(content).hexdigest() != report.state_sha256:
             raise CouldNotVerify(f"{out / STATE / _MANIFEST} is not what {out / REPORT} says: its SHA-256 is another")
         return msgspec.json.decode(content, type=_Manifest), out / STATE
-    except (OSError, msgspec.DecodeError, UnicodeDecodeError) as problem:
+    except (OSError, msgspec.DecodeError, UnicodeDecodeError, RecursionError) as problem:
         raise CouldNotVerify(f"{out} has no report and state to continue from: {problem}") from None
 
 

@@ -87,7 +87,7 @@ def find(store: SnapshotStore, trusted: Sequence[VerifierKey], notary: str, know
             if head != HEAD:
                 raise ValueError(f"it begins with {head!r}, not {HEAD}")
             segment = msgspec.json.decode(body, type=Segment)
-        except ValueError as problem:  # msgspec's errors are of that type
+        except (ValueError, RecursionError) as problem:  # msgspec's errors are of the first type
             raise NotVerified(_MALFORMED, f"the manifest {name} does not decode: {problem}") from None
         if segment.name != name or segment.notary != notary:
             raise NotVerified(_MALFORMED, f"the manifest {name} is the one of {segment.name}, of notary {segment.notary!r}")

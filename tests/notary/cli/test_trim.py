@@ -1,10 +1,13 @@
 """`notary trim`: the offsets that it frees. `tests/spark/test_archive_trimmed.py` runs it on a broker."""
 
+from pathlib import Path
+
 import pytest
 
 from joiner import JoinerState, Mark
 from notary import cli
-from notary.cli.trim import Snapshot, to_free
+from notary.access import alone_in
+from notary.cli.trim import INDEX, Snapshot, _where, to_free
 from notary.snapshots.manifest import Manifest, SnapshotHistory
 from ordering.log import ORDERING
 from tests.notary.process import NotaryDirectory
@@ -37,9 +40,51 @@ def test_nothing_is_freed_twice_or_unread() -> None:
     assert to_free([some, snapshot({0: 30}, {})], {0: 0}) == {}
 
 
+def trim(directory: NotaryDirectory, *flags: object) -> int:
+    return cli.main(["trim", "--config", str(directory.config), "--archive", "a", "--verified", "v", *map(str, flags)])
+
+
 @pytest.mark.seconds
 def test_an_embedded_log_is_refused(own_directory: NotaryDirectory, capsys: pytest.CaptureFixture[str]) -> None:
-    """An embedded log keeps its payloads."""
-    path = str(own_directory.path)
-    assert cli.main(["trim", "--config", str(own_directory.config), "--archive", path, "--verified", path]) == 2
+    """An embedded log keeps its payloads. The folder that the command made is removed."""
+    assert trim(own_directory) == 2
     assert "only a log on Kafka can be trimmed" in capsys.readouterr().err
+    assert not (own_directory.path / "trim").exists()
+
+
+@pytest.mark.seconds
+def test_a_folder_with_other_files_stays(own_directory: NotaryDirectory) -> None:
+    """`--work` may name any folder, here the notary's own: only the command's own files are removed from it."""
+    (own_directory.path / "index" / "worker-1").mkdir(parents=True)
+    before = sorted(own_directory.path.iterdir())
+    (own_directory.path / INDEX).mkdir()
+    (own_directory.path / INDEX / "CURRENT").write_text("left by a run that was killed")
+    assert trim(own_directory, "--plan", "--work", own_directory.path) == 2
+    assert sorted(own_directory.path.iterdir()) == before
+    assert (own_directory.path / "index" / "worker-1").exists()
+
+
+@pytest.mark.seconds
+def test_the_folder_of_another_trim_stays(own_directory: NotaryDirectory, capsys: pytest.CaptureFixture[str]) -> None:
+    """A command that another one keeps out removes nothing of it."""
+    work = own_directory.path / "trim"
+    (work / INDEX).mkdir(parents=True)
+    (work / INDEX / "CURRENT").write_text("the index of the first")
+    with alone_in(work, "busy"):
+        assert trim(own_directory) == 2
+        assert "another process trims" in capsys.readouterr().err
+        assert (work / INDEX / "CURRENT").exists()
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        ("/x/y", "file:///x/y"),
+        ("/x/y/", "local:///x//y"),
+        ("s3://bucket/of", "s3a://bucket//of/"),
+        ("gs://bucket", "gcs://bucket/"),
+    ],
+)
+def test_a_store_has_one_name(tmp_path: Path, one: str, other: str) -> None:
+    """Two names of one store do not count as two stores."""
+    assert _where(one, tmp_path) == _where(other, tmp_path)
