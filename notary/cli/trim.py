@@ -91,6 +91,13 @@ def run(arguments: argparse.Namespace) -> int:
     return asyncio.run(_Trimming(load(arguments.config), arguments).run())
 
 
+class VerifiedRanges(msgspec.Struct, frozen=True):
+    """The ranges of an archive that Spark has verified."""
+
+    ranges: int
+    sha256: str
+
+
 class VerifiedReport(msgspec.Struct, frozen=True):
     """The members of Spark's report that a trim needs."""
 
@@ -98,6 +105,15 @@ class VerifiedReport(msgspec.Struct, frozen=True):
     decisions: int
     root: str
     violations: dict[str, int]
+    archive: VerifiedRanges | None = None
+
+    def about(self, archive: "ArchivedLog") -> str:
+        """Returns why the report is not about that archive; empty if it is."""
+        if self.archive is None:
+            return "names no archive: it, or a run that it continues, read brokers or another archive, or is of older software"
+        if archive.digest(self.archive.ranges) != self.archive.sha256:
+            return f"is about another archive: the first {self.archive.ranges} ranges of this one do not have SHA-256 {self.archive.sha256}"
+        return ""
 
 
 class Snapshot(msgspec.Struct, frozen=True):
@@ -162,6 +178,9 @@ class _Trimming:
     async def _trim(self, log: owner.OwnedLog, security: tuple[str, KafkaSecurity | None]) -> int:
         identity = f"{log.log.identity} {log.log_id.hex()}"
         report, archive = self._report(log.genesis.notary_name), self._archive()
+        if report is not None and archive is not None and (why := report.about(archive)):
+            file = self._arguments.verified / REPORT
+            self._missing.append(f"a report about this archive: {file} {why}. Verify the archive from the log's start")
         snapshots = [each for each in [await self._restored(store, identity, log.log, archive) for store in self._stores()] if each]
         if len(snapshots) < PLACES:
             return self._refused()

@@ -1,5 +1,6 @@
 """`notary trim`: the offsets that it frees. `tests/spark/test_archive_trimmed.py` runs it on a broker."""
 
+import json
 from pathlib import Path
 
 import pytest
@@ -7,9 +8,11 @@ import pytest
 from joiner import JoinerState, Mark
 from notary import cli
 from notary.access import alone_in
-from notary.cli.trim import INDEX, Snapshot, _where, to_free
+from notary.cli.archived import ArchivedLog
+from notary.cli.trim import INDEX, Snapshot, VerifiedRanges, VerifiedReport, _where, to_free
 from notary.snapshots.manifest import Manifest, SnapshotHistory
 from ordering.log import ORDERING
+from spark_join.log.archive import first_ranges
 from tests.notary.process import NotaryDirectory
 
 
@@ -38,6 +41,38 @@ def test_nothing_is_freed_twice_or_unread() -> None:
     some = snapshot({0: 30, 1: 8}, {0: 25})
     assert to_free([some, some], {0: 25, 1: 0}) == {}
     assert to_free([some, snapshot({0: 30}, {})], {0: 0}) == {}
+
+
+def archived(folder: Path, ranges: int, payload_partitions: int = 1) -> ArchivedLog:
+    """Returns an archive of that many empty ranges."""
+    (folder / "ranges").mkdir(parents=True)
+    content = {"archive_version": 2, "payload_partitions": payload_partitions, "files": []}
+    for number in range(1, ranges + 1):
+        (folder / "ranges" / f"{number:08}.json").write_text(json.dumps(content))
+    return ArchivedLog(folder)
+
+
+def test_a_report_is_about_its_archive(tmp_path: Path) -> None:
+    """Spark's report counts for the archive whose ranges it names, also if more were added, and for no other."""
+    archive = archived(tmp_path / "archive", 2)
+    report = VerifiedReport("n", 0, "", {}, VerifiedRanges(1, archive.digest(1)))
+    assert report.about(archive) == ""
+    assert "the first 1 ranges of this one" in report.about(archived(tmp_path / "another", 2, 2))
+    longer = VerifiedReport("n", 0, "", {}, VerifiedRanges(3, archived(tmp_path / "longer", 3).digest(3)))
+    assert "about another archive" in longer.about(archive)
+    for ranges in (0, -1):
+        assert "about another archive" in VerifiedReport("n", 0, "", {}, VerifiedRanges(ranges, archive.digest(1))).about(archive)
+
+
+def test_a_report_about_brokers_is_refused(tmp_path: Path) -> None:
+    """A report that names no archive shows nothing about one: Spark may have read the brokers."""
+    assert "names no archive" in VerifiedReport("n", 0, "", {}).about(archived(tmp_path, 1))
+
+
+def test_spark_names_the_same_ranges(tmp_path: Path) -> None:
+    """The independent verifier computes the same hash."""
+    archive = archived(tmp_path, 2)
+    assert (first_ranges(tmp_path).sha256, first_ranges(tmp_path, 1).sha256) == (archive.digest(2), archive.digest(1))
 
 
 def trim(directory: NotaryDirectory, *flags: object) -> int:
