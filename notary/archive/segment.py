@@ -81,7 +81,10 @@ def find(store: SnapshotStore, trusted: Sequence[VerifierKey], notary: str, know
             note = b"".join(store.chunks(MANIFESTS, name)).decode(errors="replace")
         except FileNotFoundError:
             continue  # pruned meanwhile
-        text, _ = open_note(note, trusted, _MALFORMED)
+        try:
+            text, _ = open_note(note, trusted, _MALFORMED)
+        except NotVerified as problem:
+            raise NotVerified(problem.reason, f"the manifest {name}: {problem.what}") from None
         head, _, body = text.partition("\n")
         try:
             if head != HEAD:
