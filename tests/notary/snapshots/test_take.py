@@ -59,10 +59,10 @@ def test_files_of_a_snapshot_made_meanwhile_stay(desk: Desk) -> None:
 
 
 def test_snapshots_of_another_log_displace_none(desk: Desk) -> None:
-    """`--keep` counts the snapshots of each log by itself: those of another, with more decisions, displace none of this one."""
+    """`--keep` counts the snapshots of each log by itself: later ones of another, with more decisions, displace none of this one."""
     desk.snapshot("create")
-    theirs = [desk.signed(msgspec.structs.replace(_only(desk), log=ANOTHER_LOG, decisions=9_000))]
-    theirs += [desk.signed(msgspec.structs.replace(desk.found()[0], decisions=9_001))]
+    other = msgspec.structs.replace(_only(desk), log=ANOTHER_LOG)
+    theirs = [desk.signed(msgspec.structs.replace(other, decisions=9_000 + more, made_at_ms=9 * 10**12 + more)) for more in range(2)]
     made = desk.snapshot("create", "--keep", "1")["snapshot"]
     assert desk.names(MANIFESTS) == {made, theirs[1]}
 
