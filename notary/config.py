@@ -195,11 +195,11 @@ def load(file: Path, flags: Mapping[str, Any] | None = None, environment: Mappin
     Raises `ConfigurationError`, which names file and key.
     """
     try:
-        tree = tomllib.loads(file.read_bytes().decode())
+        tree = read_toml(file)
     except OSError as problem:
         raise ConfigurationError(f"cannot read the configuration {file}: {why_unreadable(file, problem)}") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as problem:
-        raise ConfigurationError(f"{file} is not TOML: {problem}") from None
+    except ValueError as problem:
+        raise ConfigurationError(f"{file} is not TOML, or has a value that none may have: {problem}") from None
     values: dict[str, Any] = {}  # by the setting's name
     for key, value in tree.items():
         if key not in _SECTIONS:
@@ -241,6 +241,24 @@ def load(file: Path, flags: Mapping[str, Any] | None = None, environment: Mappin
     for name, what in _wrong_values(config):
         raise _wrong(file, sources, name, what)
     return config
+
+
+def read_toml(file: Path) -> dict[str, Any]:
+    """Returns the content of a TOML file. Raises `OSError`; `ValueError` if it is not TOML, or a text has NUL, which no path may have."""
+    try:
+        tree = tomllib.loads(file.read_bytes().decode())
+    except RecursionError:
+        raise ValueError("it is nested too deep") from None
+    _refuse_nul(tree, "")
+    return tree
+
+
+def _refuse_nul(value: object, name: str) -> None:
+    if isinstance(value, str) and "\0" in value:
+        raise ValueError(f"{name} has a NUL character")
+    inner = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    for key, each in inner:
+        _refuse_nul(each, f"{name}.{key}".lstrip("."))
 
 
 def _known(file: Path, section: str, key: str) -> str:

@@ -197,7 +197,7 @@ def _entries(file: Path) -> Iterator[tuple[str, RegisteredParty]]:
             yield name, _entry(decode(value, type=str | dict[str, Any]), f"{file}, party {name!r}")
     except OSError as problem:
         raise ConfigurationError(f"cannot read the parties {file}: {why_unreadable(file, problem)}") from None
-    except (msgspec.DecodeError, UnicodeDecodeError) as problem:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as problem:
         raise ConfigurationError(f"{file} should be a JSON object of party name -> PEM public key: {problem}") from None
 
 

@@ -23,7 +23,7 @@ from spark_join.engine.session import cause, open_session, refuse_folder_of_its_
 from spark_join.engine.stages import Progress, Stages
 from spark_join.errors import CLEAN, COULD_NOT, VIOLATED, CouldNotVerify
 from spark_join.exports import read_exports
-from spark_join.kept_state import newest_state, read_state, write_state
+from spark_join.kept_state import newest_state, read_state, verified_ranges, write_state
 from spark_join.log import LogFrames
 from spark_join.log.archive import read_archive, read_ranges, unlisted
 from spark_join.log.archiving import archive
@@ -84,6 +84,8 @@ def _verify_in(
         progress("state")
         state = read_state(session, earlier)
     progress("log")
+    # Before the log is read: a range that is added meanwhile is not in the report.
+    ranges = None if chosen.archive is None else verified_ranges(chosen.archive, earlier)
     log = rest_of(_read_log(chosen, session, progress, state), state)
     exports = read_exports(session, chosen.index) if chosen.index else None
     verified = verify(session, log, state, keys, Stages(session, folder, progress), exports)
@@ -97,6 +99,7 @@ def _verify_in(
         signatures=keys is not None,
         stages_s=progress.took_s,
         state=state,
+        archive=ranges,
         earlier=earlier,
         state_sha256=state_sha256,
     )

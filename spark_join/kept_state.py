@@ -30,6 +30,7 @@ from spark_join.engine.files import file_hashes, refuse_other_bytes, rows_among,
 from spark_join.engine.stages import Stages
 from spark_join.errors import CouldNotVerify
 from spark_join.log import TopicPartition
+from spark_join.log.archive import ArchivedRanges, first_ranges, read_ranges
 from spark_join.order.identity import Identity
 from spark_join.state import GROWING, STANDING, AppliedState, Find, LastRecord
 from spark_join.tree import CHUNK_BITS, root_of
@@ -76,6 +77,7 @@ class _Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class _Report(msgspec.Struct, frozen=True):
     violations: dict[str, int]
     state_sha256: str | None = None
+    archive: ArchivedRanges | None = None
 
 
 def write_state(session: SparkSession, out: Path, added: AppliedState, earlier: Path | None) -> str:
@@ -136,11 +138,23 @@ def newest_state(folder: Path) -> Path | None:
     for report in sorted(folder.glob(f"*/{REPORT}"), reverse=True):
         try:
             kept = msgspec.json.decode(report.read_bytes(), type=_Report).state_sha256
-        except (OSError, msgspec.DecodeError, UnicodeDecodeError) as problem:
+        except (OSError, msgspec.DecodeError, UnicodeDecodeError, RecursionError) as problem:
             raise CouldNotVerify(f"{report} cannot be read: {problem}. Take its folder away, or verify with --checkpoint-from") from None
         if kept is not None:
             return report.parent
     return None
+
+
+def verified_ranges(archive: Path, earlier: Path | None) -> ArchivedRanges | None:
+    """Returns the ranges of an archive that are verified after a run that continues `earlier`.
+
+    None if that run, or one before it, read brokers or an archive with other ranges. Raises `CouldNotVerify`.
+    """
+    if earlier is not None:
+        before = _report(earlier).archive
+        if before is None or before.ranges > len(read_ranges(archive)) or first_ranges(archive, before.ranges) != before:
+            return None
+    return first_ranges(archive)
 
 
 def read_state(session: SparkSession, out: Path) -> AppliedState:
@@ -222,10 +236,18 @@ def _refuse_other_rows(folder: Path, manifest: _Manifest) -> None:
             raise CouldNotVerify(f"{folder / table} has {rows} rows, and {manifest.decisions} decisions make {expected[table]}: {_AGAIN}")
 
 
+def _report(out: Path) -> _Report:
+    """Returns the report of a run. Raises `CouldNotVerify`."""
+    try:
+        return msgspec.json.decode((out / REPORT).read_bytes(), type=_Report)
+    except (OSError, msgspec.DecodeError, UnicodeDecodeError, RecursionError) as problem:
+        raise CouldNotVerify(f"{out} has no report and state to continue from: {problem}") from None
+
+
 def _manifest(out: Path) -> tuple[_Manifest, Path]:
     """Returns the manifest whose hash the report in `out` has, and the folder of its files. Raises `CouldNotVerify`."""
     try:
-        report = msgspec.json.decode((out / REPORT).read_bytes(), type=_Report)
+        report = _report(out)
         if report.violations:
             found = ", ".join([f"{count} {type_}" for type_, count in sorted(report.violations.items())])
             raise CouldNotVerify(f"{out / REPORT} has violations ({found}): no run continues from that; verify from the log's start")
@@ -238,7 +260,7 @@ def _manifest(out: Path) -> tuple[_Manifest, Path]:
         if sha256(content).hexdigest() != report.state_sha256:
             raise CouldNotVerify(f"{out / STATE / _MANIFEST} is not what {out / REPORT} says: its SHA-256 is another")
         return msgspec.json.decode(content, type=_Manifest), out / STATE
-    except (OSError, msgspec.DecodeError, UnicodeDecodeError) as problem:
+    except (OSError, msgspec.DecodeError, UnicodeDecodeError, RecursionError) as problem:
         raise CouldNotVerify(f"{out} has no report and state to continue from: {problem}") from None
 
 

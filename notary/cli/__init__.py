@@ -16,9 +16,11 @@ import argparse
 import os
 import sys
 import traceback
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from importlib import import_module
+from io import TextIOWrapper
+from typing import Any
 
 import orjson
 
@@ -57,6 +59,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     if sys.stderr is None:
         # The parent process closed stderr. Without this, `print` would write messages to stdout.
         sys.stderr = open(os.devnull, "w")  # noqa: SIM115 - lives until the process ends
+    if isinstance(sys.stdout, TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")  # as stderr: a file's name need not be text in the terminal's encoding
     given = list(sys.argv[1:] if argv is None else argv)
     wanted = next((word for word in given if word in COMMANDS), "")
     try:
@@ -88,8 +92,20 @@ def _line(text: str, problem: Exception, *, as_json: bool) -> str:
 
 
 def json_line(facts: object) -> str:
-    """Returns a result for programs: JSON on one line."""
-    return orjson.dumps(facts).decode()
+    """Returns a result for programs: JSON on one line. Bytes of a name that is not UTF-8 are escaped, as on a terminal."""
+    try:
+        return orjson.dumps(facts).decode()
+    except TypeError:
+        return orjson.dumps(_as_utf8(facts)).decode()
+
+
+def _as_utf8(facts: Any) -> Any:
+    """Returns the facts with escaped surrogates, which stand for bytes that are not UTF-8."""
+    if isinstance(facts, str):
+        return facts.encode(errors="backslashreplace").decode()
+    if isinstance(facts, Mapping):
+        return {_as_utf8(key): _as_utf8(value) for key, value in facts.items()}
+    return [_as_utf8(each) for each in facts] if isinstance(facts, list | tuple) else facts
 
 
 def _run(given: list[str], wanted: str) -> int:

@@ -60,6 +60,8 @@ def run(arguments: argparse.Namespace) -> int:
     """Stream, fetch or prune. Every failure raises."""
     flags = {"worker.name": getattr(arguments, "name", None), "archive.url": arguments.url}
     config = load(arguments.config, {key: value for key, value in flags.items() if value is not None})
+    if getattr(arguments, "margin_s", 0) < 0:
+        raise ConfigurationError(f"--margin-s is {arguments.margin_s}: give 0 or more")
     if not config.archive.url:
         raise ConfigurationError("no store of segments is configured: set `[archive] url` (NOTARY_ARCHIVE_URL), or give --url")
     if arguments.action == "stream":

@@ -9,7 +9,7 @@ order and range of their offsets, are checked while it is read. One row group of
 import asyncio
 import contextlib
 from collections.abc import Callable, Collection, Iterator, Mapping
-from hashlib import file_digest
+from hashlib import file_digest, sha256
 from pathlib import Path
 from typing import Annotated, Final, Literal
 
@@ -58,7 +58,7 @@ class ArchivedLog:
 
     def __init__(self, folder: Path) -> None:
         """Read and check the ranges, but no Parquet file yet."""
-        ranges = _ranges(folder)
+        ranges, self._digests = _ranges(folder)
         self._folder = folder
         self.ranges = len(ranges)
         """The number of ranges."""
@@ -86,6 +86,13 @@ class ArchivedLog:
         """Returns the Parquet files that no range lists: an interrupted run left them, or the last ranges are missing."""
         listed = {self._folder / file.path for files in self._files.values() for file in files}
         return sorted({*self._folder.glob("*/partition=*/*.parquet")} - listed)
+
+    def digest(self, ranges: int) -> str:
+        """Returns the SHA-256 over the SHA-256 of each of the first files `ranges/*.json`; empty if there are fewer.
+
+        They list the hash of each Parquet file. Spark's report has the same.
+        """
+        return sha256(b"".join(self._digests[:ranges])).hexdigest() if 0 < ranges <= len(self._digests) else ""
 
     def damaged(self, progress: Callable[[int, int], None], since: Mapping[int, int] | None = None) -> Iterator[str]:
         """Reads every file. Yields a sentence for each that is missing, or has other bytes than its range says.
@@ -237,9 +244,10 @@ class ArchivedReader:
         self._records.clear()
 
 
-def _ranges(folder: Path) -> list[_Range]:
-    """Returns all ranges in order. Raises `ConfigurationError`, also for a folder without any range."""
+def _ranges(folder: Path) -> tuple[list[_Range], list[bytes]]:
+    """Returns all ranges in order, and the SHA-256 of each file. Raises `ConfigurationError`, also for a folder without any range."""
     ranges: list[_Range] = []
+    digests: list[bytes] = []
     for number, file in enumerate(sorted((folder / "ranges").glob("*.json")), 1):
         if file.name != f"{number:08}.json":
             raise ConfigurationError(f"range {number:08}.json is missing in {folder / 'ranges'}, although {file.name} is there")
@@ -249,10 +257,11 @@ def _ranges(folder: Path) -> list[_Range]:
             if version != ARCHIVE_VERSION:
                 raise ConfigurationError(f"{file} has archive version {version}, and this software reads {ARCHIVE_VERSION}")
             ranges.append(msgspec.json.decode(content, type=_Range))
+            digests.append(sha256(content).digest())
         except (OSError, msgspec.DecodeError, UnicodeDecodeError, RecursionError) as problem:
             raise ConfigurationError(f"{file} cannot be read: {problem}") from None
         if ranges[-1].payload_partitions < ranges[max(0, number - 2)].payload_partitions:
             raise ConfigurationError(f"{file} has fewer payload partitions than the range before it: it is of another log")
     if not ranges:
         raise ConfigurationError(f"{folder} is no archive: there is no ranges/00000001.json")
-    return ranges
+    return ranges, digests

@@ -17,7 +17,6 @@ import contextlib
 import os
 import sys
 import time
-import tomllib
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -28,7 +27,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from notary import keys, parties
 from notary.cli import EXIT_DONE, json_line
 from notary.cli.staged import staged
-from notary.config import NAME_BYTES_MAX, check_origin, kafka_security, load
+from notary.config import NAME_BYTES_MAX, check_origin, kafka_security, load, read_toml
 from ordering.durable import create_file
 from ordering.embedded import EmbeddedLog
 from ordering.errors import ConfigurationError, NotReady, OutcomeUnknown
@@ -268,8 +267,8 @@ def _log_settings(arguments: argparse.Namespace) -> LogSettings:
         if arguments.kafka is None:
             raise ConfigurationError("--log-settings needs --kafka: an embedded log has no such settings")
         try:
-            given = tomllib.loads(arguments.log_settings.read_bytes().decode())
-        except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as problem:
+            given = read_toml(arguments.log_settings)
+        except (OSError, ValueError) as problem:
             raise ConfigurationError(f"--log-settings {arguments.log_settings}: {problem}") from None
     flags = {"bootstrap": arguments.kafka, "topic_prefix": arguments.topic_prefix}
     given |= {key: value for key, value in flags.items() if value is not None}

@@ -77,7 +77,15 @@ async def _opened(arguments: argparse.Namespace) -> AsyncIterator[Log]:
 
 
 async def _show(arguments: argparse.Namespace) -> None:
+    first, count = arguments.first, arguments.count
+    if first < 0:
+        raise ConfigurationError(f"--from is {first}: give an offset of the ordering topic, 0 or more")
+    if count is not None and count < 0:
+        raise ConfigurationError(f"--count is {count}: give 0 or more")
     async with _opened(arguments) as log:
+        end = (await log.bounds())[ORDERING].offset_end
+        if first > end:
+            raise ConfigurationError(f"--from is {first}, and the ordering topic ends at offset {end}: give a smaller one")
         joiner = Joiner()
         shown = _Shown(joiner, arguments)
         replay = Replay(log, joiner, shown.observe, ordering_only=False, name="notary log")

@@ -15,11 +15,13 @@ from notary import keys
 from notary.cli import EXIT_DONE, EXIT_NO, json_line
 from notary.cli.export import ExportProgress
 from notary.config import Config, load
+from notary.index import viewing
 from notary.keyring import Keyring
+from notary.receipts.errors import printable
 from notary.snapshots.make import make
 from notary.snapshots.manifest import Manifest
-from notary.snapshots.store import SnapshotStore, store_of
-from notary.snapshots.take import FoundSnapshot, find, problem_of, prune, restore_newest
+from notary.snapshots.store import FILES, SnapshotStore, store_of
+from notary.snapshots.take import FoundSnapshot, damaged_files, find, prune, restore_newest
 from ordering.clock import clock_ms
 from ordering.errors import ConfigurationError
 
@@ -50,10 +52,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
             action.add_argument("--snapshot", metavar="NAME", help="this one (default: the newest)")
         if name == "verify":
             action.add_argument("--all", action="store_true", help="all of them")
+            action.add_argument(
+                "--remove-damaged",
+                action="store_true",
+                help="remove files with another content, so that the next snapshot copies them again",
+            )
         if name == "restore":
             action.add_argument("--log", default="", metavar="ID", help="only a snapshot of the log with this identity")
         if name in ("create", "prune"):
-            action.add_argument("--keep", type=int, metavar="N", help="keep the newest N" + (" and prune" if name == "create" else ""))
+            also = " and prune" if name == "create" else ""
+            action.add_argument("--keep", type=int, metavar="N", help=f"keep the newest N of each log{also}")
         if name == "prune":
             action.add_argument(
                 "--margin-s", type=int, default=MARGIN_S, metavar="S", help="keep files younger than S seconds (default: a day)"
@@ -64,6 +72,9 @@ def run(arguments: argparse.Namespace) -> int:
     """Run the given action. Returns 1 if a snapshot does not verify, or none can be restored. Every failure raises."""
     flags = {"worker.name": getattr(arguments, "name", None), "snapshots.url": arguments.url}
     config = load(arguments.config, {key: value for key, value in flags.items() if value is not None})
+    for flag in ("keep", "margin_s", "if_older_s"):
+        if not (getattr(arguments, flag, None) or 0) >= 0:  # NaN is not either
+            raise ConfigurationError(f"--{flag.replace('_', '-')} is {getattr(arguments, flag)}: give 0 or more")
     if not config.snapshots.url:
         raise ConfigurationError("no store of snapshots is configured: set `[snapshots] url` (NOTARY_SNAPSHOTS_URL), or give --url")
     action: Callable[[_Job], int] = {"create": _create, "list": _list, "verify": _verify, "restore": _restore, "prune": _prune}[
@@ -123,7 +134,9 @@ def _create(job: _Job) -> int:
     os.nice(19)  # the worker that serves beside it comes first
     now_ms = clock_ms()
     if arguments.if_older_s is not None:
-        made = [each.manifest for each in job.found() if each.manifest is not None]
+        with viewing(config.index_directory) as view:
+            log = view.log_identity
+        made = [each.manifest for each in job.found() if each.manifest is not None and each.manifest.log == log]
         # Compare in both directions: a snapshot made by a clock that is ahead must not prevent all others.
         fresh = [each for each in made if abs(now_ms - each.made_at_ms) <= arguments.if_older_s * 1000]
         if fresh:
@@ -144,7 +157,7 @@ def _list(job: _Job) -> int:
     if job.arguments.json:
         print(json_line({"snapshots": [_facts(each.name, each.manifest, each.problem) for each in found]}))
     for each in () if job.arguments.json else found:
-        print(f"{each.name}  not used: {each.problem}" if each.manifest is None else _line(each.manifest))
+        print(f"{printable(each.name)}  not used: {each.problem}" if each.manifest is None else _line(each.manifest))
     return EXIT_DONE
 
 
@@ -152,8 +165,11 @@ def _verify(job: _Job) -> int:
     code, seen = EXIT_DONE, 0
     for each in job.named():
         seen += 1
-        problem = each.problem if each.manifest is None else problem_of(job.store, each.manifest, job.progress)
-        job.print(_facts(each.name, each.manifest, problem), f"{each.name}: {problem or 'verified'}")
+        problem, removed = _damage(job, each)
+        text = f"{printable(each.name)}: {problem or 'verified'}"
+        job.print(
+            _facts(each.name, each.manifest, problem) | {"removed": removed}, "\n".join([text, *[f"removed {name}" for name in removed]])
+        )
         code = EXIT_NO if problem else code
         if not job.arguments.all:
             break
@@ -161,6 +177,25 @@ def _verify(job: _Job) -> int:
         job.complain(f"there is no such snapshot in {job.config.snapshots.url}")
         return EXIT_NO
     return code
+
+
+def _damage(job: _Job, found: FoundSnapshot) -> tuple[str, list[str]]:
+    """Returns the first problem of a snapshot, and with `--remove-damaged` the files removed from the store."""
+    if found.manifest is None:
+        return found.problem, []
+    problem, removed, stays = "", list[str](), False
+    for each in damaged_files(job.store, found.manifest, job.progress):
+        problem = problem or str(each)
+        if not job.arguments.remove_damaged:
+            stays = each.blocks_its_copy
+            break
+        if each.blocks_its_copy:
+            # A crash before this line leaves the damaged file, after it a missing one: both make the snapshot unsound.
+            job.store.remove(FILES, each.file.sha256)
+            removed.append(f"{FILES}/{each.file.sha256}")
+    if stays:
+        job.complain("snapshots made from now on use the damaged file too: run this command with --remove-damaged, then make one")
+    return problem, removed
 
 
 def _restore(job: _Job) -> int:
@@ -174,7 +209,7 @@ def _restore(job: _Job) -> int:
 
 
 def _prune(job: _Job) -> int:
-    keep = job.arguments.keep or job.config.snapshots.keep
+    keep = job.config.snapshots.keep if job.arguments.keep is None else job.arguments.keep
     if keep < 1:
         raise ConfigurationError("the number of snapshots to keep is missing: set --keep, or `[snapshots] keep`, to 1 or more")
     removed = _removed(job, keep, job.arguments.margin_s)
@@ -183,7 +218,10 @@ def _prune(job: _Job) -> int:
 
 
 def _removed(job: _Job, keep: int, margin_s: int) -> dict[str, Any]:
-    pruned = prune(job.store, list(job.found(former_keys=True)), keep, margin_s)
+    pruned = prune(job.store, lambda: job.found(former_keys=True), keep, margin_s)
     if pruned.not_ours:
-        job.complain(f"no file is removed: no key of this notary has signed {', '.join(pruned.not_ours)}, which may need the files")
+        names = ", ".join([printable(name) for name in pruned.not_ours])
+        job.complain(f"no file is removed: no key of this notary has signed {names}, which may need the files")
+    if not pruned.found:
+        job.complain(f"no file is removed: there is no manifest in {job.config.snapshots.url}")
     return {"snapshots": pruned.manifests, "files": pruned.files, "not_ours": pruned.not_ours}

@@ -18,7 +18,6 @@ import asyncio
 import json
 import shutil
 import sys
-import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
@@ -32,14 +31,14 @@ from notary import keys
 from notary.access import alone_in
 from notary.cli import EXIT_DONE, EXIT_NO, owner
 from notary.cli.export import ExportProgress
-from notary.config import Config, kafka_security, load
+from notary.config import Config, kafka_security, load, read_toml
 from notary.index import viewing
 from notary.salvage.kept import KeptIndex, keeping
 from notary.snapshots.manifest import Manifest
 from notary.snapshots.store import store_of
-from notary.snapshots.take import FoundSnapshot, find, restore_newest
+from notary.snapshots.take import FoundSnapshot, find, restore_newest, stage_of
 from ordering.connection import KafkaSecurity
-from ordering.durable import make_directory
+from ordering.durable import make_directory, remove_empty
 from ordering.errors import ConfigurationError, NotReady, OutcomeUnknown
 from ordering.kafka import KafkaLog
 from ordering.local_reader import describe
@@ -53,6 +52,10 @@ if TYPE_CHECKING:
 
 PLACES: Final = 2
 WORK: Final = "trim"
+INDEX: Final = ".trim-index"
+"""The restored index, in the folder of `--work`. No worker's index has such a name, whatever that folder is."""
+_SAME_SCHEMES: Final = {"s3a": "s3", "gcs": "gs", "abfss": "abfs"}
+_FILE_SCHEMES: Final = ("file", "local")
 REPORT: Final = "report.json"
 NAMES_SHOWN: Final = 5
 
@@ -88,6 +91,13 @@ def run(arguments: argparse.Namespace) -> int:
     return asyncio.run(_Trimming(load(arguments.config), arguments).run())
 
 
+class VerifiedRanges(msgspec.Struct, frozen=True):
+    """The ranges of an archive that Spark has verified."""
+
+    ranges: int
+    sha256: str
+
+
 class VerifiedReport(msgspec.Struct, frozen=True):
     """The members of Spark's report that a trim needs."""
 
@@ -95,6 +105,15 @@ class VerifiedReport(msgspec.Struct, frozen=True):
     decisions: int
     root: str
     violations: dict[str, int]
+    archive: VerifiedRanges | None = None
+
+    def about(self, archive: "ArchivedLog") -> str:
+        """Returns why the report is not about that archive; empty if it is."""
+        if self.archive is None:
+            return "names no archive: it, or a run that it continues, read brokers or another archive, or is of older software"
+        if archive.digest(self.archive.ranges) != self.archive.sha256:
+            return f"is about another archive: the first {self.archive.ranges} ranges of this one do not have SHA-256 {self.archive.sha256}"
+        return ""
 
 
 class Snapshot(msgspec.Struct, frozen=True):
@@ -122,22 +141,28 @@ class _Trimming:
     def __init__(self, config: Config, arguments: argparse.Namespace) -> None:
         self._config, self._arguments = config, arguments
         self._work: Path = arguments.work or config.path(WORK)
-        self._index = self._work / "index"
+        self._index = self._work / INDEX
         self._progress = ExportProgress()
         self._missing: list[str] = []
 
     async def run(self) -> int:
         security = self._security()
-        make_directory(self._work)
-        try:
-            with alone_in(self._work, f"another process trims with the folder {self._work}: wait for it"):
+        new = make_directory(self._work)
+        with alone_in(self._work, f"another process trims with the folder {self._work}: wait for it"):
+            try:
                 async with owner.opened(self._config, "trim") as log:
                     if not isinstance(log.log, KafkaLog):
                         raise ConfigurationError(f"{log.log.identity} keeps its payloads: only a log on Kafka can be trimmed")
                     return await self._trim(log, security)
-        finally:
-            self._progress.end()
-            shutil.rmtree(self._work, ignore_errors=True)
+            finally:
+                self._progress.end()
+                self._remove_restored()
+                remove_empty(new)
+
+    def _remove_restored(self) -> None:
+        """Remove the files of this command from the folder. It may have others: `--work` names any folder."""
+        for made in (self._index, stage_of(self._index)):
+            shutil.rmtree(made, ignore_errors=True)
 
     def _security(self) -> tuple[str, KafkaSecurity | None]:
         """Returns the brokers and the security of the principal that deletes. Raises `ConfigurationError`."""
@@ -145,15 +170,17 @@ class _Trimming:
         if file is None:
             return self._config.log.bootstrap, self._config.kafka_security
         try:
-            given = {"bootstrap": self._config.log.bootstrap, **tomllib.loads(file.read_bytes().decode()), "kind": "kafka"}
-            settings = msgspec.convert(given, LogSettings)
-        except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError, msgspec.ValidationError) as problem:
+            settings = msgspec.convert({"bootstrap": self._config.log.bootstrap, **read_toml(file), "kind": "kafka"}, LogSettings)
+        except (OSError, ValueError) as problem:  # msgspec's errors are of the second type
             raise ConfigurationError(f"--log-settings {file}: {problem}") from None
         return settings.bootstrap, kafka_security(settings, file.parent)
 
     async def _trim(self, log: owner.OwnedLog, security: tuple[str, KafkaSecurity | None]) -> int:
         identity = f"{log.log.identity} {log.log_id.hex()}"
         report, archive = self._report(log.genesis.notary_name), self._archive()
+        if report is not None and archive is not None and (why := report.about(archive)):
+            file = self._arguments.verified / REPORT
+            self._missing.append(f"a report about this archive: {file} {why}. Verify the archive from the log's start")
         snapshots = [each for each in [await self._restored(store, identity, log.log, archive) for store in self._stores()] if each]
         if len(snapshots) < PLACES:
             return self._refused()
@@ -172,7 +199,7 @@ class _Trimming:
         file = self._arguments.verified / REPORT
         try:
             report = msgspec.json.decode(file.read_bytes(), type=VerifiedReport)
-        except (OSError, msgspec.DecodeError, UnicodeDecodeError) as problem:
+        except (OSError, msgspec.DecodeError, UnicodeDecodeError, RecursionError) as problem:
             self._missing.append(f"Spark's report: {file} cannot be read ({problem}). Verify the archive: notary verify-log --archive …")
             return None
         if report.notary != notary:
@@ -211,7 +238,7 @@ class _Trimming:
         config, problems = self._config, list[str]()
         trusted = keys.verifier_keys(config.path(config.key_history_file), config.origin)[0]
         index = self._index
-        shutil.rmtree(index, ignore_errors=True)  # the previous snapshot's state is in memory, so only one restored index takes space
+        self._remove_restored()  # the previous snapshot's state is in memory, so only one restored index takes space
         found = self._old_enough(find(store_of(store, Path(config.directory)), trusted, config.name), problems)
         try:
             made = restore_newest(store_of(store, Path(config.directory)), found, index, identity, self._progress, problems.append)
@@ -344,4 +371,7 @@ async def _lacks(log: Log, snapshot: Snapshot) -> str:
 
 def _where(url: str, relative_to: Path) -> str:
     """Returns a canonical text of a store, the same for all its names."""
-    return url.rstrip("/") if "://" in url else str((relative_to / url).resolve())
+    scheme, found, rest = url.partition("://")
+    if found and scheme not in _FILE_SCHEMES:
+        return f"{_SAME_SCHEMES.get(scheme, scheme)}://{'/'.join([part for part in rest.split('/') if part])}"
+    return str((Path(rest) if found else relative_to / url).resolve())  # as fsspec does it: from the working directory

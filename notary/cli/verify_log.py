@@ -8,6 +8,8 @@ import argparse
 import subprocess
 import sys
 
+from notary.cli import EXIT_COULD_NOT
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Accept any arguments, also those that begin with a dash."""
@@ -17,4 +19,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Run the verifier. Returns 0 for a clean log, 1 for violations, 2 for a failure."""
-    return subprocess.call([sys.executable, "-P", "-m", "spark_join", "verify", *arguments.arguments])
+    code = subprocess.call([sys.executable, "-P", "-m", "spark_join", "verify", *arguments.arguments])
+    if code < 0:
+        print(f"notary verify-log: signal {-code} ended the verifier: there is no result. It may need more memory", file=sys.stderr)
+        return EXIT_COULD_NOT
+    return code

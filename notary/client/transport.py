@@ -41,6 +41,7 @@ REPLY_BYTES_MAX: Final = 64 * 1024 * 1024
 RETRY_AFTER_S_MAX: Final = 60.0
 """The longest back-off that a worker can ask for: no notary asks for more, and the back-off holds for all later calls of the client."""
 
+PORT_MAX: Final = 65535
 _TRY_AGAIN: Final = (408, 425, 429)
 _NOT_ADMITTED: Final = (429, 503)
 _ASK_THE_OTHERS: Final = (401, 403)
@@ -373,9 +374,12 @@ def checked_url(url: str) -> str:
     """Returns the URL if it can be a worker's. Raises `ConfigurationError`."""
     try:
         parts = httpx.URL(url)
-    except httpx.InvalidURL as problem:
+        parts.raw_host.decode().encode("idna")  # as the resolver does it
+    except (httpx.InvalidURL, UnicodeError) as problem:
         raise ConfigurationError(f"{excerpt(url)} is not a URL ({problem}); give one such as http://127.0.0.1:8080") from None
     has_space = any(character.isspace() for character in url)
     if parts.scheme not in ("http", "https") or not parts.host or parts.query or parts.fragment or has_space:
         raise ConfigurationError(f"{excerpt(url)} is not a notary's URL; give one such as http://127.0.0.1:8080")
+    if parts.port is not None and not 0 < parts.port <= PORT_MAX:
+        raise ConfigurationError(f"{excerpt(url)} has the port {parts.port}: give one of 1 to {PORT_MAX}")
     return url

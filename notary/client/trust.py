@@ -108,7 +108,7 @@ class KnownNotaries:
             try:
                 url, key, name = line.split(" ", 2)
                 yield Known(url, parse_verifier_key(key), msgspec.json.decode(name, type=str), number)
-            except (ValueError, NotVerified, msgspec.DecodeError) as problem:
+            except (ValueError, NotVerified, msgspec.DecodeError, RecursionError) as problem:
                 raise ConfigurationError(
                     f"{self.file}, line {number}, is not a URL, a verifier key and a name: {problem}. Correct it, or remove it"
                 ) from None

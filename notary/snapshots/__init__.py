@@ -22,8 +22,12 @@ A copy may be used under any worker name without a change:
   `NOTARY_SNAPSHOTS_URL=` empty (docs/runbook.md), settles a root disagreement, and a copy never does.
 
 A run of `prune` removes a manifest, and a later run the files that only this manifest named, if they are older than a margin. A snapshot in
-the making relies on files that an older one names. It loses such a file only if `prune` runs twice meanwhile, so `make` checks all files
-again after it has written the manifest.
+the making relies on files in the store that an older manifest names, or none. `prune` may remove such a file before the new manifest is
+written, so `make` then checks all files again. It may also have listed the manifests before that, so it lists them again just before it
+removes files. Only if the manifest is written and all files are checked between this second list and a removal, the file is lost. Then
+`verify` reports it, and the next snapshot copies it again.
+
+Sizes alone decide whether the store has a file. A file of the right length with other bytes is found by `verify`, which can remove it.
 
 | file | subject |
 |---|---|

@@ -77,7 +77,7 @@ def open_manifest(note: str, name: str, trusted: Sequence[VerifierKey]) -> Manif
         if head != HEAD:
             raise ValueError(f"it begins with {head!r}, not {HEAD}")
         manifest = msgspec.json.decode(body, type=Manifest)
-    except ValueError as problem:  # msgspec's errors are of that type
+    except (ValueError, RecursionError) as problem:  # msgspec's errors are of the first type
         raise NotVerified("malformed-snapshot", f"the manifest {name} does not decode: {problem}") from None
     names = [file.name for file in manifest.files if is_file_of_an_index(file.name) and _SHA256(file.sha256) and file.bytes >= 0]
     if len(set(names)) != len(manifest.files) or "CURRENT" not in names:

@@ -98,6 +98,8 @@ class SnapshotSchedule:
             self.failures += 1
             logger.warning("no snapshot was made: %s", complained)
             return retry_s
+        if complained:
+            logger.warning("%s", complained)  # for example that no old file could be removed
         found = msgspec.json.decode(said, type=_Said)
         self._newest_s = found.made_at_ms / 1000
         if found.made:

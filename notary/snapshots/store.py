@@ -30,7 +30,7 @@ class SnapshotStore(Protocol):
     """A store of files by name, in the folders `files` and `manifests`."""
 
     def sizes(self, folder: str) -> dict[str, int]:
-        """Returns the length of each file of a folder, by name; a missing folder counts as empty."""
+        """Returns the length of each regular file of a folder, by name; a missing folder counts as empty."""
         ...
 
     def chunks(self, folder: str, name: str) -> Iterator[bytes]:
@@ -78,15 +78,26 @@ class Folder:
         self._directory = directory
 
     def sizes(self, folder: str) -> dict[str, int]:
-        """As `SnapshotStore` describes it."""
+        """As `SnapshotStore` describes it. Folders, pipes and dangling links are left out: reading them fails, or waits for ever."""
+        sizes: dict[str, int] = {}
         try:
-            return {entry.name: entry.stat().st_size for entry in os.scandir(self._directory / folder)}
+            entries = os.scandir(self._directory / folder)
         except FileNotFoundError:
-            return {}
+            return sizes
+        with entries:
+            for entry in entries:
+                with contextlib.suppress(FileNotFoundError):  # this file was removed meanwhile; the others are still there
+                    if entry.is_file():
+                        sizes[entry.name] = entry.stat().st_size
+        return sizes
 
     def chunks(self, folder: str, name: str) -> Iterator[bytes]:
         """As `SnapshotStore` describes it."""
-        with (self._directory / folder / name).open("rb") as opened:
+        try:
+            opened = (self._directory / folder / name).open("rb")
+        except IsADirectoryError as problem:
+            raise FileNotFoundError(*problem.args) from None
+        with opened:
             yield from chunks_of(opened)
 
     def put(self, source: Path, folder: str, name: str) -> None:
@@ -139,10 +150,15 @@ class Remote:
 
     def sizes(self, folder: str) -> dict[str, int]:
         """As `SnapshotStore` describes it."""
-        with self._mapped(), contextlib.suppress(FileNotFoundError):
-            found = self._fs.find(self._path(folder), detail=True)
-            return {path.rpartition("/")[2]: int(facts["size"]) for path, facts in found.items()}
-        return {}
+        path = self._path(folder)
+        with self._mapped():
+            try:
+                found = self._fs.ls(path, detail=True)  # not `find`, which takes some failures for an empty folder
+            except FileNotFoundError:
+                if not self._fs.exists(path):
+                    return {}
+                raise OSError(f"a file of {path} was removed while it was listed: try again") from None
+            return {str(each["name"]).rpartition("/")[2]: int(each["size"]) for each in found if each["type"] == "file"}
 
     def chunks(self, folder: str, name: str) -> Iterator[bytes]:
         """As `SnapshotStore` describes it."""

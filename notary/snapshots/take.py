@@ -2,11 +2,11 @@
 
 A restore copies the files into a folder beside the index's, `.<worker>.restoring`, and compares each file with its hash. It opens them as
 an index, compares its content with the manifest, and then renames the folder. A crash before that leaves a folder that is no worker's
-index, and the next restore empties it. A folder that is not empty is never replaced.
+index, and the next restore empties it. A folder that is not empty is never replaced. If the index's folder is a link, it is followed.
 """
 
 import shutil
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Final
@@ -15,7 +15,7 @@ import msgspec
 
 from notary.access import alone_in
 from notary.index import CURRENT, INDEX_FORMAT_VERSION, viewing
-from notary.receipts.errors import NotVerified
+from notary.receipts.errors import NotVerified, printable
 from notary.receipts.note import VerifierKey
 from notary.snapshots.make import TRANSFERS, Counter, Progress, hashed, history_of
 from notary.snapshots.manifest import Manifest, SnapshotFile, open_manifest
@@ -51,10 +51,29 @@ def find(store: SnapshotStore, trusted: Sequence[VerifierKey], notary: str) -> I
             continue  # pruned meanwhile
         except NotVerified as problem:
             yield FoundSnapshot(name, None, str(problem))
+        except OSError as problem:
+            yield FoundSnapshot(name, None, printable(f"the manifest {name} cannot be read: {problem.strerror or problem}"))
 
 
-def problem_of(store: SnapshotStore, manifest: Manifest, progress: Progress) -> str:
-    """Reads every file of a snapshot. Describes the first that is missing or has another content; empty if all are sound."""
+class DamagedFile(msgspec.Struct, frozen=True):
+    """A file of a snapshot that is missing or has another content: the length and the hash found, 0 and empty if it is missing."""
+
+    file: SnapshotFile
+    length: int
+    sha256: str
+
+    @property
+    def blocks_its_copy(self) -> bool:
+        """True if the next snapshot with that file does not copy it again: it compares only the length."""
+        return bool(self.sha256) and self.length == self.file.bytes
+
+    def __str__(self) -> str:
+        found = f"has {self.length} bytes with the hash {self.sha256}" if self.sha256 else "is missing"
+        return f"its file {self.file.name}, {FILES}/{self.file.sha256}, {found}"
+
+
+def damaged_files(store: SnapshotStore, manifest: Manifest, progress: Progress) -> Iterator[DamagedFile]:
+    """Reads every file of a snapshot. Yields those that are missing or have another content."""
     counter = Counter(progress, "bytes read", manifest.total_bytes)
     for file in manifest.files:
         try:
@@ -62,14 +81,7 @@ def problem_of(store: SnapshotStore, manifest: Manifest, progress: Progress) -> 
         except FileNotFoundError:
             found = (0, "")
         if found != (file.bytes, file.sha256):
-            return _other(file, found)
-    return ""
-
-
-def _other(file: SnapshotFile, found: tuple[int, str]) -> str:
-    return f"its file {file.name}, {FILES}/{file.sha256}, " + (
-        f"has {found[0]} bytes with the hash {found[1]}" if found[1] else "is missing"
-    )
+            yield DamagedFile(file, *found)
 
 
 def is_empty(index: Path) -> bool:
@@ -80,9 +92,10 @@ def is_empty(index: Path) -> bool:
 def restore(store: SnapshotStore, manifest: Manifest, index: Path, progress: Progress) -> None:
     """Restore the index of a snapshot into the folder `index`, which must be empty or missing.
 
-    Raises `ConfigurationError` if the folder is not empty; `NotVerified` unless all files are there and fit the manifest; `NotReady` if the
-    store cannot be used.
+    Raises `ConfigurationError` if the folder is not empty, or cannot be replaced; `NotVerified` unless all files are there and fit the
+    manifest; `NotReady` if the store cannot be used.
     """
+    index = index.resolve()  # the last step renames a folder, and a link is none
     if not is_empty(index):
         raise ConfigurationError(f"{index} is not empty: nothing is overwritten. Move it away first")
     if manifest.index_format_version != INDEX_FORMAT_VERSION:
@@ -90,10 +103,11 @@ def restore(store: SnapshotStore, manifest: Manifest, index: Path, progress: Pro
             "malformed-snapshot",
             f"{manifest.name} has index format version {manifest.index_format_version}, and this software reads {INDEX_FORMAT_VERSION}",
         )
-    stage = index.with_name(f".{index.name}.restoring")
+    stage = stage_of(index)
     make_directory(stage)
     with alone_in(stage, f"another process is restoring {index}: wait for it"):
         try:
+            _remove_empty(index)
             for left in stage.iterdir():
                 shutil.rmtree(left) if left.is_dir() else left.unlink()
             _copy(store, manifest, stage, progress)
@@ -104,6 +118,23 @@ def restore(store: SnapshotStore, manifest: Manifest, index: Path, progress: Pro
         except BaseException:
             shutil.rmtree(stage, ignore_errors=True)
             raise
+
+
+def stage_of(index: Path) -> Path:
+    """Returns the folder in which a restore of this index works."""
+    return index.with_name(f".{index.name}.restoring")
+
+
+def _remove_empty(index: Path) -> None:
+    """Remove the empty folder of an index before anything is copied. A folder that cannot be removed cannot be replaced either."""
+    try:
+        index.rmdir()
+    except FileNotFoundError:
+        pass
+    except OSError as problem:
+        raise ConfigurationError(
+            f"{index} cannot be replaced by a restored index: {problem.strerror}. If a disk is mounted there, mount it one folder higher"
+        ) from None
 
 
 def _copy(store: SnapshotStore, manifest: Manifest, stage: Path, progress: Progress) -> None:
@@ -117,7 +148,7 @@ def _copy(store: SnapshotStore, manifest: Manifest, stage: Path, progress: Progr
         except FileNotFoundError:
             found = (0, "")
         if found != (file.bytes, file.sha256):
-            raise NotVerified("malformed-snapshot", f"{manifest.name}: {_other(file, found)}")
+            raise NotVerified("malformed-snapshot", f"{manifest.name}: {DamagedFile(file, *found)}")
 
     *others, last = sorted(manifest.files, key=lambda file: (file.name == CURRENT, file.name))
     with ThreadPoolExecutor(TRANSFERS) as transfers:
@@ -156,7 +187,8 @@ def restore_newest(
                 problem = str(bad)
             else:
                 return manifest
-        report(problem)
+        name = printable(each.name)
+        report(problem if name in problem else f"{name}: {problem}")
     return None
 
 
@@ -166,22 +198,49 @@ class Pruned(msgspec.Struct, frozen=True):
     manifests: tuple[str, ...]
     files: int
     not_ours: tuple[str, ...]
+    found: bool
+    """False if the store has no manifest at all: then no file is removed."""
 
 
-def prune(store: SnapshotStore, found: Sequence[FoundSnapshot], keep: int, margin_s: float) -> Pruned:
-    """Remove all manifests but the newest `keep`, and the files that none of `found` names.
+def prune(store: SnapshotStore, look: Callable[[], Iterable[FoundSnapshot]], keep: int, margin_s: float) -> Pruned:
+    """Remove all manifests but the newest `keep` of each log, and the files that no manifest names. `look` lists the manifests.
 
-    So the next call removes the files of a manifest that this call removes: a snapshot in the making may rely on them. Files younger than
-    `margin_s` stay, since they may belong to a snapshot in the making. Manifests that do not open stay. While there is one, no file is
-    removed, since that manifest may name it.
+    Newest by decisions, and also newest by time made: a log that was cut or restored has fewer decisions than its older snapshots.
+
+    Files that a removed manifest names stay until the next call: a snapshot in the making may rely on them. Files younger than `margin_s`
+    stay, since they may belong to a snapshot in the making. Manifests that do not open stay. While there is one, no file is removed, since
+    that manifest may name it; nor is one if there is no manifest, since then the folder of the manifests may be out of reach.
     """
-    ours = [each for each in found if each.manifest is not None]
-    not_ours = tuple([each.name for each in found if each.manifest is None])
-    old = tuple([each.name for each in ours[keep:]])
+    before = list(look())
+    old = _old(before, keep)
     for name in old:
         store.remove(MANIFESTS, name)
-    named = {file.sha256 for each in ours if each.manifest is not None for file in each.manifest.files}
-    unnamed = [] if not_ours else [name for name in store.sizes(FILES) if name not in named and store.age_s(FILES, name) > margin_s]
-    for name in unnamed:
+    named = _named(before)
+    unnamed = [name for name in store.sizes(FILES) if name not in named and store.age_s(FILES, name) > margin_s] if named else []
+    # Look again: a snapshot that was made meanwhile may name one of these files, which it found in the store.
+    after = list(look()) if unnamed else before
+    named = _named(after)
+    not_ours = tuple([each.name for each in after if each.manifest is None])
+    removed = [] if not_ours or not named else [name for name in unnamed if name not in named]
+    for name in removed:
         store.remove(FILES, name)
-    return Pruned(old, len(unnamed), not_ours)
+    return Pruned(old, len(removed), not_ours, bool(after))
+
+
+def _named(found: Iterable[FoundSnapshot]) -> set[str]:
+    return {file.sha256 for each in found if each.manifest is not None for file in each.manifest.files}
+
+
+def _old(found: Iterable[FoundSnapshot], keep: int) -> tuple[str, ...]:
+    """Returns the names of the manifests that are among the newest `keep` of their log neither by decisions nor by time made."""
+    by_log: dict[str, list[Manifest]] = {}
+    for each in found:
+        if each.manifest is not None:
+            by_log.setdefault(each.manifest.log, []).append(each.manifest)
+    old: list[str] = []
+    for manifests in by_log.values():
+        by_decisions = sorted(manifests, key=lambda each: each.name, reverse=True)
+        by_time = sorted(manifests, key=lambda each: (each.made_at_ms, each.name), reverse=True)
+        kept = {each.name for each in (*by_decisions[:keep], *by_time[:keep])}
+        old += [each.name for each in by_decisions if each.name not in kept]
+    return tuple(old)

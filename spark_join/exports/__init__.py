@@ -136,7 +136,7 @@ def _manifest(file: Path) -> ExportManifest:
         return msgspec.json.decode(content, type=ExportManifest)
     except FileNotFoundError:
         raise CouldNotVerify(f"{file.parent} is no export: there is no {MANIFEST}, which notary export writes last") from None
-    except (OSError, msgspec.DecodeError, UnicodeDecodeError) as problem:
+    except (OSError, msgspec.DecodeError, UnicodeDecodeError, RecursionError) as problem:
         raise CouldNotVerify(f"{file} cannot be read: {problem}") from None
 
 

@@ -21,6 +21,7 @@ A reader that starts at some offsets does not open the files that end before the
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from functools import partial
+from hashlib import sha256
 from pathlib import Path
 from typing import Annotated, Final, Literal
 
@@ -124,6 +125,23 @@ def read_ranges(archive: Path, *, new: bool = False) -> list[Range]:
     if not ranges and not new:
         raise CouldNotVerify(f"{archive} is no archive: there is no ranges/00000001.json")
     return ranges
+
+
+class ArchivedRanges(msgspec.Struct, frozen=True):
+    """The first ranges of an archive: their number, and the SHA-256 over the SHA-256 of each of their files `ranges/*.json`."""
+
+    ranges: int
+    sha256: str
+
+
+def first_ranges(archive: Path, ranges: int | None = None) -> ArchivedRanges:
+    """Returns the first `ranges` ranges, or all. They list the hash of each Parquet file. Raises `CouldNotVerify`."""
+    count = len(read_ranges(archive)) if ranges is None else ranges
+    try:
+        contents = [(archive / "ranges" / f"{number:08}.json").read_bytes() for number in range(1, count + 1)]
+    except OSError as problem:
+        raise CouldNotVerify(f"{archive} has no {count} ranges: {problem}") from None
+    return ArchivedRanges(count, sha256(b"".join([sha256(content).digest() for content in contents])).hexdigest())
 
 
 def ends_of(files: list[ArchivedFile], payload_partitions: int) -> dict[TopicPartition, int]:

@@ -158,7 +158,7 @@ def read_keys(file: Path) -> Keys:
     """
     try:
         entries = msgspec.json.decode(file.read_bytes(), type=dict[str, str | list[str] | _Entry])
-    except (OSError, msgspec.DecodeError, UnicodeDecodeError) as problem:
+    except (OSError, msgspec.DecodeError, UnicodeDecodeError, RecursionError) as problem:
         raise CouldNotVerify(
             f"the parties' keys, {file}: {problem}. It should be a JSON object of party name -> PEM public key, or a list of such keys"
         ) from None

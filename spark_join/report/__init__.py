@@ -23,11 +23,12 @@ from spark_join.engine.files import refuse_fewer, sync_files, write_last
 from spark_join.errors import CouldNotVerify
 from spark_join.kept_state import REPORT, STATE
 from spark_join.log import ORDERING, LogFrames
+from spark_join.log.archive import ArchivedRanges
 from spark_join.report.page import Violations, page, series, violations_over_time
 from spark_join.state import AppliedState
 from spark_join.verify import Verified
 
-REPORT_VERSION: Final = 3
+REPORT_VERSION: Final = 4
 VIOLATIONS: Final = "violations"
 PAGE: Final = "report.html"
 
@@ -60,6 +61,8 @@ class RunMetadata(msgspec.Struct, frozen=True, kw_only=True):
     """Seconds that each stage took"""
     state: AppliedState
     """The state that the run went on from"""
+    archive: ArchivedRanges | None = None
+    """The ranges of the archive that were verified; None if this run, or one that it continues, did not read them"""
     earlier: Path | None = None
     """The folder of the run that had kept it; None at the start of the log"""
     state_sha256: str | None = None
@@ -107,6 +110,7 @@ def _content(log: LogFrames, verified: Verified, run: RunMetadata, counts: Mappi
         "report_version": REPORT_VERSION,
         "notary": verified.notary_name,
         "verified_at": f"{run.at:%Y-%m-%dT%H:%M:%SZ}",
+        "archive": msgspec.to_builtins(run.archive),
         "ranges": {topic: _ranges(log, run.state, topic) for topic in ("ordering", "payload")},
         "ordering_records": dict(sorted(verified.records.items())),
         "skipped": msgspec.to_builtins(verified.skipped),

@@ -242,12 +242,23 @@ def test_a_flag_that_cannot_be_is_named(tmp_path: Path) -> None:
         loaded(tmp_path, "", {"worker.name": "a/b"})
 
 
-@pytest.mark.parametrize("content", [b"name = ", b"\xff", b"[[[", b'name = "a"\nname = "b"'])
+@pytest.mark.parametrize(
+    "content",
+    [b"name = ", b"\xff", b"[[[", b'name = "a"\nname = "b"', b"name = " + b"[" * 50_000, b"name = " + b"1" * 5_000],
+    ids=["empty", "no UTF-8", "cut", "twice", "nested too deep", "a long number"],
+)
 def test_what_is_not_toml_is_an_error(tmp_path: Path, content: bytes) -> None:
     """A file that is not TOML raises an error with the file's name and the parser's message."""
     (tmp_path / "n.toml").write_bytes(content)
     with pytest.raises(ConfigurationError, match=r"n\.toml is not TOML"):
         load(tmp_path / "n.toml", None, {})
+
+
+@pytest.mark.parametrize("text", ['key_file = "a\\u0000b"', '[snapshots]\nurl = "a\\u0000b"'], ids=["a file", "a store"])
+def test_a_nul_is_an_error(tmp_path: Path, text: str) -> None:
+    """TOML can write NUL, and no path may have it: the error names the key."""
+    with pytest.raises(ConfigurationError, match=r"(key_file|snapshots\.url) has a NUL character"):
+        loaded(tmp_path, text)
 
 
 def test_a_missing_file_is_an_error(tmp_path: Path) -> None:

@@ -82,7 +82,7 @@ def test_an_unchanged_file_is_not_read_again(file: Path, monkeypatch: pytest.Mon
     known.reload()
 
 
-BROKEN = ["", "garbage", "[]", '{"O=A": 1}', '{"O=A": "no key"}', "\ud800", "{" * 1000]
+BROKEN = ["", "garbage", "[]", '{"O=A": 1}', '{"O=A": "no key"}', "\ud800", "{" * 1000, '{"a":' * 50_000, '{"O=A": ' + '{"a":' * 50_000]
 
 
 @pytest.mark.parametrize("content", BROKEN, ids=range(len(BROKEN)))
@@ -159,13 +159,14 @@ async def test_many_parties_are_read_in_pieces(tmp_path: Path, monkeypatch: pyte
     assert len(known) == 20
 
 
+@pytest.mark.parametrize("content", ["garbage", '{"a":' * 50_000], ids=["garbage", "nested too deep"])
 async def test_an_error_is_logged_again_when_somebody_asks(
-    file: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    file: Path, content: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Each look at a broken file finds the same error, which is logged once, and once more after SIGHUP."""
     monkeypatch.setattr(parties, "CHECK_S", 0.001)
     known = Parties(file)
-    file.write_text("garbage")
+    file.write_text(content)
     following = asyncio.create_task(known.follow())
 
     async def logged() -> int:

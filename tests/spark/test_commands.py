@@ -17,6 +17,7 @@ import msgspec
 import pyarrow.parquet as pq
 import pytest
 
+from notary.cli.archived import ArchivedLog
 from ordering.log import ORDERING
 from spark_join.arguments import parser
 from spark_join.commands import main
@@ -88,6 +89,7 @@ def test_a_clean_log_has_a_complete_report(clean: Clean, capsys: pytest.CaptureF
     assert report["checkpoints"] == {"compared": 3, "not_compared": 0, "skipped": 1}
     assert {reason: each["records"] for reason, each in report["skipped"].items()} == {"incarnation": 1, "sequence": 1}
     assert report["notary"] == "O=Notary,L=London,C=GB"
+    assert report["archive"] == {"ranges": 2, "sha256": ArchivedLog(clean.archive).digest(2)}
     assert report["ranges"]["ordering"] == {"0": [0, len(writer.log.by_partition[ORDERING])]}
     assert report["signatures_checked"]
     assert (report["undecided_entries"], report["undecided_because"]) == (0, None)

@@ -21,8 +21,8 @@ from pyspark.sql import SparkSession
 from ordering.log import ORDERING, Record
 from spark_join.engine.stages import Stages
 from spark_join.errors import CouldNotVerify
-from spark_join.kept_state import _link, read_state, write_state
-from spark_join.log.archive import read_archive
+from spark_join.kept_state import _link, read_state, verified_ranges, write_state
+from spark_join.log.archive import ArchivedRanges, first_ranges, read_archive
 from spark_join.order.effects import carry_of
 from spark_join.state import GROWING, rest_of, start
 from spark_join.verify import Verified, verify
@@ -377,3 +377,33 @@ def test_reads_no_file_that_was_read_before(spark: SparkSession, nights: Nights,
     assert sorted([row.offset for row in log.ordering.collect()]) == list(range(ends[1][ORDERING], ends[2][ORDERING]))
     expected = [(partition, at) for partition in range(PARTITIONS + 1) for at in range(ends[1].get(partition, 0), ends[2][partition])]
     assert sorted([(row.partition, row.offset) for row in log.payload.select("partition", "offset").collect()]) == expected
+
+
+def _range(archived: Path, number: int, payload_partitions: int = 1) -> None:
+    (archived / "ranges").mkdir(parents=True, exist_ok=True)
+    content = {"archive_version": 2, "payload_partitions": payload_partitions, "files": []}
+    (archived / "ranges" / f"{number:08}.json").write_text(json.dumps(content))
+
+
+def test_verified_ranges_continue_the_earlier_ones(tmp_path: Path) -> None:
+    """A report names the ranges of its archive only if the runs that it continues read the same ranges before."""
+
+    def report(archived: ArchivedRanges | None) -> Path:
+        (tmp_path / "report.json").write_bytes(msgspec.json.encode({"violations": {}, "archive": archived}))
+        return tmp_path
+
+    for number in (1, 2):
+        _range(tmp_path / "archive", number)
+        _range(tmp_path / "another", number, 2)
+    both = first_ranges(tmp_path / "archive")
+    assert both.ranges == 2
+    assert verified_ranges(tmp_path / "archive", None) == both
+    assert verified_ranges(tmp_path / "archive", report(first_ranges(tmp_path / "archive", 1))) == both
+    assert verified_ranges(tmp_path / "archive", report(first_ranges(tmp_path / "another", 1))) is None
+    assert verified_ranges(tmp_path / "archive", report(None)) is None
+    (tmp_path / "report.json").write_text('{"violations": {}}')
+    assert verified_ranges(tmp_path / "archive", tmp_path) is None, "the report of older software"
+    _range(tmp_path / "archive", 3)
+    longer = report(first_ranges(tmp_path / "archive"))
+    (tmp_path / "archive" / "ranges" / "00000003.json").unlink()
+    assert verified_ranges(tmp_path / "archive", longer) is None

@@ -81,7 +81,7 @@ async def test_segments_that_do_not_fit_are_refused(tmp_path: Path) -> None:
     note = sorted((tmp_path / "segments" / MANIFESTS).iterdir())[0]
     text = note.read_text()
     note.write_text(text.replace('"records":3', '"records":2'))
-    with pytest.raises(NotVerified):
+    with pytest.raises(NotVerified, match=f"the manifest {note.name}: "):
         made.found()
     note.write_text(text)
     with pytest.raises(NotVerified):

@@ -161,7 +161,24 @@ def test_a_part_is_shown(directory: NotaryDirectory, capsys: pytest.CaptureFixtu
     assert len(whole) == 9
     assert shown(capsys, directory, "--from", 3, "--count", 2) == whole[3:5]
     assert shown(capsys, directory, "--from", 7) == whole[7:]
-    assert shown(capsys, directory, "--count", 0) == shown(capsys, directory, "--from", 99) == []
+    assert shown(capsys, directory, "--count", 0) == shown(capsys, directory, "--from", 9) == []
+
+
+@pytest.mark.parametrize(
+    ("flags", "named"),
+    [
+        (["--count", -5], "--count is -5: give 0 or more"),
+        (["--from", -1], "--from is -1"),
+        (["--from", 2], "ends at offset 1"),
+        (["--from", 10**30], "ends at offset 1"),
+    ],
+)
+def test_a_part_outside_the_log_is_an_error(
+    directory: NotaryDirectory, capsys: pytest.CaptureFixture[str], flags: list[object], named: str
+) -> None:
+    """A part that no log can have is an error, not an empty output. The end itself is none: a script may wait for more there."""
+    assert show(directory, *flags) == 2
+    assert named in capsys.readouterr().err
 
 
 def test_a_part_has_the_payloads_of_its_entries(directory: NotaryDirectory, capsys: pytest.CaptureFixture[str]) -> None:

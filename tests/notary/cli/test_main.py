@@ -13,7 +13,7 @@ from notary import cli
 from ordering.errors import ConfigurationError, Fatal, FatalCode
 from tests.notary.client.scripted import NAME, PARTY, PEM, VERIFIER_KEY, Notary, Worker, request, staged
 from tests.notary.party import Bank
-from tests.notary.process import NotaryDirectory
+from tests.notary.process import ROOT, NotaryDirectory
 
 
 @pytest.fixture
@@ -126,6 +126,22 @@ def test_what_no_command_foresaw(
     printed = capsys.readouterr().err
     assert line in printed
     assert ("Traceback" in printed) == is_bug
+
+
+@pytest.mark.parametrize("flags", [["--json"], []], ids=["json", "text"])
+def test_a_name_that_is_not_utf8(flags: list[str]) -> None:
+    """An error about a file whose name is not UTF-8 is one line with the escaped name, and the exit code stays 2."""
+    command = [sys.executable, "-P", "-m", "notary", "key", "show", "--config", os.fsdecode(b"/nowhere/\xff.toml"), *flags]
+    done = subprocess.run(command, env=ENVIRONMENT | {"PYTHONPATH": str(ROOT)}, capture_output=True, text=True, check=False)
+    check_no_trace(done)
+    assert done.returncode == 2
+    assert "\\udcff.toml" in done.stderr
+
+
+def test_a_result_that_is_not_utf8(capsys: pytest.CaptureFixture[str]) -> None:
+    """Results with such names are JSON too: only these bytes are escaped."""
+    facts = {"name": ["a\udcff", "ö"], "more": {"\udc80": 1}}
+    assert json.loads(cli.json_line(facts)) == {"name": ["a\\udcff", "ö"], "more": {"\\udc80": 1}}
 
 
 @pytest.mark.parametrize("as_json", [False, True])

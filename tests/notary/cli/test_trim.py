@@ -1,12 +1,18 @@
 """`notary trim`: the offsets that it frees. `tests/spark/test_archive_trimmed.py` runs it on a broker."""
 
+import json
+from pathlib import Path
+
 import pytest
 
 from joiner import JoinerState, Mark
 from notary import cli
-from notary.cli.trim import Snapshot, to_free
+from notary.access import alone_in
+from notary.cli.archived import ArchivedLog
+from notary.cli.trim import INDEX, Snapshot, VerifiedRanges, VerifiedReport, _where, to_free
 from notary.snapshots.manifest import Manifest, SnapshotHistory
 from ordering.log import ORDERING
+from spark_join.log.archive import first_ranges
 from tests.notary.process import NotaryDirectory
 
 
@@ -37,9 +43,83 @@ def test_nothing_is_freed_twice_or_unread() -> None:
     assert to_free([some, snapshot({0: 30}, {})], {0: 0}) == {}
 
 
+def archived(folder: Path, ranges: int, payload_partitions: int = 1) -> ArchivedLog:
+    """Returns an archive of that many empty ranges."""
+    (folder / "ranges").mkdir(parents=True)
+    content = {"archive_version": 2, "payload_partitions": payload_partitions, "files": []}
+    for number in range(1, ranges + 1):
+        (folder / "ranges" / f"{number:08}.json").write_text(json.dumps(content))
+    return ArchivedLog(folder)
+
+
+def test_a_report_is_about_its_archive(tmp_path: Path) -> None:
+    """Spark's report counts for the archive whose ranges it names, also if more were added, and for no other."""
+    archive = archived(tmp_path / "archive", 2)
+    report = VerifiedReport("n", 0, "", {}, VerifiedRanges(1, archive.digest(1)))
+    assert report.about(archive) == ""
+    assert "the first 1 ranges of this one" in report.about(archived(tmp_path / "another", 2, 2))
+    longer = VerifiedReport("n", 0, "", {}, VerifiedRanges(3, archived(tmp_path / "longer", 3).digest(3)))
+    assert "about another archive" in longer.about(archive)
+    for ranges in (0, -1):
+        assert "about another archive" in VerifiedReport("n", 0, "", {}, VerifiedRanges(ranges, archive.digest(1))).about(archive)
+
+
+def test_a_report_about_brokers_is_refused(tmp_path: Path) -> None:
+    """A report that names no archive shows nothing about one: Spark may have read the brokers."""
+    assert "names no archive" in VerifiedReport("n", 0, "", {}).about(archived(tmp_path, 1))
+
+
+def test_spark_names_the_same_ranges(tmp_path: Path) -> None:
+    """The independent verifier computes the same hash."""
+    archive = archived(tmp_path, 2)
+    assert (first_ranges(tmp_path).sha256, first_ranges(tmp_path, 1).sha256) == (archive.digest(2), archive.digest(1))
+
+
+def trim(directory: NotaryDirectory, *flags: object) -> int:
+    return cli.main(["trim", "--config", str(directory.config), "--archive", "a", "--verified", "v", *map(str, flags)])
+
+
 @pytest.mark.seconds
 def test_an_embedded_log_is_refused(own_directory: NotaryDirectory, capsys: pytest.CaptureFixture[str]) -> None:
-    """An embedded log keeps its payloads."""
-    path = str(own_directory.path)
-    assert cli.main(["trim", "--config", str(own_directory.config), "--archive", path, "--verified", path]) == 2
+    """An embedded log keeps its payloads. The folder that the command made is removed."""
+    assert trim(own_directory) == 2
     assert "only a log on Kafka can be trimmed" in capsys.readouterr().err
+    assert not (own_directory.path / "trim").exists()
+
+
+@pytest.mark.seconds
+def test_a_folder_with_other_files_stays(own_directory: NotaryDirectory) -> None:
+    """`--work` may name any folder, here the notary's own: only the command's own files are removed from it."""
+    (own_directory.path / "index" / "worker-1").mkdir(parents=True)
+    before = sorted(own_directory.path.iterdir())
+    (own_directory.path / INDEX).mkdir()
+    (own_directory.path / INDEX / "CURRENT").write_text("left by a run that was killed")
+    assert trim(own_directory, "--plan", "--work", own_directory.path) == 2
+    assert sorted(own_directory.path.iterdir()) == before
+    assert (own_directory.path / "index" / "worker-1").exists()
+
+
+@pytest.mark.seconds
+def test_the_folder_of_another_trim_stays(own_directory: NotaryDirectory, capsys: pytest.CaptureFixture[str]) -> None:
+    """A command that another one keeps out removes nothing of it."""
+    work = own_directory.path / "trim"
+    (work / INDEX).mkdir(parents=True)
+    (work / INDEX / "CURRENT").write_text("the index of the first")
+    with alone_in(work, "busy"):
+        assert trim(own_directory) == 2
+        assert "another process trims" in capsys.readouterr().err
+        assert (work / INDEX / "CURRENT").exists()
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        ("/x/y", "file:///x/y"),
+        ("/x/y/", "local:///x//y"),
+        ("s3://bucket/of", "s3a://bucket//of/"),
+        ("gs://bucket", "gcs://bucket/"),
+    ],
+)
+def test_a_store_has_one_name(tmp_path: Path, one: str, other: str) -> None:
+    """Two names of one store do not count as two stores."""
+    assert _where(one, tmp_path) == _where(other, tmp_path)

@@ -1,14 +1,19 @@
 """`Desk`: a notary with an index of some hundred decisions, a store for its snapshots, and `notary snapshot` run on them."""
 
 import json
+import os
 import shutil
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from notary import cli
+from notary import cli, keys
+from notary.config import load
 from notary.index import Index, viewing
+from notary.snapshots.manifest import Manifest, sign
+from notary.snapshots.store import Folder
+from notary.snapshots.take import FoundSnapshot, find
 from tests.notary.http.asking import Asking
 from tests.notary.party import Bank, spend
 from tests.notary.process import NotaryDirectory, NotaryProcess
@@ -50,6 +55,27 @@ class Desk:
         printed = self._capsys.readouterr()
         assert found == code, printed.err
         return {**(json.loads(printed.out.splitlines()[-1]) if printed.out else {}), "stderr": printed.err}
+
+    def age(self) -> None:
+        """Make all files of the store older than the margin of `prune`, as files of a store in use are."""
+        for file in (self.store / "files").iterdir():
+            os.utime(file, (1, 1))
+
+    def found(self) -> list[Manifest]:
+        """Returns the manifests that open, by decisions, the highest first."""
+        return [each.manifest for each in self.look() if each.manifest is not None]
+
+    def look(self) -> list[FoundSnapshot]:
+        """Returns the store's snapshots, as `notary snapshot` finds them."""
+        config = load(self.config)
+        return list(find(Folder(self.store), keys.verifier_keys(config.path(config.key_history_file), config.origin)[0], config.name))
+
+    def signed(self, manifest: Manifest) -> str:
+        """Put a manifest into the store, signed with the notary's key. Returns its name."""
+        config = load(self.config)
+        note = sign(manifest, config.origin, keys.load(config.path(config.key_file)))
+        (self.store / "manifests" / manifest.name).write_text(note)
+        return manifest.name
 
     def names(self, folder: str) -> set[str]:
         """Returns the names in a folder of the store."""

@@ -127,6 +127,19 @@ async def test_not_ready_and_failures(desk: Desk, caplog: pytest.LogCaptureFixtu
     assert "cannot be used for snapshots" in caplog.text
 
 
+async def test_complaints_of_a_success_are_logged(desk: Desk, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    """A stray file among the manifests keeps all files from being removed; the worker logs that, though a snapshot was made."""
+    for name, value in {"URL": str(desk.store), "EVERY_S": "1", "KEEP": "1"}.items():
+        monkeypatch.setenv(f"NOTARY_SNAPSHOTS_{name}", value)
+    (desk.store / "manifests").mkdir(parents=True)
+    (desk.store / "manifests" / ".DS_Store").write_text("x")
+    schedule = SnapshotSchedule(load(desk.config, {"worker.name": "worker-1"}), lambda: True)
+    with caplog.at_level(logging.WARNING):
+        await schedule.check()
+    assert schedule.made == 1
+    assert "no key of this notary has signed .DS_Store" in caplog.text
+
+
 async def test_it_ends_its_process(desk: Desk) -> None:
     """A schedule that is cancelled ends the process that makes the snapshot."""
     desk.store.mkdir()

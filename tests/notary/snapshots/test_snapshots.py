@@ -23,7 +23,7 @@ from notary.index.store import META
 from notary.receipts.errors import NotVerified
 from notary.snapshots.manifest import Manifest
 from notary.snapshots.store import Folder
-from notary.snapshots.take import find, problem_of, restore
+from notary.snapshots.take import damaged_files, find, restore
 from tests.notary.http.asking import Asking
 from tests.notary.party import Bank
 from tests.notary.process import ROOT, NotaryDirectory, NotaryProcess
@@ -161,7 +161,8 @@ def test_a_place_that_sends_without_end(desk: Desk) -> None:
     trusted, _ = keys.verifier_keys(config.path(config.key_history_file), config.origin)
     (manifest,) = [each.manifest for each in find(store, trusted, config.name)]
     assert manifest is not None
-    assert "bytes with the hash" in problem_of(store, manifest, lambda *_: None)
+    (damaged, *_) = damaged_files(store, manifest, lambda *_: None)
+    assert "bytes with the hash" in str(damaged)
     index = desk.directory.path / "index" / "worker-2"
     with pytest.raises(NotVerified, match="bytes with the hash"):
         restore(store, manifest, index, lambda *_: None)
@@ -271,6 +272,7 @@ def test_prune_keeps_the_newest_and_young_files(desk: Desk) -> None:
 def test_nothing_is_made_beside_a_young_one(desk: Desk) -> None:
     """With `--if-older-s` nothing is made while a young one is there; one of a clock that is far ahead does not count."""
     assert desk.snapshot("create", "--if-older-s", "3600")["made"]
+    desk.snapshot("restore", "--name", "worker-2")
     assert not desk.snapshot("create", "--if-older-s", "3600", "--name", "worker-2")["made"]
     assert desk.snapshot("create", "--if-older-s", "0")["made"]
     assert desk.snapshot("create", "--if-older-s", "0", "--keep", "1")["made"]

@@ -1,0 +1,91 @@
+"""The stores of snapshots: files that vanish while they are listed, and entries that are no files."""
+
+import os
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from notary.snapshots.store import MANIFESTS, Folder, SnapshotStore, store_of
+from ordering.errors import NotReady
+
+
+@pytest.fixture(params=["folder", "url"])
+def store(request: pytest.FixtureRequest, tmp_path: Path) -> SnapshotStore:
+    """Both kinds of stores, in the folder `store` with two manifests."""
+    (tmp_path / "store" / MANIFESTS).mkdir(parents=True)
+    for name in ("1", "2"):
+        (tmp_path / "store" / MANIFESTS / name).write_bytes(b"manifest")
+    return store_of({"folder": "store", "url": f"file://{tmp_path}/store"}[request.param], tmp_path)
+
+
+class _Entries(list[Any]):
+    """The entries of a folder, in the form of `os.scandir`."""
+
+    def __enter__(self) -> "_Entries":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+
+def test_a_file_that_vanishes_is_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """If another process removes a file between listing and `stat`, the other files are still listed."""
+    (tmp_path / MANIFESTS).mkdir()
+    for name in ("1", "2", "3"):
+        (tmp_path / MANIFESTS / name).write_bytes(b"manifest")
+    entries = _Entries(os.scandir(tmp_path / MANIFESTS))
+    (tmp_path / MANIFESTS / "2").unlink()
+    monkeypatch.setattr(os, "scandir", lambda folder: entries)
+    assert Folder(tmp_path).sizes(MANIFESTS) == {"1": 8, "3": 8}
+
+
+def test_a_changed_folder_is_not_empty(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A library behind a URL that stops at a vanished file is no proof of an empty folder."""
+    (tmp_path / MANIFESTS).mkdir()
+    (tmp_path / MANIFESTS / "1").write_bytes(b"manifest")
+    store: Any = store_of(f"file://{tmp_path}", tmp_path)
+
+    def fail(path: str, detail: bool) -> None:
+        raise FileNotFoundError(path, detail)
+
+    monkeypatch.setattr(store._fs, "ls", fail)
+    with pytest.raises(NotReady, match="was removed while it was listed"):
+        store.sizes(MANIFESTS)
+
+
+def test_a_listing_that_fails_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A folder that cannot be listed is not taken for an empty one."""
+    store: Any = store_of(f"file://{tmp_path}", tmp_path)
+
+    def fail(path: str, detail: bool) -> None:
+        raise PermissionError(path, detail)
+
+    monkeypatch.setattr(store._fs, "ls", fail)
+    with pytest.raises(NotReady, match="PermissionError"):
+        store.sizes(MANIFESTS)
+
+
+def test_only_regular_files_are_listed(tmp_path: Path, store: SnapshotStore) -> None:
+    """Folders, pipes and dangling links are no files of a store."""
+    manifests = tmp_path / "store" / MANIFESTS
+    (manifests / "lost+found").mkdir()
+    (manifests / "lost+found" / "3").write_bytes(b"inside")
+    os.mkfifo(manifests / "pipe")
+    (manifests / "link").symlink_to("nowhere")
+    assert {name: size for name, size in store.sizes(MANIFESTS).items() if name != "link"} == {"1": 8, "2": 8}
+    assert "link" not in Folder(tmp_path / "store").sizes(MANIFESTS)
+
+
+def test_a_missing_folder_is_empty(tmp_path: Path, store: SnapshotStore) -> None:
+    """A folder that does not exist has no files."""
+    shutil.rmtree(tmp_path / "store")
+    assert store.sizes(MANIFESTS) == {}
+
+
+def test_a_folder_is_a_missing_file(tmp_path: Path) -> None:
+    """A folder with the name of a file counts as a missing file, so an older snapshot can be restored."""
+    (tmp_path / MANIFESTS / "1").mkdir(parents=True)
+    with pytest.raises(FileNotFoundError):
+        list(Folder(tmp_path).chunks(MANIFESTS, "1"))
