@@ -237,7 +237,7 @@ class Driver(Generic[Decision]):
         """Returns the next reader's offsets: the last records that took effect, or earlier ones that are still needed."""
         # The joiner got no record of a partition whose mark was not found again before this interruption. So its kept records stay.
         kept = self.joiner.forget_unapplied() | self._recheck.kept
-        self._recheck = Recheck(self.joiner.marks, self.joiner.history.last_run, kept, self.joiner.may_count)
+        self._recheck = Recheck(self.joiner.marks, self.joiner.history.last_run, kept, self.joiner)
         self._paused = frozenset()
         self._remake_reader, self._in_hand = "", False
         offsets = self.joiner.read_next() | {partition: of_partition.offset_next for partition, of_partition in kept.items()}
@@ -272,6 +272,7 @@ class Driver(Generic[Decision]):
                     return self._recheck.lost
                 if not self._recheck.done:
                     continue
+                self.joiner.restore_dropped(self._recheck.take_dropped())
                 if not was_done and await self._lost_while_held(records):
                     return LOST_WAITING
                 self._in_hand = bool(records)
@@ -321,6 +322,8 @@ class Driver(Generic[Decision]):
         verifying = self._verify(chunks[0])
         for number, chunk in enumerate(chunks):
             signed_by = await verifying if isinstance(verifying, asyncio.Future) else verifying
+            if number:
+                await asyncio.sleep(0)  # yields to the other tasks: a poll may have thousands of records
             if number + 1 < len(chunks):
                 verifying = self._verify(chunks[number + 1])
             # Time has passed since they were polled: the process may have been paused while signatures were verified.
