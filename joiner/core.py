@@ -57,7 +57,7 @@ from joiner.ready import (
 from joiner.settings import JoinerLimits
 from joiner.snapshot import JoinerSnapshot, QueuedRecord
 from ordering.errors import CorruptRecord, Fatal, FatalCode
-from ordering.ids import TransactionId
+from ordering.ids import TRANSACTION_ID_BYTES, TransactionId
 from ordering.log import ORDERING, Record
 from ordering.records import (
     ACTIVE_AT_START,
@@ -176,7 +176,7 @@ class Joiner:
         # The next offset of each topic-partition that has not been passed to `step` yet.
         self._read_next = dict(state.offsets_next)
         self._queue: deque[_Queued] = deque()
-        # Transaction ids in the queue, plus one per record, so that a flood of records without ids is bounded too.
+        # The weight of the queue: about its transaction ids, and its bytes, so that a flood of records without ids is bounded too.
         self._queue_ids = 0
         self._buffer = Buffer()
         # Per payload partition: the records dropped for lack of memory.
@@ -218,7 +218,7 @@ class Joiner:
 
     @property
     def queued_ids(self) -> int:
-        """The number of transaction ids in the queue, plus one for each record."""
+        """The weight of the queue: one for each record, and one for each 32 bytes of it, the size of a transaction id."""
         return self._queue_ids
 
     @property
@@ -371,7 +371,7 @@ class Joiner:
         self.marks = dict(snapshot.marks)
         self.suspicions.restore(snapshot.agreed, snapshot.suspicions, snapshot.examined, live=snapshot.live)
         self._queue = deque([_Queued.restored(queued) for queued in snapshot.queue])
-        self._queue_ids = sum([_weight(queued.record) for queued in self._queue])
+        self._queue_ids = sum([_weight(queued.source) for queued in self._queue])
         head = self._queue[0].record if snapshot.has_hole else None
         assert head is None or isinstance(head, Entry)
         self._hole, self._skipped = head, snapshot.skipped
@@ -468,7 +468,7 @@ class Joiner:
             sent = own.get((queued.record.incarnation, queued.record.sequence))
             if sent is not None and sent.entry_value == record.value:
                 queued.signed_by = sent.signed_by
-        self._queue_ids += _weight(queued.record)
+        self._queue_ids += _weight(record)
         self._queue.append(queued)
 
     def _decode(self, value: bytes | None) -> OrderingRecord | CorruptRecord:
@@ -534,7 +534,7 @@ class Joiner:
                 states += sum([len(request.inputs) + len(request.references) for request in batch.requests])
             requests += len(ready.batches) == batches_before  # any other record counts as one request: a flood must not block the loop
             self._queue.popleft()
-            self._queue_ids -= _weight(head.record)
+            self._queue_ids -= _weight(head.source)
             self._offset_head = head.offset + 1
             ready.advanced = True
         if self._hole is not hole_before:
@@ -704,7 +704,7 @@ class Joiner:
     def may_hold(self, record: Record, size_bytes: int) -> bool:
         """Returns True if this payload record may be held in memory beside others that cost `size_bytes`.
 
-        Reading pauses at the limit, and what was fetched by then may take as much again. The next batches of incarnations in force may take
+        Reading pauses at the limit, and records fetched by then may take as much again. The next batches of incarnations in force may take
         half as much more: else a flood under any other names would force a worker to read these batches twice.
         """
         limit = self.limits.buffer_bytes_max
@@ -1095,8 +1095,9 @@ def _skipping(first: int, skipped_hash: bytes, record: Record) -> tuple[int, byt
     return (record.offset if first == NONE_SKIPPED else first), extend_skipped(skipped_hash, record)
 
 
-def _weight(record: OrderingRecord | CorruptRecord) -> int:
-    return 1 + (len(record.transaction_ids) if isinstance(record, Entry) else 0)
+def _weight(source: Record) -> int:
+    """Returns the weight of a queued record: one, and one for each 32 bytes. So it counts transaction ids, and bounds malformed records."""
+    return 1 + len(source.value or b"") // TRANSACTION_ID_BYTES
 
 
 def _same_ids(requests: tuple[Request, ...], ids: tuple[TransactionId, ...]) -> bool:

@@ -334,9 +334,7 @@ class Driver(Generic[Decision]):
                 await asyncio.sleep(0)  # yields to the other tasks during a long replay
                 if ready.evidence is not None and (why := await self._examine(ready.evidence)):
                     return why
-                for _ in self._applier.prepare(await self._prepare()):
-                    await asyncio.sleep(0)
-                if why := self._interruption(reader):
+                if why := await self._prepare(reader):
                     return why
                 ready = self._step((), tasks)
             if (paused := ready.paused | self._undeclared()) != self._paused:
@@ -349,16 +347,29 @@ class Driver(Generic[Decision]):
                 return f"the log has {log_state.payload_partitions} payload partitions now"
         return ""
 
-    async def _prepare(self) -> Sequence[Request]:
-        """Decode a large batch at the head in pieces, so that other tasks can run in between. Returns its requests; none without one."""
+    async def _prepare(self, reader: Reader) -> str:
+        """Decode a large batch at the head and look up its rows, in pieces, so that other tasks can run in between.
+
+        Returns the reason why a new reader is needed; empty if none is. All pieces together may take longer than an interruption.
+        """
         pieces = self.joiner.prepare(self._sender.unresolved)
-        while True:
+        requests: Sequence[Request] | None = None
+        while requests is None:
             try:
                 next(pieces)
             except StopIteration as done:
-                requests: Sequence[Request] = done.value
-                return requests
-            await asyncio.sleep(0)
+                requests = done.value
+            if why := await self._yield(reader):
+                return why
+        for _ in self._applier.prepare(requests):
+            if why := await self._yield(reader):
+                return why
+        return ""
+
+    async def _yield(self, reader: Reader) -> str:
+        """Let the other tasks run. Returns the same as `_interruption` after that."""
+        await asyncio.sleep(0)
+        return self._interruption(reader)
 
     def _undeclared(self) -> frozenset[int]:
         """Returns the payload partitions that exist but that no entry may name yet. They are read once a control record declares them."""

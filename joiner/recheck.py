@@ -181,7 +181,7 @@ class Recheck:
         if memory is not None:
             if not memory.may_count(record):
                 return
-            # What is passed on at once costs nothing here.
+            # A record that is passed on at once costs nothing here.
             is_passed_on = self.done and record.partition not in self._wanted
             if not is_passed_on and not self._has_awaited and memory.is_awaited(record):
                 self._has_awaited = True

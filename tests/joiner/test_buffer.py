@@ -123,7 +123,7 @@ def test_emptied_records_keep_their_offsets() -> None:
 
 
 def test_many_records_of_a_key_are_released_but_the_first() -> None:
-    """Of many records that are not the content only the first keeps its offset: a flood under one key costs no memory."""
+    """If many records of a key are not the content, only the first keeps its offset: a flood under one key costs no memory."""
     buffer = Buffer()
     for offset in range(5, 100):
         _add(buffer, 0, 1, 1, offset, b"junk")

@@ -202,7 +202,7 @@ def test_free_memory_is_filled_again() -> None:
 
 
 def test_dropped_records_are_not_read_again_after_an_interruption() -> None:
-    """What was dropped before the mark of a partition stays known: it exists as long as the mark does, and nothing waits for it."""
+    """Records that were dropped before the mark of a partition stay known: they exist as long as it does, and no entry waits for them."""
     history, reading = _begun()
     reading.step(history.entry(1, 1, "a"), *_flood(history), history.payload(2, FAR, "b"), history.payload(1, 1, "a"))
     mark = reading.joiner.marks[0].offset

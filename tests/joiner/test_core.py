@@ -624,6 +624,16 @@ def test_full_queue_counts_records_without_ids() -> None:
     assert reading.step(history.fill(1, 1), history.fill(1, 2), history.fill(1, 3)).paused == frozenset()
 
 
+def test_full_queue_counts_bytes() -> None:
+    """Records behind a hole are bounded in bytes too, whatever is in them: one of many megabytes weighs more than a short one."""
+    history, reading = _registered(limits=JoinerLimits(queue_ids_max=1_000))
+    reading.step(history.entry(1, 1, "a"), *[history.put(ORDERING, None, b"garbage") for _ in range(100)])
+    assert reading.joiner.queued_ids < 200
+    assert reading.step(history.put(ORDERING, None, bytes(32_000))).paused == {ORDERING}
+    assert reading.step(history.fill(1, 1)).paused == frozenset()
+    assert reading.joiner.queued_ids == 0
+
+
 def test_a_step_ends_at_its_limit() -> None:
     """A step ends after the batch that reaches its limit and reports that there is more; a step without records goes on."""
     history, reading = _registered(limits=JoinerLimits(step_requests_max=2))
