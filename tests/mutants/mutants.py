@@ -14,14 +14,14 @@ from typing import Any, Final
 
 import msgspec
 
-from joiner import history, proposals
+from joiner import history
 from joiner.control import LogState
 from joiner.core import Joiner
 from joiner.driver import Driver
 from joiner.evidence import Suspicions
 from joiner.history import History
 from joiner.incarnations import Incarnations
-from joiner.proposals import Proposals
+from joiner.proposals import Proposals, ReadAhead
 from joiner.queue import SubmissionQueue
 from joiner.recheck import Recheck
 from joiner.sender import Sender
@@ -657,9 +657,9 @@ MUTANTS: Final = (
     Mutant(
         "who passed a hole is believed under any key",
         "R10",
-        proposals.read_ahead,
-        "seen_there > seen and record_is_signed(value, log_state.log_id, log_state.key)",
-        "seen_there > seen",
+        ReadAhead._take,
+        "seen_there > self._seen and record_is_signed(value, self.log_state.log_id, self.log_state.key)",
+        "seen_there > self._seen",
         seeds=2000,
     ),
     Mutant(
