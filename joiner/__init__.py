@@ -15,6 +15,7 @@ belongs to it (R3).
 | `evidence` | views that differ from our own history, and the suspicions that follow | yes |
 | `snapshot` | the core's complete state, as one value | yes |
 | `buffer` | payload records whose entries have not been applied | yes |
+| `dropped` | payload records that were dropped for lack of memory | yes |
 | `rate` | a worker's capacity, measured | yes |
 | `queue`, `share` | the submissions admitted and not answered, bounded, and each party's share; the batches made from them | no |
 | `sender` | one worker's producer side: its incarnations, both appends at once, resending of batches filled or lost | no |

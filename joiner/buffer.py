@@ -6,10 +6,12 @@ sequence has passed it, or when that incarnation is fenced. Per partition, a res
 record that may still count is read again.
 """
 
+from bisect import bisect_left
 from collections import OrderedDict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from heapq import heappop, heappush
-from typing import TypeAlias
+from operator import attrgetter
+from typing import Protocol, TypeAlias
 
 import msgspec
 
@@ -17,8 +19,20 @@ from joiner.history import last_of_one_time
 from ordering.log import Record
 from ordering.records import batch_key
 
-RECORD_OVERHEAD_BYTES = 200
-"""The cost of one buffered record in addition to its value, so that a flood of fills is bounded too."""
+RECORD_OVERHEAD_BYTES = 800
+"""The cost of one buffered record in addition to its value: the memory that the first record of an incarnation takes here.
+
+So a flood of fills, or of short records under many names, is bounded too.
+"""
+
+
+class HasValue(Protocol):
+    """A record, or the kept part of one."""
+
+    @property
+    def value(self) -> bytes | None:
+        """The value; None if there is none, or it is not needed."""
+        ...
 
 
 class Buffered(msgspec.Struct, frozen=True, gc=False):
@@ -42,7 +56,9 @@ class Buffer:
 
     def restore(self, partitions: Iterable[tuple[int, Iterable[BufferedBatch]]]) -> None:
         """Replace the content by these records, as `snapshot` returns them."""
-        self._partitions: dict[int, OrderedDict[tuple[int, int], list[Buffered]]] = {}
+        self._partitions: dict[int, dict[tuple[int, int], list[Buffered]]] = {}
+        # Per partition: the keys of its records by offset, in that order. It finds the first and the last records without a sort.
+        self._by_offset: dict[int, OrderedDict[int, tuple[int, int]]] = {}
         # Per incarnation: a heap of the (sequence, partition) pairs buffered here, each pair once; their cost; their number of records.
         self._by_incarnation: dict[int, list[tuple[int, int]]] = {}
         self._bytes_by_incarnation: dict[int, int] = {}
@@ -50,10 +66,11 @@ class Buffer:
         self.size_bytes = 0
         self.records = 0
         for partition, batches in partitions:
-            self._partitions[partition] = OrderedDict()
+            self._partitions[partition], self._by_offset[partition] = {}, OrderedDict()
             for incarnation, sequence, records in batches:
                 for record in records:
                     self.add(partition, incarnation, sequence, record)
+            self._by_offset[partition] = OrderedDict(sorted(self._by_offset[partition].items()))
 
     def snapshot(self) -> tuple[tuple[int, tuple[BufferedBatch, ...]], ...]:
         """Returns the records by partition and key, the keys in the order of their first records."""
@@ -65,15 +82,17 @@ class Buffer:
         )
 
     def add(self, partition: int, incarnation: int, sequence: int, record: Buffered) -> None:
-        """Append the record to those with its key."""
-        records = self._partitions.setdefault(partition, OrderedDict())
-        of_key = records.get((incarnation, sequence))
+        """Append the record to those with its key. Its offset is higher than all others of that partition."""
+        key = incarnation, sequence
+        records = self._partitions.setdefault(partition, {})
+        of_key = records.get(key)
         if of_key is None:
-            records[incarnation, sequence] = [record]
+            records[key] = [record]
             heappush(self._by_incarnation.setdefault(incarnation, []), (sequence, partition))
         else:
             of_key.append(record)
-        self._count(incarnation, 1, _cost(record))
+        self._by_offset.setdefault(partition, OrderedDict())[record.offset] = key
+        self._count(incarnation, 1, cost_bytes(record))
 
     def get(self, partition: int, incarnation: int, sequence: int) -> Sequence[Buffered]:
         """Returns the records read so far with that key in that partition, in the order of their offsets."""
@@ -81,13 +100,16 @@ class Buffer:
         return () if of_partition is None else of_partition.get((incarnation, sequence), ())
 
     def empty(self, partition: int, incarnation: int, sequence: int) -> None:
-        """Release the values of these records, since none is the content. Their offsets stay, so that a restart reads them again."""
+        """Release these records, since none is the content. The first one stays without its value, so that a restart reads all again."""
         of_partition = self._partitions.get(partition)
         of_key = [] if of_partition is None else of_partition.get((incarnation, sequence), [])
-        for at, record in enumerate(of_key):
-            if record.value is not None:
-                self._count(incarnation, 0, -len(record.value))
-                of_key[at] = Buffered(record.offset, record.append_time_ms, None)
+        if not of_key or (len(of_key) == 1 and of_key[0].value is None):
+            return
+        first = Buffered(of_key[0].offset, of_key[0].append_time_ms, None)
+        for record in of_key[1:]:
+            del self._by_offset[partition][record.offset]
+        self._count(incarnation, 1 - len(of_key), cost_bytes(first) - sum([cost_bytes(record) for record in of_key]))
+        of_key[:] = [first]
 
     def drop_through(self, incarnation: int, sequence: int | None) -> int:
         """Drop the incarnation's records up to `sequence` (all for None) in every partition. Returns the number of batches dropped."""
@@ -96,7 +118,9 @@ class Buffer:
         while waiting and (sequence is None or waiting[0][0] <= sequence):
             this, partition = heappop(waiting)
             records = self._partitions[partition].pop((incarnation, this))
-            self._count(incarnation, -len(records), -sum([_cost(record) for record in records]))
+            for record in records:
+                del self._by_offset[partition][record.offset]
+            self._count(incarnation, -len(records), -sum([cost_bytes(record) for record in records]))
             dropped += 1
         if waiting is not None and not waiting:
             del self._by_incarnation[incarnation], self._bytes_by_incarnation[incarnation], self._records_by_incarnation[incarnation]
@@ -104,16 +128,7 @@ class Buffer:
 
     def records_of(self, partition: int) -> list[Record]:
         """Returns the buffered records of that partition, in the order of their offsets, without the values that `empty` released."""
-        records = [
-            Record(partition, record.offset, record.append_time_ms, batch_key(*key), record.value)
-            for key, of_key in self._partitions.get(partition, OrderedDict()).items()
-            for record in of_key
-        ]
-        return sorted(records, key=lambda record: record.offset)
-
-    def incarnations(self) -> list[int]:
-        """Returns the incarnations that have records here, in order."""
-        return sorted(self._by_incarnation)
+        return list(self._records(partition, self._by_offset.get(partition, OrderedDict())))
 
     def size_of(self, incarnation: int) -> tuple[int, int]:
         """Returns the number and cost of the records of that incarnation."""
@@ -121,19 +136,20 @@ class Buffer:
 
     def last_run(self, partition: int) -> list[Record]:
         """Returns the last records with values in that partition that share an append time, and the one before (`last_of_one_time`)."""
-        waiting = [
-            (record.offset, record, key)
-            for key, of_key in self._partitions.get(partition, OrderedDict()).items()
-            for record in of_key
-            if record.value is not None
-        ]
-        waiting.sort(reverse=True)
-        return last_of_one_time(Record(partition, at, one.append_time_ms, batch_key(*key), one.value) for at, one, key in waiting)
+        latest_first = self._records(partition, reversed(self._by_offset.get(partition, OrderedDict())))
+        return last_of_one_time(record for record in latest_first if record.value is not None)
 
     def offset_earliest(self, partition: int) -> int | None:
         """Returns the offset of the earliest buffered record of that partition, None if there is none."""
-        records = self._partitions.get(partition)
-        return next(iter(records.values()))[0].offset if records else None
+        offsets = self._by_offset.get(partition)
+        return next(iter(offsets)) if offsets else None
+
+    def _records(self, partition: int, offsets: Iterable[int]) -> Iterator[Record]:
+        for offset in offsets:
+            key = self._by_offset[partition][offset]
+            of_key = self._partitions[partition][key]
+            record = of_key[bisect_left(of_key, offset, key=_offset)]
+            yield Record(partition, offset, record.append_time_ms, batch_key(*key), record.value)
 
     def _count(self, incarnation: int, records: int, size_bytes: int) -> None:
         self.records += records
@@ -142,5 +158,9 @@ class Buffer:
         self._bytes_by_incarnation[incarnation] = self._bytes_by_incarnation.get(incarnation, 0) + size_bytes
 
 
-def _cost(record: Buffered) -> int:
+_offset = attrgetter("offset")
+
+
+def cost_bytes(record: HasValue) -> int:
+    """Returns the cost of a buffered record."""
     return RECORD_OVERHEAD_BYTES + len(record.value or b"")

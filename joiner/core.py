@@ -24,6 +24,7 @@ import msgspec
 
 from joiner.buffer import Buffer, Buffered
 from joiner.control import LogState, SalvageTree
+from joiner.dropped import Awaited, Dropped
 from joiner.evidence import Evidence, Suspicions
 from joiner.history import (
     NO_CONTENT,
@@ -56,7 +57,7 @@ from joiner.ready import (
 from joiner.settings import JoinerLimits
 from joiner.snapshot import JoinerSnapshot, QueuedRecord
 from ordering.errors import CorruptRecord, Fatal, FatalCode
-from ordering.ids import TransactionId
+from ordering.ids import TRANSACTION_ID_BYTES, TransactionId
 from ordering.log import ORDERING, Record
 from ordering.records import (
     ACTIVE_AT_START,
@@ -95,6 +96,9 @@ All workers use the same value.
 
 SENT_AT_AHEAD_MAX_MS = 60_000
 """The most by which an append time may push log time ahead of the sender's clock (R6, docs/formats.md)."""
+
+NEXT_BATCHES = 64
+"""The number of batches after the last one counted that an incarnation may have in memory above the limit: more than are ever in flight."""
 
 FILL_SCANS = 8
 """The number of scans per hole_timeout for further holes, while the head is an old hole."""
@@ -166,17 +170,21 @@ class Joiner:
         self._ordering_only = ordering_only
         self._format_version = format_version
         self.limits = limits or JoinerLimits()
+        self._fence_bytes_min = min(self.limits.fence_bytes_min, self.limits.buffer_bytes_max // 4)
         self._log_time_ms = state.log_time_ms
         self._offset_head = state.offsets_next.get(ORDERING, 0)
         # The next offset of each topic-partition that has not been passed to `step` yet.
         self._read_next = dict(state.offsets_next)
         self._queue: deque[_Queued] = deque()
-        # Transaction ids in the queue, plus one per record, so that a flood of records without ids is bounded too.
+        # The weight of the queue: about its transaction ids, and its bytes, so that a flood of records without ids is bounded too.
         self._queue_ids = 0
         self._buffer = Buffer()
-        # Per payload partition: the offset of the earliest record dropped for lack of memory, and the ordering offset of the hole that was
-        # the head at that time. No record with that hole's key was dropped.
-        self._dropped: dict[int, tuple[int, int]] = {}
+        # Per payload partition: the records dropped for lack of memory.
+        self._dropped: dict[int, Dropped] = {}
+        # The content for which a partition must be read again. It is not dropped then, so every time that is read again moves the head.
+        self._awaited: Awaited | None = None
+        # True from `forget_unapplied` until the head moves: meanwhile nothing is read again only because memory is free.
+        self._read_again = False
         self._hole: Entry | None = None
         # The partition and offset of the first record with the hole's key that was skipped because it is not the hole's content.
         self._skipped: tuple[int, int] | None = None
@@ -210,7 +218,7 @@ class Joiner:
 
     @property
     def queued_ids(self) -> int:
-        """The number of transaction ids in the queue, plus one for each record."""
+        """The weight of the queue: one for each record, and one for each 32 bytes of it, the size of a transaction id."""
         return self._queue_ids
 
     @property
@@ -256,10 +264,12 @@ class Joiner:
     @property
     def unregistered(self) -> tuple[int, int]:
         """The number and cost of the payload records of unregistered incarnations: nothing drops them before they register (R5)."""
-        sizes = [
-            self._buffer.size_of(incarnation) for incarnation in self._buffer.incarnations() if self.incarnations.get(incarnation) is None
-        ]
-        return sum([records for records, _ in sizes]), sum([size_bytes for _, size_bytes in sizes])
+        # Records of ended incarnations are not kept. So the others are those of the incarnations that are in force, which are few.
+        sizes = [self._buffer.size_of(incarnation) for incarnation in self.incarnations.unfenced()]
+        return (
+            self._buffer.records - sum([records for records, _ in sizes]),
+            self._buffer.size_bytes - sum([size_bytes for _, size_bytes in sizes]),
+        )
 
     def is_hole(self, fill: FillWanted) -> bool:
         """Returns True if the content that the fill would replace is still needed and not read."""
@@ -293,10 +303,14 @@ class Joiner:
             let_go = [record.offset for record in records if record.value is None]
             if self._skipped is not None and self._skipped[0] == partition:
                 let_go.append(self._skipped[1])
-            if partition in self._dropped:
-                let_go.append(self._dropped[partition][0])
+            dropped = self._dropped.get(partition)
+            if dropped is not None and self._is_wanted_again(dropped, partition):
+                let_go.append(dropped.offset)
+                dropped = None
             offset_next = min([self._read_next.get(partition, 0), mark.offset + 1, *let_go])
-            kept[partition] = Kept(offset_next, [record for record in records if record.offset < offset_next])
+            if dropped is not None and dropped.offset >= offset_next:
+                dropped = None  # all of them are read again anyway
+            kept[partition] = Kept(offset_next, [record for record in records if record.offset < offset_next], dropped)
         self._read_next = self._offsets_next()
         for partition, of_partition in kept.items():
             self._read_next[partition] = min(self._read_next.get(partition, 0), of_partition.offset_next)
@@ -306,6 +320,7 @@ class Joiner:
         self._buffer.restore(())
         self._prepared = None
         self._dropped.clear()
+        self._read_again = True
         self._hole, self._skipped, self._fills_due_ms = None, None, 0
         self._since_effect = NONE_SKIPPED, b""
         self._fill_proposed_ms.clear()
@@ -339,7 +354,9 @@ class Joiner:
             buffer=self._buffer.snapshot(),
             buffer_full=self._buffer_full,
             queue_full=self._queue_full,
-            dropped=tuple(sorted(self._dropped.items())),
+            dropped=tuple([(partition, dropped.snapshot()) for partition, dropped in sorted(self._dropped.items())]),
+            awaited=self._awaited,
+            read_again=self._read_again,
         )
 
     def restore(self, snapshot: JoinerSnapshot) -> None:
@@ -354,7 +371,7 @@ class Joiner:
         self.marks = dict(snapshot.marks)
         self.suspicions.restore(snapshot.agreed, snapshot.suspicions, snapshot.examined, live=snapshot.live)
         self._queue = deque([_Queued.restored(queued) for queued in snapshot.queue])
-        self._queue_ids = sum([_weight(queued.record) for queued in self._queue])
+        self._queue_ids = sum([_weight(queued.source) for queued in self._queue])
         head = self._queue[0].record if snapshot.has_hole else None
         assert head is None or isinstance(head, Entry)
         self._hole, self._skipped = head, snapshot.skipped
@@ -362,7 +379,8 @@ class Joiner:
         self._silent = dict(snapshot.silent)
         self._buffer.restore(snapshot.buffer)
         self._buffer_full, self._queue_full = snapshot.buffer_full, snapshot.queue_full
-        self._dropped = dict(snapshot.dropped)
+        self._dropped = {partition: Dropped.restored(records) for partition, records in snapshot.dropped}
+        self._awaited, self._read_again = snapshot.awaited, snapshot.read_again
         self._prepared = None  # only a cache
 
     def examined(self, evidence: Evidence) -> None:
@@ -436,7 +454,8 @@ class Joiner:
         ready.agreed, ready.suspicions = self.suspicions.agreed, self.suspicions.open
         if ready.advanced:
             ready.offsets_next = self._offsets_next()
-        if self._dropped and self._hole is None:
+            self._read_again = False
+        if not self._queue and not self._read_again and any(map(self._is_wanted_again, self._dropped.values(), self._dropped)):
             ready.read_again = True
         ready.paused = self._paused()
         return ready
@@ -449,7 +468,7 @@ class Joiner:
             sent = own.get((queued.record.incarnation, queued.record.sequence))
             if sent is not None and sent.entry_value == record.value:
                 queued.signed_by = sent.signed_by
-        self._queue_ids += _weight(queued.record)
+        self._queue_ids += _weight(record)
         self._queue.append(queued)
 
     def _decode(self, value: bytes | None) -> OrderingRecord | CorruptRecord:
@@ -476,10 +495,13 @@ class Joiner:
                     Anomaly("skipped", record.partition, record.offset, f"no content of batch ({incarnation}, {sequence})")
                 )
                 return
-        elif hole is not None and self._buffer.size_bytes > 2 * self.limits.buffer_bytes_max:
-            # Only the partition of the hole at the head is still read, and records of other batches in it must not exhaust the memory.
-            # Without a hole all partitions are paused, and fetched records are kept: the head's content may be among them.
-            self._dropped.setdefault(record.partition, (record.offset, self._queue[0].offset))
+        elif not self.may_hold(record, self._buffer.size_bytes):
+            # Above the limit only the partition of the hole at the head is still read. Records of other batches in it, and those that were
+            # fetched already, must not exhaust the memory.
+            self._dropped[record.partition] = dropped = self.drop(self._dropped.get(record.partition), record)
+            if hole is not None and hole.partition == record.partition:
+                # The filter may report the hole's own name from now on. None of its contents was dropped: the first one is kept above.
+                dropped.awaited = self._awaited_by(hole)
             return
         self._buffer.add(record.partition, incarnation, sequence, Buffered(record.offset, record.append_time_ms, record.value))
 
@@ -512,7 +534,7 @@ class Joiner:
                 states += sum([len(request.inputs) + len(request.references) for request in batch.requests])
             requests += len(ready.batches) == batches_before  # any other record counts as one request: a flood must not block the loop
             self._queue.popleft()
-            self._queue_ids -= _weight(head.record)
+            self._queue_ids -= _weight(head.source)
             self._offset_head = head.offset + 1
             ready.advanced = True
         if self._hole is not hole_before:
@@ -643,7 +665,9 @@ class Joiner:
             self._take_effect(head, ready)
             return True
         content = self._content(entry.partition, incarnation, sequence, entry.payload_hash, own)
-        if self._may_be_dropped(head, entry, content):
+        if self._may_be_dropped(entry, content):
+            self._awaited = self._awaited_by(entry)
+            ready.read_again = True
             return False
         if content is None:
             self._buffer.empty(entry.partition, incarnation, sequence)
@@ -677,12 +701,66 @@ class Joiner:
         found = self._buffer.get(entry.partition, entry.incarnation, entry.sequence)
         return any(candidate.value is not None and len(candidate.value) >= self.limits.large_bytes for candidate in found)
 
-    def _may_be_dropped(self, head: _Queued, entry: Entry, content: Buffered | None) -> bool:
-        """Returns True if the entry's first content may have been dropped for lack of memory: a later content must not replace it (R3)."""
-        if not self._dropped:
+    def may_hold(self, record: Record, size_bytes: int) -> bool:
+        """Returns True if this payload record may be held in memory beside others that cost `size_bytes`.
+
+        Reading pauses at the limit, and records fetched by then may take as much again. The next batches of incarnations in force may take
+        half as much more: else a flood under any other names would force a worker to read these batches twice.
+        """
+        limit = self.limits.buffer_bytes_max
+        if size_bytes <= 2 * limit:
+            return True
+        incarnation, sequence = decode_batch_key(record.key)
+        state = self.incarnations.get(incarnation)
+        is_next = state is not None and state.sequence_last < sequence <= state.sequence_last + NEXT_BATCHES
+        return (is_next and size_bytes <= 3 * limit) or self.is_awaited(record)
+
+    def is_awaited(self, record: Record) -> bool:
+        """Returns True for the first content of the entry at the head for which the log is read again: it is never dropped."""
+        awaited = self._awaited
+        if awaited is None or awaited.seen != self.history.seen or awaited.partition != record.partition or record.value is None:
             return False
-        offset, waited = self._dropped.get(entry.partition, (0, head.offset))
-        return head.offset != waited and (content is None or content.offset > offset)
+        name = awaited.incarnation, awaited.sequence
+        return (
+            decode_batch_key(record.key) == name
+            and self._content(record.partition, *name, awaited.payload_hash) is None
+            and self._is_content(record.value, record.partition, *name, awaited.payload_hash)
+        )
+
+    def drop(self, dropped: Dropped | None, record: Record) -> Dropped:
+        """Add a payload record to its partition's dropped ones; `dropped` is None for the first one. Returns them.
+
+        `record` is not the first one for which `is_awaited` is True.
+        """
+        if dropped is None:
+            dropped = Dropped(record.offset)
+            dropped.awaited = self._awaited
+        elif dropped.awaited != self._awaited:
+            dropped.awaited = None  # this record may be a content of the entry named there
+        dropped.add(*decode_batch_key(record.key))
+        return dropped
+
+    def restore_dropped(self, dropped: Mapping[int, Dropped]) -> None:
+        """Take over the records that `Recheck` dropped, by partition, before the other records of these partitions are passed in."""
+        assert not dropped.keys() & self._dropped.keys()
+        self._dropped |= dropped
+
+    def _awaited_by(self, entry: Entry) -> Awaited:
+        return Awaited(self.history.seen, entry.partition, entry.incarnation, entry.sequence, entry.payload_hash)
+
+    def _may_be_dropped(self, entry: Entry, content: Buffered | None) -> bool:
+        """Returns True if the entry's first content may have been dropped for lack of memory: a later content must not replace it (R3)."""
+        dropped = self._dropped.get(entry.partition)
+        if dropped is None or dropped.awaited == self._awaited_by(entry) or (content is not None and content.offset < dropped.offset):
+            return False
+        return dropped.may_have(entry.incarnation, entry.sequence)
+
+    def _is_wanted_again(self, dropped: Dropped, partition: int) -> bool:
+        """Returns True if dropped records of that partition must be read again: the head may wait for one, or memory is free."""
+        awaited = self._awaited
+        if awaited is not None and (awaited.seen, awaited.partition) == (self.history.seen, partition) and dropped.awaited != awaited:
+            return True
+        return self._buffer.size_bytes <= self.limits.buffer_bytes_max
 
     def _content(
         self, partition: int, incarnation: int, sequence: int, payload_hash: bytes, own: OwnBatch | None = None
@@ -948,14 +1026,23 @@ class Joiner:
         return fill if self.is_hole(fill) else None
 
     def _propose_fences(self, ready: Ready, now_ms: int) -> None:
-        """Propose fences for incarnations with payloads here that have been silent while log time advanced by worker_timeout (R5)."""
-        if self.log_state is None or self.log_state.sealed:
+        """Propose fences for incarnations with payloads here that have been silent while log time advanced by worker_timeout (R5).
+
+        Anyone who may write to the topic can forge a payload of an idle worker. So nothing is proposed while payloads need little memory,
+        and a restart need not read much again because of them.
+        """
+        if (
+            self.log_state is None
+            or self.log_state.sealed
+            or not (self._buffer.size_bytes >= self._fence_bytes_min or any(map(self._is_held_back, self._read_next.keys() - {ORDERING})))
+        ):
+            self._silent.clear()
             return
         silent_since_ms = self._log_time_ms - self.limits.worker_timeout_ms
         silent: dict[int, tuple[int, int]] = {}
-        for incarnation in self._buffer.incarnations():
+        for incarnation in self.incarnations.unfenced():
             state = self.incarnations.get(incarnation)
-            if state is None or state.fenced or state.active_at_ms >= silent_since_ms:
+            if state is None or state.active_at_ms >= silent_since_ms or not self._buffer.size_of(incarnation)[0]:
                 continue
             # Log time does not advance while no worker sends. So after a quiet night, the first entry makes every other incarnation look
             # silent. An incarnation whose payload was read just before its entry has hole_timeout to show that it is not silent.
@@ -967,6 +1054,10 @@ class Joiner:
                 ready.fences.append(FenceWanted(incarnation, state.sequence_last))
             silent[incarnation] = (state.sequence_last, since_ms)
         self._silent = silent
+
+    def _is_held_back(self, partition: int) -> bool:
+        earliest = self._buffer.offset_earliest(partition)
+        return earliest is not None and self._read_next[partition] - earliest > self.limits.held_back_max
 
     # ---- offsets to resume at ----
 
@@ -987,7 +1078,7 @@ class Joiner:
             if earliest is not None:
                 wanted.append(earliest)
             if partition in self._dropped:
-                wanted.append(self._dropped[partition][0])
+                wanted.append(self._dropped[partition].offset)
             offsets[partition] = min(wanted)
         return offsets
 
@@ -1013,8 +1104,9 @@ def _skipping(first: int, skipped_hash: bytes, record: Record) -> tuple[int, byt
     return (record.offset if first == NONE_SKIPPED else first), extend_skipped(skipped_hash, record)
 
 
-def _weight(record: OrderingRecord | CorruptRecord) -> int:
-    return 1 + (len(record.transaction_ids) if isinstance(record, Entry) else 0)
+def _weight(source: Record) -> int:
+    """Returns the weight of a queued record: one, and one for each 32 bytes. So it counts transaction ids, and bounds malformed records."""
+    return 1 + len(source.value or b"") // TRANSACTION_ID_BYTES
 
 
 def _same_ids(requests: tuple[Request, ...], ids: tuple[TransactionId, ...]) -> bool:

@@ -237,7 +237,7 @@ class Driver(Generic[Decision]):
         """Returns the next reader's offsets: the last records that took effect, or earlier ones that are still needed."""
         # The joiner got no record of a partition whose mark was not found again before this interruption. So its kept records stay.
         kept = self.joiner.forget_unapplied() | self._recheck.kept
-        self._recheck = Recheck(self.joiner.marks, self.joiner.history.last_run, kept, self.joiner.may_count)
+        self._recheck = Recheck(self.joiner.marks, self.joiner.history.last_run, kept, self.joiner)
         self._paused = frozenset()
         self._remake_reader, self._in_hand = "", False
         offsets = self.joiner.read_next() | {partition: of_partition.offset_next for partition, of_partition in kept.items()}
@@ -272,6 +272,7 @@ class Driver(Generic[Decision]):
                     return self._recheck.lost
                 if not self._recheck.done:
                     continue
+                self.joiner.restore_dropped(self._recheck.take_dropped())
                 if not was_done and await self._lost_while_held(records):
                     return LOST_WAITING
                 self._in_hand = bool(records)
@@ -321,6 +322,8 @@ class Driver(Generic[Decision]):
         verifying = self._verify(chunks[0])
         for number, chunk in enumerate(chunks):
             signed_by = await verifying if isinstance(verifying, asyncio.Future) else verifying
+            if number:
+                await asyncio.sleep(0)  # yields to the other tasks: a poll may have thousands of records
             if number + 1 < len(chunks):
                 verifying = self._verify(chunks[number + 1])
             # Time has passed since they were polled: the process may have been paused while signatures were verified.
@@ -331,9 +334,7 @@ class Driver(Generic[Decision]):
                 await asyncio.sleep(0)  # yields to the other tasks during a long replay
                 if ready.evidence is not None and (why := await self._examine(ready.evidence)):
                     return why
-                for _ in self._applier.prepare(await self._prepare()):
-                    await asyncio.sleep(0)
-                if why := self._interruption(reader):
+                if why := await self._prepare(reader):
                     return why
                 ready = self._step((), tasks)
             if (paused := ready.paused | self._undeclared()) != self._paused:
@@ -346,16 +347,29 @@ class Driver(Generic[Decision]):
                 return f"the log has {log_state.payload_partitions} payload partitions now"
         return ""
 
-    async def _prepare(self) -> Sequence[Request]:
-        """Decode a large batch at the head in pieces, so that other tasks can run in between. Returns its requests; none without one."""
+    async def _prepare(self, reader: Reader) -> str:
+        """Decode a large batch at the head and look up its rows, in pieces, so that other tasks can run in between.
+
+        Returns the reason why a new reader is needed; empty if none is. All pieces together may take longer than an interruption.
+        """
         pieces = self.joiner.prepare(self._sender.unresolved)
-        while True:
+        requests: Sequence[Request] | None = None
+        while requests is None:
             try:
                 next(pieces)
             except StopIteration as done:
-                requests: Sequence[Request] = done.value
-                return requests
-            await asyncio.sleep(0)
+                requests = done.value
+            if why := await self._yield(reader):
+                return why
+        for _ in self._applier.prepare(requests):
+            if why := await self._yield(reader):
+                return why
+        return ""
+
+    async def _yield(self, reader: Reader) -> str:
+        """Let the other tasks run. Returns the same as `_interruption` after that."""
+        await asyncio.sleep(0)
+        return self._interruption(reader)
 
     def _undeclared(self) -> frozenset[int]:
         """Returns the payload partitions that exist but that no entry may name yet. They are read once a control record declares them."""

@@ -106,6 +106,10 @@ class Incarnations:
         incarnation = self._unfenced_by_name.get(name)
         return None if incarnation is None else self._incarnations[incarnation]
 
+    def unfenced(self) -> list[int]:
+        """Returns the incarnations that are not fenced, in order: at most one for each worker name."""
+        return sorted(self._unfenced_by_name.values())
+
     def names_since(self, log_time_ms: int) -> frozenset[str]:
         """Returns the names of workers with an incarnation that is not fenced and was active at that log time or later."""
         unfenced = [self._incarnations[incarnation] for incarnation in self._unfenced_by_name.values()]

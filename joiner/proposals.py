@@ -8,6 +8,7 @@ of them is left, the owner settles the history up to the hole: what others had s
 
 import asyncio
 import logging
+from collections import deque
 from collections.abc import Callable, Mapping
 from struct import Struct
 from typing import Any
@@ -16,18 +17,21 @@ import msgspec
 
 from joiner.control import LogState
 from joiner.core import Joiner
-from joiner.history import Comparison, History
+from joiner.history import NONE_SKIPPED, Comparison, History, extend_skipped, fingerprint_of
 from joiner.ready import FenceWanted, FillWanted, Ready
-from joiner.recheck import RUNBOOK, examine
+from joiner.recheck import RUNBOOK, Sought, examine, find_again
 from joiner.sender import Sender
 from ordering.errors import CorruptRecord, Fatal, FatalCode, NotReady, OutOfRange
-from ordering.log import ORDERING, Log
+from ordering.log import ORDERING, Log, Record
 from ordering.records import Key, OrderingRecord, Settle, decode
 from ordering.signatures import record_is_signed
 
 logger = logging.getLogger("notary.driver")
 
 READ_AHEAD_S_MAX = 60.0
+"""The longest time without progress."""
+TAKEN_AT_ONCE = 32
+"""The number of records behind a hole that are verified without a turn of the event loop."""
 _SEEN_AT = {1: 18, 2: 18, 3: 10, 4: 10}
 """The offset of `seen` in each kind of worker record: the transaction ids after it need not be decoded."""
 _OWNERS = (7, 10)
@@ -65,6 +69,8 @@ class Proposals:
         self._wait_s, self._check_s = wait_s, check_s
         self._lost_s = lost_s
         self._lost_since: tuple[int, float] | None = None  # the head, and the time when its content was first found lost
+        self._ahead: tuple[tuple[int, int], ReadAhead] | None = None  # by (records seen, ordering offset) of the hole at the head
+        self._reading_ahead = asyncio.Lock()  # fills of several partitions need the same progress
         self._under_way: set[int] = set()  # topic-partitions to which a fill or fence of ours is in flight
 
     def append(self, ready: Ready, tasks: asyncio.TaskGroup) -> None:
@@ -92,7 +98,7 @@ class Proposals:
             if head is None:
                 return
             # Start after the entry: the entry's own view may be foreign, which proves nothing about its content.
-            passing, _ = await read_ahead(self._log, log_state, head + 1, joiner.history)
+            passing = await self._passing(log_state, head)
             bound = (await self._log.bounds()).get(partition)
             if bound is None:
                 return
@@ -116,6 +122,16 @@ class Proposals:
             logger.info("cannot fill now: %s", problem)
         finally:
             self._under_way.discard(partition)
+
+    async def _passing(self, log_state: LogState, head: int) -> Passing | None:
+        """Returns the record that shows that the hole was passed. The next attempt for the same hole reads only what was appended since."""
+        name = self._joiner.history.seen, head
+        async with self._reading_ahead:
+            if self._ahead is None or self._ahead[0] != name or not await self._ahead[1].still_holds(self._log):
+                self._ahead = name, ReadAhead(log_state, head + 1, self._joiner.history)
+            ahead = self._ahead[1]
+            await ahead.read(self._log)
+            return ahead.passing
 
     def _stop_at_loss(self, passing: Passing, partition: int) -> None:
         hole, seen = self._joiner.hole, self._joiner.history.seen
@@ -147,44 +163,89 @@ class Proposals:
             self._under_way.discard(ORDERING)
 
 
-async def read_ahead(log: Log, log_state: LogState, offset: int, history: History) -> tuple[Passing | None, LogState]:
-    """Read the ordering topic from `offset`, behind a hole, to its present end. Raises `NotReady` when that takes too long.
+class ReadAhead:
+    """The ordering topic from `offset` on, behind a hole, as far as it was read. A later call of `read` goes on from there.
 
-    Returns the first well-signed record whose writer had seen more records than `history`, and the log's state after the key and settle
-    records on the way. Records before an owner's `settle` for this history, or a part of it, are ignored.
+    Anyone who may write can put any number of forged records there. Each costs a verification, so an attempt ends only without progress.
     """
-    passing: Passing | None = None
-    seen = history.seen
-    offset_end = (await log.bounds())[ORDERING].offset_end
-    reader = await log.open_reader({ORDERING: offset})
-    try:
-        reader.pause(range(log.payload_partitions))
-        async with asyncio.timeout(READ_AHEAD_S_MAX):
-            while reader.offset_next(ORDERING) < offset_end:
-                for record in await reader.poll(1_000):
-                    value = record.value
-                    if record.partition != ORDERING or value is None or len(value) < 2:
-                        continue
-                    if value[1] in _OWNERS:
-                        owners = _of_owner(value, log_state)
-                        if isinstance(owners, Key):
-                            log_state = log_state.with_key(owners, history.seen) or log_state
-                        elif (
-                            isinstance(owners, Settle)
-                            and history.compare(owners.view) is Comparison.OWN
-                            # None for a copy of a settle record that counted before, which anybody may append.
-                            and (settled := log_state.with_settled(owners)) is not None
-                        ):
-                            log_state, passing = settled, None
-                    elif passing is None and (at := _SEEN_AT.get(value[1])) is not None and len(value) >= at + _U64.size:
-                        (seen_there,) = _U64.unpack_from(value, at)
-                        if seen_there > seen and record_is_signed(value, log_state.log_id, log_state.key):
-                            passing = Passing(record.offset, seen_there)
-    except TimeoutError:
-        raise NotReady(f"the ordering topic could not be read to its end within {READ_AHEAD_S_MAX:g} s") from None
-    finally:
-        await reader.close()
-    return passing, log_state
+
+    def __init__(self, log_state: LogState, offset: int, history: History) -> None:
+        self.log_state = log_state
+        """The log's state after the key and settle records on the way."""
+        self.passing: Passing | None = None
+        """The first well-signed record whose writer had seen more records than `history`.
+
+        Records before an owner's `settle` for this history, or a part of it, are ignored.
+        """
+        self.offset_next = offset
+        self._history, self._seen = history, history.seen
+        # The last record, and a running hash over those before it that share its append time, and one more.
+        self._last: Record | None = None
+        self._run_first, self._run_hash = NONE_SKIPPED, b""
+
+    async def read(self, log: Log) -> None:
+        """Read to the topic's present end. Raises `NotReady` when that makes no progress."""
+        offset_end = (await log.bounds())[ORDERING].offset_end
+        reader = await log.open_reader({ORDERING: self.offset_next})
+        loop = asyncio.get_running_loop()
+        try:
+            reader.pause(range(log.payload_partitions))
+            async with asyncio.timeout(READ_AHEAD_S_MAX) as deadline:
+                while (before := reader.offset_next(ORDERING)) < offset_end:
+                    for number, record in enumerate(await reader.poll(1_000), 1):
+                        if record.partition == ORDERING:
+                            self._take(record)
+                        if not number % TAKEN_AT_ONCE:
+                            await asyncio.sleep(0)
+                    if reader.offset_next(ORDERING) > before:
+                        deadline.reschedule(loop.time() + READ_AHEAD_S_MAX)
+                        await asyncio.sleep(0)
+        except TimeoutError:
+            raise NotReady(f"the ordering topic could not be read on for {READ_AHEAD_S_MAX:g} s") from None
+        finally:
+            await reader.close()
+
+    async def still_holds(self, log: Log) -> bool:
+        """Returns True if the log still has the last records that were read, so that a later call of `read` may go on."""
+        last = self._last
+        if last is None:
+            return True
+        sought = Sought(last.offset, fingerprint_of(last), self._run_first, self._run_hash)
+        return not await find_again(log, {ORDERING: deque([sought])})
+
+    def _take(self, record: Record) -> None:
+        if (last := self._last) is not None:
+            if last.append_time_ms != record.append_time_ms:
+                self._run_first, self._run_hash = last.offset, b""
+            self._run_hash = extend_skipped(self._run_hash, last)
+            if self._run_first == NONE_SKIPPED:
+                self._run_first = last.offset
+        self._last, self.offset_next = record, record.offset + 1
+        value = record.value
+        if value is None or len(value) < 2:
+            return
+        if value[1] in _OWNERS:
+            owners = _of_owner(value, self.log_state)
+            if isinstance(owners, Key):
+                self.log_state = self.log_state.with_key(owners, self._seen) or self.log_state
+            elif (
+                isinstance(owners, Settle)
+                and self._history.compare(owners.view) is Comparison.OWN
+                # None for a copy of a settle record that counted before, which anybody may append.
+                and (settled := self.log_state.with_settled(owners)) is not None
+            ):
+                self.log_state, self.passing = settled, None
+        elif self.passing is None and (at := _SEEN_AT.get(value[1])) is not None and len(value) >= at + _U64.size:
+            (seen_there,) = _U64.unpack_from(value, at)
+            if seen_there > self._seen and record_is_signed(value, self.log_state.log_id, self.log_state.key):
+                self.passing = Passing(record.offset, seen_there)
+
+
+async def read_ahead(log: Log, log_state: LogState, offset: int, history: History) -> tuple[Passing | None, LogState]:
+    """Read the ordering topic from `offset`, behind a hole, to its present end. Returns what `ReadAhead` found. Raises `NotReady`."""
+    ahead = ReadAhead(log_state, offset, history)
+    await ahead.read(log)
+    return ahead.passing, ahead.log_state
 
 
 def _of_owner(value: bytes, log_state: LogState) -> OrderingRecord | None:

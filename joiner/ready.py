@@ -10,6 +10,7 @@ from typing import Protocol, TypeAlias
 import msgspec
 
 from joiner.control import LogState
+from joiner.dropped import Dropped
 from joiner.evidence import Evidence
 from joiner.history import Effect, Mark
 from joiner.incarnations import IncarnationState
@@ -42,6 +43,8 @@ class Kept(msgspec.Struct, frozen=True):
     offset_next: int
     """The offset at which reading continues after them."""
     records: list[Record]
+    dropped: Dropped | None = None
+    """The records before the mark that were dropped for lack of memory, and need not be read again either."""
 
 
 class OwnBatch(Protocol):

@@ -13,9 +13,11 @@ driver applies nothing after the first mismatch, and stops only if the mismatch 
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Container, Mapping, Sequence
-from typing import Final
+from collections.abc import Container, Mapping, Sequence
+from typing import Final, Protocol
 
+from joiner.buffer import cost_bytes
+from joiner.dropped import Dropped
 from joiner.history import NO_CONTENT, NONE_SKIPPED, Effect, Mark, extend_skipped, fingerprint_of, last_of_one_time
 from joiner.ready import Kept
 from ordering.errors import NotReady
@@ -61,14 +63,37 @@ def sought(effects: Sequence[Effect], marks: Mapping[int, Mark], *, contents: bo
     return {partition: deque(of_partition[offset] for offset in sorted(of_partition)) for partition, of_partition in sought.items()}
 
 
+class Memory(Protocol):
+    """The joiner's limits on the payload records in memory (`Joiner`)."""
+
+    def may_count(self, record: Record) -> bool:
+        """Returns True if an entry may still name this payload record; always True for an ordering record."""
+        ...
+
+    def may_hold(self, record: Record, size_bytes: int) -> bool:
+        """Returns True if this payload record may be held in memory beside others that cost `size_bytes`."""
+        ...
+
+    def is_awaited(self, record: Record) -> bool:
+        """Returns True if the log is read again for this content; the first such record must be held."""
+        ...
+
+    def drop(self, dropped: Dropped | None, record: Record) -> Dropped:
+        """Add a payload record to its partition's dropped ones, and return them."""
+        ...
+
+
 class Recheck:
     """Holds back the records of a new reader until the marks are found among them. `marks`: per topic-partition the record to find.
 
     `run`: the effects of the ordering topic to find together with its mark (`History.last_run`).
 
     `kept`: per payload partition, records read earlier that need not be read again. They are passed on first, once the partition's mark is
-    found. `may_count` returns True for a record that an entry may still name. Other records are dropped: a forged payload that no entry
-    names can make reading start far before the mark, and the records in between must not exhaust the memory.
+    found.
+
+    `memory`: the limits on what is held; none if it is left out. A forged payload that no entry names can make reading start far before the
+    mark, and the records in between must not exhaust the memory. So those that no entry can name are left out. Those above the limit are
+    dropped and reported (`take_dropped`): the joiner has them read again if an entry names one.
 
     A payload partition without a leader cannot be read and gives nothing to apply, so the others do not wait for it. Once it has a leader,
     its mark is checked before its records are passed on.
@@ -79,12 +104,15 @@ class Recheck:
         marks: Mapping[int, Mark],
         run: Sequence[Effect] = (),
         kept: Mapping[int, Kept] | None = None,
-        may_count: Callable[[Record], bool] = lambda record: True,
+        memory: Memory | None = None,
     ) -> None:
         self._wanted = sought(run, marks, contents=False)
         self._kept = {} if kept is None else {partition: kept[partition] for partition in kept.keys() & marks.keys()}
-        self._may_count = may_count
+        self._memory = memory
         self._held: list[Record] = [record for partition in self._kept for record in self._kept[partition].records]
+        self._held_bytes = sum([cost_bytes(record) for record in self._held])
+        self._dropped = {partition: of_partition.dropped for partition, of_partition in self._kept.items() if of_partition.dropped}
+        self._has_awaited = memory is not None and any(memory.is_awaited(record) for record in self._held)
         self.done = False
         """True once the marks of all topic-partitions with a leader were found."""
         self.lost = ""
@@ -105,8 +133,16 @@ class Recheck:
         """The topic-partitions whose marks have not been found yet."""
         return frozenset(self._wanted)
 
+    @property
+    def held_bytes(self) -> int:
+        """The cost of the payload records that are held."""
+        return self._held_bytes
+
     def take(self, records: Sequence[Record], led: Container[int]) -> list[Record]:
-        """Returns the records that may be passed to the joiner now. `led`: the topic-partitions that have a leader."""
+        """Returns the records that may be passed to the joiner now. `led`: the topic-partitions that have a leader.
+
+        Pass what `take_dropped` returns to the joiner before these.
+        """
         if not self._wanted and self.done:
             return list(records)
         for record in records:
@@ -114,7 +150,9 @@ class Recheck:
             found = None if expected is None else expected[0].found(record)
             if expected is None or found is None:
                 # Drop ordering records before the mark, which were applied already: a flood of skipped ones must not exhaust the memory.
-                if (expected is None or record.partition != ORDERING) and self._may_count(record):
+                if record.partition != ORDERING:
+                    self._hold(record)
+                elif expected is None:
                     self._held.append(record)
                 continue
             if not found:
@@ -129,7 +167,29 @@ class Recheck:
             return []
         ready = [record for record in self._held if record.partition not in self._wanted]
         self._held = [record for record in self._held if record.partition in self._wanted]
+        self._held_bytes = sum([cost_bytes(record) for record in self._held])
         return ready
+
+    def take_dropped(self) -> dict[int, Dropped]:
+        """Returns, by partition, what was dropped of the records that may be passed to the joiner now; each partition once."""
+        ready = {partition: dropped for partition, dropped in self._dropped.items() if self.done and partition not in self._wanted}
+        self._dropped = {partition: dropped for partition, dropped in self._dropped.items() if partition not in ready}
+        return ready
+
+    def _hold(self, record: Record) -> None:
+        memory = self._memory
+        if memory is not None:
+            if not memory.may_count(record):
+                return
+            # A record that is passed on at once costs nothing here.
+            is_passed_on = self.done and record.partition not in self._wanted
+            if not is_passed_on and not self._has_awaited and memory.is_awaited(record):
+                self._has_awaited = True
+            elif not is_passed_on and not memory.may_hold(record, self._held_bytes):
+                self._dropped[record.partition] = memory.drop(self._dropped.get(record.partition), record)
+                return
+        self._held.append(record)
+        self._held_bytes += cost_bytes(record)
 
 
 def to_find_again(records: Sequence[Record]) -> dict[int, deque[Sought]]:

@@ -134,6 +134,7 @@ class Sender(Generic[Decision]):
         self._fatal: Fatal | None = None
         self._wake = asyncio.Event()
         self._leaderless = False
+        self._leader_timer: asyncio.TimerHandle | None = None
         self.batches_sent = 0
         self.batches_sent_again = 0
 
@@ -392,7 +393,10 @@ class Sender(Generic[Decision]):
                 logger.warning("no payload partition has a leader: the admitted submissions wait")
             self._leaderless = partition is None
             if partition is None:
-                asyncio.get_running_loop().call_later(settings.reopen_wait_s, self._wake.set)
+                # One timer is enough: each wake-up would otherwise leave another, and they would add up.
+                if self._leader_timer is not None:
+                    self._leader_timer.cancel()
+                self._leader_timer = asyncio.get_running_loop().call_later(settings.reopen_wait_s, self._wake.set)
                 return
             batch = self.queue.take_batch()
             sequence, session.sequence_next = session.sequence_next, session.sequence_next + 1

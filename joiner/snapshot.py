@@ -9,6 +9,7 @@ from msgspec import Struct
 
 from joiner.buffer import BufferedBatch
 from joiner.control import LogState
+from joiner.dropped import Awaited, DroppedRecords
 from joiner.history import Effect, Mark
 from joiner.incarnations import IncarnationState
 from ordering.log import Record
@@ -58,5 +59,7 @@ class JoinerSnapshot(Struct, frozen=True):
     """By payload partition, its batches in the order of their first records."""
     buffer_full: bool
     queue_full: bool
-    dropped: tuple[tuple[int, tuple[int, int]], ...]
+    dropped: tuple[tuple[int, DroppedRecords], ...]
     """By payload partition."""
+    awaited: Awaited | None
+    read_again: bool

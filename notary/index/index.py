@@ -156,8 +156,8 @@ class Index:
         """Look up, in pieces, the rows that `apply` needs for a step whose only batch has these requests (the same object)."""
         self._prepared = None
         position_next, found = self._position_next, Found({}, {}, {})
-        for piece in _pieces_of(requests):
-            self._look_up(piece, found)
+        for ids, states in _pieces_of(requests, LOOKED_UP_AT_ONCE):
+            self._look_up(ids, states, found)
             yield
         if position_next == self._position_next:
             self._prepared = requests, position_next, found
@@ -340,17 +340,18 @@ class Index:
             if requests is batches[0].requests and position_next == self._position_next:
                 return found
         found = Found({}, {}, {})
-        self._look_up([request for batch in batches for request in batch.requests], found)
-        return found
-
-    def _look_up(self, requests: Sequence[Request], found: Found) -> None:
-        """Add to `found` the requests' decided ids and consumed states; one batched get for each of the two families."""
         ids: list[TransactionId] = []
         states: list[StateRef] = []
-        for request in requests:
-            ids.append(request.transaction_id)
-            states += request.inputs
-            states += request.references
+        for batch in batches:
+            for request in batch.requests:
+                ids.append(request.transaction_id)
+                states += request.inputs
+                states += request.references
+        self._look_up(ids, states, found)
+        return found
+
+    def _look_up(self, ids: list[TransactionId], states: list[StateRef], found: Found) -> None:
+        """Add to `found` which of these ids are decided and which states consumed; one batched get for each of the two families."""
         with self._sound():
             if ids:
                 decided = {id_: from_row(id_, row) for id_, row in zip(ids, self._decisions.get(ids), strict=True) if row is not None}
@@ -493,18 +494,26 @@ class Index:
         return _rows_with(self._meta, prefix)
 
 
-def _pieces_of(requests: Sequence[Request]) -> Iterator[list[Request]]:
-    """Yields the requests in lists of about `LOOKED_UP_AT_ONCE` rows."""
-    piece: list[Request] = []
-    count = 0
+def _pieces_of(requests: Sequence[Request], rows_max: int) -> Iterator[tuple[list[TransactionId], list[StateRef]]]:
+    """Yields the transaction ids and states of the requests, at most `rows_max` at once: one request may have 10,000 states."""
+    ids: list[TransactionId] = []
+    states: list[StateRef] = []
     for request in requests:
-        piece.append(request)
-        count += 1 + len(request.inputs) + len(request.references)
-        if count >= LOOKED_UP_AT_ONCE:
-            yield piece
-            piece, count = [], 0
-    if piece:
-        yield piece
+        ids.append(request.transaction_id)
+        for of_request in (request.inputs, request.references):
+            at = 0
+            while at < len(of_request):
+                if len(ids) + len(states) >= rows_max:
+                    yield ids, states
+                    ids, states = [], []
+                taken = of_request[at : at + rows_max - len(ids) - len(states)]
+                states += taken
+                at += len(taken)
+        if len(ids) + len(states) >= rows_max:
+            yield ids, states
+            ids, states = [], []
+    if ids or states:
+        yield ids, states
 
 
 # Sets are encoded in one order, so that the same log makes the same bytes in every process.

@@ -7,6 +7,7 @@ from hashlib import sha256
 from typing import Any
 
 from joiner import AdmittedSubmission, Effect, IncarnationState, Joiner, JoinerLimits, JoinerState, Mark, OrderedBatch, Ready, Sender
+from joiner.recheck import Recheck
 from ordering.errors import OutcomeUnknown
 from ordering.log import ORDERING, Record
 from ordering.records import (
@@ -243,6 +244,28 @@ class Reading:
 def rest(history: History, state: JoinerState) -> list[Record]:
     """Returns the records that a reader reads after it starts from that state."""
     return [record for partition, records in history.by_partition.items() for record in records[state.offsets_next.get(partition, 0) :]]
+
+
+def compared_again(history: History, reading: Reading, portion: int = 1) -> tuple[int, dict[int, int]]:
+    """Continue after an interruption, as the driver does, with polls of `portion` records.
+
+    Returns the most bytes held back, and the offsets at which reading began.
+    """
+    joiner = reading.joiner
+    kept = joiner.forget_unapplied()
+    recheck = Recheck(joiner.marks, joiner.history.last_run, kept, joiner)
+    first = joiner.read_next() | {partition: of_partition.offset_next for partition, of_partition in kept.items()}
+    first |= {partition: min(offset, first.get(partition, offset)) for partition, offset in recheck.offsets_first.items()}
+    held_bytes = recheck.held_bytes
+    for partition, records in history.by_partition.items():
+        for at in range(first.get(partition, 0), len(records), portion):
+            ready = recheck.take(records[at : at + portion], history.by_partition)
+            held_bytes = max(held_bytes, recheck.held_bytes)
+            joiner.restore_dropped(recheck.take_dropped())
+            if ready:
+                reading.step(*ready)
+    assert recheck.done
+    return held_bytes, first
 
 
 def named(batches: Iterable[OrderedBatch]) -> list[tuple[int, int, str]]:

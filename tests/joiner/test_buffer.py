@@ -69,7 +69,7 @@ def test_drop_through_removes_one_incarnation_up_to_a_sequence() -> None:
     assert buffer.get(0, 2, 1)
     assert buffer.drop_through(1, 3) == 0
     assert buffer.drop_through(1, None) == 1
-    assert buffer.incarnations() == [2]
+    assert [buffer.size_of(incarnation)[0] for incarnation in (1, 2)] == [0, 1]
 
 
 def test_offset_earliest_is_that_of_the_first_buffered_record() -> None:
@@ -97,8 +97,9 @@ def test_size_counts_values_and_records() -> None:
 def test_size_of_an_incarnation() -> None:
     """The size of one incarnation counts a second record of a key too, and removals subtract."""
     buffer = Buffer()
-    for partition, incarnation, sequence, content in [(0, 1, 1, b"1"), (1, 1, 2, b"22"), (1, 1, 2, b"again"), (0, 2, 1, b"")]:
-        _add(buffer, partition, incarnation, sequence, 0, content)
+    records = [(0, 1, 1, b"1"), (1, 1, 2, b"22"), (1, 1, 2, b"again"), (0, 2, 1, b"")]
+    for offset, (partition, incarnation, sequence, content) in enumerate(records):
+        _add(buffer, partition, incarnation, sequence, offset, content)
     assert buffer.size_of(1) == (3, 3 * RECORD_OVERHEAD_BYTES + 8)
     buffer.drop_through(1, 1)
     assert buffer.size_of(1) == (2, 2 * RECORD_OVERHEAD_BYTES + 7)
@@ -119,3 +120,15 @@ def test_emptied_records_keep_their_offsets() -> None:
     buffer.empty(0, 9, 9)
     buffer.drop_through(1, None)
     assert (buffer.size_bytes, buffer.records) == (0, 0)
+
+
+def test_many_records_of_a_key_are_released_but_the_first() -> None:
+    """If many records of a key are not the content, only the first keeps its offset: a flood under one key costs no memory."""
+    buffer = Buffer()
+    for offset in range(5, 100):
+        _add(buffer, 0, 1, 1, offset, b"junk")
+    buffer.empty(0, 1, 1)
+    assert (buffer.records, buffer.size_bytes) == (1, RECORD_OVERHEAD_BYTES)
+    assert [(record.offset, record.value) for record in buffer.records_of(0)] == [(5, None)]
+    assert buffer.drop_through(1, 1) == 1
+    assert (buffer.records, buffer.size_bytes, buffer.offset_earliest(0)) == (0, 0, None)

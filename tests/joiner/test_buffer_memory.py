@@ -6,12 +6,15 @@ A dropped record must never change which record is the content: otherwise a late
 from hashlib import sha256
 
 from joiner import JoinerLimits, Ready
+from joiner.core import NEXT_BATCHES
 from ordering.log import ORDERING, Record
 from ordering.records import batch_key
-from tests.joiner.history import History, Reading, named, requests, rest
+from tests.joiner.history import History, Reading, compared_again, named, requests, rest
 
 LIMIT = 4_000
 LIMITS = JoinerLimits(buffer_bytes_max=LIMIT)
+FAR = NEXT_BATCHES + 1
+"""A sequence that no worker needs next: such a payload is dropped like those of unknown incarnations."""
 
 
 def _begun(*names: str) -> tuple[History, Reading]:
@@ -72,7 +75,7 @@ def test_junk_that_was_let_go_of_is_no_empty_payload() -> None:
 
 
 def test_other_keys_where_the_head_waits() -> None:
-    """Records of other keys in the partition that the head waits for are dropped above twice the limit, and read again when it moves."""
+    """Records of other keys in the partition that the head waits for are dropped above twice the limit, and a restart reads them again."""
     history, reading = _begun()
     reading.step(history.entry(1, 1, "a"))
     for record in _flood(history, 40):
@@ -82,24 +85,25 @@ def test_other_keys_where_the_head_waits() -> None:
         assert 0 not in ready.paused
     ready = reading.step(history.payload(1, 1, "a"))
     assert named(ready.batches) == [(1, 1, "1")]
-    assert ready.read_again
+    assert not ready.read_again
     assert ready.offsets_next == {ORDERING: 4, 0: 0}
 
 
 def test_nothing_is_dropped_below_the_bound() -> None:
     """A buffer below twice its limit drops nothing, and nothing is read again."""
     history, reading = _begun()
-    reading.step(history.entry(1, 1, "a"), *_flood(history, 5))
+    reading.step(history.entry(1, 1, "a"), *_flood(history, 4))
     ready = reading.step(history.payload(1, 1, "a"))
     assert not ready.read_again
-    assert reading.joiner.buffered_records == 5
+    assert reading.joiner.buffered_records == 4
+    assert not reading.joiner.snapshot().dropped
 
 
 def _dropped_content() -> tuple[History, Reading]:
-    """Returns a reader that dropped the content of (2, 1) while (1, 1) waited, and its log, which has a fill behind that content."""
+    """Returns a reader that dropped the content of (2, FAR) while (1, 1) waited, and its log."""
     history, reading = _begun()
-    reading.step(history.entry(1, 1, "a"), history.entry(2, 1, "b"))
-    reading.step(*_flood(history), history.payload(2, 1, "b"))
+    reading.step(history.entry(1, 1, "a"), history.entry(2, FAR, "b"))
+    reading.step(*_flood(history), history.payload(2, FAR, "b"))
     return history, reading
 
 
@@ -109,29 +113,29 @@ def test_a_fill_behind_a_payload_that_was_dropped() -> None:
     ready = reading.step(history.payload(1, 1, "a"))
     assert (named(ready.batches), ready.read_again) == ([(1, 1, "1")], True)
     assert reading.joiner.hole is None, "what may have been there is no hole, and nobody fills it"
-    ready = reading.step(history.fill(2, 1))
+    ready = reading.step(history.fill(2, FAR))
     assert (ready.batches, ready.fills, ready.read_again) == ([], [], True)
     _read_again(history, reading)
-    assert named(reading.batches) == [(1, 1, "1"), (2, 1, "1")]
+    assert named(reading.batches) == [(1, 1, "1"), (2, FAR, "1")]
 
 
 def test_a_fill_that_came_in_the_same_step() -> None:
     """A dropped payload is still the content if one poll returns the head's content and the fill."""
     history, reading = _dropped_content()
-    ready = reading.step(history.payload(1, 1, "a"), history.fill(2, 1))
+    ready = reading.step(history.payload(1, 1, "a"), history.fill(2, FAR))
     assert (named(ready.batches), ready.read_again) == ([(1, 1, "1")], True)
     _read_again(history, reading)
-    assert named(reading.batches) == [(1, 1, "1"), (2, 1, "1")]
+    assert named(reading.batches) == [(1, 1, "1"), (2, FAR, "1")]
 
 
 def test_what_lies_before_the_first_that_was_dropped_is_joined() -> None:
     """Contents that were read before anything was dropped are the first of their keys, and need not be read again."""
     history, reading = _begun()
     reading.step(history.entry(1, 1, "a"))
-    reading.step(history.payload(2, 1, "b"), *_flood(history))
+    reading.step(history.payload(2, 1, "b"), *_flood(history), history.fill(2, 1))
     ready = reading.step(history.payload(1, 1, "a"), history.entry(2, 1, "b"))
     assert named(reading.batches) == [(1, 1, "1"), (2, 1, "1")]
-    assert ready.read_again
+    assert not ready.read_again
 
 
 def test_another_partition_goes_on() -> None:
@@ -148,8 +152,94 @@ def test_a_restart_after_something_was_dropped() -> None:
     history, reading = _dropped_content()
     reading.step(history.payload(1, 1, "a"))
     again = reading.restarted()
-    again.step(*rest(history, again.state))
-    assert named(again.batches) == [(2, 1, "1")]
+    assert again.step(*rest(history, again.state)).read_again
+    _read_again(history, again)
+    assert named(again.batches) == [(2, FAR, "1")]
+
+
+def test_memory_is_bounded_without_a_hole() -> None:
+    """Records that were fetched before reading paused are dropped above twice the limit too, while the head waits for nothing."""
+    history, reading = _begun()
+    ready = reading.step(*_flood(history, 500), history.payload(1, FAR, "a"))
+    assert reading.joiner.buffered_bytes < 2 * LIMIT + 2_000
+    assert ready.paused == {0, 1}
+    assert not ready.read_again
+    assert reading.step(history.entry(1, FAR, "a")).read_again
+    _read_again(history, reading)
+    assert named(reading.batches) == [(1, FAR, "1")]
+
+
+def test_the_next_batches_are_kept_beside_a_flood() -> None:
+    """The next batches of an incarnation in force may take half as much more, so they are joined without a second reading."""
+    history, reading = _begun()
+    reading.step(*_flood(history), history.payload(1, NEXT_BATCHES, "a"), history.payload(2, FAR, "b"))
+    ready = reading.step(history.entry(1, NEXT_BATCHES, "a"))
+    assert (named(ready.batches), ready.read_again) == ([(1, NEXT_BATCHES, "1")], False)
+    reading.step(*_junk(history, 1, NEXT_BATCHES + 1, 500))
+    assert reading.joiner.buffered_bytes < 3 * LIMIT + 2_000
+
+
+def test_a_batch_after_a_flood_is_read_once() -> None:
+    """An entry whose name was not dropped is a hole at once: nothing is read again for it, however much was dropped before."""
+    history, reading = _begun()
+    reading.step(*_flood(history, 100))
+    ready = reading.step(history.entry(1, FAR, "a"))
+    assert reading.joiner.hole is not None
+    assert ready.paused == {1}
+    assert not ready.read_again
+    ready = reading.step(*_flood(history, 10), history.payload(1, FAR, "a"))
+    assert (named(ready.batches), ready.read_again) == ([(1, FAR, "1")], False)
+
+
+def test_free_memory_is_filled_again() -> None:
+    """When memory is free again and nothing waits, dropped records are read again, once; so later batches are not read twice."""
+    history, reading = _begun()
+    reading.step(*[record for sequence in range(FAR, FAR + 20) for record in _junk(history, 2, sequence)], history.payload(1, FAR, "a"))
+    ready = reading.step(history.fence(2, 0))
+    assert ready.read_again
+    assert not _read_again(history, reading).read_again
+    assert (reading.joiner.buffered_records, reading.joiner.snapshot().dropped) == (1, ())
+
+
+def test_dropped_records_are_not_read_again_after_an_interruption() -> None:
+    """Records that were dropped before the mark of a partition stay known: they exist as long as it does, and no entry waits for them."""
+    history, reading = _begun()
+    reading.step(history.entry(1, 1, "a"), *_flood(history), history.payload(2, FAR, "b"), history.payload(1, 1, "a"))
+    mark = reading.joiner.marks[0].offset
+    held_bytes, first = compared_again(history, reading)
+    assert first[0] == mark
+    assert held_bytes < 2 * LIMIT + 2_000
+    assert reading.step(history.entry(2, FAR, "b")).read_again
+    compared_again(history, reading)
+    assert named(reading.batches) == [(1, 1, "1"), (2, FAR, "1")]
+
+
+def test_a_content_dropped_in_a_comparison_is_no_hole() -> None:
+    """The content of a hole that is first dropped after an interruption is read again; the fill behind it does not take its place."""
+    history, reading = _begun()
+    reading.step(history.entry(1, 1, "a"), *_flood(history), history.payload(1, 1, "a"))
+    reading.step(history.entry(2, FAR, "b"))
+    reading.step(*_flood(history))
+    assert reading.joiner.hole is not None
+    history.payload(2, FAR, "b")
+    history.fill(2, FAR)
+    compared_again(history, reading, 100)
+    assert named(reading.batches) == [(1, 1, "1")]
+    assert not reading.joiner.snapshot().has_hole
+    compared_again(history, reading)
+    assert named(reading.batches) == [(1, 1, "1"), (2, FAR, "1")]
+
+
+def test_memory_is_bounded_while_partitions_are_compared() -> None:
+    """A worker that reads a flood again to find its mark holds no more than the limits, and finds the content that it needs in it."""
+    history, reading = _begun()
+    reading.step(history.entry(1, 1, "a"), *_flood(history, 500), *_junk(history, 2, FAR, 500), history.payload(2, FAR, "b"))
+    reading.step(*_flood(history, 500), history.payload(1, 1, "a"), history.entry(2, FAR, "b"))
+    held_bytes, first = compared_again(history, reading)
+    assert first[0] < 500 < reading.joiner.marks[0].offset
+    assert held_bytes < 2 * LIMIT + 4_000
+    assert named(reading.batches) == [(1, 1, "1"), (2, FAR, "1")]
+    assert reading.joiner.buffered_bytes < 2 * LIMIT + 4_000
 
 
 def test_progress_under_a_flood() -> None:

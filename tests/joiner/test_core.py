@@ -1,5 +1,6 @@
 """Tests of the joiner's core, one behaviour at a time. `history` writes the logs; the test passes every record to the joiner."""
 
+import time
 from collections.abc import Iterator
 from hashlib import sha256
 from itertools import pairwise
@@ -315,7 +316,7 @@ def test_fence_waits_behind_a_hole() -> None:
 
 def test_a_fence_is_proposed_after_silent_log_time() -> None:
     """An incarnation with an orphan here is proposed for a fence after worker_timeout of silent log time, and again only after a while."""
-    limits = JoinerLimits(worker_timeout_ms=1000)
+    limits = JoinerLimits(worker_timeout_ms=1000, fence_bytes_min=0)
     history, reading = _registered("w1", "w2", limits=limits)
     reading.step(history.entry(1, 1, "x", at=T0), history.payload(1, 1, "x"), history.payload(1, 5, "orphan"), now=0)
     assert reading.step(now=10**9).fences == []
@@ -327,9 +328,47 @@ def test_a_fence_is_proposed_after_silent_log_time() -> None:
     assert reading.step(now=3 * 10**9 + 2 * HOLE_MS).fences == [FenceWanted(1, 1)]
 
 
+def test_no_fence_while_memory_is_free() -> None:
+    """A payload of an idle incarnation leads to no fence while payloads need little memory: anyone who may write can forge it."""
+    limits = JoinerLimits(worker_timeout_ms=1000, buffer_bytes_max=8_000)
+    history, reading = _registered("busy", "idle", limits=limits)
+    reading.step(history.put(0, batch_key(2, 1 << 60), b"forged"), now=0)
+    reading.step(history.entry(1, 1, "a", at=T0 + 5000), history.payload(1, 1, "a"), now=10)
+    assert reading.step(now=10 + HOLE_MS).fences == []
+    reading.step(history.put(1, batch_key(9, 1), b"forged" * 300), now=10 + HOLE_MS)
+    assert reading.step(now=10 + 2 * HOLE_MS).fences == [FenceWanted(2, 0)]
+
+
+def test_a_fence_ends_what_holds_a_restart_back() -> None:
+    """The payload of an incarnation that never returns leads to a fence once a restart would read many later payloads again."""
+    history, reading = _registered("busy", "gone", limits=JoinerLimits(worker_timeout_ms=1000, held_back_max=2))
+    reading.step(history.payload(2, 1, "b"), history.entry(1, 1, "a", at=T0 + 5000), history.payload(1, 1, "a"), now=0)
+    assert reading.step(now=HOLE_MS).fences == []
+    reading.step(history.payload(1, 2, "c"), history.entry(1, 2, "c", at=T0 + 5001), now=HOLE_MS)
+    assert reading.step(now=2 * HOLE_MS).fences == [FenceWanted(2, 0)]
+
+
+def test_a_step_beside_many_unknown_incarnations() -> None:
+    """A step takes as long beside payloads of many incarnations that never registered as beside a few."""
+
+    def least_s(count: int) -> float:
+        history, reading = _registered()
+        reading.step(*[history.put(0, batch_key(1_000 + number, 1), b"x") for number in range(count)])
+        assert reading.joiner.unregistered[0] == count
+        steps = []
+        for _ in range(20):
+            began_s = time.perf_counter()
+            reading.step()
+            reading.joiner.buffered_run(0)
+            steps.append(time.perf_counter() - began_s)
+        return min(steps)
+
+    assert least_s(20_000) < 20 * least_s(100)
+
+
 def test_no_fence_after_a_quiet_night() -> None:
     """An incarnation whose payload came just before its entry is not fenced when the first entry after a pause moves log time far ahead."""
-    history, reading = _registered("w1", "w2")
+    history, reading = _registered("w1", "w2", limits=JoinerLimits(fence_bytes_min=0))
     ready = reading.step(history.payload(2, 1, "b"), history.entry(1, 1, "a"), history.payload(1, 1, "a"), now=0)
     assert ready.fences == []
     reading.step(history.entry(2, 1, "b"), now=5)
@@ -338,7 +377,7 @@ def test_no_fence_after_a_quiet_night() -> None:
 
 def test_no_fence_without_an_orphan() -> None:
     """A silent incarnation that uses no memory is not fenced."""
-    history, reading = _registered("w1", "w2", limits=JoinerLimits(worker_timeout_ms=1000))
+    history, reading = _registered("w1", "w2", limits=JoinerLimits(worker_timeout_ms=1000, fence_bytes_min=0))
     reading.step(history.entry(2, 1, "a", at=T0), history.payload(2, 1, "a"))
     assert reading.step(history.entry(2, 2, "b", at=T0 + 5000), history.payload(2, 2, "b")).fences == []
 
@@ -565,7 +604,7 @@ def test_records_handed_in_twice() -> None:
 
 def test_full_buffer_pauses_all_but_the_head() -> None:
     """A full buffer pauses every payload partition except the one that the head waits for, and resumes them well below its limit."""
-    history, reading = _registered(limits=JoinerLimits(buffer_bytes_max=2000))
+    history, reading = _registered(limits=JoinerLimits(buffer_bytes_max=6000))
     orphan = [history.payload(1, sequence, "x" * 10, partition=1) for sequence in range(2, 9)]
     assert reading.step(*orphan).paused == {0, 1}
     assert reading.step(history.entry(1, 1, "a", partition=0)).paused == {1}
@@ -592,6 +631,16 @@ def test_full_queue_counts_records_without_ids() -> None:
     flood = [history.put(ORDERING, None, b"garbage") for _ in range(10)]
     assert reading.step(*flood, *[history.entry(1, sequence) for sequence in (2, 3)]).paused == {ORDERING}
     assert reading.step(history.fill(1, 1), history.fill(1, 2), history.fill(1, 3)).paused == frozenset()
+
+
+def test_full_queue_counts_bytes() -> None:
+    """Records behind a hole are bounded in bytes too, whatever is in them: one of many megabytes weighs more than a short one."""
+    history, reading = _registered(limits=JoinerLimits(queue_ids_max=1_000))
+    reading.step(history.entry(1, 1, "a"), *[history.put(ORDERING, None, b"garbage") for _ in range(100)])
+    assert reading.joiner.queued_ids < 200
+    assert reading.step(history.put(ORDERING, None, bytes(32_000))).paused == {ORDERING}
+    assert reading.step(history.fill(1, 1)).paused == frozenset()
+    assert reading.joiner.queued_ids == 0
 
 
 def test_a_step_ends_at_its_limit() -> None:

@@ -3,7 +3,7 @@
 import asyncio
 import itertools
 import logging
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -88,6 +88,25 @@ async def test_a_client_that_left_makes_no_error(start: Start) -> None:
     decision = worker.index.decision(id_of("a"))
     assert decision is not None
     assert await worker.decided("a") == [decision]
+
+
+@pytest.mark.parametrize("paused_s", [0, 3], ids=["slow", "paused"])
+async def test_a_batch_that_takes_long_to_prepare_is_applied(start: Start, paused_s: int) -> None:
+    """A batch whose preparation takes longer than an interruption is applied at once. A pause within a piece is still an interruption."""
+    now_s = 0.0
+    worker = start(limits=JoinerLimits(hole_timeout_ms=20, large_bytes=1_000), now_s=lambda: now_s)
+    prepared = 0
+
+    def slow(requests: Sequence[Request]) -> Iterator[None]:
+        nonlocal now_s, prepared
+        prepared += bool(requests)
+        for number in range(20 if requests else 0):
+            now_s += paused_s if number == 10 and prepared == 1 and paused_s else 0.5
+            yield
+
+    worker.index.prepare = slow  # type: ignore[method-assign]
+    assert len(await worker.decided(*[str(number) for number in range(30)])) == 30
+    assert (prepared, worker.driver.interruptions) == ((2, 1) if paused_s else (1, 0))
 
 
 async def test_a_large_batch_leaves_turns_of_the_loop(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -129,6 +129,34 @@ async def test_a_forged_payload_is_read_once(start: Start, log: FaultyLog) -> No
         await worker.decided(f"after {expected}")
 
 
+async def test_memory_is_bounded_under_a_flood(start: Start, log: FaultyLog) -> None:
+    """A worker beside a flood of forged payloads, also after an interruption, holds no more than its limits, and decides as before."""
+    limit = 20_000
+    worker = start(limits=JoinerLimits(hole_timeout_ms=20, buffer_bytes_max=limit))
+    await worker.decided("before")
+    for number in range(1_000):
+        for partition in range(PARTITIONS):
+            log.put(partition, batch_key(10_000 + number, 1), bytes(1_000))
+    most = 0
+
+    def measured(records: list[Record]) -> list[Record]:
+        nonlocal most
+        most = max(most, worker.driver._recheck.held_bytes + worker.joiner.buffered_bytes)
+        return records
+
+    log.on_poll = measured
+    while any(worker.joiner.marks[partition].offset < 1_000 for partition in worker.joiner.marks if partition != ORDERING):
+        await worker.decided(f"{log.ends()}")
+    readers = log.readers
+    for number in range(9):
+        await worker.decided(f"beside {number}")
+    assert log.readers == readers, "nothing is read again for batches that were not dropped"
+    log.interruptions += 1
+    await worker.until(lambda: worker.driver.interruptions == 1 and worker.driver.not_ready() is None)
+    await worker.decided("after")
+    assert most < 4 * limit
+
+
 async def test_what_was_kept_waits_for_its_partition(start: Start, log: FaultyLog) -> None:
     """A buffered payload is not applied before its partition was compared: if the log lost it, all other workers will use its fill."""
     ahead = value("ahead")

@@ -1,12 +1,13 @@
 """Tests that a hole that another writer has passed is a loss (R10): reading ahead finds it, and it is not filled."""
 
+import asyncio
 from collections.abc import Mapping
 
 import pytest
 
-from joiner.proposals import Passing, read_ahead
+from joiner.proposals import TAKEN_AT_ONCE, Passing, ReadAhead, read_ahead
 from ordering.errors import NotReady
-from ordering.log import ORDERING, Bounds
+from ordering.log import ORDERING, Bounds, Record
 from ordering.memory import MemoryLog
 from ordering.records import Fence, Settle, View
 from tests.joiner.history import OWNER, History, Reading, signing_key
@@ -165,5 +166,111 @@ async def test_a_log_that_gives_nothing_is_not_ready(monkeypatch: pytest.MonkeyP
 
     log.bounds = further  # type: ignore[method-assign]
     assert reading.joiner.log_state is not None
-    with pytest.raises(NotReady, match="could not be read to its end"):
+    with pytest.raises(NotReady, match="could not be read on"):
         await read_ahead(log, reading.joiner.log_state, 2, reading.joiner.history)
+
+
+class _SlowLog(MemoryLog):
+    """A log with the records of a history, which returns one record at a time; from `fails_at` on it fails."""
+
+    def __init__(self, history: History) -> None:
+        super().__init__(2, identity="test")
+        self._records = {partition: list(records) for partition, records in history.by_partition.items()}
+        self.fails_at = 1 << 60
+        self.returned: list[int] = []
+
+    def read(self, partition: int, offset_next: int, bytes_max: int, records_max: int) -> list[Record]:
+        if partition == ORDERING and offset_next >= self.fails_at:
+            raise NotReady("no leader")
+        records = super().read(partition, offset_next, bytes_max, 1)
+        self.returned += [record.offset for record in records if record.partition == ORDERING]
+        return records
+
+
+def _forged(history: History, count: int) -> None:
+    """Append records that claim to be behind the hole, each of which must be verified."""
+    for number in range(count):
+        history.entry(1, 2 + number, "b", view=_view(1 << 40), key=SECOND)
+
+
+def _ahead(reading: Reading) -> ReadAhead:
+    assert reading.joiner.log_state is not None
+    return ReadAhead(reading.joiner.log_state, 3, reading.joiner.history)
+
+
+async def test_progress_moves_the_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Reading ahead may take longer than its limit in all: anyone can put any number of forged records behind a hole."""
+    history, reading = _hole()
+    _forged(history, 30)
+    history.entry(1, 99, "b", view=_view(9))
+    log, ahead = _SlowLog(history), _ahead(reading)
+    monkeypatch.setattr("joiner.proposals.READ_AHEAD_S_MAX", 0.3)
+    open_reader = log.open_reader
+
+    async def slow(offsets_next: Mapping[int, int]) -> object:
+        reader = await open_reader(offsets_next)
+        poll = reader.poll
+
+        async def slowly(timeout_ms: int) -> list[Record]:
+            await asyncio.sleep(0.02)
+            return await poll(timeout_ms)
+
+        reader.poll = slowly  # type: ignore[method-assign]
+        return reader
+
+    log.open_reader = slow  # type: ignore[method-assign, assignment]
+    await ahead.read(log)
+    assert ahead.passing == Passing(33, 9)
+
+
+async def test_a_later_attempt_goes_on() -> None:
+    """An attempt for the same hole reads only the records that the one before it did not reach."""
+    history, reading = _hole()
+    _forged(history, 10)
+    log, ahead = _SlowLog(history), _ahead(reading)
+    log.fails_at = 8
+    with pytest.raises(NotReady):
+        await ahead.read(log)
+    assert log.returned == [3, 4, 5, 6, 7]
+    log.fails_at = 1 << 60
+    log.returned.clear()
+    assert await ahead.still_holds(log)
+    log.returned.clear()
+    await ahead.read(log)
+    assert log.returned == [8, 9, 10, 11, 12]
+    assert ahead.passing is None
+
+
+@pytest.mark.parametrize("lost", [6, 7, 8])
+async def test_an_attempt_on_another_log_starts_anew(lost: int) -> None:
+    """Progress counts only while the log has the last records that were read: the last one, those of its append time, and one more."""
+    history, reading = _hole()
+    _forged(history, 6)
+    records = history.by_partition[ORDERING]
+    records[7:9] = [Record(ORDERING, record.offset, records[8].append_time_ms, None, record.value) for record in records[7:9]]
+    log, ahead = _SlowLog(history), _ahead(reading)
+    assert await ahead.still_holds(log)
+    await ahead.read(log)
+    assert await ahead.still_holds(log)
+    log._records[ORDERING][lost] = Record(ORDERING, lost, records[lost].append_time_ms, None, b"another")
+    assert not await ahead.still_holds(log)
+
+
+async def test_the_loop_turns_while_forged_records_are_verified() -> None:
+    """Other tasks run while many forged records behind a hole are verified."""
+    history, reading = _hole()
+    _forged(history, 10 * TAKEN_AT_ONCE)
+    log, ahead = MemoryLog(2, identity="test"), _ahead(reading)
+    log._records = {partition: list(records) for partition, records in history.by_partition.items()}
+    turns = 0
+
+    async def count() -> None:
+        nonlocal turns
+        while True:
+            turns += 1
+            await asyncio.sleep(0)
+
+    counting = asyncio.ensure_future(count())
+    await ahead.read(log)
+    counting.cancel()
+    assert turns >= 10

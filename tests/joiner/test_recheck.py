@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 import pytest
 
-from joiner import JoinerLimits, Mark
+from joiner import Joiner, JoinerLimits, Mark
 from joiner.history import NONE_SKIPPED, fingerprint_of
 from joiner.ready import Kept
 from joiner.recheck import Recheck, contradiction, examine, find_again, to_find_again
@@ -94,9 +94,16 @@ def test_the_ordering_topic_is_always_waited_for() -> None:
     assert not recheck.done
 
 
+class _Memory(Joiner):
+    """The limits of a joiner that may need every hundredth record."""
+
+    def may_count(self, record: Record) -> bool:
+        return record.offset % 100 == 0
+
+
 def test_what_can_never_be_asked_for_is_not_held() -> None:
     """Records that no entry can name are not held: there may be millions between an old forged payload and the mark."""
-    recheck = Recheck(_marks((0, 1_000)), may_count=lambda record: record.offset % 100 == 0)
+    recheck = Recheck(_marks((0, 1_000)), memory=_Memory())
     for offset in range(1_000):
         assert recheck.take([_record(0, offset)], ALL) == []
     assert len(recheck._held) == 10

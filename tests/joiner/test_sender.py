@@ -1,6 +1,8 @@
 """Tests the sender's bounded queue. `test_driver` tests its incarnations, `test_rate` the rate that bounds it."""
 
 import asyncio
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 
@@ -14,7 +16,7 @@ from ordering.log import ORDERING
 from ordering.memory import MemoryLog
 from ordering.records import batch_key
 from ordering.signatures import is_fill
-from tests.joiner.faulty import Keys
+from tests.joiner.faulty import PARTITIONS, FaultyLog, Keys, Start
 from tests.joiner.history import KEY, PARTY, History, ask, signing_key, submission
 
 
@@ -276,3 +278,27 @@ async def test_what_is_in_flight_goes_back_when_another_key_is_in_force() -> Non
     assert sender.unresolved == {}
     assert sender.queue.take_batch().requests == (*submission("a").requests, *submission("b").requests)
     assert life.broken == "another key of the notary is in force"
+
+
+async def test_waiting_for_a_leader_leaves_one_timer(log: FaultyLog, start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+    """While no payload partition has a leader, wake-ups do not add up timers: each would wake the sender and leave another."""
+    worker = start()
+    await worker.decided("a")
+    log.without_leader |= set(range(PARTITIONS))
+    loop, timers = asyncio.get_running_loop(), []
+    call_later = loop.call_later
+
+    def noted(delay: float, callback: Callable[..., object], *arguments: Any) -> asyncio.TimerHandle:
+        handle = call_later(delay, callback, *arguments)
+        if callback == worker.sender._wake.set:
+            timers.append(handle)
+        return handle
+
+    monkeypatch.setattr(loop, "call_later", noted)
+    for number in range(20):
+        ask(worker.sender, f"waits {number}")
+        before = len(timers)
+        await worker.until(lambda before=before: len(timers) > before)  # type: ignore[misc]
+        assert sum(not handle.cancelled() and handle.when() > loop.time() for handle in timers) <= 1
+    log.without_leader.clear()
+    await worker.decided("b")

@@ -14,14 +14,14 @@ from typing import Any, Final
 
 import msgspec
 
-from joiner import history, proposals
+from joiner import history
 from joiner.control import LogState
 from joiner.core import Joiner
 from joiner.driver import Driver
 from joiner.evidence import Suspicions
 from joiner.history import History
 from joiner.incarnations import Incarnations
-from joiner.proposals import Proposals
+from joiner.proposals import Proposals, ReadAhead
 from joiner.queue import SubmissionQueue
 from joiner.recheck import Recheck
 from joiner.sender import Sender
@@ -289,7 +289,7 @@ MUTANTS: Final = (
         "silent incarnations are never fenced",
         "R5",
         Joiner._propose_fences,
-        "state is None or state.fenced or state.active_at_ms >= silent_since_ms",
+        "state is None or state.active_at_ms >= silent_since_ms or not self._buffer.size_of(incarnation)[0]",
         "True",
         seeds=2000,
     ),
@@ -657,9 +657,9 @@ MUTANTS: Final = (
     Mutant(
         "who passed a hole is believed under any key",
         "R10",
-        proposals.read_ahead,
-        "seen_there > seen and record_is_signed(value, log_state.log_id, log_state.key)",
-        "seen_there > seen",
+        ReadAhead._take,
+        "seen_there > self._seen and record_is_signed(value, self.log_state.log_id, self.log_state.key)",
+        "seen_there > self._seen",
         seeds=2000,
     ),
     Mutant(
@@ -828,7 +828,7 @@ MUTANTS: Final = (
         "what was dropped for want of memory is taken for kept",
         "R8",
         Joiner.forget_unapplied,
-        "let_go.append(self._dropped[partition][0])",
+        "let_go.append(dropped.offset)",
         "pass",
         seeds=1000,
     ),
@@ -853,7 +853,7 @@ MUTANTS: Final = (
         "a snapshot of the joiner has no offsets of what was dropped",
         "R8",
         Joiner.restore,
-        "dict(snapshot.dropped)",
+        "{partition: Dropped.restored(records) for partition, records in snapshot.dropped}",
         "{}",
         seeds=300,
     ),

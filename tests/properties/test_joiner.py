@@ -307,6 +307,7 @@ limits = st.builds(
     queue_ids_max=st.sampled_from([0, 2, 1000]),
     step_requests_max=st.sampled_from([1, 2, 1000]),
     worker_timeout_ms=st.sampled_from([0, 30_000]),
+    fence_bytes_min=st.sampled_from([0, 32 << 20]),
 )
 
 
@@ -382,8 +383,8 @@ def test_what_is_buffered_may_still_count(history: tuple[list[Any], list[list[An
     worker = Worker(MemoryPartitions(*history), JoinerLimits(buffer_bytes_max=500, queue_ids_max=2))
     worker.read_all(_follow(worker, schedule))
     incarnations = worker.joiner.incarnations
-    for incarnation in worker.joiner._buffer.incarnations():
-        for sequence, _ in worker.joiner._buffer._by_incarnation[incarnation]:
+    for incarnation, waiting in worker.joiner._buffer._by_incarnation.items():
+        for sequence, _ in waiting:
             assert not incarnations.is_past(incarnation, sequence)
     hole = worker.joiner.hole
     if hole is not None:

@@ -31,12 +31,14 @@ from typing import Any
 
 import pytest
 
-from joiner import Ready, RootSeen
+from joiner import JoinerLimits, Ready, RootSeen
 from ordering.log import ORDERING
 from ordering.records import View, batch_key
 from tests.joiner.history import KEY, T0, History, Reading, signing_key
 
 FILES = sorted(Path(__file__).parent.glob("*.txt"))
+LIMITS = JoinerLimits(fence_bytes_min=0)
+"""Fences are proposed although memory is free."""
 
 
 class Player:
@@ -46,7 +48,7 @@ class Player:
         self.history = History()
         self.now_ms = 0
         self.wanted: list[Any] = []
-        self.begin(Reading())
+        self.begin(Reading(LIMITS))
 
     def begin(self, reading: Reading) -> None:
         self.reading = reading
@@ -109,7 +111,7 @@ class Player:
                 partitions = list(self.history.by_partition) if not words else [ORDERING if words[0] == "ordering" else int(words[0])]
                 return self.step([record for partition in partitions for record in self.take(partition, *map(int, words[1:]))])
             case "restart" | "another":
-                self.begin(self.reading.restarted() if command == "restart" else Reading(format_version=version))
+                self.begin(self.reading.restarted() if command == "restart" else Reading(LIMITS, format_version=version))
             case "state":
                 return self.state()
             case _:

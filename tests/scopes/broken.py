@@ -5,7 +5,6 @@ from typing import Any
 
 from joiner import Buffer, Incarnations, IncarnationState, Joiner, Ready
 from joiner.buffer import Buffered
-from joiner.core import _Queued
 from ordering.log import ORDERING, Record
 from ordering.records import Entry, decode_batch_key
 from ordering.signatures import FILL_BYTES
@@ -114,7 +113,7 @@ class _PausesHole(Joiner):
 class _DroppedForgotten(Joiner):
     """Records dropped for want of memory count as records that were never there."""
 
-    def _may_be_dropped(self, head: _Queued, entry: Entry, content: Buffered | None) -> bool:
+    def _may_be_dropped(self, entry: Entry, content: Buffered | None) -> bool:
         return False
 
 

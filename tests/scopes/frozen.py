@@ -8,20 +8,22 @@ The value leaves these things open, for these reasons:
 - *Ages beyond `hole_timeout`.* All clock times are compared with that timeout; once that old, a time stays so.
 - *The offsets of buffered records, of the marks and of the last effect*, where no restart can come any more and nothing is dropped to be
   read again (`keep` is false): they only decide where a restart begins. Then the order of the buffered records decides nothing either.
+- *Contents that were awaited* by an entry that has been applied since: the joiner compares them with the entry at the head only.
 - *The history.* All records have the view after genesis, which stays, so every comparison has the same result. The rest of the history, and
   the records skipped since its last record, decide no step. Other tests check the history itself (tests/properties).
 """
+
+import itertools
 
 from msgspec.structs import replace
 
 from joiner import Effect, Joiner, JoinerSnapshot, LogState, Mark
 from joiner.buffer import Buffered, BufferedBatch
+from joiner.dropped import Awaited
 from ordering.log import ORDERING, Record
 
 NOW_MS = 1_000_000_000
 OFFSET = 1_000
-_GONE = -1
-"""A stand-in for the offset of a hole that has been filled or joined since."""
 
 
 def frozen(joiner: Joiner, now_ms: int, keep: bool) -> JoinerSnapshot:
@@ -38,13 +40,25 @@ def frozen(joiner: Joiner, now_ms: int, keep: bool) -> JoinerSnapshot:
         return NOW_MS - min(now_ms - time_ms, timeout_ms)
 
     def batches(partition: int, of_partition: tuple[BufferedBatch, ...]) -> tuple[BufferedBatch, ...]:
-        moved = [
-            (incarnation, sequence, tuple([Buffered(at(partition, one.offset) if keep else OFFSET - 1, 0, one.value) for one in records]))
-            for incarnation, sequence, records in of_partition
-        ]
-        return tuple(moved if keep else sorted(moved, key=lambda batch: batch[:2]))
+        if not keep:
+            of_partition = tuple(sorted(of_partition, key=lambda batch: batch[:2]))
+        numbers = itertools.count(OFFSET - sum([len(records) for _, _, records in of_partition]))
+        return tuple(
+            [
+                (
+                    incarnation,
+                    sequence,
+                    tuple([Buffered(at(partition, one.offset) if keep else next(numbers), 0, one.value) for one in records]),
+                )
+                for incarnation, sequence, records in of_partition
+            ]
+        )
 
-    hole = snapshot.queue[0].source.offset if snapshot.has_hole else None
+    seen = joiner.history.seen
+
+    def still(awaited: Awaited | None) -> Awaited | None:
+        return None if awaited is None or awaited.seen != seen else replace(awaited, seen=1)
+
     skipped, due_ms = snapshot.skipped, snapshot.fills_due_ms
     return replace(
         snapshot,
@@ -72,10 +86,11 @@ def frozen(joiner: Joiner, now_ms: int, keep: bool) -> JoinerSnapshot:
         buffer=tuple([(partition, batches(partition, of_partition)) for partition, of_partition in snapshot.buffer]),
         dropped=tuple(
             [
-                (partition, (at(partition, offset), at(ORDERING, waited) if waited == hole else _GONE))
-                for partition, (offset, waited) in snapshot.dropped
+                (partition, replace(records, offset=at(partition, records.offset), awaited=still(records.awaited)))
+                for partition, records in snapshot.dropped
             ]
         ),
+        awaited=still(snapshot.awaited),
     )
 
 

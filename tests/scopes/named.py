@@ -10,10 +10,10 @@ _ONE = Life("w2", (1,))
 # neither as well; it needs hours and tens of gigabytes, and no run of it has ended yet.
 _A, _B = Life("w1", (0, 1, 0)), Life("w2", (1, 0, 1))
 
-_SHORT_QUEUE = JoinerLimits(queue_ids_max=1)  # the ordering topic is paused while an entry waits
+_SHORT_QUEUE = JoinerLimits(queue_ids_max=5, fence_bytes_min=0)  # the ordering topic is paused while an entry waits: it weighs 7
 
-_TIGHT = JoinerLimits(buffer_bytes_max=1, queue_ids_max=2, step_requests_max=1)
-_IMPATIENT = JoinerLimits(worker_timeout_ms=15_000)
+_TIGHT = JoinerLimits(buffer_bytes_max=1, queue_ids_max=7, step_requests_max=1)
+_IMPATIENT = JoinerLimits(worker_timeout_ms=15_000, fence_bytes_min=0)
 
 SCOPES = {
     scope.name: scope

@@ -102,7 +102,7 @@ class Scope(msgspec.Struct, frozen=True, dict=True):
     fences: int = 0  # by a peer that has read any part of the log
     readers: int = 1
     portion_max: int = 1  # records that a reader may pass to one step
-    limits: JoinerLimits = JoinerLimits()
+    limits: JoinerLimits = JoinerLimits(fence_bytes_min=0)  # fences are proposed although memory is free
     large: bool = False
 
     @cached_property

@@ -18,8 +18,8 @@ _SMALL = (
     Scope("two lives", (Life("w1", (0,)), _ONE), repeats=1, lost=1),
     Scope("duplicate-name", (Life("w1", (0,)), Life("w1", (1,))), fills=1, restarts=1),
     Scope("fence", (Life("w1", (0,)), _ONE), fences=1, crashes=1),
-    Scope("short queue", (_TWO, _ONE), crashes=1, lost=1, limits=JoinerLimits(queue_ids_max=1)),
-    Scope("no stragglers", (_TWO, _ONE), crashes=1, lost=1, stragglers=False, limits=JoinerLimits(queue_ids_max=1)),
+    Scope("short queue", (_TWO, _ONE), crashes=1, lost=1, limits=JoinerLimits(queue_ids_max=5, fence_bytes_min=0)),
+    Scope("no stragglers", (_TWO, _ONE), crashes=1, lost=1, stragglers=False, limits=JoinerLimits(queue_ids_max=5, fence_bytes_min=0)),
     Scope("two readers", (Life("w1", (0,)),), crashes=1, fills=1, readers=2),
 )
 

@@ -50,14 +50,16 @@ def kept(world: "World") -> list[Violation]:
 def silent_lives(world: "World") -> list[int]:
     """The incarnations that another worker must fence: silent beyond the timeout, with a payload that waits for their entry (R5).
 
-    The other worker must have read that payload: where memory is full of payloads that may still count, the rest is read on demand.
+    The other worker must have that payload in memory: where memory is full of payloads that may still count, the rest is read on demand,
+    or was dropped and takes no memory.
     """
     replayed = replay(world.cluster.by_partition)
     silent_since_ms = replayed.log_time - world.plan.worker_timeout_ms
     waiting: dict[int, set[tuple[int, int]]] = {}
     for process in world.processes():
         if process.worker is not None and process.worker.sender.incarnation is not None:
-            read = process.worker.driver.joiner.read_next()
+            joiner = process.worker.driver.joiner
+            read = joiner.read_next() | {partition: dropped.offset for partition, dropped in joiner._dropped.items()}
             waiting[process.worker.sender.incarnation] = {
                 name
                 for partition in range(replayed.partitions)

@@ -52,6 +52,7 @@ def simulated(config: Config, plan: Plan, *, clock_accepted: bool) -> Config:
             hole_timeout_ms=plan.hole_timeout_ms,
             worker_timeout_ms=plan.worker_timeout_ms,
             buffer_bytes_max=plan.buffer_bytes_max,
+            fence_bytes_min=0,
             queue_ids_max=plan.queue_ids_max,
             step_requests_max=plan.step_requests_max,
             large_bytes=300 if plan.seed % 5 == 3 else JoinerLimits().large_bytes,

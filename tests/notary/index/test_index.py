@@ -20,11 +20,12 @@ from joiner import Effect, IncarnationState, Joiner, LogState, Mark, OrderedBatc
 from joiner.history import HISTORY_KEPT, NO_CONTENT
 from notary.decision import Outcome
 from notary.index import INDEX_FORMAT_VERSION, Index, IndexSettings, rows
-from notary.index.index import Found
+from notary.index.index import LOOKED_UP_AT_ONCE, Found
 from notary.index.rocks import RocksFamily, RocksStore, check_settings, open_store
 from notary.index.store import DECISIONS, FAMILIES, META
 from notary.tree import TILE_WIDTH, tile_widths
 from ordering.errors import ConfigurationError, Fatal
+from ordering.ids import StateRef, TransactionId
 from ordering.log import ORDERING
 from ordering.pieces import completed
 from payload import OPEN_FROM_MS, OPEN_UNTIL_MS, Request
@@ -88,13 +89,13 @@ def index(directory: Path) -> Iterator[Index]:
 
 
 def _looks_up(index: Index, monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """Returns a list that grows by the number of requests of each look-up."""
+    """Returns a list that grows by the number of rows of each look-up."""
     counts: list[int] = []
     look_up = Index._look_up
 
-    def counted(self: Index, requests: Sequence[Request], found: Found) -> None:
-        counts.append(len(requests))
-        look_up(self, requests, found)
+    def counted(self: Index, ids: list[TransactionId], states: list[StateRef], found: Found) -> None:
+        counts.append(len(ids) + len(states))
+        look_up(self, ids, states, found)
 
     monkeypatch.setattr(Index, "_look_up", counted)
     return counts
@@ -110,6 +111,22 @@ def test_a_large_step_is_looked_up_in_pieces(index: Index, monkeypatch: pytest.M
     assert len(counts) == 5
     assert [decision.position for decision in decisions] == [7, *range(10, 2_010)]
     assert index.position_next == 2_010
+
+
+def test_a_request_of_many_states_is_looked_up_in_pieces(index: Index, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One request has up to 10,000 states: their rows are divided among the pieces too, and every one of them is found."""
+    first = _step(0, 3_000)
+    index.apply(first)
+    spent = [state for request in first.batches[0].requests for state in request.inputs]
+    step, counts = _step(1, 1), _looks_up(index, monkeypatch)
+    large = msgspec.structs.replace(_request(1, 0), inputs=tuple(spent), references=tuple(spent[:5]))
+    step.batches[0] = msgspec.structs.replace(step.batches[0], requests=(large,))
+    assert sum(1 for _ in index.prepare(step.batches[0].requests)) == len(counts) == 4
+    assert max(counts) <= LOOKED_UP_AT_ONCE
+    assert sum(counts) == 3_006
+    ((decision,),) = index.apply(step)
+    assert len(counts) == 4
+    assert len(decision.conflicts) == 3_000
 
 
 def test_what_was_prepared_before_another_step_is_read_again(index: Index) -> None:
