@@ -114,7 +114,7 @@ class Worker:
         )
         self.sender.queue.capacity_freed = self.gate.resume
         self.topic_watch = TopicWatch(config, log)
-        self.snapshots = SnapshotSchedule(config, self.readiness.is_ready, around.clock_ms)
+        self.snapshots = SnapshotSchedule(config, index.log_identity, self.readiness.is_ready, around.clock_ms)
         self.archive = ArchiveSchedule(config, self.driver, self.sender, self.readiness.is_ready, around.now_s)
         parts = (self.driver, self.sender, index, self.issuer, self.self_check, self.topic_watch)
         self.metrics.watch(*parts, is_ready=self.readiness.is_ready)

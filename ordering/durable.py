@@ -8,10 +8,14 @@ import contextlib
 import fcntl
 import os
 from collections.abc import Iterable, Iterator
+from errno import EEXIST, EMLINK, ENOSYS, EOPNOTSUPP, EPERM
 from glob import escape
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, Final
 from uuid import uuid4
+
+_NO_LINKS: Final = (EPERM, EOPNOTSUPP, ENOSYS, EMLINK)
+"""The errors of `link` on a file system without hard links."""
 
 
 def sync_directory(directory: Path) -> None:
@@ -55,16 +59,21 @@ def sync(file: IO[Any]) -> None:
 def create_file(file: Path, content: bytes, mode: int = 0o666) -> None:
     """Create a file, durably. A reader or a crash finds no file, or the complete one. The umask limits `mode`.
 
-    Raises `FileExistsError`. After another `OSError` there is no file, unless only its name could not be synced.
+    A file system without hard links, such as a share, may show a part of the file after a crash. Raises `FileExistsError`. After another
+    `OSError` there is no file, unless only its name could not be synced.
     """
     new = file.with_name(f".{file.name}.{uuid4().hex}.new")
     try:
         _write_new(new, content, mode)
         # A crash here leaves a file under the temporary name, which the next creation of `file` removes.
         os.link(new, file)  # replaces nothing, unlike a rename
-    except OSError:
+    except OSError as problem:
         new.unlink(missing_ok=True)
-        raise
+        if isinstance(problem, FileNotFoundError) and file.exists():
+            raise FileExistsError(EEXIST, os.strerror(EEXIST), str(file)) from None  # the process that created it removed our file
+        if problem.errno not in _NO_LINKS:
+            raise
+        _write_new(file, content, mode)  # a crash in this line leaves a part of the file
     # No other process can create the file any more: remove this temporary name, and those that killed processes left.
     for left in file.parent.glob(f".{escape(file.name)}.*.new"):
         left.unlink(missing_ok=True)

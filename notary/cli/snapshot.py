@@ -15,7 +15,6 @@ from notary import keys
 from notary.cli import EXIT_DONE, EXIT_NO, json_line
 from notary.cli.export import ExportProgress
 from notary.config import Config, load
-from notary.index import viewing
 from notary.keyring import Keyring
 from notary.receipts.errors import printable
 from notary.snapshots.make import make
@@ -57,8 +56,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
                 action="store_true",
                 help="remove files with another content, so that the next snapshot copies them again",
             )
-        if name == "restore":
-            action.add_argument("--log", default="", metavar="ID", help="only a snapshot of the log with this identity")
+        if name in ("create", "restore"):
+            of = "with --if-older-s only snapshots" if name == "create" else "only a snapshot"
+            action.add_argument("--log", default="", metavar="ID", help=f"{of} of the log with this identity")
         if name in ("create", "prune"):
             also = " and prune" if name == "create" else ""
             action.add_argument("--keep", type=int, metavar="N", help=f"keep the newest N of each log{also}")
@@ -134,9 +134,7 @@ def _create(job: _Job) -> int:
     os.nice(19)  # the worker that serves beside it comes first
     now_ms = clock_ms()
     if arguments.if_older_s is not None:
-        with viewing(config.index_directory) as view:
-            log = view.log_identity
-        made = [each.manifest for each in job.found() if each.manifest is not None and each.manifest.log == log]
+        made = [each.manifest for each in job.found() if each.manifest is not None and arguments.log in ("", each.manifest.log)]
         # Compare in both directions: a snapshot made by a clock that is ahead must not prevent all others.
         fresh = [each for each in made if abs(now_ms - each.made_at_ms) <= arguments.if_older_s * 1000]
         if fresh:

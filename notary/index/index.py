@@ -73,6 +73,8 @@ class Index:
         self.directory = directory
         self._states, self._decisions, self._positions = [store.family(name) for name in (STATES, DECISIONS, POSITIONS)]
         self._tiles, self._meta = store.family(TILES), store.family(META)
+        self.log_identity = (self._meta.get(rows.LOG_KEY) or b"").decode()
+        """The log of the index, as messages and snapshots name it."""
         self._outcome_counts = [0] * len(Outcome)
         progress = self._meta.get(rows.PROGRESS_KEY)
         self._position_next, self._log_time_ms = rows.PROGRESS.unpack(progress) if progress else (0, 0)

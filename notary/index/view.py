@@ -33,6 +33,7 @@ from notary.index.index import decode_agreement, decode_log_state, joiner_state_
 from notary.index.rocks import IndexSettings, RocksFamily, open_store
 from notary.index.store import DECISIONS, INDEX_FORMAT_VERSION, META, REMEDY, STATES, TILES, reading
 from notary.index.tiles import StoredTree
+from ordering.clock import clock_ms
 from ordering.errors import ConfigurationError, CorruptRecord, Fatal, FatalCode
 from ordering.ids import STATE_REF_BYTES, TRANSACTION_ID_BYTES, StateRef, TransactionId
 
@@ -40,6 +41,8 @@ ATTEMPTS_MAX: Final = 1_000
 SETTINGS: Final = IndexSettings(cache_bytes=8 << 20)
 LINKS: Final = ".export-"
 """The prefix of the folder for the links. RocksDB ignores such a folder."""
+LINKS_S_MAX: Final = 3600.0
+"""An older folder of links belongs to no process any more: they are removed as soon as RocksDB has opened the files."""
 CURRENT: Final = "CURRENT"
 """The file that names the MANIFEST in force: a folder with it holds an index."""
 RIGHTS: Final = "This needs the rights of the worker's user"
@@ -165,6 +168,10 @@ def _check_is_index(directory: Path) -> None:
 
 def _open(directory: Path) -> Rdict:
     _check_is_index(directory)
+    for left in directory.glob(f"{LINKS}*"):
+        with contextlib.suppress(FileNotFoundError):
+            if clock_ms() / 1000 - left.stat().st_mtime > LINKS_S_MAX:
+                shutil.rmtree(left)  # a killed process left it
     try:
         links = Path(tempfile.mkdtemp(prefix=LINKS, dir=directory))
     except OSError as problem:

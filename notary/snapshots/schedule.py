@@ -50,9 +50,9 @@ class _Said(msgspec.Struct):
 class SnapshotSchedule:
     """One worker's part in making snapshots."""
 
-    def __init__(self, config: "Config", is_ready: Callable[[], bool], clock_ms: Callable[[], int] = clock_ms) -> None:
-        """`clock_ms` is the wall clock, with which the time of a snapshot is compared."""
-        self._config, self._is_ready, self._clock_ms = config, is_ready, clock_ms
+    def __init__(self, config: "Config", log_identity: str, is_ready: Callable[[], bool], clock_ms: Callable[[], int] = clock_ms) -> None:
+        """Only snapshots of the log `log_identity` count. The time of a snapshot is compared with the wall clock `clock_ms`."""
+        self._config, self._log_identity, self._is_ready, self._clock_ms = config, log_identity, is_ready, clock_ms
         self.every_s = config.snapshots.every_s
         self.made = 0
         """Counts the snapshots that this process made."""
@@ -90,6 +90,8 @@ class SnapshotSchedule:
             config.worker.name,
             "--if-older-s",
             f"{due_s:.3f}",
+            "--log",
+            self._log_identity,
             "--keep",
             str(config.snapshots.keep),
         ]

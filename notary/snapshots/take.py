@@ -107,7 +107,7 @@ def restore(store: SnapshotStore, manifest: Manifest, index: Path, progress: Pro
     make_directory(stage)
     with alone_in(stage, f"another process is restoring {index}: wait for it"):
         try:
-            _remove_empty(index)
+            _check_can_be_replaced(index)
             for left in stage.iterdir():
                 shutil.rmtree(left) if left.is_dir() else left.unlink()
             _copy(store, manifest, stage, progress)
@@ -125,10 +125,12 @@ def stage_of(index: Path) -> Path:
     return index.with_name(f".{index.name}.restoring")
 
 
-def _remove_empty(index: Path) -> None:
-    """Remove the empty folder of an index before anything is copied. A folder that cannot be removed cannot be replaced either."""
+def _check_can_be_replaced(index: Path) -> None:
+    """Raise `ConfigurationError` for an empty folder that cannot be removed: it cannot be replaced either."""
     try:
+        mode = index.stat().st_mode
         index.rmdir()
+        index.mkdir(mode & 0o7777)  # a link to it leads to a folder again, also after a restore that fails
     except FileNotFoundError:
         pass
     except OSError as problem:

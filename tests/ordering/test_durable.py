@@ -1,6 +1,7 @@
 """Tests of the durable files and the locks, on a disk that loses power or fails at every step."""
 
 import contextlib
+import errno
 import os
 import re
 import stat
@@ -184,3 +185,33 @@ def test_nothing_else_syncs_or_locks() -> None:
         if re.search(r"\bos\.f(data)?sync\b|\bfcntl\.(flock|lockf)\b|\bos\.(replace|rename)\b", file.read_text())
     ]
     assert found == ["ordering/durable.py", "spark_join/engine/files.py"]
+
+
+@pytest.mark.parametrize("code", [errno.EPERM, errno.EOPNOTSUPP])
+def test_a_file_is_created_without_hard_links(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int) -> None:
+    """A share without hard links gets the file in place; a file that is there stays."""
+
+    def link(source: Path, target: Path) -> None:
+        raise OSError(code, os.strerror(code))
+
+    monkeypatch.setattr(os, "link", link)
+    create_file(tmp_path / "key.pem", b"x", 0o600)
+    assert (tmp_path / "key.pem").read_bytes() == b"x"
+    with pytest.raises(FileExistsError):
+        create_file(tmp_path / "key.pem", b"y", 0o600)
+    assert [file.name for file in tmp_path.iterdir()] == ["key.pem"]
+
+
+def test_the_loser_of_a_creation_learns_that_the_file_exists(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another process creates the file first, and removes the temporary file of this one."""
+    link = os.link
+
+    def race(source: Path, target: Path) -> None:
+        monkeypatch.setattr(os, "link", link)
+        create_file(tmp_path / "file", b"winner")
+        link(source, target)
+
+    monkeypatch.setattr(os, "link", race)
+    with pytest.raises(FileExistsError):
+        create_file(tmp_path / "file", b"loser")
+    assert (tmp_path / "file").read_bytes() == b"winner"

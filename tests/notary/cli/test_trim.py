@@ -99,6 +99,15 @@ def test_a_folder_with_other_files_stays(own_directory: NotaryDirectory) -> None
     assert (own_directory.path / "index" / "worker-1").exists()
 
 
+def test_what_a_former_release_left_is_removed(own_directory: NotaryDirectory) -> None:
+    """Releases before restored into `trim/index`. A killed run left it there; in a folder named by `--work` it may be anybody's."""
+    for left in ("index", ".index.restoring"):
+        (own_directory.path / "trim" / left).mkdir(parents=True)
+        (own_directory.path / "trim" / left / "000009.sst").write_bytes(b"x")
+    assert trim(own_directory, "--plan") == 2
+    assert list((own_directory.path / "trim").iterdir()) == []
+
+
 @pytest.mark.seconds
 def test_the_folder_of_another_trim_stays(own_directory: NotaryDirectory, capsys: pytest.CaptureFixture[str]) -> None:
     """A command that another one keeps out removes nothing of it."""

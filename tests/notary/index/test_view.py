@@ -1,6 +1,7 @@
 """A view of an index: a consistent snapshot while a worker goes on writing; damage raises an error."""
 
 import itertools
+import os
 import shutil
 import subprocess
 import sys
@@ -12,6 +13,7 @@ import pytest
 from notary.decision import Decision, Outcome, leaf
 from notary.index import Index, IndexView, viewing
 from notary.index.store import FAMILIES
+from notary.index.view import LINKS
 from ordering.errors import Fatal
 from ordering.log import ORDERING
 from tests.checkers.tree import Tree
@@ -124,3 +126,18 @@ def test_a_missing_file_names_the_index(whole: Path, tmp_path: Path, pattern: st
         pass
     assert ".export-" not in str(returned.value)
     assert not list(directory.glob(".*"))
+
+
+def test_links_of_a_killed_process_are_removed(tmp_path: Path) -> None:
+    """They would keep the files of an old index on the disk. A folder of the last hour may be in use."""
+    index = _open(tmp_path / "index")
+    index.apply(_step(0, REQUESTS))
+    old, young = [tmp_path / "index" / f"{LINKS}{name}" for name in ("old", "young")]
+    for folder in (old, young):
+        folder.mkdir()
+        (folder / "000009.sst").write_bytes(b"x")
+    os.utime(old, (0, 0))
+    with viewing(tmp_path / "index") as view:
+        assert view.position_next == REQUESTS
+    assert (old.exists(), young.exists()) == (False, True)
+    index.close()

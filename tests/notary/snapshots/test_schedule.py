@@ -101,7 +101,7 @@ async def test_workers_take_turns(desk: Desk, every_s: int, periods: int) -> Non
     flags = {"snapshots.url": str(desk.store), "snapshots.every_s": every_s}
     # The processes read the file, so it says the same.
     desk.config.write_text(desk.config.read_text() + f'\n[snapshots]\nurl = "{desk.store}"\n')
-    both = [SnapshotSchedule(load(desk.config, {"worker.name": name, **flags}), lambda: True) for name in ("worker-1", "worker-2")]
+    both = [SnapshotSchedule(load(desk.config, {"worker.name": name, **flags}), "", lambda: True) for name in ("worker-1", "worker-2")]
     waits = [await schedule.check() for schedule in both]
     while sum(schedule.made for schedule in both) < periods:
         waits += [await schedule.check() for schedule in both]
@@ -119,8 +119,8 @@ async def test_not_ready_and_failures(desk: Desk, caplog: pytest.LogCaptureFixtu
     flags = {"worker.name": "worker-1", "snapshots.url": "nothing://at/all", "snapshots.every_s": 3600}
     desk.config.write_text(desk.config.read_text() + '\n[snapshots]\nurl = "nothing://at/all"\n')
     config = load(desk.config, flags)
-    assert await SnapshotSchedule(config, lambda: False).check() < 3600 / 4
-    schedule = SnapshotSchedule(config, lambda: True)
+    assert await SnapshotSchedule(config, "", lambda: False).check() < 3600 / 4
+    schedule = SnapshotSchedule(config, "", lambda: True)
     with caplog.at_level(logging.WARNING):
         assert await schedule.check() < 3600 / 4
     assert (schedule.made, schedule.failures) == (0, 1)
@@ -133,7 +133,7 @@ async def test_complaints_of_a_success_are_logged(desk: Desk, monkeypatch: pytes
         monkeypatch.setenv(f"NOTARY_SNAPSHOTS_{name}", value)
     (desk.store / "manifests").mkdir(parents=True)
     (desk.store / "manifests" / ".DS_Store").write_text("x")
-    schedule = SnapshotSchedule(load(desk.config, {"worker.name": "worker-1"}), lambda: True)
+    schedule = SnapshotSchedule(load(desk.config, {"worker.name": "worker-1"}), "", lambda: True)
     with caplog.at_level(logging.WARNING):
         await schedule.check()
     assert schedule.made == 1
@@ -145,7 +145,7 @@ async def test_it_ends_its_process(desk: Desk) -> None:
     desk.store.mkdir()
     os.mkfifo(desk.store / "manifests")  # not a folder: the command fails, or is ended before that
     desk.config.write_text(desk.config.read_text() + f'\n[snapshots]\nurl = "{desk.store}"\n')
-    schedule = SnapshotSchedule(load(desk.config, {"worker.name": "worker-1", "snapshots.every_s": 1}), lambda: True)
+    schedule = SnapshotSchedule(load(desk.config, {"worker.name": "worker-1", "snapshots.every_s": 1}), "", lambda: True)
     running = asyncio.create_task(schedule.run())
     children = Path(f"/proc/{os.getpid()}/task/{os.getpid()}/children")
     before = set(children.read_text().split())

@@ -33,12 +33,20 @@ def test_prune_keeps_at_least_one(desk: Desk) -> None:
 
 
 def test_a_fresh_snapshot_of_another_log_does_not_count(desk: Desk) -> None:
-    """With `--if-older-s` only snapshots of the same log prevent a new one."""
+    """With `--log` only snapshots of that log prevent a new one; without it those of any log do."""
     made = desk.snapshot("create")["snapshot"]
     (manifest,) = desk.found()
     (desk.store / MANIFESTS / made).unlink()
     desk.signed(msgspec.structs.replace(manifest, log="another " + "00" * 32))
-    assert desk.snapshot("create", "--if-older-s", "86400")["made"]
+    assert not desk.snapshot("create", "--if-older-s", "86400")["made"]
+    assert desk.snapshot("create", "--if-older-s", "86400", "--log", manifest.log)["made"]
+
+
+def test_a_fresh_snapshot_needs_no_index(desk: Desk, tmp_path: Path) -> None:
+    """The check of the age reads the store alone: it opens no index, so a kill leaves nothing there."""
+    desk.snapshot("create")
+    desk.index.rename(tmp_path / "away")
+    assert not desk.snapshot("create", "--if-older-s", "600")["made"]
 
 
 def _damage(desk: Desk) -> Path:

@@ -124,6 +124,18 @@ def test_a_linked_folder_is_restored(desk: Desk, tmp_path: Path) -> None:
     assert desk.rows(desk.index) == before
 
 
+def test_a_failed_restore_leaves_a_linked_folder(desk: Desk, tmp_path: Path) -> None:
+    """If no snapshot is sound, the link still leads to an empty folder: the worker makes its index there, and replays the log."""
+    desk.snapshot("create")
+    for file in (desk.store / FILES).iterdir():
+        file.write_bytes(b"x")
+    shutil.rmtree(desk.index)
+    (tmp_path / "disk" / "index").mkdir(parents=True)
+    desk.index.symlink_to(tmp_path / "disk" / "index")
+    desk.snapshot("restore", code=1)
+    assert list(desk.index.iterdir()) == []
+
+
 def test_a_mounted_folder_is_refused_first(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
     """A folder that cannot be replaced, such as a mount point, is refused before anything is copied."""
     desk.snapshot("create")
