@@ -249,6 +249,7 @@ class Effects:
         if row["sealed"] and SALVAGE_FORMAT in carry.formats:
             carry.sealed, self.salvage, verdict.is_sealed = True, None, True
             verdict.log_time_ms, verdict.reached = carry.log_time_ms, incarnation.reached
+            incarnation.reached = row["sequence"]
             return None
         if row["mark"] is None and self.at_hole is None:
             self.at_hole = self._encoded()

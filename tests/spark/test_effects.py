@@ -14,6 +14,7 @@ from tests.checkers.records import View
 from tests.checkers.replay import ORDERING, Applied, RecordsByPartition, Replayed, Seen, Why, replay
 from tests.checkers.signed_log import T0, SignedLog
 from tests.checkers.test_replay import worked_log
+from tests.joiner.salvaged import named_again
 from tests.model.real import salvaged_log
 from tests.spark.random_logs import DAY_MS, random_log
 
@@ -150,6 +151,18 @@ def test_salvages_have_the_effects_of_the_replay(first: int) -> None:
         assert _carried(effects) == _expected(replayed), seed
         assert (effects.carry.sealed, effects.carry.trimmed) == (replayed.sealed, replayed.trimmed), seed
         assert sum(each.salvaged or 0 for each in applied) == replayed.salvaged, seed
+
+
+def test_a_sealed_entry_uses_up_its_sequence() -> None:
+    """A later entry with the name of a sealed one is skipped, also if its payload was in the log before the seal; no time passes."""
+    by_partition = named_again().by_partition
+    replayed = replay(by_partition)
+    identity, rows = _rows(by_partition)
+    effects = Effects(identity, b"")
+    applied = [effects.apply(row) for row in rows]
+    assert [_found(each) for each in applied] == [_effect_of(each) for each in replayed.records]
+    assert _carried(effects) == _expected(replayed)
+    assert (applied[3].is_sealed, applied[-1].skipped, effects.carry.log_time_ms) == (True, "sequence", 0)
 
 
 def test_random_logs_meet_everything() -> None:
