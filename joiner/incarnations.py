@@ -8,7 +8,7 @@ is its last counted sequence, and whether it is fenced:
 | register(nonce, name) | the nonce is new | an incarnation begins; every earlier one of that name is fenced |
 | fence(i, last) | incarnation i is not fenced and `last` is its last sequence counted | incarnation i is fenced |
 | retire(i) | incarnation i is not fenced | incarnation i is fenced |
-| entry(i, s) | incarnation i is not fenced and s is higher than its last sequence counted | s is its last sequence counted, also if the entry is sealed |
+| entry(i, s) | incarnation i is not fenced and s is higher than its last sequence counted | s is its last sequence counted, sealed or not |
 
 Nothing else changes this state, so it is a function of the log. Sequences start at 1; 0 means that none was counted.
 """
