@@ -118,7 +118,7 @@ def _refuse_other_log(
 ) -> None:
     """Compare the last archived record of each partition with the log. Raises `CouldNotVerify` if they differ, or if the log lost it."""
     lasts: dict[TopicPartition, ArchivedFile] = {file.topic_partition: file for file in files if file.records}
-    tails = {topic_partition: _last_record(folder / file.path) for topic_partition, file in lasts.items()}
+    tails = {topic_partition: _last_record(folder, file) for topic_partition, file in lasts.items()}
     for topic_partition, bound in bounds.items():
         where = describe(topic_partition, kafka.prefix)
         if bound.offset_end < starts[topic_partition]:
@@ -143,13 +143,16 @@ def _refuse_other_log(
             )
 
 
-def _last_record(file: Path) -> Digest:
+def _last_record(folder: Path, file: ArchivedFile) -> Digest:
+    """Returns the digest of the last record of a file that has records. Raises `CouldNotVerify` if the file is not its range's."""
+    if problem := what_is_wrong(folder, file.path, file.sha256, file.records, file.offset_first, file.offset_end):
+        raise CouldNotVerify(f"{problem}. Nothing is archived until the file is what it was: take it from a copy of the archive")
     digester = Digester()
     try:
-        with pq.ParquetFile(file) as parquet:
+        with pq.ParquetFile(folder / file.path) as parquet:
             table = parquet.read_row_group(parquet.num_row_groups - 1, columns=list(RECORD))
-    except (OSError, ValueError) as problem:
-        raise CouldNotVerify(f"{file} cannot be read: {problem}") from None
+    except (OSError, ValueError) as problem_:
+        raise CouldNotVerify(f"{folder / file.path} cannot be read: {problem_}") from None
     digester.add(table.slice(table.num_rows - 1))
     return digester.digest()
 
