@@ -26,7 +26,7 @@ import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from spark_join.engine.files import file_hashes, refuse_other_bytes, rows_among, rows_in, sync_files, write_complete, write_last
+from spark_join.engine.files import file_hashes, read_files, refuse_other_bytes, rows_among, rows_in, sync_files, write_complete, write_last
 from spark_join.engine.stages import Stages
 from spark_join.errors import CouldNotVerify
 from spark_join.log import TopicPartition
@@ -244,7 +244,7 @@ def _manifest(out: Path) -> tuple[_Manifest, Path]:
 
 def _tables(session: SparkSession, folder: Path, manifest: _Manifest) -> dict[str, DataFrame]:
     schemas = GROWING | STANDING
-    return {table: session.read.schema(schemas[table]).parquet(*map(str, files)) for table, files in _files(folder, manifest).items()}
+    return {table: read_files(session, schemas[table], files) for table, files in _files(folder, manifest).items()}
 
 
 def _files(folder: Path, manifest: _Manifest) -> dict[str, list[Path]]:

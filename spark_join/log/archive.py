@@ -30,6 +30,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from spark_join.engine.columns import frame_of
+from spark_join.engine.files import read_files
 from spark_join.errors import CouldNotVerify
 from spark_join.log import LogFrames, TopicPartition, records_since
 from spark_join.log.files import what_is_wrong
@@ -170,8 +171,7 @@ def unlisted(archive: Path) -> str | None:
 def _read(session: SparkSession, archive: Path, topic: str, files: list[ArchivedFile]) -> DataFrame:
     if not files:
         return frame_of(session, [], COLUMNS)
-    paths = [str(archive / file.path) for file in files]
-    return session.read.schema(COLUMNS).option("basePath", str(archive / topic)).parquet(*paths)
+    return read_files(session, COLUMNS, [archive / file.path for file in files], archive / topic)
 
 
 def _refuse_other_files(session: SparkSession, archive: Path, files: list[ArchivedFile]) -> None:

@@ -118,7 +118,7 @@ class Nights(msgspec.Struct):
 
 @pytest.fixture(scope="module")
 def nights(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Nights:
-    found = Nights(tmp_path_factory.mktemp("nights"), *three_nights(), [])
+    found = Nights(tmp_path_factory.mktemp("nights [a-b]{c}"), *three_nights(), [])
     for number in range(len(found.ends)):
         earlier = found.folder / str(number - 1) if number else None
         found.verified.append(_run(spark, found.folder / str(number), found.writer.log.by_partition, found.ends[: number + 1], earlier))
