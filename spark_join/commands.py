@@ -214,8 +214,8 @@ def _print_figures(chosen: argparse.Namespace, report: Mapping[str, Any], verifi
     if verified.gaps_settled:
         _report(
             chosen,
-            f"{verified.gaps_settled} runs of offsets have no record; they are before the owner's last salvage or failover, so they are no"
-            " violations",
+            f"{verified.gaps_settled} runs of offsets have no record; they are in a history that the owner has confirmed by a salvage, a"
+            " failover or a settle record, so they are no violations",
         )
     if (hole := verified.undecided) is not None:
         _report(

@@ -268,6 +268,25 @@ def test_writers_of_foreign_views() -> None:
     assert [each.view for each in found[2:]] == ["foreign"] * 5 + ["own"]
 
 
+def test_settle_record_names_the_end_of_its_history() -> None:
+    """A settle record in effect has the offset of the last record in its history; a later run does not know an offset of an earlier one."""
+    log = SignedLog()
+    log.register("w1")
+    log.put(ORDERING, None, b"malformed")
+    log.register("w2")
+    log.register("w3")
+    log.settle(log.view(3))
+    found = _applied(log)
+    assert [each.settled_last for each in found] == [None, None, None, None, None, 3]
+    identity, rows = _rows(log.by_partition)
+    first = Effects(identity, b"")
+    for row in rows[:4]:
+        first.apply(row)
+    later = Effects(identity, first.encoded())
+    last = [later.apply(row) for row in rows[4:]][-1]
+    assert (last.effect, last.settled_last) == (True, None)
+
+
 def test_the_last_settle_record_is_carried() -> None:
     """The carry has the place of the last settle record that took effect, not that of a copy, nor that of one behind the hole."""
     log = SignedLog()
