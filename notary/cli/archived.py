@@ -81,7 +81,7 @@ class ArchivedLog:
     def unlisted(self) -> list[Path]:
         """Returns the Parquet files that no range lists: an interrupted run left them, or the last ranges are missing."""
         listed = {self._folder / file.path for files in self._files.values() for file in files}
-        return sorted({*self._folder.glob("*/partition=*/*.parquet")} - listed)
+        return sorted({file for above in ("", "aside/") for file in self._folder.glob(f"{above}*/partition=*/*.parquet")} - listed)
 
     def damaged(self, progress: Callable[[int, int], None]) -> Iterator[str]:
         """Reads every file. Yields a sentence for each that is missing, or has other bytes than its range says.

@@ -16,7 +16,7 @@ from pyspark.sql import SparkSession
 from spark_join.arguments import RANGE_RECORDS_MAX
 from spark_join.engine.session import cause
 from spark_join.errors import CouldNotVerify
-from spark_join.log.archive import ArchivedFile, read_archive
+from spark_join.log.archive import ArchivedFile, read_archive, unlisted
 from spark_join.log.archiving import Archived, _last_record, archive
 from spark_join.log.files import Digest, digests
 from spark_join.log.kafka import Admin, Kafka, log_bounds, read_kafka, read_records
@@ -108,6 +108,24 @@ def test_last_file_that_was_replaced(tmp_path: Path) -> None:
     listed = ArchivedFile(path, "ordering", 0, 0, 2, 2, "ab" * 32)
     with pytest.raises(CouldNotVerify, match=f"{path}: its range says SHA-256 {'ab' * 32}, and there is "):
         _last_record(tmp_path, listed)
+
+
+def test_files_of_a_lost_range_are_kept(spark: SparkSession, kafka: Kafka, kafka_broker: Broker, tmp_path: Path) -> None:
+    """If a range is lost and archived again, files whose records the log no longer has are moved aside; copies are removed."""
+    _archived(spark, kafka, tmp_path)
+    kafka_broker.append(kafka.prefix, {-1: [b"o3"], 0: [b"p4"]})
+    _archived(spark, kafka, tmp_path)
+    (ordering,) = tmp_path.glob("ordering/partition=0/00000002-*")
+    (payload,) = tmp_path.glob("payload/partition=0/00000002-*")
+    rows = pq.ParquetFile(ordering).read()
+    pq.write_table(rows.set_column(3, rows.schema.field(3), [[b"another o3"]]), ordering)
+    (tmp_path / "ranges/00000002.json").unlink()
+    assert _archived(spark, kafka, tmp_path) == [Archived(2, 2, {}, 0)]
+    moved = f"aside/ordering/partition=0/{ordering.name}"
+    assert f"no range lists 1 of the files in {tmp_path}, {moved} first" in str(unlisted(tmp_path))
+    assert pq.ParquetFile(tmp_path / moved).read()["value"].to_pylist() == [b"another o3"]
+    assert not payload.exists()
+    assert read_archive(spark, tmp_path).ordering.count() == 3
 
 
 @pytest.mark.nightly
