@@ -675,7 +675,9 @@ class Joiner:
             return False
         if self._is_seal(content.value or b"", log, entry.partition, batch_key(incarnation, sequence), entry.payload_hash):
             self.log_state = ready.log_state = msgspec.structs.replace(log, sealed=True, salvage=None)
+            self.incarnations.use_up(incarnation, sequence)
             self._take_effect(head, ready, content=(entry, content, sha256(content.value or b"").digest()), mark=2)
+            self._drop_through(incarnation, sequence, ready, expected=1)
             return True
         is_own = own is not None and own.value == content.value
         value_hash = own.payload_hash if own is not None and is_own else sha256(content.value or b"").digest()

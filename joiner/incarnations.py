@@ -8,7 +8,7 @@ is its last counted sequence, and whether it is fenced:
 | register(nonce, name) | the nonce is new | an incarnation begins; every earlier one of that name is fenced |
 | fence(i, last) | incarnation i is not fenced and `last` is its last sequence counted | incarnation i is fenced |
 | retire(i) | incarnation i is not fenced | incarnation i is fenced |
-| entry(i, s) | incarnation i is not fenced and s is higher than its last sequence counted | s is its last sequence counted |
+| entry(i, s) | incarnation i is not fenced and s is higher than its last sequence counted | s is its last sequence counted, sealed or not |
 
 Nothing else changes this state, so it is a function of the log. Sequences start at 1; 0 means that none was counted.
 """
@@ -72,6 +72,13 @@ class Incarnations:
         assert not state.fenced
         assert sequence > state.sequence_last
         self._put(IncarnationState(incarnation, state.name, state.nonce, sequence, False, log_time_ms, state.format_version))
+
+    def use_up(self, incarnation: int, sequence: int) -> None:
+        """Record that an entry took effect by a seal (R11): its sequence is used up, and the incarnation was not active.
+
+        Otherwise a later entry with this batch name could count. A reader for which the sealed entry was a hole has dropped its payload.
+        """
+        self.count(incarnation, sequence, self._incarnations[incarnation].active_at_ms)
 
     def register(
         self, nonce: bytes, name: str, log_time_ms: int, format_version: int = 1

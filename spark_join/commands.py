@@ -27,7 +27,7 @@ from spark_join.kept_state import newest_state, read_state, verified_ranges, wri
 from spark_join.log import LogFrames
 from spark_join.log.archive import read_archive, read_ranges, unlisted
 from spark_join.log.archiving import archive
-from spark_join.log.kafka import Kafka, jar_settings, parse_properties, read_kafka
+from spark_join.log.kafka import Kafka, decode_properties, jar_settings, parse_properties, read_kafka
 from spark_join.log.restore import restore
 from spark_join.order.payloads import Keys, read_keys
 from spark_join.report import RunMetadata, refuse_used, write_report
@@ -187,7 +187,7 @@ def _session(chosen: argparse.Namespace) -> Iterator[tuple[SparkSession, Path, P
 
 def _kafka(session: SparkSession, chosen: argparse.Namespace) -> Kafka:
     """Returns the cluster that the arguments describe. Raises `CouldNotVerify`, and `OSError` for the properties file."""
-    properties = {} if chosen.kafka_config is None else parse_properties(session, chosen.kafka_config.read_text())
+    properties = {} if chosen.kafka_config is None else parse_properties(session, decode_properties(chosen.kafka_config.read_bytes()))
     for option in chosen.kafka_option:
         name, equals, value = option.partition("=")
         if not equals or not name:
@@ -217,8 +217,8 @@ def _print_figures(chosen: argparse.Namespace, report: Mapping[str, Any], verifi
     if verified.gaps_settled:
         _report(
             chosen,
-            f"{verified.gaps_settled} runs of offsets have no record; they are before the owner's last salvage or failover, so they are no"
-            " violations",
+            f"{verified.gaps_settled} runs of offsets have no record; they are in a history that the owner has confirmed by a salvage, a"
+            " failover or a settle record, so they are no violations",
         )
     if (hole := verified.undecided) is not None:
         _report(

@@ -15,6 +15,7 @@ are written, and in the footers of the files, after writing and again before rea
 """
 
 import os
+import re
 import shutil
 from collections.abc import Mapping
 from hashlib import sha256
@@ -26,7 +27,7 @@ import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from spark_join.engine.files import file_hashes, refuse_other_bytes, rows_among, rows_in, sync_files, write_complete, write_last
+from spark_join.engine.files import file_hashes, read_files, refuse_other_bytes, rows_among, rows_in, sync_files, write_complete, write_last
 from spark_join.engine.stages import Stages
 from spark_join.errors import CouldNotVerify
 from spark_join.log import TopicPartition
@@ -44,6 +45,7 @@ DECISIONS_A_FILE: Final = 250_000
 """Decisions for each file of a growing table, so that its files stay few; 41 MB of `consumed`, with 4 inputs a request."""
 SEARCHED: Final = frozenset({"ids", "consumed"})
 """The tables whose files are hashed by the stage that searches them."""
+_IS_NIGHT: Final = re.compile(r"[0-9]{8}T[0-9]{6}Z").fullmatch
 _Of = TypeVar("_Of")
 _AGAIN = "no run continues from that; verify from the log's start, or from an earlier state"
 
@@ -133,9 +135,11 @@ def write_state(session: SparkSession, out: Path, added: AppliedState, earlier: 
 def newest_state(folder: Path) -> Path | None:
     """Returns the last of the runs in `folder`, by name, that has kept a state; None if none has.
 
-    Raises `CouldNotVerify` for a report that cannot be read.
+    A folder whose name is not the time of a night may be a copy, and is not looked at: it could be the last one by name for ever. Raises
+    `CouldNotVerify` for a report that cannot be read.
     """
-    for report in sorted(folder.glob(f"*/{REPORT}"), reverse=True):
+    nights = [report for report in folder.glob(f"*/{REPORT}") if _IS_NIGHT(report.parent.name)]
+    for report in sorted(nights, reverse=True):
         try:
             kept = msgspec.json.decode(report.read_bytes(), type=_Report).state_sha256
         except (OSError, msgspec.DecodeError, UnicodeDecodeError, RecursionError) as problem:
@@ -266,7 +270,7 @@ def _manifest(out: Path) -> tuple[_Manifest, Path]:
 
 def _tables(session: SparkSession, folder: Path, manifest: _Manifest) -> dict[str, DataFrame]:
     schemas = GROWING | STANDING
-    return {table: session.read.schema(schemas[table]).parquet(*map(str, files)) for table, files in _files(folder, manifest).items()}
+    return {table: read_files(session, schemas[table], files) for table, files in _files(folder, manifest).items()}
 
 
 def _files(folder: Path, manifest: _Manifest) -> dict[str, list[Path]]:

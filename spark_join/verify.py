@@ -16,7 +16,7 @@ from spark_join.engine.stages import Stages
 from spark_join.exports import Exports, refuse_ahead, refuse_behind_hole, refuse_others
 from spark_join.exports.compare import compare
 from spark_join.log import ORDERING, LogFrames, TopicPartition
-from spark_join.order.anomalies import differences, sequence_gaps, settled_by_salvage
+from spark_join.order.anomalies import differences, sequence_gaps, settled_by_owner
 from spark_join.order.effects import BEYOND, carry_of
 from spark_join.order.identity import Identity
 from spark_join.order.join import Joined, Undecided, join
@@ -67,7 +67,7 @@ class Verified(msgspec.Struct, frozen=True):
     after: Callable[[], AppliedState]
     """Returns the state from which a later run continues (`state_after`)"""
     gaps_settled: int = 0
-    """The runs of missing offsets before the last salvage or failover, which are no violations"""
+    """The runs of missing offsets in a history that the owner has confirmed, which are no violations"""
 
 
 def verify(
@@ -104,7 +104,7 @@ def verify(
     parts = stages.keep("parts of the tree", tree.parts(state.hashes, hashes, sizes, state.decided, decided))
     # A full chunk of the state in which a size ends is in both frames.
     compared = compare_roots(checkpoints, state.chunks.union(parts).distinct(), decided, trees, stages)
-    gone = settled_by_salvage(joined.gone, joined.records)
+    gone = settled_by_owner(joined.gone, joined.records)
     by_kind = joined.records.groupBy("kind", "skipped", "view")
     grouped = by_kind.agg(F.count("*").alias("records"), F.min("offset").alias("offset_first")).collect()
     gaps = sequence_gaps(joined.entries, gone)

@@ -85,7 +85,7 @@ class ArchivedLog:
     def unlisted(self) -> list[Path]:
         """Returns the Parquet files that no range lists: an interrupted run left them, or the last ranges are missing."""
         listed = {self._folder / file.path for files in self._files.values() for file in files}
-        return sorted({*self._folder.glob("*/partition=*/*.parquet")} - listed)
+        return sorted({file for above in ("", "aside/") for file in self._folder.glob(f"{above}*/partition=*/*.parquet")} - listed)
 
     def digest(self, ranges: int) -> str:
         """Returns the SHA-256 over the SHA-256 of each of the first files `ranges/*.json`; empty if there are fewer.

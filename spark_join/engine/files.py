@@ -7,6 +7,7 @@ A file is synced to the disk before another file refers to it. Executors compare
 """
 
 import os
+import re
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from functools import lru_cache
 from hashlib import file_digest, sha256
@@ -18,13 +19,25 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from pyspark.sql import DataFrame, Observation, SparkSession
 from pyspark.sql import functions as F
+from pyspark.sql.types import StructType
 
 from spark_join.engine.columns import frame_of
 from spark_join.errors import CouldNotVerify
 
+_PATTERN: Final = re.compile(r"[\\\[\]{}*?]")
 PREFIX_BYTES: Final = 8
 PREFIXES_MAX: Final = 32_000_000
 """Prefixes by which an executor filters rows: 0.5 GB in each Python worker. With more, all rows go on to Spark."""
+
+
+def read_files(session: SparkSession, schema: str | StructType, paths: Iterable[Path], base: Path | None = None) -> DataFrame:
+    """Returns the rows of these Parquet files or folders, and of no others. `base` is the folder above those of partitions.
+
+    Spark takes each path for a glob pattern: unescaped, it would read `log1` in place of `log[1]`.
+    """
+    reader = session.read.schema(schema)
+    reader = reader if base is None else reader.option("basePath", str(base))
+    return reader.parquet(*[_PATTERN.sub(r"\\\g<0>", str(path)) for path in paths])
 
 
 def write_complete(frame: DataFrame, folder: Path, compression: str = "snappy") -> int:

@@ -110,8 +110,8 @@ def cause(problem: Py4JJavaError | PySparkException) -> str:
         return str(problem).strip().partition("\n")[0]
     while (deeper := found.getCause()) is not None:
         found = deeper
-    lines = str(found.getMessage()).strip().splitlines()
-    # For a task that failed in Python the message is a traceback, and its last line is the error.
+    lines = [line for line in str(found.getMessage()).strip().splitlines() if not line.strip().startswith("SQLSTATE: ")]
+    # For a task that failed in Python the message is a traceback, and its last line is the error. Spark adds a line with its own code.
     return f"{found.getClass().getSimpleName()}: {lines[-1 if 'Traceback' in lines[0] else 0] if lines else ''}"
 
 

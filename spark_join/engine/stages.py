@@ -18,7 +18,7 @@ from pyspark.sql import DataFrame, SparkSession
 from rich import progress
 from rich.console import Console, RenderableType
 
-from spark_join.engine.files import write_complete
+from spark_join.engine.files import read_files, write_complete
 
 SMALL_ROWS_MAX: Final = 1000
 SMALL_BYTES_MAX: Final = 256 << 10
@@ -45,7 +45,7 @@ class Stages:
         rows = write_complete(frame, where)
         if rows <= SMALL_ROWS_MAX and (small := _small(where)) is not None:
             return self._session.createDataFrame(small)
-        return self._session.read.schema(frame.schema).parquet(str(where))
+        return read_files(self._session, frame.schema, [where])
 
     def folder_of(self, stage: str) -> Path:
         """Returns the folder of a stage's files. All executors reach it."""

@@ -15,7 +15,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from spark_join.engine.columns import frame_of
-from spark_join.engine.files import refuse_other_bytes
+from spark_join.engine.files import read_files, refuse_other_bytes
 from spark_join.errors import CouldNotVerify
 from spark_join.order.join import Joined
 
@@ -146,7 +146,7 @@ def _read(session: SparkSession, manifests: dict[str, ExportManifest], what: Lit
     if not listed:
         return frame_of(session, [], f"source string, {_COLUMNS[what]}")
     # One read for all exports: Spark puts small files into one task, however many exports there are.
-    read = session.read.schema(_COLUMNS[what]).parquet(*listed)
+    read = read_files(session, _COLUMNS[what], map(Path, listed))
     sources = [(uri, listed[unquote(urlsplit(uri).path)]) for uri in read.inputFiles()]
     named = frame_of(session, sources, "file string, source string")
     together = read.withColumn("file", F.input_file_name()).join(F.broadcast(named), "file").drop("file")

@@ -12,7 +12,8 @@
 | value | binary or null |
 
 Only files that a range lists are read. So files that a crash left behind are harmless, and the next run of `archive` removes them. An
-unlisted file with a higher number than the last range may belong to a range that is lost. In each partition the first range begins at
+unlisted file with a higher number than the last range may belong to a range that is lost. If it has records that the ranges lack, `archive`
+moves it to the folder `aside`. In each partition the first range begins at
 offset 0, and each later one where the one before it ended. An archive that has less than its ranges list is not read at all.
 
 A reader that starts at some offsets does not open the files that end before them, and drops the earlier records of the others.
@@ -31,6 +32,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from spark_join.engine.columns import frame_of
+from spark_join.engine.files import read_files
 from spark_join.errors import CouldNotVerify
 from spark_join.log import LogFrames, TopicPartition, records_since
 from spark_join.log.files import what_is_wrong
@@ -40,6 +42,8 @@ COLUMNS: Final = "offset bigint, append_time_ms bigint, key binary, value binary
 _TOPICS = ("ordering", "payload")
 _IS_RANGE: Final = re.compile(r"[0-9]{8}\.json").fullmatch
 _Offset = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
+ASIDE: Final = "aside"
+"""The folder for files that no range lists, and that have records which the ranges do not have."""
 PARTITIONS_MAX: Final = 100_000
 """Partitions of a topic; more than any cluster has."""
 
@@ -176,7 +180,8 @@ def ends_of(files: list[ArchivedFile], payload_partitions: int) -> dict[TopicPar
 def unlisted(archive: Path) -> str | None:
     """Returns a sentence about the Parquet files of an archive that no range lists; None if there are none."""
     listed = {file.path for each in read_ranges(archive) for file in each.files}
-    there = {str(file.relative_to(archive)) for topic in _TOPICS for file in archive.glob(f"{topic}/partition=*/*.parquet")}
+    folders = [f"{above}{topic}" for above in ("", f"{ASIDE}/") for topic in _TOPICS]
+    there = {str(file.relative_to(archive)) for each in folders for file in archive.glob(f"{each}/partition=*/*.parquet")}
     if not (names := sorted(there - listed)):
         return None
     return (
@@ -188,8 +193,7 @@ def unlisted(archive: Path) -> str | None:
 def _read(session: SparkSession, archive: Path, topic: str, files: list[ArchivedFile]) -> DataFrame:
     if not files:
         return frame_of(session, [], COLUMNS)
-    paths = [str(archive / file.path) for file in files]
-    return session.read.schema(COLUMNS).option("basePath", str(archive / topic)).parquet(*paths)
+    return read_files(session, COLUMNS, [archive / file.path for file in files], archive / topic)
 
 
 def _refuse_other_files(session: SparkSession, archive: Path, files: list[ArchivedFile]) -> None:

@@ -3,12 +3,13 @@
 Executors write a file for each partition, and read it back. The driver then compares it with the range, since an executor cannot detect
 that it writes to another folder than the driver's. Each run has its own file names, so no run overwrites another's file. A range is written
 atomically, after its files and before the next range begins. So a crash leaves complete ranges, from which the next run continues, and
-unlisted files, which it removes. If two runs overlap, the one that writes its range later gives up: a range is never overwritten.
+unlisted files, which it removes. It keeps those with records that the archive lacks: their range may be lost. If two runs overlap, the one
+that writes its range later gives up: a range is never overwritten.
 """
 
 import os
 import tempfile
-from collections.abc import Callable, Iterator, Mapping, Set
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from pathlib import Path
 from typing import Final
 
@@ -19,8 +20,8 @@ from pyspark.sql import SparkSession
 from spark_join.engine.files import sync_file, sync_folder
 from spark_join.errors import CouldNotVerify
 from spark_join.log import ORDERING, TopicPartition, describe
-from spark_join.log.archive import ARCHIVE_VERSION, ArchivedFile, Range, ends_of, read_ranges
-from spark_join.log.files import RECORD, Digest, Digester, Written, digests, what_is_wrong, write_files, write_nothing
+from spark_join.log.archive import ARCHIVE_VERSION, ASIDE, ArchivedFile, Range, ends_of, read_ranges
+from spark_join.log.files import RECORD, Digest, Digester, Written, digests, has_copies, what_is_wrong, write_files, write_nothing
 from spark_join.log.kafka import Admin, Kafka, OffsetRange, log_bounds, read_records
 from spark_join.order.ordering_records import refuse_no_genesis
 
@@ -62,7 +63,7 @@ def archive(
         starts = ends_of(files, len(bounds) - 1)
         on_stage("what is archived already")
         _refuse_other_log(session, kafka, folder, files, starts, bounds)
-        _remove(folder, f"{_DIGITS}-*", {folder / file.path for file in files}, len(ranges))
+        _tidy(folder, f"{_DIGITS}-*", files, len(ranges))
         wanted = {topic_partition: OffsetRange(starts[topic_partition], bound.offset_end) for topic_partition, bound in bounds.items()}
         left = offsets_in(wanted)
         if left and not ranges:
@@ -72,6 +73,8 @@ def archive(
         for number, part in enumerate(parts, len(ranges) + 1):
             left -= offsets_in(part)
             listed = _write_range(session, kafka, folder, number, Range(ARCHIVE_VERSION, len(bounds) - 1, []), part, on_stage)
+            files += listed
+            _tidy(folder, f"{number:08}-*", files, number)
             gaps = {f"{file.topic} {file.partition}": file.offset_end - file.offset_first - file.records for file in listed}
             yield Archived(
                 number,
@@ -118,7 +121,7 @@ def _refuse_other_log(
 ) -> None:
     """Compare the last archived record of each partition with the log. Raises `CouldNotVerify` if they differ, or if the log lost it."""
     lasts: dict[TopicPartition, ArchivedFile] = {file.topic_partition: file for file in files if file.records}
-    tails = {topic_partition: _last_record(folder / file.path) for topic_partition, file in lasts.items()}
+    tails = {topic_partition: _last_record(folder, file) for topic_partition, file in lasts.items()}
     for topic_partition, bound in bounds.items():
         where = describe(topic_partition, kafka.prefix)
         if bound.offset_end < starts[topic_partition]:
@@ -143,13 +146,16 @@ def _refuse_other_log(
             )
 
 
-def _last_record(file: Path) -> Digest:
+def _last_record(folder: Path, file: ArchivedFile) -> Digest:
+    """Returns the digest of the last record of a file that has records. Raises `CouldNotVerify` if the file is not its range's."""
+    if problem := what_is_wrong(folder, file.path, file.sha256, file.records, file.offset_first, file.offset_end):
+        raise CouldNotVerify(f"{problem}. Nothing is archived until the file is what it was: take it from a copy of the archive")
     digester = Digester()
     try:
-        with pq.ParquetFile(file) as parquet:
+        with pq.ParquetFile(folder / file.path) as parquet:
             table = parquet.read_row_group(parquet.num_row_groups - 1, columns=list(RECORD))
-    except (OSError, ValueError) as problem:
-        raise CouldNotVerify(f"{file} cannot be read: {problem}") from None
+    except (OSError, ValueError) as problem_:
+        raise CouldNotVerify(f"{folder / file.path} cannot be read: {problem_}") from None
     digester.add(table.slice(table.num_rows - 1))
     return digester.digest()
 
@@ -191,11 +197,10 @@ def _write_range(
         sync_folder(ranges)
     except BaseException as problem:
         if not _is_taken_by(range_, temporary):
-            _remove(folder, f"{temporary.stem}*", set(), number)
+            _remove(folder, f"{temporary.stem}*", number)
             if range_.exists():
                 raise CouldNotVerify(f"somebody else has archived {range_} meanwhile, and that stands: start again") from problem
         raise
-    _remove(folder, f"{number:08}-*", {folder / file.path for file in listed}, number)
     return listed
 
 
@@ -227,11 +232,26 @@ def _is_taken_by(range_: Path, temporary: Path) -> bool:
     return range_.exists() and temporary.exists() and range_.samefile(temporary)
 
 
-def _remove(folder: Path, names: str, keep: Set[Path], last: int) -> None:
+def _remove(folder: Path, names: str, last: int, keep: Set[Path] = frozenset()) -> None:
     """Remove leftover files that match `names`, of ranges up to the `last` one: another run may be writing later ones."""
     for file in [*folder.glob(f"*/partition=*/{names}"), *folder.glob(f"ranges/{names}.tmp")]:
         if file not in keep and int(file.name[:8]) <= last:
             file.unlink(missing_ok=True)
+
+
+def _tidy(folder: Path, names: str, listed: Sequence[ArchivedFile], last: int) -> None:
+    """Remove leftover files as `_remove` does, but keep those that are `listed`, and move those with other records to `aside/`.
+
+    The range that listed such a file may be lost, and the log may have lost its records too. Then the file is their only copy.
+    """
+    keep = {folder / file.path for file in listed}
+    for file in sorted(folder.glob(f"*/partition=*/{names}")):
+        of = str(file.parent.relative_to(folder))
+        copies = [(folder / each.path, each.offset_first, each.offset_end) for each in listed if each.path.startswith(f"{of}/")]
+        if file not in keep and int(file.name[:8]) <= last and not has_copies(file, copies):
+            (folder / ASIDE / of).mkdir(parents=True, exist_ok=True)
+            file.rename(folder / ASIDE / of / file.name)
+    _remove(folder, names, last, keep)
 
 
 def slices(

@@ -13,6 +13,7 @@ from typing import Final
 
 import msgspec
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from pyspark import TaskContext
 from pyspark.sql import DataFrame
@@ -166,6 +167,30 @@ def what_is_wrong(folder: Path, path: str, sha256: str, records: int, offset_fir
         expected = f"its range says {records} at offsets that rise from {offset_first} up to {offset_end}"
         return f"{file} holds {number} records{'' if rising else ' at other offsets'}, and {expected}"
     return None
+
+
+def has_copies(file: Path, copies: Iterable[tuple[Path, int, int]]) -> bool:
+    """Returns True if other files have all records of a file; also if it is incomplete, so it has none.
+
+    `copies` are files with their first and last offset, exclusive, in the order of their offsets.
+    """
+    try:
+        found = _read_back(file)
+    except (OSError, ValueError):
+        return True  # a writer that was interrupted left it: the footer is written last
+    except KeyError:
+        return False  # a Parquet file of somebody else
+    digester = Digester()
+    if found.offset_first is not None and found.offset_last is not None:
+        for copy, offset_first, offset_end in copies:
+            if offset_end <= found.offset_first or found.offset_last < offset_first:
+                continue
+            with pq.ParquetFile(copy) as parquet:
+                for group in range(parquet.num_row_groups):
+                    offset = pc.field("offset")
+                    within = (offset >= found.offset_first) & (offset <= found.offset_last)
+                    digester.add(parquet.read_row_group(group).filter(within))
+    return found == digester.digest()
 
 
 def _write(folder: Path, name: str, topic_partition: TopicPartition, batches: Iterable[pa.RecordBatch]) -> Written:

@@ -78,6 +78,14 @@ def add_jars(session: SparkSession) -> None:
             session.sql(f"ADD JAR '{jar}'")
 
 
+def decode_properties(content: bytes) -> str:
+    """Returns the text of a Java properties file: UTF-8, or Latin-1 if it is not UTF-8, which is Java's own encoding for these files."""
+    try:
+        return content.decode()
+    except UnicodeDecodeError:
+        return content.decode("latin-1")
+
+
 def parse_properties(session: SparkSession, text: str) -> dict[str, str]:
     """Parses the text of a Java properties file."""
     jvm = _jvm(session)

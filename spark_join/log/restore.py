@@ -119,7 +119,8 @@ def _refuse_unlisted(folder: Path, on_warning: Callable[[str], None], *, without
     if found is not None and not without_unlisted:
         raise CouldNotVerify(
             f"{found}, and their records would be missing from the log. If the old topics exist, run `archive` once more, which removes"
-            " such files; or find the ranges; or give up the records that only those files have, with --without-unlisted"
+            " such files if the topics have their records; or find the ranges; or give up the records that only those files have, with"
+            " --without-unlisted"
         )
     if found is not None:
         on_warning(found)

@@ -6,7 +6,7 @@ Two kinds of numbers in the log have no gap as long as nothing is lost (docs/spa
   rejects a request if one before it is missing, so a failed append is the last of its incarnation. So the entries in effect of an
   incarnation skip no number, whatever crashed.
 - **Kafka numbers the records of a partition 0, 1, 2, …** and these topics are never compacted. (Markers of transactions take numbers too:
-  see `settled_by_salvage`.)
+  see `settled_by_owner`.)
 
 A gap in the numbers of an incarnation is not reported if missing offsets already explain it.
 
@@ -62,27 +62,42 @@ def missing_offsets(records: DataFrame, payload: DataFrame, edges: DataFrame) ->
     return gaps.select("topic", "partition", first, last, F.lit(False).alias("settled"))
 
 
-def settled_by_salvage(gone: DataFrame | None, records: DataFrame) -> DataFrame | None:
-    """Returns `gone` (`missing_offsets`), with `settled` true for the runs before the last `done` of a salvage or failover in effect (R11).
+def settled_by_owner(gone: DataFrame | None, records: DataFrame) -> DataFrame | None:
+    """Returns `gone` (`missing_offsets`), with `settled` true for the runs inside a history that the owner has signed.
 
-    The view of a `done` is exactly the history of the records before it: the owner's command has read them all, and declares them valid. A
-    mirror has such runs: MirrorMaker writes in transactions, whose markers take offsets. In a payload partition a run is before the `done`
-    if no entry behind the `done` has its content before the run.
+    The view of a `done` (R11) is exactly the history of the records before it: the owner's command has read them all, and declares them
+    valid. A mirror has runs before it: MirrorMaker writes in transactions, whose markers take offsets. In a payload partition a run is
+    before the `done` if no entry behind the `done` has its content before the run.
+
+    The view of a settle record (R10) is the history up to one record, and a run before that record is settled. Workers send before and
+    after it alike. So in a payload partition the content of an entry in that history must come after the run too.
 
     `records` have the columns of `contents.with_locations` and `effects.AppliedRecord`.
     """
     if gone is None:
         return None
     in_effect = records.where("effect")
-    done = in_effect.where("kind = 'salvage-done'").agg(F.max("offset").alias("offset")).collect()[0].offset
-    if done is None:
+    done = F.max(F.when(F.col("kind") == "salvage-done", F.col("offset"))).alias("done")
+    (owner,) = in_effect.agg(done, F.max("settled_last").alias("settle")).collect()
+    if owner.done is None and owner.settle is None:
         return gone
-    behind = in_effect.where(F.col("content_offset").isNotNull() & (F.col("offset") > done))
-    firsts = behind.groupBy("partition").agg(F.min("content_offset").alias("behind")).withColumn("topic", F.lit("payload"))
-    before_done = F.when(F.col("topic") == "ordering", F.col("last") < done).otherwise(
-        F.coalesce(F.col("last") < F.col("behind"), F.lit(True))
+    offset, content, last = F.col("offset"), F.col("content_offset"), F.col("last")
+    of_partitions = (
+        in_effect.where(content.isNotNull())
+        .groupBy("partition")
+        .agg(
+            F.min(F.when(offset > F.lit(owner.done), content)).alias("behind_done"),
+            F.min(F.when(offset > F.lit(owner.settle), content)).alias("behind_settle"),
+            F.max(F.when(offset <= F.lit(owner.settle), content)).alias("within_settle"),
+        )
+        .withColumn("topic", F.lit("payload"))
     )
-    return gone.join(F.broadcast(firsts), ["topic", "partition"], "left").withColumn("settled", before_done).drop("behind")
+    before_done = F.coalesce(last < F.col("behind_done"), F.lit(owner.done is not None))
+    before_settle = (last < F.col("within_settle")) & F.coalesce(last < F.col("behind_settle"), F.lit(True))
+    of_ordering = last < F.lit(max(each for each in owner if each is not None))
+    settled = F.when(F.col("topic") == "ordering", of_ordering).otherwise(before_done | F.coalesce(before_settle, F.lit(False)))
+    marked = gone.join(F.broadcast(of_partitions), ["topic", "partition"], "left").withColumn("settled", settled)
+    return marked.select(gone.columns)
 
 
 def sequence_gaps(entries: DataFrame, gone: DataFrame | None) -> DataFrame:

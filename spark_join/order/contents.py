@@ -62,37 +62,44 @@ def with_locations(records: DataFrame, locations: DataFrame, identity: Identity)
     Adds `content_offset`, `content_append_time_ms`, and `mark` (1 for a payload, 0 for a fill); all three are null without such a content.
     `sealed` is true if a seal comes before it, or there is a seal alone: it counts if format version 2 is active there. `locations` are the
     payload records, from `keyed`.
+
+    Entries with the same partition, key and payload hash have the same content, as long as the same key of the notary is in force.
     """
-    entries = records.where((F.col("kind") == "entry") & F.col("signed")).select(
-        F.col("offset").alias("entry_offset"), "partition", F.concat("incarnation", "sequence").alias("key"), "payload_hash"
-    )
+    # Anyone can append copies of an entry, and any values under its key. So the join has one row for equal entries, and a value meets only
+    # entries that name its hash, or its fill's: N copies and N values make N rows.
+    starts = F.array(*[F.lit(start).cast("bigint") for start, _ in identity.notary_keys])
+    since = F.array_max(F.filter(starts, lambda start: start <= F.col("offset"))).alias("since")
+    asked = F.struct("partition", F.concat("incarnation", "sequence").alias("key"), "payload_hash", since)
+    marked = records.withColumn("_asked", F.when((F.col("kind") == "entry") & F.col("signed"), asked))
+    distinct = marked.where(F.col("_asked").isNotNull()).select("_asked").distinct().select("_asked", "_asked.*")
+    value_hash, filled = F.col("value_hash"), part(F.col("fill"), 0, HASH_BYTES)
     contents = locations.where(F.length("key") == KEY_BYTES).select(
-        "partition", "key", F.struct("offset", "append_time_ms").alias("location"), "value_hash", "fill"
+        "partition",
+        "key",
+        F.explode(F.when(filled.isNull(), F.array(value_hash)).otherwise(F.array(value_hash, filled))).alias("payload_hash"),
+        "value_hash",
+        "fill",
+        F.struct("offset", "append_time_ms").alias("location"),
     )
-    near = entries.join(contents, ["partition", "key"])
-    payloads = near.where(F.col("value_hash") == F.col("payload_hash")).select("entry_offset", "location", F.lit(1).alias("mark"))
-    named = near.where(part(F.col("fill"), 0, HASH_BYTES) == F.col("payload_hash"))
-    asked = named.select(
-        "entry_offset", "partition", "key", "payload_hash", "fill", "location.offset", "location.append_time_ms", F.lit(0).alias("mark")
-    )
-    fills = asked.mapInArrow(_good_fills(identity), asked.schema).select(
-        "entry_offset", F.struct("offset", "append_time_ms").alias("location"), "mark"
-    )
+    near = distinct.join(contents, ["partition", "key", "payload_hash"])
+    payloads = near.where(value_hash == F.col("payload_hash")).select("_asked", "location", F.lit(1).alias("mark"))
+    nearby = near.where(filled == F.col("payload_hash")).select("_asked", "_asked.*", "fill", "location", F.lit(0).alias("mark"))
+    fills = nearby.mapInArrow(_good_fills(identity), nearby.schema).select("_asked", "location", "mark")
     is_seal = F.col("mark") == SEAL
     firsts = (
         payloads.union(fills)
-        .groupBy("entry_offset")
+        .groupBy("_asked")
         .agg(F.min(F.when(~is_seal, F.struct("location", "mark"))).alias("first"), F.min(F.when(is_seal, F.col("location"))).alias("seal"))
     )
     comes_first = F.coalesce(F.col("seal.offset") < F.col("first.location.offset"), F.col("seal").isNotNull())
     found = firsts.select(
-        F.col("entry_offset").alias("offset"),
+        "_asked",
         F.col("first.location.offset").alias("content_offset"),
         F.col("first.location.append_time_ms").alias("content_append_time_ms"),
         F.col("first.mark").alias("mark"),
         comes_first.alias("sealed"),
     )
-    return records.join(found, "offset", "left")
+    return marked.join(found, "_asked", "left").drop("_asked")
 
 
 def read_contents(entries: DataFrame, payload: DataFrame, notary_name: str, keys: Keys | None) -> DataFrame:
@@ -128,7 +135,7 @@ def split(contents: DataFrame) -> Contents:
 
 
 def _good_fills(identity: Identity) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
-    names = ("fill", "entry_offset", "partition", "key", "payload_hash")
+    names = ("fill", "since", "partition", "key", "payload_hash")
 
     def kept(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:

@@ -102,6 +102,8 @@ class AppliedRecord(msgspec.Struct):
     """For a foreign view: the incarnation that wrote it, 8 bytes; None for the owner"""
     is_sealed: bool = False
     """True for an entry in effect whose content is a seal"""
+    settled_last: int | None = None
+    """For a settle record in effect: the offset of the last record of the history that it settles; None if that is in an earlier part"""
     salvage_begin: int | None = None
     """For the `begin` and `done` of a salvage in effect: the offset of that `begin`"""
     salvage_position: bytes | None = None
@@ -139,6 +141,8 @@ class Effects:
         first = self.carry.seen - len(self.carry.histories) // HASH_BYTES + 1
         kept = self.carry.histories
         self._histories = {first + at // HASH_BYTES: kept[at : at + HASH_BYTES] for at in range(0, len(kept), HASH_BYTES)}
+        self._offsets: dict[int, int] = {}
+        """The offsets of the records whose hashes `_histories` has, by the same number; of this part alone"""
         self._nonces = {each.nonce: number for number, each in enumerate(self.carry.incarnations, 1)}
         self._current = {each.name: each for each in self.carry.incarnations if not each.over}
 
@@ -224,7 +228,9 @@ class Effects:
             history = row["value_hash"]
         carry.seen += 1
         self._histories[carry.seen] = history
+        self._offsets[carry.seen] = row["offset"]
         self._histories.pop(carry.seen - VIEWS_KEPT, None)
+        self._offsets.pop(carry.seen - VIEWS_KEPT, None)
 
     def _of(self, row: Row) -> Incarnation | None:
         """Returns the incarnation that a record names, if it has begun and has not ended."""
@@ -249,6 +255,7 @@ class Effects:
         if row["sealed"] and SALVAGE_FORMAT in carry.formats:
             carry.sealed, self.salvage, verdict.is_sealed = True, None, True
             verdict.log_time_ms, verdict.reached = carry.log_time_ms, incarnation.reached
+            incarnation.reached = row["sequence"]
             return None
         if row["mark"] is None and self.at_hole is None:
             self.at_hole = self._encoded()
@@ -324,6 +331,8 @@ class Effects:
         if verdict.view != OWN or seen <= self.carry.settled:
             return "view"
         self.carry.settled, self.carry.settled_offset = seen, row["offset"]
+        if self.at_hole is None:
+            verdict.settled_last = self._offsets.get(seen)
         return None
 
     def _is_exact(self, row: Row, verdict: AppliedRecord) -> bool:

@@ -109,8 +109,11 @@ SCHEMA: Final = pa.schema(
 _KEY_HEAD = bytes((RECORD_FORMAT, 7))
 
 
-def read(value: bytes | None) -> Fields:
-    """Decodes one record. Returns only the kind, `malformed`, if the record does not decode completely, to its last byte."""
+def read(value: bytes | None, *, items: bool = True) -> Fields:
+    """Decodes one record. Returns only the kind, `malformed`, if the record does not decode completely, to its last byte.
+
+    Without `items` it does not decode the items of a salvage: a record may have a million of them.
+    """
     if value is not None and len(value) >= _HEAD_BYTES + SIGNATURE_BYTES and (form := _FORMS.get((value[0], value[1]))) is not None:
         kind, fixed, names = form
         body = value[_HEAD_BYTES:-SIGNATURE_BYTES]
@@ -118,22 +121,22 @@ def read(value: bytes | None) -> Fields:
             fields = {"kind": kind, **dict(zip(names, fixed.unpack_from(body), strict=True))}
             rest = body[fixed.size :]
             if kind == "salvage" and len(value) <= SALVAGE_BYTES_MAX:
-                return _step(fields, rest)
+                return _step(fields, rest, items=items)
             if kind != "salvage" and _is_complete(fields, rest):
                 return fields
-        except (error, UnicodeDecodeError, MalformedItem):
+        except (error, UnicodeDecodeError, OverflowError, MalformedItem):
             pass
     return {"kind": "malformed"}
 
 
-def _step(fields: Fields, rest: bytes) -> Fields:
+def _step(fields: Fields, rest: bytes, *, items: bool) -> Fields:
     """Returns the fields of a step of a salvage. Raises `MalformedItem`, or an error of `struct`."""
     if (step := fields.pop("step")) not in _STEPS:
         raise MalformedItem
     kind, fixed, names = _STEPS[step]
     fields |= {"kind": kind, **dict(zip(names, fixed.unpack_from(rest), strict=True))}
     if kind == "salvage-items":
-        times = [item["log_time_ms"] for item in read_items(rest) if item["id"] is not None]
+        times = (item["log_time_ms"] for item in read_items(rest) if item["id"] is not None) if items else ()
         fields["items_time_ms"] = max(times, default=None)
     elif len(rest) != fixed.size:
         raise MalformedItem
@@ -150,15 +153,14 @@ def _parser(identity: Identity) -> Callable[[Iterable[pa.RecordBatch]], Iterator
         for batch in batches:
             offsets = batch.column("offset").to_pylist()
             values = batch.column("value").to_pylist()
-            rows = [read(value) for value in values]
-            signed = [identity.has_signed(row["kind"], offset, value) for row, offset, value in zip(rows, offsets, values, strict=True)]
+            records = [_read_signed(identity, offset, value) for offset, value in zip(offsets, values, strict=True)]
             hashes = [sha256(value or b"").digest() for value in values]
-            columns = [pa.array([row.get(name) for row in rows], type_) for name, type_ in _COLUMNS.items()]
+            columns = [pa.array([fields.get(name) for fields, _ in records], type_) for name, type_ in _COLUMNS.items()]
             yield pa.RecordBatch.from_arrays(
                 [
                     batch.column("offset").cast(_LONG),
                     batch.column("append_time_ms").cast(_LONG),
-                    pa.array(signed, pa.bool_()),
+                    pa.array([signed for _, signed in records], pa.bool_()),
                     pa.array(hashes, _BINARY),
                     *columns,
                 ],
@@ -166,6 +168,18 @@ def _parser(identity: Identity) -> Callable[[Iterable[pa.RecordBatch]], Iterator
             )
 
     return parsed
+
+
+def _read_signed(identity: Identity, offset: int, value: bytes | None) -> tuple[Fields, bool]:
+    """Decodes one record. Returns its fields, and True if the right key has signed it.
+
+    It decodes the items of a salvage after it has checked the owner's signature: only the owner can make a reader decode a million items.
+    """
+    fields = read(value, items=False)
+    signed = identity.has_signed(fields["kind"], offset, value)
+    if signed and fields["kind"] == "salvage-items":
+        fields = read(value)
+    return fields, signed and fields["kind"] != "malformed"
 
 
 def _is_complete(fields: Fields, rest: bytes) -> bool:

@@ -7,7 +7,7 @@ same records. Later stages check the owner's statements: positions here, roots i
 from collections.abc import Iterable, Iterator, Sequence
 from functools import reduce
 from hashlib import sha256
-from itertools import pairwise
+from itertools import islice, pairwise
 from struct import Struct
 from typing import Any, Final
 
@@ -23,6 +23,7 @@ from spark_join.violations import LOG, render_hex, render_state, violations
 
 _STEP_BYTES: Final = 2 + 32 + 8 + 32 + 1
 """Bytes of an ordering record before the rest of its step: version, kind, public key, view, step."""
+_ITEMS_AT_ONCE: Final = 1 << 14
 _FIRST = Struct(">QI")
 _COUNT = Struct(">I")
 _LEAF = Struct(">19sQ32sqBI32s")
@@ -52,16 +53,16 @@ class Salvage(msgspec.Struct, frozen=True):
     """The number of positions that take effect here; 0 for a `begin`"""
 
 
-def read_items(rest: bytes) -> list[Item]:
-    """Decodes the rest of an `items` record. Raises `MalformedItem`, or an error of `struct`."""
+def read_items(rest: bytes) -> Iterator[Item]:
+    """Decodes the rest of an `items` record, item by item. Raises `MalformedItem`, or an error of `struct`, also after the last item."""
     first, count = _FIRST.unpack_from(rest)
+    _demand(count > 0 and first + count <= 1 << 64)
     at = _FIRST.size
-    found: list[Item] = []
-    while at < len(rest) and len(found) < count:
-        item, at = _item(rest, at, first + len(found))
-        found.append(item)
-    _demand(count > 0 and len(found) == count and at == len(rest) and first + count <= 1 << 64)
-    return found
+    for position in range(first, first + count):
+        _demand(at < len(rest))
+        item, at = _item(rest, at, position)
+        yield item
+    _demand(at == len(rest))
 
 
 def _item(rest: bytes, at: int, position: int) -> tuple[Item, int]:
@@ -149,8 +150,10 @@ def _decoded(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for row in batch.to_pylist():
             rest = row["value"][_STEP_BYTES:-SIGNATURE_BYTES]
             ordinal = _FIRST.unpack_from(rest)[0] - int(row["position"])
-            items = [{"done": row["done"], "ordinal": ordinal + at, **item} for at, item in enumerate(read_items(rest))]
-            yield pa.RecordBatch.from_pylist(items, schema)
+            items = ({"done": row["done"], "ordinal": ordinal + at, **item} for at, item in enumerate(read_items(rest)))
+            # A record may have a million items of one byte each. Decoded they need 400 times as much memory.
+            while some := list(islice(items, _ITEMS_AT_ONCE)):
+                yield pa.RecordBatch.from_pylist(some, schema)
 
 
 def placed(items: DataFrame, starts: dict[int, int]) -> DataFrame:

@@ -526,11 +526,11 @@ class _Replay:
     def _join(self, entry: Entry, record: LogRecord, content: LogRecord) -> int:
         """Join the entry with its content; returns its mark, 1 for a payload, 0 for a fill, 2 for a seal."""
         replayed = self.replayed
+        life = replayed.incarnations[entry.incarnation - 1]
+        life.sequence_last = entry.sequence
         if self._is_seal(entry, content.value or b""):
             replayed.sealed, replayed.salvage = True, None
             return 2
-        life = replayed.incarnations[entry.incarnation - 1]
-        life.sequence_last = entry.sequence
         log_time = max(replayed.log_time, min(record.append_time_ms, entry.sent_at + SENT_AT_AHEAD_MAX_MS))
         replayed.log_time = life.active_at = log_time
         value = content.value

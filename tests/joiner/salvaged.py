@@ -132,3 +132,16 @@ class Owner:
         if items:
             self.items(*items)
         self.done(*items)
+
+
+def named_again() -> History:
+    """Returns a log with a sealed entry, a salvage, and a later entry with the same name whose payload is before the seal."""
+    history = History(partitions=1)
+    history.activate(2)
+    history.register(version=2)
+    history.payload(1, 1, "second")
+    history.entry(1, 1, "first")
+    history.seal(1, 1)
+    Owner(history).salvage()
+    history.entry(1, 1, "second")
+    return history

@@ -212,11 +212,11 @@ class Reader:
         incarnation, sequence, partition, *_ = record.body
         name, _, _ = self.lives[incarnation]
         self.joined_to[partition] = max(self.joined_to[partition], offset + 1)
+        self.lives[incarnation] = name, sequence, False
         if content.kind == "seal":
             self.sealed, self.pending = "void", []
             self.take_effect(time, record, 2, content)
             return
-        self.lives[incarnation] = name, sequence, False
         self.time = max(self.time, time)
         if content.kind == "data":
             for request in content.requests:

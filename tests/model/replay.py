@@ -107,10 +107,10 @@ def replay(log: Log, broken: frozenset[str] = frozenset()) -> Replayed:
                 content = good[0] if good else None
                 if content is None:
                     raise LookupError(offset)
+                last[body[0]] = body[1]
                 if content.kind == "seal":
                     void = True
                     return 2, content
-                last[body[0]] = body[1]
                 now = max(now, log.order[offset][0])
                 for request in content.requests:
                     ask(request)

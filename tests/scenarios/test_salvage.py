@@ -16,9 +16,10 @@ from ordering.ids import StateRef
 from ordering.log import ORDERING
 from ordering.records import Settle, Trim, View
 from ordering.salvage import Hashed, Item, Lost, lost_leaf
+from tests.checkers.replay import replay
 from tests.joiner.compared import restored
 from tests.joiner.history import History, requests, signing_key
-from tests.joiner.salvaged import Owner, Whole, item_of
+from tests.joiner.salvaged import Owner, Whole, item_of, named_again
 
 
 def lives(*, cut: bool = True) -> tuple[History, Whole]:
@@ -88,7 +89,7 @@ def test_nothing_counts_before_done_and_no_worker_between() -> None:
 
 
 def test_a_sealed_entry_decides_nothing_and_ends_the_workers_part() -> None:
-    """A seal by the owner is the content of an entry whose content is lost. Its sequence is not used up; nothing behind it counts."""
+    """A seal by the owner is the content of an entry whose content is lost. Its sequence is used up; nothing behind it counts."""
     history, survivor = lives(cut=False)
     history.cut({0: 2})
     assert Whole(history).read().joiner.hole is not None
@@ -97,8 +98,11 @@ def test_a_sealed_entry_decides_nothing_and_ends_the_workers_part() -> None:
     history.seal(1, 3)
     reader = Whole(history).read()
     assert (reader.joiner.hole, reader.index.position_next) == (None, 2)
-    assert reader.joiner.incarnations.get(1) is not None
-    assert reader.joiner.incarnations.counts(1, 3)
+    before, state = [each.joiner.incarnations.get(1) for each in (survivor, reader)]
+    assert before is not None
+    assert state is not None
+    assert (state.sequence_last, state.fenced) == (3, False)
+    assert state.active_at_ms < before.active_at_ms
     log_state = reader.joiner.log_state
     assert log_state is not None
     assert log_state.sealed
@@ -125,6 +129,29 @@ def test_a_seal_counts_under_the_key_in_force_that_it_names() -> None:
     assert Whole(history).read().joiner.hole is not None
     history.seal(1, 3)
     assert Whole(history).read().joiner.hole is None
+
+
+class _OrderingFirst(Whole):
+    """A reader that reads no payload before the ordering topic has a hole."""
+
+    def step(self, at_once: int) -> bool:
+        complete, waits = self.history, self.joiner.hole is None and 0 not in self.joiner.read_next()
+        if waits:
+            self.history = History(partitions=0)
+            self.history.by_partition = {ORDERING: complete.by_partition[ORDERING]}
+        goes_on = super().step(at_once)
+        self.history = complete
+        return goes_on or waits
+
+
+def test_a_sealed_entry_uses_up_its_sequence() -> None:
+    """A reader that had the payload of a later entry with a sealed name before the seal, and one that dropped it at the hole, agree."""
+    history = named_again()
+    early, late = Whole(history).read(), _OrderingFirst(history).read()
+    assert early.all() == late.all() == late.restarted().read().all()
+    assert (early.joiner.hole, late.joiner.hole, early.batches, early.anomalies.count("skipped")) == (None, None, [], 1)
+    replayed = replay(history.by_partition)
+    assert (replayed.ended_by, replayed.size, replayed.history) == ("end", 0, early.joiner.history.view.history)
 
 
 def test_an_old_seal_does_not_stop_the_new_side() -> None:

@@ -4,7 +4,7 @@ import pytest
 from pyspark.sql import Row, SparkSession
 
 from spark_join.errors import CouldNotVerify
-from spark_join.order.anomalies import differences, missing_offsets, sequence_gaps
+from spark_join.order.anomalies import differences, missing_offsets, sequence_gaps, settled_by_owner
 from spark_join.order.effects import Carry
 
 pytestmark = [pytest.mark.spark, pytest.mark.usefixtures("as_large"), pytest.mark.timeout(900)]
@@ -79,6 +79,38 @@ def test_an_offset_that_is_there_twice(spark: SparkSession) -> None:
         _anomalies(spark, [0, 1, 2], [(0, 0), (0, 1), (0, 1), (0, 3)], ends)
     with pytest.raises(CouldNotVerify, match="offset 2 of ordering partition 0 is there more than once"):
         _anomalies(spark, [0, 2, 2], [(0, 0), (0, 1), (0, 2), (0, 3)], ends)
+
+
+_APPLIED = "offset bigint, kind string, effect boolean, partition int, content_offset bigint, settled_last bigint"
+Applied = tuple[int, str, bool, int | None, int | None, int | None]
+
+
+def _entry(offset: int, content_offset: int) -> Applied:
+    return offset, "entry", True, 0, content_offset, None
+
+
+def _settled(spark: SparkSession, records: list[Applied], runs: list[tuple[str, int, int]]) -> list[tuple[str, int]]:
+    """Returns topic and first offset of the settled ones of these runs (topic, first, last)."""
+    gone = spark.createDataFrame([(topic, 0, first, last, False) for topic, first, last in runs], _GONE)
+    found = settled_by_owner(gone, spark.createDataFrame(records, _APPLIED))
+    assert found is not None
+    return sorted([(row.topic, row["first"]) for row in found.where("settled").collect()])
+
+
+def test_missing_offsets_in_a_settled_history(spark: SparkSession) -> None:
+    """A settle record confirms the offsets before the last record of its history, and those before a content of it, but no later ones."""
+    records = [_entry(2, 3), _entry(5, 9), _entry(8, 6), (9, "settle", True, None, None, 5), _entry(11, 30)]
+    ordering, payload = [("ordering", 3, 4), ("ordering", 6, 7)], [("payload", 4, 5), ("payload", 7, 8), ("payload", 12, 20)]
+    assert _settled(spark, records, ordering + payload) == [("ordering", 3), ("payload", 4)]
+    skipped = [*records[:3], (9, "settle", False, None, None, None)]
+    assert _settled(spark, skipped, ordering + payload) == []
+
+
+def test_missing_offsets_before_a_salvage(spark: SparkSession) -> None:
+    """The end of a salvage confirms all offsets before it, and those before the first content of an entry behind it."""
+    records = [_entry(2, 3), (9, "salvage-done", True, None, None, None), _entry(11, 30)]
+    runs = [("ordering", 3, 8), ("ordering", 10, 10), ("payload", 4, 29), ("payload", 31, 31)]
+    assert _settled(spark, records, runs) == [("ordering", 3), ("payload", 4)]
 
 
 def _row(offset: int, writer: int | None, seen_here: int, view: str = "foreign") -> tuple[object, ...]:

@@ -6,6 +6,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
@@ -14,8 +16,8 @@ from pyspark.sql import SparkSession
 from spark_join.arguments import RANGE_RECORDS_MAX
 from spark_join.engine.session import cause
 from spark_join.errors import CouldNotVerify
-from spark_join.log.archive import read_archive
-from spark_join.log.archiving import Archived, archive
+from spark_join.log.archive import ArchivedFile, read_archive, unlisted
+from spark_join.log.archiving import Archived, _last_record, archive
 from spark_join.log.files import Digest, digests
 from spark_join.log.kafka import Admin, Kafka, log_bounds, read_kafka, read_records
 from spark_join.log.restore import Restored, restore
@@ -96,6 +98,34 @@ def test_what_a_crash_left_is_replaced(spark: SparkSession, kafka: Kafka, tmp_pa
     assert _archived(spark, kafka, tmp_path) == []
     assert _names(tmp_path) == whole | {"payload/partition=0/00000002-x-1.parquet"}
     assert [bytes(row.value) for row in read_archive(spark, tmp_path).payload.orderBy("offset").collect()] == VALUES[0]
+
+
+def test_last_file_that_was_replaced(tmp_path: Path) -> None:
+    """If another Parquet file is in the place of the last one, the message names the file and both hashes."""
+    path = "ordering/partition=0/00000001-x-0.parquet"
+    (tmp_path / path).parent.mkdir(parents=True)
+    pq.write_table(pa.table({"offset": [1], "value": [b"x"]}), tmp_path / path)
+    listed = ArchivedFile(path, "ordering", 0, 0, 2, 2, "ab" * 32)
+    with pytest.raises(CouldNotVerify, match=f"{path}: its range says SHA-256 {'ab' * 32}, and there is "):
+        _last_record(tmp_path, listed)
+
+
+def test_files_of_a_lost_range_are_kept(spark: SparkSession, kafka: Kafka, kafka_broker: Broker, tmp_path: Path) -> None:
+    """If a range is lost and archived again, files whose records the log no longer has are moved aside; copies are removed."""
+    _archived(spark, kafka, tmp_path)
+    kafka_broker.append(kafka.prefix, {-1: [b"o3"], 0: [b"p4"]})
+    _archived(spark, kafka, tmp_path)
+    (ordering,) = tmp_path.glob("ordering/partition=0/00000002-*")
+    (payload,) = tmp_path.glob("payload/partition=0/00000002-*")
+    rows = pq.ParquetFile(ordering).read()
+    pq.write_table(rows.set_column(3, rows.schema.field(3), [[b"another o3"]]), ordering)
+    (tmp_path / "ranges/00000002.json").unlink()
+    assert _archived(spark, kafka, tmp_path) == [Archived(2, 2, {}, 0)]
+    moved = f"aside/ordering/partition=0/{ordering.name}"
+    assert f"no range lists 1 of the files in {tmp_path}, {moved} first" in str(unlisted(tmp_path))
+    assert pq.ParquetFile(tmp_path / moved).read()["value"].to_pylist() == [b"another o3"]
+    assert not payload.exists()
+    assert read_archive(spark, tmp_path).ordering.count() == 3
 
 
 @pytest.mark.nightly

@@ -14,6 +14,7 @@ from tests.checkers.records import View
 from tests.checkers.replay import ORDERING, Applied, RecordsByPartition, Replayed, Seen, Why, replay
 from tests.checkers.signed_log import T0, SignedLog
 from tests.checkers.test_replay import worked_log
+from tests.joiner.salvaged import named_again
 from tests.model.real import salvaged_log
 from tests.spark.random_logs import DAY_MS, random_log
 
@@ -152,6 +153,18 @@ def test_salvages_have_the_effects_of_the_replay(first: int) -> None:
         assert sum(each.salvaged or 0 for each in applied) == replayed.salvaged, seed
 
 
+def test_a_sealed_entry_uses_up_its_sequence() -> None:
+    """A later entry with the name of a sealed one is skipped, also if its payload was in the log before the seal; no time passes."""
+    by_partition = named_again().by_partition
+    replayed = replay(by_partition)
+    identity, rows = _rows(by_partition)
+    effects = Effects(identity, b"")
+    applied = [effects.apply(row) for row in rows]
+    assert [_found(each) for each in applied] == [_effect_of(each) for each in replayed.records]
+    assert _carried(effects) == _expected(replayed)
+    assert (applied[3].is_sealed, applied[-1].skipped, effects.carry.log_time_ms) == (True, "sequence", 0)
+
+
 def test_random_logs_meet_everything() -> None:
     """The random logs have every kind in effect, every reason to skip, every view, fills, and holes."""
     effects_met, skips, views, marks, ends = set(), set(), set(), set(), set()
@@ -253,6 +266,25 @@ def test_writers_of_foreign_views() -> None:
         (None, None),
     ]
     assert [each.view for each in found[2:]] == ["foreign"] * 5 + ["own"]
+
+
+def test_settle_record_names_the_end_of_its_history() -> None:
+    """A settle record in effect has the offset of the last record in its history; a later run does not know an offset of an earlier one."""
+    log = SignedLog()
+    log.register("w1")
+    log.put(ORDERING, None, b"malformed")
+    log.register("w2")
+    log.register("w3")
+    log.settle(log.view(3))
+    found = _applied(log)
+    assert [each.settled_last for each in found] == [None, None, None, None, None, 3]
+    identity, rows = _rows(log.by_partition)
+    first = Effects(identity, b"")
+    for row in rows[:4]:
+        first.apply(row)
+    later = Effects(identity, first.encoded())
+    last = [later.apply(row) for row in rows[4:]][-1]
+    assert (last.effect, last.settled_last) == (True, None)
 
 
 def test_the_last_settle_record_is_carried() -> None:

@@ -300,7 +300,7 @@ PLANTS: dict[str, Plant] = {
     ),
     "other-id": _decisions(_set(3, id=bytes.fromhex(NOBODYS)), ("index-mismatch", 3, IDS[3])),
     "other-id-and-its-states": _other_id_and_its_states,
-    "swapped-and-their-states": _swapped_and_their_states,
+    "swapped-[and]-{their}-states": _swapped_and_their_states,
     "not-of-its-own": _not_of_its_own,
     "state-missing": _states(_without(X), ("index-mismatch", 0, IDS[0])),
     "state-too-many": _states(

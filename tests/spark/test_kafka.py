@@ -27,7 +27,7 @@ from spark_join.errors import CouldNotVerify
 from spark_join.kept_state import read_state, write_state
 from spark_join.log.archive import read_archive
 from spark_join.log.archiving import Archived, archive
-from spark_join.log.kafka import Admin, Kafka, log_bounds, parse_properties, read_kafka
+from spark_join.log.kafka import Admin, Kafka, decode_properties, log_bounds, parse_properties, read_kafka
 from spark_join.log.restore import TOPIC_SETTINGS, Restored
 from spark_join.log.sending import client_settings
 from spark_join.state import rest_of, start
@@ -247,6 +247,13 @@ def test_property_that_the_source_sets_itself(spark: SparkSession, kafka_broker:
     given = {"auto.offset.reset": "latest"}
     with pytest.raises(CouldNotVerify, match=r"does not take these options: .*auto\.offset\.reset"):
         read_kafka(spark, Kafka(kafka_broker.bootstrap, kafka_prefix, given))
+
+
+@pytest.mark.parametrize("encoding", ["utf-8", "latin-1"])
+def test_properties_in_either_encoding(encoding: str) -> None:
+    """A properties file may be in UTF-8, or in Latin-1, which Java's own tools read."""
+    text = "ssl.truststore.location=/etc/schl\u00fcssel.pem\n"
+    assert decode_properties(text.encode(encoding)) == text
 
 
 def test_properties_for_the_producer(spark: SparkSession, kafka_broker: Broker) -> None:

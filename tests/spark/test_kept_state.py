@@ -21,7 +21,7 @@ from pyspark.sql import SparkSession
 from ordering.log import ORDERING, Record
 from spark_join.engine.stages import Stages
 from spark_join.errors import CouldNotVerify
-from spark_join.kept_state import _link, read_state, verified_ranges, write_state
+from spark_join.kept_state import _link, newest_state, read_state, verified_ranges, write_state
 from spark_join.log.archive import ArchivedRanges, first_ranges, read_archive
 from spark_join.order.effects import carry_of
 from spark_join.state import GROWING, rest_of, start
@@ -118,11 +118,20 @@ class Nights(msgspec.Struct):
 
 @pytest.fixture(scope="module")
 def nights(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Nights:
-    found = Nights(tmp_path_factory.mktemp("nights"), *three_nights(), [])
+    found = Nights(tmp_path_factory.mktemp("nights [a-b]{c}"), *three_nights(), [])
     for number in range(len(found.ends)):
         earlier = found.folder / str(number - 1) if number else None
         found.verified.append(_run(spark, found.folder / str(number), found.writer.log.by_partition, found.ends[: number + 1], earlier))
     return found
+
+
+def test_newest_state_of_the_nights(tmp_path: Path) -> None:
+    """A run continues from the last night that kept a state, not from a folder with another name that is last by name."""
+    reports = [("20261125T031500Z", "ab"), ("20261126T031500Z", "cd"), ("20261127T031500Z", None), ("copy of 20261125T031500Z", "ab")]
+    for name, kept in reports:
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "report.json").write_bytes(msgspec.json.encode({"violations": {}, "state_sha256": kept}))
+    assert newest_state(tmp_path) == tmp_path / "20261126T031500Z"
 
 
 def test_three_nights_are_the_whole(spark: SparkSession, nights: Nights) -> None:

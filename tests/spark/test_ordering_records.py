@@ -1,7 +1,13 @@
 """Tests that ordering records decoded into columns have the same fields as those that the checkers decode. No Spark is needed."""
 
 import random
+from collections.abc import Iterator
 from hashlib import sha256
+from struct import pack
+
+import pyarrow as pa
+import pytest
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from ordering.records import (
     FORMAT_VERSION,
@@ -24,8 +30,11 @@ from ordering.records import (
     encode,
 )
 from ordering.salvage import Hashed, Lost
-from spark_join.order.identity import is_signed
+from spark_join.constants import RECORD_DOMAIN
+from spark_join.order import ordering_records
+from spark_join.order.identity import Identity, is_signed
 from spark_join.order.ordering_records import Fields, read
+from spark_join.order.salvage import Item, read_items
 from tests.checkers import records as one_by_one
 from tests.ordering.test_records import COMMITTED, REJECTED
 
@@ -141,6 +150,37 @@ def test_altered_records_are_read_alike() -> None:
     assert found == [_expected(value) for value in values]
     assert None not in found[: len(GOOD)]
     assert sum(record is None for record in found) in range(3_000, 9_700)
+
+
+def test_items_over_the_last_position() -> None:
+    """Items beyond the last u64 are malformed, and raise no error of Python."""
+    key, view = bytes(32), bytes(8 + 32)
+    value = bytes((2, 11)) + key + view + bytes((1,)) + pack(">QI", MAX, 2) + b"\x02\x02" + SIGNATURE
+    assert read(value) == {"kind": "malformed"}
+
+
+def test_items_without_the_owners_signature(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The reader decodes the items of a salvage only if the owner has signed the record."""
+    owner = Ed25519PrivateKey.generate()
+    identity = Identity(bytes(32), "n", owner.public_key().public_bytes_raw(), ((0, bytes(32)),))
+    body = encode(SalvageItems(b"\x04" * 32, VIEW, 7, (Lost(), Hashed(b"\x09" * 32), COMMITTED)))
+    signature = owner.sign(RECORD_DOMAIN + identity.log_id + body)
+    decoded: list[bytes] = []
+
+    def counted(rest: bytes) -> Iterator[Item]:
+        decoded.append(rest)
+        return read_items(rest)
+
+    monkeypatch.setattr(ordering_records, "read_items", counted)
+    (batch,) = _parsed(identity, body + SIGNATURE, body + signature)
+    assert [(row["kind"], row["signed"]) for row in batch] == [("salvage-items", False), ("salvage-items", True)]
+    assert [row["items_time_ms"] is None for row in batch] == [True, False]
+    assert len(decoded) == 1
+
+
+def _parsed(identity: Identity, *values: bytes) -> list[list[Fields]]:
+    columns = {"offset": [*range(len(values))], "append_time_ms": [0] * len(values), "value": [*values]}
+    return [batch.to_pylist() for batch in ordering_records._parser(identity)([pa.RecordBatch.from_pydict(columns)])]
 
 
 def test_keys_that_sign_everything() -> None:

@@ -1,11 +1,13 @@
-"""Tests that Spark gets a Java that its launcher can start."""
+"""Tests that Spark gets a Java that its launcher can start, and that a failure in Spark is one line."""
 
 import subprocess
 from pathlib import Path
+from typing import Any
 
 import pytest
+from pyspark.errors import PySparkException
 
-from spark_join.engine.session import java_home
+from spark_join.engine.session import cause, java_home
 
 POOR = """#!/bin/sh
 case "$1" in
@@ -41,3 +43,37 @@ def test_whole_java_is_left_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     monkeypatch.setenv("JAVA_HOME", str(whole))
     assert java_home(tmp_path / "wrapped") == whole.resolve()
     assert not (tmp_path / "wrapped").exists()
+
+
+class _JavaError:
+    """A Java exception as Py4J shows it, with its class."""
+
+    def __init__(self, message: str, cause: "_JavaError | None" = None) -> None:
+        self._message, self._cause = message, cause
+
+    def getCause(self) -> "_JavaError | None":  # noqa: N802 - Java's name
+        return self._cause
+
+    def getMessage(self) -> str:  # noqa: N802 - Java's name
+        return self._message
+
+    def getClass(self) -> Any:  # noqa: N802 - Java's name
+        return self
+
+    def getSimpleName(self) -> str:  # noqa: N802 - Java's name
+        return "PythonException"
+
+
+FAILED_TASK = """[PYTHON_EXCEPTION] An exception was thrown from the Python worker: Traceback (most recent call last):
+  File "/x/salvage.py", line 75, in _item
+    position.to_bytes(8, "big")
+OverflowError: int too big to convert
+ SQLSTATE: 38000"""
+
+
+@pytest.mark.seconds
+def test_failed_task_is_named_by_its_error() -> None:
+    """The line about a task that failed in Python ends with the error of Python, not with Spark's code for all such errors."""
+    problem = PySparkException("Job aborted")
+    problem._origin = _JavaError("Job aborted", _JavaError(FAILED_TASK))  # type: ignore[attr-defined]
+    assert cause(problem) == "PythonException: OverflowError: int too big to convert"
