@@ -183,7 +183,7 @@ class Joiner:
         self._dropped: dict[int, Dropped] = {}
         # The content for which a partition must be read again. It is not dropped then, so every time that is read again moves the head.
         self._awaited: Awaited | None = None
-        # True from `forget_unapplied` until the head moves: meanwhile nothing is read again only because memory is free.
+        # True from `forget_unapplied` until a record takes effect: meanwhile nothing is read again only because memory is free.
         self._read_again = False
         self._hole: Entry | None = None
         # The partition and offset of the first record with the hole's key that was skipped because it is not the hole's content.
@@ -454,6 +454,7 @@ class Joiner:
         ready.agreed, ready.suspicions = self.suspicions.agreed, self.suspicions.open
         if ready.advanced:
             ready.offsets_next = self._offsets_next()
+        if ready.effects:  # a skipped record moves the head too, and is read again each time
             self._read_again = False
         if not self._queue and not self._read_again and any(map(self._is_wanted_again, self._dropped.values(), self._dropped)):
             ready.read_again = True
@@ -495,7 +496,7 @@ class Joiner:
                     Anomaly("skipped", record.partition, record.offset, f"no content of batch ({incarnation}, {sequence})")
                 )
                 return
-        elif not self.may_hold(record, self._buffer.size_bytes):
+        elif not (self.may_hold(record, self._buffer.size_bytes) or self.is_awaited(record)):
             # Above the limit only the partition of the hole at the head is still read. Records of other batches in it, and those that were
             # fetched already, must not exhaust the memory.
             self._dropped[record.partition] = dropped = self.drop(self._dropped.get(record.partition), record)
@@ -715,7 +716,7 @@ class Joiner:
         incarnation, sequence = decode_batch_key(record.key)
         state = self.incarnations.get(incarnation)
         is_next = state is not None and state.sequence_last < sequence <= state.sequence_last + NEXT_BATCHES
-        return (is_next and size_bytes <= 3 * limit) or self.is_awaited(record)
+        return is_next and size_bytes <= 3 * limit
 
     def is_awaited(self, record: Record) -> bool:
         """Returns True for the first content of the entry at the head for which the log is read again: it is never dropped."""
@@ -739,13 +740,15 @@ class Joiner:
             dropped.awaited = self._awaited
         elif dropped.awaited != self._awaited:
             dropped.awaited = None  # this record may be a content of the entry named there
-        dropped.add(*decode_batch_key(record.key))
+        dropped.add(record.offset, *decode_batch_key(record.key))
         return dropped
 
     def restore_dropped(self, dropped: Mapping[int, Dropped]) -> None:
         """Take over the records that `Recheck` dropped, by partition, before the other records of these partitions are passed in."""
         assert not dropped.keys() & self._dropped.keys()
         self._dropped |= dropped
+        if self._hole is not None and self._hole.partition in dropped:
+            self._hole = None  # its content may be among them: `_apply` finds out, before a later content takes its place
 
     def _awaited_by(self, entry: Entry) -> Awaited:
         return Awaited(self.history.seen, entry.partition, entry.incarnation, entry.sequence, entry.payload_hash)

@@ -55,8 +55,9 @@ class Dropped:
 
     __hash__ = None  # type: ignore[assignment]  # it changes
 
-    def add(self, incarnation: int, sequence: int) -> None:
-        """Add a dropped record of that batch name, at a higher offset than those before."""
+    def add(self, offset: int, incarnation: int, sequence: int) -> None:
+        """Add a dropped record of that batch name. It may lie before those that were dropped earlier, in a comparison with the log."""
+        self.offset = min(self.offset, offset)
         if not self._bits:
             self._names.add((incarnation, sequence))
             if len(self._names) <= NAMES_MAX:

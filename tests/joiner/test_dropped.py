@@ -10,7 +10,7 @@ def test_no_dropped_name_is_missed(count: int) -> None:
     """Every name that was dropped is reported, also once there are too many to keep them all."""
     dropped = Dropped(7)
     for number in range(count):
-        dropped.add(number, 1 << 60)
+        dropped.add(9, number, 1 << 60)
     assert all(dropped.may_have(number, 1 << 60) for number in range(count))
     assert dropped.offset == 7
 
@@ -20,7 +20,7 @@ def test_other_names_are_rarely_reported(count: int) -> None:
     """A name that was not dropped is not reported, or rarely when there are many: each report costs a second reading."""
     dropped = Dropped(0)
     for number in range(count):
-        dropped.add(number, 1)
+        dropped.add(9, number, 1)
     assert sum(dropped.may_have(number, 2) for number in range(10_000)) <= (0 if count == NAMES_MAX else 10)
 
 
@@ -30,10 +30,10 @@ def test_a_snapshot_has_all_of_them(count: int) -> None:
     dropped = Dropped(3)
     dropped.awaited = Awaited(1, 0, 1, 1, bytes(32))
     for number in range(count):
-        dropped.add(number, 1)
+        dropped.add(9, number, 1)
     snapshot = dropped.snapshot()
     other = Dropped.restored(snapshot)
     assert other == dropped
-    other.add(1, 2)
+    other.add(9, 1, 2)
     assert other != dropped
     assert dropped.snapshot() == snapshot
