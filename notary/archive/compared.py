@@ -3,7 +3,8 @@
 | compared | with |
 |---|---|
 | all records of a segment that reaches beyond the archive | the same offsets in the archive and in all other such segments |
-| the last record of each part that the archive has completely | the archive's record; the manifest has the part's fingerprint |
+| the last record of each part that the archive has completely | the archive's record, by its fingerprint (`fetch`: late parts) |
+| the last record of each part that another segment overlaps | the log, by a new process that streams; two of one offset with each other |
 | the ordering records of a segment that a former key signed | the `key` record that replaced this key: they end before it |
 
 A difference is an error that names both sides: the log lost its end between them, or one of them is forged.
@@ -50,17 +51,21 @@ class EarlierArchive(Protocol):
         ...
 
 
-def compare_lasts(segments: Sequence[Segment], archived: EarlierArchive) -> None:
+def compare_lasts(segments: Sequence[Segment], archived: EarlierArchive, since: Mapping[int, int] | None = None) -> None:
     """Compare the last record of each part that the archive has completely with the archive. Raises `ConfigurationError`.
 
     It reads no file of a segment. If the log lost its end between the two, all records after that place differ, the last one too.
+    `since`: leave out the parts that end at or before these offsets, except the last part of each topic-partition.
     """
     ends = archived.ends
+    parts = [(segment.name, part) for segment in segments for part in segment.parts if part.offset_end <= ends.get(part.partition, 0)]
+    last: dict[int, int] = {}
+    for _, part in parts:
+        last[part.partition] = max(part.offset_end, last.get(part.partition, 0))
     wanted: dict[int, dict[int, list[tuple[str, str]]]] = {}
-    for segment in segments:
-        for part in segment.parts:
-            if part.offset_end <= ends.get(part.partition, 0):
-                wanted.setdefault(part.partition, {}).setdefault(part.offset_last, []).append((segment.name, part.fingerprint))
+    for name, part in parts:
+        if since is None or part.offset_end > since.get(part.partition, part.offset_end) or part.offset_end == last[part.partition]:
+            wanted.setdefault(part.partition, {}).setdefault(part.offset_last, []).append((name, part.fingerprint))
     for partition, lasts in wanted.items():
         records = archived.records(partition, min(lasts))
         while lasts and (some := next(records, None)) is not None:
@@ -71,6 +76,30 @@ def compare_lasts(segments: Sequence[Segment], archived: EarlierArchive) -> None
         if lasts:
             offset, (first, *_) = min(lasts.items())
             raise difference(THE_ARCHIVE, first[0], offset, partition)
+
+
+def overlapped(segments: Sequence[Segment]) -> dict[int, list[tuple[int, bytes]]]:
+    """Returns, by topic-partition and rising, offset and fingerprint of the last record of each part that reaches into another one. Pure.
+
+    The other part has a record at that offset too, and its manifest does not say which. Raises `ConfigurationError` for two parts that end
+    with different records of one offset.
+    """
+    lasts: dict[int, dict[int, tuple[int, str, str]]] = {}
+    for segment in segments:
+        for part in segment.parts:
+            of_partition = lasts.setdefault(part.partition, {})
+            first, fingerprint, name = of_partition.get(part.offset_last, (part.offset_first, part.fingerprint, segment.name))
+            if fingerprint != part.fingerprint:
+                raise difference(f"the segment {name}", segment.name, part.offset_last, part.partition)
+            of_partition[part.offset_last] = min(first, part.offset_first), fingerprint, name
+    found: dict[int, list[tuple[int, bytes]]] = {}
+    for partition, of_partition in lasts.items():
+        lowest = sys.maxsize
+        for offset, (first, fingerprint, _) in sorted(of_partition.items(), reverse=True):
+            if lowest <= offset:
+                found.setdefault(partition, []).append((offset, bytes.fromhex(fingerprint)))
+            lowest = min(lowest, first)
+    return {partition: of_partition[::-1] for partition, of_partition in found.items()}
 
 
 def difference(before: str, segment: str, offset: int, partition: int) -> ConfigurationError:

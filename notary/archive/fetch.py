@@ -2,9 +2,11 @@
 
 `docs/spark.md` has the archive's format. The caller holds the lock of the archive's folder. The files of a run have names of their own, and
 the range is written after them, atomically, and never replaces another. So if two runs overlap nevertheless, on two machines or beside
-`spark_join archive`, the one that writes its range later gives up. A crash leaves files that no range lists, which the next run removes.
+`spark_join archive`, the one that writes its range later gives up. A crash leaves files that no range lists. The run that adds the range of
+that number removes them, and each run before removes those older than an hour, so that killed runs do not fill the disk.
 """
 
+import contextlib
 from collections.abc import Mapping, Sequence
 from hashlib import file_digest
 from pathlib import Path
@@ -21,12 +23,15 @@ from notary.archive.segment import RECORD, FoundSegment, SealedPart, Segment, re
 from notary.receipts.errors import NotVerified
 from notary.snapshots.make import hashed
 from notary.snapshots.store import FILES, MANIFESTS, SnapshotStore
+from ordering.clock import clock_ms
 from ordering.durable import create_file, make_directory, sync, sync_directory
 from ordering.errors import ConfigurationError
 from ordering.local_reader import describe
 from ordering.log import ORDERING, Record
 
 ARCHIVE_VERSION: Final = 2
+LEFT_S: Final = 3_600
+"""The age of a file that a killed run left. A younger one may be of a run on another machine, whose lock does not reach this one."""
 
 
 class AddedRange(msgspec.Struct, frozen=True):
@@ -36,6 +41,16 @@ class AddedRange(msgspec.Struct, frozen=True):
     segments: int
     records: int
     offsets_end: dict[int, int]
+
+
+class _ListedFile(msgspec.Struct, frozen=True):
+    topic: str
+    partition: int
+    offset_first: int
+
+
+class _ListedFiles(msgspec.Struct, frozen=True):
+    files: list[_ListedFile]
 
 
 def fetch(
@@ -49,9 +64,10 @@ def fetch(
     partitions = max([segment.payload_partitions for segment in segments], default=0)
     reached = dict.fromkeys(range(ORDERING, partitions), 0) | (dict(archived.ends) if archived else {})
     number = (archived.ranges if archived else 0) + 1
-    if archived:
-        compare_lasts(segments, archived)
+    _remove_left(folder, number)
     used = in_order(segments, reached)
+    if archived:
+        compare_lasts(segments, archived, _since(folder, archived, used))
     if not used:
         return AddedRange(0, 0, 0, reached)
     added = _Added(folder, number, reached, used, archived)
@@ -81,6 +97,30 @@ def fetch(
         if file not in added.files:
             file.unlink(missing_ok=True)  # a killed run left it
     return AddedRange(number, added.segments, added.records, added.reached)
+
+
+def _remove_left(folder: Path, number: int) -> None:
+    """Remove the files that killed runs left, which would have made the range of this number."""
+    left = [*folder.glob(f"*/partition=*/{number:08}-segments*.parquet"), *folder.glob(f"ranges/.{number:08}.json.*.new")]
+    for file in left:
+        with contextlib.suppress(FileNotFoundError):
+            if clock_ms() / 1000 - file.stat().st_mtime > LEFT_S:
+                file.unlink()
+
+
+def _since(folder: Path, archived: EarlierArchive, used: Sequence[Segment]) -> dict[int, int]:
+    """Returns the offsets after which `fetch` compares archived parts, so that its cost does not grow with the archive.
+
+    These are the beginning of the last range, or an earlier offset if a segment with new records has an archived part before it.
+    """
+    listed = msgspec.json.decode((folder / "ranges" / f"{archived.ranges:08}.json").read_bytes(), type=_ListedFiles)
+    since = dict(archived.ends)
+    for file in listed.files:
+        partition = ORDERING if file.topic == "ordering" else file.partition
+        since[partition] = min(file.offset_first, since[partition])
+    for part in [part for segment in used for part in segment.parts]:
+        since[part.partition] = min(part.offset_end - 1, since.get(part.partition, 0))
+    return since
 
 
 def in_order(segments: Sequence[FoundSegment], reached: Mapping[int, int]) -> list[FoundSegment]:

@@ -99,6 +99,8 @@ class ArchiveSchedule:
                     line = await process.stdout.readline()
                 answer = msgspec.json.decode(line, type=Sealed) if line else Sealed(problem="its process ended")
                 self.segments += answer.segments
+                if answer.skipped:  # the process has no log of its own
+                    logger.warning("%s", answer.skipped)
                 if answer.problem:
                     raise ValueError(answer.problem)
                 if not answer.left:

@@ -3,7 +3,7 @@
 The only module of this package that needs pyarrow (`kafka-notary[parquet]`).
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import IO, Final
 
@@ -78,33 +78,50 @@ def sign(segment: Segment, origin: str, key: Ed25519PrivateKey) -> str:
     return sign_note(f"{HEAD}\n{msgspec.json.encode(segment).decode()}\n", [(origin, key)])
 
 
-def find(store: SnapshotStore, trusted: Sequence[VerifierKey], notary: str, known: frozenset[str] = frozenset()) -> Iterator[FoundSegment]:
-    """Yields the segments of a store that are not `known`, by their names. Raises `NotVerified` for one that no trusted key signed.
+def find(
+    store: SnapshotStore,
+    trusted: Sequence[VerifierKey],
+    notary: str,
+    known: frozenset[str] = frozenset(),
+    skip: Callable[[str, NotVerified], None] | None = None,
+) -> Iterator[FoundSegment]:
+    """Yields the segments of a store that are not `known`, by their names.
 
-    `trusted` has the keys in the order in which they came into force.
+    `trusted` has the keys in the order in which they came into force. Raises `NotVerified` for a manifest that none of them signed, or that
+    does not decode. With `skip` it passes the name and the problem to it instead, and goes on with the next one.
     """
     for name in sorted(store.sizes(MANIFESTS)):
         if name in known:
             continue
         try:
-            note = _manifest(store, name)
+            segment = _verified(name, _manifest(store, name), trusted, notary)
         except FileNotFoundError:
             continue  # pruned meanwhile
-        try:
-            text, signers = open_note(note, trusted, _MALFORMED)
         except NotVerified as problem:
-            raise NotVerified(problem.reason, f"the manifest {name}: {problem.what}") from None
-        head, _, body = text.partition("\n")
-        try:
-            if head != HEAD:
-                raise ValueError(f"it begins with {head!r}, not {HEAD}")
-            segment = msgspec.json.decode(body, type=Segment)
-            _check_parts(segment)
-        except (ValueError, RecursionError) as problem:  # msgspec's errors are of the first type
-            raise NotVerified(_MALFORMED, f"the manifest {name} does not decode: {problem}") from None
-        if segment.name != name or segment.notary != notary:
-            raise NotVerified(_MALFORMED, f"the manifest {name} is the one of {segment.name}, of notary {segment.notary!r}")
-        yield FoundSegment(**msgspec.structs.asdict(segment), signer=max(signers, key=trusted.index).public_key)
+            if skip is None:
+                raise
+            skip(name, problem)
+            continue
+        yield segment
+
+
+def _verified(name: str, note: str, trusted: Sequence[VerifierKey], notary: str) -> FoundSegment:
+    """Returns the segment of a manifest. Raises `NotVerified`."""
+    try:
+        text, signers = open_note(note, trusted, _MALFORMED)
+    except NotVerified as problem:
+        raise NotVerified(problem.reason, f"the manifest {name}: {problem.what}") from None
+    head, _, body = text.partition("\n")
+    try:
+        if head != HEAD:
+            raise ValueError(f"it begins with {head!r}, not {HEAD}")
+        segment = msgspec.json.decode(body, type=Segment)
+        _check_parts(segment)
+    except (ValueError, RecursionError) as problem:  # msgspec's errors are of the first type
+        raise NotVerified(_MALFORMED, f"the manifest {name} does not decode: {problem}") from None
+    if segment.name != name or segment.notary != notary:
+        raise NotVerified(_MALFORMED, f"the manifest {name} is the one of {segment.name}, of notary {segment.notary!r}")
+    return FoundSegment(**msgspec.structs.asdict(segment), signer=max(signers, key=trusted.index).public_key)
 
 
 def _check_parts(segment: Segment) -> None:

@@ -18,7 +18,8 @@ class Order(msgspec.Struct, frozen=True):
     head: int
     key: str
     leave_ms: int = 0
-    """0 on this worker's turn. Else the process reads the manifests first, and seals nothing if another worker sealed within this time."""
+    """0 on this worker's turn. Else the process reads the manifests before this order, and seals nothing if another worker sealed within
+    this time."""
 
 
 class Sealed(msgspec.Struct, frozen=True):
@@ -29,3 +30,5 @@ class Sealed(msgspec.Struct, frozen=True):
     left: bool = False
     """True if nothing was sealed, since another worker is the writer."""
     problem: str = ""
+    skipped: str = ""
+    """A sentence about manifests in the store that were skipped for the first time."""

@@ -13,16 +13,18 @@ ordering records that it has applied.
 import asyncio
 import tempfile
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from hashlib import file_digest
 from pathlib import Path
 from typing import Final
 
 from joiner.history import fingerprint_of
 from joiner.recheck import Sought, find_again
+from notary.archive.compared import overlapped
 from notary.archive.segment import SealedPart, Segment, check_is_of, find, sign, write
 from notary.archive.settings import Order, Sealed
 from notary.keyring import Keyring
+from notary.receipts.errors import NotVerified
 from notary.receipts.note import VerifierKey
 from notary.snapshots.store import FILES, MANIFESTS, SnapshotStore
 from ordering.errors import ConfigurationError, NotReady
@@ -33,6 +35,14 @@ SEGMENT_BYTES: Final = 32 << 20
 """The bytes of records at which a segment is sealed before an order is complete. The last poll may add several megabytes."""
 POLL_MS: Final = 200
 STALL_S_MAX: Final = 30.0
+LOOK_ORDERS: Final = 12
+"""The active writer looks at the store at its first order and every 12th, each minute by default. A listing grows with the store, and only
+a worker that woke up after its turn has sealed anything meanwhile."""
+OVERLAPS_MAX: Final = 8
+"""The places of each topic-partition that a new process compares where segments overlap, the last ones first. A log loses its end, so two
+histories differ there; each takeover may leave one such place, and the log is read again for each."""
+SKIPPED_CHARS_MAX: Final = 500
+"""The names in the store are not trusted, and an answer is one line of limited length."""
 
 
 class SegmentStream:
@@ -54,6 +64,8 @@ class SegmentStream:
         self._log, self._identity, self._notary, self._origin, self._worker = log, identity, notary, origin, worker
         self._keyring, self._trusted, self._store, self._clock_ms = keyring, trusted, store, clock_ms
         self._known: set[str] = set()
+        self._skipped: set[str] = set()
+        self._orders_until_look = 0
         self._ends: dict[int, int] = {}
         self._lasts: dict[int, tuple[int, str]] = {}
         self._reader: Reader | None = None
@@ -63,9 +75,13 @@ class SegmentStream:
 
     async def seal(self, order: Order) -> Sealed:
         """Carry out an order. Raises `NotReady`, and `ConfigurationError` for segments of another log or a log that lost sealed records."""
-        newest_ms = await self._check()
+        newest_ms, skipped = 0, ""
+        if order.leave_ms or self._orders_until_look <= 0:
+            newest_ms, skipped = await self._check()
+            self._orders_until_look = LOOK_ORDERS
+        self._orders_until_look -= 1
         if order.leave_ms and newest_ms + order.leave_ms > self._clock_ms():
-            return Sealed(left=True)
+            return Sealed(left=True, skipped=skipped)
         segments = records = 0
         try:
             ends = {partition: bound.offset_end for partition, bound in (await self._log.bounds()).items() if partition != ORDERING}
@@ -77,7 +93,7 @@ class SegmentStream:
         except BaseException:
             await self.close()
             raise
-        return Sealed(segments + bool(sealed), records + sealed)
+        return Sealed(segments + bool(sealed), records + sealed, skipped=skipped)
 
     async def close(self) -> None:
         """Stop reading, and forget what was read and not sealed."""
@@ -86,26 +102,50 @@ class SegmentStream:
             reader, self._reader = self._reader, None
             await reader.close()
 
-    async def _check(self) -> int:
-        """Read the new manifests of the store. Returns the time of the latest by another worker, ms; 0 without one.
+    async def _check(self) -> tuple[int, str]:
+        """Read the new manifests of the store. Returns the time of the latest by another worker, ms, 0 without one; and the skipped ones.
 
-        Raises `ConfigurationError` if another worker sealed other records at offsets that this process has passed.
+        Raises `ConfigurationError` if segments have other records than the log, or than each other, at offsets that this process has
+        passed. After an error the same segments are compared again.
         """
-        is_first = not self._known
-        passed: dict[int, set[tuple[int, bytes]]] = {}
-        found = await asyncio.to_thread(lambda: list(find(self._store, self._trusted(), self._notary, frozenset(self._known))))
-        before = dict(self._ends)
+        skipped: dict[str, NotVerified] = {}
+        given = self._store, self._trusted(), self._notary, frozenset(self._known), skipped.__setitem__
+        found = await asyncio.to_thread(lambda: list(find(*given)))
         for segment in found:
             check_is_of(segment, self._identity)
+        if self._known:
+            await self._compare(
+                {partition: deque([Sought(*each) for each in sorted(lasts)]) for partition, lasts in self._passed(found).items()}
+            )
+        else:
+            overlaps = {partition: lasts[-OVERLAPS_MAX:] for partition, lasts in overlapped(found).items()}
+            while overlaps:  # one at a time: the records between two of them are not read
+                await self._compare({partition: deque([Sought(*lasts.pop())]) for partition, lasts in overlaps.items()})
+                overlaps = {partition: lasts for partition, lasts in overlaps.items() if lasts}
+        before = dict(self._ends)
+        for segment in found:
             self._known.add(segment.name)
-            for part in () if is_first else segment.parts:
-                if part.offset_end <= self._ends.get(part.partition, 0):
-                    passed.setdefault(part.partition, set()).add((part.offset_last, bytes.fromhex(part.fingerprint)))
             self._add(segment.parts)
-        await self._compare({partition: deque([Sought(*each) for each in sorted(lasts)]) for partition, lasts in passed.items()})
         if self._ends != before:
             await self.close()  # the next reader begins where the other workers' segments end
-        return max([segment.sealed_at_ms for segment in found if segment.worker != self._worker], default=0)
+        newest_ms = max([segment.sealed_at_ms for segment in found if segment.worker != self._worker], default=0)
+        return newest_ms, self._first_skipped(skipped)
+
+    def _passed(self, found: Sequence[Segment]) -> dict[int, set[tuple[int, bytes]]]:
+        """Returns the last records of parts that end at or before an offset that this process, or one of the others, has reached."""
+        ends = dict(self._ends)
+        passed: dict[int, set[tuple[int, bytes]]] = {}
+        for part in [part for segment in found for part in segment.parts]:
+            if part.offset_end <= ends.get(part.partition, 0):
+                passed.setdefault(part.partition, set()).add((part.offset_last, bytes.fromhex(part.fingerprint)))
+            ends[part.partition] = max(part.offset_end, ends.get(part.partition, 0))
+        return passed
+
+    def _first_skipped(self, skipped: Mapping[str, NotVerified]) -> str:
+        """Returns a sentence about those skipped for the first time; empty without one. Each look reads them again: a key may come."""
+        new = [problem.what for name, problem in skipped.items() if name not in self._skipped]
+        self._skipped = {*skipped}
+        return f"{len(new)} files among the segments' manifests were skipped; the first: {new[0]}"[:SKIPPED_CHARS_MAX] if new else ""
 
     def _add(self, parts: tuple[SealedPart, ...]) -> None:
         for part in parts:

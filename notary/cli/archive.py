@@ -133,7 +133,7 @@ def _fetch(config: Config, arguments: argparse.Namespace) -> int:
     from notary.archive.fetch import fetch  # imported late: it needs pyarrow
 
     segments = _segments(config)
-    if not segments:
+    if not segments and not any((arguments.archive / "ranges").glob("*.json")):  # later, `prune` has removed all that the archive has
         raise ConfigurationError(f"there is no segment in {config.archive.url}: name the store that `[archive] url` of the workers names")
     if len({segment.log for segment in segments}) > 1:
         logs = ", ".join(sorted({each.log for each in segments}))

@@ -158,7 +158,9 @@ class Remote:
                 if not self._fs.exists(path):
                     return {}
                 raise OSError(f"a file of {path} was removed while it was listed: try again") from None
-            return {str(each["name"]).rpartition("/")[2]: int(each["size"]) for each in found if each["type"] == "file"}
+            # A console's `Create folder` makes an empty object, whose name is that of the folder with "/" at its end.
+            files = [each for each in found if each["type"] == "file" and str(each["name"]).strip("/") != path.strip("/")]
+            return {name: int(each["size"]) for each in files if (name := str(each["name"]).rpartition("/")[2])}
 
     def chunks(self, folder: str, name: str) -> Iterator[bytes]:
         """As `SnapshotStore` describes it."""

@@ -1,5 +1,7 @@
 """Segments of a log in memory become the ranges of an archive; those that do not fit are refused."""
 
+import os
+from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -7,16 +9,16 @@ from typing import Any
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from notary.archive.fetch import in_order
+from notary.archive.fetch import LEFT_S, in_order
 from notary.archive.segment import find
-from notary.archive.stream import SegmentStream
+from notary.archive.stream import LOOK_ORDERS, SegmentStream
 from notary.cli.archived import ArchivedLog
 from notary.receipts.errors import NotVerified
 from notary.receipts.note import VerifierKey
 from notary.snapshots.store import MANIFESTS
 from ordering.durable import create_file
-from ordering.errors import ConfigurationError
-from ordering.log import ORDERING
+from ordering.errors import ConfigurationError, NotReady
+from ordering.log import ORDERING, Record
 from ordering.records import Genesis
 from ordering.signatures import NO_LOG_ID, SigningKey, endorse_key, log_id_of, sign_record
 from tests.notary.archive.streamed import FIRST, NAME, ORIGIN, Streamed
@@ -121,7 +123,7 @@ async def test_different_records_of_one_offset_are_refused(tmp_path: Path) -> No
 
 
 async def test_another_history_stops_its_worker(tmp_path: Path) -> None:
-    """A worker looks at the store before every order: it seals nothing after another worker sealed records that the log has lost."""
+    """A worker that looks at the store seals nothing after another worker sealed records that the log has lost."""
     made = Streamed(tmp_path)
     await made.append(*FIRST)
     ahead, behind = made.stream("w2"), made.stream("w3")
@@ -131,11 +133,11 @@ async def test_another_history_stops_its_worker(tmp_path: Path) -> None:
     await made.stream("w1").seal(made.order(1))
     made.replace(0, 1, b"p1 new", b"p2 new")
     with pytest.raises(ConfigurationError, match="does not hold a record that a segment has: record 1 of payload partition 0"):
-        await behind.seal(made.order(2))
+        await behind.seal(made.order(2, look=True))
     with made.hidden():
         assert (await ahead.seal(made.order(2))).records == 3
     with pytest.raises(ConfigurationError, match="does not hold a record that a segment has: record 1 of payload partition 0"):
-        await ahead.seal(made.order(2))
+        await ahead.seal(made.order(2, look=True))
 
 
 async def test_a_backlog_is_sealed_in_pieces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -374,3 +376,181 @@ async def test_a_damaged_archive_keeps_the_segments(tmp_path: Path, damage: str)
     assert len(made.found()) == 1
     file.write_bytes(content)
     assert len(made.prune()) == 1
+
+
+async def mixed(made: Streamed) -> SegmentStream:
+    """Have two workers seal different records of one offset. Returns the stream of the one that has not seen the other's segment."""
+    await made.append(*FIRST)
+    ahead = made.stream("w2")
+    await ahead.seal(made.order(1))
+    await made.append((0, b"p1 lost"))
+    await made.stream("w1").seal(made.order(1))
+    made.replace(0, 1, b"p1 new", b"p2 new")
+    with made.hidden():
+        await ahead.seal(made.order(2))
+    return ahead
+
+
+async def test_another_history_stops_the_next_process(tmp_path: Path) -> None:
+    """A process that starts again after the error does not seal on over two histories either."""
+    made = Streamed(tmp_path)
+    ahead = await mixed(made)
+    await made.append((0, b"p3"), (ORDERING, b"o2"))
+    for stream in (ahead, made.stream("w2"), made.stream("w3")):
+        with pytest.raises(ConfigurationError, match="does not hold a record that a segment has: record 1 of payload partition 0"):
+            await stream.seal(made.order(3, look=True))
+
+
+async def test_segments_that_end_differently_stop_a_new_process(tmp_path: Path) -> None:
+    """Two segments whose manifests have different last records of one offset are named, whichever of them the log has."""
+    made = Streamed(tmp_path)
+    await made.append(*FIRST)
+    await made.stream("w1").seal(made.order(1))
+    made.replace(0, 0, b"another")
+    with made.hidden():
+        await made.stream("w2").seal(made.order(1))
+    with pytest.raises(ConfigurationError, match=r"segment .*-w1\.note and the segment .*-w2\.note differ at offset 0 of payload part"):
+        await made.stream("w3").seal(made.order(2))
+
+
+async def test_overlaps_of_one_history_stop_nobody(tmp_path: Path) -> None:
+    """A new process goes on after segments that overlap and have the same records."""
+    made = Streamed(tmp_path)
+    await made.append(*FIRST)
+    first, second = made.stream("w1"), made.stream("w2")
+    await first.seal(made.order(1))
+    for number in range(12):
+        await made.append((0, b"p%d" % number))
+        await first.seal(made.order(1))
+    with made.hidden():
+        await second.seal(made.order(2))
+    assert (await made.stream("w1").seal(made.order(2))).records == 0
+    await made.append((0, b"the next"))
+    assert (await made.stream("w1").seal(made.order(2))).records == 1
+
+
+async def test_a_failed_comparison_is_repeated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A topic-partition without a leader ends a comparison: the next order compares the same segments, and finds the other history."""
+    made = Streamed(tmp_path)
+    ahead = await mixed(made)
+
+    async def away(*given: Any, **named: Any) -> str:
+        raise NotReady("no leader now")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("notary.archive.stream.find_again", away)
+        with pytest.raises(NotReady):
+            await ahead.seal(made.order(2, look=True))
+    for _ in range(2):
+        with pytest.raises(ConfigurationError, match="does not hold a record that a segment has: record 1 of payload partition 0"):
+            await ahead.seal(made.order(2, look=True))
+
+
+async def test_the_writer_rarely_lists_the_store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The active writer lists the store at its first order and then at few of them; a worker whose turn is later does at each."""
+    made = Streamed(tmp_path)
+    await made.append(*FIRST)
+    listed: list[str] = []
+    sizes = made.store.sizes
+    monkeypatch.setattr(made.store, "sizes", lambda folder: listed.append(folder) or sizes(folder))
+    stream = made.stream()
+    counts = []
+    for _ in range(LOOK_ORDERS + 1):
+        await stream.seal(made.order(1))
+        counts.append(len(listed))
+    assert counts == [1] * LOOK_ORDERS + [2]
+    for _ in range(3):
+        await stream.seal(made.order(1, look=True))
+    assert len(listed) == 5
+
+
+async def test_foreign_files_do_not_stop_the_writer(tmp_path: Path) -> None:
+    """Files among the manifests that no trusted key signed are skipped and reported once; a segment beside them still counts."""
+    made = Streamed(tmp_path)
+    await made.append(*FIRST)
+    await made.stream("w1").seal(made.order(1))
+    manifests = tmp_path / "segments" / MANIFESTS
+    (manifests / ".DS_Store").write_bytes(b"")
+    note = next(each for each in manifests.iterdir() if each.suffix == ".note")
+    (manifests / "a copy.note").write_text(note.read_text())
+    stream = made.stream("w2")
+    sealed = await stream.seal(made.order(2))
+    assert (sealed.segments, sealed.records) == (1, 1)
+    assert sealed.skipped.startswith("2 files among the segments' manifests were skipped; the first: the manifest .DS_Store: ")
+    assert (await stream.seal(made.order(2, look=True))).skipped == ""
+    (manifests / ("x" * 255)).write_bytes(b"y" * 1000)
+    assert (await stream.seal(made.order(2, look=True))).skipped.startswith("1 files")
+    with pytest.raises(NotVerified):
+        made.fetch()
+
+
+async def test_killed_runs_do_not_pile_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each run removes what runs that were killed more than an hour ago left of the same range, and nothing younger."""
+    made = Streamed(tmp_path)
+    await made.append(*FIRST)
+    await made.stream().seal(made.order(2))
+
+    def killed(*given: Any) -> None:
+        raise Killed
+
+    def left() -> list[Path]:
+        return [path for path in (tmp_path / "archive").rglob("*") if path.is_file()]
+
+    counts = []
+    with monkeypatch.context() as patch:
+        patch.setattr("os.link", killed)
+        patch.setattr("notary.archive.fetch._Added.drop", lambda added: None)
+        for age_s in (LEFT_S + 60, LEFT_S + 60, LEFT_S - 60, 0):
+            with pytest.raises(Killed):
+                made.fetch()
+            counts.append(len(left()))
+            for path in left():
+                at_s = path.stat().st_mtime - age_s
+                os.utime(path, (at_s, at_s))
+    assert counts == [4, 4, 4, 8]
+    assert made.fetch().range == 1
+    assert len(left()) == 4
+
+
+async def test_comparing_does_not_grow_with_the_archive(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`fetch` reads no more of an archive with many ranges than of one with two, if it has nothing to add."""
+    made = Streamed(tmp_path)
+    stream = made.stream()
+    read: list[str] = []
+    original: Any = ArchivedLog._read
+
+    def counted(log: ArchivedLog, file: Any) -> Iterator[list[Record]]:
+        read.append(file.path)
+        yield from original(log, file)
+
+    monkeypatch.setattr(ArchivedLog, "_read", counted)
+    counts = []
+    for number in range(12):
+        await made.append((0, b"p"), (ORDERING, b"o%d" % number), *[(1, b"q")] * (number < 2))
+        await stream.seal(made.order(number + 1))
+        if number % 2:
+            assert made.fetch().range == number // 2 + 1
+            read.clear()
+            assert made.fetch().range == 0
+            counts.append(len(read))
+    assert counts == [3] * 6, "the last file of each topic-partition"
+
+
+async def test_an_old_part_of_another_history_is_found_by_prune(tmp_path: Path) -> None:
+    """A segment of another history inside an earlier range adds nothing; `prune` compares it, and removes nothing."""
+    made = Streamed(tmp_path)
+    await made.append(*FIRST)
+    stream = made.stream("w1")
+    await stream.seal(made.order(1))
+    made.fetch()
+    await made.append((0, b"p1"), (1, b"q1"))
+    await stream.seal(made.order(2))
+    made.fetch()
+    first = made.log._records[0][0]
+    made.replace(0, 0, b"another")
+    with made.hidden():
+        await made.stream("w2").seal(made.order(1))
+    made.log._records[0][0] = first
+    assert made.fetch().range == 0
+    with pytest.raises(ConfigurationError, match="differ at offset 0 of payload partition 0"):
+        made.prune()

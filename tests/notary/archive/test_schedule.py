@@ -1,13 +1,16 @@
 """Whose turn it is to seal segments."""
 
+import asyncio
+import logging
 from types import SimpleNamespace
 from typing import Any
 
+import msgspec
 import pytest
 
 from joiner.incarnations import Incarnations
 from notary.archive.schedule import ArchiveSchedule
-from notary.archive.settings import ArchiveSettings
+from notary.archive.settings import ArchiveSettings, Sealed
 from notary.config import Config
 
 
@@ -39,3 +42,22 @@ def test_silent_and_fenced_workers_have_no_turn() -> None:
     assert schedule(incarnations, 3, 40_000).turn() == 1
     incarnations.fence(2, 1)
     assert schedule(incarnations, 3, 40_000).turn() == 0
+
+
+async def test_skipped_manifests_are_logged(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    """The process has no log of its own: the worker logs which manifests it skipped, and goes on."""
+    made = schedule(Incarnations(), None, 0)
+    made.every_s = 0
+    joiner: Any = made._driver.joiner
+    joiner.log_state, joiner.offset_head = SimpleNamespace(key=b"k"), 1
+    answers = asyncio.StreamReader()
+    for answer in (Sealed(1, skipped="2 files were skipped"), Sealed(1), Sealed(problem="the end")):
+        answers.feed_data(msgspec.json.encode(answer) + b"\n")
+
+    async def done() -> None:
+        pass
+
+    process: Any = SimpleNamespace(stdin=SimpleNamespace(write=len, drain=done), stdout=answers, kill=lambda: None, wait=done)
+    with caplog.at_level(logging.WARNING, "notary.archive"), pytest.raises(ValueError, match="the end"):
+        await made._order_with(process)
+    assert (caplog.messages, made.segments) == (["2 files were skipped"], 2)

@@ -1,17 +1,32 @@
 """`notary archive` in a terminal: mistyped stores, and two commands on one archive."""
 
+import asyncio
 from pathlib import Path
 
 import pytest
 
 from notary import cli
 from notary.access import alone_in
+from ordering.embedded import EmbeddedLog
+from ordering.genesis import read_genesis
+from tests.notary.archive.test_stream_writers import Office
 from tests.notary.process import NotaryDirectory
 
 
-def run(directory: NotaryDirectory, action: str, store: Path, archive: Path) -> int:
+def run(directory: NotaryDirectory, action: str, store: Path, archive: Path, *flags: str) -> int:
     """Run the command. Returns its exit code."""
-    return cli.main(["archive", action, "--config", str(directory.config), "--url", str(store), "--archive", str(archive)])
+    return cli.main(["archive", action, "--config", str(directory.config), "--url", str(store), "--archive", str(archive), *flags])
+
+
+async def sealed(directory: NotaryDirectory) -> None:
+    """Seal the records of a new log in a segment."""
+    log = EmbeddedLog.open(directory.path / "log")
+    genesis, log_id = await read_genesis(log)
+    office = Office(directory, log, genesis.notary_name, log_id)
+    stream = office.stream("w1")
+    assert (await office.order(stream)).segments == 1
+    await stream.close()
+    await log.close()
 
 
 @pytest.fixture
@@ -28,6 +43,16 @@ def test_a_store_without_segments_is_an_error(directory: NotaryDirectory, tmp_pa
     assert run(directory, "fetch", tmp_path / "typo", tmp_path / "archive") == 2
     assert f"there is no segment in {tmp_path / 'typo'}" in capsys.readouterr().err
     assert not (tmp_path / "archive").exists()
+
+
+def test_a_quiet_notary_is_no_error(directory: NotaryDirectory, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """`fetch`, `prune`, and `fetch` again: the store is empty, and the archive has all of it."""
+    asyncio.run(sealed(directory))
+    store, archive = directory.path / "segments", tmp_path / "archive"
+    for action, flags in (("fetch", ()), ("prune", ("--margin-s", "0")), ("fetch", ())):
+        assert run(directory, action, store, archive, *flags) == 0
+    assert [*(store / "manifests").iterdir()] == []
+    assert capsys.readouterr().out.splitlines()[-1] == "the archive has all of them"
 
 
 def test_a_folder_that_is_no_archive_is_an_error(directory: NotaryDirectory, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

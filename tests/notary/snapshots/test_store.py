@@ -89,3 +89,12 @@ def test_a_folder_is_a_missing_file(tmp_path: Path) -> None:
     (tmp_path / MANIFESTS / "1").mkdir(parents=True)
     with pytest.raises(FileNotFoundError):
         list(Folder(tmp_path).chunks(MANIFESTS, "1"))
+
+
+def test_a_folder_marker_is_no_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The empty object with the folder's own name, which consoles of object stores make, is left out, however a library lists it."""
+    store: Any = store_of(f"file://{tmp_path}", tmp_path)
+    folder = f"{tmp_path}/{MANIFESTS}"
+    listed = [{"name": name, "size": 0, "type": "file"} for name in (f"{folder}/", folder, f"{folder}/1")]
+    monkeypatch.setattr(store._fs, "ls", lambda path, detail: listed)
+    assert store.sizes(MANIFESTS) == {"1": 0}

@@ -13,6 +13,7 @@ from s3fs import S3FileSystem
 
 from deploy.local.ports import free_ports
 from notary.index import viewing
+from notary.snapshots.store import MANIFESTS, store_of
 from tests.notary.snapshots.desk import Desk
 
 BUCKET = "copies"
@@ -98,3 +99,13 @@ def test_a_server_that_is_away(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{port}")
     monkeypatch.setenv("AWS_MAX_ATTEMPTS", "1")
     assert URL in _run(desk, "list", code=2)["stderr"]
+
+
+def test_a_folder_that_a_console_made(s3: str, tmp_path: Path) -> None:
+    """The empty object that `Create folder` in a console makes is no manifest."""
+    store = store_of(URL, tmp_path)
+    httpx.put(f"{s3}/{BUCKET}/of/london/{MANIFESTS}/", trust_env=False).raise_for_status()
+    assert store.sizes(MANIFESTS) == {}
+    (tmp_path / "1").write_bytes(b"manifest")
+    store.put(tmp_path / "1", MANIFESTS, "1")
+    assert store.sizes(MANIFESTS) == {"1": 8}
