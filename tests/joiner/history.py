@@ -2,7 +2,7 @@
 
 import asyncio
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Container, Iterable, Sequence
 from hashlib import sha256
 from typing import Any
 
@@ -246,26 +246,48 @@ def rest(history: History, state: JoinerState) -> list[Record]:
     return [record for partition, records in history.by_partition.items() for record in records[state.offsets_next.get(partition, 0) :]]
 
 
+class Continued:
+    """A joiner after an interruption: it gets the records of a new reader through `Recheck`, as in `Driver._begin` and `Driver._read_with`.
+
+    `before`: the comparison that the interruption ended, if there was one.
+    """
+
+    def __init__(self, joiner: Joiner, before: Recheck | None = None) -> None:
+        self._joiner = joiner
+        kept = joiner.forget_unapplied() | ({} if before is None else before.kept)
+        self.recheck = Recheck(joiner.marks, joiner.history.last_run, kept, joiner)
+        first = joiner.read_next() | {partition: of_partition.offset_next for partition, of_partition in kept.items()}
+        first |= {partition: min(offset, first.get(partition, offset)) for partition, offset in self.recheck.offsets_first.items()}
+        self.offsets_first = first
+
+    def take(self, records: Sequence[Record], led: Container[int]) -> list[Record]:
+        """Returns the records that may be passed to the joiner now; it knows by then which records before them were dropped."""
+        ready = self.recheck.take(records, led)
+        assert not self.recheck.lost, self.recheck.lost
+        self._joiner.restore_dropped(self.recheck.take_dropped())
+        return ready
+
+    def unread(self, history: History, partition: int) -> list[Record]:
+        """Returns the records of that topic-partition from the offset at which reading began."""
+        return history.by_partition[partition][self.offsets_first.get(partition, 0) :]
+
+
 def compared_again(history: History, reading: Reading, portion: int = 1) -> tuple[int, dict[int, int]]:
     """Continue after an interruption, as the driver does, with polls of `portion` records.
 
     Returns the most bytes held back, and the offsets at which reading began.
     """
-    joiner = reading.joiner
-    kept = joiner.forget_unapplied()
-    recheck = Recheck(joiner.marks, joiner.history.last_run, kept, joiner)
-    first = joiner.read_next() | {partition: of_partition.offset_next for partition, of_partition in kept.items()}
-    first |= {partition: min(offset, first.get(partition, offset)) for partition, offset in recheck.offsets_first.items()}
-    held_bytes = recheck.held_bytes
-    for partition, records in history.by_partition.items():
-        for at in range(first.get(partition, 0), len(records), portion):
-            ready = recheck.take(records[at : at + portion], history.by_partition)
-            held_bytes = max(held_bytes, recheck.held_bytes)
-            joiner.restore_dropped(recheck.take_dropped())
+    continued = Continued(reading.joiner)
+    held_bytes = continued.recheck.held_bytes
+    for partition in history.by_partition:
+        records = continued.unread(history, partition)
+        for at in range(0, len(records), portion):
+            ready = continued.take(records[at : at + portion], history.by_partition)
+            held_bytes = max(held_bytes, continued.recheck.held_bytes)
             if ready:
                 reading.step(*ready)
-    assert recheck.done
-    return held_bytes, first
+    assert continued.recheck.done
+    return held_bytes, continued.offsets_first
 
 
 def named(batches: Iterable[OrderedBatch]) -> list[tuple[int, int, str]]:

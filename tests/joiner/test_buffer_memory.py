@@ -7,9 +7,10 @@ from hashlib import sha256
 
 from joiner import JoinerLimits, Ready
 from joiner.core import NEXT_BATCHES
+from joiner.driver import VERIFY_AT_ONCE
 from ordering.log import ORDERING, Record
 from ordering.records import batch_key
-from tests.joiner.history import History, Reading, compared_again, named, requests, rest
+from tests.joiner.history import Continued, History, Reading, compared_again, named, requests, rest
 
 LIMIT = 4_000
 LIMITS = JoinerLimits(buffer_bytes_max=LIMIT)
@@ -228,6 +229,121 @@ def test_a_content_dropped_in_a_comparison_is_no_hole() -> None:
     assert not reading.joiner.snapshot().has_hole
     compared_again(history, reading)
     assert named(reading.batches) == [(1, 1, "1"), (2, FAR, "1")]
+
+
+WITHOUT_LEADER = {ORDERING, 1}
+"""The topic-partitions that can be read while partition 0 has no leader."""
+
+
+def _hole_not_compared() -> tuple[History, Reading, Continued]:
+    """Returns a reader with the hole (2, FAR) in partition 0, which had no leader since an interruption; its content was dropped before."""
+    history, reading = _begun()
+    reading.step(history.entry(1, 1, "a"), *_flood(history), history.payload(2, FAR, "b"), history.payload(1, 1, "a"))
+    continued = Continued(reading.joiner)
+    history.entry(2, FAR, "b")
+    reading.step(*continued.take(continued.unread(history, ORDERING), WITHOUT_LEADER))
+    return history, reading, continued
+
+
+def test_an_entry_in_a_partition_without_a_leader_is_a_hole() -> None:
+    """After an interruption a partition without a leader gives nothing, so an entry that names a dropped content there waits."""
+    _, reading, continued = _hole_not_compared()
+    assert continued.recheck.waits_for == {0}
+    assert reading.joiner.hole is not None
+
+
+def test_a_fill_after_a_hole_is_compared_is_no_content() -> None:
+    """A hole's content that was dropped before an interruption is read again; the fill behind a new flood does not take its place."""
+    history, reading, continued = _hole_not_compared()
+    _flood(history, 3)
+    history.fill(2, FAR)
+    assert reading.step(*continued.take(continued.unread(history, 0), history.by_partition)).read_again
+    assert named(reading.batches) == [(1, 1, "1")]
+    compared_again(history, reading)
+    assert named(reading.batches) == [(1, 1, "1"), (2, FAR, "1")]
+
+
+def test_copies_of_an_awaited_content_are_bounded_in_a_comparison() -> None:
+    """A worker that reads the log again for a content holds its first record, and drops the copies of it above the limit."""
+    history, reading = _begun()
+    reading.step(history.entry(1, 1, "a"), *_flood(history), *[history.payload(2, FAR, "b") for _ in range(300)])
+    reading.step(history.payload(1, 1, "a"))
+    assert reading.step(history.entry(2, FAR, "b")).read_again
+    held_bytes, _ = compared_again(history, reading)
+    assert named(reading.batches) == [(1, 1, "1"), (2, FAR, "1")]
+    assert held_bytes < 3 * LIMIT + 2_000
+
+
+def _dropped_backwards() -> tuple[History, Reading]:
+    """Returns a reader that dropped a flood, and in a comparison with the log the content of (2, FAR), which lies before the flood."""
+    history, reading = _begun()
+    reading.step(history.entry(1, 1, "a"), history.payload(2, FAR, "b"), *_flood(history), history.payload(1, 1, "a"))
+    continued = Continued(reading.joiner)
+    reading.step(*continued.take(continued.unread(history, ORDERING), WITHOUT_LEADER))
+    reading.step(*continued.take(_flood(history, partition=1), WITHOUT_LEADER))  # fills the memory
+    reading.step(*continued.take(continued.unread(history, 0), history.by_partition))
+    return history, reading
+
+
+def test_a_restart_reads_from_the_earliest_dropped_record() -> None:
+    """The persisted offset of a partition does not pass a record that was dropped after later ones."""
+    history, reading = _dropped_backwards()
+    assert reading.step(history.register("w3")).offsets_next[0] == 0
+
+
+def test_a_content_dropped_after_later_records_is_read_again() -> None:
+    """A content that was dropped after the records behind it is still the first one: the fill at the end does not take its place."""
+    history, reading = _dropped_backwards()
+    reading.step(history.register("w3"))
+    entry = history.entry(2, FAR, "b")
+    history.fill(2, FAR)
+    assert reading.step(entry).read_again
+    compared_again(history, reading)
+    assert named(reading.batches) == [(1, 1, "1"), (2, FAR, "1")]
+
+
+def _readings_until_the_end(history: History, reading: Reading, readings_max: int = 10) -> int:
+    """Read the log, and again when the joiner wants it, with steps of the driver's size. Returns the number of readings, limited."""
+    before = None
+    for number in range(1, readings_max):
+        continued = Continued(reading.joiner, before)
+        before = continued.recheck
+        unread = [record for partition in history.by_partition for record in continued.unread(history, partition)]
+        if not _wants_another_reading(reading, continued.take(unread, history.by_partition)):
+            return number
+    return readings_max
+
+
+def _wants_another_reading(reading: Reading, records: list[Record]) -> bool:
+    for at in range(0, len(records), VERIFY_AT_ONCE):
+        ready = reading.step(*records[at : at + VERIFY_AT_ONCE])
+        while ready.more:
+            ready = reading.step()
+        if ready.read_again:
+            return True
+    return False
+
+
+def test_forged_ordering_records_cause_no_endless_reading() -> None:
+    """A record that is skipped is read again each time, so it is no reason to read dropped payloads again; an effect is one."""
+    history, reading = _begun()
+    reading.step(history.entry(1, 1, "a"), *_flood(history), history.payload(1, 1, "a"))
+    for _ in range(VERIFY_AT_ONCE):
+        history.put(ORDERING, None, b"garbage")
+    history.entry(2, 1, "b")
+    history.payload(2, 1, "b")
+    again = reading.restarted()
+    assert _readings_until_the_end(history, again) <= 2
+    assert named(again.batches) == [(2, 1, "1")]
+
+
+def test_a_checkpoint_causes_no_endless_reading() -> None:
+    """A checkpoint changes nothing that a second reading finds: a worker that starts in a quiet log reads it at most twice."""
+    history, reading = History(), Reading(limits=JoinerLimits(buffer_bytes_max=125 * LIMIT))
+    reading.step(history.genesis, history.register("w1"))
+    reading.step(history.entry(1, 1, "a"), *_flood(history, 700), history.payload(1, 1, "a"))
+    history.checkpoint(1, 1, view=reading.view)
+    assert _readings_until_the_end(history, reading.restarted()) <= 2
 
 
 def test_memory_is_bounded_while_partitions_are_compared() -> None:
