@@ -23,6 +23,8 @@ RECORD_BYTES_MAX = 1_400
 """The cost of the largest payload record in memory."""
 ENOUGH = 10_000
 """More steps and polls than any of these histories needs."""
+SEED_FIRST = 250
+"""The 300 seeds from here show each fault that once was in `joiner/core.py` and `joiner/dropped.py`; some are rare."""
 Append = Callable[[], Record]
 
 
@@ -279,6 +281,13 @@ def _check_prefix(reading: Reading, expected: Reading) -> None:
     assert reading.batches == expected.batches[: len(reading.batches)]
 
 
+def _check_complete(reading: Reading, expected: Reading) -> None:
+    """Check that `reading` has emitted all that is expected."""
+    _check_prefix(reading, expected)
+    assert len(reading.state.effects) == len(expected.state.effects), "the reader stopped before the end"
+    assert len(reading.batches) == len(expected.batches), "the reader lacks batches"
+
+
 def _check_seed(seed: int) -> int:
     """Check the history and the reading that this seed draws. Returns the number of times that reading began."""
     random = Random(seed)
@@ -289,9 +298,10 @@ def _check_seed(seed: int) -> int:
     reader = SmallReader(history, limits, random)
     _read_with_faults(reader, expected, random)
     _read_to_the_end(reader)
-    _check_prefix(reader.reading, expected)
-    assert len(reader.reading.state.effects) == len(expected.state.effects), "the reader stopped before the end"
-    assert len(reader.reading.batches) == len(expected.batches)
+    _check_complete(reader.reading, expected)
+    reader.restart()
+    _read_to_the_end(reader)
+    _check_complete(reader.reading, expected)
     assert reader.bytes_max <= 3 * limits.buffer_bytes_max + 2 * RECORD_BYTES_MAX
     return reader.readings
 
@@ -306,7 +316,7 @@ def _make_summaries_small(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_little_memory_changes_no_effect(monkeypatch: pytest.MonkeyPatch) -> None:
     """A reader that drops payload records and reads them again emits the effects and batches of one that keeps them all, and ends."""
     _make_summaries_small(monkeypatch)
-    for seed in range(some(300)):
+    for seed in range(SEED_FIRST, SEED_FIRST + some(300)):
         try:
             _check_seed(seed)
         except AssertionError as failure:
