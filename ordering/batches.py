@@ -27,6 +27,8 @@ _BEFORE_LENGTH_ENDS: Final = 12
 """The length counts the bytes after itself."""
 _CODECS: Final = ("none", "gzip", "snappy", "lz4", "zstd")
 _CODEC_BITS, _CONTROL_BIT = 0x07, 0x20
+_VARINT_BYTES_MAX: Final = 5
+"""The bytes of the longest length, a number of 32 bits."""
 RECORDS_AT_ONCE: Final = 1000
 """Records that are examined in one turn of the event loop: about 3 ms."""
 
@@ -96,9 +98,8 @@ async def without_headers(records: bytes) -> bytes:
         if codec := head.attributes & _CODEC_BITS:
             name = _CODECS[codec] if codec < len(_CODECS) else f"codec {codec}"
             raise CompressedBatch(f"the batch at offset {head.base_offset} is compressed ({name})")
-        batch = records[head.start : head.end]
-        pieces = await _pieces(batch)
-        if pieces is not None and calc_crc32c(batch[_CRC_COVERS_FROM:]) == _CRC.unpack_from(batch, _CRC_FROM)[0]:
+        pieces = await _pieces(records, head.start + _RECORDS_FROM, head.end)
+        if pieces is not None and _is_intact(batch := records[head.start : head.end]):
             made = bytearray(batch[:_RECORDS_FROM]) + b"".join(pieces)
             _LENGTH.pack_into(made, _LENGTH_FROM, len(made) - _BEFORE_LENGTH_ENDS)
             _CRC.pack_into(made, _CRC_FROM, calc_crc32c(bytes(made[_CRC_COVERS_FROM:])))
@@ -107,53 +108,57 @@ async def without_headers(records: bytes) -> bytes:
     return b"".join([*found, records[copied:]]) if found else records
 
 
-async def _pieces(batch: bytes) -> list[bytes] | None:
-    """Returns the records of a batch without headers, in pieces; None if no record has headers, or if a record has no correct lengths."""
+def _is_intact(batch: bytes) -> bool:
+    return bool(calc_crc32c(batch[_CRC_COVERS_FROM:]) == _CRC.unpack_from(batch, _CRC_FROM)[0])
+
+
+async def _pieces(records: bytes, at: int, end: int) -> list[bytes] | None:
+    """Returns the records between two indexes, without headers, in pieces; None if none has headers, or if the lengths of one are wrong."""
     found: list[bytes] = []
-    at, copied, number = _RECORDS_FROM, _RECORDS_FROM, 0
+    copied, number = at, 0
     try:
-        while at < len(batch):
+        while at < end:
             number += 1
             if number % RECORDS_AT_ONCE == 0:
                 await asyncio.sleep(0)
             start = at
-            length, body = _varint(batch, at)
+            length, body = _varint(records, at)
             at = body + length
-            headers = _headers_from(batch, body)
+            headers = _headers_from(records, body)
+            if not body < headers < at <= end:
+                return None
             if headers + 1 != at:  # a count of 0 is one byte
-                if not body < headers < at:
-                    return None
-                kept = batch[body:headers] + b"\0"
-                found += [batch[copied:start], _encoded(len(kept)), kept]
+                kept = records[body:headers] + b"\0"
+                found += [records[copied:start], _encoded(len(kept)), kept]
                 copied = at
-    except IndexError:
+    except (IndexError, ValueError):
         return None
-    return [*found, batch[copied:]] if found else None
+    return [*found, records[copied:end]] if found else None
 
 
-def _headers_from(batch: bytes, at: int) -> int:
+def _headers_from(records: bytes, at: int) -> int:
     """Returns the index of the count of headers of the record whose body begins at `at`."""
     at += 1  # attributes
     for _ in range(2):  # the deltas of time and offset
-        while batch[at] & 0x80:
+        while records[at] & 0x80:
             at += 1
         at += 1
     for _ in range(2):  # key and value; a length of -1 is null
-        length, at = _varint(batch, at)
+        length, at = _varint(records, at)
         at += max(length, 0)
     return at
 
 
-def _varint(batch: bytes, at: int) -> tuple[int, int]:
-    """Returns (number, index after it) of a zigzag varint."""
-    shift = number = 0
-    while True:
-        byte = batch[at]
+def _varint(records: bytes, at: int) -> tuple[int, int]:
+    """Returns (number, index after it) of a zigzag varint. Raises `ValueError` for one that is longer than those of lengths."""
+    number = 0
+    for shift in range(0, 7 * _VARINT_BYTES_MAX, 7):
+        byte = records[at]
         at += 1
         number |= (byte & 0x7F) << shift
         if not byte & 0x80:
             return (number >> 1) ^ -(number & 1), at
-        shift += 7
+    raise ValueError(f"a length has more than {_VARINT_BYTES_MAX} bytes")
 
 
 def _encoded(number: int) -> bytes:

@@ -42,6 +42,11 @@ class EarlierArchive(Protocol):
         """The end of each topic-partition."""
         ...
 
+    @property
+    def last_range(self) -> Mapping[int, int]:
+        """The offset at which the last range begins, by topic-partition."""
+        ...
+
     def records(self, partition: int, offset_first: int) -> Iterator[list[Record]]:
         """Yields the records from an offset on. Raises `ConfigurationError` for a damaged file."""
         ...

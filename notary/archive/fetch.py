@@ -7,7 +7,8 @@ that number removes them, and each run before removes those older than an hour, 
 """
 
 import contextlib
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Container, Mapping, Sequence
 from hashlib import file_digest
 from pathlib import Path
 from tempfile import TemporaryFile
@@ -43,16 +44,6 @@ class AddedRange(msgspec.Struct, frozen=True):
     offsets_end: dict[int, int]
 
 
-class _ListedFile(msgspec.Struct, frozen=True):
-    topic: str
-    partition: int
-    offset_first: int
-
-
-class _ListedFiles(msgspec.Struct, frozen=True):
-    files: list[_ListedFile]
-
-
 def fetch(
     store: SnapshotStore, segments: Sequence[FoundSegment], folder: Path, archived: EarlierArchive | None, key_last: bytes = b""
 ) -> AddedRange:
@@ -64,10 +55,10 @@ def fetch(
     partitions = max([segment.payload_partitions for segment in segments], default=0)
     reached = dict.fromkeys(range(ORDERING, partitions), 0) | (dict(archived.ends) if archived else {})
     number = (archived.ranges if archived else 0) + 1
-    _remove_left(folder, number)
+    _remove_left(folder, number, set(), LEFT_S)
     used = in_order(segments, reached)
     if archived:
-        compare_lasts(segments, archived, _since(folder, archived, used))
+        compare_lasts(segments, archived, _since(archived, used))
     if not used:
         return AddedRange(0, 0, 0, reached)
     added = _Added(folder, number, reached, used, archived)
@@ -93,31 +84,24 @@ def fetch(
                     f"another process has added {range_file} meanwhile: nothing was added. Run the same command again"
                 ) from None
         raise
-    for file in folder.glob(f"*/partition=*/{number:08}-segments*.parquet"):
-        if file not in added.files:
-            file.unlink(missing_ok=True)  # a killed run left it
+    _remove_left(folder, number, set(added.files), -math.inf)
     return AddedRange(number, added.segments, added.records, added.reached)
 
 
-def _remove_left(folder: Path, number: int) -> None:
-    """Remove the files that killed runs left, which would have made the range of this number."""
-    left = [*folder.glob(f"*/partition=*/{number:08}-segments*.parquet"), *folder.glob(f"ranges/.{number:08}.json.*.new")]
-    for file in left:
+def _remove_left(folder: Path, number: int, kept: Container[Path], age_s: float) -> None:
+    """Remove the files that killed runs left, which would have made the range of this number, if they are as old as `age_s`."""
+    for file in [*folder.glob(f"*/partition=*/{number:08}-segments*.parquet"), *folder.glob(f"ranges/.{number:08}.json.*.new")]:
         with contextlib.suppress(FileNotFoundError):
-            if clock_ms() / 1000 - file.stat().st_mtime > LEFT_S:
+            if file not in kept and clock_ms() / 1000 - file.stat().st_mtime >= age_s:
                 file.unlink()
 
 
-def _since(folder: Path, archived: EarlierArchive, used: Sequence[Segment]) -> dict[int, int]:
+def _since(archived: EarlierArchive, used: Sequence[Segment]) -> dict[int, int]:
     """Returns the offsets after which `fetch` compares archived parts, so that its cost does not grow with the archive.
 
     These are the beginning of the last range, or an earlier offset if a segment with new records has an archived part before it.
     """
-    listed = msgspec.json.decode((folder / "ranges" / f"{archived.ranges:08}.json").read_bytes(), type=_ListedFiles)
-    since = dict(archived.ends)
-    for file in listed.files:
-        partition = ORDERING if file.topic == "ordering" else file.partition
-        since[partition] = min(file.offset_first, since[partition])
+    since = dict(archived.last_range)
     for part in [part for segment in used for part in segment.parts]:
         since[part.partition] = min(part.offset_end - 1, since.get(part.partition, 0))
     return since

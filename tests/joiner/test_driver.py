@@ -31,6 +31,7 @@ from tests.joiner.faulty import (
     reason,
 )
 from tests.joiner.history import KEY, OWNER, ask
+from tests.turns import counted_turns
 
 # ---- submissions and answers ----
 
@@ -116,33 +117,25 @@ async def test_a_large_batch_leaves_turns_of_the_loop(start: Start, monkeypatch:
     monkeypatch.setattr(notary.index.index, "LOOKED_UP_AT_ONCE", 10)
     limits = JoinerLimits(hole_timeout_ms=20, large_bytes=5_000)
     writer, reader = start("w1", limits=limits), start("w2", limits=limits)
-    turns = 0
     began: list[int] = []
     applied: list[int] = []
-
-    async def count() -> None:
-        nonlocal turns
-        while True:
-            await asyncio.sleep(0)
-            turns += 1
 
     decode, apply = decode_requests_in_pieces, reader.index.apply
 
     def decoding(value: bytes, notary_name: str) -> Generator[None, None, tuple[Request, ...]]:
-        began.append(turns)
+        began.append(turns.count)
         return decode(value, notary_name)
 
     def applying(ready: Ready) -> Sequence[Sequence[Decision]]:
         if any(batch.requests for batch in ready.batches):
-            applied.append(turns)
+            applied.append(turns.count)
         return apply(ready)
 
     monkeypatch.setattr(core, "decode_requests_in_pieces", decoding)
     monkeypatch.setattr(reader.index, "apply", applying)
-    counting = asyncio.ensure_future(count())
-    decisions = await writer.decided(*[str(number) for number in range(100)])
-    await reader.until(lambda: reader.index.position_next == 100)
-    counting.cancel()
+    async with counted_turns() as turns:
+        decisions = await writer.decided(*[str(number) for number in range(100)])
+        await reader.until(lambda: reader.index.position_next == 100)
     assert (len(began), len(applied)) == (1, 1), "the writer does not decode its own batch"
     assert applied[0] - began[0] >= 20
     assert [reader.index.decision(decision.transaction_id) for decision in decisions] == decisions

@@ -11,6 +11,7 @@ from ordering.log import ORDERING, Bounds, Record
 from ordering.memory import MemoryLog
 from ordering.records import Fence, Settle, View
 from tests.joiner.history import OWNER, History, Reading, signing_key
+from tests.turns import counted_turns
 
 SECOND, THIRD = signing_key("second"), signing_key("third")
 
@@ -262,15 +263,6 @@ async def test_the_loop_turns_while_forged_records_are_verified() -> None:
     _forged(history, 10 * TAKEN_AT_ONCE)
     log, ahead = MemoryLog(2, identity="test"), _ahead(reading)
     log._records = {partition: list(records) for partition, records in history.by_partition.items()}
-    turns = 0
-
-    async def count() -> None:
-        nonlocal turns
-        while True:
-            turns += 1
-            await asyncio.sleep(0)
-
-    counting = asyncio.ensure_future(count())
-    await ahead.read(log)
-    counting.cancel()
-    assert turns >= 10
+    async with counted_turns() as turns:
+        await ahead.read(log)
+    assert turns.count >= 10

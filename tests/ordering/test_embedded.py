@@ -1,7 +1,6 @@
 """Tests `EmbeddedLog` beyond the contract: crashes, damage, and the errors at opening."""
 
 import asyncio
-import contextlib
 import os
 import signal
 import subprocess
@@ -20,6 +19,7 @@ from ordering.errors import ConfigurationError, Fatal, OutcomeUnknown
 from ordering.local_reader import POLL_BYTES_MAX, POLL_RECORDS_MAX
 from ordering.log import ORDERING, Bounds, Record
 from ordering.store import META_KEY, STORE_FORMAT_VERSION
+from tests.turns import counted_turns
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -444,22 +444,11 @@ async def test_readers_give_others_their_turn(directory: Path) -> None:
     log = EmbeddedLog.open(directory)
     writer = await log.open_writer()
     await asyncio.gather(*[writer.append(0, b"key", bytes(1024 * 1024)) for _ in range(30)])
-    turns = 0
-
-    async def count() -> None:
-        nonlocal turns
-        while True:
-            turns += 1
-            await asyncio.sleep(0)
-
-    counting = asyncio.create_task(count())
     reader = await log.open_reader({})
     polls = 0
-    while await reader.poll(0):
-        polls += 1
-    assert 1 < polls <= turns
-    counting.cancel()
-    with contextlib.suppress(asyncio.CancelledError):
-        await counting
+    async with counted_turns() as turns:
+        while await reader.poll(0):
+            polls += 1
+    assert 1 < polls <= turns.count
     await reader.close()
     await log.close()

@@ -128,6 +128,7 @@ def test_what_no_command_foresaw(
     assert ("Traceback" in printed) == is_bug
 
 
+@pytest.mark.seconds
 @pytest.mark.parametrize("flags", [["--json"], []], ids=["json", "text"])
 def test_a_name_that_is_not_utf8(flags: list[str]) -> None:
     """An error about a file whose name is not UTF-8 is one line with the escaped name, and the exit code stays 2."""

@@ -101,6 +101,7 @@ def test_a_server_that_is_away(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> N
     assert URL in _run(desk, "list", code=2)["stderr"]
 
 
+@pytest.mark.seconds
 def test_a_folder_that_a_console_made(s3: str, tmp_path: Path) -> None:
     """The empty object that `Create folder` in a console makes is no manifest."""
     store = store_of(URL, tmp_path)
