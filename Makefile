@@ -154,7 +154,7 @@ manifests: manifests-tools kafka  ## render the Kubernetes manifests, compare th
 manifests-live: manifests-tools  ## nightly: the manifests on a real API server, applied, upgraded, and broken (builds Kubernetes once, by Go)
 	$(PYTEST) tests/deploy/manifests/test_live.py -m nightly -rP --durations 10
 
-simulate: $(VENV)/.dev  ## whole systems on one seed each (SEEDS=2000; SEED=k shows one; FIRST=k)
+simulate: $(VENV)/.dev  ## complete systems on one seed each (SEEDS=2000; SEED=k shows one; FIRST=k)
 	$(BIN)/python -m tests.simulation $(if $(SEED),--seed $(SEED),--seeds $(or $(SEEDS),2000) --first $(or $(FIRST),1))
 
 scopes: $(VENV)/.dev  ## every interleaving of small worlds (LARGE=1: larger ones)

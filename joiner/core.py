@@ -5,7 +5,7 @@ time of a monotonic clock. It returns `Ready`: the batches joined, the state to 
 steps together emit batches that are a function of the log: neither the clock nor the division of records into steps changes them.
 
 The rules of this file (to *apply* a record is to decide whether it counts, and to count or skip it):
-- The head is the first ordering record that is not applied yet. It is applied as a whole or not at all, so that the persisted state never
+- The head is the first ordering record that is not applied yet. It is applied atomically, so that the persisted state never
   has half a record.
 - A record is checked in this order: its encoding, its signature, its view, the rule of its kind. A record that fails is skipped and
   reported.

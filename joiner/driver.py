@@ -457,19 +457,19 @@ class Driver(Generic[Decision]):
         read_next, head_next, acknowledged = self._read_next(), self._head_next(), self._sender.acknowledged()
         marks = dict(self.joiner.marks)
         try:
-            bounds = await self._log.bounds()
+            log_offsets = await self._log.offsets()
         except NotReady as problem:
             self._unreachable = str(problem)
             self._contradicted_since_s = None  # a contradiction in the log's next reply counts as the first
             self._detect_stalls(read_next, head_next, {})
             return
         self._reached_at_s, self._unreachable = self._now_s(), ""
-        self._next_is_deleted = any(read_next.get(partition, 0) < bound.offset_first for partition, bound in bounds.items())
-        if why := contradiction(read_next, marks, bounds):
+        self._next_is_deleted = any(read_next.get(partition, 0) < offsets.log_start for partition, offsets in log_offsets.items())
+        if why := contradiction(read_next, marks, log_offsets):
             self._contradicted(why)
             return
         # Partitions may have been added during the request.
-        ends = {partition: bound.offset_end for partition, bound in bounds.items() if partition in read_next}
+        ends = {partition: offsets.log_end for partition, offsets in log_offsets.items() if partition in read_next}
         if self._suspected is not None and ends[ORDERING] <= self._suspected.offset:
             self._suspected = None
             self._remake_reader = self._remake_reader or "the log no longer has the record that showed another history"

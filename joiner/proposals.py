@@ -99,13 +99,13 @@ class Proposals:
                 return
             # Start after the entry: the entry's own view may be foreign, which proves nothing about its content.
             passing = await self._passing(log_state, head)
-            bound = (await self._log.bounds()).get(partition)
-            if bound is None:
+            offsets = (await self._log.offsets()).get(partition)
+            if offsets is None:
                 return
             give_up_s = self._now_s() + self._wait_s
-            while self._read_next()[partition] < bound.offset_end and self._now_s() < give_up_s:  # noqa: ASYNC110 - another task reads
+            while self._read_next()[partition] < offsets.log_end and self._now_s() < give_up_s:  # noqa: ASYNC110 - another task reads
                 await asyncio.sleep(self._check_s)
-            if self._read_next()[partition] < bound.offset_end or joiner.history.seen != seen:
+            if self._read_next()[partition] < offsets.log_end or joiner.history.seen != seen:
                 return
             holes = [fill for fill in fills if joiner.is_hole(fill)]
             if not holes:
@@ -185,13 +185,13 @@ class ReadAhead:
 
     async def read(self, log: Log) -> None:
         """Read to the topic's present end. Raises `NotReady` when that makes no progress."""
-        offset_end = (await log.bounds())[ORDERING].offset_end
+        log_end_offset = (await log.offsets())[ORDERING].log_end
         reader = await log.open_reader({ORDERING: self.offset_next})
         loop = asyncio.get_running_loop()
         try:
             reader.pause(range(log.payload_partitions))
             async with asyncio.timeout(READ_AHEAD_S_MAX) as deadline:
-                while (before := reader.offset_next(ORDERING)) < offset_end:
+                while (before := reader.offset_next(ORDERING)) < log_end_offset:
                     for number, record in enumerate(await reader.poll(1_000), 1):
                         if record.partition == ORDERING:
                             self._take(record)

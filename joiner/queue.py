@@ -150,7 +150,7 @@ class SubmissionQueue(Generic[Decision]):
         submission in time, for any number of clients. Up to a party's equal part of the capacity, only lack of memory causes a rejection.
         `verified`: the party's signature was verified. Anybody may name a party: without it, only a full queue affects later submissions.
         """
-        # Admit a submission larger than the whole queue if nothing else is pending: otherwise it could never be admitted.
+        # Admit a submission larger than the complete queue if nothing else is pending: otherwise it could never be admitted.
         if self.is_calm(requests, size_bytes) or not self.pending_requests:
             return None
         here, here_bytes, limits = self.pending_requests, self.pending_bytes, self._limits

@@ -57,7 +57,7 @@ class Rate:
             self._learn(now_s)
 
     def seconds_for(self, requests: int) -> int:
-        """Returns the whole seconds until that many requests are answered, 1 to 60; 2 while the capacity is unknown."""
+        """Returns the seconds, an integer, until that many requests are answered, 1 to 60; 2 while the capacity is unknown."""
         return min(WAIT_S_MAX, max(1, math.ceil(requests / self.per_s))) if self.per_s else UNKNOWN_WAIT_S
 
     def _learn(self, now_s: float) -> None:

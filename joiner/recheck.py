@@ -22,7 +22,7 @@ from joiner.history import NO_CONTENT, NONE_SKIPPED, Effect, Mark, extend_skippe
 from joiner.ready import Kept
 from ordering.errors import NotReady
 from ordering.local_reader import describe
-from ordering.log import ORDERING, Bounds, Log, Reader, Record
+from ordering.log import ORDERING, Log, LogOffsets, Reader, Record
 
 RUNBOOK: Final = "docs/runbook.md"
 EXAMINE_S_MAX: Final = 60.0
@@ -210,19 +210,19 @@ def to_find_again(records: Sequence[Record]) -> dict[int, deque[Sought]]:
     }
 
 
-def contradiction(read_next: Mapping[int, int], marks: Mapping[int, Mark], bounds: Mapping[int, Bounds]) -> str:
+def contradiction(read_next: Mapping[int, int], marks: Mapping[int, Mark], log_offsets: Mapping[int, LogOffsets]) -> str:
     """Returns a contradiction between the log's start or end offsets and the records read or applied; empty when there is none."""
-    for partition, bound in bounds.items():
+    for partition, offsets in log_offsets.items():
         mark = marks.get(partition)
         reached = max(read_next.get(partition, 0), 0 if mark is None else mark.offset + 1)
-        if reached > bound.offset_end:
+        if reached > offsets.log_end:
             return (
                 f"the index is ahead of its log: it has read {describe(partition)} up to offset {reached}, and the log ends at"
-                f" {bound.offset_end}. The log was truncated, or it is another log: see {RUNBOOK}, 'The index is ahead of its log'"
+                f" {offsets.log_end}. The log was truncated, or it is another log: see {RUNBOOK}, 'The index is ahead of its log'"
             )
-        if read_next.get(partition, 0) < bound.offset_first:
+        if read_next.get(partition, 0) < offsets.log_start:
             return (
-                f"the log lost records that this index needs: {describe(partition)} begins at offset {bound.offset_first}, needed from"
+                f"the log lost records that this index needs: {describe(partition)} begins at offset {offsets.log_start}, needed from"
                 f" {read_next.get(partition, 0)}. If `notary trim` freed them, move this index away, and restore a snapshot with"
                 f" `[snapshots] url` or `notary snapshot restore`. Otherwise see {RUNBOOK}, 'Records are missing from the log'"
             )
@@ -243,25 +243,25 @@ async def find_again(log: Log, wanted: dict[int, deque[Sought]], *, without_free
     """Read these records again. Returns and raises the same as `examine`. `without_freed`: skip contents before a log start offset."""
     if not wanted:
         return ""
-    bounds = await log.bounds()
+    log_offsets = await log.offsets()
     for partition, expected in list(wanted.items()):
         while (
             without_freed
             and partition != ORDERING
-            and partition in bounds
+            and partition in log_offsets
             and expected
-            and expected[0].offset < bounds[partition].offset_first
+            and expected[0].offset < log_offsets[partition].log_start
         ):
             expected.popleft()
         if not expected:
             del wanted[partition]
             continue
-        bound = bounds.get(partition)
-        if bound is None:
+        offsets = log_offsets.get(partition)
+        if offsets is None:
             raise NotReady(f"{describe(partition)} has no leader now, so it cannot be compared with the index")
-        if expected[0].offset_first < bound.offset_first:
+        if expected[0].offset_first < offsets.log_start:
             return another(partition, expected[0])
-        if expected[-1].offset >= bound.offset_end:
+        if expected[-1].offset >= offsets.log_end:
             return another(partition, expected[-1])
     reader = await log.open_reader({partition: expected[0].offset_first for partition, expected in wanted.items()})
     try:

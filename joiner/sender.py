@@ -204,8 +204,8 @@ class Sender(Generic[Decision]):
         """Returns the names of the appends that the log has acknowledged and this worker has not read yet."""
         return frozenset(self._acknowledged - self._expected.keys())
 
-    def expect(self, acknowledged: frozenset[tuple[int, int] | bytes], offset_end: int) -> None:
-        """Record that the ordering topic ended at `offset_end` after these appends were acknowledged.
+    def expect(self, acknowledged: frozenset[tuple[int, int] | bytes], log_end_offset: int) -> None:
+        """Record that the ordering topic ended at `log_end_offset` after these appends were acknowledged.
 
         Once the log is applied up to there, the records were read or never will be. If one was not read, the log lost it, or every worker
         skips it (R10). Then this worker begins a new incarnation, which sends those batches again.
@@ -213,9 +213,9 @@ class Sender(Generic[Decision]):
         pending = self.unresolved.keys() | ({self._registering[0]} if self._registering is not None else set())
         self._acknowledged &= pending
         # The log may have lost its end since then. So do not wait for records beyond its present end.
-        self._expected = {name: min(end, offset_end) for name, end in self._expected.items() if name in pending}
+        self._expected = {name: min(end, log_end_offset) for name, end in self._expected.items() if name in pending}
         for name in acknowledged & self._acknowledged:
-            self._expected.setdefault(name, offset_end)
+            self._expected.setdefault(name, log_end_offset)
         late = [name for name, end in self._expected.items() if end <= self._joiner.offset_head]
         if not late:
             return

@@ -41,7 +41,7 @@ class Admission(Protocol):
 
 
 class Body:
-    """The body of one submission: its connection calls `piece` for each piece, then one of `whole`, `late` and `left`.
+    """The body of one submission: its connection calls `piece` for each piece, then one of `complete`, `late` and `left`.
 
     The gate then calls `admitted` or `rejected` of a subclass: once, unless the client left.
     """
@@ -90,7 +90,7 @@ class Body:
             else:
                 self._data = bytearray(self._data) + data if self._data else data
 
-    def whole(self) -> None:
+    def complete(self) -> None:
         """The body is complete: put it in its lane."""
         self._gate.ask(self)
 

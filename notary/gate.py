@@ -260,7 +260,7 @@ class Gate:
         if size > SUBMISSION_BYTES_MAX:
             return TooLarge(f"the body has more than {SUBMISSION_BYTES_MAX} bytes, the limit of a submission: {_FEWER}")
         if others_bytes and others_bytes + size > self._bytes_max:
-            # A body larger than the whole capacity is read when nothing else is there, as in the queue.
+            # A body larger than the complete capacity is read when nothing else is there, as in the queue.
             return Overloaded(
                 f"{others_bytes} bytes of submissions wait here already, of {self._bytes_max} at most: send the same again later"
             )

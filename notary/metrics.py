@@ -148,7 +148,7 @@ class Metrics:
             ("notary_reader_restarts_total", "Stalled readers that were replaced.", lambda: driver.readers_remade),
             ("notary_checkpoints_signed_total", "Checkpoints signed, one for each tree size.", lambda: issuer.signatures),
             ("notary_audited_tiles_total", "Tiles whose decisions were compared with the tree.", lambda: self_check.audited_tiles),
-            ("notary_index_scrubs_total", "Readings of the whole index from the disk.", lambda: self_check.scrubs),
+            ("notary_index_scrubs_total", "Readings of the complete index from the disk.", lambda: self_check.scrubs),
             ("notary_interruptions_total", "Interruptions of reading, each followed by a look at the log.", lambda: driver.interruptions),
         )
 

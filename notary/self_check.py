@@ -33,7 +33,7 @@ class SelfCheckSettings(msgspec.Struct, frozen=True):
 
     checkpoint_interval_ms: Positive = 5_000  # of log time
     audit_interval_ms: Positive = 1_000
-    scrub_interval_ms: Positive = 43_200_000  # between two rounds of reading the whole index from its disk
+    scrub_interval_ms: Positive = 43_200_000  # between two rounds of reading the complete index from its disk
     quiet_ms: Fixed[int] = 10_000  # without a new decision for this time, a checkpoint is due even if log time does not advance
     look_ms: Fixed[int] = 200
     write_again_ms: Fixed[int] = 5_000
@@ -71,7 +71,7 @@ class SelfCheck:
         self._failed: asyncio.Queue[Fatal] = asyncio.Queue(1)
         self.audited_tiles = 0
         self.scrubs = 0
-        """Counts the readings of the whole index from its disk."""
+        """Counts the readings of the complete index from its disk."""
 
     def serving_suspended(self) -> str | None:
         """Returns the reason why no answer from this index may be given now; None while answers may."""

@@ -22,7 +22,7 @@ from ordering.clock import clock_ms
 from ordering.durable import make_directory
 from ordering.errors import ConfigurationError, Fatal, FatalCode, NotReady, OutcomeUnknown
 from ordering.local_reader import Arrivals, LocalReader, check_partitions, describe, size
-from ordering.log import ORDERING, Bounds, Record
+from ordering.log import ORDERING, LogOffsets, Record
 from ordering.store import (
     KEY,
     STORE_FORMAT_VERSION,
@@ -152,10 +152,10 @@ class EmbeddedLog:
         self.check_open()
         return LocalReader(self, self._arrivals, offsets_next)
 
-    async def bounds(self) -> Mapping[int, Bounds]:
+    async def offsets(self) -> Mapping[int, LogOffsets]:
         """Returns each partition's log start offset (0) and log end offset. Raises `NotReady` after close, `Fatal` after a disk failure."""
         self.check_open()
-        return {partition: Bounds(0, end) for partition, end in self._ends_visible.items()}
+        return {partition: LogOffsets(0, end) for partition, end in self._ends_visible.items()}
 
     def leaders(self) -> Mapping[int, str | None]:
         """Returns every payload partition, with no data centre."""

@@ -35,10 +35,10 @@ async def check_empty(log: Log) -> None:
     """Raise `ConfigurationError`, naming the owner, when the ordering topic has or has had any record. Raises `NotReady`."""
     if (first := await first_record(log)) is not None:
         raise ConfigurationError(f"the log is not empty: {_whose(first)}. Name other topics, or use the configuration of that notary")
-    bound = (await log.bounds())[ORDERING]
-    if bound.offset_end:
+    offsets = (await log.offsets())[ORDERING]
+    if offsets.log_end:
         raise ConfigurationError(
-            f"the log is not empty: its ordering records up to offset {bound.offset_end} were deleted. Name other topics, or restore them"
+            f"the log is not empty: its ordering records up to offset {offsets.log_end} were deleted. Name other topics, or restore them"
         )
 
 
@@ -60,10 +60,10 @@ async def read_genesis(log: Log) -> tuple[Genesis, bytes]:
 
 async def first_record(log: Log) -> Record | None:
     """Returns the first ordering record in the log, or None when it is empty. Raises `NotReady` when it cannot be read in time."""
-    bound = (await log.bounds())[ORDERING]
-    if bound.offset_first == bound.offset_end:
+    offsets = (await log.offsets())[ORDERING]
+    if offsets.log_start == offsets.log_end:
         return None
-    reader = await log.open_reader({ORDERING: bound.offset_first})
+    reader = await log.open_reader({ORDERING: offsets.log_start})
     try:
         reader.pause(range(log.payload_partitions))
         async with asyncio.timeout(READ_S_MAX):

@@ -32,7 +32,7 @@ from ordering.errors import ConfigurationError, NotReady, OutcomeUnknown, OutOfR
 from ordering.interruptions import Interruptions
 from ordering.leadership import Leadership
 from ordering.local_reader import check_partitions, describe
-from ordering.log import ORDERING, Bounds, BrokerSeen, Record
+from ordering.log import ORDERING, BrokerSeen, LogOffsets, Record
 from ordering.settings import LogSettings
 from ordering.topics import EITHER, LOG, MESSAGE_BYTES_MAX, inspect, topic_names
 
@@ -53,8 +53,8 @@ class KafkaTimeouts(msgspec.Struct, frozen=True, kw_only=True):
     Brokers learn of a new topic at different times.
     """
     append_ms: int = LogSettings().append_timeout_ms
-    bounds_ms: int = 3_000
-    """The deadline of `bounds`."""
+    offsets_ms: int = 3_000
+    """The deadline of `offsets`."""
     request_ms: int = 5_000
     """The deadline of a request to a broker: a fetch may return much data over a slow line."""
     connect_ms: int = 1_500
@@ -121,7 +121,7 @@ class KafkaLog:
         settings = client_settings(bootstrap, client_id, security)
         log = cls(settings, security, topic_prefix, len(payload.replicas), identity, timeouts)
         # The first connections take longer than later requests, with TLS and on a busy machine, so use the longer deadline here.
-        await log._bounds_within(timeouts.open_ms)
+        await log._offsets_within(timeouts.open_ms)
         return log
 
     @property
@@ -157,7 +157,7 @@ class KafkaLog:
             acks="all",
             linger_ms=0,
             max_batch_size=BATCH_BYTES_MAX,
-            # A record may fill a whole message; Kafka's overhead is added to it.
+            # A record may fill a message; Kafka's overhead is added to it.
             max_request_size=MESSAGE_BYTES_MAX,
             request_timeout_ms=self._timeouts.request_ms,
         )
@@ -196,16 +196,16 @@ class KafkaLog:
             consumer.seek(topic_partition, offsets_next.get(partition, 0))
         return KafkaReader(consumer, interruptions, batches, dict(self._partitions), self._timeouts)
 
-    async def bounds(self) -> Mapping[int, Bounds]:
-        """Returns each partition's log start offset and high watermark now, from its leader. Raises `NotReady` within `bounds_ms`.
+    async def offsets(self) -> Mapping[int, LogOffsets]:
+        """Returns each partition's log start offset and high watermark now, from its leader. Raises `NotReady` within `offsets_ms`.
 
         If no TLS connection to a broker succeeds, it may take two seconds more, to find out the reason.
 
         A payload partition that has no leader, according to the cluster, is left out, so that the others remain usable.
         """
-        return await self._bounds_within(self._timeouts.bounds_ms)
+        return await self._offsets_within(self._timeouts.offsets_ms)
 
-    async def _bounds_within(self, limit_ms: int) -> Mapping[int, Bounds]:
+    async def _offsets_within(self, limit_ms: int) -> Mapping[int, LogOffsets]:
         self._check_open()
         async with self._watching:
             try:
@@ -227,15 +227,15 @@ class KafkaLog:
             except BaseException:
                 await self._drop_watcher()
                 raise
-        return {partition: Bounds(firsts[topic_partition], ends[topic_partition]) for partition, topic_partition in asked.items()}
+        return {partition: LogOffsets(firsts[topic_partition], ends[topic_partition]) for partition, topic_partition in asked.items()}
 
     async def open_transactions(self) -> list[int]:
         """Returns the topic-partitions in which a transaction is open, in order. Raises `NotReady`.
 
         The notary makes no transactions. MirrorMaker does, and one that was killed leaves its last one open until the brokers abort it.
         """
-        ends = {partition: bounds.offset_end for partition, bounds in (await self.bounds()).items()}
-        consumer = self._consumer(self._timeouts.bounds_ms, isolation_level="read_committed")
+        ends = {partition: log_offsets.log_end for partition, log_offsets in (await self.offsets()).items()}
+        consumer = self._consumer(self._timeouts.offsets_ms, isolation_level="read_committed")
         try:
             await consumer.start()
             committed = await consumer.end_offsets([self._partitions[partition] for partition in ends])
@@ -248,7 +248,7 @@ class KafkaLog:
     def leaders(self) -> Mapping[int, str | None]:
         """Returns the payload partitions that have a leader, each with its leader's rack; at most a few seconds old.
 
-        While no broker can be reached, the result is the last one; then `bounds` raises `NotReady`.
+        While no broker can be reached, the result is the last one; then `offsets` raises `NotReady`.
         """
         if self._watcher is not None and (cluster := self._watcher._client.cluster).topics():
             leaders = {}

@@ -13,7 +13,7 @@ from ordering.errors import ConfigurationError, NotReady, OutOfRange
 from ordering.log import ORDERING, Record
 
 POLL_BYTES_MAX: Final = 8 * 1024 * 1024
-"""The maximum size of a poll's result, so that a replay of a large log takes little memory. One record is always returned whole."""
+"""The maximum size of a poll's result, so that a replay of a large log takes little memory. One record is returned, however large."""
 
 POLL_RECORDS_MAX: Final = 4096
 """The maximum number of records in a poll's result: many small records would block the event loop for too long."""

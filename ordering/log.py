@@ -39,11 +39,11 @@ class Record(msgspec.Struct, frozen=True, gc=False):
     value: bytes | None
 
 
-class Bounds(msgspec.Struct, frozen=True, gc=False):
-    """The offsets of one partition now: `offset_first` is the log start offset, `offset_end` (exclusive) the log end offset."""
+class LogOffsets(msgspec.Struct, frozen=True, gc=False):
+    """The offsets of one partition now: `log_start` is the log start offset, `log_end` (exclusive) the log end offset."""
 
-    offset_first: int
-    offset_end: int
+    log_start: int
+    log_end: int
 
 
 class Writer(Protocol):
@@ -125,7 +125,7 @@ class Log(Protocol):
         """Returns a reader whose first record of each partition is at the given offset or above (default 0). Raises `NotReady`."""
         ...
 
-    async def bounds(self) -> Mapping[int, Bounds]:
+    async def offsets(self) -> Mapping[int, LogOffsets]:
         """Returns each partition's log start and log end offset now, without leaderless payload partitions. Raises `NotReady`."""
         ...
 

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from ordering.clock import clock_ms
 from ordering.errors import ConfigurationError, NotReady, OutcomeUnknown
 from ordering.local_reader import Arrivals, LocalReader, check_partitions, describe, size
-from ordering.log import ORDERING, Bounds, Record
+from ordering.log import ORDERING, LogOffsets, Record
 
 
 class MemoryLog:
@@ -49,10 +49,10 @@ class MemoryLog:
         self.check_open()
         return LocalReader(self, self._arrivals, offsets_next)
 
-    async def bounds(self) -> Mapping[int, Bounds]:
+    async def offsets(self) -> Mapping[int, LogOffsets]:
         """Returns the offsets of every partition; each log start offset is 0. Raises `NotReady` after close."""
         self.check_open()
-        return {partition: Bounds(0, len(records)) for partition, records in self._records.items()}
+        return {partition: LogOffsets(0, len(records)) for partition, records in self._records.items()}
 
     def leaders(self) -> Mapping[int, str | None]:
         """Returns every payload partition, with no data centre."""

@@ -1,6 +1,6 @@
 """Work in pieces, so that an event loop can run other tasks in between. Pure.
 
-A generator does one piece before each `yield`, and returns the result of the whole work. A piece takes at most one or two milliseconds.
+A generator does one piece before each `yield`, and returns the result of all of it. A piece takes at most one or two milliseconds.
 """
 
 from collections.abc import Generator

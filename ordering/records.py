@@ -296,33 +296,33 @@ def _decode_body(version: int, kind: int, body: bytes) -> OrderingRecord:
             _exactly(kind, body, at)
             return Register(nonce, View(seen, history), format_version, name, software_version)
         case 3:
-            writer, seen, history, incarnation, sequence_last = _whole(kind, _FENCE_BODY, body)
+            writer, seen, history, incarnation, sequence_last = _unpacked(kind, _FENCE_BODY, body)
             return Fence(writer, View(seen, history), incarnation, sequence_last)
         case 4:
-            incarnation, seen, history, tree_size, root = _whole(kind, _CHECKPOINT_BODY, body)
+            incarnation, seen, history, tree_size, root = _unpacked(kind, _CHECKPOINT_BODY, body)
             return Checkpoint(incarnation, View(seen, history), tree_size, root)
         case 5:
-            (format_version,) = _whole(kind, _ACTIVATE_BODY, body)
+            (format_version,) = _unpacked(kind, _ACTIVATE_BODY, body)
             if format_version == 0:
                 raise CorruptRecord("an activate record names format version 0, which does not exist")
             return Activate(format_version)
         case 6:
             return _decode_genesis(body)
         case 7:
-            return Key(*_whole(kind, _KEY_BODY, body))
+            return Key(*_unpacked(kind, _KEY_BODY, body))
         case 8:
-            return Partitions(*_whole(kind, _PARTITIONS_BODY, body))
+            return Partitions(*_unpacked(kind, _PARTITIONS_BODY, body))
         case 9:
-            return Retire(*_whole(kind, _RETIRE_BODY, body))
+            return Retire(*_unpacked(kind, _RETIRE_BODY, body))
         case 10:
             if version == 1:
-                return Settle(View(*_whole(kind, _SETTLE_BODY, body)))
-            key, seen, history = _whole(kind, _SETTLE_KEY_BODY, body)
+                return Settle(View(*_unpacked(kind, _SETTLE_BODY, body)))
+            key, seen, history = _unpacked(kind, _SETTLE_KEY_BODY, body)
             return Settle(View(seen, history), key)
         case 11:
             return _decode_salvage(body)
         case 12:
-            key, seen, history, position, root = _whole(kind, _TRIM_BODY, body)
+            key, seen, history, position, root = _unpacked(kind, _TRIM_BODY, body)
             return Trim(key, View(seen, history), position, root)
         case _:
             raise CorruptRecord(f"kind {kind} is unknown to all format versions up to {FORMAT_VERSION}")
@@ -337,11 +337,11 @@ def _decode_salvage(body: bytes) -> SalvageRecord:
     view, rest = View(seen, history), body[_SALVAGE_BODY.size :]
     match step:
         case 0:
-            return SalvageBegin(key, view, *_whole(11, _BEGIN_REST, rest))
+            return SalvageBegin(key, view, *_unpacked(11, _BEGIN_REST, rest))
         case 1:
             return SalvageItems(key, view, *decode_items(rest))
         case 2:
-            return SalvageDone(key, view, *_whole(11, _DONE_REST, rest))
+            return SalvageDone(key, view, *_unpacked(11, _DONE_REST, rest))
         case _:
             raise CorruptRecord(f"a salvage record has step {step}, which does not exist")
 
@@ -359,7 +359,7 @@ def _decode_genesis(body: bytes) -> Genesis:
     return Genesis(salt, payload_partitions, notary_key, owner_key, notary_name, origin)
 
 
-def _whole(kind: int, form: Struct, body: bytes) -> tuple[Any, ...]:
+def _unpacked(kind: int, form: Struct, body: bytes) -> tuple[Any, ...]:
     _exactly(kind, body, form.size)
     return form.unpack(body)
 

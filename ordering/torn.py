@@ -27,14 +27,14 @@ def only_last_write_torn(directory: Path) -> bool:
     torn = False
     for file in sorted(directory.glob("*.log"), key=lambda file: int(file.stem)):
         data = file.read_bytes()
-        whole = 0 if torn else _whole_until(data)
-        torn = torn or whole < len(data)
-        if torn and _a_write_begins(data, whole):
+        complete = 0 if torn else _complete_until(data)
+        torn = torn or complete < len(data)
+        if torn and _a_write_begins(data, complete):
             return False
     return torn
 
 
-def _whole_until(data: bytes) -> int:
+def _complete_until(data: bytes) -> int:
     """Returns the position of the first damaged fragment, or the end of the data when all are intact."""
     at = 0
     while at < len(data):

@@ -10,7 +10,7 @@
     "@query": ?
     "@signature-params": ("@method" "@path" "@query");created=…
 
-This is our own code, since a library for the whole RFC is twenty times as long, and accepts more than one form.
+This is our own code, since a library for the complete RFC is twenty times as long, and accepts more than one form.
 docs/http.md (Access to reads) has the rules. Pure: the time is an argument.
 """
 

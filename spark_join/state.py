@@ -142,7 +142,7 @@ def rest_of(log: LogFrames, state: AppliedState) -> LogFrames:
     if not state.offsets_next:
         return log
     for topic_partition, offset in sorted(state.offsets_next.items()):
-        if (end := log.offsets_end.get(topic_partition, 0)) < offset:
+        if (end := log.log_end_offsets.get(topic_partition, 0)) < offset:
             raise CouldNotVerify(
                 f"{describe(topic_partition)} ends at offset {end}, and the earlier run had read it up to {offset}:"
                 " a part of the log is gone, or this is another log"

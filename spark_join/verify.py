@@ -226,14 +226,14 @@ def state_after(
     state: AppliedState, log: LogFrames, joined: Joined, decided: NewDecisions, stages: Stages, *, signatures: bool
 ) -> AppliedState:
     """Returns the state at the end of `log`, or at its first hole. Its growing tables have only the rows that are new since `state`."""
-    offset_next = log.offsets_end[ORDERING] if joined.offset_next is None else joined.offset_next
+    offset_next = log.log_end_offsets[ORDERING] if joined.offset_next is None else joined.offset_next
     ids, consumed = decided.decisions.select("position", "id"), _consumed(joined.requests, decided.decisions)
     if joined.items is not None:
         ids = ids.union(joined.items.select("position", "id"))
         consumed = consumed.union(claims(joined.items).select("state", "consumed_by"))
     return AppliedState(
         identity=_up_to(joined.identity, offset_next),
-        offsets_next={**log.offsets_end, ORDERING: offset_next},
+        offsets_next={**log.log_end_offsets, ORDERING: offset_next},
         last_records={**state.last_records, **last_records(log, _last_offsets(joined, offset_next))},
         carry=joined.carry,
         decided=decided.count,

@@ -68,8 +68,8 @@ def forward(devices: dict[int, Device], dice: random.Random) -> None:
             read = os.read(commands, 65_536)
             if not read:
                 return
-            *whole, asked = (asked + read).split(b"\n")
-            for command in whole:
+            *commands, asked = (asked + read).split(b"\n")
+            for command in commands:
                 print(_obey(command.decode(), lines), flush=True)
         for number, packet in lines.due(time.monotonic()):
             try:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from deploy.local.process import BrokerProcess
 
-# Source text, not a module: a module of this package would import the whole package at its start, and take 40 MB, not 10.
+# Source text, not a module: a module of this package would import all of the package at its start, and take 40 MB, not 10.
 _WATCH = """
 import sys
 sys.stdin.buffer.read()

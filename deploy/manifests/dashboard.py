@@ -115,7 +115,7 @@ PANELS: Final = (
     Panel("Memory", "The same, in records", "none", _each("notary_unregistered_records")),
     Panel("Checks", "Decisions that no other worker agreed with yet", "none", (("notary_tree_size - notary_agreed_size", "{{pod}}"),)),
     Panel("Checks", "Tiles audited", "ops", _rate("notary_audited_tiles_total")),
-    Panel("Checks", "Readings of the whole index", "none", _each("notary_index_scrubs_total")),
+    Panel("Checks", "Readings of the complete index", "none", _each("notary_index_scrubs_total")),
     Panel("Checks", "Checkpoints signed", "ops", _rate("notary_checkpoints_signed_total")),
     Panel(
         "Checks",

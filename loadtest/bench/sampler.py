@@ -33,7 +33,7 @@ DIRECTORY = "BENCH_STAGES"
 MAP = "stages.json"
 """The file in it that maps code to stages: the fields of `StageMap`."""
 INTERVAL_S = 0.004
-"""In CPU time of the whole process. Kernels round it up to their tick."""
+"""In CPU time of all threads of the process. Kernels round it up to their tick."""
 
 _ROOT = str(Path(__file__).parents[2])
 _RUNNERS = ("asyncio/runners.py", "asyncio/base_events.py", "asyncio/events.py", "uvloop/__init__.py")

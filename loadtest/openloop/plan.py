@@ -1,7 +1,7 @@
 """The parameters of a run: the mix of requests, the plan of one process, and the options that this load adds to Locust's own. Pure.
 
 The plan travels in one message, so that no process reads the command line. `--host` of Locust takes several URLs here, `--users` is the
-number of connections and `--run-time` the length of the whole schedule. Every default has its option's type: Locust's web form keeps the
+number of connections and `--run-time` the length of the complete schedule. Every default has its option's type: Locust's web form keeps the
 type that it finds.
 """
 

@@ -219,19 +219,19 @@ class Coordinator:
         if plan is None:
             reasons = problems
         else:
-            whole = total(list(self._tallies.values()), len(plan.stages))
+            tally = total(list(self._tallies.values()), len(plan.stages))
             missing = set(range(len(self._sends))) - {number for number, tally in self._tallies.items() if tally.finished}
-            whole.finished = not missing
-            self._ledger.close(alone=not options.not_alone and not missing and not whole.failed)
+            tally.finished = not missing
+            self._ledger.close(alone=not options.not_alone and not missing and not tally.failed)
             reasons = reasons_against(
-                whole, self._ledger, submissions=slots_count(plan.stages, plan.mix.submission_requests), problems=problems
+                tally, self._ledger, submissions=slots_count(plan.stages, plan.mix.submission_requests), problems=problems
             )
         if reasons:
             self._refuse(reasons)
             return
         assert plan is not None
         self.exit_code = 0
-        found = figure(plan, whole) | {"began_unix_s": round(self._began_unix_s, 3)}
+        found = figure(plan, tally) | {"began_unix_s": round(self._began_unix_s, 3)}
         written = {"figure": found, "parameters": self._parameters(plan), "machine": machine(), "load_average": load_average()}
         self.lines = ["", *lines_of(found), ""]
         print("\n".join(self.lines), flush=True)

@@ -71,21 +71,21 @@ class Tally(msgspec.Struct):
 
 def total(tallies: Sequence[Tally], stages: int) -> Tally:
     """Returns the sum of all tallies."""
-    whole = Tally([StageTally() for _ in range(stages)], finished=bool(tallies) and all(each.finished for each in tallies))
+    tally = Tally([StageTally() for _ in range(stages)], finished=bool(tallies) and all(each.finished for each in tallies))
     for each in tallies:
-        for mine, theirs in zip(whole.stages, each.stages, strict=True):
+        for mine, theirs in zip(tally.stages, each.stages, strict=True):
             mine.submissions += theirs.submissions
             mine.latency.add_all(theirs.latency)
             mine.late.add_all(theirs.late)
             mine.answered_last_s = max(mine.answered_last_s, theirs.answered_last_s)
         for name in ("sent", "answered", "failed", "decided", "cpu_seconds"):
-            setattr(whole, name, getattr(whole, name) + getattr(each, name))
-        _add(whole.retried, each.retried)
-        _add(whole.counts, each.counts)
-        _add(whole.answered_by_tenth, each.answered_by_tenth)
-        whole.failures += each.failures[: FAILURES_LISTED - len(whole.failures)]
-        whole.violations += each.violations
-    return whole
+            setattr(tally, name, getattr(tally, name) + getattr(each, name))
+        _add(tally.retried, each.retried)
+        _add(tally.counts, each.counts)
+        _add(tally.answered_by_tenth, each.answered_by_tenth)
+        tally.failures += each.failures[: FAILURES_LISTED - len(tally.failures)]
+        tally.violations += each.violations
+    return tally
 
 
 def _add(into: dict[_Key, int], more: Mapping[_Key, int]) -> None:
@@ -106,38 +106,38 @@ def decode(message: Any) -> Tally:
 PERCENTS = (50, 90, 99, 99.9)
 
 
-def reasons_against(whole: Tally, ledger: Ledger, *, submissions: int, problems: Sequence[str] = ()) -> list[str]:
+def reasons_against(tally: Tally, ledger: Ledger, *, submissions: int, problems: Sequence[str] = ()) -> list[str]:
     """Returns the reasons why the run has no figure, empty if it has one. `problems`: errors of the load's own processes."""
     reasons = list(problems)
-    violations = whole.violations + ledger.violations
+    violations = tally.violations + ledger.violations
     if violations:
         reasons.append(f"the notary broke its promises: {len(violations)} violations")
         reasons += violations
-    if whole.failed:
-        reasons.append(f"{whole.failed:,} of {submissions:,} submissions failed")
-        reasons += whole.failures
-    accounted = whole.answered + whole.failed
-    if accounted < submissions or not whole.finished:
+    if tally.failed:
+        reasons.append(f"{tally.failed:,} of {submissions:,} submissions failed")
+        reasons += tally.failures
+    accounted = tally.answered + tally.failed
+    if accounted < submissions or not tally.finished:
         reasons.append(f"interrupted: {submissions - accounted:,} of {submissions:,} submissions were neither answered nor given up")
-    if not reasons and whole.decided != ledger.heard:
-        reasons.append(f"{whole.decided:,} transactions were decided, at {ledger.heard:,} positions")
+    if not reasons and tally.decided != ledger.heard:
+        reasons.append(f"{tally.decided:,} transactions were decided, at {ledger.heard:,} positions")
     return reasons
 
 
-def figure(plan: LoadPlan, whole: Tally) -> dict[str, Any]:
+def figure(plan: LoadPlan, tally: Tally) -> dict[str, Any]:
     """Returns the figure of a complete run. Requests are transactions; a submission carries `submission_requests` of them."""
     counted = [at for at, stage in enumerate(plan.stages) if stage.counts]
     return {
-        "requests": sum([whole.stages[at].submissions for at in counted]) * plan.mix.submission_requests,
-        "submissions": sum([whole.stages[at].submissions for at in counted]),
-        "transactions_decided": whole.decided,
-        "outcomes": {outcome: whole.counts.get(outcome, 0) for outcome in ("committed", *get_args(Reason))},
-        "repeated_with_the_same_answer": whole.counts.get("repeated", 0),
-        "receipts_verified": whole.counts.get("receipts_verified", 0),
-        "attempts_retried": dict(sorted(whole.retried.items())),
-        "load_cpu_seconds": round(whole.cpu_seconds, 1),
-        "answered_by_tenth": [whole.answered_by_tenth.get(tenth, 0) for tenth in range(max(whole.answered_by_tenth, default=-1) + 1)],
-        "stages": [_stage(plan, at, whole.stages[at]) for at in counted],
+        "requests": sum([tally.stages[at].submissions for at in counted]) * plan.mix.submission_requests,
+        "submissions": sum([tally.stages[at].submissions for at in counted]),
+        "transactions_decided": tally.decided,
+        "outcomes": {outcome: tally.counts.get(outcome, 0) for outcome in ("committed", *get_args(Reason))},
+        "repeated_with_the_same_answer": tally.counts.get("repeated", 0),
+        "receipts_verified": tally.counts.get("receipts_verified", 0),
+        "attempts_retried": dict(sorted(tally.retried.items())),
+        "load_cpu_seconds": round(tally.cpu_seconds, 1),
+        "answered_by_tenth": [tally.answered_by_tenth.get(tenth, 0) for tenth in range(max(tally.answered_by_tenth, default=-1) + 1)],
+        "stages": [_stage(plan, at, tally.stages[at]) for at in counted],
     }
 
 

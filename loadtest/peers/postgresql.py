@@ -266,7 +266,7 @@ def _decision(
 
 
 async def _insert_at_once(connection: "asyncpg.Connection[asyncpg.Record]", batch: list[Submission]) -> bool:
-    """Commit the whole batch; returns False when that is impossible, and then nothing was done."""
+    """Commit the complete batch; returns False when that is impossible, and then nothing was done."""
     requests = [request for each in batch for request in each.requests]
     consumed = {state: request.transaction_id for request in requests for state in request.inputs}
     # The index would not detect a state that two of them want: the dictionary has it once.

@@ -32,7 +32,7 @@ START_S_MAX = 60.0
 END_S_MAX = 10.0
 LOG_TAIL_LINES = 12
 
-# No separate module, which would import the whole package before it is needed.
+# No separate module, which would import all of the package before it is needed.
 _WATCH = """
 import sys
 sys.stdin.buffer.read()

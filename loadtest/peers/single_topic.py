@@ -37,7 +37,7 @@ from notary.open_log import open_log
 from notary.service import serve_until
 from notary.worker import Worker
 from ordering.errors import NotaryError, OutcomeUnknown
-from ordering.log import ORDERING, Bounds, Log, Reader, Record, Writer
+from ordering.log import ORDERING, Log, LogOffsets, Reader, Record, Writer
 from ordering.records import Entry, batch_key, decode
 from ordering.signatures import FILL_BYTES
 
@@ -78,10 +78,10 @@ class SingleTopicLog:
         first = {partition: offsets_next.get(partition, 0) for partition in (ORDERING, PAYLOAD)}
         return SingleTopicReader(await self._inner.open_reader({ORDERING: min(first.values())}), first)
 
-    async def bounds(self) -> Mapping[int, Bounds]:
+    async def offsets(self) -> Mapping[int, LogOffsets]:
         """Returns the same offsets for both topics. Raises `NotReady`."""
-        bounds = (await self._inner.bounds())[ORDERING]
-        return {ORDERING: bounds, PAYLOAD: bounds}
+        log_offsets = (await self._inner.offsets())[ORDERING]
+        return {ORDERING: log_offsets, PAYLOAD: log_offsets}
 
     def leaders(self) -> Mapping[int, str | None]:
         """Returns the one partition without a data centre: an append waits for a new leader."""
@@ -118,28 +118,28 @@ class SingleTopicWriter:
 
     async def close(self) -> None:
         """Close the writer; a half without its counterpart fails with `OutcomeUnknown`."""
-        for _, _, whole in self._halves.values():
-            if not whole.done():
-                whole.set_exception(OutcomeUnknown("this writer is closed: open another"))
+        for _, _, appended in self._halves.values():
+            if not appended.done():
+                appended.set_exception(OutcomeUnknown("this writer is closed: open another"))
         await self._inner.close()
 
     async def _half(self, partition: int, key: bytes, value: bytes) -> None:
         first = self._halves.pop(key, None)
         if first is None:
-            whole: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-            self._halves[key] = (partition, value, whole)
-            await whole
+            appended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            self._halves[key] = (partition, value, appended)
+            await appended
             return
-        _, other, whole = first
+        _, other, appended = first
         ordering, payload = (value, other) if partition == ORDERING else (other, value)
         try:
             await self._inner.append(ORDERING, None, join(ordering, key, payload))
         except NotaryError as problem:
-            if not whole.done():
-                whole.set_exception(problem)
+            if not appended.done():
+                appended.set_exception(problem)
             raise
-        if not whole.done():
-            whole.set_result(None)
+        if not appended.done():
+            appended.set_result(None)
 
 
 class SingleTopicReader:

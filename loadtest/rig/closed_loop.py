@@ -301,7 +301,7 @@ async def drive(load: ClosedLoad) -> LoadResult:
 
 
 async def drive_all(loads: Sequence[ClosedLoad]) -> list[LoadResult]:
-    """Generate the bodies of all loads, then run all at once; returns their results. CPU seconds are those of the whole process."""
+    """Generate the bodies of all loads, then run all at once; returns their results. CPU seconds are those of the process."""
     prepared = [PreparedLoad(load) for load in loads]
     # Hundreds of thousands of bodies that live to the end: the garbage collector need not scan them repeatedly.
     gc.collect()

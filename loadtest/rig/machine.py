@@ -132,7 +132,7 @@ def machine_cpu_seconds() -> float:
 
 
 def costs(pids: Mapping[str, Iterable[int]]) -> dict[str, float]:
-    """Returns the CPU seconds so far of these processes by name, of this process (`load`), and of the whole machine (`machine`)."""
+    """Returns the CPU seconds so far of these processes by name, of this process (`load`), and of the machine (`machine`)."""
     return {name: cpu_seconds(of_name) for name, of_name in pids.items()} | {"load": time.process_time(), "machine": machine_cpu_seconds()}
 
 

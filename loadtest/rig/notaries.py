@@ -188,7 +188,7 @@ def workers_on(
     with tempfile.TemporaryDirectory(prefix="bench-notary-") as directory, contextlib.ExitStack() as stack:
         bootstrap = cluster.bootstrap if cluster else None
         config = make(Path(directory) / "notary", bootstrap, f"bench-{uuid.uuid4().hex[:8]}", parties=parties)
-        # The whole load comes from one address.
+        # All of the load comes from one address.
         settings = {"NOTARY_HTTP_ACCEPTOR_PROCESSES": str(acceptors), "NOTARY_HTTP_CONNECTIONS_PER_ADDRESS_MAX": "0"}
         added = settings | dict(added or {})
         running = [stack.enter_context(worker(config, f"w{number}", added)) for number in range(1, workers + 1)]

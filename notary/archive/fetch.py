@@ -63,7 +63,7 @@ def fetch(
         return AddedRange(0, 0, 0, reached)
     added = _Added(folder, number, reached, used, archived)
     if archived and any(segment.signer != key_last for segment in used):
-        added.read_rotations(archived)  # of the whole archive: it takes long, and only segments of former keys need it
+        added.read_rotations(archived)  # of the complete archive: it takes long, and only segments of former keys need it
     range_file, content = folder / "ranges" / f"{number:08}.json", b""
     try:
         make_directory(folder)

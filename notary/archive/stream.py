@@ -84,7 +84,7 @@ class SegmentStream:
             return Sealed(left=True, skipped=skipped)
         segments = records = 0
         try:
-            ends = {partition: bound.offset_end for partition, bound in (await self._log.bounds()).items() if partition != ORDERING}
+            ends = {partition: offsets.log_end for partition, offsets in (await self._log.offsets()).items() if partition != ORDERING}
             reader = await self._open()  # once: after an interruption in between, a new reader would return entries without their contents
             for targets in (ends, {ORDERING: order.head}):  # contents first: no segment has an entry without its content
                 async for sealed in self._read_up_to(reader, targets, order.key):
@@ -159,7 +159,7 @@ class SegmentStream:
             return self._reader
         await self.close()
         await self._compare({partition: deque([Sought(at, bytes.fromhex(known))]) for partition, (at, known) in self._lasts.items()})
-        firsts = {partition: bound.offset_first for partition, bound in (await self._log.bounds()).items()}
+        firsts = {partition: offsets.log_start for partition, offsets in (await self._log.offsets()).items()}
         self._ends = {partition: max(self._ends.get(partition, 0), first) for partition, first in firsts.items()} | {
             partition: end for partition, end in self._ends.items() if partition not in firsts
         }

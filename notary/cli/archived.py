@@ -20,7 +20,7 @@ import pyarrow.parquet as pq
 from notary.archive.segment import RECORD, other_columns
 from ordering.errors import ConfigurationError
 from ordering.local_reader import POLL_BYTES_MAX, POLL_RECORDS_MAX, check_partitions, size
-from ordering.log import ORDERING, Bounds, Record, Writer
+from ordering.log import ORDERING, LogOffsets, Record, Writer
 
 ARCHIVE_VERSION: Final = 2
 _REMEDY: Final = "Take the file from another copy of the archive"
@@ -141,9 +141,9 @@ class ArchivedLog:
         records = {partition: self.records(partition, offsets_next.get(partition, 0)) for partition in self.ends}
         return ArchivedReader(records, self.ends, offsets_next)
 
-    async def bounds(self) -> Mapping[int, Bounds]:
+    async def offsets(self) -> Mapping[int, LogOffsets]:
         """Returns log start offset and log end offset of each topic-partition: 0, and the end of the last range."""
-        return {partition: Bounds(0, end) for partition, end in self.ends.items()}
+        return {partition: LogOffsets(0, end) for partition, end in self.ends.items()}
 
     def leaders(self) -> Mapping[int, str | None]:
         """Returns no leaders, since an archive has no brokers."""

@@ -89,10 +89,10 @@ async def _prepare(source: Config, target: Config, arguments: argparse.Namespace
 
 async def _coming(log: owner.OwnedLog) -> str:
     """Returns a sentence about a topic-partition that grew within `QUIET_S`; empty if none grew."""
-    before = await log.log.bounds()
+    before = await log.log.offsets()
     await asyncio.sleep(QUIET_S)
-    after = await log.log.bounds()
-    counts = {partition: after[partition].offset_end - bounds.offset_end for partition, bounds in before.items() if partition in after}
+    after = await log.log.offsets()
+    counts = {partition: after[partition].log_end - offsets.log_end for partition, offsets in before.items() if partition in after}
     return next((f"{count} records came into {describe(partition)}" for partition, count in counts.items() if count), "")
 
 
@@ -145,9 +145,9 @@ class _Failover(salvage.SalvageCommand):
         if suspicions.open:
             names = ", ".join(sorted(map(repr, suspicions.open)))
             agreed = max([effect.offset for effect in job.log.joiner.history.snapshot() if effect.seen <= suspicions.agreed], default=None)
-            whole = "No record is" if agreed is None else f"Only the ordering records up to {agreed} are"
+            known = "No record is" if agreed is None else f"Only the ordering records up to {agreed} are"
             raise ConfigurationError(
-                f"the mirror is no prefix of the log: {names} saw another history than the history of its records. {whole} known to"
+                f"the mirror is no prefix of the log: {names} saw another history than the history of its records. {known} known to"
                 " be unchanged. Records in its middle are missing, or its topics had records before MirrorMaker started. Fail over to"
                 " another mirror, or restore an archive (docs/runbook.md, 'Failover to a mirror')"
             )

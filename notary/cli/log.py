@@ -83,7 +83,7 @@ async def _show(arguments: argparse.Namespace) -> None:
     if count is not None and count < 0:
         raise ConfigurationError(f"--count is {count}: give 0 or more")
     async with _opened(arguments) as log:
-        end = (await log.bounds())[ORDERING].offset_end
+        end = (await log.offsets())[ORDERING].log_end
         if first > end:
             raise ConfigurationError(f"--from is {first}, and the ordering topic ends at offset {end}: give a smaller one")
         joiner = Joiner()

@@ -106,7 +106,7 @@ class OwnedLog:
     async def _read_both(self) -> None:
         """Read both topics from their start: whether a salvage's records take effect depends on both (R11)."""
         assert self._replay is not None
-        freed = [partition for partition, bound in (await self.log.bounds()).items() if bound.offset_first]
+        freed = [partition for partition, offsets in (await self.log.offsets()).items() if offsets.log_start]
         if freed:
             raise ConfigurationError(
                 f"the log has a salvage, so this command reads contents too, and contents at the start of {describe(min(freed))} were"
@@ -123,7 +123,7 @@ class OwnedLog:
         A crash here leaves the record in the log or not; the same command again is safe.
         """
         value = sign_record(record, self.log_id, owner)
-        self._watched_from = (await self.log.bounds())[ORDERING].offset_end
+        self._watched_from = (await self.log.offsets())[ORDERING].log_end
         writer = await self.log.open_writer()
         try:
             await writer.append(ORDERING, None, value)

@@ -63,7 +63,7 @@ async def _until_led(log: Log, count: int) -> None:
     while True:
         try:
             await log.has_partitions(count)
-            await log.bounds()
+            await log.offsets()
             missing = set(range(count)) - log.leaders().keys()
             why = f"payload partition {min(missing)} has no leader yet" if missing else ""
         except NotReady as problem:

@@ -46,8 +46,10 @@ class Replay:
 
         Raises `NotReady` when the log returns no records for `STALL_S_MAX`, and the errors of opening a reader.
         """
-        bounds = await self._log.bounds()
-        ends = {partition: bound.offset_end for partition, bound in bounds.items() if partition == ORDERING or not self._ordering_only}
+        log_offsets = await self._log.offsets()
+        ends = {
+            partition: offsets.log_end for partition, offsets in log_offsets.items() if partition == ORDERING or not self._ordering_only
+        }
         if self._reader is not None and self._log.payload_partitions > self._partitions:
             await self.close()  # partitions were added since, which the open reader does not read
         progress_at_s = time.monotonic()

@@ -68,14 +68,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--batch",
         metavar="N",
-        type=_whole(1, REQUESTS_MAX),
+        type=_integer(1, REQUESTS_MAX),
         default=BATCH_REQUESTS_MAX,
         help=f"requests of one submission, under one signature (default {BATCH_REQUESTS_MAX}); 1 to have each decided at once",
     )
     parser.add_argument(
         "--in-flight",
         metavar="N",
-        type=_whole(1, IN_FLIGHT_MAX),
+        type=_integer(1, IN_FLIGHT_MAX),
         default=1,
         help="submissions sent before the first is answered (default 1: decided in the order of the file); more are faster, in any order",
     )
@@ -355,7 +355,7 @@ def _print_error(text: str) -> None:
     print(f"notary submit: {text}", file=sys.stderr)
 
 
-def _whole(least: int, most: int) -> Callable[[str], int]:
+def _integer(least: int, most: int) -> Callable[[str], int]:
     def parse(text: str) -> int:
         if text.isascii() and text.isdigit() and len(text) < 10 and least <= int(text) <= most:
             return int(text)

@@ -292,7 +292,7 @@ class _Trimming:
         self, log: owner.OwnedLog, kept: KeptIndex, snapshots: Sequence[Snapshot], security: tuple[str, KafkaSecurity | None]
     ) -> int:
         position = min(each.manifest.decisions for each in snapshots)
-        firsts = {partition: bound.offset_first for partition, bound in (await log.log.bounds()).items()}
+        firsts = {partition: offsets.log_start for partition, offsets in (await log.log.offsets()).items()}
         wanted = to_free(snapshots, firsts)
         facts: dict[str, Any] = {
             "done": False,
@@ -365,7 +365,7 @@ class _Trimming:
 
 async def _lacks(log: Log, snapshot: Snapshot) -> str:
     """Returns a sentence about records of an index that a log or an archive lacks; empty if it has all of them."""
-    ends = {partition: bound.offset_end for partition, bound in (await log.bounds()).items()}
+    ends = {partition: offsets.log_end for partition, offsets in (await log.offsets()).items()}
     state = snapshot.state
     for partition, offset in sorted(state.offsets_next.items()):
         if ends.get(partition, 0) < offset:

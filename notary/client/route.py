@@ -23,8 +23,8 @@ class RetryPolicy(msgspec.Struct, frozen=True, kw_only=True):
 
     def pause_s(self, failures: int, chance: float) -> float:
         """Returns the back-off after that many failures in a row: it doubles each time, and `chance` (0..1) takes off up to half of it."""
-        whole = min(self.backoff_s_max, self.backoff_s_first * 2.0 ** min(failures - 1, 30))
-        return whole * (0.5 + 0.5 * chance)
+        backoff_s = min(self.backoff_s_max, self.backoff_s_first * 2.0 ** min(failures - 1, 30))
+        return backoff_s * (0.5 + 0.5 * chance)
 
 
 class _Endpoint(msgspec.Struct):

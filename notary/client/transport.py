@@ -104,13 +104,13 @@ class Exhausted(Exception):
 
 
 def http_client(tls: SSLContext | None, connect_s_max: float) -> httpx.AsyncClient:
-    """Returns an httpx client without read timeouts: the caller limits each exchange as a whole.
+    """Returns an httpx client without read timeouts: the caller limits the time of each exchange.
 
     Raises `ConfigurationError` for proxy or certificate variables in the environment that httpx cannot use.
     """
     try:
         return httpx.AsyncClient(
-            # The attempt as a whole has a limit, so single reads need none.
+            # The attempt has a limit, so single reads need none.
             timeout=httpx.Timeout(None, connect=connect_s_max),
             limits=httpx.Limits(max_connections=None, max_keepalive_connections=64),
             headers={"User-Agent": f"kafka-notary/{VERSION}", "Accept-Encoding": "identity"},

@@ -19,7 +19,7 @@ class BodyReader(Protocol):
         """Some bytes of the body have come."""
         ...
 
-    def whole(self) -> None:
+    def complete(self) -> None:
         """The body is complete."""
         ...
 

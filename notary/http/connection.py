@@ -258,7 +258,7 @@ class Connection(asyncio.Protocol):
             for piece in call.pieces:
                 self.piece(call, piece)
             call.pieces.clear()
-            if call.whole:
+            if call.complete:
                 self.ended(call)
             if self._lines.slice_is_over():
                 break
@@ -337,7 +337,7 @@ class Connection(asyncio.Protocol):
             self._last = True
         self._go(Event.CALL)
         self._guarded(self._take, call)
-        if self._state is ConnectionState.BODY and call.expects and not call.whole and not call.pieces:
+        if self._state is ConnectionState.BODY and call.expects and not call.complete and not call.pieces:
             self._writer.go_ahead()
 
     def respond(self, call: Call, answer: Answer, after_body: bool) -> None:
@@ -387,12 +387,12 @@ class Connection(asyncio.Protocol):
         If such a call is being decided, its answer is the last one of the connection.
         """
         state, behind = self._state, self._behind
-        if state <= ConnectionState.HEAD and behind and behind[0].whole:
-            if not behind[-1].whole:
+        if state <= ConnectionState.HEAD and behind and behind[0].complete:
+            if not behind[-1].complete:
                 behind.pop()
             self._broken, self._unread = problem, b""
             return
-        is_first = not behind or (len(behind) == 1 and not behind[0].whole)  # the slice of time may have ended within the broken call
+        is_first = not behind or (len(behind) == 1 and not behind[0].complete)  # the slice of time may have ended within the broken call
         if state is ConnectionState.REJECTED:
             self._write_rejection(keep_alive=False)
         elif state <= ConnectionState.BODY and is_first:
@@ -429,12 +429,12 @@ class Connection(asyncio.Protocol):
     def ended(self, call: Head) -> None:
         """The body of that call is complete."""
         if call is not self._current:
-            call.whole = True
+            call.complete = True
             return
         if self._state is ConnectionState.BODY:
             self._go(Event.END)
             if call.reader is not None:
-                self._guarded(call.reader.whole)
+                self._guarded(call.reader.complete)
             return
         if self._state is ConnectionState.REJECTED:
             self._write_rejection(keep_alive=not self._last)

@@ -21,7 +21,7 @@ HEADERS_MAX: Final = 128
 class Head(Call):
     """A call whose head has been parsed. It stores the part of its body that comes before the application takes the call."""
 
-    __slots__ = ("_receiver", "expects", "keep_alive", "pieces", "whole")
+    __slots__ = ("_receiver", "complete", "expects", "keep_alive", "pieces")
 
     def __init__(
         self, receiver: "Receiver", method: str, path: str, query: bytes, headers: Headers, *, is_1_1: bool, keep_alive: bool
@@ -34,7 +34,7 @@ class Head(Call):
         self.keep_alive = keep_alive
         self.expects = is_1_1 and (header(headers, b"expect") or b"").lower() == b"100-continue"
         self.pieces: list[bytes] = []
-        self.whole = False
+        self.complete = False
 
     def certificate(self) -> bytes | None:
         """Returns the certificate of its connection."""

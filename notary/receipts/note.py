@@ -4,7 +4,7 @@
     <blank line>
     — <key name> base64(4-byte key id, 64-byte signature)
 
-Signature lines of unknown keys are skipped. One signature of a known key that does not verify makes the whole note invalid.
+Signature lines of unknown keys are skipped. One signature of a known key that does not verify makes the complete note invalid.
 """
 
 import binascii

@@ -40,7 +40,7 @@ class Reach(msgspec.Struct, frozen=True):
     """The reach, as read from both topics."""
 
     decisions: int
-    offset_end: int
+    offset_head: int
     """The offset of the first ordering record that is not applied."""
     log_time_ms: int
     seen: int
@@ -82,7 +82,7 @@ def facts_of_reach(reach: Reach) -> dict[str, Any]:
 
 def lines_of_reach(reach: Reach, log_time: str) -> Iterator[str]:
     """Yields lines about the reach, for people. `log_time`: its log time as text."""
-    yield f"the mirror has {reach.decisions:,} decisions, up to ordering record {reach.offset_end - 1}; log time there is {log_time}"
+    yield f"the mirror has {reach.decisions:,} decisions, up to ordering record {reach.offset_head - 1}; log time there is {log_time}"
     if not reach.waiting:
         yield "               it ends with a complete batch: nothing in it shows that the source had more"
         return

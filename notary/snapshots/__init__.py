@@ -1,4 +1,4 @@
-"""snapshots: signed copies of an index. A worker on an empty disk starts from one sooner than by a replay of the whole log.
+"""snapshots: signed copies of an index. A worker on an empty disk starts from one sooner than by a replay of the complete log.
 
 A snapshot consists of RocksDB's files at one moment, and of a manifest that describes them, signed with the notary's key. The store that
 keeps it, a folder or a bucket, is not trusted: a file or manifest that was changed there is detected, and the snapshot is not used.

@@ -1,6 +1,6 @@
 """`SnapshotStore`: keeps snapshots in a folder of this machine, or at a URL that fsspec can reach, such as `s3://bucket/prefix`.
 
-The contract: `put` is durable when it returns, and atomic: a file appears under its name with its whole content, or not at all. Object
+The contract: `put` is durable when it returns, and atomic: a file appears under its name with its complete content, or not at all. Object
 stores keep this contract. In others (SFTP, SMB) a process that is killed may leave the beginning of a file. Its length differs from that in
 the manifest, and the next snapshot with that file writes it again.
 

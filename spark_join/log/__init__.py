@@ -26,7 +26,7 @@ class LogFrames(msgspec.Struct, frozen=True):
     payload: DataFrame
     payload_partitions: int
     """Partitions of the payload topic; the log declares as many or fewer"""
-    offsets_end: Mapping[TopicPartition, int]
+    log_end_offsets: Mapping[TopicPartition, int]
     """The offset after the last record of each partition"""
     at: Callable[[Mapping[TopicPartition, int]], DataFrame]
     """Returns the record at one offset of each given partition, with the column topic too. Reads no other records"""

@@ -22,7 +22,7 @@ from spark_join.errors import CouldNotVerify
 from spark_join.log import ORDERING, TopicPartition, describe
 from spark_join.log.archive import ARCHIVE_VERSION, ASIDE, ArchivedFile, Range, ends_of, read_ranges
 from spark_join.log.files import RECORD, Digest, Digester, Written, digests, has_copies, what_is_wrong, write_files, write_nothing
-from spark_join.log.kafka import Admin, Kafka, OffsetRange, log_bounds, read_records
+from spark_join.log.kafka import Admin, Kafka, OffsetRange, read_log_offsets, read_records
 from spark_join.order.ordering_records import refuse_no_genesis
 
 PAYLOAD_LEAD_MS: Final = 60_000
@@ -57,22 +57,25 @@ def archive(
     on_stage("offsets")
     ranges = read_ranges(folder, new=True)
     with Admin(session, kafka) as admin:
-        bounds = log_bounds(admin, kafka)
-        _refuse_fewer_partitions(folder, ranges, kafka, len(bounds) - 1)
+        log_offsets = read_log_offsets(admin, kafka)
+        _refuse_fewer_partitions(folder, ranges, kafka, len(log_offsets) - 1)
         files = [file for each in ranges for file in each.files]
-        starts = ends_of(files, len(bounds) - 1)
+        starts = ends_of(files, len(log_offsets) - 1)
         on_stage("what is archived already")
-        _refuse_other_log(session, kafka, folder, files, starts, bounds)
+        _refuse_other_log(session, kafka, folder, files, starts, log_offsets)
         _tidy(folder, f"{_DIGITS}-*", files, len(ranges))
-        wanted = {topic_partition: OffsetRange(starts[topic_partition], bound.offset_end) for topic_partition, bound in bounds.items()}
+        wanted = {
+            topic_partition: OffsetRange(starts[topic_partition], offset_range.offset_end)
+            for topic_partition, offset_range in log_offsets.items()
+        }
         left = offsets_in(wanted)
         if left and not ranges:
             on_stage("genesis record")
-            _refuse_no_genesis(session, kafka, bounds[ORDERING])
+            _refuse_no_genesis(session, kafka, log_offsets[ORDERING])
         parts = slices(wanted, range_records_max, lambda offset: _payload_ends(session, kafka, admin, offset, wanted[ORDERING].offset_end))
         for number, part in enumerate(parts, len(ranges) + 1):
             left -= offsets_in(part)
-            listed = _write_range(session, kafka, folder, number, Range(ARCHIVE_VERSION, len(bounds) - 1, []), part, on_stage)
+            listed = _write_range(session, kafka, folder, number, Range(ARCHIVE_VERSION, len(log_offsets) - 1, []), part, on_stage)
             files += listed
             _tidy(folder, f"{number:08}-*", files, number)
             gaps = {f"{file.topic} {file.partition}": file.offset_end - file.offset_first - file.records for file in listed}
@@ -84,14 +87,14 @@ def archive(
             )
 
 
-def _payload_ends(session: SparkSession, kafka: Kafka, admin: Admin, offset: int, offset_end: int) -> dict[TopicPartition, int]:
+def _payload_ends(session: SparkSession, kafka: Kafka, admin: Admin, offset: int, log_end_offset: int) -> dict[TopicPartition, int]:
     """Returns the end of the payload partitions `PAYLOAD_LEAD_MS` after the record at `offset` of the ordering topic.
 
     Partitions that have no later record are left out.
     """
-    if offset == offset_end:
+    if offset == log_end_offset:
         return {}
-    first = read_records(session, kafka, {ORDERING: OffsetRange(offset, offset_end)}).select("append_time_ms").head()
+    first = read_records(session, kafka, {ORDERING: OffsetRange(offset, log_end_offset)}).select("append_time_ms").head()
     found = {} if first is None else admin.offsets_at(kafka.payload, first.append_time_ms + PAYLOAD_LEAD_MS)
     return {("payload", partition): offset for partition, offset in found.items()}
 
@@ -104,9 +107,9 @@ def _refuse_fewer_partitions(folder: Path, ranges: list[Range], kafka: Kafka, pa
         )
 
 
-def _refuse_no_genesis(session: SparkSession, kafka: Kafka, bounds: OffsetRange) -> None:
+def _refuse_no_genesis(session: SparkSession, kafka: Kafka, log_offsets: OffsetRange) -> None:
     """Raise `CouldNotVerify` if the ordering topic does not begin with a genesis record."""
-    there = {ORDERING: OffsetRange(0, 1)} if bounds.offset_first < bounds.offset_end else {}
+    there = {ORDERING: OffsetRange(0, 1)} if log_offsets.offset_first < log_offsets.offset_end else {}
     first = read_records(session, kafka, there).select("value").head() if there else None
     refuse_no_genesis(None if first is None or first.value is None else bytes(first.value))
 
@@ -117,23 +120,23 @@ def _refuse_other_log(
     folder: Path,
     files: list[ArchivedFile],
     starts: Mapping[TopicPartition, int],
-    bounds: Mapping[TopicPartition, OffsetRange],
+    log_offsets: Mapping[TopicPartition, OffsetRange],
 ) -> None:
     """Compare the last archived record of each partition with the log. Raises `CouldNotVerify` if they differ, or if the log lost it."""
     lasts: dict[TopicPartition, ArchivedFile] = {file.topic_partition: file for file in files if file.records}
     tails = {topic_partition: _last_record(folder, file) for topic_partition, file in lasts.items()}
-    for topic_partition, bound in bounds.items():
+    for topic_partition, offset_range in log_offsets.items():
         where = describe(topic_partition, kafka.prefix)
-        if bound.offset_end < starts[topic_partition]:
+        if offset_range.offset_end < starts[topic_partition]:
             raise CouldNotVerify(
-                f"{where} ends at offset {bound.offset_end}, and it is archived up to {starts[topic_partition]}: it lost its end, or is"
-                " another log. The archive has what is missing: restore it"
+                f"{where} ends at offset {offset_range.offset_end}, and it is archived up to {starts[topic_partition]}: it lost its end, or"
+                " is another log. The archive has what is missing: restore it"
             )
         kept_from = tails[topic_partition].offset_last if topic_partition in tails else 0
-        if kept_from is not None and bound.offset_first > kept_from:
+        if kept_from is not None and offset_range.offset_first > kept_from:
             raise CouldNotVerify(
-                f"{where} begins at offset {bound.offset_first}, and offset {kept_from} would show whether it continues where the archive"
-                " ends: what is deleted cannot be archived, nor be known to be the same log"
+                f"{where} begins at offset {offset_range.offset_first}, and offset {kept_from} would show whether it continues where the"
+                " archive ends: what is deleted cannot be archived, nor be known to be the same log"
             )
     offsets = {topic_partition: tail.offset_last for topic_partition, tail in tails.items() if tail.offset_last is not None}
     there = {topic_partition: OffsetRange(offset, offset + 1) for topic_partition, offset in offsets.items()}
@@ -186,7 +189,9 @@ def _write_range(
                 for topic_partition in wanted
                 if topic_partition not in written
             }
-            listed = [_listed(kafka, topic_partition, bound, written[topic_partition]) for topic_partition, bound in wanted.items()]
+            listed = [
+                _listed(kafka, topic_partition, offset_range, written[topic_partition]) for topic_partition, offset_range in wanted.items()
+            ]
             on_stage(f"range {number}")
             _refuse_unseen(folder, listed)
             made = msgspec.json.encode(msgspec.structs.replace(empty, files=listed))
@@ -214,16 +219,18 @@ def _refuse_unseen(folder: Path, listed: list[ArchivedFile]) -> None:
             )
 
 
-def _listed(kafka: Kafka, topic_partition: TopicPartition, bound: OffsetRange, written: Written) -> ArchivedFile:
+def _listed(kafka: Kafka, topic_partition: TopicPartition, offset_range: OffsetRange, written: Written) -> ArchivedFile:
     """Returns the range's line about a partition's file. Raises `CouldNotVerify` if its records are outside the requested offsets."""
     where = describe(topic_partition, kafka.prefix)
     found = written.digest
     if found.offset_first is not None and found.offset_last is not None:
-        inside = bound.offset_first <= found.offset_first <= found.offset_last < bound.offset_end
+        inside = offset_range.offset_first <= found.offset_first <= found.offset_last < offset_range.offset_end
         if not inside or found.records > found.offset_last - found.offset_first + 1:
-            raise CouldNotVerify(f"{where} was asked for offsets {bound.offset_first} up to {bound.offset_end}, and gave {found}")
+            raise CouldNotVerify(
+                f"{where} was asked for offsets {offset_range.offset_first} up to {offset_range.offset_end}, and gave {found}"
+            )
     topic, partition = topic_partition
-    offsets = bound.offset_first, bound.offset_end
+    offsets = offset_range.offset_first, offset_range.offset_end
     return ArchivedFile(written.path, topic, partition, *offsets, found.records, written.sha256)  # type: ignore[arg-type]
 
 
@@ -266,37 +273,42 @@ def slices(
     A part has at most `records_max` offsets, or up to one more in each partition. A division by time makes parts of unequal size, so parts
     are planned half as large. If one is too large nevertheless, its payloads come before its entries, in separate parts.
     """
-    offsets = {topic_partition: bound.offset_first for topic_partition, bound in wanted.items()}
+    offsets = {topic_partition: offset_range.offset_first for topic_partition, offset_range in wanted.items()}
     count = 1 if offsets_in(wanted) <= records_max else -(-2 * offsets_in(wanted) // records_max)
     for number in range(count):
         entries = _part(wanted[ORDERING], number, count)
         ends = {} if number == count - 1 else payload_ends(entries.offset_end)
         payload = {
             topic_partition: OffsetRange(
-                offsets[topic_partition], max(offsets[topic_partition], min(bound.offset_end, ends.get(topic_partition, bound.offset_end)))
+                offsets[topic_partition],
+                max(offsets[topic_partition], min(offset_range.offset_end, ends.get(topic_partition, offset_range.offset_end))),
             )
-            for topic_partition, bound in wanted.items()
+            for topic_partition, offset_range in wanted.items()
             if topic_partition != ORDERING
         }
-        offsets |= {topic_partition: bound.offset_end for topic_partition, bound in payload.items()}
+        offsets |= {topic_partition: offset_range.offset_end for topic_partition, offset_range in payload.items()}
         together = {ORDERING: entries, **payload}
         if offsets_in(together) <= records_max:
             parts = [together]
         else:
             pieces = -(-offsets_in(payload) // records_max)
-            parts = [{each: _part(bound, piece, pieces) for each, bound in payload.items()} for piece in range(pieces)]
+            parts = [{each: _part(offset_range, piece, pieces) for each, offset_range in payload.items()} for piece in range(pieces)]
             parts.append({ORDERING: entries})
         for part in parts:
             if offsets_in(part):
-                yield {topic_partition: bound for topic_partition, bound in part.items() if bound.offset_first < bound.offset_end}
+                yield {
+                    topic_partition: offset_range
+                    for topic_partition, offset_range in part.items()
+                    if offset_range.offset_first < offset_range.offset_end
+                }
 
 
-def offsets_in(bounds: Mapping[TopicPartition, OffsetRange]) -> int:
+def offsets_in(log_offsets: Mapping[TopicPartition, OffsetRange]) -> int:
     """Returns the number of offsets in all partitions together."""
-    return sum([bound.offset_end - bound.offset_first for bound in bounds.values()])
+    return sum([offset_range.offset_end - offset_range.offset_first for offset_range in log_offsets.values()])
 
 
-def _part(bound: OffsetRange, number: int, count: int) -> OffsetRange:
+def _part(offset_range: OffsetRange, number: int, count: int) -> OffsetRange:
     """Returns part `number` (from 0) of `count` parts of about the same size."""
-    length = bound.offset_end - bound.offset_first
-    return OffsetRange(bound.offset_first + length * number // count, bound.offset_first + length * (number + 1) // count)
+    length = offset_range.offset_end - offset_range.offset_first
+    return OffsetRange(offset_range.offset_first + length * number // count, offset_range.offset_first + length * (number + 1) // count)

@@ -134,7 +134,7 @@ class Admin:
             partitions = self._get(self._client.describeTopics([topic]).topicNameValues().get(topic)).partitions()
             return min(int(partition.replicas().size()) for partition in partitions)
 
-    def bounds(self, topic: str) -> list[OffsetRange]:
+    def log_offsets(self, topic: str) -> list[OffsetRange]:
         """Returns the log start and log end offsets of each partition of a topic, in their order."""
         count = self.partitions(topic)
         if count is None:
@@ -231,40 +231,40 @@ def read_kafka(
     A task reads `task_records_max` offsets of a partition at most.
     """
     with Admin(session, kafka) as admin:
-        bounds = log_bounds(admin, kafka)
+        log_offsets = read_log_offsets(admin, kafka)
     wanted: dict[TopicPartition, OffsetRange] = {}
-    for (topic, partition), bound in bounds.items():
+    for (topic, partition), offset_range in log_offsets.items():
         first = (since or {}).get((topic, partition), 0)
-        if bound.offset_first > first:
+        if offset_range.offset_first > first:
             raise CouldNotVerify(
-                f"topic {kafka.prefix}.{topic} partition {partition} begins at offset {bound.offset_first}: the records before are deleted."
-                " Verify from the archive that has them (--archive)"
+                f"topic {kafka.prefix}.{topic} partition {partition} begins at offset {offset_range.offset_first}: the records before are"
+                " deleted. Verify from the archive that has them (--archive)"
             )
-        wanted[topic, partition] = OffsetRange(min(first, bound.offset_end), bound.offset_end)
+        wanted[topic, partition] = OffsetRange(min(first, offset_range.offset_end), offset_range.offset_end)
     read = {}
     for name in ("ordering", "payload"):
-        of_topic = {topic_partition: bound for topic_partition, bound in wanted.items() if topic_partition[0] == name}
+        of_topic = {topic_partition: offset_range for topic_partition, offset_range in wanted.items() if topic_partition[0] == name}
         read[name] = read_records(session, kafka, of_topic, task_records_max).drop("topic")
-    ends = {topic_partition: bound.offset_end for topic_partition, bound in bounds.items()}
+    ends = {topic_partition: offset_range.offset_end for topic_partition, offset_range in log_offsets.items()}
 
     def at(topic_partitions: Mapping[TopicPartition, int]) -> DataFrame:
         return read_records(session, kafka, {each: OffsetRange(offset, offset + 1) for each, offset in topic_partitions.items()})
 
-    return LogFrames(read["ordering"], read["payload"], len(bounds) - 1, ends, at)
+    return LogFrames(read["ordering"], read["payload"], len(log_offsets) - 1, ends, at)
 
 
-def log_bounds(admin: Admin, kafka: Kafka) -> dict[TopicPartition, OffsetRange]:
+def read_log_offsets(admin: Admin, kafka: Kafka) -> dict[TopicPartition, OffsetRange]:
     """Returns the log start and log end of each partition; reads those of the ordering topic first.
 
     A worker sends an entry and its payload at once. The end of the payload topic is read later, so it lies behind the payloads of all
     entries before the ordering end, except those in flight at that moment. In the other order, entries appended between the two reads would
     have no content, and a busy notary would seem to lose payloads. A payload whose entry is after the end is an orphan: it changes nothing.
     """
-    ordering = admin.bounds(kafka.ordering)
-    payload = admin.bounds(kafka.payload)
+    ordering = admin.log_offsets(kafka.ordering)
+    payload = admin.log_offsets(kafka.payload)
     if len(ordering) != 1:
         raise CouldNotVerify(f"topic {kafka.ordering} has {len(ordering)} partitions: a notary's has 1, whose order is the global order")
-    return {("ordering", 0): ordering[0], **{("payload", partition): bound for partition, bound in enumerate(payload)}}
+    return {("ordering", 0): ordering[0], **{("payload", partition): offset_range for partition, offset_range in enumerate(payload)}}
 
 
 def read_records(
@@ -279,10 +279,10 @@ def read_records(
     assigned: dict[str, list[int]] = {}
     starts: dict[str, dict[str, int]] = {}
     ends: dict[str, dict[str, int]] = {}
-    for (topic, partition), bound in wanted.items():
+    for (topic, partition), offset_range in wanted.items():
         assigned.setdefault(names[topic], []).append(partition)
-        starts.setdefault(names[topic], {})[str(partition)] = bound.offset_first
-        ends.setdefault(names[topic], {})[str(partition)] = bound.offset_end
+        starts.setdefault(names[topic], {})[str(partition)] = offset_range.offset_first
+        ends.setdefault(names[topic], {})[str(partition)] = offset_range.offset_end
     options = {f"kafka.{name}": value for name, value in kafka.properties.items()} | {
         "kafka.bootstrap.servers": kafka.bootstrap,
         "assign": orjson.dumps(assigned).decode(),

@@ -17,7 +17,7 @@ from spark_join.errors import CouldNotVerify
 from spark_join.log import TopicPartition, describe
 from spark_join.log.archive import ArchivedFile, ends_of, read_archive, read_ranges, unlisted
 from spark_join.log.files import Digest, Digester, digests
-from spark_join.log.kafka import Admin, Kafka, OffsetRange, log_bounds, read_records
+from spark_join.log.kafka import Admin, Kafka, OffsetRange, read_log_offsets, read_records
 from spark_join.log.sending import Job, Sent, client_settings, digest_of_first, send
 
 REPLICAS_WANTED: Final = 3
@@ -92,8 +92,8 @@ def restore(
         on_stage("records")
         sent = _send_all(session, kafka, jobs)
         on_stage("what is there now")
-        bounds = log_bounds(admin, kafka)
-        _compare(session, kafka, bounds, {topic_partition: each.digest for topic_partition, each in sent.items()})
+        log_offsets = read_log_offsets(admin, kafka)
+        _compare(session, kafka, log_offsets, {topic_partition: each.digest for topic_partition, each in sent.items()})
         # The ordering topic last: a crash between the two calls leaves an open restore, which `go_on` finishes.
         admin.change(kafka.payload, _CLOSED)
         admin.change(kafka.ordering, _CLOSED)
@@ -131,7 +131,9 @@ def _has_all(admin: Admin, kafka: Kafka, counts: Mapping[str, int], records: Map
     if any(admin.partitions(topic) != partitions for topic, partitions in counts.items()) or not any(records.values()):
         return False
     is_closed = admin.setting(kafka.ordering, _TYPE) == _CLOSED[_TYPE]
-    return is_closed and log_bounds(admin, kafka) == {topic_partition: OffsetRange(0, count) for topic_partition, count in records.items()}
+    return is_closed and read_log_offsets(admin, kafka) == {
+        topic_partition: OffsetRange(0, count) for topic_partition, count in records.items()
+    }
 
 
 def _refuse_gaps(folder: Path, files: list[ArchivedFile], ends: Mapping[TopicPartition, int]) -> None:
@@ -156,7 +158,7 @@ def _refuse_what_is_there(admin: Admin, kafka: Kafka, topic: str, wanted: int, *
         raise CouldNotVerify(
             f"topic {topic} exists with {partitions} partitions, and the archive has {wanted}: restore to another --prefix"
         )
-    if all(bound.offset_first == bound.offset_end == 0 for bound in admin.bounds(topic)):
+    if all(offset_range.offset_first == offset_range.offset_end == 0 for offset_range in admin.log_offsets(topic)):
         return
     begun = admin.partitions(kafka.ordering) is not None and admin.setting(kafka.ordering, _TYPE) == "CreateTime"
     if is_done or (begun and go_on):
@@ -212,19 +214,19 @@ def _refuse_other_records(session: SparkSession, kafka: Kafka, admin: Admin, job
     An open topic may be no restore, or the restore of another archive.
     """
     topics = {job.topic for job in jobs.values()}
-    bounds = {topic: admin.bounds(topic) for topic in topics if admin.partitions(topic) is not None}
-    there = {topic_partition: bounds[job.topic][job.partition] for topic_partition, job in jobs.items() if job.topic in bounds}
-    there = {topic_partition: bound for topic_partition, bound in there.items() if bound.offset_end}
+    log_offsets = {topic: admin.log_offsets(topic) for topic in topics if admin.partitions(topic) is not None}
+    there = {topic_partition: log_offsets[job.topic][job.partition] for topic_partition, job in jobs.items() if job.topic in log_offsets}
+    there = {topic_partition: offset_range for topic_partition, offset_range in there.items() if offset_range.offset_end}
     if not there:
         return
-    asked = [(jobs[topic_partition], bound.offset_end) for topic_partition, bound in there.items()]
+    asked = [(jobs[topic_partition], offset_range.offset_end) for topic_partition, offset_range in there.items()]
     archived = session.sparkContext.parallelize(asked, len(asked)).map(lambda each: digest_of_first(*each)).collect()
     found = digests(read_records(session, kafka, there))
-    for (topic_partition, bound), wanted in zip(there.items(), archived, strict=True):
+    for (topic_partition, offset_range), wanted in zip(there.items(), archived, strict=True):
         if found.get(topic_partition) != wanted:
             raise CouldNotVerify(
-                f"{describe(topic_partition, kafka.prefix)} holds {found.get(topic_partition)} in {bound}, and the archive begins with"
-                f" {wanted}: it is no interrupted restore of this archive, and nothing is appended to it; restore to another --prefix"
+                f"{describe(topic_partition, kafka.prefix)} holds {found.get(topic_partition)} in {offset_range}, and the archive begins"
+                f" with {wanted}: it is no interrupted restore of this archive, and nothing is appended to it; restore to another --prefix"
             )
 
 
@@ -241,13 +243,13 @@ def _send_all(session: SparkSession, kafka: Kafka, jobs: Mapping[TopicPartition,
 
 
 def _compare(
-    session: SparkSession, kafka: Kafka, bounds: Mapping[TopicPartition, OffsetRange], archived: Mapping[TopicPartition, Digest]
+    session: SparkSession, kafka: Kafka, log_offsets: Mapping[TopicPartition, OffsetRange], archived: Mapping[TopicPartition, Digest]
 ) -> None:
-    found = digests(read_records(session, kafka, bounds))
+    found = digests(read_records(session, kafka, log_offsets))
     for topic_partition, wanted in archived.items():
         there = found.get(topic_partition, Digester().digest())
-        if there != wanted or bounds[topic_partition] != OffsetRange(0, wanted.records):
+        if there != wanted or log_offsets[topic_partition] != OffsetRange(0, wanted.records):
             raise CouldNotVerify(
-                f"{describe(topic_partition, kafka.prefix)} holds {there} in {bounds[topic_partition]}, and the archive {wanted}: somebody"
-                " else has written to it. Delete both topics and start again"
+                f"{describe(topic_partition, kafka.prefix)} holds {there} in {log_offsets[topic_partition]}, and the archive {wanted}:"
+                " somebody else has written to it. Delete both topics and start again"
             )

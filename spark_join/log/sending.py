@@ -85,7 +85,7 @@ async def _append(job: Job, kafka: Kafka, digester: Digester) -> int:
     """Send batch after batch, at most two in flight; return the number of records appended."""
     settings = client_settings(kafka)
     topic_partition = TopicPartition(job.topic, job.partition)
-    offset_end = await _end(topic_partition, settings)
+    log_end_offset = await _end(topic_partition, settings)
     producer = AIOKafkaProducer(
         **settings, acks="all", enable_idempotence=True, max_batch_size=BATCH_BYTES_MAX, max_request_size=RECORD_BYTES_MAX
     )
@@ -96,7 +96,7 @@ async def _append(job: Job, kafka: Kafka, digester: Digester) -> int:
         number = 0
         for number, record in enumerate(_records(job.files), 1):
             digester.add_one(number - 1, *record)
-            if number > offset_end and not _fits(batch, *record):
+            if number > log_end_offset and not _fits(batch, *record):
                 before = await _hand_over(producer, batch, topic_partition, before)
                 batch = producer.create_batch()
                 assert _fits(batch, *record), "a batch takes one record of any size"
@@ -105,7 +105,7 @@ async def _append(job: Job, kafka: Kafka, digester: Digester) -> int:
         if before is not None:
             async with asyncio.timeout(SEND_S_MAX):
                 await before
-        return max(0, number - offset_end)
+        return max(0, number - log_end_offset)
     finally:
         async with asyncio.timeout(SEND_S_MAX):
             await producer.stop()

@@ -138,6 +138,6 @@ def _undecided(entries: DataFrame) -> Undecided | None:
 
 def _edges(log: LogFrames, state: AppliedState) -> DataFrame:
     """Returns topic, partition and offset of two edges a partition: one before the first expected record, one after the last."""
-    edges = [(*topic_partition, state.offsets_next.get(topic_partition, 0) - 1) for topic_partition in log.offsets_end]
-    edges += [(*topic_partition, end) for topic_partition, end in log.offsets_end.items()]
+    edges = [(*topic_partition, state.offsets_next.get(topic_partition, 0) - 1) for topic_partition in log.log_end_offsets]
+    edges += [(*topic_partition, end) for topic_partition, end in log.log_end_offsets.items()]
     return frame_of(log.ordering.sparkSession, edges, "topic string, partition int, offset bigint")

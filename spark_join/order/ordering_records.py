@@ -201,7 +201,7 @@ def _is_complete(fields: Fields, rest: bytes) -> bool:
 
 def identity_at_start(log: LogFrames) -> Identity:
     """Returns the identity that the first ordering record defines. Raises `CouldNotVerify` if that is no genesis record."""
-    row = log.at({ORDERING: 0}).select("value").head() if log.offsets_end[ORDERING] else None
+    row = log.at({ORDERING: 0}).select("value").head() if log.log_end_offsets[ORDERING] else None
     return refuse_no_genesis(None if row is None or row.value is None else bytes(row.value))
 
 

@@ -187,9 +187,9 @@ def _continued(state: AppliedState, report: Path) -> dict[str, Any]:
 
 def _ranges(log: LogFrames, state: AppliedState, topic: str) -> dict[str, list[int]]:
     """Returns [first offset, offset after the last] of each partition that has grown since `state`."""
-    starts = {topic_partition: state.offsets_next.get(topic_partition, 0) for topic_partition in sorted(log.offsets_end)}
+    starts = {topic_partition: state.offsets_next.get(topic_partition, 0) for topic_partition in sorted(log.log_end_offsets)}
     return {
-        str(topic_partition[1]): [start, log.offsets_end[topic_partition]]
+        str(topic_partition[1]): [start, log.log_end_offsets[topic_partition]]
         for topic_partition, start in starts.items()
-        if topic_partition[0] == topic and start < log.offsets_end[topic_partition]
+        if topic_partition[0] == topic and start < log.log_end_offsets[topic_partition]
     }

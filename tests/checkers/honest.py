@@ -33,7 +33,7 @@ class Log(SignedLog):
         return self.put(ORDERING, None, self.signed(value[1], value[2:]), at)
 
     def own_view(self) -> View:
-        """Returns the view of the whole log, for a new record."""
+        """Returns the view of the complete log, for a new record."""
         return View(*self.view())
 
 
@@ -93,7 +93,7 @@ class Honest:
         return submission
 
     def answer(self, submission: Submission) -> None:
-        """Read the whole log, and answer a call with receipts, with the same bytes as a worker."""
+        """Read the complete log, and answer a call with receipts, with the same bytes as a worker."""
         self.read()
         decided = [self.index.decision(bytes.fromhex(id_)) for id_ in submission.ids]
         returned: list[bytes | None] = []
@@ -136,7 +136,7 @@ def busy(directory: Path, spends: int = 0) -> Honest:
     unheard = [notary.party.submission(spend(state(f"unheard {n}"))) for n in range(5)]
     for submission, value in zip(unheard, (None, b"", b"[", b"{}", b"null"), strict=True):
         notary.append(2, [submission], 2, value)
-    log.register("w2", "second life")
+    log.register("w2", "second session")
     log.fence(1, 99)
     notary.ask(spend(state("u")), spend(state("u"), content="double"), incarnation=3, partition=1)
     log.checkpoint(3, 2)

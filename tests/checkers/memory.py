@@ -19,22 +19,22 @@ def violations(
     offsets_next: Mapping[int, int],
     buffered_records: int,
     name: str = "worker",
-    whole: Replayed | None = None,
+    complete: Replayed | None = None,
 ) -> list[Violation]:
     """Compare a worker's joiner, after a step, with its log.
 
     `replayed`: the log as far as this worker has applied it, `replay(..., offset_stop=offsets_next[ORDERING])`. `read_next`: the next
     offset to read of each topic-partition (`Joiner.read_next`). `offsets_next`: the offsets from which it would read after a restart
     (`Index.joiner_state`); a topic-partition without one is read from its start. `buffered_records`: the number of payload records that it
-    buffers (`Joiner.buffered_records`). `whole`: the replay of the whole log; it is computed here if it is not given.
+    buffers (`Joiner.buffered_records`). `complete`: the replay of the complete log; it is computed here if it is not given.
     """
     head = offsets_next[ORDERING]
-    if replayed.offset_end != head:
-        return [Violation(Kind.AHEAD_OF_LOG, f"{name}, head", head, f"{replayed.offset_end}, where the log can be applied to")]
+    if replayed.offset_head != head:
+        return [Violation(Kind.AHEAD_OF_LOG, f"{name}, head", head, f"{replayed.offset_head}, where the log can be applied to")]
     found: list[Violation] = []
     least = most = 0
     entries = _entries_from(by_partition.get(ORDERING, ()), head)
-    contents = {(batch.incarnation, batch.sequence): batch for batch in (whole or replay(by_partition)).batches}
+    contents = {(batch.incarnation, batch.sequence): batch for batch in (complete or replay(by_partition)).batches}
     for partition, records in by_partition.items():
         if partition == ORDERING:
             continue
@@ -42,7 +42,7 @@ def violations(
         for (incarnation, sequence), candidates in by_key(records).items():
             if not _may_count(replayed, incarnation, sequence):
                 # A sequence of 0 never counts, which is known once its incarnation has registered. It is dropped with the next that counts.
-                if sequence == 0 and replayed.life(incarnation) is not None:
+                if sequence == 0 and replayed.unfenced(incarnation) is not None:
                     most += sum([record.offset < read for record in candidates])
                 continue
             most += sum([record.offset < read for record in candidates])
@@ -95,5 +95,5 @@ def _may_count(replayed: Replayed, incarnation: int, sequence: int) -> bool:
     """
     if incarnation > len(replayed.incarnations):
         return True
-    life = replayed.life(incarnation)
-    return life is not None and sequence > life.sequence_last
+    state = replayed.unfenced(incarnation)
+    return state is not None and sequence > state.sequence_last

@@ -131,7 +131,7 @@ class Batch:
 
 
 @dataclass(slots=True)
-class Life:
+class Incarnation:
     """One incarnation of one worker."""
 
     incarnation: int
@@ -171,10 +171,10 @@ class Replayed:
     """The consumed states by their text: (id of the transaction that consumed it, position of that transaction)."""
     batches: list[Batch] = field(default_factory=list)
     checkpoints: list[Checkpoint] = field(default_factory=list)
-    incarnations: list[Life] = field(default_factory=list)
+    incarnations: list[Incarnation] = field(default_factory=list)
     """The incarnations, 1 first."""
     log_time: int = 0
-    offset_end: int = 0
+    offset_head: int = 0
     """The offset after the last record that could be applied; next is a hole, an activation of an unknown version, or nothing."""
     ended_by: str = "end"
     """end | hole | activate | no-genesis"""
@@ -246,10 +246,10 @@ class Replayed:
             last[batch.incarnation] = batch.sequence
         return found
 
-    def life(self, incarnation: int) -> Life | None:
+    def unfenced(self, incarnation: int) -> Incarnation | None:
         """Returns the incarnation if it has registered and has not ended, else None."""
-        life = self.incarnations[incarnation - 1] if 1 <= incarnation <= len(self.incarnations) else None
-        return None if life is None or life.fenced else life
+        state = self.incarnations[incarnation - 1] if 1 <= incarnation <= len(self.incarnations) else None
+        return None if state is None or state.fenced else state
 
     def compare(self, view: View) -> Seen:
         """Compare a view with the history so far."""
@@ -259,14 +259,14 @@ class Replayed:
 
 
 def replay(by_partition: RecordsByPartition, offset_stop: int | None = None) -> Replayed:
-    """Replay the whole log, or the ordering records before `offset_stop`."""
+    """Replay the complete log, or the ordering records before `offset_stop`."""
     run = _Replay(by_partition)
     for record in by_partition.get(ORDERING, ()):
         if offset_stop is not None and record.offset >= offset_stop:
             break
         if not run.apply(record):
             break
-        run.replayed.offset_end = record.offset + 1
+        run.replayed.offset_head = record.offset + 1
     return run.replayed
 
 
@@ -355,7 +355,7 @@ class _Replay:
 
     def _checkpoint(self, said: Root, offset: int, view: Seen | None) -> Why:
         own = view == Seen.OWN
-        counted = own and self.replayed.life(said.incarnation) is not None
+        counted = own and self.replayed.unfenced(said.incarnation) is not None
         self.replayed.checkpoints.append(Checkpoint(offset, said.incarnation, said.size, said.root, counted))
         if not own:
             return Why.OTHER_VIEW
@@ -373,15 +373,15 @@ class _Replay:
         replayed = self.replayed
         match said:
             case Entry():
-                life = replayed.life(said.incarnation)
-                return life is not None and said.sequence > life.sequence_last and said.partition < replayed.partitions
+                state = replayed.unfenced(said.incarnation)
+                return state is not None and said.sequence > state.sequence_last and said.partition < replayed.partitions
             case Register():
                 return said.nonce not in self._nonces
             case Fence():
-                life = replayed.life(said.incarnation)
-                return life is not None and said.sequence_last == life.sequence_last
+                state = replayed.unfenced(said.incarnation)
+                return state is not None and said.sequence_last == state.sequence_last
             case Activate():
-                return said.version not in replayed.versions and all(life.format_version >= said.version for life in self._voters())
+                return said.version not in replayed.versions and all(state.format_version >= said.version for state in self._voters())
             case Genesis():
                 return not replayed.keys
             case Key():
@@ -389,7 +389,7 @@ class _Replay:
             case Partitions():
                 return said.partitions > replayed.partitions
             case Retire():
-                return replayed.life(said.incarnation) is not None
+                return replayed.unfenced(said.incarnation) is not None
             case Settle():
                 # Otherwise a copy of a settle record would take effect again, since its view is still the reader's own history.
                 return said.view.seen > replayed.settled
@@ -445,8 +445,8 @@ class _Replay:
             case Partitions():
                 replayed.partitions = said.partitions
             case Retire():
-                life = replayed.incarnations[said.incarnation - 1]
-                life.fenced = life.retired = True
+                state = replayed.incarnations[said.incarnation - 1]
+                state.fenced = state.retired = True
             case Settle():
                 replayed.settled = said.view.seen
             case Begin():
@@ -485,20 +485,22 @@ class _Replay:
             if conflict["state"] not in self._consumer:
                 self._consumer[conflict["state"]] = replayed.reserved[conflict["state"]] = conflict["consumed_by"]
 
-    def _voters(self) -> Iterator[Life]:
+    def _voters(self) -> Iterator[Incarnation]:
         """Returns the voters: the incarnations that have not ended and have been active within a day of log time (R9)."""
         since = self.replayed.log_time - VOTERS_MS
-        return (life for life in self.replayed.incarnations if not life.fenced and life.active_at >= since)
+        return (state for state in self.replayed.incarnations if not state.fenced and state.active_at >= since)
 
     def _register(self, said: Register, record: LogRecord) -> None:
         replayed = self.replayed
         self._nonces.add(said.nonce)
         incarnation = len(replayed.incarnations) + 1
-        for life in replayed.incarnations:
-            if life.name == said.name and not life.fenced:
-                life.fenced, life.fenced_by = True, incarnation
+        for state in replayed.incarnations:
+            if state.name == said.name and not state.fenced:
+                state.fenced, state.fenced_by = True, incarnation
         active_at = max(replayed.log_time, record.append_time_ms)
-        replayed.incarnations.append(Life(incarnation, said.name, said.nonce, active_at=active_at, format_version=said.format_version))
+        replayed.incarnations.append(
+            Incarnation(incarnation, said.name, said.nonce, active_at=active_at, format_version=said.format_version)
+        )
 
     def _content(self, entry: Entry) -> LogRecord | None:
         """Returns the first record in the entry's partition under its key that is the named payload or a signed fill for it (R3)."""
@@ -526,13 +528,13 @@ class _Replay:
     def _join(self, entry: Entry, record: LogRecord, content: LogRecord) -> int:
         """Join the entry with its content; returns its mark, 1 for a payload, 0 for a fill, 2 for a seal."""
         replayed = self.replayed
-        life = replayed.incarnations[entry.incarnation - 1]
-        life.sequence_last = entry.sequence
+        state = replayed.incarnations[entry.incarnation - 1]
+        state.sequence_last = entry.sequence
         if self._is_seal(entry, content.value or b""):
             replayed.sealed, replayed.salvage = True, None
             return 2
         log_time = max(replayed.log_time, min(record.append_time_ms, entry.sent_at + SENT_AT_AHEAD_MAX_MS))
-        replayed.log_time = life.active_at = log_time
+        replayed.log_time = state.active_at = log_time
         value = content.value
         assert value is not None
         mark = int(sha256(value).digest() == entry.payload_hash)

@@ -82,7 +82,7 @@ class SignedLog:
         return replay(self.by_partition)
 
     def view(self, seen: int | None = None) -> View:
-        """Returns the view of the whole log, or of its first `seen` records that take effect."""
+        """Returns the view of the complete log, or of its first `seen` records that take effect."""
         replayed = self.replayed()
         seen = replayed.seen if seen is None else seen
         return View(seen, replayed.histories[seen])

@@ -72,7 +72,7 @@ def test_busy_notary_has_no_violations(tmp_path: Path) -> None:
     assert len(replayed.decisions) > 256
     assert {decision["reason"] for decision in replayed.decisions} == {None, "input-conflict", "reference-conflict", "outside-time-window"}
     assert [sum(batch.filled for batch in replayed.batches), sum(batch.signed_fill for batch in replayed.batches)] == [5, 1]
-    assert [(life.name, life.fenced) for life in replayed.incarnations] == [("w1", False), ("w2", True), ("w2", False)]
+    assert [(state.name, state.fenced) for state in replayed.incarnations] == [("w1", False), ("w2", True), ("w2", False)]
     assert [(checkpoint.size, checkpoint.counted) for checkpoint in replayed.checkpoints] == [(2, True)]
     notary.index.close()
 

@@ -70,10 +70,10 @@ class Writing:
     def _name(self) -> tuple[int, int]:
         """Draw the name of a batch: mostly the next one of an incarnation that has not ended."""
         replayed = self.log.replayed()
-        going_on = [life for life in replayed.incarnations if not life.fenced]
+        going_on = [state for state in replayed.incarnations if not state.fenced]
         if going_on and self.draw(st.integers(0, 3)) > 0:
-            life = self.draw(st.sampled_from(going_on))
-            return life.incarnation, life.sequence_last + 1
+            state = self.draw(st.sampled_from(going_on))
+            return state.incarnation, state.sequence_last + 1
         return self.draw(st.tuples(st.integers(0, 3), st.integers(0, 5)))
 
     def _key(self) -> Ed25519PrivateKey:
@@ -125,7 +125,7 @@ class Writing:
     def _worker_record(self) -> None:
         if self.draw(st.booleans()):
             incarnations = self.log.replayed().incarnations
-            last = {life.incarnation: life.sequence_last for life in incarnations}
+            last = {state.incarnation: state.sequence_last for state in incarnations}
             incarnation = self.draw(small)
             self.log.fence(incarnation, self.draw(st.sampled_from([0, last.get(incarnation, 0)])), view=self._view())
         else:
@@ -197,7 +197,7 @@ class Reading:
 
 def _compare(replayed: Replayed, reading: Reading) -> None:
     joiner = reading.joiner
-    assert joiner.offset_head == replayed.offset_end
+    assert joiner.offset_head == replayed.offset_head
     assert (joiner.history.view.seen, joiner.history.view.history) == (replayed.seen, replayed.history)
     assert (replayed.ended_by == "hole") == (joiner.hole is not None)
     assert (replayed.ended_by == "activate") == reading.stopped
@@ -207,11 +207,16 @@ def _compare(replayed: Replayed, reading: Reading) -> None:
     assert state is not None
     assert (state.log_id, state.notary_name, list(state.keys)) == (replayed.log_id, replayed.name, replayed.keys)
     assert (state.payload_partitions, list(state.formats), state.settled) == (replayed.partitions, replayed.versions, replayed.settled)
-    for life in replayed.incarnations:
-        other = joiner.incarnations.get(life.incarnation)
+    for expected in replayed.incarnations:
+        other = joiner.incarnations.get(expected.incarnation)
         assert other is not None
-        assert (life.name, life.nonce, life.sequence_last, life.fenced) == (other.name, other.nonce, other.sequence_last, other.fenced)
-        assert (life.active_at, life.format_version) == (other.active_at_ms, other.format_version)
+        assert (expected.name, expected.nonce, expected.sequence_last, expected.fenced) == (
+            other.name,
+            other.nonce,
+            other.sequence_last,
+            other.fenced,
+        )
+        assert (expected.active_at, expected.format_version) == (other.active_at_ms, other.format_version)
     assert joiner.incarnations.get(len(replayed.incarnations) + 1) is None
 
 

@@ -56,7 +56,7 @@ def found_in(log: SignedLog, worker: Worker, offsets_next: dict[int, int] | None
 
 
 def reading(log: SignedLog) -> Worker:
-    """A worker that has read the whole log."""
+    """A worker that has read the complete log."""
     worker = Worker()
     worker.step(*[record for records in log.by_partition.values() for record in records])
     return worker

@@ -89,7 +89,7 @@ def test_worked_example_of_contents() -> None:
     assert [decision["transaction_id"] for decision in replayed.decisions] == ids
     assert (replayed.name, replayed.partitions) == (VECTORS["notary"], 3)
     assert [key.hex() for key in replayed.keys] == EXAMPLE["notary_keys_hex"]
-    assert [(life.name, life.fenced, life.retired) for life in replayed.incarnations] == [("w1", True, True)]
+    assert [(state.name, state.fenced, state.retired) for state in replayed.incarnations] == [("w1", True, True)]
     assert [(checkpoint.size, checkpoint.counted) for checkpoint in replayed.checkpoints] == [(0, True)]
 
 
@@ -370,7 +370,7 @@ def test_register_names_an_incarnation() -> None:
     log.register("w1")
     replayed = log.replayed()
     assert why_not(replayed, again) == Why.CONDITION
-    assert [(life.name, life.fenced, life.fenced_by) for life in replayed.incarnations] == [
+    assert [(state.name, state.fenced, state.fenced_by) for state in replayed.incarnations] == [
         ("w1", True, 3),
         ("w2", False, 0),
         ("w1", False, 0),
@@ -389,7 +389,7 @@ def test_fence_compares_the_last_sequence() -> None:
     log.batch(1, 2, "b")
     replayed = log.replayed()
     assert [why_not(replayed, record) for record in skipped] == [Why.CONDITION] * 3
-    assert [(life.fenced, life.fenced_by, life.retired) for life in replayed.incarnations] == [(True, 0, False), (False, 0, False)]
+    assert [(state.fenced, state.fenced_by, state.retired) for state in replayed.incarnations] == [(True, 0, False), (False, 0, False)]
     assert decided(replayed) == ["committed"]
 
 
@@ -405,7 +405,7 @@ def test_retire_ends_an_incarnation() -> None:
     log.batch(2, 1, "b")
     replayed = log.replayed()
     assert why_not(replayed, unborn) == Why.CONDITION
-    assert [(life.fenced, life.retired, life.fenced_by) for life in replayed.incarnations] == [(True, True, 0), (False, False, 0)]
+    assert [(state.fenced, state.retired, state.fenced_by) for state in replayed.incarnations] == [(True, True, 0), (False, False, 0)]
     assert len(replayed.decisions) == 1
 
 
@@ -495,7 +495,7 @@ def test_stops_before_an_unknown_version() -> None:
     log.batch(1, 2, "b")
     replayed = log.replayed()
     assert why_not(replayed, one) == Why.CONDITION
-    assert (replayed.ended_by, replayed.offset_end, len(replayed.decisions)) == ("activate", two.offset, 1)
+    assert (replayed.ended_by, replayed.offset_head, len(replayed.decisions)) == ("activate", two.offset, 1)
 
 
 def test_version_is_activated_when_all_voters_read_it() -> None:
@@ -560,7 +560,7 @@ def test_views_never_decide_what_counts() -> None:
         Seen.FOREIGN,
     ]
     assert (replayed.seen, len(replayed.decisions)) == (6, 2)
-    assert [life.fenced for life in replayed.incarnations] == [False, True]
+    assert [state.fenced for state in replayed.incarnations] == [False, True]
 
 
 def test_view_ahead_of_the_log_is_foreign() -> None:
@@ -709,7 +709,7 @@ def test_replays_up_to_a_place() -> None:
     for sequence, label in enumerate("abc", 1):
         log.batch(1, sequence, label)
     replayed = replay(log.by_partition, offset_stop=4)
-    assert (replayed.ended_by, replayed.offset_end, len(replayed.decisions), replayed.seen) == ("end", 4, 2, 4)
+    assert (replayed.ended_by, replayed.offset_head, len(replayed.decisions), replayed.seen) == ("end", 4, 2, 4)
 
 
 def test_hole_ends_the_replay() -> None:
@@ -719,7 +719,7 @@ def test_hole_ends_the_replay() -> None:
     hole = log.entry(1, 1, "a")
     log.register("w2")
     replayed = log.replayed()
-    assert (replayed.ended_by, replayed.offset_end, replayed.seen) == ("hole", hole.offset, 2)
+    assert (replayed.ended_by, replayed.offset_head, replayed.seen) == ("hole", hole.offset, 2)
 
 
 def test_empty_log_says_nothing() -> None:

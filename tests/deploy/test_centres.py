@@ -143,7 +143,7 @@ def test_a_centre_that_is_cut_off(centres: Centres) -> None:
         assert from_2.recv(1) == b"y"
 
 
-def test_much_is_moved_whole(centres: Centres) -> None:
+def test_much_is_moved_completely(centres: Centres) -> None:
     """Some megabytes pass both ways unchanged over lines with loss and delay."""
     centres.slow(1, jitter_ms=1, loss=0.01)
     content = os.urandom(8 << 20)

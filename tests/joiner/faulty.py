@@ -19,7 +19,7 @@ from joiner import Driver, DriverSettings, Joiner, JoinerLimits, QueueLimits, Se
 from notary.decision import Decision
 from notary.index import Index, IndexSettings
 from ordering.errors import CorruptRecord, Fatal, OutcomeUnknown
-from ordering.log import ORDERING, Bounds, Log, Reader, Record, Writer
+from ordering.log import ORDERING, Log, LogOffsets, Reader, Record, Writer
 from ordering.memory import MemoryLog
 from ordering.records import Entry, Fence, Genesis, OrderingRecord, OwnerRecord, Register, View, decode
 from ordering.signatures import FILL_BYTES, NO_LOG_ID, SigningKey, log_id_of, sign_record
@@ -87,7 +87,7 @@ class FaultyLog(MemoryLog):
         self.interruptions = 0
         self.on_append: Callable[[int, bytes | None, bytes | None], Awaitable[None]] | None = None
         self.on_poll: Callable[[list[Record]], list[Record]] | None = None
-        self.on_bounds: Callable[[dict[int, Bounds]], None] | None = None
+        self.on_offsets: Callable[[dict[int, LogOffsets]], None] | None = None
         self.markers: dict[int, int] = {}
         self.without_leader: set[int] = set()
         self.readers = 0
@@ -99,13 +99,14 @@ class FaultyLog(MemoryLog):
         self.readers += 1
         return _FaultyReader(self, await super().open_reader(offsets_next), offsets_next)
 
-    async def bounds(self) -> Mapping[int, Bounds]:
-        bounds = {
-            partition: Bounds(0, bound.offset_end + self.markers.get(partition, 0)) for partition, bound in (await super().bounds()).items()
+    async def offsets(self) -> Mapping[int, LogOffsets]:
+        log_offsets = {
+            partition: LogOffsets(0, offsets.log_end + self.markers.get(partition, 0))
+            for partition, offsets in (await super().offsets()).items()
         }
-        if self.on_bounds is not None:
-            self.on_bounds(bounds)
-        return bounds
+        if self.on_offsets is not None:
+            self.on_offsets(log_offsets)
+        return log_offsets
 
     def leaders(self) -> Mapping[int, str | None]:
         return {partition: rack for partition, rack in super().leaders().items() if partition not in self.without_leader}

@@ -204,7 +204,7 @@ class Reading:
     ) -> None:
         self._arguments = (limits, name, format_version)
         self.state = state or JoinerState()
-        self._incarnations: dict[int, IncarnationState] = {life.incarnation: life for life in self.state.incarnations}
+        self._incarnations: dict[int, IncarnationState] = {state.incarnation: state for state in self.state.incarnations}
         self._effects: list[Effect] = list(self.state.effects)
         self._marks: dict[int, Mark] = dict(self.state.marks)
         self.joiner = Joiner(self.state, limits, name, format_version)
@@ -215,7 +215,7 @@ class Reading:
         ready = self.joiner.step(records, now, None, self._own)  # type: ignore[arg-type]
         self.batches += ready.batches
         if ready.advanced:
-            self._incarnations |= {life.incarnation: life for life in ready.incarnations}
+            self._incarnations |= {state.incarnation: state for state in ready.incarnations}
             self._effects += ready.effects
             self._marks |= ready.marks
             self.state = JoinerState(

@@ -26,7 +26,7 @@ class Log(Protocol):
         ...
 
 
-class Whole:
+class SalvageReader:
     """A joiner and its index, on a disk that outlives them."""
 
     def __init__(self, history: Log, disk: SimulatedDisk | None = None) -> None:
@@ -38,7 +38,7 @@ class Whole:
         self.anomalies: list[str] = []
         self.batches: list[tuple[int, int]] = []
 
-    def read(self, at_once: int = 7) -> "Whole":
+    def read(self, at_once: int = 7) -> "SalvageReader":
         """Read the log to its end, `at_once` records of each topic-partition a step; returns itself."""
         while self.step(at_once):
             pass
@@ -62,9 +62,9 @@ class Whole:
             self.joiner.examined(ready.evidence)
         return bool(records) or ready.more or ready.evidence is not None
 
-    def restarted(self) -> "Whole":
+    def restarted(self) -> "SalvageReader":
         """Returns the reader after a restart."""
-        return Whole(self.history, self.disk)
+        return SalvageReader(self.history, self.disk)
 
     def all(self) -> tuple[object, ...]:
         """Returns all that readers of one log have in common."""
@@ -87,7 +87,7 @@ def item_of(decision: Decision, inputs: Sequence[StateRef] = ()) -> Decided:
 
 
 class Owner:
-    """The owner's side of a salvage. Its records have the view of a reader that has read the whole log."""
+    """The owner's side of a salvage. Its records have the view of a reader that has read the complete log."""
 
     def __init__(self, history: History, name: str = "salvage") -> None:
         self.history, self.name = history, name
@@ -96,9 +96,9 @@ class Owner:
         """Append a record that the owner signed."""
         return self.history.owner(record)
 
-    def reader(self) -> Whole:
+    def reader(self) -> SalvageReader:
         """Returns a reader at the log's end."""
-        return Whole(self.history).read()
+        return SalvageReader(self.history).read()
 
     def key(self, name: str = "") -> Record:
         """Append a new key, which nobody has."""

@@ -445,4 +445,4 @@ def test_a_command_reads_the_ordering_topic_alone() -> None:
     assert (ready.stop, ready.evidence, ready.anomalies, ready.batches) == (None, None, [], [])
     assert joiner.log_state is not None
     assert (joiner.log_state.key, joiner.log_state.payload_partitions) == (SECOND.public_key, 4)
-    assert [(life.incarnation, life.sequence_last, life.fenced) for life in ready.incarnations] == [(1, 3, True), (2, 0, False)]
+    assert [(state.incarnation, state.sequence_last, state.fenced) for state in ready.incarnations] == [(1, 3, True), (2, 0, False)]

@@ -281,7 +281,7 @@ def test_register_fences_the_duplicate_worker_name() -> None:
     assert new.incarnation == 2
     assert [(f.state.incarnation, f.state.fenced, f.by) for f in ready.fenced] == [(1, True, new)]
     assert isinstance(ready.fenced[0], Fenced)
-    assert {life.incarnation for life in ready.incarnations} == {1, 2}
+    assert {state.incarnation for state in ready.incarnations} == {1, 2}
     assert reading.joiner.buffered_records == 0
 
 
@@ -574,18 +574,18 @@ def test_a_restart_after_any_step_emits_the_same_batches() -> None:
         history.payload(3, 1, "f"),
         history.entry(3, 1, "f", at=T0),
     ]
-    whole = Reading()
-    whole.step(*records)
-    assert named(whole.batches) == [(1, 1, "1"), (2, 1, "1"), (1, 3, "filled"), (2, 2, "1"), (3, 1, "1")]
+    complete = Reading()
+    complete.step(*records)
+    assert named(complete.batches) == [(1, 1, "1"), (2, 1, "1"), (1, 3, "filled"), (2, 2, "1"), (3, 1, "1")]
     reading = Reading()
     for record in records:
         reading.step(record)
         again = reading.restarted()
         again.step(*rest(history, reading.state))
-        assert reading.batches + again.batches == whole.batches
-        assert again.state.incarnations == whole.state.incarnations
-        assert again.state.effects == whole.state.effects
-        assert again.state.marks == whole.state.marks
+        assert reading.batches + again.batches == complete.batches
+        assert again.state.incarnations == complete.state.incarnations
+        assert again.state.effects == complete.state.effects
+        assert again.state.marks == complete.state.marks
 
 
 def test_records_handed_in_twice() -> None:

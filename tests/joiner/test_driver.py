@@ -15,7 +15,7 @@ import payload.submission
 from joiner import DriverSettings, JoinerLimits, Ready, core
 from notary.decision import Decision, Outcome
 from ordering.errors import Fatal, FatalCode, NotReady, OutcomeUnknown, OutOfRange
-from ordering.log import ORDERING, Bounds, Record
+from ordering.log import ORDERING, LogOffsets, Record
 from ordering.records import FORMAT_VERSION, Activate, Entry, batch_key, decode
 from ordering.signatures import sign_seal
 from payload import Request, decode_requests_in_pieces
@@ -448,14 +448,14 @@ async def test_idle_reader_is_left_alone(start: Start, log: FaultyLog) -> None:
     worker = start()
     await worker.decided("a")
     looks = 0
-    bounds = log.bounds
+    log_offsets = log.offsets
 
-    async def counted() -> Mapping[int, Bounds]:
+    async def counted() -> Mapping[int, LogOffsets]:
         nonlocal looks
         looks += 1
-        return await bounds()
+        return await log_offsets()
 
-    log.bounds = counted  # type: ignore[method-assign]
+    log.offsets = counted  # type: ignore[method-assign]
     await worker.until(lambda: looks > 2 * DRIVER.stall_s / DRIVER.watch_s)
     assert (worker.driver.readers_remade, log.readers) == (0, 1)
     assert worker.driver.not_ready() is None
@@ -558,11 +558,11 @@ async def test_an_idle_head_is_left_alone(start: Start, log: FaultyLog) -> None:
 def _count_looks(log: FaultyLog) -> Callable[[], int]:
     looks = 0
 
-    def count(bounds: dict[int, Bounds]) -> None:
+    def count(log_offsets: dict[int, LogOffsets]) -> None:
         nonlocal looks
         looks += 1
 
-    log.on_bounds = count
+    log.on_offsets = count
     return lambda: looks
 
 
@@ -690,7 +690,7 @@ async def test_what_was_read_of_a_log_that_was_cut_is_forgotten(start: Start, lo
     log.on_poll = lost
     await worker.until(lambda: worker.driver.joiner.offset_head == kept + 3)
     names = [worker.driver.joiner.incarnations.get(incarnation) for incarnation in range(2, 6)]
-    assert [life and life.name for life in names] == ["w9", "w5", "w6", "w7"]
+    assert [state and state.name for state in names] == ["w9", "w5", "w6", "w7"]
 
 
 @pytest.mark.parametrize("running", [False, True], ids=["at-start", "running"])
@@ -702,11 +702,11 @@ async def test_log_that_answers_from_the_past(start: Start, log: FaultyLog, runn
         await worker.stop()
     late = True
 
-    def lag(bounds: dict[int, Bounds]) -> None:
+    def lag(log_offsets: dict[int, LogOffsets]) -> None:
         if late:
-            bounds[ORDERING] = Bounds(0, 1)
+            log_offsets[ORDERING] = LogOffsets(0, 1)
 
-    log.on_bounds = lag
+    log.on_offsets = lag
     if not running:
         worker = start(driver=DriverSettings(poll_ms=10, watch_ms=20, contradiction_ms=3_600_000))
     await worker.until(reason(worker, "the log contradicts this worker's index"))
@@ -719,16 +719,16 @@ async def test_an_answer_that_was_long_on_its_way(start: Start, log: FaultyLog, 
     """Records that are applied while a request for the log end offsets is in flight raise no suspicion."""
     worker = start()
     await worker.decided("a")
-    bounds, looks = log.bounds, 0
+    log_offsets, looks = log.offsets, 0
 
-    async def far_away() -> Mapping[int, Bounds]:
+    async def far_away() -> Mapping[int, LogOffsets]:
         nonlocal looks
-        found = await bounds()
+        found = await log_offsets()
         await worker.decided(f"meanwhile {looks}")
         looks += 1
         return found
 
-    log.bounds = far_away  # type: ignore[method-assign]
+    log.offsets = far_away  # type: ignore[method-assign]
     await worker.until(lambda: looks > 3)
     assert [record.getMessage() for record in caplog.records if "contradicts the index" in record.getMessage()] == []
 
@@ -759,7 +759,7 @@ async def test_log_that_has_failed(start: Start, log: FaultyLog) -> None:
     def fail(_: object) -> Any:
         raise Fatal(FatalCode.INDEX_UNWRITABLE, "the disk failed")
 
-    log.on_poll = log.on_bounds = fail
+    log.on_poll = log.on_offsets = fail
     assert (await worker.dies()).code is FatalCode.INDEX_UNWRITABLE
 
 

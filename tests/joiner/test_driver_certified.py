@@ -11,7 +11,7 @@ import pytest
 import joiner.driver
 from joiner import DriverSettings, JoinerLimits
 from ordering.errors import FatalCode, NotReady
-from ordering.log import ORDERING, Bounds, Reader, Record
+from ordering.log import ORDERING, LogOffsets, Reader, Record
 from ordering.records import Activate, Entry, Register, Retire, Settle, View, batch_key, decode
 from ordering.signatures import SigningKey, endorse_key
 from tests.joiner.faulty import (
@@ -300,12 +300,12 @@ async def test_nothing_is_applied_on_an_old_look_at_what_waits(start: Start, log
     """While a worker cannot check whether the log still holds its buffered records, it applies none of them, and reads them again."""
     worker, _ = await _waits_unread(start, log, driver=msgspec.structs.replace(DRIVER, interrupted_after_ms=200))
 
-    def fail(bounds: dict[int, Bounds]) -> None:
+    def fail(log_offsets: dict[int, LogOffsets]) -> None:
         raise NotReady("no log end offset")
 
-    log.on_bounds = fail
+    log.on_offsets = fail
     await worker.until(lambda: worker.driver.interruptions > 0)
-    log.on_bounds = None
+    log.on_offsets = None
     log.put(0, batch_key(1, 1), value("late"))
     await worker.until(lambda: worker.index.decision(id_of("late")) is not None)
 
@@ -473,16 +473,16 @@ async def test_a_foreign_view_whose_record_goes_again(start: Start, log: FaultyL
     await worker.until(lambda: worker.driver.not_ready() is None)
     ends = log.ends()
     log.without_leader = set(range(PARTITIONS))  # so that the contents cannot be compared
-    bounds = log.bounds
+    log_offsets = log.offsets
 
-    async def led() -> Mapping[int, Bounds]:
-        return {partition: bound for partition, bound in (await bounds()).items() if partition == ORDERING}
+    async def led() -> Mapping[int, LogOffsets]:
+        return {partition: offsets for partition, offsets in (await log_offsets()).items() if partition == ORDERING}
 
-    log.bounds = led  # type: ignore[method-assign]
+    log.offsets = led  # type: ignore[method-assign]
     log.say(Register(nonce("w2"), View(77, bytes(32)), 1, "w2", "0"))
     await worker.until(reason(worker, "a record shows another history"))
     log.cut(*ends)
-    log.bounds = bounds  # type: ignore[method-assign]
+    log.offsets = log_offsets  # type: ignore[method-assign]
     log.without_leader = set()
     await worker.until(lambda: worker.driver.not_ready() is None)
     assert len(await worker.decided("b")) == 1

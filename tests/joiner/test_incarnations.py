@@ -16,7 +16,7 @@ def test_an_incarnation_is_an_ordinal() -> None:
     second, _ = incarnations.register(b"n2".ljust(16), "w2", 12) or (None, None)
     assert second is not None
     assert second.incarnation == 2
-    assert [(life.incarnation, life.name) for life in incarnations.changed.values()] == [(1, "w1"), (2, "w2")]
+    assert [(state.incarnation, state.name) for state in incarnations.changed.values()] == [(1, "w1"), (2, "w2")]
 
 
 def test_a_known_nonce_begins_no_incarnation() -> None:
@@ -105,7 +105,7 @@ def test_changed_collects_what_to_persist() -> None:
     incarnations.changed.clear()
     incarnations.count(1, 1, 11)
     incarnations.count(1, 2, 12)
-    assert [(life.sequence_last, life.active_at_ms) for life in incarnations.changed.values()] == [(2, 12)]
+    assert [(state.sequence_last, state.active_at_ms) for state in incarnations.changed.values()] == [(2, 12)]
 
 
 def test_a_retire_record_ends_an_incarnation_once() -> None:
@@ -139,6 +139,6 @@ def test_format_version_is_kept() -> None:
     incarnations.register(b"n1".ljust(16), "w1", 10, 7)
     incarnations.count(1, 1, 11)
     incarnations.fence(1, 1)
-    life = Incarnations(incarnations.changed.values()).get(1)
-    assert life is not None
-    assert life.format_version == 7
+    state = Incarnations(incarnations.changed.values()).get(1)
+    assert state is not None
+    assert state.format_version == 7

@@ -7,7 +7,7 @@ import pytest
 
 from joiner.proposals import TAKEN_AT_ONCE, Passing, ReadAhead, read_ahead
 from ordering.errors import NotReady
-from ordering.log import ORDERING, Bounds, Record
+from ordering.log import ORDERING, LogOffsets, Record
 from ordering.memory import MemoryLog
 from ordering.records import Fence, Settle, View
 from tests.joiner.history import OWNER, History, Reading, signing_key
@@ -162,10 +162,10 @@ async def test_a_log_that_gives_nothing_is_not_ready(monkeypatch: pytest.MonkeyP
     log = MemoryLog(2, identity="test")
     log._records = {partition: list(records) for partition, records in history.by_partition.items()}
 
-    async def further() -> Mapping[int, Bounds]:
-        return {ORDERING: Bounds(0, 9)}
+    async def further() -> Mapping[int, LogOffsets]:
+        return {ORDERING: LogOffsets(0, 9)}
 
-    log.bounds = further  # type: ignore[method-assign]
+    log.offsets = further  # type: ignore[method-assign]
     assert reading.joiner.log_state is not None
     with pytest.raises(NotReady, match="could not be read on"):
         await read_ahead(log, reading.joiner.log_state, 2, reading.joiner.history)

@@ -17,7 +17,7 @@ def test_nothing_is_known_at_first() -> None:
     assert Rate().seconds_for(10**6) == 2
 
 
-def test_retry_after_is_whole_seconds_up_to_sixty() -> None:
+def test_retry_after_is_in_seconds_up_to_sixty() -> None:
     """Retry-After is in whole seconds, rounded up, from 1 to 60."""
     rate = Rate()
     _answer(rate, 100, 3, 1_000, ran_dry=False)

@@ -9,7 +9,7 @@ from joiner.history import NONE_SKIPPED, fingerprint_of
 from joiner.ready import Kept
 from joiner.recheck import Recheck, contradiction, examine, find_again, to_find_again
 from ordering.errors import NotReady
-from ordering.log import ORDERING, Bounds, Record
+from ordering.log import ORDERING, LogOffsets, Record
 from ordering.memory import MemoryLog
 from ordering.records import batch_key
 from tests.joiner.history import History, Reading
@@ -131,7 +131,7 @@ def test_what_was_kept_comes_first_and_after_the_mark_of_its_partition() -> None
 # ---- log end offsets ----
 
 
-BOUNDS = {ORDERING: Bounds(0, 10), 0: Bounds(0, 5), 1: Bounds(2, 5)}
+OFFSETS = {ORDERING: LogOffsets(0, 10), 0: LogOffsets(0, 5), 1: LogOffsets(2, 5)}
 
 
 @pytest.mark.parametrize(
@@ -147,9 +147,9 @@ BOUNDS = {ORDERING: Bounds(0, 10), 0: Bounds(0, 5), 1: Bounds(2, 5)}
 )
 def test_offsets_contradict_a_reader_past_the_end(read_next: Mapping[int, int], marks: Mapping[int, Mark], says: str) -> None:
     """Log offsets contradict a reader that was past the end, or needs records before the start; missing partitions contradict nothing."""
-    found = contradiction(read_next, marks, BOUNDS)
+    found = contradiction(read_next, marks, OFFSETS)
     assert (says in found) if says else not found
-    assert contradiction({0: 99}, _marks((0, 99)), {ORDERING: Bounds(0, 1)}) == ""
+    assert contradiction({0: 99}, _marks((0, 99)), {ORDERING: LogOffsets(0, 1)}) == ""
 
 
 # ---- the history compared with the log ----
@@ -171,9 +171,9 @@ class _Log(MemoryLog):
     def cut(self, partition: int, end: int) -> None:
         del self._records[partition][end:]
 
-    async def bounds(self) -> Mapping[int, Bounds]:
-        ends = {partition: bound.offset_end for partition, bound in (await super().bounds()).items() if partition not in self.leaderless}
-        return {partition: Bounds(self.firsts.get(partition, 0), end) for partition, end in ends.items()}
+    async def offsets(self) -> Mapping[int, LogOffsets]:
+        ends = {partition: offsets.log_end for partition, offsets in (await super().offsets()).items() if partition not in self.leaderless}
+        return {partition: LogOffsets(self.firsts.get(partition, 0), end) for partition, end in ends.items()}
 
     def read(self, partition: int, offset_next: int, bytes_max: int, records_max: int) -> list[Record]:
         return [] if self.silent else super().read(partition, offset_next, bytes_max, min(records_max, 2))
@@ -438,12 +438,12 @@ async def test_a_log_that_gives_nothing(monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setattr("joiner.recheck.EXAMINE_S_MAX", 0.05)
     monkeypatch.setattr("joiner.recheck.POLL_MS", 10)
     log, reading = _applied()
-    bounds = await log.bounds()
+    log_offsets = await log.offsets()
 
-    async def as_before() -> Mapping[int, Bounds]:
-        return bounds
+    async def as_before() -> Mapping[int, LogOffsets]:
+        return log_offsets
 
-    log.bounds = as_before  # type: ignore[method-assign]
+    log.offsets = as_before  # type: ignore[method-assign]
     reader = log.open_reader
 
     async def silent(offsets_next: Mapping[int, int]) -> object:

@@ -64,7 +64,7 @@ async def test_the_same_again_waits_with_the_first() -> None:
 
 
 async def test_one_larger_than_the_queue() -> None:
-    """A submission larger than the whole queue is admitted when nothing else waits: otherwise it could never be."""
+    """A submission larger than the complete queue is admitted when nothing else waits: otherwise it could never be."""
     sender = _sender(pending_requests_max=1)
     ask(sender, "a", "b")
     assert sender.queue.rejection(1, 1) is not None
@@ -179,20 +179,20 @@ async def test_no_batch_is_sent_while_the_log_has_one_that_is_not_applied() -> N
     In the log they would wait first come first served, and one party's backlog there would delay all.
     """
     sender = _sender(batch_requests_max=4)
-    sender._session = life = _Session(1, await sender._log.open_writer(), KEY)
+    sender._session = session = _Session(1, await sender._log.open_writer(), KEY)
     for label in "ab":
         assert not sender.reading_is_behind()
         ask(sender, label)
         async with asyncio.TaskGroup() as sends:
-            sender._send_what_is_due(life, sends)
+            sender._send_what_is_due(session, sends)
     assert sender.reading_is_behind()
     for label in "cdefghi":
         ask(sender, label)
     async with asyncio.TaskGroup() as sends:
-        sender._send_what_is_due(life, sends)
+        sender._send_what_is_due(session, sends)
         assert sender.batches_sent == 2
         sender.queue.answer(sender.unresolved.pop((1, 1)), [None])
-        sender._send_what_is_due(life, sends)
+        sender._send_what_is_due(session, sends)
         assert sender.batches_sent == 3
         assert not sender.reading_is_behind(), "the log has not acknowledged it yet"
 
@@ -266,7 +266,7 @@ async def test_what_is_in_flight_goes_back_when_another_key_is_in_force() -> Non
     """A key record invalidates everything that the former key signed: it is queued again at once, and the incarnation ends."""
     sender, second = _sender(), signing_key("second")
     writer = await MemoryLog(1).open_writer()
-    sender._session = life = _Session(1, writer, KEY)
+    sender._session = session = _Session(1, writer, KEY)
     for sequence, label in enumerate("ab", 1):
         ask(sender, label)
         sender.unresolved[1, sequence] = sender.queue.take_batch()
@@ -277,7 +277,7 @@ async def test_what_is_in_flight_goes_back_when_another_key_is_in_force() -> Non
     sender.resolve(Ready({}, 0, log_state=ready.log_state), [])
     assert sender.unresolved == {}
     assert sender.queue.take_batch().requests == (*submission("a").requests, *submission("b").requests)
-    assert life.broken == "another key of the notary is in force"
+    assert session.broken == "another key of the notary is in force"
 
 
 async def test_waiting_for_a_leader_leaves_one_timer(log: FaultyLog, start: Start, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -27,7 +27,7 @@ from notary import cli
 from notary.config import Config
 from notary.decision import Decision
 from notary.index import Index
-from ordering.log import ORDERING, Bounds, Log, Reader, Record, Writer
+from ordering.log import ORDERING, Log, LogOffsets, Reader, Record, Writer
 from ordering.records import Entry, decode
 from ordering.signatures import FILL_BYTES
 
@@ -151,9 +151,9 @@ class CrashingLog:
         """Open a reader that may stall."""
         return CrashingReader(await self._inner.open_reader(offsets_next), self._plan)
 
-    async def bounds(self) -> Mapping[int, Bounds]:
+    async def offsets(self) -> Mapping[int, LogOffsets]:
         """Returns the wrapped log's values."""
-        return await self._inner.bounds()
+        return await self._inner.offsets()
 
     def leaders(self) -> Mapping[int, str | None]:
         """Returns the wrapped log's values."""

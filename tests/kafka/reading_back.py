@@ -17,7 +17,7 @@ async def read_log_records(config: Config) -> RecordsByPartition:
     """Returns every record of both topics, up to the log end offsets at the call."""
     log = await open_log(config)
     try:
-        ends = {partition: bound.offset_end for partition, bound in (await log.bounds()).items()}
+        ends = {partition: offsets.log_end for partition, offsets in (await log.offsets()).items()}
         by_partition: dict[int, list[Record]] = {partition: [] for partition in ends}
         reader = await log.open_reader({})
         try:

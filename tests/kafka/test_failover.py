@@ -290,11 +290,11 @@ async def test_a_killed_mirrormaker_repeats_nothing(
             await copied(2 * shown)
         await old.stop()
 
-        async def is_whole() -> bool:
+        async def is_complete() -> bool:
             committed = await _read(target.bootstrap, kafka_prefix, "read_committed")
             return committed == await _read(source.bootstrap, kafka_prefix)
 
-        await until(is_whole, 0.5)
+        await until(is_complete, 0.5)
         mirror.stop()
     plan = await owner("failover", "--to", target.bootstrap, "--plan", "--index", notary.directory / "index-old" / "old")
     assert (plan["kept"], plan["end"], plan["mirror"]["missing"]) == (len(decided), len(decided), [])

@@ -136,4 +136,4 @@ async def test_brokers_reject_a_batch_that_expands(
     for topic in topic_names(kafka_prefix):
         with pytest.raises(KafkaError):
             await asyncio.wait_for(append(kafka_cluster, topic, as_bomb, monkeypatch), 60)
-    assert [bound.offset_end for bound in (await log.bounds()).values()] == [1, 0]
+    assert [offsets.log_end for offsets in (await log.offsets()).values()] == [1, 0]

@@ -108,7 +108,7 @@ async def test_a_cut_payload_partition(notary: Notary, broker: Cluster, kafka_pr
     await _spend(notary, first.url, "lost 1", "lost 2", "lost 3", "lost 4")
     height = await notary.same_height(first)
     await first.stop()
-    await asyncio.to_thread(_copy_disk, broker, tmp_path / "whole")
+    await asyncio.to_thread(_copy_disk, broker, tmp_path / "complete")
     await asyncio.to_thread(_put_back, broker, tmp_path / "copy", f"{kafka_prefix}.payload-")
 
     again = notary.start("a", index="index-a")
@@ -119,7 +119,7 @@ async def test_a_cut_payload_partition(notary: Notary, broker: Cluster, kafka_pr
     # The incarnation is any: the worker may have registered again after its broker's restart.
     assert re.search(r"content is lost: the payload of batch \([1-9]\d*, ", fresh.messages)
 
-    await asyncio.to_thread(_put_back, broker, tmp_path / "whole", f"{kafka_prefix}.payload-")
+    await asyncio.to_thread(_put_back, broker, tmp_path / "complete", f"{kafka_prefix}.payload-")
     again, fresh = notary.start("a", index="index-a"), notary.start("c", index="index-c")
     await asyncio.gather(again.ready(), fresh.ready())
     await until(lambda: notary.says(fresh, 200))

@@ -7,19 +7,19 @@ import time
 from collections import Counter
 
 from tests.model.faults import FAULTS, RARE
+from tests.model.random_history import RandomHistory
 from tests.model.real import check_real
 from tests.model.traffic import Broken
-from tests.model.world import World
 
 
 def one(seed: int, broken: frozenset[str] = frozenset()) -> tuple[str, Counter[str]]:
     """Returns why the history of that seed is wrong, or "", and what occurred in it."""
-    world = World(seed, broken)
+    model = RandomHistory(seed, broken)
     try:
-        world.run_all()
+        model.run_all()
     except (Broken, AssertionError) as problem:
-        return str(problem) or repr(problem), world.tally
-    return "", world.tally
+        return str(problem) or repr(problem), model.tally
+    return "", model.tally
 
 
 def noticed(fault: str, seeds: int) -> tuple[int, str]:

@@ -22,12 +22,12 @@ from tests.model.traffic import Broken
 from tests.model.tree import root
 
 if TYPE_CHECKING:
-    from tests.model.world import World
+    from tests.model.random_history import RandomHistory
 
 
-def check_held(world: "World", reader: Reader, planned: Plan) -> None:
+def check_held(model: "RandomHistory", reader: Reader, planned: Plan) -> None:
     """P1, P2, P3 for all survivors that were accepted."""
-    for one in world.held:
+    for one in model.held:
         if isinstance(one, Index):
             for position, item in enumerate(one.leaves):
                 if position >= reader.size or reader.hashes[position] != item.leaf(position):
@@ -52,38 +52,38 @@ def check_held(world: "World", reader: Reader, planned: Plan) -> None:
         if reader.size < one.size:
             raise Broken(f"P2 {one.name}: positions below {one.size} are used again")
         same = root(reader.hashes[: one.size]) == one.root
-        if not same and one.size <= planned.whole_to:
+        if not same and one.size <= planned.complete_to:
             raise Broken(f"P2 {one.name}: the root of {one.size} is another, and none was to be")
-        since = any(item.is_lost and world.lost_in[n] > one.side for n, item in enumerate(reader.leaves[: one.size]))
-        if not same and not since and one.key in reader.keys and one.key not in world.given_up:
+        since = any(item.is_lost and model.lost_in[n] > one.side for n, item in enumerate(reader.leaves[: one.size]))
+        if not same and not since and one.key in reader.keys and one.key not in model.given_up:
             raise Broken(f"P2 {one.name}: the root of {one.size} is another, and nothing was lost since")
 
 
-def check_end(world: "World") -> None:
+def check_end(model: "RandomHistory") -> None:
     """All properties, when all is quiet."""
-    world.ghosts = []
-    world.wires = {place: wire for place, wire in world.wires.items() if False}
-    world.lost_records = []
-    _quiet(world)
-    true = replay(world.log, world.broken)
-    if not true.whole or true.sealed:
+    model.ghosts = []
+    model.wires = {place: wire for place, wire in model.wires.items() if False}
+    model.lost_records = []
+    _quiet(model)
+    true = replay(model.log, model.broken)
+    if not true.complete or true.sealed:
         raise Broken("L the log does not go on")
-    for worker in world.workers:
+    for worker in model.workers:
         if worker.reader.hashes != true.leaves or worker.reader.decided != true.decisions or worker.reader.spent != true.consumed:
             raise Broken(f"P4 worker {worker.name} and the replay differ")
-    for start in [*world.snapshots, Reader(world.broken)]:
+    for start in [*model.snapshots, Reader(model.broken)]:
         reader = start.persisted()
         try:
-            reader.read(world.log)
+            reader.read(model.log)
         except Missing as problem:
-            if start.size or not any(world.log.start):
+            if start.size or not any(model.log.start):
                 raise Broken("P6 a reader that needs nothing trimmed stops") from problem
             continue
         if reader.hashes != true.leaves:
             raise Broken("P4 a snapshot and the replay differ")
-    believing = Reader(world.broken, has_tree=False)
-    believing.read(world.log.copy(world.log.ends))
-    if believing.view != base_of(world.log, world.snapshots, world.broken).view:
+    believing = Reader(model.broken, has_tree=False)
+    believing.read(model.log.copy(model.log.ends))
+    if believing.view != base_of(model.log, model.snapshots, model.broken).view:
         raise Broken("P4 a reader without a tree has another history")
     times = [item.decision.time for item in true.items if item.decision is not None]
     if times != sorted(times):
@@ -94,41 +94,41 @@ def check_end(world: "World") -> None:
             if consumers.setdefault(state, item.decision.id if item.decision else "") != (item.decision.id if item.decision else ""):
                 raise Broken(f"P3 state {state} was consumed twice")
     for offset, _ in true.writers:
-        if offset >= world.since and world.made.get(world.log.order[offset][1]) != world.generation:
+        if offset >= model.since and model.made.get(model.log.order[offset][1]) != model.generation:
             raise Broken(f"P7 record {offset} of the old side counts")
-    reader = base_of(world.log, world.snapshots, world.broken)
-    check_held(world, reader, world.planned)
-    for receipt in world.receipts:
+    reader = base_of(model.log, model.snapshots, model.broken)
+    check_held(model, reader, model.planned)
+    for receipt in model.receipts:
         if true.decisions.get(receipt.decision.id) != receipt.decision or root(true.leaves[: receipt.size]) != receipt.root:
             raise Broken(f"P4 {receipt.name} of the new side is contradicted")
 
 
-def _quiet(world: "World") -> None:
+def _quiet(model: "RandomHistory") -> None:
     """Let the new side go on without faults until it has decided something new."""
-    before = max(worker.reader.size for worker in world.workers)
+    before = max(worker.reader.size for worker in model.workers)
     for _ in range(600):
-        world.clock[0] += 1
-        while world.wires and world.draw.random() < 0.9:
-            world.deliver()
-        for worker in world.workers:
+        model.clock[0] += 1
+        while model.wires and model.draw.random() < 0.9:
+            model.deliver()
+        for worker in model.workers:
             worker.step()
-        world.look_after()
-        if all(worker.ready and worker.reader.size > before for worker in world.workers):
+        model.look_after()
+        if all(worker.ready and worker.reader.size > before for worker in model.workers):
             break
     else:
         raise Broken(
-            f"L the new side decides nothing: {[(w.stopped, w.reader.suspected, w.reader.sealed, w.reader.hole) for w in world.workers]}"
+            f"L the new side decides nothing: {[(w.stopped, w.reader.suspected, w.reader.sealed, w.reader.hole) for w in model.workers]}"
         )
     for _ in range(600):
-        while world.wires:
-            world.deliver()
-        for worker in world.workers:
+        while model.wires:
+            model.deliver()
+        for worker in model.workers:
             worker.keys, keep = set(), worker.keys
             worker.step()
             worker.keys = keep
             if worker.reader.hole is not None and not worker._passed():
                 worker.waited = 7
                 worker.step()
-        if not world.wires and all(worker.reader.at_end(world.log) and worker.reader.hole is None for worker in world.workers):
+        if not model.wires and all(worker.reader.at_end(model.log) and worker.reader.hole is None for worker in model.workers):
             return
     raise Broken("L the log does not come to rest")

@@ -47,10 +47,10 @@ class Refused(Exception):
 
 
 class Plan(NamedTuple):
-    """Items from the log's size on. `whole_to`: all checkpoints up to this size keep their roots, since no position below it is lost."""
+    """Items from the log's size on. `complete_to`: all checkpoints up to this size keep their roots, since no position below it is lost."""
 
     items: list[Item]
-    whole_to: int
+    complete_to: int
 
 
 class _Tree:
@@ -136,7 +136,7 @@ def plan(log: Reader, survivors: Iterable[Index | Receipt], broken: frozenset[st
     tree.check()
 
     items: list[Item] = []
-    whole_to = min([end, *[position for position, item in enumerate(log.leaves) if item.is_lost]])
+    complete_to = min([end, *[position for position, item in enumerate(log.leaves) if item.is_lost]])
     for position in range(log.size, end):
         item, name = known.get(position, (Item(), ""))
         if item.inputs is None:
@@ -145,7 +145,7 @@ def plan(log: Reader, survivors: Iterable[Index | Receipt], broken: frozenset[st
             value = tree.stated[position, position + 1][0]
             item = Item() if value == Item().leaf(position) else Item(hash=value)  # a proof may show a leaf that was declared lost
         if item.is_lost:
-            whole_to = min(whole_to, position)
+            complete_to = min(complete_to, position)
         if item.is_lost and not name:
             if "gaps end it" in broken:
                 break
@@ -157,7 +157,7 @@ def plan(log: Reader, survivors: Iterable[Index | Receipt], broken: frozenset[st
         for source in survivors:
             if isinstance(source, Index) and any(spent.get(state) != consumer for state, consumer in source.spent):
                 raise Refused(log.size, "an index shows states as consumed that its decisions did not consume", source.name)
-    return Plan(items, whole_to)
+    return Plan(items, complete_to)
 
 
 def _declared_lost(log: Reader, survivors: list[Index | Receipt]) -> set[int]:

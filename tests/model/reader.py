@@ -50,7 +50,7 @@ class Reader:
         self.read_to = [0] * PARTITIONS
         self.joined_to = [0] * PARTITIONS
         self.buffer: dict[tuple[int, tuple[int, int]], list[tuple[int, Content]]] = defaultdict(list)
-        self.lives: dict[int, tuple[str, int, bool]] = {}
+        self.incarnations: dict[int, tuple[str, int, bool]] = {}
         self.nonces: dict[int, int] = {}  # of registrations -> incarnation
         self.key, self.keys = "k0", ["k0"]
         self.lost_under: dict[int, int] = {}  # position -> the number, among `keys`, of the key under which a salvage declared it lost
@@ -77,7 +77,7 @@ class Reader:
             "hist",
             "lost_under",
             "joined_to",
-            "lives",
+            "incarnations",
             "nonces",
             "keys",
             "decided",
@@ -110,7 +110,7 @@ class Reader:
         return len(self.leaves)
 
     def is_past(self, incarnation: int, sequence: int) -> bool:
-        return incarnation in self.lives and (self.lives[incarnation][2] or sequence <= self.lives[incarnation][1])
+        return incarnation in self.incarnations and (self.incarnations[incarnation][2] or sequence <= self.incarnations[incarnation][1])
 
     def read(self, log: Log, records: int = 1 << 30) -> None:
         """Read that many records of each topic-partition. Raises `Missing`."""
@@ -175,7 +175,7 @@ class Reader:
             self.suspected = True  # also by a record that does not count: its writer saw another history
         if record.kind == "entry":
             incarnation, sequence, partition, hash_, _ids = body
-            if incarnation not in self.lives or self.is_past(incarnation, sequence):
+            if incarnation not in self.incarnations or self.is_past(incarnation, sequence):
                 return True
             found = self.content(partition, (incarnation, sequence), hash_)
             if found is None:
@@ -184,14 +184,14 @@ class Reader:
         if record.kind == "entry":
             self.apply_entry(time, record, *found)
         elif record.kind == "register" and body[0] not in self.nonces:
-            for incarnation, (name, last, over) in list(self.lives.items()):
+            for incarnation, (name, last, over) in list(self.incarnations.items()):
                 if name == body[1] and not over:
-                    self.lives[incarnation] = name, last, True
-            self.nonces[body[0]] = len(self.lives) + 1
-            self.lives[len(self.lives) + 1] = body[1], 0, False
+                    self.incarnations[incarnation] = name, last, True
+            self.nonces[body[0]] = len(self.incarnations) + 1
+            self.incarnations[len(self.incarnations) + 1] = body[1], 0, False
             self.count(time, record)
-        elif record.kind == "fence" and body[0] in self.lives and self.lives[body[0]][1:] == (body[1], False):
-            self.lives[body[0]] = self.lives[body[0]][0], body[1], True
+        elif record.kind == "fence" and body[0] in self.incarnations and self.incarnations[body[0]][1:] == (body[1], False):
+            self.incarnations[body[0]] = self.incarnations[body[0]][0], body[1], True
             self.count(time, record)
         return True
 
@@ -210,9 +210,9 @@ class Reader:
 
     def apply_entry(self, time: int, record: Record, offset: int, content: Content) -> None:
         incarnation, sequence, partition, *_ = record.body
-        name, _, _ = self.lives[incarnation]
+        name, _, _ = self.incarnations[incarnation]
         self.joined_to[partition] = max(self.joined_to[partition], offset + 1)
-        self.lives[incarnation] = name, sequence, False
+        self.incarnations[incarnation] = name, sequence, False
         if content.kind == "seal":
             self.sealed, self.pending = "void", []
             self.take_effect(time, record, 2, content)

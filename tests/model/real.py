@@ -1,7 +1,7 @@
 """The logs of the model's histories as real records, read by the real joiner and index (R11).
 
 `check_real` translates the log of a finished history record by record. After each one the real reader must have as many records in effect
-as the model's reader, and at the end the same decisions, consumed and reserved states. The independent replay of the whole log
+as the model's reader, and at the end the same decisions, consumed and reserved states. The independent replay of the complete log
 (`tests.checkers`) must have them too.
 """
 
@@ -31,12 +31,12 @@ from payload import decode_submission, encode_batch
 from tests.checkers.indexes import violations
 from tests.checkers.replay import RecordsByPartition, replay
 from tests.joiner.history import KEY, NOTARY, OWNER, PARTY, T0, History, nonce, signing_key
-from tests.joiner.salvaged import Whole, item_of
+from tests.joiner.salvaged import SalvageReader, item_of
 from tests.model import log as model
+from tests.model.random_history import RandomHistory
 from tests.model.reader import NAME_THE_KEY, Reader, tag
 from tests.model.traffic import Broken
 from tests.model.tree import root
-from tests.model.world import World
 
 OUTCOMES = {
     model.COMMITTED: Outcome.COMMITTED,
@@ -74,18 +74,18 @@ def submission(request: model.Request) -> tuple[bytes, bytes]:
 class Real:
     """One history's log in real records, with a real reader and the model's beside it."""
 
-    def __init__(self, world: World, seed: int) -> None:
-        self.world, self.draw = world, random.Random(seed)
+    def __init__(self, random_history: RandomHistory, seed: int) -> None:
+        self.random_history, self.draw = random_history, random.Random(seed)
         self.false_roots = True
         self.history = History(model.PARTITIONS)
         self.history.activate(2)
-        self.ids = {id_: submission(request)[0] for id_, request in world.requests.items()}
+        self.ids = {id_: submission(request)[0] for id_, request in random_history.requests.items()}
         self.tags = {tag(id_): sha256(real).digest() for id_, real in self.ids.items()}
-        contents = [content for pay in world.log.pay for content in pay if content.kind == "data"]
+        contents = [content for pay in random_history.log.pay for content in pay if content.kind == "data"]
         self.values = {content.hash: encode_batch([submission(request)[1] for request in content.requests]) for content in contents}
         self.views: dict[bytes, bytes] = {}
         self.made: dict[model.Record, bytes] = {}
-        self.reader = Whole(self.history)
+        self.reader = SalvageReader(self.history)
         self.model = Reader()
 
     def hash_of(self, hash_: bytes) -> bytes:
@@ -94,7 +94,7 @@ class Real:
     def put_contents(self) -> None:
         """Append all payload records."""
         log_id = self.history.log_id
-        for partition, pay in enumerate(self.world.log.pay):
+        for partition, pay in enumerate(self.random_history.log.pay):
             for content in pay:
                 key, named = batch_key(*content.batch), self.hash_of(content.hash)
                 if content.kind == "data":
@@ -159,9 +159,9 @@ class Real:
         )
 
     def run(self) -> None:
-        """Read the whole log, record by record, with a restart now and then. Raises `Broken`."""
-        order = self.world.log.order
-        contents = self.world.log.copy([1, *map(len, self.world.log.pay)])
+        """Read the complete log, record by record, with a restart now and then. Raises `Broken`."""
+        order = self.random_history.log.order
+        contents = self.random_history.log.copy([1, *map(len, self.random_history.log.pay)])
         self.put_contents()
         self.model.read(contents)
         self.reader.read()
@@ -179,7 +179,7 @@ class Real:
                 raise Broken(f"R a hole at record {offset}: {waits} in the model")
             self.note(offset)
         self.compare(self.reader)
-        again = Whole(self.history).read(1000)
+        again = SalvageReader(self.history).read(1000)
         if again.all()[0:1] + again.all()[1:4] != self.reader.all()[0:1] + self.reader.all()[1:4]:
             raise Broken("R a reader that did not restart differs")
 
@@ -213,7 +213,7 @@ class Real:
         if self.reader.joiner.suspicions.open and not self.model.suspected:
             raise Broken(f"R after record {offset} the real reader alone is suspected")
 
-    def compare(self, reader: Whole) -> None:
+    def compare(self, reader: SalvageReader) -> None:
         """Raises `Broken` unless both readers decided alike."""
         index, state = reader.index, reader.joiner.log_state
         assert state is not None
@@ -234,7 +234,7 @@ class Real:
         index.leaves_at(0, index.position_next)
         self.replay(reader)
 
-    def replay(self, reader: Whole) -> None:
+    def replay(self, reader: SalvageReader) -> None:
         """Raises `Broken` unless the independent replay of the log has the reader's history, log state and rows."""
         replayed, joiner = replay(self.history.by_partition), reader.joiner
         state = joiner.log_state
@@ -256,17 +256,17 @@ def salvaged_log(seed: int, *, false_roots: bool = True) -> RecordsByPartition:
 
     Readers without a tree believe the owner's roots: `false_roots` says whether it has records that they alone apply.
     """
-    world = World(seed)
-    world.run_all()
-    real = Real(world, seed)
+    random_history = RandomHistory(seed)
+    random_history.run_all()
+    real = Real(random_history, seed)
     real.false_roots = false_roots
     real.run()
     return real.history.by_partition
 
 
-def check_real(seed: int) -> World:
+def check_real(seed: int) -> RandomHistory:
     """Run the model's history of that seed, then its log in real records. Raises `Broken`."""
-    world = World(seed)
-    world.run_all()
-    Real(world, seed).run()
-    return world
+    random_history = RandomHistory(seed)
+    random_history.run_all()
+    Real(random_history, seed).run()
+    return random_history

@@ -15,7 +15,7 @@ class Replayed(NamedTuple):
     consumed: dict[int, str]
     root: bytes
     sealed: bool
-    whole: bool
+    complete: bool
     writers: list[tuple[int, str]]
 
 
@@ -67,9 +67,9 @@ def replay(log: Log, broken: frozenset[str] = frozenset()) -> Replayed:
             outcome = "committed" if now < request.until else "outside-time-window"
         add(Item(Decision(len(items), request.id, now, outcome, conflicts), request.inputs if outcome == "committed" else ()))
 
-    def result(*, whole: bool) -> Replayed:
+    def result(*, complete: bool) -> Replayed:
         leaves = [item.leaf(position) for position, item in enumerate(items)]
-        return Replayed(leaves, items, decisions, consumed, root(leaves), void or salvage is not None, whole, writers)
+        return Replayed(leaves, items, decisions, consumed, root(leaves), void or salvage is not None, complete, writers)
 
     def in_effect(offset: int, record: Record) -> tuple[int, Content | None] | None:
         """Returns (mark, content) if the record takes effect; raises `LookupError` for a hole."""
@@ -165,9 +165,9 @@ def replay(log: Log, broken: frozenset[str] = frozenset()) -> Replayed:
         try:
             effect = in_effect(offset, record)
         except LookupError:
-            return result(whole=False)
+            return result(complete=False)
         if effect is not None:
             mark, content = effect
             views.append(digest(views[-1], time, record, mark, content if mark == 2 else None))
             kind_before = record.kind
-    return result(whole=True)
+    return result(complete=True)

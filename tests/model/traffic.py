@@ -159,9 +159,9 @@ class Traffic:
 
     def check_trim(self) -> None:
         """P6: every snapshot that the operator keeps still gets to the end, to the same leaves."""
-        whole = self.log.copy(self.log.ends)
+        complete = self.log.copy(self.log.ends)
         true = Reader(self.broken)
-        true.read(whole)
+        true.read(complete)
         for snapshot in self.snapshots[-2:]:
             reader = snapshot.persisted()
             try:

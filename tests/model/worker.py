@@ -15,8 +15,8 @@ if TYPE_CHECKING:
 class Worker:
     """One worker process with its index: `reader` in memory, `disk` as it was persisted last."""
 
-    def __init__(self, world: "Traffic", name: str, log: Log, disk: Reader, keys: set[str], generation: int) -> None:
-        self.world, self.name, self.log, self.disk, self.keys, self.generation = world, name, log, disk, keys, generation
+    def __init__(self, model: "Traffic", name: str, log: Log, disk: Reader, keys: set[str], generation: int) -> None:
+        self.model, self.name, self.log, self.disk, self.keys, self.generation = model, name, log, disk, keys, generation
         self.reader = disk.persisted()
         self.nonce = 0
         self.sequence = 0
@@ -26,7 +26,7 @@ class Worker:
     @property
     def incarnation(self) -> int:
         number = self.reader.nonces.get(self.nonce, 0)
-        return number if number and not self.reader.lives[number][2] else 0
+        return number if number and not self.reader.incarnations[number][2] else 0
 
     @property
     def ready(self) -> bool:
@@ -36,7 +36,7 @@ class Worker:
         self.reader, self.nonce = self.disk.persisted(), 0
 
     def step(self) -> None:
-        draw, world = self.world.draw, self.world
+        draw, model = self.model.draw, self.model
         if self.stopped:
             return
         try:
@@ -62,11 +62,11 @@ class Worker:
             return
         elif not self.incarnation:
             if self.reader.at_end(self.log) and draw.random() < 0.5:
-                world.numbers += 1
-                self.nonce, self.sequence = world.numbers, 0
+                model.numbers += 1
+                self.nonce, self.sequence = model.numbers, 0
                 self._send(-1, Record("register", (self.nonce, self.name), key, view))
-        elif draw.random() < 0.5 and len(world.wires.get((id(self), -1), ())) < 4:
-            requests = tuple(world.request() for _ in range(draw.choice([1, 1, 2])))
+        elif draw.random() < 0.5 and len(model.wires.get((id(self), -1), ())) < 4:
+            requests = tuple(model.request() for _ in range(draw.choice([1, 1, 2])))
             self.sequence += 1
             partition, hash_ = draw.randrange(PARTITIONS), digest(requests, self.incarnation, self.sequence)
             body = self.incarnation, self.sequence, partition, hash_, tuple(request.id for request in requests)
@@ -75,8 +75,8 @@ class Worker:
             if draw.random() < 0.95:
                 self._send(-1, Record("entry", body, key, view))
         elif draw.random() < 0.1:
-            number = draw.choice(list(self.reader.lives))
-            self._send(-1, Record("fence", (number, self.reader.lives[number][1]), key, view))
+            number = draw.choice(list(self.reader.incarnations))
+            self._send(-1, Record("fence", (number, self.reader.incarnations[number][1]), key, view))
         if self.ready and self.disk.decided and draw.random() < 0.3:
             self.answer()
 
@@ -92,17 +92,17 @@ class Worker:
         return False
 
     def _send(self, partition: int, record: Record | Content) -> None:
-        self.world.wires.setdefault((id(self), partition), deque()).append((self.log, record))
+        self.model.wires.setdefault((id(self), partition), deque()).append((self.log, record))
         if isinstance(record, Record):
-            self.world.made[record] = self.generation
+            self.model.made[record] = self.generation
 
     def answer(self) -> None:
         """Answer one decision that was persisted, with a receipt (R8)."""
-        disk, world = self.disk, self.world
-        world.tally["answers"] += 1
-        id_ = world.draw.choice(list(disk.decided))
+        disk, model = self.disk, self.model
+        model.tally["answers"] += 1
+        id_ = model.draw.choice(list(disk.decided))
         decision = disk.decided[id_]
         proof = tuple(path(decision.position, disk.hashes))
-        whose = world.receipts if self.generation == world.generation else world.late
-        name = f"receipt {world.tally['answers']} of {self.name}"
-        whose.append(Receipt(name, decision, world.requests[id_], disk.size, root(disk.hashes), proof, self.reader.key, self.generation))
+        whose = model.receipts if self.generation == model.generation else model.late
+        name = f"receipt {model.tally['answers']} of {self.name}"
+        whose.append(Receipt(name, decision, model.requests[id_], disk.size, root(disk.hashes), proof, self.reader.key, self.generation))

@@ -557,7 +557,7 @@ MUTANTS: Final = (
         "batch.submissions[:7]",
         seeds=1000,
     ),
-    # lives that grow old
+    # incarnations that grow old
     Mutant(
         "an incarnation that lasted is lost like others",
         "R5",

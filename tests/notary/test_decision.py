@@ -111,7 +111,7 @@ def test_a_corrupt_row_raises_one_error(row: bytes) -> None:
 
 
 @pytest.mark.parametrize("count", [0, 1, 2, 3, 7])
-def test_pieces_come_to_the_whole(count: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_pieces_together_are_the_same(count: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """A row is read, and JSON written, piece by piece as at once, with and without a receipt."""
     for module in (decision_module, wire):
         monkeypatch.setattr(module, "CONFLICTS_A_PIECE", 2)

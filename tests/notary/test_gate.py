@@ -125,7 +125,7 @@ async def test_many_at_once_each_get_their_own_verdict(gate: Gate) -> None:
     for at, (body, content) in enumerate(zip(bodies, contents, strict=True)):
         for piece in (content[:at], content[at:]) if at % 2 else (content,):
             body.piece(piece)
-        body.whole()
+        body.complete()
     await asyncio.gather(*(body.done for body in bodies))
     for at, (body, content) in enumerate(zip(bodies, contents, strict=True)):
         (returned,) = body.results
@@ -143,7 +143,7 @@ async def test_a_client_that_leaves_does_not_disturb_the_others(gate: Gate) -> N
     for at, body in enumerate(bodies):
         body.piece(KNOWN.body(spend()))
         if at % 4:
-            body.whole()
+            body.complete()
     for body in bodies[::2]:
         body.left()
     await asyncio.gather(*(body.done for at, body in enumerate(bodies) if at % 4 in (1, 3)))
@@ -153,13 +153,13 @@ async def test_a_client_that_leaves_does_not_disturb_the_others(gate: Gate) -> N
 
 async def test_a_stopping_worker_rejects_what_is_not_admitted_yet(gate: Gate) -> None:
     """A stopping worker rejects incomplete and unchecked submissions: no code would answer them after admission."""
-    half, whole = RecordingBody(gate), RecordingBody(gate)
+    half, complete = RecordingBody(gate), RecordingBody(gate)
     half.piece(b"{")
-    whole.piece(KNOWN.body(spend()))
-    whole.whole()
+    complete.piece(KNOWN.body(spend()))
+    complete.complete()
     gate.stop()
     await asyncio.sleep(0)
-    for body in (half, whole):
+    for body in (half, complete):
         (returned,) = body.results
         assert isinstance(returned, NotReady)
 
@@ -173,10 +173,10 @@ async def test_a_bug_in_one_answer_does_not_stop_the_gate(gate: Gate) -> None:
     broken.done.set_result(None)  # so that its own result is a bug
     for body in (broken, beside):
         body.piece(KNOWN.body(spend()))
-        body.whole()
+        body.complete()
     await beside.done
     later.piece(KNOWN.body(spend()))
-    later.whole()
+    later.complete()
     await later.done
     assert [type(problem) for problem in problems] == [asyncio.InvalidStateError]
     assert gate.body_bytes == 0
@@ -261,7 +261,7 @@ async def test_a_full_party_is_rejected_by_the_first_piece(shared: Gate, queue: 
     assert (other.results, behind.results) == ([], [])
     while queue.is_busy:
         queue.take_batch()
-    behind.whole()
+    behind.complete()
     await behind.done
     (problem,) = behind.results
     assert isinstance(problem, Overloaded)
@@ -350,7 +350,7 @@ async def test_malformed_bodies_do_not_make_the_gate_look_fast(shared: Gate, clo
         for _ in range(3):
             body = RecordingBody(shared)
             body.piece(content)
-            body.whole()
+            body.complete()
             clock.now_s += 1.0
             await body.done
         assert bool(shared._pace._answered or shared._pace.per_s) is counts
@@ -364,9 +364,9 @@ async def test_bodies_wait_in_their_lanes_while_the_next_batch_is_full(shared: G
     known, other = [RecordingBody(shared) for _ in range(20)], RecordingBody(shared)
     for body in known:
         body.piece(KNOWN.body(spend()))
-        body.whole()
+        body.complete()
     other.piece(OTHER.body(spend()))
-    other.whole()
+    other.complete()
     await asyncio.sleep(2 * HELD_S)
     assert [body.results for body in (*known, other)] == [[]] * 21
     queue.take_batch()
@@ -387,7 +387,7 @@ async def test_bodies_of_strangers_are_decoded_in_on_turns(gate: Gate, clock: Cl
         body = Slow(gate)
         body.network, body.parties = "192.0.2.1", parties
         body.piece(KNOWN.body(spend()))
-        body.whole()
+        body.complete()
         return body
 
     gate.duty = DutyCycle(clock, lambda: True)
@@ -411,7 +411,7 @@ async def test_no_body_waits_for_ever_while_the_log_stalls(shared: Gate, queue: 
     for body in (older, newer):
         body.piece(KNOWN.body(spend()))
     for body in (older, newer):
-        body.whole()
+        body.complete()
         clock.now_s += HELD_S_MAX / 2 + 0.1
     await asyncio.wait_for(older.done, 5)
     (problem,) = older.results
@@ -437,7 +437,7 @@ async def test_bodies_that_wait_are_rejected_when_the_gate_closes(file: Path, cl
     queue.put(gate.admit(KNOWN.body(*(spend() for _ in range(50)))))
     body = RecordingBody(gate)
     body.piece(KNOWN.body(spend()))
-    body.whole()
+    body.complete()
     await asyncio.sleep(2 * HELD_S)
     assert not body.results
     problem.append(NotReady("the log is away"))
@@ -518,9 +518,9 @@ async def test_who_sends_much_at_once_is_not_looked_at_before_the_others(gate: G
     monkeypatch.setattr(RecordingBody, "admitted", lambda self, submission: (returned.append(self), self.done.set_result(None)))
     for body in many:
         body.piece(KNOWN.body(spend(), spend()))
-        body.whole()
+        body.complete()
     one.piece(OTHER.body(spend()))
-    one.whole()
+    one.complete()
     await asyncio.gather(*(body.done for body in [*many, one]))
     before = returned.index(one)
     assert (before - 1) * len(KNOWN.body(spend(), spend())) <= TURN_BYTES
@@ -551,7 +551,7 @@ async def test_a_rejected_body_whose_client_sends_the_next_one_causes_one_turn(g
     def ask(gate: Gate, data: bytes) -> Pipelined:
         body = Pipelined(gate)
         body.piece(data)
-        body.whole()
+        body.complete()
         return body
 
     for _ in range(5):

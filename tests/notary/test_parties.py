@@ -89,7 +89,7 @@ BROKEN = ["", "garbage", "[]", '{"O=A": 1}', '{"O=A": "no key"}', "\ud800", "{" 
 def test_a_broken_file_changes_nothing(file: Path, content: str) -> None:
     """While the file is malformed the parties stay unchanged; a corrected file is loaded again."""
     known = Parties(file)
-    whole = file.read_text()
+    complete = file.read_text()
     file.write_bytes(content.encode(errors="surrogatepass"))
     for _ in range(2):
         with pytest.raises(ConfigurationError, match=r"parties\.json"):
@@ -98,7 +98,7 @@ def test_a_broken_file_changes_nothing(file: Path, content: str) -> None:
     file.unlink()
     with pytest.raises(ConfigurationError, match=r"parties\.json"):
         known.reload()
-    file.write_text(whole.replace("O=A", "O=B"))
+    file.write_text(complete.replace("O=A", "O=B"))
     known.reload()
     assert (known.get("O=A"), known.get("O=B") is not None) == (None, True)
 
@@ -111,7 +111,7 @@ def test_an_error_names_the_party(tmp_path: Path) -> None:
         Parties(tmp_path / "p.json")
 
 
-def test_the_file_is_replaced_whole(file: Path) -> None:
+def test_the_file_is_replaced_atomically(file: Path) -> None:
     """A reader with the old file open reads it to its end, and no temporary files stay."""
     with file.open() as old:
         parties.add(file, "O=B", Bank().public_pem, "x")

@@ -72,14 +72,14 @@ def test_the_forms_that_a_decision_has() -> None:
     """A decision verifies as object, text or bytes, or as a client's answer, with or without its receipt, indented or not."""
     decision = NOTARY.decisions[5]
     plain, receipt = as_object(decision), NOTARY.receipt(5)
-    whole = {**plain, "receipt": receipt}
-    answer = decode_decision(json.dumps(whole).encode())
-    for form in (decision, answer, plain, MappingProxyType(plain), whole, {**plain, "receipt": None}):
+    complete = {**plain, "receipt": receipt}
+    answer = decode_decision(json.dumps(complete).encode())
+    for form in (decision, answer, plain, MappingProxyType(plain), complete, {**plain, "receipt": None}):
         verify_receipt(receipt, form, KEY)
-    for text in (json.dumps(plain), json.dumps(whole, indent=1), json.dumps(dict(reversed(plain.items())))):
+    for text in (json.dumps(plain), json.dumps(complete, indent=1), json.dumps(dict(reversed(plain.items())))):
         verify_receipt(receipt.encode(), text, KEY)
         verify_receipt(receipt, text.encode(), [KEY])
-    assert decision_and_receipt(whole) == (decision, receipt)
+    assert decision_and_receipt(complete) == (decision, receipt)
     assert decision_and_receipt(plain) == (decision, None)
 
 

@@ -17,7 +17,7 @@ from rocksdict import Options, Rdict
 from ordering.embedded import EmbeddedLog
 from ordering.errors import ConfigurationError, Fatal, OutcomeUnknown
 from ordering.local_reader import POLL_BYTES_MAX, POLL_RECORDS_MAX
-from ordering.log import ORDERING, Bounds, Record
+from ordering.log import ORDERING, LogOffsets, Record
 from ordering.store import META_KEY, STORE_FORMAT_VERSION
 from tests.turns import counted_turns
 
@@ -65,7 +65,7 @@ async def test_kill_loses_nothing_acknowledged(directory: Path) -> None:
             async def append(number):
                 await writer.append(number % 2, b"%d" % number, bytes(number % 5000))
                 print(number)
-            first = sum(bounds.offset_end for bounds in (await log.bounds()).values())
+            first = sum(offsets.log_end for offsets in (await log.offsets()).values())
             await asyncio.gather(*[append(number) for number in range(first, first + 20_000)])
             """,
         )
@@ -96,7 +96,7 @@ async def test_goes_on_where_it_was(directory: Path) -> None:
         await log.close()
         log = EmbeddedLog.open(directory)
     assert (log.identity, log.payload_partitions) == (identity, 2)
-    assert (await log.bounds())[1] == Bounds(0, 3)
+    assert (await log.offsets())[1] == LogOffsets(0, 3)
     assert [record.value for record in await read_all(log)] == [b"0", b"1", b"2"]
     await log.close()
 
@@ -321,7 +321,7 @@ async def test_full_disk_breaks_the_log(directory: Path) -> None:
                 number += 1
         except OutcomeUnknown as problem:
             print(number, problem)
-        for call in (log.bounds, log.open_writer, lambda: log.open_reader({})):
+        for call in (log.offsets, log.open_writer, lambda: log.open_reader({})):
             try:
                 await call()
             except Fatal as problem:
@@ -376,7 +376,7 @@ async def test_groups_what_waits(directory: Path, monkeypatch: pytest.MonkeyPatc
     others = [asyncio.create_task(writer.append(0, b"%d" % number, None)) for number in range(50)]
     await asyncio.sleep(0)
     assert await reader.poll(0) == []
-    assert (await log.bounds())[0] == Bounds(0, 0)
+    assert (await log.offsets())[0] == LogOffsets(0, 0)
     assert not first.done()
     disk.may_go.release()
     await first

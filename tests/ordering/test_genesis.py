@@ -48,7 +48,7 @@ async def test_a_log_says_whose_it_is(log: Log) -> None:
     first = await first_record(log)
     assert first is not None
     assert log_id == log_id_of(first.value or b"")
-    assert (await log.bounds())[ORDERING].offset_end == 1
+    assert (await log.offsets())[ORDERING].log_end == 1
 
 
 async def test_what_comes_later_does_not_count(log: Log) -> None:
@@ -65,7 +65,7 @@ async def test_a_log_that_belongs_to_somebody_is_not_made_ours(log: Log) -> None
     for refused in (check_empty(log), append_genesis(log, genesis("O=Second"), OTHER)):
         with pytest.raises(ConfigurationError, match=r"belongs to notary 'O=First', origin 'notary\.example/x'"):
             await refused
-    assert (await log.bounds())[ORDERING].offset_end == 1
+    assert (await log.offsets())[ORDERING].log_end == 1
 
 
 async def test_a_log_with_any_record_is_not_made_ours(log: Log) -> None:
@@ -136,7 +136,7 @@ class _Slow(MemoryLog):
         return await super().open_writer()
 
 
-async def test_a_crash_after_the_append_leaves_a_whole_log(tmp_path: Path) -> None:
+async def test_a_crash_after_the_append_leaves_a_complete_log(tmp_path: Path) -> None:
     """An acknowledged genesis record is there after a crash, when the log is opened again."""
     EmbeddedLog.create(tmp_path / "log", 2)
     log = EmbeddedLog.open(tmp_path / "log")

@@ -23,9 +23,9 @@ pytestmark = pytest.mark.kafka
 
 T = TypeVar("T")
 PATIENT = KafkaTimeouts(
-    open_ms=90_000, topics_ms=60_000, bounds_ms=60_000, request_ms=30_000, connect_ms=10_000, append_ms=120_000
+    open_ms=90_000, topics_ms=60_000, offsets_ms=60_000, request_ms=30_000, connect_ms=10_000, append_ms=120_000
 )  # where a call must succeed, however busy the machine is
-QUICK = KafkaTimeouts(open_ms=2_000, append_ms=1_500, bounds_ms=1_000, request_ms=1_000, connect_ms=500, close_ms=500)
+QUICK = KafkaTimeouts(open_ms=2_000, append_ms=1_500, offsets_ms=1_000, request_ms=1_000, connect_ms=500, close_ms=500)
 
 
 @pytest.fixture(scope="module")
@@ -248,8 +248,8 @@ async def test_deleted_records_are_fatal(kafka_cluster: Cluster, kafka_prefix: s
         await writer.append(1, b"key", b"%d" % number)
     async with Admin(kafka_cluster) as client:
         await client.delete_records({TopicPartition(topic_names(kafka_prefix)[1], 1): RecordsToDelete(before_offset=3)})
-    bounds = await log.bounds()
-    assert (bounds[1].offset_first, bounds[1].offset_end) == (3, 5)
+    log_offsets = await log.offsets()
+    assert (log_offsets[1].log_start, log_offsets[1].log_end) == (3, 5)
     reader = await log.open_reader({1: 2})
     with pytest.raises(Fatal, match=r"payload partition 1 .*offset 2\b"):
         await take(reader, 1)
@@ -295,9 +295,9 @@ async def test_a_reader_stands_behind_a_transactions_marker(kafka_cluster: Clust
         await mirror.stop()
     reader = await log.open_reader({})
     (record,) = await take(reader, 1)
-    while (await log.bounds())[1].offset_end == record.offset + 1:
+    while (await log.offsets())[1].log_end == record.offset + 1:
         await reader.poll(10)
-    while reader.offset_next(1) < (await log.bounds())[1].offset_end:
+    while reader.offset_next(1) < (await log.offsets())[1].log_end:
         assert await reader.poll(10) == []
     assert (record.offset, reader.offset_next(1)) == (0, 2)
     await reader.close()
@@ -323,7 +323,7 @@ async def test_append_time_is_the_brokers(kafka_cluster: Cluster, kafka_prefix: 
 async def test_the_first_connections_have_the_time_of_an_open(lone_broker: Cluster, kafka_prefix: str) -> None:
     """Opening a log has more time for its first connections than later requests have, so it succeeds on a slow machine."""
     await until_ready(lambda: create_topics(lone_broker.bootstrap, kafka_prefix, 2))
-    log = await KafkaLog.open(lone_broker.bootstrap, kafka_prefix, timeouts=msgspec.structs.replace(QUICK, open_ms=30_000, bounds_ms=1))
+    log = await KafkaLog.open(lone_broker.bootstrap, kafka_prefix, timeouts=msgspec.structs.replace(QUICK, open_ms=30_000, offsets_ms=1))
     await log.close()
 
 
@@ -346,12 +346,12 @@ async def test_broker_away_and_back(lone_broker: Cluster, kafka_prefix: str, lea
         log._timeouts = writer._timeouts = QUICK
         await log._drop_watcher()
         with pytest.raises(NotReady, match="log end offsets"):
-            await log.bounds()
+            await log.offsets()
         with pytest.raises(OutcomeUnknown, match="within 1500 ms"):
             await writer.append(ORDERING, None, b"while")
         with pytest.raises(OutcomeUnknown, match="open another"):
             await writer.append(0, b"key", b"broken")
-        for call in (log.bounds, log.open_writer, lambda: log.open_reader({})):
+        for call in (log.offsets, log.open_writer, lambda: log.open_reader({})):
             with pytest.raises(NotReady):
                 await call()
         with pytest.raises(NotReady):
@@ -362,7 +362,7 @@ async def test_broker_away_and_back(lone_broker: Cluster, kafka_prefix: str, lea
         await asyncio.to_thread(getattr(lone_broker, come_back), 1)
         await asyncio.to_thread(lone_broker.wait_until_serving)
     log._timeouts = PATIENT
-    await until_ready(log.bounds)
+    await until_ready(log.offsets)
     writer = await until_ready(log.open_writer)
     await writer.append(ORDERING, None, b"after")
     values: list[bytes | None] = []
@@ -430,7 +430,7 @@ async def test_appends_recover_after_the_leader_dies(kafka_cluster: Cluster, kaf
             records += await reader.poll(100)
         enough.set()
         await work
-        end = (await until_ready(log.bounds))[ORDERING].offset_end
+        end = (await until_ready(log.offsets))[ORDERING].log_end
         while len(records) < end:
             records += await reader.poll(60_000)
     finally:

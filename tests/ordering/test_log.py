@@ -9,7 +9,7 @@ import pytest
 from ordering.embedded import EmbeddedLog
 from ordering.errors import ConfigurationError, Fatal, NotReady, OutcomeUnknown
 from ordering.kafka import KafkaLog
-from ordering.log import ORDERING, Bounds, Log, Reader, Record
+from ordering.log import ORDERING, Log, LogOffsets, Reader, Record
 from ordering.memory import MemoryLog
 from ordering.topics import create_topics
 from tests.simulation.calm import calm_log
@@ -258,14 +258,14 @@ async def test_pause_drops_nothing_that_was_fetched(log: Log) -> None:
 
 
 async def test_bounds_include_an_acknowledged_record(log: Log) -> None:
-    """`bounds` has every topic-partition, and includes an acknowledged record at once."""
-    assert await log.bounds() == {partition: Bounds(0, 0) for partition in range(ORDERING, PARTITIONS)}
+    """`offsets` has every topic-partition, and includes an acknowledged record at once."""
+    assert await log.offsets() == {partition: LogOffsets(0, 0) for partition in range(ORDERING, PARTITIONS)}
     writer = await log.open_writer()
     for _ in range(3):
         await writer.append(2, b"key", b"value")
     await writer.append(ORDERING, None, b"entry")
-    bounds = await log.bounds()
-    assert (bounds[2], bounds[ORDERING], bounds[0]) == (Bounds(0, 3), Bounds(0, 1), Bounds(0, 0))
+    log_offsets = await log.offsets()
+    assert (log_offsets[2], log_offsets[ORDERING], log_offsets[0]) == (LogOffsets(0, 3), LogOffsets(0, 1), LogOffsets(0, 0))
     await writer.close()
 
 
@@ -312,7 +312,7 @@ async def test_a_closed_writer_accepts_nothing(log: Log) -> None:
     await writer.close()
     with pytest.raises(OutcomeUnknown, match="closed"):
         await writer.append(ORDERING, None, b"refused")
-    assert (await log.bounds())[ORDERING].offset_end == 1
+    assert (await log.offsets())[ORDERING].log_end == 1
 
 
 async def test_closing_a_reader_ends_its_poll(log: Log) -> None:
@@ -331,6 +331,6 @@ async def test_a_closed_log_opens_nothing(log: Log) -> None:
     """A closed log opens nothing and reports that it is closed."""
     await log.close()
     await log.close()
-    for call in (log.bounds, log.open_writer, lambda: log.open_reader({})):
+    for call in (log.offsets, log.open_writer, lambda: log.open_reader({})):
         with pytest.raises(NotReady, match="closed"):
             await call()

@@ -226,10 +226,10 @@ def test_decode_is_total(data: bytes | None) -> None:
 @given(RECORDS, st.data())
 def test_decode_is_total_near_real_records(record: OrderingRecord, data: st.DataObject) -> None:
     """A real record that was changed, truncated or extended decodes to its last byte, or is rejected."""
-    whole = bytearray(encode(record) + SIGNATURE)
-    whole[data.draw(st.integers(0, len(whole) - 1))] = data.draw(st.integers(0, 255))
-    total(bytes(whole[: data.draw(st.integers(0, len(whole)))]))
-    total(bytes(whole) + data.draw(st.binary(max_size=40)))
+    complete = bytearray(encode(record) + SIGNATURE)
+    complete[data.draw(st.integers(0, len(complete) - 1))] = data.draw(st.integers(0, 255))
+    total(bytes(complete[: data.draw(st.integers(0, len(complete)))]))
+    total(bytes(complete) + data.draw(st.binary(max_size=40)))
 
 
 WHOLE = [*[data + SIGNATURE for _, data in GOLDEN], *EXAMPLE_VALUES]

@@ -23,7 +23,7 @@ def test_a_batch_is_a_json_array_of_its_submissions() -> None:
     assert [each["party"] for each in json.loads(value)] == ["A", "B"]
 
 
-def test_a_batch_comes_back_whole() -> None:
+def test_a_batch_comes_back_unchanged() -> None:
     """The decoded submissions, and their requests in order, are the original ones."""
     submissions = (submission("A", 1), submission("B", 2, 3), submission("C", 4))
     value = encode_batch([each.encoded for each in submissions])

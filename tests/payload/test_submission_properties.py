@@ -255,12 +255,12 @@ def test_the_short_cut_is_right_for_whatever_it_accepts(inputs: list[str], refer
 
 @given(st.lists(st.lists(states | near_states, max_size=9), min_size=1, max_size=3), near_hashes)
 @settings(SHARED, max_examples=some(200))
-def test_pieces_come_to_the_whole(inputs: list[list[str]], content_hash: str) -> None:
+def test_pieces_together_are_the_same(inputs: list[list[str]], content_hash: str) -> None:
     """Decoding in pieces, however small, accepts and refuses what decoding at once does, with the same place and words."""
     requests = [{"inputs": each, "references": each[::2], "content_hash": content_hash} for each in inputs]
     body = json.dumps({"party": "A", "signature": "", "requests": requests}).encode()
 
-    def whole() -> Submission:
+    def complete() -> Submission:
         return decode_submission(body, NOTARY)
 
     def pieces() -> Submission:
@@ -281,4 +281,4 @@ def test_pieces_come_to_the_whole(inputs: list[list[str]], content_hash: str) ->
         except Malformed as problem:
             return str(problem)
 
-    assert outcome(pieces) == outcome(whole)
+    assert outcome(pieces) == outcome(complete)

@@ -35,7 +35,7 @@ class RandomHistory:
         self._random = random
         self._partitions = random.choice([1, 2, 2, 3])
         self.history = History(self._partitions)
-        self._lives: dict[str, int] = {}
+        self._incarnation_of: dict[str, int] = {}
         self._incarnations = 0
         self._sequence_last: dict[int, int] = {}
         self._late: list[tuple[int, list[Append]]] = []
@@ -61,7 +61,7 @@ class RandomHistory:
         ]
 
     def _worker(self) -> str:
-        return self._random.choice([*self._lives])
+        return self._random.choice([*self._incarnation_of])
 
     def _partition(self) -> int:
         return self._random.randrange(self._partitions)
@@ -69,13 +69,13 @@ class RandomHistory:
     def _register(self, name: str) -> None:
         self.history.register(name)
         self._incarnations += 1
-        self._lives[name] = self._incarnations
+        self._incarnation_of[name] = self._incarnations
         self._sequence_last[self._incarnations] = 0
 
     def _batch(self, number: int) -> None:
         """Append an entry, and its payload partition's records now or later."""
         random, history = self._random, self.history
-        incarnation = self._lives[self._worker()]
+        incarnation = self._incarnation_of[self._worker()]
         self._sequence_last[incarnation] += random.choice([1, 1, 1, 3])
         name = incarnation, self._sequence_last[incarnation]
         label, partition = random.choice("abcde") + str(random.randint(0, 9)), self._partition()
@@ -110,12 +110,12 @@ class RandomHistory:
         for _ in range(random.randint(1, 8)):
             name = 1000 + random.randint(0, 50), random.randint(1, 3)
             if random.random() < 0.4:
-                incarnation = self._lives[self._worker()]
+                incarnation = self._incarnation_of[self._worker()]
                 name = incarnation, self._sequence_last[incarnation] + random.randint(1, 6)
             self.history.put(partition, batch_key(*name), b"j" * random.choice([1, 100, 400]))
 
     def _fence(self) -> None:
-        incarnation = self._lives[self._worker()]
+        incarnation = self._incarnation_of[self._worker()]
         self.history.fence(incarnation, self._sequence_last[incarnation])
 
     def _rotate(self) -> None:

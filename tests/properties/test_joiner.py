@@ -271,7 +271,7 @@ class Worker:
         self.batches += ready.batches
         self._offsets |= ready.offsets_next
         self._log_time = ready.log_time_ms
-        self.incarnations |= {rows.incarnation_key(life.incarnation): rows.incarnation_row(life) for life in ready.incarnations}
+        self.incarnations |= {rows.incarnation_key(state.incarnation): rows.incarnation_row(state) for state in ready.incarnations}
         self.effects += ready.effects
         self._marks |= ready.marks
         self._log_state = ready.log_state or self._log_state
@@ -367,7 +367,7 @@ def test_holes_are_filled(history: tuple[list[Any], list[list[Any]]], limits_: J
             payloads[fill.partition].append((*name, "fill", by_hash[fill.payload_hash], key))
     assert worker.joiner.hole is None
     assert worker.joiner.offset_head == len(ordering)
-    assert by_partition.replayed().offset_end == len(ordering)
+    assert by_partition.replayed().offset_head == len(ordering)
     worker.check()
     again = Worker(by_partition, JoinerLimits())
     again.read_all(0)

@@ -19,10 +19,10 @@ from ordering.salvage import Hashed, Item, Lost, lost_leaf
 from tests.checkers.replay import replay
 from tests.joiner.compared import restored
 from tests.joiner.history import History, requests, signing_key
-from tests.joiner.salvaged import Owner, Whole, item_of, named_again
+from tests.joiner.salvaged import Owner, SalvageReader, item_of, named_again
 
 
-def lives(*, cut: bool = True) -> tuple[History, Whole]:
+def history_and_survivor(*, cut: bool = True) -> tuple[History, SalvageReader]:
     """Returns a log with format version 2 and the decisions a, b, c, d, and a survivor; the log has lost c and d."""
     history = History()
     history.register("w1", version=2)
@@ -30,7 +30,7 @@ def lives(*, cut: bool = True) -> tuple[History, Whole]:
     for sequence, label in enumerate("abcd", 1):
         history.entry(1, sequence, label)
         history.payload(1, sequence, label)
-    survivor = Whole(history).read()
+    survivor = SalvageReader(history).read()
     assert survivor.index.position_next == 4
     if cut:
         history.cut({ORDERING: 5, 0: 2})
@@ -41,21 +41,21 @@ def state_of(label: str) -> StateRef:
     return requests(label)[0].inputs[0]
 
 
-def worker_goes_on(history: History, *labels: str, name: str = "w2") -> Whole:
+def worker_goes_on(history: History, *labels: str, name: str = "w2") -> SalvageReader:
     """Register a worker with the key in force, and let it send a batch; returns a reader."""
     history.register(name, version=2)
-    incarnation = max(state.incarnation for state in Whole(history).read().joiner.incarnations.snapshot())
+    incarnation = max(state.incarnation for state in SalvageReader(history).read().joiner.incarnations.snapshot())
     history.entry(incarnation, 1, *labels)
     history.payload(incarnation, 1, *labels)
-    return Whole(history).read()
+    return SalvageReader(history).read()
 
 
 def test_salvaged_decisions_are_decided_as_before() -> None:
     """All rows, the root and log time are those of the survivor. Retries get the same decision, and no state is spent twice."""
-    history, survivor = lives()
+    history, survivor = history_and_survivor()
     owner = Owner(history)
     owner.salvage(survivor.item(2), survivor.item(3))
-    reader = Whole(history).read()
+    reader = SalvageReader(history).read()
     assert reader.index.contents() == survivor.index.contents()
     assert reader.index.tree.root_at(4) == survivor.index.tree.root_at(4)
     assert reader.joiner.log_time_ms == survivor.joiner.log_time_ms
@@ -67,10 +67,10 @@ def test_salvaged_decisions_are_decided_as_before() -> None:
 
 def test_nothing_counts_before_done_and_no_worker_between() -> None:
     """Between begin and done no item is decided and no worker's record takes effect, whatever key signed it."""
-    history, survivor = lives()
+    history, survivor = history_and_survivor()
     owner = Owner(history)
     owner.key()
-    before = Whole(history).read().all()
+    before = SalvageReader(history).read().all()
     owner.begin()
     history.register("w2", version=2)
     history.entry(1, 9, "x")
@@ -78,25 +78,25 @@ def test_nothing_counts_before_done_and_no_worker_between() -> None:
     history.checkpoint(1, 2, view=View(99, bytes(32)))
     owner.items(survivor.item(2), survivor.item(3))
     history.fence(1, 2)
-    reader = Whole(history).read()
+    reader = SalvageReader(history).read()
     assert reader.all()[0] == before[0]
-    assert reader.joiner.incarnations.snapshot() == Whole(history).read().joiner.incarnations.snapshot()
+    assert reader.joiner.incarnations.snapshot() == SalvageReader(history).read().joiner.incarnations.snapshot()
     assert [state.fenced for state in reader.joiner.incarnations.snapshot()] == [False]
     assert reader.anomalies.count("skipped") == 4
     assert reader.joiner.suspicions.open == {}
     owner.done(survivor.item(2), survivor.item(3))
-    assert Whole(history).read().index.contents() == survivor.index.contents()
+    assert SalvageReader(history).read().index.contents() == survivor.index.contents()
 
 
 def test_a_sealed_entry_decides_nothing_and_ends_the_workers_part() -> None:
     """A seal by the owner is the content of an entry whose content is lost. Its sequence is used up; nothing behind it counts."""
-    history, survivor = lives(cut=False)
+    history, survivor = history_and_survivor(cut=False)
     history.cut({0: 2})
-    assert Whole(history).read().joiner.hole is not None
+    assert SalvageReader(history).read().joiner.hole is not None
     history.seal(1, 3, key=signing_key("thief"))
-    assert Whole(history).read().joiner.hole is not None
+    assert SalvageReader(history).read().joiner.hole is not None
     history.seal(1, 3)
-    reader = Whole(history).read()
+    reader = SalvageReader(history).read()
     assert (reader.joiner.hole, reader.index.position_next) == (None, 2)
     before, state = [each.joiner.incarnations.get(1) for each in (survivor, reader)]
     assert before is not None
@@ -110,28 +110,28 @@ def test_a_sealed_entry_decides_nothing_and_ends_the_workers_part() -> None:
     assert last is not None
     assert last.offset == 5  # the entry of c; that of d behind it is skipped
     Owner(history).salvage(survivor.item(2), survivor.item(3))
-    assert Whole(history).read().index.contents() == survivor.index.contents()
+    assert SalvageReader(history).read().index.contents() == survivor.index.contents()
 
 
 def test_a_payload_before_the_seal_still_counts() -> None:
     """The first good record is the content (R3), also beside a seal."""
-    history, survivor = lives(cut=False)
+    history, survivor = history_and_survivor(cut=False)
     history.payload(1, 3, "c")
     history.seal(1, 3)
-    assert Whole(history).read().all() == survivor.all()
+    assert SalvageReader(history).read().all() == survivor.all()
 
 
 def test_a_seal_counts_under_the_key_in_force_that_it_names() -> None:
     """A seal that names another key of the notary is of another side of a salvage, and is no content for the same batch."""
-    history, _ = lives(cut=False)
+    history, _ = history_and_survivor(cut=False)
     history.cut({0: 2})
     history.seal(1, 3, in_force=signing_key("the next salvage's"))
-    assert Whole(history).read().joiner.hole is not None
+    assert SalvageReader(history).read().joiner.hole is not None
     history.seal(1, 3)
-    assert Whole(history).read().joiner.hole is None
+    assert SalvageReader(history).read().joiner.hole is None
 
 
-class _OrderingFirst(Whole):
+class _OrderingFirst(SalvageReader):
     """A reader that reads no payload before the ordering topic has a hole."""
 
     def step(self, at_once: int) -> bool:
@@ -147,7 +147,7 @@ class _OrderingFirst(Whole):
 def test_a_sealed_entry_uses_up_its_sequence() -> None:
     """A reader that had the payload of a later entry with a sealed name before the seal, and one that dropped it at the hole, agree."""
     history = named_again()
-    early, late = Whole(history).read(), _OrderingFirst(history).read()
+    early, late = SalvageReader(history).read(), _OrderingFirst(history).read()
     assert early.all() == late.all() == late.restarted().read().all()
     assert (early.joiner.hole, late.joiner.hole, early.batches, early.anomalies.count("skipped")) == (None, None, [], 1)
     replayed = replay(history.by_partition)
@@ -166,9 +166,9 @@ def test_an_old_seal_does_not_stop_the_new_side() -> None:
     history.register("w2", version=2)
     history.entry(1, 1, "a")
     history.put(0, seal.key, seal.value)
-    assert Whole(history).read().joiner.hole is not None
+    assert SalvageReader(history).read().joiner.hole is not None
     history.payload(1, 1, "a")
-    reader = Whole(history).read()
+    reader = SalvageReader(history).read()
     assert (reader.joiner.hole, reader.index.position_next) == (None, 1)
     assert reader.joiner.log_state is not None
     assert not reader.joiner.log_state.sealed
@@ -176,11 +176,11 @@ def test_an_old_seal_does_not_stop_the_new_side() -> None:
 
 def test_a_settle_record_behind_a_sealed_entry_stops_nobody() -> None:
     """One payload partition has lost its end. A settle record behind the sealed entry is of the lost history, and is skipped unseen."""
-    history, survivor = lives(cut=False)
+    history, survivor = history_and_survivor(cut=False)
     history.settle(survivor.joiner.history.view)
     history.cut({0: 2})
     history.seal(1, 3)
-    reader = Whole(history).read()
+    reader = SalvageReader(history).read()
     assert reader.joiner.log_state is not None
     assert (reader.joiner.log_state.sealed, reader.anomalies) == (True, ["skipped", "skipped"])  # the entry of d, and the settle record
     Owner(history).salvage(survivor.item(2), survivor.item(3))
@@ -189,7 +189,7 @@ def test_a_settle_record_behind_a_sealed_entry_stops_nobody() -> None:
 
 def test_a_lost_settle_record_that_comes_back_does_not_stop_the_new_side() -> None:
     """A copy of a settle record that the log has lost names the key of the old side, so it is skipped unseen."""
-    history, survivor = lives(cut=False)
+    history, survivor = history_and_survivor(cut=False)
     for number in range(8):  # more records than the new side has: the last settled number does not show that the record is old
         history.register(f"w{number}", version=2)
     lost = history.settle(survivor.read().joiner.history.view)
@@ -207,7 +207,7 @@ def test_a_settle_record_names_the_key_in_force_from_format_version_2_on() -> No
     other, foreign = signing_key("another").public_key, View(2, bytes(32))
     history.owner(Settle(history.view, history.key.public_key))
     history.owner(Settle(history.view))
-    reader = Whole(history).read()
+    reader = SalvageReader(history).read()
     assert reader.anomalies == ["malformed"]
     history.activate(2)
     for record in (Settle(foreign), Settle(reader.joiner.history.view), Settle(foreign, other), Settle(reader.joiner.history.view, other)):
@@ -225,10 +225,10 @@ def test_a_seal_counts_from_format_version_2_on() -> None:
     history.entry(1, 1, "a")
     history.seal(1, 1)
     history.activate(2)
-    assert Whole(history).read().joiner.hole is not None
+    assert SalvageReader(history).read().joiner.hole is not None
 
 
-WRONG: dict[str, Callable[[Owner, Whole], Any]] = {
+WRONG: dict[str, Callable[[Owner, SalvageReader], Any]] = {
     "begin without a key": lambda owner, survivor: owner.begin(),
     "begin after another record": lambda owner, survivor: (owner.key(), owner.history.partitions(3), owner.begin()),
     "begin of another size": lambda owner, survivor: (owner.key(), owner.begin(position=1)),
@@ -254,50 +254,50 @@ WRONG: dict[str, Callable[[Owner, Whole], Any]] = {
 @pytest.mark.parametrize("what", WRONG)
 def test_a_step_out_of_place_takes_no_effect(what: str) -> None:
     """A step that breaks one condition is skipped, and a salvage with another key afterwards takes effect."""
-    history, survivor = lives()
+    history, survivor = history_and_survivor()
     owner = Owner(history)
     WRONG[what](owner, survivor)
     last = history.by_partition[ORDERING].pop()
-    before = Whole(history).read()
+    before = SalvageReader(history).read()
     history.by_partition[ORDERING].append(last)
-    reader = Whole(history).read()
+    reader = SalvageReader(history).read()
     assert reader.all() == before.all()
     assert reader.anomalies == [*before.anomalies, "skipped"]
     Owner(history, "another").salvage(survivor.item(2), survivor.item(3))
-    assert Whole(history).read().index.contents() == survivor.index.contents()
+    assert SalvageReader(history).read().index.contents() == survivor.index.contents()
 
 
 def test_a_step_that_a_forger_signed_takes_no_effect() -> None:
     """Only the owner's signature counts."""
-    history, _ = lives()
+    history, _ = history_and_survivor()
     owner = Owner(history)
     owner.key()
-    before = Whole(history).read()
+    before = SalvageReader(history).read()
     record = owner.begin()
     history.by_partition[ORDERING].pop()
     value = record.value or b""
     history.put(ORDERING, None, value[:-1] + bytes([value[-1] ^ 1]))
-    reader = Whole(history).read()
+    reader = SalvageReader(history).read()
     assert reader.all() == before.all()
     assert reader.anomalies[-1] == "unsigned"
 
 
 def test_a_foreign_view_in_a_salvage_record_is_evidence() -> None:
     """A salvage record for a history that this reader does not have makes it suspect its own; the done of a salvage here ends that."""
-    history, survivor = lives()
+    history, survivor = history_and_survivor()
     owner = Owner(history)
     owner.key()
     owner.begin(view=View(99, bytes(32)))
-    reader = Whole(history).read()
+    reader = SalvageReader(history).read()
     assert list(reader.joiner.suspicions.open) == ["the owner"]
     owner = Owner(history, "another")
     owner.salvage(survivor.item(2), survivor.item(3))
-    assert Whole(history).read().joiner.suspicions.open == {}
+    assert SalvageReader(history).read().joiner.suspicions.open == {}
 
 
 def test_a_copy_of_a_lost_attempt_is_no_evidence() -> None:
     """A record of a lost attempt names a key that is in force no more: it is skipped, and nobody is suspected."""
-    history, survivor = lives()
+    history, survivor = history_and_survivor()
     owner = Owner(history, "first")
     owner.key()
     owner.begin()
@@ -305,30 +305,30 @@ def test_a_copy_of_a_lost_attempt_is_no_evidence() -> None:
     history.cut({ORDERING: 5})
     history.key = signing_key("notary")
     Owner(history, "second").salvage(survivor.item(2), survivor.item(3))
-    before = Whole(history).read()
+    before = SalvageReader(history).read()
     history.put(ORDERING, None, lost)
-    reader = Whole(history).read()
+    reader = SalvageReader(history).read()
     assert reader.all() == before.all()
 
 
 def test_a_key_record_closes_an_open_salvage() -> None:
     """A key record drops the items; the steps of the next attempt alone count."""
-    history, survivor = lives()
+    history, survivor = history_and_survivor()
     owner = Owner(history)
     owner.key()
     owner.begin()
     owner.items(Lost(), Lost())
     owner.key("another")
-    assert Whole(history).read().joiner.snapshot().items == ()
+    assert SalvageReader(history).read().joiner.snapshot().items == ()
     owner.begin()
     owner.items(survivor.item(2), survivor.item(3))
     owner.done(survivor.item(2), survivor.item(3))
-    assert Whole(history).read().index.contents() == survivor.index.contents()
+    assert SalvageReader(history).read().index.contents() == survivor.index.contents()
 
 
 def full() -> History:
     """Returns a log with a seal, two attempts, all forms of items, and a worker that goes on."""
-    history, survivor = lives(cut=False)
+    history, survivor = history_and_survivor(cut=False)
     history.cut({0: 2})
     history.seal(1, 3)
     owner = Owner(history)
@@ -349,25 +349,25 @@ def full() -> History:
 def test_a_restart_anywhere_changes_nothing() -> None:
     """A reader that restarts after any record, and one that reads in other steps, end with the same rows and history."""
     history = full()
-    whole = Whole(history).read()
+    complete = SalvageReader(history).read()
     count = len(history.by_partition[ORDERING])
-    assert whole.index.position_next == 9
+    assert complete.index.position_next == 9
     for at_once in (1, 2, 1_000):
-        assert Whole(history).read(at_once).all() == whole.all()
+        assert SalvageReader(history).read(at_once).all() == complete.all()
     for end in range(1, count):
         part = history.by_partition[ORDERING][end:]
         del history.by_partition[ORDERING][end:]
-        goes_on, restarts = Whole(history).read(), Whole(history).read()
+        goes_on, restarts = SalvageReader(history).read(), SalvageReader(history).read()
         history.by_partition[ORDERING] += part
-        assert goes_on.read().all() == whole.all(), end
-        assert restarts.restarted().read().all() == whole.all(), end
+        assert goes_on.read().all() == complete.all(), end
+        assert restarts.restarted().read().all() == complete.all(), end
 
 
 def test_a_joiner_restored_in_a_salvage_goes_on() -> None:
     """A snapshot between begin and done has all items."""
     history = full()
     history.cut({ORDERING: len(history.by_partition[ORDERING]) - 3})
-    reader = Whole(history).read()
+    reader = SalvageReader(history).read()
     assert len(reader.joiner.snapshot().items) == 5
     other = Joiner(None, JoinerLimits(step_requests_max=3), "reader", tree=reader.index.tree)
     assert restored(reader.joiner, other) == []
@@ -376,7 +376,7 @@ def test_a_joiner_restored_in_a_salvage_goes_on() -> None:
 def test_positions_without_a_decision() -> None:
     """A position of a hash or of a lost leaf has no transaction; its leaf is empty or the lost leaf, and the audit accepts it."""
     history = full()
-    index = Whole(history).read().index
+    index = SalvageReader(history).read().index
     assert [index.transaction_at(position) is None for position in range(7)] == [False] * 3 + [True] * 3 + [False]
     assert index.leaves_at(3, 3) == [b"", lost_leaf(4), lost_leaf(5)]
     assert index.tile(0, 0, 6)[3 * 32 :] == b"h" * 32 + leaf_hash(lost_leaf(4)) + leaf_hash(lost_leaf(5))
@@ -386,7 +386,7 @@ def test_positions_without_a_decision() -> None:
 def test_a_changed_row_of_a_position_is_found(row: bytes) -> None:
     """The audit finds a row of a salvaged position that a disk changed."""
     history = full()
-    reader = Whole(history).read()
+    reader = SalvageReader(history).read()
     reader.disk.write([("positions", (3).to_bytes(8, "big"), row)])
     with pytest.raises(Quarantined):
         reader.index.leaves_at(0, 7)
@@ -394,21 +394,21 @@ def test_a_changed_row_of_a_position_is_found(row: bytes) -> None:
 
 def test_an_index_that_ends_with_a_lost_leaf_opens() -> None:
     """An index whose last position nobody knows opens again."""
-    history, survivor = lives()
+    history, survivor = history_and_survivor()
     Owner(history).salvage(survivor.item(2), Lost())
-    reader = Whole(history).read()
+    reader = SalvageReader(history).read()
     assert reader.restarted().index.position_next == 4
 
 
 def test_a_reserved_state_is_for_one_transaction() -> None:
     """A state that a rejection cites is a conflict for everybody but the transaction whose id has that hash."""
     for label, expected in (("z", Outcome.COMMITTED), ("other", Outcome.INPUT_CONFLICT)):
-        history, _ = lives()
+        history, _ = history_and_survivor()
         id_, state = requests("z")[0].transaction_id, state_of("z")
         by = sha256(id_ if label == "z" else b"another").digest()
         rejected = item_of(Decision(2, bytes(32), Outcome.INPUT_CONFLICT, 7, (Conflict(state, Kind.INPUT, by),)))
         Owner(history).salvage(rejected)
-        index = Whole(history).read().index
+        index = SalvageReader(history).read().index
         consumed = index.consumed(state)
         assert consumed is not None
         assert (consumed.by_hash, consumed.position) == (by, None)
@@ -424,25 +424,25 @@ def test_a_reserved_state_is_for_one_transaction() -> None:
 
 def test_a_consumer_that_is_salvaged_later_takes_its_reservation() -> None:
     """An item that consumes a state replaces the reservation that an item before it made; a consumed state is not reserved."""
-    history, _ = lives()
+    history, _ = history_and_survivor()
     by = sha256(requests("c")[0].transaction_id).digest()
     cites = (Conflict(state_of("a"), Kind.INPUT, bytes(32)), Conflict(state_of("c"), Kind.INPUT, by))
     rejected = Decision(2, bytes(32), Outcome.INPUT_CONFLICT, 7, tuple(sorted(cites, key=lambda conflict: conflict.state)))
     third = Decision(3, requests("c")[0].transaction_id, Outcome.COMMITTED, 8)
     Owner(history).salvage(item_of(rejected), item_of(third, [state_of("c")]))
-    index = Whole(history).read().index
+    index = SalvageReader(history).read().index
     positions = [consumed.position for label in "ac" if (consumed := index.consumed(state_of(label))) is not None]
     assert positions == [0, 3]
 
 
 def test_a_trim_takes_effect_for_a_higher_position() -> None:
     """A trim takes effect for a higher position that the tree has, with its root. Its view may be an older part of the history."""
-    history, survivor = lives(cut=False)
+    history, survivor = history_and_survivor(cut=False)
     tree, view, key = survivor.index.tree, survivor.joiner.history.view, history.key.public_key
     trims = [(3, bytes(32)), (2, tree.root_at(2)), (2, tree.root_at(2)), (1, tree.root_at(1)), (5, tree.root_at(4)), (4, tree.root_at(4))]
     for position, root in trims:
         history.owner(Trim(key, view, position, root))
-    reader = Whole(history).read()
+    reader = SalvageReader(history).read()
     log_state = reader.joiner.log_state
     assert log_state is not None
     assert log_state.trimmed == 4
@@ -452,7 +452,7 @@ def test_a_trim_takes_effect_for_a_higher_position() -> None:
 @pytest.mark.parametrize("has_tree", [True, False])
 def test_a_trim_of_a_lost_history_counts_for_nobody(*, has_tree: bool) -> None:
     """Where the log lost decisions, a copy of a trim that it lost is skipped, with the tree and without: its view is foreign."""
-    history, survivor = lives(cut=False)
+    history, survivor = history_and_survivor(cut=False)
     lost = history.owner(Trim(history.key.public_key, survivor.joiner.history.view, 2, survivor.index.tree.root_at(2)))
     assert _trimmed(history, has_tree=has_tree) == (2, {})
     history.cut({ORDERING: 5, 0: 2})
@@ -464,19 +464,19 @@ def test_a_trim_of_a_lost_history_counts_for_nobody(*, has_tree: bool) -> None:
 
 def test_a_trim_that_names_a_former_key_is_skipped_unseen() -> None:
     """A trim counts under the key that it names. Under another one it is no evidence, so a salvage ends what a lost trim can do."""
-    history, survivor = lives(cut=False)
+    history, survivor = history_and_survivor(cut=False)
     trim = Trim(history.key.public_key, survivor.joiner.history.view, 2, survivor.index.tree.root_at(2))
     history.cut({ORDERING: 5, 0: 2})
     Owner(history).salvage(survivor.item(2), survivor.item(3))
     history.owner(trim)
-    history.owner(msgspec.structs.replace(trim, view=Whole(history).read().joiner.history.view))
+    history.owner(msgspec.structs.replace(trim, view=SalvageReader(history).read().joiner.history.view))
     assert _trimmed(history) == (0, {})
 
 
 def _trimmed(history: History, *, has_tree: bool = True) -> tuple[int, Mapping[str, object]]:
     """Returns the position up to which a reader takes the log for trimmed, and its open suspicions."""
     if has_tree:
-        joiner = Whole(history).read().joiner
+        joiner = SalvageReader(history).read().joiner
     else:
         joiner = Joiner()
         records = [record for of_partition in history.by_partition.values() for record in of_partition]

@@ -130,7 +130,7 @@ class Player:
         return self.said(ready) or ["nothing"]
 
     def said(self, ready: Ready) -> list[str]:
-        said = [f"registered {life.incarnation} {life.name}" for life in ready.registered]
+        said = [f"registered {state.incarnation} {state.name}" for state in ready.registered]
         for batch in ready.batches:
             content = "filled" if batch.filled else f"{len(batch.requests)} requests"
             said.append(f"batch {batch.incarnation}/{batch.sequence} {content}, log time {batch.log_time_ms - T0}")
@@ -154,8 +154,8 @@ class Player:
     def state(self) -> list[str]:
         offsets = ", ".join(f"{'ordering' if s == ORDERING else s} {offset}" for s, offset in self.reading.state.offsets_next.items())
         incarnations = [
-            f"incarnation {life.incarnation} {life.name} last {life.sequence_last}{' fenced' * life.fenced}"
-            for life in self.reading.state.incarnations
+            f"incarnation {state.incarnation} {state.name} last {state.sequence_last}{' fenced' * state.fenced}"
+            for state in self.reading.state.incarnations
         ]
         log = self.reading.joiner.log_state
         assert log is not None

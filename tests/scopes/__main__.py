@@ -43,7 +43,7 @@ def main(argv: Sequence[str]) -> int:
         print(violation_text(explored), file=sys.stderr)
     if violated:
         return 1
-    return 0 if all(explored.whole for explored in found) else 3
+    return 0 if all(explored.complete for explored in found) else 3
 
 
 def violation_text(explored: Explored) -> str:
@@ -71,7 +71,7 @@ def _print_table(found: list[Explored]) -> None:
     rows: list[tuple[str, ...]] = [COLUMNS]
     for e in found:
         numbers = (e.states, e.transitions, e.ends, e.joiner_states, e.joiner_steps)
-        cut = "" if e.whole else " (violation)" if e.violation else " (incomplete)"
+        cut = "" if e.complete else " (violation)" if e.violation else " (incomplete)"
         rows.append((e.scope, *[f"{number:,}" for number in numbers], f"{e.seconds:.1f}{cut}"))
     widths = [max([len(row[at]) for row in rows]) for at in range(len(COLUMNS))]
     for row in rows:

@@ -40,32 +40,32 @@ class _PassedKept(Buffer):
 
 class _SequenceUnchecked(Incarnations):
     def counts(self, incarnation: int, sequence: int) -> bool:
-        life = self.get(incarnation)
-        return life is not None and not life.fenced
+        state = self.get(incarnation)
+        return state is not None and not state.fenced
 
     def count(self, incarnation: int, sequence: int, log_time_ms: int) -> None:
-        life = self._incarnations[incarnation]
-        self._put(IncarnationState(incarnation, life.name, life.nonce, sequence, False, log_time_ms))
+        state = self._incarnations[incarnation]
+        self._put(IncarnationState(incarnation, state.name, state.nonce, sequence, False, log_time_ms))
 
 
 class _FencedCounts(Incarnations):
     def counts(self, incarnation: int, sequence: int) -> bool:
-        life = self.get(incarnation)
-        return life is not None and sequence > life.sequence_last
+        state = self.get(incarnation)
+        return state is not None and sequence > state.sequence_last
 
     def is_past(self, incarnation: int, sequence: int) -> bool:
-        life = self.get(incarnation)
-        return life is not None and sequence <= life.sequence_last
+        state = self.get(incarnation)
+        return state is not None and sequence <= state.sequence_last
 
     def count(self, incarnation: int, sequence: int, log_time_ms: int) -> None:
-        life = self._incarnations[incarnation]
-        self._put(IncarnationState(incarnation, life.name, life.nonce, sequence, life.fenced, log_time_ms))
+        state = self._incarnations[incarnation]
+        self._put(IncarnationState(incarnation, state.name, state.nonce, sequence, state.fenced, log_time_ms))
 
 
 class _FenceUncompared(Incarnations):
     def fence(self, incarnation: int, sequence_last: int) -> IncarnationState | None:
-        life = self.get(incarnation)
-        return super().fence(incarnation, life.sequence_last) if life is not None else None
+        state = self.get(incarnation)
+        return super().fence(incarnation, state.sequence_last) if state is not None else None
 
 
 class _UnknownDropped(Joiner):
@@ -132,17 +132,17 @@ class _LaterDropped(Buffer):
 # The broken rule, the joiner, the scope that must find it, a word of the violation.
 BROKEN: tuple[tuple[str, Callable[..., Joiner], str, str], ...] = (
     ("the last record of a key wins (R3)", _with(buffer=_LastWins), "fill-race", "emits"),
-    ("a payload of a life not yet registered is dropped (R5)", _UnknownDropped, "lost-send", "has not emitted"),
+    ("a payload of an incarnation not yet registered is dropped (R5)", _UnknownDropped, "lost-send", "has not emitted"),
     ("a restart goes on behind what was buffered (R8)", _ResumesPastBuffer, "lost-send", "has not emitted"),
     ("a restart goes on behind what waits in the order (R8)", _ResumesPastQueue, "lost-send", ""),
     ("an entry counts whatever its sequence (R2)", _with(incarnations=_SequenceUnchecked), "repeat", ""),
-    ("an entry of a fenced life counts (R5)", _with(incarnations=_FencedCounts), "duplicate-name", ""),
-    ("a fence counts whatever was counted since (R5)", _with(incarnations=_FenceUncompared), "fence-race", "holds lives"),
+    ("an entry of a fenced incarnation counts (R5)", _with(incarnations=_FencedCounts), "duplicate-name", ""),
+    ("a fence counts whatever was counted since (R5)", _with(incarnations=_FenceUncompared), "fence-race", "holds incarnations"),
     ("a hole is never proposed for a fill (R4)", _NeverFills, "lost-send", "not proposed for a fill"),
     ("a fill that is lost is not proposed again (R4)", _FillsOnce, "lost-fill", "not proposed for a fill"),
     ("a fill is not content (R3)", _with(buffer=_FillsIgnored), "lost-send", "has not emitted"),
-    ("orphans of a fenced life are kept (R5)", _with(buffer=_PassedKept), "duplicate-name", "can never count"),
-    ("a silent life is never proposed for a fence (R5)", _NeverFences, "fence-race", "not proposed for a fence"),
+    ("orphans of a fenced incarnation are kept (R5)", _with(buffer=_PassedKept), "duplicate-name", "can never count"),
+    ("a silent incarnation is never proposed for a fence (R5)", _NeverFences, "fence-race", "not proposed for a fence"),
     ("the partition of the hole is paused", _PausesHole, "tight", "is paused"),
     ("what was dropped for want of memory counts as never there (R3)", _DroppedForgotten, "tight", ""),
     ("what was dropped for want of memory is not read again", _DroppedNotReadAgain, "tight", ""),

@@ -1,6 +1,6 @@
 """The expected result of the log so far, updated record by record: the same as the replay of the complete log, but hashable.
 
-The replay reads the whole log each time, so two states could only be equal if their whole logs were. Here the past is dropped: a later
+The replay reads the complete log each time, so two states could only be equal if their whole logs were. Here the past is dropped: a later
 record can depend on (incarnations, log time, ordering records that wait, first contents by partition) and on nothing else. Shares no code
 with the joiner; each new step of the search is compared with the replay (see `Expectations.append`).
 """
@@ -10,10 +10,10 @@ from typing import TypeAlias
 from tests.checkers.replay import replay
 from tests.scopes.scope import PARTITIONS, TOPIC_PARTITIONS, Scope, genesis
 
-LifeSeen: TypeAlias = tuple[int, bool, int]
+SeenIncarnation: TypeAlias = tuple[int, bool, int]
 """An incarnation: last sequence counted, fenced or not, log time of its last activity."""
 
-State: TypeAlias = tuple[tuple[LifeSeen, ...], int, tuple[int, ...], tuple[tuple[tuple[int, int, bool], ...], ...]]
+State: TypeAlias = tuple[tuple[SeenIncarnation, ...], int, tuple[int, ...], tuple[tuple[tuple[int, int, bool], ...], ...]]
 """(incarnations, log time, labels not applied yet, by partition (incarnation, sequence, is a fill) of first contents)."""
 
 Batch: TypeAlias = tuple[int, int, int, int, bool]
@@ -54,7 +54,7 @@ class Expectations:
         if label.partition < 0:
             waiting.append(number)
         else:
-            name = (label.life, label.number)
+            name = (label.incarnation, label.number)
             if not _past(incarnations, *name) and all(content[:2] != name for content in contents[label.partition]):
                 contents[label.partition].append((*name, label.kind == "fill"))
         batches: list[Batch] = []
@@ -62,18 +62,18 @@ class Expectations:
             number = waiting[0]
             label = self._scope.labels[number]
             if label.kind == "entry":
-                if not _past(incarnations, label.life, label.number) and label.life <= len(incarnations):
-                    found = [content for content in contents[label.named] if content[:2] == (label.life, label.number)]
+                if not _past(incarnations, label.incarnation, label.number) and label.incarnation <= len(incarnations):
+                    found = [content for content in contents[label.named] if content[:2] == (label.incarnation, label.number)]
                     if not found:
                         break
                     log_time = max(log_time, min(self._scope.append_time_ms(number), self._scope.sent_at_ms(number) + 60_000))
-                    incarnations[label.life - 1] = (label.number, False, log_time)
-                    batches.append((-len(waiting), label.life, label.number, log_time, found[0][2]))
+                    incarnations[label.incarnation - 1] = (label.number, False, log_time)
+                    batches.append((-len(waiting), label.incarnation, label.number, log_time, found[0][2]))
             elif label.kind == "fence":
-                last, fenced, active = incarnations[label.life - 1]
-                incarnations[label.life - 1] = (last, fenced or last == label.number, active)
-            elif label.life > len(incarnations):  # otherwise the register record is a repeat
-                name_ = self._scope.incarnations[label.life - 1].name
+                last, fenced, active = incarnations[label.incarnation - 1]
+                incarnations[label.incarnation - 1] = (last, fenced or last == label.number, active)
+            elif label.incarnation > len(incarnations):  # otherwise the register record is a repeat
+                name_ = self._scope.incarnations[label.incarnation - 1].name
                 for at, (last, _, active) in enumerate(incarnations):
                     if self._scope.incarnations[at].name == name_:
                         incarnations[at] = (last, True, active)
@@ -97,6 +97,6 @@ class Expectations:
         return [(each.offset - 1, each.incarnation, each.sequence, each.log_time, each.signed_fill) for each in found]
 
 
-def _past(incarnations: list[LifeSeen], life: int, sequence: int) -> bool:
+def _past(incarnations: list[SeenIncarnation], incarnation: int, sequence: int) -> bool:
     """Returns whether a batch of that name can no longer count."""
-    return life <= len(incarnations) and (incarnations[life - 1][1] or sequence <= incarnations[life - 1][0])
+    return incarnation <= len(incarnations) and (incarnations[incarnation - 1][1] or sequence <= incarnations[incarnation - 1][0])

@@ -42,13 +42,13 @@ from joiner import Joiner, JoinerSnapshot
 from tests.scopes.reading import JoinerMaker
 from tests.scopes.rules import Broken, Key, Rules
 from tests.scopes.scope import Scope
-from tests.scopes.world import Left, rendered
+from tests.scopes.state import Left, rendered
 
 PROGRESS_STATES = 1_000
 
 
 class Explored(msgspec.Struct, frozen=True):
-    """The result of a search; `violation` is empty if everything holds, `whole` is true if the search was complete."""
+    """The result of a search; `violation` is empty if everything holds, `complete` is true if the search was complete."""
 
     scope: str
     states: int
@@ -57,7 +57,7 @@ class Explored(msgspec.Struct, frozen=True):
     joiner_states: int
     joiner_steps: int
     seconds: float  # CPU time of this process
-    whole: bool
+    complete: bool
     violation: str = ""
     trace: tuple[str, ...] = ()
 
@@ -87,11 +87,11 @@ class Search:
         at = transitions = ends = 0
         violation = ""
         trace: tuple[str, ...] = ()
-        whole = True
-        while frontier and whole:
-            world = frontier.popleft()
+        complete = True
+        while frontier and complete:
+            state = frontier.popleft()
             try:
-                following, ended = self.rules.after(world)
+                following, ended = self.rules.after(state)
             except Broken as problem:
                 violation, trace = str(problem), self._trace(at, problem)
                 break
@@ -105,7 +105,7 @@ class Search:
             at += 1
             if at % PROGRESS_STATES == 0:
                 progress(len(self._before), time.process_time() - began_s)
-            whole = states_max is None or len(self._before) < states_max or not frontier
+            complete = states_max is None or len(self._before) < states_max or not frontier
         return Explored(
             self._scope.name,
             len(self._before),
@@ -114,7 +114,7 @@ class Search:
             len(self.joiners),
             self.rules.readings.steps,
             time.process_time() - began_s,
-            whole and not violation,
+            complete and not violation,
             violation,
             trace,
         )
@@ -136,13 +136,13 @@ class Search:
         states = [at]
         while states[-1]:
             states.append(self._before[states[-1]])
-        world = self.rules.first()
+        state = self.rules.first()
         texts = []
-        for state in reversed(states[:-1]):
-            following, _ = self.rules.after(world)
-            move, later = following[self._by[state]]
-            texts.append(rendered(self._scope, world, move))
-            world = later
+        for number in reversed(states[:-1]):
+            following, _ = self.rules.after(state)
+            move, later = following[self._by[number]]
+            texts.append(rendered(self._scope, state, move))
+            state = later
         if problem.move is not None:
-            texts.append(rendered(self._scope, world, problem.move))
+            texts.append(rendered(self._scope, state, problem.move))
         return tuple(texts)

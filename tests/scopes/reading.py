@@ -12,7 +12,7 @@ import msgspec
 from joiner import Joiner, JoinerLimits, JoinerSnapshot, JoinerState, Mark, Ready
 from ordering.log import ORDERING
 from tests.joiner.history import KEY
-from tests.scopes.expected import Batch, LifeSeen
+from tests.scopes.expected import Batch, SeenIncarnation
 from tests.scopes.frozen import NOW_MS, OFFSET, effect_at, frozen
 from tests.scopes.scope import TOPIC_PARTITIONS, Scope, genesis, ids_of
 
@@ -43,7 +43,7 @@ class Seen(msgspec.Struct, frozen=True):
     paused: tuple[bool, ...]
     more: bool
     hole: tuple[int, int] | None
-    incarnations: tuple[LifeSeen, ...]
+    incarnations: tuple[SeenIncarnation, ...]
     log_time_ms: int
     buffered: tuple[frozenset[tuple[int, int]], ...]  # (incarnation, sequence), by partition
     back: tuple[int, ...]
@@ -131,8 +131,8 @@ class Readings:
                 tuple([reading.back[partition + 1] + read_next[partition] - OFFSET for partition in TOPIC_PARTITIONS]),
             )
             if ready.advanced:
-                incarnations = {life.incarnation: life for life in (*kept.incarnations, *ready.incarnations)}
-                kept = Kept(ready.log_time_ms, tuple([life for _, life in sorted(incarnations.items())]))
+                incarnations = {state.incarnation: state for state in (*kept.incarnations, *ready.incarnations)}
+                kept = Kept(ready.log_time_ms, tuple([state for _, state in sorted(incarnations.items())]))
                 back = tuple([read_next[partition] - ready.offsets_next[partition] for partition in TOPIC_PARTITIONS])
                 if min(back) < 0:
                     return Step(-1, wrong=f"what is persisted goes on at {ready.offsets_next}, and was read up to {read_next}")
@@ -155,7 +155,7 @@ class Readings:
         for fence in ready.fences:
             wanted = numbers.get(("fence", fence.incarnation, fence.sequence_last))
             if wanted is None:
-                return Step(-1, wrong=f"{fence} is proposed, and there is no such life, or no such sequence of it")
+                return Step(-1, wrong=f"{fence} is proposed, and there is no such incarnation, or no such sequence of it")
             proposed.append(wanted)
         batches = []
         for batch in ready.batches:
@@ -201,7 +201,7 @@ def _wrong(joiner: Joiner, ready: Ready) -> str:
     if hole is None and not ready.more and ORDERING in ready.paused:
         return "the ordering topic is paused, and the head waits for nothing"
     if not ready.advanced and (ready.batches or ready.incarnations):
-        return "the head has not moved, so nothing is persisted, and there are batches or lives"
+        return "the head has not moved, so nothing is persisted, and there are batches or incarnations"
     return ""
 
 
@@ -211,7 +211,7 @@ def _seen(reading: Reading, joiner: Joiner) -> Seen:
         tuple([partition in reading.paused for partition in TOPIC_PARTITIONS]),
         reading.more,
         (joiner.hole.incarnation, joiner.hole.sequence) if joiner.hole is not None else None,
-        tuple([(life.sequence_last, life.fenced, life.active_at_ms) for life in reading.joiner.incarnations]),
+        tuple([(state.sequence_last, state.fenced, state.active_at_ms) for state in reading.joiner.incarnations]),
         joiner.log_time_ms,
         tuple([buffered.get(partition, frozenset()) for partition in TOPIC_PARTITIONS if partition != ORDERING]),
         reading.back,

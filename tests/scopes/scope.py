@@ -33,8 +33,8 @@ def genesis() -> Record:
     return _GENESIS.genesis
 
 
-class Life(msgspec.Struct, frozen=True):
-    """One incarnation (`Life`): the worker name that it registers, and the payload partition of each of its batches."""
+class Incarnation(msgspec.Struct, frozen=True):
+    """One incarnation (`Incarnation`): the worker name that it registers, and the payload partition of each of its batches."""
 
     name: str
     partitions: tuple[int, ...]
@@ -44,7 +44,7 @@ class Label(msgspec.Struct, frozen=True):
     """One record that may be written: register | entry | fence to the ordering topic, payload | fill to a partition."""
 
     kind: str
-    life: int
+    incarnation: int
     number: int  # the sequence; of a fence the last one counted
     partition: int
     named: int = 0  # the payload partition that an entry names
@@ -52,29 +52,29 @@ class Label(msgspec.Struct, frozen=True):
     def __str__(self) -> str:
         match self.kind:
             case "register":
-                return f"register of life {self.life}"
+                return f"register of incarnation {self.incarnation}"
             case "fence":
-                return f"fence({self.life}, {self.number})"
+                return f"fence({self.incarnation}, {self.number})"
             case "entry":
-                return f"entry ({self.life}, {self.number}) for partition {self.named}"
-        return f"{self.kind} ({self.life}, {self.number})"
+                return f"entry ({self.incarnation}, {self.number}) for partition {self.named}"
+        return f"{self.kind} ({self.incarnation}, {self.number})"
 
 
 @cache
-def ids_of(life: int, sequence: int) -> tuple[bytes, ...]:
+def ids_of(incarnation: int, sequence: int) -> tuple[bytes, ...]:
     """Returns the transaction ids of that batch."""
-    return tuple([request.transaction_id for request in requests(f"{life}.{sequence}")])
+    return tuple([request.transaction_id for request in requests(f"{incarnation}.{sequence}")])
 
 
 @cache
-def _value_of(life: int, sequence: int) -> bytes:
-    return value(f"{life}.{sequence}")
+def _value_of(incarnation: int, sequence: int) -> bytes:
+    return value(f"{incarnation}.{sequence}")
 
 
 @cache
-def hash_of(life: int, sequence: int) -> bytes:
+def hash_of(incarnation: int, sequence: int) -> bytes:
     """Returns the SHA-256 of that batch's payload, which its entry names."""
-    return sha256(_value_of(life, sequence)).digest()
+    return sha256(_value_of(incarnation, sequence)).digest()
 
 
 @cache
@@ -83,15 +83,15 @@ def _signed(record: OrderingRecord) -> bytes:
 
 
 @cache
-def _fill_of(life: int, sequence: int, partition: int) -> bytes:
-    return sign_fill(_GENESIS.log_id, partition, batch_key(life, sequence), hash_of(life, sequence), KEY)
+def _fill_of(incarnation: int, sequence: int, partition: int) -> bytes:
+    return sign_fill(_GENESIS.log_id, partition, batch_key(incarnation, sequence), hash_of(incarnation, sequence), KEY)
 
 
 class Scope(msgspec.Struct, frozen=True, dict=True):
     """A small model: the incarnations and their batches, and the number of each fault that may happen, at any moment and to any of them."""
 
     name: str
-    incarnations: tuple[Life, ...]
+    incarnations: tuple[Incarnation, ...]
     crashes: int = 0  # incarnations that end with sends in flight: each of these still arrives, or never does
     stragglers: bool = True  # whether these sends may still arrive after a reader has seen that they are missing
     restarts: int = 0  # of readers, which resume from their persisted state
@@ -114,20 +114,20 @@ class Scope(msgspec.Struct, frozen=True, dict=True):
     def labels(self) -> tuple[Label, ...]:
         """All records that may be written."""
         found = []
-        for life, sends in enumerate(self.incarnations, 1):
-            found.append(Label("register", life, 0, ORDERING))
-            found.append(Label("fence", life, 0, ORDERING))
+        for incarnation, sends in enumerate(self.incarnations, 1):
+            found.append(Label("register", incarnation, 0, ORDERING))
+            found.append(Label("fence", incarnation, 0, ORDERING))
             for sequence, partition in enumerate(sends.partitions, 1):
-                found.append(Label("entry", life, sequence, ORDERING, partition))
-                found.append(Label("payload", life, sequence, partition))
-                found.append(Label("fill", life, sequence, partition))
-                found.append(Label("fence", life, sequence, ORDERING))
+                found.append(Label("entry", incarnation, sequence, ORDERING, partition))
+                found.append(Label("payload", incarnation, sequence, partition))
+                found.append(Label("fill", incarnation, sequence, partition))
+                found.append(Label("fence", incarnation, sequence, ORDERING))
         return tuple(found)
 
     @cached_property
     def numbers(self) -> dict[tuple[str, int, int], int]:
         """The number of each label, by (kind, incarnation, sequence)."""
-        return {(label.kind, label.life, label.number): at for at, label in enumerate(self.labels)}
+        return {(label.kind, label.incarnation, label.number): at for at, label in enumerate(self.labels)}
 
     @cached_property
     def sends(self) -> tuple[tuple[tuple[int, ...], ...], ...]:
@@ -137,11 +137,13 @@ class Scope(msgspec.Struct, frozen=True, dict=True):
             [
                 tuple(
                     [
-                        tuple([n for n, x in enumerate(self.labels) if x.life == life and x.partition == s and x.kind in kinds])
+                        tuple(
+                            [n for n, x in enumerate(self.labels) if x.incarnation == incarnation and x.partition == s and x.kind in kinds]
+                        )
                         for s in TOPIC_PARTITIONS
                     ]
                 )
-                for life in range(1, len(self.incarnations) + 1)
+                for incarnation in range(1, len(self.incarnations) + 1)
             ]
         )
 
@@ -157,8 +159,8 @@ class Scope(msgspec.Struct, frozen=True, dict=True):
         """
         label = self.labels[number]
         if label.kind != "entry":
-            return _T0_MS + label.life
-        return _T0_MS + _STEP_MS * (label.number if label.life % 2 else 4 - label.number)
+            return _T0_MS + label.incarnation
+        return _T0_MS + _STEP_MS * (label.number if label.incarnation % 2 else 4 - label.number)
 
     def sent_at_ms(self, number: int) -> int:
         """Returns the record's time by the sender's clock: some append times are over a minute ahead of it and are limited (R6)."""
@@ -169,14 +171,16 @@ class Scope(msgspec.Struct, frozen=True, dict=True):
         label, at_ms = self.labels[number], self.append_time_ms(number)
         match label.kind:
             case "register":
-                data = _signed(Register(nonce(str(label.life)), _GENESIS.view, 1, self.incarnations[label.life - 1].name, "0"))
+                data = _signed(
+                    Register(nonce(str(label.incarnation)), _GENESIS.view, 1, self.incarnations[label.incarnation - 1].name, "0")
+                )
             case "fence":
-                data = _signed(Fence(1, _GENESIS.view, label.life, label.number))
+                data = _signed(Fence(1, _GENESIS.view, label.incarnation, label.number))
             case "entry":
-                name = label.life, label.number
+                name = label.incarnation, label.number
                 data = _signed(Entry(*name, _GENESIS.view, self.sent_at_ms(number), label.named, hash_of(*name), ids_of(*name)))
             case _:
-                name = label.life, label.number
+                name = label.incarnation, label.number
                 content = _value_of(*name) if label.kind == "payload" else _fill_of(*name, label.partition)
-                return Record(label.partition, offset, at_ms, batch_key(label.life, label.number), content)
+                return Record(label.partition, offset, at_ms, batch_key(label.incarnation, label.number), content)
         return Record(ORDERING, offset, at_ms, None, data)

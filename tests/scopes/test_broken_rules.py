@@ -35,4 +35,4 @@ def test_a_joiner_that_raises_is_a_violation() -> None:
 
     found = Search(SCOPES["repeat"], Raises).run()
     assert "AssertionError" in found.violation
-    assert found.trace == ("reader 1 reads the ordering topic 0: register of life 1",)
+    assert found.trace == ("reader 1 reads the ordering topic 0: register of incarnation 1",)

@@ -6,21 +6,21 @@ import pytest
 
 from joiner import JoinerLimits
 from tests.scopes.explore import Search
-from tests.scopes.scope import Life, Scope
+from tests.scopes.scope import Incarnation, Scope
 
 pytestmark = pytest.mark.seconds
 
-_TWO, _ONE = Life("w1", (0, 1)), Life("w2", (1,))
+_TWO, _ONE = Incarnation("w1", (0, 1)), Incarnation("w2", (1,))
 _SMALL = (
     Scope("lost", (_TWO,), lost=1, restarts=1),
     Scope("crash", (_TWO,), crashes=1, fills=1),
     Scope("crash and loss", (_TWO,), crashes=1, lost=1),
-    Scope("two lives", (Life("w1", (0,)), _ONE), repeats=1, lost=1),
-    Scope("duplicate-name", (Life("w1", (0,)), Life("w1", (1,))), fills=1, restarts=1),
-    Scope("fence", (Life("w1", (0,)), _ONE), fences=1, crashes=1),
+    Scope("two incarnations", (Incarnation("w1", (0,)), _ONE), repeats=1, lost=1),
+    Scope("duplicate-name", (Incarnation("w1", (0,)), Incarnation("w1", (1,))), fills=1, restarts=1),
+    Scope("fence", (Incarnation("w1", (0,)), _ONE), fences=1, crashes=1),
     Scope("short queue", (_TWO, _ONE), crashes=1, lost=1, limits=JoinerLimits(queue_ids_max=5, fence_bytes_min=0)),
     Scope("no stragglers", (_TWO, _ONE), crashes=1, lost=1, stragglers=False, limits=JoinerLimits(queue_ids_max=5, fence_bytes_min=0)),
-    Scope("two readers", (Life("w1", (0,)),), crashes=1, fills=1, readers=2),
+    Scope("two readers", (Incarnation("w1", (0,)),), crashes=1, fills=1, readers=2),
 )
 
 
@@ -29,13 +29,13 @@ _SMALL = (
 def test_without_one_the_same_is_found(scope: Scope, without: str) -> None:
     """The search finds the same with one reduction off: whole logs compared, records written before they are read, faults at any moment."""
     options: dict[str, Any] = {without: False}
-    reduced, whole = Search(scope), Search(scope, **options)
-    few, many = reduced.run(), whole.run()
+    reduced, complete = Search(scope), Search(scope, **options)
+    few, many = reduced.run(), complete.run()
     print(f"{scope.name}: {few.states:,} states, without {without}: {many.states:,}")
     assert not many.violation
     assert many.states >= few.states
-    assert whole.joiners == reduced.joiners
-    logs, fewer_logs = set(whole.rules.expectations.states), set(reduced.rules.expectations.states)
+    assert complete.joiners == reduced.joiners
+    logs, fewer_logs = set(complete.rules.expectations.states), set(reduced.rules.expectations.states)
     if without == "lazy" and scope.limits != JoinerLimits():
         # Behind a paused topic-partition the log goes on; here it is written although no reader reads it.
         assert fewer_logs <= logs
@@ -46,8 +46,8 @@ def test_without_one_the_same_is_found(scope: Scope, without: str) -> None:
 def test_without_all_the_same_is_found() -> None:
     """Without all reductions together the search finds the same states of the joiner and of the log."""
     scope = Scope("all", (_TWO,), crashes=1, lost=1, fills=1)
-    reduced, whole = Search(scope), Search(scope, merge=False, lazy=False, late=False)
+    reduced, complete = Search(scope), Search(scope, merge=False, lazy=False, late=False)
     assert not reduced.run().violation
-    assert not whole.run().violation
-    assert whole.joiners == reduced.joiners
-    assert set(whole.rules.expectations.states) == set(reduced.rules.expectations.states)
+    assert not complete.run().violation
+    assert complete.joiners == reduced.joiners
+    assert set(complete.rules.expectations.states) == set(reduced.rules.expectations.states)

@@ -30,7 +30,7 @@ def test_all_conditions_hold_in_every_interleaving(name: str, record_property: C
     record_property("states", found.states)
     print(f"{name}: {found.states:,} states, {found.transitions:,} transitions, {found.ends:,} terminal")
     assert not found.violation, violation_text(found)
-    assert found.whole
+    assert found.complete
     # A reduction that left orders out would visit fewer states: docs/testing.md gives the numbers of visited states.
     rows = re.findall(rf"^\| {name}(?::[^|]*)? \| ([\d,]+) \| ([\d,]+) \| ([\d,]+) \|$", PAGE.read_text(), re.MULTILINE)
     assert rows == [(f"{found.states:,}", f"{found.transitions:,}", f"{found.ends:,}")]
@@ -39,8 +39,8 @@ def test_all_conditions_hold_in_every_interleaving(name: str, record_property: C
 def test_combined_is_what_was_asked_for() -> None:
     """The combined scope has two workers with three batches each, and a crash, a lost send, a repeat and a fill race."""
     scope = SCOPES["combined"]
-    assert [len(life.partitions) for life in scope.incarnations] == [3, 3]
-    assert len({life.name for life in scope.incarnations}) == 2
+    assert [len(incarnation.partitions) for incarnation in scope.incarnations] == [3, 3]
+    assert len({incarnation.name for incarnation in scope.incarnations}) == 2
     assert min(scope.crashes, scope.lost, scope.repeats, scope.fills) == 1
     assert not scope.large
 
@@ -48,7 +48,7 @@ def test_combined_is_what_was_asked_for() -> None:
 def test_combined_pairs_have_the_same_faults() -> None:
     """The scope `combined-pairs` is the combined scope with one batch fewer per worker."""
     pairs, combined = (SCOPES[name] for name in ("combined-pairs", "combined"))
-    assert [len(life.partitions) for life in pairs.incarnations] == [2, 2]
+    assert [len(incarnation.partitions) for incarnation in pairs.incarnations] == [2, 2]
     assert msgspec.structs.replace(pairs, name=combined.name, incarnations=combined.incarnations) == combined
 
 

@@ -23,11 +23,11 @@ from tests.checkers.records import batch_key, ordering_record
 from tests.checkers.replay import Batch, Replayed, replay
 from tests.simulation.cluster import SimulatedReader
 from tests.simulation.damage import name_of
+from tests.simulation.machine import Machine
 from tests.simulation.plan import AIMED
-from tests.simulation.slot import Slot
 
 if TYPE_CHECKING:
-    from tests.simulation.world import World
+    from tests.simulation.simulation import Simulation
 
 WAITS_S = 8.0
 LOOKS_S = 0.05
@@ -39,17 +39,17 @@ ENTRY, REGISTER = 1, 2
 class Aimed:
     """The aimed losses of one simulation."""
 
-    def __init__(self, world: "World") -> None:
-        self._world = world
-        self._cluster = world.cluster
-        self._draw = random.Random(f"aimed losses {world.plan.seed}")
+    def __init__(self, simulation: "Simulation") -> None:
+        self._simulation = simulation
+        self._cluster = simulation.cluster
+        self._draw = random.Random(f"aimed losses {simulation.plan.seed}")
 
     async def strike(self) -> None:
         """Cause one loss of the plan's kind, if its moment comes."""
-        kind = self._world.plan.aimed
+        kind = self._simulation.plan.aimed
         strikes: dict[str, Callable[[], Awaitable[bool]]] = {name: getattr(self, f"_{name}") for name in AIMED}
         if await strikes[kind]():
-            self._world.count(f"aimed losses: {kind}")
+            self._simulation.count(f"aimed losses: {kind}")
 
     # ---- the ordering topic ----
 
@@ -59,11 +59,11 @@ class Aimed:
         cluster.behind_s[ORDERING] = BEHIND_S
         kind = draw.choice([ENTRY, REGISTER])
         if kind == REGISTER:
-            draw.choice(self._world.slots).kill()
+            draw.choice(self._simulation.machines).kill()
         length = len(cluster.by_partition[ORDERING])
         found = await self._until(lambda: self._landed(length, kind) is not None)
         if found:
-            await asyncio.sleep(min(BEHIND_S - 0.3, 4 * self._world.plan.fates.delay_s) * draw.uniform(0.5, 1))
+            await asyncio.sleep(min(BEHIND_S - 0.3, 4 * self._simulation.plan.fates.delay_s) * draw.uniform(0.5, 1))
             self._cut(ORDERING, self._landed(length, kind) or length)
         cluster.behind_s.pop(ORDERING, None)
         cluster.wake()
@@ -76,15 +76,15 @@ class Aimed:
 
     async def _shown(self) -> bool:
         """Stall one worker's reader while it goes on writing; the others get new disks when its records are in the log."""
-        world, cluster, draw = self._world, self._cluster, self._draw
-        if len(world.slots) < 2 or not await self._until(lambda: any(map(self._answered, world.slots))):
+        simulation, cluster, draw = self._simulation, self._cluster, self._draw
+        if len(simulation.machines) < 2 or not await self._until(lambda: any(map(self._answered, simulation.machines))):
             return False
-        slot = draw.choice([slot for slot in world.slots if self._answered(slot)])
-        process = slot.running()
+        machine = draw.choice([machine for machine in simulation.machines if self._answered(machine)])
+        process = machine.running()
         worker = None if process is None else process.worker
         if process is None or worker is None:
             return False
-        others = [other for other in world.slots if other.name != slot.name]
+        others = [other for other in simulation.machines if other.name != machine.name]
         down = [other for other in others if draw.random() < 0.5]
         for other in down:
             other.down = True
@@ -105,7 +105,7 @@ class Aimed:
         incarnations, length = worker.driver.joiner.incarnations, len(cluster.by_partition[ORDERING])
         wrote = await self._until(
             lambda: any(
-                name_of(ordering_record(record.value), incarnations) == slot.name for record in cluster.by_partition[ORDERING][length:]
+                name_of(ordering_record(record.value), incarnations) == machine.name for record in cluster.by_partition[ORDERING][length:]
             )
         )
         for other in others:
@@ -116,9 +116,9 @@ class Aimed:
                 other.disk.wipe()
         return wrote
 
-    def _answered(self, slot: Slot) -> bool:
-        process = slot.running()
-        return process is not None and any(given.process is process for given in self._world.clients.calls.given)
+    def _answered(self, machine: Machine) -> bool:
+        process = machine.running()
+        return process is not None and any(given.process is process for given in self._simulation.clients.calls.given)
 
     async def _unread(self) -> bool:
         """Delay all contents until a worker has paused the ordering topic, then lose the entry that waits at its head."""
@@ -135,8 +135,8 @@ class Aimed:
 
     def _unread_head(self) -> int | None:
         """Returns the offset of the entry at the head of a worker that has paused the ordering topic, None if there is none."""
-        for slot in self._world.slots:
-            process = slot.running()
+        for machine in self._simulation.machines:
+            process = machine.running()
             driver = None if process is None or process.worker is None else process.worker.driver
             reader = None if driver is None else driver._reader
             assert reader is None or isinstance(reader, SimulatedReader)
@@ -197,12 +197,12 @@ class Aimed:
 
     async def _unordered(self) -> bool:
         """Lose the furthest content of a partition, which was joined before another one of the same partition."""
-        slot = self._draw.choice(self._world.slots)
-        self._cluster.slow_entries_s[slot.label] = self._world.plan.append_timeout_s / 2
+        machine = self._draw.choice(self._simulation.machines)
+        self._cluster.slow_entries_s[machine.label] = self._simulation.plan.append_timeout_s / 2
         found = await self._partition(
             lambda replayed, partition: self._last(replayed, partition) < self._furthest(replayed, partition), 2 * WAITS_S
         )
-        self._cluster.slow_entries_s.pop(slot.label, None)
+        self._cluster.slow_entries_s.pop(machine.label, None)
         if found is None:
             return False
         partition, replayed = found
@@ -229,8 +229,8 @@ class Aimed:
     async def _kept(self) -> bool:
         """Lose a buffered payload and the content after it; its entry arrives while that partition has no leader."""
         cluster, draw = self._cluster, self._draw
-        slot = draw.choice(self._world.slots)
-        cluster.slow_entries_s[slot.label] = self._world.plan.append_timeout_s / 2
+        machine = draw.choice(self._simulation.machines)
+        cluster.slow_entries_s[machine.label] = self._simulation.plan.append_timeout_s / 2
         found = await self._partition(lambda replayed, partition: self._waiting(replayed, partition) >= 0)
         if found is not None:
             partition, replayed = found
@@ -241,7 +241,7 @@ class Aimed:
             await asyncio.sleep(draw.uniform(2, 6))
             cluster.leaderless.discard(partition)
             cluster.elected(partition)
-        cluster.slow_entries_s.pop(slot.label, None)
+        cluster.slow_entries_s.pop(machine.label, None)
         return found is not None
 
     async def _held(self) -> bool:
@@ -263,7 +263,7 @@ class Aimed:
     def _next_content(self) -> Batch | None:
         """Returns the next batch that a worker has not joined yet, if its content lies behind others that the worker has joined."""
         batches = replay(self._cluster.by_partition).batches
-        for process in self._world.processes():
+        for process in self._simulation.processes():
             marks = {} if process.worker is None else process.worker.driver.joiner.marks
             after = next((batch for batch in batches if ORDERING in marks and batch.offset > marks[ORDERING].offset), None)
             if after is not None and after.partition in marks and after.content_offset > marks[after.partition].offset:
@@ -274,8 +274,8 @@ class Aimed:
 
     async def _partition(self, fits: Callable[[Replayed, int], bool], seconds: float = WAITS_S) -> tuple[int, Replayed] | None:
         """Returns a payload partition for which `fits` holds, with the log as it is then; None if there is none within `seconds`."""
-        until_s = self._world.loop.time() + seconds
-        while self._world.loop.time() < until_s and not self._world.healed:
+        until_s = self._simulation.loop.time() + seconds
+        while self._simulation.loop.time() < until_s and not self._simulation.healed:
             replayed = replay(self._cluster.by_partition)
             fitting = [partition for partition in range(len(self._cluster.by_partition) - 1) if fits(replayed, partition)]
             if fitting:
@@ -284,9 +284,9 @@ class Aimed:
         return None
 
     async def _until(self, holds: Callable[[], bool], seconds: float = WAITS_S) -> bool:
-        until_s = self._world.loop.time() + seconds
+        until_s = self._simulation.loop.time() + seconds
         while not holds():
-            if self._world.loop.time() >= until_s or self._world.healed:
+            if self._simulation.loop.time() >= until_s or self._simulation.healed:
                 return False
             await asyncio.sleep(LOOKS_S)
         return True
@@ -305,8 +305,8 @@ class Aimed:
         """Returns the offset of a payload before the furthest content there whose entry may still arrive, -1 for none."""
         for record in self._cluster.by_partition[partition][: max(0, self._furthest(replayed, partition))]:
             name = batch_key(record.key)
-            life = None if name is None else replayed.life(name[0])
-            if name is not None and life is not None and name[1] > life.sequence_last and self._is_payload(record):
+            state = None if name is None else replayed.unfenced(name[0])
+            if name is not None and state is not None and name[1] > state.sequence_last and self._is_payload(record):
                 return record.offset
         return -1
 
@@ -316,5 +316,5 @@ class Aimed:
 
     def _cut(self, partition: int, end: int) -> None:
         if end < len(self._cluster.by_partition[partition]):
-            self._world.losses.cut(partition, max(end, int(partition == ORDERING)))
+            self._simulation.losses.cut(partition, max(end, int(partition == ORDERING)))
             self._cluster.wake()

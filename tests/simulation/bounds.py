@@ -8,23 +8,23 @@ from tests.checkers.replay import Replayed, by_key, replay
 from tests.checkers.violation import Violation
 
 if TYPE_CHECKING:
-    from tests.simulation.world import World
+    from tests.simulation.simulation import Simulation
 
 
-def kept(world: "World") -> list[Violation]:
+def kept(simulation: "Simulation") -> list[Violation]:
     """Returns the violations: each running worker may buffer only records that may still count, as far as it has read.
 
     It must also be ready to read all of those again after a restart.
     """
     found: list[Violation] = []
-    everything = frozenset(range(len(world.losses.damages)))
-    whole = replay(world.cluster.by_partition)
+    everything = frozenset(range(len(simulation.losses.damages)))
+    complete = replay(simulation.cluster.by_partition)
     to_heads: dict[int, Replayed] = {}
-    for process in world.processes():
+    for process in simulation.processes():
         worker = process.worker
         if worker is None or worker.index.broken or worker.index.agreement.quarantined:
             continue
-        if everything and (process.met != everything or worker.driver.suspicion() or process.was_paused_since(world.loop.time())):
+        if everything and (process.met != everything or worker.driver.suspicion() or process.was_paused_since(simulation.loop.time())):
             continue  # it has not noticed the loss of what it read, or could not yet
         if everything and process.interrupted:
             continue  # it is about to notice
@@ -34,46 +34,46 @@ def kept(world: "World") -> list[Violation]:
         offsets_next = worker.index.joiner_state().offsets_next
         head = offsets_next[ORDERING]
         if head not in to_heads:
-            to_heads[head] = replay(world.cluster.by_partition, offset_stop=head)
+            to_heads[head] = replay(simulation.cluster.by_partition, offset_stop=head)
         found += memory.violations(
-            world.cluster.by_partition,
+            simulation.cluster.by_partition,
             to_heads[head],
             read_next=joiner.read_next(),
             offsets_next=offsets_next,
             buffered_records=joiner.buffered_records,
             name=process.name,
-            whole=whole,
+            complete=complete,
         )
     return found
 
 
-def silent_lives(world: "World") -> list[int]:
+def silent_incarnations(simulation: "Simulation") -> list[int]:
     """The incarnations that another worker must fence: silent beyond the timeout, with a payload that waits for their entry (R5).
 
     The other worker must have that payload in memory: where memory is full of payloads that may still count, the rest is read on demand,
     or was dropped and takes no memory.
     """
-    replayed = replay(world.cluster.by_partition)
-    silent_since_ms = replayed.log_time - world.plan.worker_timeout_ms
+    replayed = replay(simulation.cluster.by_partition)
+    silent_since_ms = replayed.log_time - simulation.plan.worker_timeout_ms
     waiting: dict[int, set[tuple[int, int]]] = {}
-    for process in world.processes():
+    for process in simulation.processes():
         if process.worker is not None and process.worker.sender.incarnation is not None:
             joiner = process.worker.driver.joiner
             read = joiner.read_next() | {partition: dropped.offset for partition, dropped in joiner._dropped.items()}
             waiting[process.worker.sender.incarnation] = {
                 name
                 for partition in range(replayed.partitions)
-                for name in by_key(world.cluster.by_partition[partition][: read.get(partition, 0)])
+                for name in by_key(simulation.cluster.by_partition[partition][: read.get(partition, 0)])
             }
     return [
-        life.incarnation
-        for life in replayed.incarnations
-        if not life.fenced
-        and life.active_at < silent_since_ms
+        state.incarnation
+        for state in replayed.incarnations
+        if not state.fenced
+        and state.active_at < silent_since_ms
         and any(
-            incarnation == life.incarnation and sequence > life.sequence_last
+            incarnation == state.incarnation and sequence > state.sequence_last
             for reader, names in waiting.items()
-            if reader != life.incarnation  # a worker does not fence itself
+            if reader != state.incarnation  # a worker does not fence itself
             for incarnation, sequence in names
         )
     ]

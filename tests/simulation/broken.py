@@ -17,7 +17,7 @@ from tests.checkers.replay import replay
 from tests.simulation.deployment import NOTARY, deployment
 
 if TYPE_CHECKING:
-    from tests.simulation.world import World
+    from tests.simulation.simulation import Simulation
 
 KINDS = ("other ids", "more ids", "no submissions", "another partition")
 BATCHES = 3
@@ -26,45 +26,45 @@ BATCHES = 3
 class Broken:
     """The broken worker of one simulation."""
 
-    def __init__(self, world: "World") -> None:
-        self._world = world
-        self._draw = random.Random(f"broken {world.plan.seed}")
+    def __init__(self, simulation: "Simulation") -> None:
+        self._simulation = simulation
+        self._draw = random.Random(f"broken {simulation.plan.seed}")
         self._made = 0
 
     async def strike(self) -> None:
         """Register, order some batches, and fence the incarnation, all at once. Nothing where the log has no place for it now."""
-        world = self._world
-        replayed = replay(world.cluster.by_partition)
-        if replayed.ended_by != "end" or not all(world.cluster.takes(partition) for partition in world.cluster.by_partition):
+        simulation = self._simulation
+        replayed = replay(simulation.cluster.by_partition)
+        if replayed.ended_by != "end" or not all(simulation.cluster.takes(partition) for partition in simulation.cluster.by_partition):
             return
         view, incarnation = View(replayed.seen, replayed.history), len(replayed.incarnations) + 1
         self._order(Register(self._draw.randbytes(16), view, FORMAT_VERSION, "broken", "0"))
         for sequence in range(1, BATCHES + 1):
             kind = self._draw.choice(KINDS)
             self._batch(incarnation, sequence, view, kind, replayed.partitions)
-            world.say("broken", f"orders a batch: {kind}")
-            world.count(f"contents of a broken worker: {kind}")
+            simulation.say("broken", f"orders a batch: {kind}")
+            simulation.count(f"contents of a broken worker: {kind}")
         self._order(Fence(incarnation, view, incarnation, BATCHES))
 
     def _batch(self, incarnation: int, sequence: int, view: View, kind: str, partitions: int) -> None:
         self._made += 1
-        wanted = state(f"{self._draw.randrange(self._world.plan.states)}", 0)
-        asked = deployment().party.submission(spend(wanted, content=f"broken {self._world.plan.seed} {self._made}"))
+        wanted = state(f"{self._draw.randrange(self._simulation.plan.states)}", 0)
+        asked = deployment().party.submission(spend(wanted, content=f"broken {self._simulation.plan.seed} {self._made}"))
         submission = decode_submission(asked.body, NOTARY)
         value, ids = encode_batch([submission.encoded]), tuple([request.transaction_id for request in submission.requests])
         ordered = partition = self._draw.randrange(partitions)
         if kind == "another partition" and partitions > 1:
             partition = self._draw.choice([each for each in range(partitions) if each != ordered])
-            self._world.history.submissions.append(asked)  # a copy in the right partition has it decided
+            self._simulation.history.submissions.append(asked)  # a copy in the right partition has it decided
         elif kind == "more ids":
             ids = (*ids, self._draw.randbytes(32))
         elif kind == "no submissions":
             value = b"[]"
         else:
             ids = (self._draw.randbytes(32),)
-        self._world.cluster.land(partition, batch_key(incarnation, sequence), value)
-        self._order(Entry(incarnation, sequence, view, self._world.wall_ms(), ordered, sha256(value).digest(), ids))
+        self._simulation.cluster.land(partition, batch_key(incarnation, sequence), value)
+        self._order(Entry(incarnation, sequence, view, self._simulation.wall_ms(), ordered, sha256(value).digest(), ids))
 
     def _order(self, record: OrderingRecord) -> None:
-        owner = self._world.owner
-        self._world.cluster.land(ORDERING, None, sign_record(record, owner.log_id, owner.in_force()))
+        owner = self._simulation.owner
+        self._simulation.cluster.land(ORDERING, None, sign_record(record, owner.log_id, owner.in_force()))

@@ -11,10 +11,10 @@ from tests.simulation import bounds, expected
 from tests.simulation.damage import stands
 from tests.simulation.ends import duplicate_names_unnoticed
 from tests.simulation.faults import YEAR_MS
+from tests.simulation.machine import IDENTITY_BYTES
 from tests.simulation.plan import FAULTS_S
 from tests.simulation.salvaging import has_gaps
-from tests.simulation.slot import IDENTITY_BYTES
-from tests.simulation.world import World
+from tests.simulation.simulation import Simulation
 
 MANY = 8
 UNKNOWN = (Kind.POSITION_GAP, Kind.NO_EARLIER_CAUSE, Kind.WRONG_REASON, Kind.WRONG_CONFLICTS, Kind.WRONG_CONSUMED)
@@ -24,59 +24,66 @@ SHOWN_S = 20.0
 """The extra time for a fill that was sent before the log showed that its hole was passed."""
 
 
-def violations(world: World) -> list[str]:
+def violations(simulation: Simulation) -> list[str]:
     """Returns all violations."""
-    replayed = replay(world.cluster.by_partition)
-    if replayed.ended_by != "end" and not world.problems:
-        return [f"the log is not decided to its end: {replayed.ended_by} at {replayed.offset_end}"]
-    compared = expected.compared(world, replayed)
-    readings = world.clients.readings
-    found = expected.index_violations(world, replayed)
+    replayed = replay(simulation.cluster.by_partition)
+    if replayed.ended_by != "end" and not simulation.problems:
+        return [f"the log is not decided to its end: {replayed.ended_by} at {replayed.offset_head}"]
+    compared = expected.compared(simulation, replayed)
+    readings = simulation.clients.readings
+    found = expected.index_violations(simulation, replayed)
     answers_wrong = compared.history.violations(replayed.decisions, set(replayed.consumed))
     found += [one for one in answers_wrong if one.kind not in UNKNOWN] if has_gaps(replayed) else answers_wrong
-    found += receipts.violations(world.owner.verifier_keys, chain(compared.receipts, readings.receipts), replayed.tree, readings.notes)
-    found += bounds.kept(world)
-    world.counts.update(world.clients.calls.counts)
-    world.counts.update(_load(world))
-    world.counts.update(world.cluster.fates_met)
-    world.counts["holes filled"] = len([batch for batch in replayed.batches if batch.filled])
-    world.counts["lives fenced by peers"] = len([life for life in replayed.incarnations if life.fenced and not life.fenced_by])
+    found += receipts.violations(simulation.owner.verifier_keys, chain(compared.receipts, readings.receipts), replayed.tree, readings.notes)
+    found += bounds.kept(simulation)
+    simulation.counts.update(simulation.clients.calls.counts)
+    simulation.counts.update(_load(simulation))
+    simulation.counts.update(simulation.cluster.fates_met)
+    simulation.counts["holes filled"] = len([batch for batch in replayed.batches if batch.filled])
+    simulation.counts["incarnations fenced by peers"] = len(
+        [state for state in replayed.incarnations if state.fenced and not state.fenced_by]
+    )
     looked_up = [decision for decision in compared.looked_up if not stands(decision, replayed)]
-    problems = world.problems + world.clients.problems + expected.wrong_roots(world, replayed) + duplicate_names_unnoticed(world)
-    problems += [*readings.violations(replayed), *world.clients.hostile.found_in(chain(*world.cluster.by_partition.values()))]
+    problems = (
+        simulation.problems
+        + simulation.clients.problems
+        + expected.wrong_roots(simulation, replayed)
+        + duplicate_names_unnoticed(simulation)
+    )
+    problems += [*readings.violations(replayed), *simulation.clients.hostile.found_in(chain(*simulation.cluster.by_partition.values()))]
     problems += [
-        *_registered_early(world, replayed),
-        *_views(world, replayed),
-        *_passed_holes(world, replayed),
-        *_forged(world, replayed),
-        *_log_time(world, replayed),
+        *_registered_early(simulation, replayed),
+        *_views(simulation, replayed),
+        *_passed_holes(simulation, replayed),
+        *_forged(simulation, replayed),
+        *_log_time(simulation, replayed),
     ]
-    problems += expected.contradictions(world)
-    problems += world.salvaging.violations(replayed)
+    problems += expected.contradictions(simulation)
+    problems += simulation.salvaging.violations(replayed)
     problems += [f"looked up {decision}: the log decides otherwise" for decision in looked_up]
     return problems + [str(violation) for violation in found]
 
 
-def _views(world: World, replayed: Replayed) -> list[str]:
+def _views(simulation: Simulation, replayed: Replayed) -> list[str]:
     """Returns foreign views: without a loss every correctly signed record has a view of the log's own history."""
     foreign = [one for one in replayed.records if one.view is Seen.FOREIGN]
-    world.counts["foreign views"] = len(foreign)
-    world.counts["interruptions"] = sum(
-        [process.worker.driver.interruptions for process in world.processes() if process.worker is not None]
+    simulation.counts["foreign views"] = len(foreign)
+    simulation.counts["interruptions"] = sum(
+        [process.worker.driver.interruptions for process in simulation.processes() if process.worker is not None]
     )
-    world.counts["losses that took nothing from an index"] = int(bool(world.losses.damages) and not foreign)
-    return [] if world.losses.damages else [f"a view is not the log's history: {one.record}" for one in foreign]
+    simulation.counts["losses that took nothing from an index"] = int(bool(simulation.losses.damages) and not foreign)
+    return [] if simulation.losses.damages else [f"a view is not the log's history: {one.record}" for one in foreign]
 
 
-def _registered_early(world: World, replayed: Replayed) -> list[str]:
+def _registered_early(simulation: Simulation, replayed: Replayed) -> list[str]:
     """Returns registrations that came too early: a worker first reads all records that were in the log at its start (R10)."""
-    if world.losses.damages or world.plan.cuts:
+    if simulation.losses.damages or simulation.plan.cuts:
         return []  # in these plans the log may have ended earlier
-    landed_s = world.cluster.landed_s[ORDERING]
+    landed_s = simulation.cluster.landed_s[ORDERING]
     found: list[str] = []
     for one in replayed.records:
         if one.why_not is None and isinstance(one.record, Register):
-            began_s = world.began_s.get(one.record.nonce[:IDENTITY_BYTES])
+            began_s = simulation.began_s.get(one.record.nonce[:IDENTITY_BYTES])
             there = [other.seen_after for other in replayed.records if began_s is not None and landed_s[other.offset] < began_s]
             if there and one.record.view.seen < there[-1]:
                 found.append(
@@ -85,9 +92,9 @@ def _registered_early(world: World, replayed: Replayed) -> list[str]:
     return found
 
 
-def _passed_holes(world: World, replayed: Replayed) -> list[str]:
+def _passed_holes(simulation: Simulation, replayed: Replayed) -> list[str]:
     """Returns fills of holes that a record in the log had already passed (R10). A lost fill may come back."""
-    cluster = world.cluster
+    cluster = simulation.cluster
     seen_after = {one.offset: one.seen_after for one in replayed.records}
     found: list[str] = []
     for batch in replayed.batches if cluster.damages else ():
@@ -96,7 +103,7 @@ def _passed_holes(world: World, replayed: Replayed) -> list[str]:
         if not batch.signed_fill or came_back:
             continue
         filled_s = cluster.landed_s[batch.partition][batch.content_offset]
-        if any(from_s < filled_s and until_s > filled_s - SHOWN_S for from_s, until_s in world.shown_less):
+        if any(from_s < filled_s and until_s > filled_s - SHOWN_S for from_s, until_s in simulation.shown_less):
             continue  # the worker that filled it may have read from an outdated broker
         # Views of a longer history lose their effect when the owner settles this history, or a part of it.
         stands = [
@@ -120,13 +127,14 @@ def _passed_holes(world: World, replayed: Replayed) -> list[str]:
     return found
 
 
-def _forged(world: World, replayed: Replayed) -> list[str]:
+def _forged(simulation: Simulation, replayed: Replayed) -> list[str]:
     """Checks that records written without the keys changed no decision (a copy of a lost record may restore it)."""
-    if not world.cluster.forged or world.losses.damages:
+    if not simulation.cluster.forged or simulation.losses.damages:
         return []
-    forged = {id(record) for record in world.cluster.forged}
+    forged = {id(record) for record in simulation.cluster.forged}
     by_partition = {
-        partition: [record for record in records if id(record) not in forged] for partition, records in world.cluster.by_partition.items()
+        partition: [record for record in records if id(record) not in forged]
+        for partition, records in simulation.cluster.by_partition.items()
     }
     honest = replay(by_partition)
     same = (
@@ -135,21 +143,26 @@ def _forged(world: World, replayed: Replayed) -> list[str]:
     return [] if same else ["records without a good signature have changed something"]
 
 
-def _log_time(world: World, replayed: Replayed) -> list[str]:
+def _log_time(simulation: Simulation, replayed: Replayed) -> list[str]:
     """Checks that one clock alone that is wrong by years does not move log time by more than a minute."""
-    latest_ms = world.wall_ms() + max(60_000, *[slot.skew_ms for slot in world.slots], world.broker_skew_ms % YEAR_MS) + 60_000 + JUMPS_MS
+    latest_ms = (
+        simulation.wall_ms()
+        + max(60_000, *[machine.skew_ms for machine in simulation.machines], simulation.broker_skew_ms % YEAR_MS)
+        + 60_000
+        + JUMPS_MS
+    )
     ahead_ms = replayed.log_time - latest_ms
-    return [f"log time is {ahead_ms} ms further than any clock"] if ahead_ms > 0 and not world.plan.jump_of_years else []
+    return [f"log time is {ahead_ms} ms further than any clock"] if ahead_ms > 0 and not simulation.plan.jump_of_years else []
 
 
-def _load(world: World) -> dict[str, int]:
+def _load(simulation: Simulation) -> dict[str, int]:
     """Returns counts of large loads."""
-    payloads = chain.from_iterable(records for partition, records in world.cluster.by_partition.items() if partition != ORDERING)
+    payloads = chain.from_iterable(records for partition, records in simulation.cluster.by_partition.items() if partition != ORDERING)
     sizes = [(record.value or b"").count(b'"party":') for record in payloads]
     return {
         "batches": len([size for size in sizes if size]),
         "batches of many": len([size for size in sizes if size >= MANY]),
-        "bursts": int(world.plan.in_bursts),
-        "slow payloads": int(world.cluster.payload_s > 0),
-        "long plans": int(world.plan.faults_s > FAULTS_S),
+        "bursts": int(simulation.plan.in_bursts),
+        "slow payloads": int(simulation.cluster.payload_s > 0),
+        "long plans": int(simulation.plan.faults_s > FAULTS_S),
     }

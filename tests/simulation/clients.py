@@ -26,7 +26,7 @@ BURSTS_MAX = 2
 RETRY_WAIT_S_MAX = 5
 """The longest time that a client waits before a retry, whatever Retry-After says."""
 INSISTED_S_MAX = 15.0
-"""The time that a healthy worker that has read the whole log may take to return one submission's decisions."""
+"""The time that a healthy worker that has read the complete log may take to return one submission's decisions."""
 
 
 def submissions(plan: Plan, party: Party, now_ms: int) -> list[Submission]:

@@ -19,7 +19,7 @@ import msgspec
 
 from ordering.errors import ConfigurationError, NotReady, OutcomeUnknown, OutOfRange
 from ordering.local_reader import check_partitions, describe
-from ordering.log import ORDERING, Bounds, Record
+from ordering.log import ORDERING, LogOffsets, Record
 from tests.simulation.plan import AppendFates, Plan
 
 CHECK_AGAIN_S = 0.1
@@ -413,7 +413,7 @@ class SimulatedLog:
         self.readers.append(SimulatedReader(self, offsets_next))
         return self.readers[-1]
 
-    async def bounds(self) -> Mapping[int, Bounds]:
+    async def offsets(self) -> Mapping[int, LogOffsets]:
         """Returns the log start and log end offset of each topic-partition that has a leader.
 
         Raises `NotReady` while the process is cut off, or the ordering topic has no leader.
@@ -423,7 +423,7 @@ class SimulatedLog:
         if ORDERING in cluster.leaderless:
             raise NotReady("the ordering topic has no leader")
         known = range(ORDERING, self._partitions)
-        return {partition: Bounds(0, cluster.end(partition)) for partition in known if partition not in cluster.leaderless}
+        return {partition: LogOffsets(0, cluster.end(partition)) for partition in known if partition not in cluster.leaderless}
 
     def leaders(self) -> Mapping[int, str | None]:
         """Returns the payload partitions that accept appends."""

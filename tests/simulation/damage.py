@@ -30,11 +30,11 @@ from tests.checkers.records import Entry, Fence, Ordering, Register, Root, order
 from tests.checkers.replay import Applied, Replayed, Seen, replay
 from tests.simulation.cluster import Cluster, Damage
 from tests.simulation.disk import SimulatedDisk
+from tests.simulation.machine import Machine
 from tests.simulation.process import Process
-from tests.simulation.slot import Slot
 
 if TYPE_CHECKING:
-    from tests.simulation.world import World
+    from tests.simulation.simulation import Simulation
 
 RECORDS = (1, 1, 2, 5, 15)
 """The number of records to lose; where it is one, the topic-partition is soon longer than before."""
@@ -50,8 +50,8 @@ OPERATES_S = 5.0
 class Losses:
     """All losses of one simulation, and their consequences."""
 
-    def __init__(self, world: "World") -> None:
-        self._world = world
+    def __init__(self, simulation: "Simulation") -> None:
+        self._simulation = simulation
         self._logs: dict[frozenset[int], Replayed] = {}
         self._positions_kept: dict[int, int] = {}
         self._restored: set[int] = set()
@@ -59,15 +59,15 @@ class Losses:
     @property
     def damages(self) -> list[Damage]:
         """The losses in the order of their times."""
-        return self._world.cluster.damages
+        return self._simulation.cluster.damages
 
     # ---- the fault ----
 
     async def strike(self, draw: random.Random, hold: Callable[[], float]) -> None:
         """Make some workers absent, lose some records, then bring the workers back."""
-        world, cluster = self._world, self._world.cluster
-        absent = [slot for slot in world.slots if draw.random() < 0.5]
-        back: list[Callable[[], None]] = [self._send_away(slot, draw) for slot in absent]
+        simulation, cluster = self._simulation, self._simulation.cluster
+        absent = [machine for machine in simulation.machines if draw.random() < 0.5]
+        back: list[Callable[[], None]] = [self._send_away(machine, draw) for machine in absent]
         await asyncio.sleep(draw.choice(BEFORE_S))
         partitions = draw.choice(
             [[ORDERING], [ORDERING], [draw.randrange(len(cluster.by_partition) - 1)], [ORDERING, *range(len(cluster.by_partition) - 1)]]
@@ -92,48 +92,48 @@ class Losses:
 
     async def _regrown(self, partitions: Sequence[int]) -> None:
         """Return when these topic-partitions are longer than before the loss, so that their lengths reveal nothing; or after a while."""
-        cluster, until_s = self._world.cluster, self._world.loop.time() + min(REGROWN_S_MAX, self._left_s())
+        cluster, until_s = self._simulation.cluster, self._simulation.loop.time() + min(REGROWN_S_MAX, self._left_s())
         length = {damage.partition: len(damage.before[damage.partition]) for damage in self.damages if damage.partition in partitions}
 
         def is_shorter() -> bool:
             return any(len(cluster.by_partition[partition]) <= before for partition, before in length.items())
 
-        while is_shorter() and self._world.loop.time() < until_s:  # noqa: ASYNC110 - read from outside
+        while is_shorter() and self._simulation.loop.time() < until_s:  # noqa: ASYNC110 - read from outside
             await asyncio.sleep(0.1)
         if not is_shorter():
-            self._world.count("lost ends regrown before anybody looked")
+            self._simulation.count("lost ends regrown before anybody looked")
 
     def _left_s(self) -> float:
-        return max(0.0, self._world.plan.faults_s - self._world.loop.time())
+        return max(0.0, self._simulation.plan.faults_s - self._simulation.loop.time())
 
     def cut(self, partition: int, end: int) -> None:
         """Lose all records of a topic-partition from the offset `end` on."""
-        cluster = self._world.cluster
+        cluster = self._simulation.cluster
         if end < len(cluster.by_partition[partition]):
             damage = cluster.cut(partition, end)
-            self._world.say("cluster", f"partition {partition} has lost the records from {end} on, {len(damage.lost)}")
-            self._world.count("lost ends of the order" if partition == ORDERING else "lost ends of payload partitions")
+            self._simulation.say("cluster", f"partition {partition} has lost the records from {end} on, {len(damage.lost)}")
+            self._simulation.count("lost ends of the order" if partition == ORDERING else "lost ends of payload partitions")
 
-    def _send_away(self, slot: Slot, draw: random.Random) -> Callable[[], None]:
-        """Make the slot's worker absent (paused, cut off or down); returns the function that brings it back."""
-        world = self._world
+    def _send_away(self, machine: Machine, draw: random.Random) -> Callable[[], None]:
+        """Make the machine's worker absent (paused, cut off or down); returns the function that brings it back."""
+        simulation = self._simulation
         how = draw.choice(["paused", "cut off", "down"])
-        world.say(slot.label, f"is {how}")
-        world.count(f"losses behind a worker that is {how}")
-        process = slot.running()
+        simulation.say(machine.label, f"is {how}")
+        simulation.count(f"losses behind a worker that is {how}")
+        process = machine.running()
         if how == "paused" and process is not None:
             process.pause()
             return process.resume
         if how == "cut off":
-            slot.cut_off = True
+            machine.cut_off = True
         else:
-            slot.down = True
-            slot.kill()
-        return lambda: self._bring_back(slot)
+            machine.down = True
+            machine.kill()
+        return lambda: self._bring_back(machine)
 
-    def _bring_back(self, slot: Slot) -> None:
-        slot.cut_off = slot.down = False
-        self._world.cluster.wake()
+    def _bring_back(self, machine: Machine) -> None:
+        machine.cut_off = machine.down = False
+        self._simulation.cluster.wake()
 
     # ---- expected failures ----
 
@@ -163,7 +163,7 @@ class Losses:
     def _log_of(self, unmet: frozenset[int]) -> Replayed:
         """Returns the log without these losses: topic-partitions that were read again are as they are now, all others as they were."""
         if unmet not in self._logs:
-            by_partition = dict(self._world.cluster.by_partition)
+            by_partition = dict(self._simulation.cluster.by_partition)
             for damage in reversed(self.damages):
                 if damage.number in unmet:
                     by_partition[damage.partition] = list(damage.before[damage.partition])
@@ -181,18 +181,18 @@ class Losses:
         # of a record.
         from_offset, offset_end = process.applied_live, worker.driver.caught_up_offset
         assert offset_end is not None
-        cluster = self._world.cluster
+        cluster = self._simulation.cluster
         records = cluster.by_partition[ORDERING]
         replayed = replay(cluster.by_partition)
         # Plus all records that were in the log when the process started, which it must have applied before.
-        begun = 0 if self._world.shown_less else len([at_s for at_s in cluster.landed_s[ORDERING] if at_s < process.began_s])
+        begun = 0 if self._simulation.shown_less else len([at_s for at_s in cluster.landed_s[ORDERING] if at_s < process.began_s])
         applied = [one for one in replayed.records if from_offset <= one.offset < max(offset_end, begun)]
         head = ordering_record(records[offset_end].value) if offset_end < len(records) else None
         view = None if head is None else view_of(head)
         if view is not None and replayed.histories[view.seen : view.seen + 1] == [view.history]:
             # This record may wait for its content, but its view has been compared.
             applied.append(Applied(offset_end, head, None, Seen.OWN, 0, b""))
-        for given in self._world.clients.calls.given:
+        for given in self._simulation.clients.calls.given:
             by = given.process
             if by is process or by.dead or by.worker is None or not self.unmet(given.met):
                 continue
@@ -221,21 +221,21 @@ class Losses:
 
     def restore(self, partition: int) -> bool:
         """Restore a partition's lost records from the archive: equal keys and values, at its end. Returns False if none were lost."""
-        cluster = self._world.cluster
+        cluster = self._simulation.cluster
         lost = [damage for damage in self.damages if damage.partition == partition and damage.number not in self._restored]
         for damage in lost:
             self._restored.add(damage.number)
-            self._world.count("payload partitions restored")
+            self._simulation.count("payload partitions restored")
             for record in damage.lost:
                 cluster.land(partition, record.key, record.value)
         return bool(lost)
 
     def give_up(self, view: View) -> None:
         """Have the owner settle the history up to a content that is lost for good, once every worker that might hold it is up."""
-        if self._world.healed:
-            self._world.say("owner", f"gives up what was behind {view.seen} records")
-            self._world.count("lost contents given up")
-            self._world.owner.settle(view)
+        if self._simulation.healed:
+            self._simulation.say("owner", f"gives up what was behind {view.seen} records")
+            self._simulation.count("lost contents given up")
+            self._simulation.owner.settle(view)
 
     def restored(self, partition: int | None) -> bool:
         """Returns whether records were restored in that partition, or in any (None)."""
@@ -243,27 +243,27 @@ class Losses:
 
     async def operate(self) -> None:
         """After the healing, have the owner settle suspicions that no worker has ended, and put the workers' key in force again."""
-        world = self._world
-        began_s = world.loop.time()
+        simulation = self._simulation
+        began_s = simulation.loop.time()
         while True:
             await asyncio.sleep(OPERATES_S)
             # A lost key record that somebody copied back into the log puts a key in force that no worker has any more.
-            reasons = [process.worker.not_ready() or "" for process in world.processes() if process.worker is not None]
-            if any("it cannot sign records" in why for why in reasons) and world.owner.repair():
-                world.count("keys put in force again")
+            reasons = [process.worker.not_ready() or "" for process in simulation.processes() if process.worker is not None]
+            if any("it cannot sign records" in why for why in reasons) and simulation.owner.repair():
+                simulation.count("keys put in force again")
             suspected = [
-                process for process in world.processes() if process.worker is not None and process.worker.driver.joiner.suspicions.open
+                process for process in simulation.processes() if process.worker is not None and process.worker.driver.joiner.suspicions.open
             ]
-            if not suspected or world.loop.time() - began_s < SETTLED_AFTER_S:
+            if not suspected or simulation.loop.time() - began_s < SETTLED_AFTER_S:
                 continue
             # Settle on an index that the log confirms: it has been compared, and its worker reads on.
             for process in suspected:
                 driver = process.worker.driver if process.worker is not None else None
                 if driver is not None and not driver._suspicion and driver.joiner.history.seen:
-                    world.say("owner", f"settles the history of {process.name}")
-                    world.count("suspicions settled")
-                    world.owner.settle(driver.joiner.history.view)
-                    began_s = world.loop.time()
+                    simulation.say("owner", f"settles the history of {process.name}")
+                    simulation.count("suspicions settled")
+                    simulation.owner.settle(driver.joiner.history.view)
+                    began_s = simulation.loop.time()
                     break
 
 
@@ -306,8 +306,8 @@ def name_of(record: Ordering | None, incarnations: Incarnations) -> str:
     if isinstance(record, Register):
         return record.name
     if isinstance(record, Entry | Fence | Root):
-        life = incarnations.get(record.writer if isinstance(record, Fence) else record.incarnation)
-        return "" if life is None else life.name
+        state = incarnations.get(record.writer if isinstance(record, Fence) else record.incarnation)
+        return "" if state is None else state.name
     return ""
 
 

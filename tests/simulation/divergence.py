@@ -22,10 +22,10 @@ from notary.index.store import DECISIONS, POSITIONS, STATES
 from ordering.log import ORDERING, Record
 from tests.checkers.records import Root, ordering_record
 from tests.checkers.replay import Replayed
-from tests.simulation.slot import Slot
+from tests.simulation.machine import Machine
 
 if TYPE_CHECKING:
-    from tests.simulation.world import World
+    from tests.simulation.simulation import Simulation
 
 SAME = ("transaction_id", "position", "log_time")
 """The members of a decision that a changed row of a consumed state does not change."""
@@ -34,7 +34,7 @@ FOUND_S = 150.0
 
 
 class Divergence(msgspec.Struct):
-    """A worker whose decisions may differ: the period, the first position, and the processes of its slot."""
+    """A worker whose decisions may differ: the period, the first position, and the processes of its machine."""
 
     label: str
     from_s: float
@@ -44,7 +44,7 @@ class Divergence(msgspec.Struct):
     process_end: int | None = None
 
     def excuses(self, name: str, at_s: float) -> bool:
-        """Returns whether this divergence may have caused an answer of a process of that slot at that time."""
+        """Returns whether this divergence may have caused an answer of a process of that machine at that time."""
         return name == self.label and self.from_s <= at_s <= self.until_s
 
     def explains(self, decision: dict[str, Any], log: Replayed) -> bool:
@@ -55,60 +55,64 @@ class Divergence(msgspec.Struct):
 
     def wrote(self, nonce: bytes) -> bool:
         """Returns whether the incarnation with this nonce belongs to one of its processes."""
-        label, number = Slot.read_nonce(nonce)
+        label, number = Machine.read_nonce(nonce)
         return label == self.label and self.process_first <= number and (self.process_end is None or number < self.process_end)
 
 
-def strike(world: "World", draw: random.Random) -> str:
+def strike(simulation: "Simulation", draw: random.Random) -> str:
     """Change or delete a row of one worker's consumed states; returns the worker's label, empty if there is no row."""
-    slot = draw.choice(world.slots[: world.plan.workers])
-    position_from = len(slot.disk.families[POSITIONS])
-    if slot.disk.altered or (state_of := slot.disk.alter(STATES, remove=draw.random() < 0.5)) is None:
+    machine = draw.choice(simulation.machines[: simulation.plan.workers])
+    position_from = len(machine.disk.families[POSITIONS])
+    if machine.disk.altered or (state_of := machine.disk.alter(STATES, remove=draw.random() < 0.5)) is None:
         return ""
-    world.divergences.append(Divergence(slot.label, world.loop.time(), position_from, max(0, slot.processes - 1)))
-    world.say(slot.label, f"its row of the consumed state {state_of.hex()} is changed")
-    return slot.label
+    simulation.divergences.append(Divergence(machine.label, simulation.loop.time(), position_from, max(0, machine.processes - 1)))
+    simulation.say(machine.label, f"its row of the consumed state {state_of.hex()} is changed")
+    return machine.label
 
 
-def vote(world: "World", incarnation: int, size: int) -> Record | None:
+def vote(simulation: "Simulation", incarnation: int, size: int) -> Record | None:
     """Returns the record in which that incarnation wrote its root at that size, None if there is none."""
-    for record in world.cluster.by_partition[ORDERING]:
+    for record in simulation.cluster.by_partition[ORDERING]:
         said = ordering_record(record.value)
         if isinstance(said, Root) and (said.incarnation, said.size) == (incarnation, size):
             return record
     return None
 
 
-def close(world: "World", slot: Slot) -> None:
-    """End the divergence of a slot if a new process starts there and the changed row is gone, with its disk or its last batches."""
-    if STATES not in slot.disk.altered:
-        for divergence in world.divergences:
-            if divergence.label == slot.label and divergence.process_end is None:
-                divergence.until_s, divergence.process_end = world.loop.time(), slot.processes
+def close(simulation: "Simulation", machine: Machine) -> None:
+    """End the divergence of a machine if a new process starts there and the changed row is gone, with its disk or its last batches."""
+    if STATES not in machine.disk.altered:
+        for divergence in simulation.divergences:
+            if divergence.label == machine.label and divergence.process_end is None:
+                divergence.until_s, divergence.process_end = simulation.loop.time(), machine.processes
 
 
-async def found_out(world: "World", seconds: float = FOUND_S) -> None:
+async def found_out(simulation: "Simulation", seconds: float = FOUND_S) -> None:
     """Wait until every wrong index is found, without further requests; records a problem for each that is not."""
-    deadline_s = world.loop.time() + seconds
-    if wrong := _to_be_found(world):
-        world.count("wrong decisions before quiet")
-    while wrong and world.loop.time() < deadline_s:
+    deadline_s = simulation.loop.time() + seconds
+    if wrong := _to_be_found(simulation):
+        simulation.count("wrong decisions before quiet")
+    while wrong and simulation.loop.time() < deadline_s:
         await asyncio.sleep(1.0)
-        wrong = _to_be_found(world)
-    for slot in wrong:
-        world.problem(
-            slot.label, f"rows of its {sorted(slot.disk.altered)} were changed, and {seconds:g} s after all healed nobody has seen it"
+        wrong = _to_be_found(simulation)
+    for machine in wrong:
+        simulation.problem(
+            machine.label, f"rows of its {sorted(machine.disk.altered)} were changed, and {seconds:g} s after all healed nobody has seen it"
         )
 
 
-def _to_be_found(world: "World") -> list[Slot]:
-    return [slot for slot in world.slots if DECISIONS in slot.disk.altered or (STATES in slot.disk.altered and _differs(world, slot))]
+def _to_be_found(simulation: "Simulation") -> list[Machine]:
+    return [
+        machine
+        for machine in simulation.machines
+        if DECISIONS in machine.disk.altered or (STATES in machine.disk.altered and _differs(simulation, machine))
+    ]
 
 
-def _differs(world: "World", slot: Slot) -> bool:
+def _differs(simulation: "Simulation", machine: Machine) -> bool:
     """Returns whether another worker has decided differently."""
-    own = slot.disk.families
-    for other in world.slots:
+    own = machine.disk.families
+    for other in simulation.machines:
         rows = other.disk.families
         for family in (DECISIONS, POSITIONS):
             if any(own[family][key] != rows[family][key] for key in own[family].keys() & rows[family].keys()):

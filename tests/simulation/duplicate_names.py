@@ -4,7 +4,7 @@ from collections.abc import Collection, Sequence
 
 from tests.checkers.records import Fence, Ordering, Register, Retire
 
-LIVES_LOST_MAX = 3
+INCARNATIONS_LOST_MAX = 3
 LASTED_S = 60.0
 READ_LATE_S = 45.0
 """The tolerance in seconds for late reads.

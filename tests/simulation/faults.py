@@ -14,11 +14,11 @@ from tests.simulation import divergence
 from tests.simulation.aimed import Aimed
 from tests.simulation.broken import Broken
 from tests.simulation.forger import Forger
+from tests.simulation.machine import Machine
 from tests.simulation.plan import CLOCK_STANDS_AT_MS, FAULTS_S
-from tests.simulation.slot import Slot
 
 if TYPE_CHECKING:
-    from tests.simulation.world import World
+    from tests.simulation.simulation import Simulation
 
 HOLDS_S = (0.1, 0.7, 3.0, 12.0)
 """The possible durations, in seconds, of a fault that does not heal by itself."""
@@ -29,16 +29,16 @@ PARTITIONS_MAX = 8
 class Faults:
     """The faults of one simulation."""
 
-    def __init__(self, world: "World") -> None:
-        self.world = world
-        self.draw = random.Random(f"faults {world.plan.seed}")
-        self._forger = Forger(world, self.draw)
-        self._aimed = Aimed(world)
-        self._broken = Broken(world)
+    def __init__(self, simulation: "Simulation") -> None:
+        self.simulation = simulation
+        self.draw = random.Random(f"faults {simulation.plan.seed}")
+        self._forger = Forger(simulation, self.draw)
+        self._aimed = Aimed(simulation)
+        self._broken = Broken(simulation)
 
     async def run(self) -> None:
         """Run all faults, each at its time."""
-        plan = self.world.plan
+        plan = self.simulation.plan
         kinds: list[tuple[int, Callable[[], Awaitable[None]]]] = [
             (plan.crashes, self._crash),
             (plan.machine_crashes, self._machine_crash),
@@ -68,7 +68,7 @@ class Faults:
             (plan.misnamed, self._misname),
             (plan.votes_repeated, self._repeat_vote),
             (plan.broken, self._broken.strike),
-            (plan.salvages, self.world.salvaging.strike),
+            (plan.salvages, self.simulation.salvaging.strike),
         ]
         async with asyncio.TaskGroup() as tasks:
             for count, strike in kinds:
@@ -82,47 +82,47 @@ class Faults:
     async def _hold(self) -> None:
         await asyncio.sleep(self.draw.choice(HOLDS_S))
 
-    def _slot(self) -> Slot:
-        return self.draw.choice(self.world.slots)
+    def _machine(self) -> Machine:
+        return self.draw.choice(self.simulation.machines)
 
     def _record(self, who: str, what: str, counted: str) -> None:
-        self.world.say(who, what)
-        self.world.count(counted)
+        self.simulation.say(who, what)
+        self.simulation.count(counted)
 
     async def _crash(self) -> None:
-        slot = self._slot()
-        if slot.kill():
-            self._record(slot.label, "is killed", "crashes")
+        machine = self._machine()
+        if machine.kill():
+            self._record(machine.label, "is killed", "crashes")
 
     async def _machine_crash(self) -> None:
-        slot = self._slot()
-        slot.kill()
-        self._record(slot.label, f"its machine crashes, {slot.disk.lose_unflushed()} batches are lost", "machine crashes")
+        machine = self._machine()
+        machine.kill()
+        self._record(machine.label, f"its machine crashes, {machine.disk.lose_unflushed()} batches are lost", "machine crashes")
 
     async def _stop(self) -> None:
-        slot = self._slot()
-        if (process := slot.running()) is not None:
+        machine = self._machine()
+        if (process := machine.running()) is not None:
             process.stop.set()
-            self._record(slot.label, "is asked to end", "orderly ends")
+            self._record(machine.label, "is asked to end", "orderly ends")
 
     async def _stall(self) -> None:
-        slot = self._slot()
-        if (process := slot.running()) is not None and process.log.readers:
+        machine = self._machine()
+        if (process := machine.running()) is not None and process.log.readers:
             main = None if process.worker is None else process.worker.driver._reader
             for reader in process.log.readers:
                 reader.stalled |= reader is main or (main is None and reader is process.log.readers[-1])
-            self._record(slot.label, "its reader fails without a word", "stalled readers")
+            self._record(machine.label, "its reader fails without a word", "stalled readers")
 
     async def _cut_off(self) -> None:
-        slot = self._slot()
-        slot.cut_off = True
-        self._record(slot.label, "is cut off from the brokers", "cut off")
+        machine = self._machine()
+        machine.cut_off = True
+        self._record(machine.label, "is cut off from the brokers", "cut off")
         await self._hold()
-        slot.cut_off = False
-        self.world.cluster.wake()
+        machine.cut_off = False
+        self.simulation.cluster.wake()
 
     async def _leaderless(self) -> None:
-        cluster = self.world.cluster
+        cluster = self.simulation.cluster
         partition = self.draw.choice(list(cluster.by_partition))
         cluster.leaderless.add(partition)
         self._record("cluster", f"partition {partition} has no leader", "partitions without a leader")
@@ -131,7 +131,7 @@ class Faults:
         cluster.elected(partition)
 
     async def _cut(self) -> None:
-        cluster = self.world.cluster
+        cluster = self.simulation.cluster
         partitions = [partition for partition, records in cluster.by_partition.items() if records and partition not in cluster.shown]
         if not partitions:
             return
@@ -142,98 +142,98 @@ class Faults:
         )
         cluster.elected(partition)
         shown = [cluster.loop.time(), float("inf")]
-        self.world.shown_less.append(shown)
+        self.simulation.shown_less.append(shown)
         await self._hold()
         shown[1] = cluster.loop.time()
         cluster.shown.pop(partition, None)
         cluster.elected(partition)
 
     async def _snapshot(self) -> None:
-        slot = self._slot()
-        batches = len(slot.disk.journal)
+        machine = self._machine()
+        batches = len(machine.disk.journal)
         await self._hold()
-        if batches <= len(slot.disk.journal) and not slot.disk.altered:
-            slot.kill()
-            self._record(slot.label, f"a snapshot of {batches} of {len(slot.disk.journal)} batches is put back", "snapshots")
-            slot.disk.restore(batches)
+        if batches <= len(machine.disk.journal) and not machine.disk.altered:
+            machine.kill()
+            self._record(machine.label, f"a snapshot of {batches} of {len(machine.disk.journal)} batches is put back", "snapshots")
+            machine.disk.restore(batches)
 
     async def _wipe(self) -> None:
-        slot = self._slot()
-        slot.kill()
-        slot.disk.wipe()
-        self._record(slot.label, "gets a new disk", "new disks")
+        machine = self._machine()
+        machine.kill()
+        machine.disk.wipe()
+        self._record(machine.label, "gets a new disk", "new disks")
 
     async def _fill(self) -> None:
-        slot = self._slot()
-        slot.disk.full = True
-        self._record(slot.label, "its disk is full", "full disks")
+        machine = self._machine()
+        machine.disk.full = True
+        self._record(machine.label, "its disk is full", "full disks")
         await self._hold()
-        slot.disk.full, slot.disk.full_until_s = False, self.world.loop.time()
+        machine.disk.full, machine.disk.full_until_s = False, self.simulation.loop.time()
 
     async def _alter(self) -> None:
-        slot = self._slot()
-        if (id_ := slot.disk.alter(DECISIONS)) is None:
+        machine = self._machine()
+        if (id_ := machine.disk.alter(DECISIONS)) is None:
             return
-        self._record(slot.label, "a row of its index is changed", "altered rows")
-        if (process := slot.running()) is not None and self.draw.random() < 0.5:
-            await self.world.clients.look_up(process, id_.hex())
+        self._record(machine.label, "a row of its index is changed", "altered rows")
+        if (process := machine.running()) is not None and self.draw.random() < 0.5:
+            await self.simulation.clients.look_up(process, id_.hex())
 
     async def _jump(self) -> None:
         jump_ms = self.draw.choice([-100_000, -1_000, 1_000, 30_000, 100_000])
         if self.draw.random() < 0.5:
-            self.world.broker_skew_ms += jump_ms
+            self.simulation.broker_skew_ms += jump_ms
             self._record("cluster", f"its clock jumps by {jump_ms} ms", "clock jumps")
         else:
-            slot = self._slot()
-            slot.skew_ms += jump_ms
-            self._record(slot.label, f"its clock jumps by {jump_ms} ms", "clock jumps")
+            machine = self._machine()
+            machine.skew_ms += jump_ms
+            self._record(machine.label, f"its clock jumps by {jump_ms} ms", "clock jumps")
 
     async def _stand(self) -> None:
-        world = self.world
-        world.broker_stands_at_ms = -(-world.broker_ms() // CLOCK_STANDS_AT_MS) * CLOCK_STANDS_AT_MS
+        simulation = self.simulation
+        simulation.broker_stands_at_ms = -(-simulation.broker_ms() // CLOCK_STANDS_AT_MS) * CLOCK_STANDS_AT_MS
         self._record("cluster", "its clock stops", "stopped clocks")
         await self._hold()
-        world.broker_stands_at_ms = None
+        simulation.broker_stands_at_ms = None
 
     async def _diverge(self) -> None:
-        if label := divergence.strike(self.world, self.draw):
+        if label := divergence.strike(self.simulation, self.draw):
             self._record(label, "may decide otherwise from now on", "altered states")
 
     async def _lose(self) -> None:
-        await self.world.losses.strike(self.draw, lambda: self.draw.choice(HOLDS_S))
+        await self.simulation.losses.strike(self.draw, lambda: self.draw.choice(HOLDS_S))
 
     async def _repeat_vote(self) -> None:
         """Copy the vote of an outvoted worker into the log again, after another size has been compared and before that worker restarts."""
-        world = self.world
-        while world.loop.time() < world.plan.faults_s:
+        simulation = self.simulation
+        while simulation.loop.time() < simulation.plan.faults_s:
             await asyncio.sleep(0.1)
-            for process in world.processes():
+            for process in simulation.processes():
                 agreement = None if process.worker is None else process.worker.index.agreement
                 for name, (incarnation, size) in () if agreement is None or agreement.in_disagreement else agreement.outvoted.items():
-                    slot = next(slot for slot in world.slots if slot.name == name)
-                    slot.down = True  # its operator delays the restart
+                    machine = next(machine for machine in simulation.machines if machine.name == name)
+                    machine.down = True  # its operator delays the restart
                     if agreement is None or agreement.votes.size <= size:
                         continue
-                    vote = divergence.vote(world, incarnation, size)
+                    vote = divergence.vote(simulation, incarnation, size)
                     if vote is not None:
-                        world.cluster.land(ORDERING, vote.key, vote.value, forged=True)
+                        simulation.cluster.land(ORDERING, vote.key, vote.value, forged=True)
                         self._record("forger", f"writes a vote of {name} again", "outvoted votes repeated")
                         await asyncio.sleep(1)
-                    slot.down = False
+                    machine.down = False
                     return
 
     async def _pause(self) -> None:
-        slot = self._slot()
-        if (process := slot.running()) is not None:
+        machine = self._machine()
+        if (process := machine.running()) is not None:
             process.pause()
-            self._record(slot.label, "is paused", "pauses")
+            self._record(machine.label, "is paused", "pauses")
             await self._hold()
             process.resume()
 
     # ---- the owner ----
 
     async def _rotate(self) -> None:
-        owner = self.world.owner
+        owner = self.simulation.owner
         if self.draw.random() < 0.3 and owner.offer_again():
             self._record("owner", "offers a former key again", "former keys offered")
             return
@@ -242,83 +242,85 @@ class Faults:
             self._record("owner", f"puts another key in force, {times} times", "rotations" if times == 1 else "rotations of two at once")
 
     async def _grow(self) -> None:
-        count = len(self.world.cluster.by_partition) - 1 + self.draw.choice([0, 1, 1, 2])
+        count = len(self.simulation.cluster.by_partition) - 1 + self.draw.choice([0, 1, 1, 2])
         if count <= PARTITIONS_MAX:
-            self.world.owner.add_partitions(count)
+            self.simulation.owner.add_partitions(count)
             self._record("owner", f"declares {count} payload partitions", "partitions added")
 
     async def _retire(self) -> None:
-        incarnations = [process.worker.sender.incarnation for process in self.world.processes() if process.worker is not None]
+        incarnations = [process.worker.sender.incarnation for process in self.simulation.processes() if process.worker is not None]
         incarnation = self.draw.choice([self.draw.randint(1, 9), *incarnations])
         # `notary retire` looks the incarnation up in the log, so it never retires one that has not started.
-        begun = len(replay(self.world.cluster.by_partition).incarnations)
+        begun = len(replay(self.simulation.cluster.by_partition).incarnations)
         if incarnation is not None and incarnation <= begun:
-            self.world.owner.retire(incarnation)
+            self.simulation.owner.retire(incarnation)
             self._record("owner", f"retires incarnation {incarnation}", "retired incarnations")
 
     # ---- clocks that are wrong by years ----
 
     async def _start_with_a_wrong_clock(self) -> None:
-        slot = self._slot()
-        if slot.wrong_clock_ms:
+        machine = self._machine()
+        if machine.wrong_clock_ms:
             return
-        slot.kill()
-        slot.wrong_clock_ms = self.draw.choice([-20, -1, 1, 20]) * YEAR_MS
-        self._record(slot.label, f"its clock is wrong by {slot.wrong_clock_ms // YEAR_MS} years", "clocks wrong by years")
+        machine.kill()
+        machine.wrong_clock_ms = self.draw.choice([-20, -1, 1, 20]) * YEAR_MS
+        self._record(machine.label, f"its clock is wrong by {machine.wrong_clock_ms // YEAR_MS} years", "clocks wrong by years")
         await asyncio.sleep(self.draw.choice([3.0, 12.0]))
-        slot.wrong_clock_ms = 0
+        machine.wrong_clock_ms = 0
 
     async def _jump_by_years(self) -> None:
         """Let more than a year pass, or set the brokers' clock wrong for a while; an operator then confirms the clocks."""
-        world = self.world
+        simulation = self.simulation
         if self.draw.random() < 0.5:
-            world.years_ms = YEAR_MS
-            self._record("world", "a year passes", "years passed")
+            simulation.years_ms = YEAR_MS
+            self._record("simulation", "a year passes", "years passed")
         else:
             jump_ms = self.draw.choice([-1, 1]) * YEAR_MS
-            world.broker_skew_ms += jump_ms
+            simulation.broker_skew_ms += jump_ms
             self._record("cluster", f"its clock jumps by {jump_ms} ms", "clocks of brokers wrong by years")
             await self._hold()
             if self.draw.random() < 0.7:
-                world.broker_skew_ms -= jump_ms
+                simulation.broker_skew_ms -= jump_ms
         await asyncio.sleep(self.draw.choice([1.0, 8.0]))
-        for slot in world.slots:
-            slot.clock_accepted = True
-            if (process := slot.running()) is not None:
+        for machine in simulation.machines:
+            machine.clock_accepted = True
+            if (process := machine.running()) is not None:
                 process.stop.set()
 
     # ---- a configuration of another notary ----
 
     async def _misname(self) -> None:
         """Start a worker with another notary's configuration; its operator corrects it a while later."""
-        slot = self._slot()
-        if slot.misnamed:
+        machine = self._machine()
+        if machine.misnamed:
             return
-        slot.kill()
-        slot.misnamed = self.draw.choice(["name", "origin"])
-        self._record(slot.label, f"its configuration has another notary's {slot.misnamed}", "misnamed workers")
+        machine.kill()
+        machine.misnamed = self.draw.choice(["name", "origin"])
+        self._record(machine.label, f"its configuration has another notary's {machine.misnamed}", "misnamed workers")
         await asyncio.sleep(self.draw.choice([3.0, 12.0]))
-        slot.misnamed = ""
+        machine.misnamed = ""
 
     async def _duplicate_name(self) -> None:
         """Start a second process with the same worker name, on a disk of its own."""
-        world = self.world
-        slot = self._slot()
-        other = Slot(world.plan.seed, slot.label + "'", slot.name, 0)
-        world.slots.append(other)
-        world.supervise(other)
-        self._record(other.label, f"a second process of the name {slot.name}", "duplicate names")
-        await asyncio.sleep(min(self.draw.choice([3.0, 20.0]), max(0.0, world.plan.faults_s - world.loop.time())))
+        simulation = self.simulation
+        machine = self._machine()
+        other = Machine(simulation.plan.seed, machine.label + "'", machine.name, 0)
+        simulation.machines.append(other)
+        simulation.supervise(other)
+        self._record(other.label, f"a second process of the name {machine.name}", "duplicate names")
+        await asyncio.sleep(min(self.draw.choice([3.0, 20.0]), max(0.0, simulation.plan.faults_s - simulation.loop.time())))
         other.ended = True
         other.kill()
-        world.slots.remove(other)
-        world.gone.append(other)
+        simulation.machines.remove(other)
+        simulation.gone.append(other)
 
     async def _register_late(self) -> None:
         """Append register records of a process that is gone: the brokers deliver them only now. All are of the same worker name."""
-        slot = self.world.slots[0]
-        for _ in range(self.draw.choice([1, 2, 3]) if self.world.plan.faults_s > FAULTS_S else 1):
-            record = Register(self.draw.randbytes(16), View(1, self.world.owner.log_id), FORMAT_VERSION, slot.name, "gone")
-            self.world.cluster.land(ORDERING, None, sign_record(record, self.world.owner.log_id, self.world.owner.in_force()))
-            self._record(slot.label, "a register record of a process that is gone comes late", "late register records")
+        machine = self.simulation.machines[0]
+        for _ in range(self.draw.choice([1, 2, 3]) if self.simulation.plan.faults_s > FAULTS_S else 1):
+            record = Register(self.draw.randbytes(16), View(1, self.simulation.owner.log_id), FORMAT_VERSION, machine.name, "gone")
+            self.simulation.cluster.land(
+                ORDERING, None, sign_record(record, self.simulation.owner.log_id, self.simulation.owner.in_force())
+            )
+            self._record(machine.label, "a register record of a process that is gone comes late", "late register records")
             await asyncio.sleep(self.draw.choice([2.0, 10.0]))

@@ -32,7 +32,7 @@ from payload import decode_submission, encode_batch
 from tests.simulation.deployment import NOTARY, key_of, signing_key
 
 if TYPE_CHECKING:
-    from tests.simulation.world import World
+    from tests.simulation.simulation import Simulation
 
 GARBAGE = (b"", b"[", b"{}", b"null", b"[]", b'[{"party":""}]', None)
 NONSENSE = (b"", b"\x01", b"\x01\x01short", b"\x02\x01", b"\x01\x63", encode(Activate(65535)), b"\x01\x05\xff\xff")
@@ -42,8 +42,8 @@ ANOTHER_LOG = sha256(b"another log").digest()
 class Forger:
     """The forger of one simulation."""
 
-    def __init__(self, world: "World", draw: random.Random) -> None:
-        self._world = world
+    def __init__(self, simulation: "Simulation", draw: random.Random) -> None:
+        self._simulation = simulation
         self._draw = draw
         self._thief = signing_key(key_of("the thief"))
 
@@ -51,15 +51,15 @@ class Forger:
         """Append one record of a random kind."""
         draw = self._draw
         kinds = ["nonsense", "record", "record", "record", "junk", "fill", "fill", "copy", "copy", "copied vote", "copied control record"]
-        kind = draw.choice([*kinds, *["copy of what was lost"] * 3 * bool(self._world.cluster.damages)])
+        kind = draw.choice([*kinds, *["copy of what was lost"] * 3 * bool(self._simulation.cluster.damages)])
         written = getattr(self, f"_{kind.replace(' ', '_')}")()
         if written:
-            self._world.say("forger", f"writes to the log: {kind} {written}")
-            self._world.count("forged records")
-            self._world.count(f"forged: {kind}")
+            self._simulation.say("forger", f"writes to the log: {kind} {written}")
+            self._simulation.count("forged records")
+            self._simulation.count(f"forged: {kind}")
 
     def _land(self, partition: int, key: bytes | None, value: bytes | None) -> None:
-        self._world.cluster.land(partition, key, value, forged=True)
+        self._simulation.cluster.land(partition, key, value, forged=True)
 
     # ---- ordering records ----
 
@@ -82,15 +82,15 @@ class Forger:
         incarnation, sequence = self._name_to_come()
         view = View(draw.randint(1, 60), draw.randbytes(32))
         ids = tuple([draw.randbytes(32) for _ in range(draw.randint(0, 2))])
-        name = draw.choice(self._world.slots).name
+        name = draw.choice(self._simulation.machines).name
         records: list[OrderingRecord] = [
-            Entry(incarnation, sequence, view, self._world.wall_ms(), 0, draw.randbytes(32), ids),
-            Entry(incarnation, sequence, view, self._world.wall_ms(), 0, self._hash_of_a_payload(), ids),
+            Entry(incarnation, sequence, view, self._simulation.wall_ms(), 0, draw.randbytes(32), ids),
+            Entry(incarnation, sequence, view, self._simulation.wall_ms(), 0, self._hash_of_a_payload(), ids),
             Register(draw.randbytes(16), view, 1, name, "forged"),
             Fence(incarnation, view, incarnation, max(0, sequence - 1)),
             Checkpoint(incarnation, view, draw.randint(0, 9), bytes(32)),
             Activate(draw.choice([2, 65535])),
-            endorse_key(self._thief, self._world.owner.log_id, self._world.owner.in_force().public_key),
+            endorse_key(self._thief, self._simulation.owner.log_id, self._simulation.owner.in_force().public_key),
             Key(self._thief.public_key, bytes(SIGNATURE_BYTES)),
             Partitions(draw.randint(1, 1_000_000)),
             Retire(incarnation),
@@ -100,7 +100,7 @@ class Forger:
 
     def _signature(self) -> tuple[SigningKey | None, bytes, str]:
         """Returns a key (None for an unsigned record), the id of the log to sign for, and a description."""
-        owner = self._world.owner
+        owner = self._simulation.owner
         how = self._draw.choice(["unsigned", "signed by a stranger", "signed with a former key", "signed for another log"])
         in_force = owner.in_force()
         keys = owner.signing_keys()
@@ -108,7 +108,7 @@ class Forger:
         if how == "signed by a stranger":
             return self._thief, owner.log_id, how
         if how == "signed with a former key" and former:
-            self._world.count("forged with a former key")
+            self._simulation.count("forged with a former key")
             return self._draw.choice(former), owner.log_id, how
         if how == "signed for another log":
             return in_force, ANOTHER_LOG, how
@@ -119,7 +119,7 @@ class Forger:
     def _junk(self) -> str:
         """Append a content under the name of another batch."""
         draw = self._draw
-        asked = decode_submission(draw.choice(self._world.clients.submissions).body, NOTARY)
+        asked = decode_submission(draw.choice(self._simulation.clients.submissions).body, NOTARY)
         value = draw.choice([draw.choice(GARBAGE), encode_batch([asked.encoded])])
         self._land(self._partition(), draw.choice([batch_key(*self._name_to_come())] * 5 + [None, b"short"]), value or b"[]")
         return "in a payload partition"
@@ -138,17 +138,19 @@ class Forger:
     # ---- late copies of true records ----
 
     def _copy(self) -> str:
-        partition = self._draw.choice(list(self._world.cluster.by_partition))
-        return self._again(self._world.cluster.by_partition[partition])
+        partition = self._draw.choice(list(self._simulation.cluster.by_partition))
+        return self._again(self._simulation.cluster.by_partition[partition])
 
     def _copied_vote(self) -> str:
-        return self._again([record for record in self._world.cluster.by_partition[ORDERING] if (record.value or b"")[1:2] == b"\x04"])
+        return self._again([record for record in self._simulation.cluster.by_partition[ORDERING] if (record.value or b"")[1:2] == b"\x04"])
 
     def _copied_control_record(self) -> str:
-        return self._again([record for record in self._world.cluster.by_partition[ORDERING] if (record.value or b"\0\0")[1:2] > b"\x04"])
+        return self._again(
+            [record for record in self._simulation.cluster.by_partition[ORDERING] if (record.value or b"\0\0")[1:2] > b"\x04"]
+        )
 
     def _copy_of_what_was_lost(self) -> str:
-        return self._again([record for damage in self._world.cluster.damages for record in damage.lost])
+        return self._again([record for damage in self._simulation.cluster.damages for record in damage.lost])
 
     def _again(self, records: list[Record]) -> str:
         if not records:
@@ -163,11 +165,11 @@ class Forger:
     # ---- the present log ----
 
     def _partition(self) -> int:
-        return self._draw.randrange(len(self._world.cluster.by_partition) - 1)
+        return self._draw.randrange(len(self._simulation.cluster.by_partition) - 1)
 
     def _entries(self) -> list[Entry]:
         found: list[Entry] = []
-        for record in self._world.cluster.by_partition[ORDERING][-10:]:
+        for record in self._simulation.cluster.by_partition[ORDERING][-10:]:
             try:
                 said = decode(record.value)
             except CorruptRecord:
@@ -177,7 +179,7 @@ class Forger:
         return found
 
     def _hash_of_a_payload(self) -> bytes:
-        payloads = self._world.cluster.by_partition[self._partition()][-5:]
+        payloads = self._simulation.cluster.by_partition[self._partition()][-5:]
         return sha256(self._draw.choice(payloads).value or b"" if payloads else b"").digest()
 
     def _name_to_come(self) -> tuple[int, int]:

@@ -16,21 +16,21 @@ from ordering.records import SALVAGE_FORMAT, Activate, OwnerRecord, Partitions, 
 from ordering.signatures import SigningKey, endorse_key, sign_record
 from tests.checkers.replay import replay
 from tests.simulation.deployment import HISTORY, KEY, OWNER, deployment, genesis, key_of, log_id, signing_key, verifier_key, write_keys
-from tests.simulation.slot import Slot
+from tests.simulation.machine import Machine
 
 if TYPE_CHECKING:
-    from tests.simulation.world import World
+    from tests.simulation.simulation import Simulation
 
 
 class Owner:
     """The owner of one simulated notary."""
 
-    def __init__(self, world: "World") -> None:
-        self._world = world
-        self.log_id = log_id(world.plan.partitions)
+    def __init__(self, simulation: "Simulation") -> None:
+        self._simulation = simulation
+        self.log_id = log_id(simulation.plan.partitions)
         self._keys = [key_of("the notary")]
         self._folder: Path | None = None
-        if world.plan.rotations or world.plan.salvages:
+        if simulation.plan.rotations or simulation.plan.salvages:
             self._folder = Path(tempfile.mkdtemp(prefix="simulation-"))
             for file in deployment().directory.iterdir():
                 if file.is_file():
@@ -48,8 +48,8 @@ class Owner:
 
     def begin(self) -> None:
         """Start the log with its genesis record."""
-        self._world.cluster.land(ORDERING, None, genesis(self._world.plan.partitions))
-        if self._world.plan.salvages:
+        self._simulation.cluster.land(ORDERING, None, genesis(self._simulation.plan.partitions))
+        if self._simulation.plan.salvages:
             self.write(Activate(SALVAGE_FORMAT))
 
     def close(self) -> None:
@@ -59,7 +59,7 @@ class Owner:
 
     def in_force(self) -> SigningKey:
         """Returns the key that is in force at the end of the log."""
-        public_key = replay(self._world.cluster.by_partition).keys[-1]
+        public_key = replay(self._simulation.cluster.by_partition).keys[-1]
         return next(each for each in self.signing_keys() if each.public_key == public_key)
 
     def signing_keys(self) -> list[SigningKey]:
@@ -70,11 +70,11 @@ class Owner:
 
     def write(self, record: OwnerRecord) -> None:
         """Sign a control record and append it."""
-        self._world.cluster.land(ORDERING, None, sign_record(record, self.log_id, OWNER))
+        self._simulation.cluster.land(ORDERING, None, sign_record(record, self.log_id, OWNER))
 
     def settle(self, view: View) -> None:
         """Settle this history."""
-        is_named = SALVAGE_FORMAT in replay(self._world.cluster.by_partition).versions
+        is_named = SALVAGE_FORMAT in replay(self._simulation.cluster.by_partition).versions
         self.write(Settle(view, self.in_force().public_key if is_named else b""))
 
     def retire(self, incarnation: int) -> None:
@@ -83,7 +83,7 @@ class Owner:
 
     def add_partitions(self, count: int) -> None:
         """Add the partitions to the brokers first, then declare them in the log."""
-        self._world.cluster.add_partitions(count)
+        self._simulation.cluster.add_partitions(count)
         self.write(Partitions(count))
 
     def rotate(self, times: int) -> bool:
@@ -93,13 +93,13 @@ class Owner:
 
         The workers keep the key that was in force: a batch that was signed with it may still wait for a fill.
         """
-        world = self._world
-        if ORDERING in world.cluster.shown or not world.cluster.takes(ORDERING) or not self._promote():
+        simulation = self._simulation
+        if ORDERING in simulation.cluster.shown or not simulation.cluster.takes(ORDERING) or not self._promote():
             return False
         before = self._keys[-1]
         following: list[Ed25519PrivateKey] = []
         for _ in range(times):
-            following.append(key_of(f"the notary {len(self._keys) + len(following)} of {world.plan.seed}"))
+            following.append(key_of(f"the notary {len(self._keys) + len(following)} of {simulation.plan.seed}"))
         self._keys += following
         write_keys(self.directory, self._keys, keys.NEXT)
         for key in following:
@@ -115,7 +115,7 @@ class Owner:
     def repair(self) -> bool:
         """Put the workers' key in force again after a loss took its record away. Returns False if the workers have the right key."""
         newest, present = self.signing_keys()[-1], self.in_force()
-        if newest.public_key == present.public_key or not self._world.losses.damages:
+        if newest.public_key == present.public_key or not self._simulation.losses.damages:
             return False
         self.write(endorse_key(newest, self.log_id, present.public_key))
         return True
@@ -134,14 +134,14 @@ class Owner:
         if len(self._keys) == 1:
             return True
         newest = signing_key(self._keys[-1]).public_key
-        if self._world.plan.loses or any(_key_of(slot) != newest for slot in self._world.slots):
+        if self._simulation.plan.loses or any(_key_of(machine) != newest for machine in self._simulation.machines):
             return False
         for name in (KEY, HISTORY):
             (self._folder / (name + keys.NEXT)).replace(self._folder / name)
         return True
 
 
-def _key_of(slot: Slot) -> bytes:
-    process = slot.running()
+def _key_of(machine: Machine) -> bytes:
+    process = machine.running()
     log_state = None if process is None or process.worker is None else process.worker.driver.joiner.log_state
     return b"" if log_state is None else bytes(log_state.key)

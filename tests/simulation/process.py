@@ -361,7 +361,7 @@ class Process:
             if call.reader is not None:
                 call.reader.piece(body)
             if call.reader is not None and not answered.done():
-                call.reader.whole()
+                call.reader.complete()
 
     def _health(self) -> str:
         """Returns the text of `/readyz?verbose` now; the application answers that at once."""

@@ -33,16 +33,16 @@ from ordering.records import OwnerRecord, SalvageBegin, SalvageDone, SalvageItem
 from ordering.salvage import Item
 from ordering.signatures import endorse_key, sign_record, sign_seal
 from tests.checkers.replay import Replayed
-from tests.joiner.salvaged import Whole, item_of
+from tests.joiner.salvaged import SalvageReader, item_of
 from tests.notary.salvage.witnesses import MemoryIndex
 from tests.simulation.damage import RECORDS, contradicts
 from tests.simulation.deployment import NOTARY, ORIGIN, OWNER, key_of, signing_key
 from tests.simulation.disk import SimulatedDisk, SimulatedStore
+from tests.simulation.machine import Machine
 from tests.simulation.plan import Plan
-from tests.simulation.slot import Slot
 
 if TYPE_CHECKING:
-    from tests.simulation.world import World
+    from tests.simulation.simulation import Simulation
 
 ITEMS = 3
 """The number of items in a record: so that a salvage has several."""
@@ -81,46 +81,46 @@ def salvage_plan(drawn: Plan) -> Plan:
 class Salvaging:
     """The salvage of one simulation."""
 
-    def __init__(self, world: "World") -> None:
-        self._world = world
-        self._draw = random.Random(f"salvage {world.plan.seed}")
+    def __init__(self, simulation: "Simulation") -> None:
+        self._simulation = simulation
+        self._draw = random.Random(f"salvage {simulation.plan.seed}")
         self._held: dict[str, Decided] = {}
         """The decisions that the sources hold, by transaction id."""
 
     async def strike(self) -> None:
         """Stop all workers, lose the end of the log, salvage, and start the workers again."""
-        world, draw, cluster = self._world, self._draw, self._world.cluster
-        for slot in world.slots:
-            slot.down = True
-            slot.kill()
+        simulation, draw, cluster = self._simulation, self._draw, self._simulation.cluster
+        for machine in simulation.machines:
+            machine.down = True
+            machine.kill()
         await asyncio.sleep(draw.choice([0.0, DRAINED_S]))
         what = draw.choice(["the order", "payloads", "both"])
-        world.count(f"salvages: {what} lost")
+        simulation.count(f"salvages: {what} lost")
         payloads = [partition for partition in cluster.by_partition if partition != ORDERING]
         for partition in [ORDERING] * (what != "payloads") + payloads * (what != "the order"):
             length = len(cluster.by_partition[partition])
-            world.losses.cut(partition, max(2 * (partition == ORDERING), length - draw.choice(RECORDS)))
+            simulation.losses.cut(partition, max(2 * (partition == ORDERING), length - draw.choice(RECORDS)))
         share = draw.choice([0.0, 0.0, 0.3, 1.0])
-        indexes = [self._index(slot) for slot in world.slots if draw.random() < share]
+        indexes = [self._index(machine) for machine in simulation.machines if draw.random() < share]
         receipts = self._receipts(draw.choice([0.0, 0.1, 0.3, 1.0]))
         for attempt in range(20):
             try:
-                choice = await self._attempt(f"salvage {attempt} of {world.plan.seed}", indexes, receipts)
+                choice = await self._attempt(f"salvage {attempt} of {simulation.plan.seed}", indexes, receipts)
             except ChoiceRefused as refusal:
-                world.problem("owner", f"the sources are of one history, and refused: {refusal}")
+                simulation.problem("owner", f"the sources are of one history, and refused: {refusal}")
                 return
             if choice is not None:
                 break
         else:
-            world.problem("owner", "the salvage does not end")
+            simulation.problem("owner", "the salvage does not end")
             return
-        world.count("salvages")
+        simulation.count("salvages")
         for form in sorted({type(item).__name__ for item in choice.items}):
-            world.count(f"salvages with items: {form.lower()}")
-        for slot in world.slots:
-            if draw.random() < 0.5 or contradicts(slot.disk, cluster):
-                slot.disk.wipe()
-            slot.down = False
+            simulation.count(f"salvages with items: {form.lower()}")
+        for machine in simulation.machines:
+            if draw.random() < 0.5 or contradicts(machine.disk, cluster):
+                machine.disk.wipe()
+            machine.down = False
 
     def violations(self, replayed: Replayed) -> list[str]:
         """Returns the decisions that a source held and that the log decides otherwise."""
@@ -133,10 +133,10 @@ class Salvaging:
 
     # ---- sources ----
 
-    def _index(self, slot: Slot) -> MemoryIndex:
+    def _index(self, machine: Machine) -> MemoryIndex:
         """Returns what is on a worker's disk, as a source."""
         disk = SimulatedDisk("survivor")
-        disk.journal = [list(batch) for batch in slot.disk.journal]
+        disk.journal = [list(batch) for batch in machine.disk.journal]
         disk._load()
         consumed: dict[StateRef, bytes] = {}
         inputs: dict[bytes, list[StateRef]] = {}
@@ -154,17 +154,17 @@ class Salvaging:
             assert decision is not None
             items.append(item_of(decision, inputs.get(id_there, ())))
             self._hold(json.loads(msgspec.json.encode(to_json(decision))))
-        return MemoryIndex(f"index of {slot.label}", items, consumed=consumed)
+        return MemoryIndex(f"index of {machine.label}", items, consumed=consumed)
 
     def _receipts(self, share: float) -> list[Receipt]:
         """Returns a share of the receipts that clients have, with their requests."""
         found: list[Decided] = []
-        for call in self._world.history.calls:
+        for call in self._simulation.history.calls:
             for decision, request in zip(call.decisions, call.submission.requests, strict=False):
                 if decision is not None and "receipt" in decision and self._draw.random() < share:
                     found += [decision, request]
                     self._hold({member: value for member, value in decision.items() if member != "receipt"})
-        trusted = [VerifierKey(ORIGIN, key.public_key) for key in self._world.owner.signing_keys()]
+        trusted = [VerifierKey(ORIGIN, key.public_key) for key in self._simulation.owner.signing_keys()]
         if not found:
             return []  # a folder without receipts is refused as a source
         with tempfile.TemporaryDirectory() as folder:
@@ -178,20 +178,20 @@ class Salvaging:
 
     async def _attempt(self, name: str, indexes: list[MemoryIndex], receipts: list[Receipt]) -> Choice | None:
         """Append all steps. Returns None if another record came between; raises `ChoiceRefused`."""
-        world, cluster = self._world, self._world.cluster
-        reader = Whole(cluster).read(1_000)
+        simulation, cluster = self._simulation, self._simulation.cluster
+        reader = SalvageReader(cluster).read(1_000)
         while (hole := reader.joiner.hole) is not None:
             batch = batch_key(hole.incarnation, hole.sequence)
             in_force = reader.joiner.log_state
             assert in_force is not None
-            named = world.owner.log_id, hole.partition, batch, hole.payload_hash, in_force.key
+            named = simulation.owner.log_id, hole.partition, batch, hole.payload_hash, in_force.key
             cluster.land(hole.partition, batch, sign_seal(*named, OWNER))
-            world.count("salvages: sealed entries")
+            simulation.count("salvages: sealed entries")
             reader.read(1_000)
         key = key_of(name)
         state = reader.joiner.log_state
         assert state is not None
-        self._write(reader, endorse_key(signing_key(key), world.owner.log_id, state.key))
+        self._write(reader, endorse_key(signing_key(key), simulation.owner.log_id, state.key))
         public_key = signing_key(key).public_key
         if not self._write(reader, SalvageBegin(public_key, reader.joiner.history.view, reader.index.position_next)):
             return None
@@ -206,15 +206,15 @@ class Salvaging:
         reader.read(1_000)
         if not self._write(reader, SalvageDone(public_key, reader.joiner.history.view, choice.end, choice.root)):
             return None
-        world.owner.adopt(key)
+        simulation.owner.adopt(key)
         return choice
 
-    def _write(self, reader: Whole, record: OwnerRecord) -> bool:
+    def _write(self, reader: SalvageReader, record: OwnerRecord) -> bool:
         """Append a record and read it back. Returns True if it took effect."""
-        self._world.cluster.land(ORDERING, None, sign_record(record, self._world.owner.log_id, OWNER))
+        self._simulation.cluster.land(ORDERING, None, sign_record(record, self._simulation.owner.log_id, OWNER))
         reader.read(1_000)
         last = reader.joiner.history.last
-        return last is not None and last.offset == len(self._world.cluster.by_partition[ORDERING]) - 1
+        return last is not None and last.offset == len(self._simulation.cluster.by_partition[ORDERING]) - 1
 
 
 def has_gaps(replayed: Replayed) -> bool:

@@ -16,7 +16,7 @@ from tests.simulation.loop import HOST, NothingToWaitFor, SimulatedLoop, TimeSta
 from tests.simulation.plan import plan
 from tests.simulation.process import Died
 from tests.simulation.salvaging import salvage_plan
-from tests.simulation.world import World
+from tests.simulation.simulation import Simulation
 
 Tracing = Callable[[float, str, str], None]
 
@@ -44,33 +44,33 @@ def simulate(seed: int, tracing: Tracing | None = None, *, salvage: bool = False
     stop_listening = _listen(loop, tracing)
     asyncio.set_event_loop(loop)
     drawn = salvage_plan(plan(seed)) if salvage else plan(seed)
-    world = World(drawn, loop, tracing)
-    loop.set_exception_handler(lambda _, context: _nobody_looked(world, context))
+    simulation = Simulation(drawn, loop, tracing)
+    loop.set_exception_handler(lambda _, context: _nobody_looked(simulation, context))
     collecting = gc.isenabled()
     gc.disable()  # Collected between the seeds: reference cycles are the only garbage.
     try:
         try:
-            loop.run_until_complete(world.run())
+            loop.run_until_complete(simulation.run())
         except NothingToWaitFor:
-            world.problem("world", "everything waits, for ever")
+            simulation.problem("simulation", "everything waits, for ever")
         except TimeStandsStill:
-            world.problem("world", "something runs again and again, and time does not advance")
+            simulation.problem("simulation", "something runs again and again, and time does not advance")
         except (Exception, BaseExceptionGroup) as problem:
-            world.problem("world", f"a client or a fault failed: {problem!r}")
+            simulation.problem("simulation", f"a client or a fault failed: {problem!r}")
         try:
-            problems_found = violations(world)
+            problems_found = violations(simulation)
         except Exception as problem:
-            problems_found = [*world.problems, f"what is left could not be checked: {problem!r}"]
-        world.counts["decisions"] = _height(world)
-        world.counts["calls"] = len(world.history.calls)
-        world.over = True
-        loop.run_until_complete(world.stop())
-        return Outcome(seed, problems_found, _digest(world), round(loop.time(), 3), dict(sorted(world.counts.items())))
+            problems_found = [*simulation.problems, f"what is left could not be checked: {problem!r}"]
+        simulation.counts["decisions"] = _height(simulation)
+        simulation.counts["calls"] = len(simulation.history.calls)
+        simulation.over = True
+        loop.run_until_complete(simulation.stop())
+        return Outcome(seed, problems_found, _digest(simulation), round(loop.time(), 3), dict(sorted(simulation.counts.items())))
     finally:
         for task in asyncio.all_tasks(loop):
             task.cancel()
         loop.run_until_complete(asyncio.sleep(5))
-        world.owner.close()
+        simulation.owner.close()
         asyncio.set_event_loop(None)
         loop.close()
         stop_listening()
@@ -78,31 +78,31 @@ def simulate(seed: int, tracing: Tracing | None = None, *, salvage: bool = False
             gc.enable()
 
 
-def _nobody_looked(world: World, context: dict[str, Any]) -> None:
+def _nobody_looked(simulation: Simulation, context: dict[str, Any]) -> None:
     """Record an unhandled error of a callback or of an abandoned task as a problem; only `Died` is expected there."""
     problem = context.get("exception")
     unexpected = problem.split(Died)[1] if isinstance(problem, BaseExceptionGroup) else problem
-    if not world.over and unexpected is not None and not isinstance(unexpected, Died):
-        world.problem("loop", f"{context['message']}: {unexpected!r}")
+    if not simulation.over and unexpected is not None and not isinstance(unexpected, Died):
+        simulation.problem("loop", f"{context['message']}: {unexpected!r}")
 
 
-def _height(world: World) -> int:
-    return max(len(slot.disk.families["positions"]) for slot in world.slots)
+def _height(simulation: Simulation) -> int:
+    return max(len(machine.disk.families["positions"]) for machine in simulation.machines)
 
 
-def _digest(world: World) -> str:
+def _digest(simulation: Simulation) -> str:
     """Returns a hash over the log, all answers and all disks."""
     hashed = hashlib.sha256()
-    for partition in sorted(world.cluster.by_partition):
-        for record in world.cluster.by_partition[partition]:
+    for partition in sorted(simulation.cluster.by_partition):
+        for record in simulation.cluster.by_partition[partition]:
             hashed.update(repr(record).encode())
-    for call in world.history.calls:
+    for call in simulation.history.calls:
         hashed.update(
             repr((call.url, call.sent_s, call.answered_s, call.status, call.decisions)).encode() + call.submission.body + (call.body or b"")
         )
-    hashed.update(repr(world.clients.looked_up).encode())
-    for slot in (*world.slots, *world.gone):
-        hashed.update(repr((slot.label, slot.disk.flushed, slot.disk.journal)).encode())
+    hashed.update(repr(simulation.clients.looked_up).encode())
+    for machine in (*simulation.machines, *simulation.gone):
+        hashed.update(repr((machine.label, machine.disk.flushed, machine.disk.journal)).encode())
     return hashed.hexdigest()[:16]
 
 

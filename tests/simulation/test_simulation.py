@@ -51,7 +51,7 @@ def test_a_salvage_without_its_sources_is_noticed(monkeypatch: pytest.MonkeyPatc
 
 KINDS = {
     "altered indexes noticed", "altered rows", "altered states", "answers lost", "appends applied and failed", "appends late",
-    "appends lost", "appends repeated", "batches of many", "checkpoints", "clock jumps", "holes filled", "lives fenced by peers",
+    "appends lost", "appends repeated", "batches of many", "checkpoints", "clock jumps", "holes filled", "incarnations fenced by peers",
     "stopped clocks", "crashes", "bursts", "cut logs", "cut logs noticed", "cut off", "deaths at a step",
     "diverged indexes quarantined", "forged records", "full disks", "full disks noticed", "late register records", "long plans",
     "clocks of brokers wrong by years", "clocks wrong by years", "suspicions settled", "answers from a lost log", "foreign views",
@@ -124,7 +124,7 @@ def test_tracing_changes_nothing() -> None:
 @pytest.mark.seconds
 def test_a_failure_says_how_to_repeat_it(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     """A seed that fails ends the run with status 1 and prints its plan, its trace, its problems and the command."""
-    monkeypatch.setattr(simulation, "violations", lambda world: ["a planted problem"])
+    monkeypatch.setattr(simulation, "violations", lambda simulation: ["a planted problem"])
     assert main(["--seeds", "3", "--first", "7", "--processes", "1"]) == 1
     printed = capsys.readouterr().err
     assert "seed 7 failed: a planted problem" in printed

@@ -31,7 +31,7 @@ _SCHEMAS = {
 
 
 def exported(index: Path, to: Path, before: Callable[[], object] = lambda: None) -> Path:
-    """Export that index after it has read the whole log; returns the export."""
+    """Export that index after it has read the complete log; returns the export."""
     before()
     assert cli.main(["export", "--index", str(index), "--out", str(to)]) == 0
     return to

@@ -24,8 +24,8 @@ def random_log(seed: int, moves: int) -> SignedLog:
 def _move(log: SignedLog, draw: Random, number: int) -> None:
     replayed = log.replayed()
     incarnation = draw.randrange(0 if number % 9 == 0 else 1, len(replayed.incarnations) + 2)
-    life = replayed.life(incarnation)
-    reached = life.sequence_last if life else 0
+    state = replayed.unfenced(incarnation)
+    reached = state.sequence_last if state else 0
     sequence = reached + draw.choice([1, 1, 1, 1, 2, 0])
     partition = draw.randrange(replayed.partitions + (number % 9 == 1))
     labels = draw.sample("abcdefgh", draw.choice([0, 1, 1, 2]))

@@ -12,7 +12,7 @@ from aiokafka.protocol.admin import CreateAclsRequest
 
 from notary import cli
 from ordering.kafka import KafkaLog
-from ordering.log import ORDERING, Bounds
+from ordering.log import ORDERING, LogOffsets
 from ordering.topics import find_problems
 from tests.deploy.manifests.test_users import ALLOW, LITERAL, PAYLOAD, TOPIC, Guarded, denied, guarded
 from tests.notary.http.asking import Asking
@@ -62,13 +62,13 @@ class Office:
         assert found == code, printed.out + printed.err
         return json.loads(printed.out) if printed.out else printed.err
 
-    def bounds(self) -> dict[int, Bounds]:
+    def offsets(self) -> dict[int, LogOffsets]:
         """Returns the bounds of every topic-partition."""
 
-        async def asked() -> dict[int, Bounds]:
+        async def asked() -> dict[int, LogOffsets]:
             log = await KafkaLog.open(self.broker.inside, "notary")
             try:
-                return dict(await log.bounds())
+                return dict(await log.offsets())
             finally:
                 await log.close()
 
@@ -118,15 +118,15 @@ def test_old_payloads_are_freed(tmp_path: Path, command: Callable[..., int], cap
         assert f"{file} is damaged" in office.trim(archive="damaged")["missing"][0]
 
         assert "give --yes" in office.trim(code=2)
-        before = office.bounds()
+        before = office.offsets()
         assert "the ACL operation Delete" in office.trim("--yes", code=2)  # the right comes now: the mark is written, and stays
-        assert office.bounds()[0] == before[0]
+        assert office.offsets()[0] == before[0]
         asyncio.run(_may_delete(broker))
         done = office.trim("--yes", code=0)
         assert (done["done"], done["position"], done["trimmed_before"]) == (True, 60, 60)
-        after = office.bounds()
-        assert done["records"] == sum(after[partition].offset_first - before[partition].offset_first for partition in after) > 0
-        assert after[ORDERING].offset_first == 0
+        after = office.offsets()
+        assert done["records"] == sum(after[partition].log_start - before[partition].log_start for partition in after) > 0
+        assert after[ORDERING].log_start == 0
         assert not office.trim("--yes", code=0)["done"]  # nothing is left to free
         assert asyncio.run(denied(broker, "trimmer")) == EVERYTHING | {"write notary.ordering", "write notary.payload"}
         assert asyncio.run(find_problems(broker.inside, "notary")) == []
@@ -146,11 +146,11 @@ def test_old_payloads_are_freed(tmp_path: Path, command: Callable[..., int], cap
             assert worker.stop() == 0
         assert office.run("retire", "worker-1") == 0  # the owner's commands read no payload
 
-        ends = {partition: bound.offset_end for partition, bound in office.bounds().items()}
+        ends = {partition: offsets.log_end for partition, offsets in office.offsets().items()}
         with (tmp_path / "worker-3").open("w+") as stderr:
             new = serve(config, "worker-3", "127.0.0.1:0", stderr=stderr)
             assert new.wait(EXIT_S_MAX) == 2
             new.communicate()
             stderr.seek(0)
             assert "move this index away and restore a snapshot" in stderr.read()
-        assert {partition: bound.offset_end for partition, bound in office.bounds().items()} == ends, "a hole was filled"
+        assert {partition: offsets.log_end for partition, offsets in office.offsets().items()} == ends, "a hole was filled"

@@ -19,7 +19,7 @@ from spark_join.errors import CouldNotVerify
 from spark_join.log.archive import ArchivedFile, read_archive, unlisted
 from spark_join.log.archiving import Archived, _last_record, archive
 from spark_join.log.files import Digest, digests
-from spark_join.log.kafka import Admin, Kafka, log_bounds, read_kafka, read_records
+from spark_join.log.kafka import Admin, Kafka, read_kafka, read_log_offsets, read_records
 from spark_join.log.restore import Restored, restore
 from tests.checkers.signed_log import SignedLog
 from tests.spark.broker import Broker
@@ -61,8 +61,8 @@ def _copy(kafka: Kafka) -> Kafka:
 
 def _there(spark: SparkSession, kafka: Kafka) -> dict[tuple[str, int], Digest]:
     with Admin(spark, kafka) as admin:
-        bounds = log_bounds(admin, kafka)
-    return digests(read_records(spark, kafka, bounds))
+        log_offsets = read_log_offsets(admin, kafka)
+    return digests(read_records(spark, kafka, log_offsets))
 
 
 def _archived(
@@ -90,13 +90,13 @@ def test_what_a_crash_left_is_replaced(spark: SparkSession, kafka: Kafka, tmp_pa
     for file in left:
         (tmp_path / file).write_bytes(b"half")
     assert _archived(spark, kafka, tmp_path) == [Archived(1, 5, {}, 0)]
-    whole = _names(tmp_path)
-    assert len(whole) == 3
-    assert not whole & {*left}
+    complete = _names(tmp_path)
+    assert len(complete) == 3
+    assert not complete & {*left}
     for file in (*left, "payload/partition=0/00000002-x-1.parquet"):  # another run may be writing it, or a range is lost
         (tmp_path / file).write_bytes(b"half")
     assert _archived(spark, kafka, tmp_path) == []
-    assert _names(tmp_path) == whole | {"payload/partition=0/00000002-x-1.parquet"}
+    assert _names(tmp_path) == complete | {"payload/partition=0/00000002-x-1.parquet"}
     assert [bytes(row.value) for row in read_archive(spark, tmp_path).payload.orderBy("offset").collect()] == VALUES[0]
 
 
@@ -136,7 +136,7 @@ def test_first_archive_of_a_long_log(spark: SparkSession, kafka: Kafka, kafka_br
     assert next(ranges) == Archived(1, 1, {}, 4)
     with pytest.raises(KeyboardInterrupt):
         next(ranges)
-    assert read_archive(spark, tmp_path).offsets_end == {("ordering", 0): 0, ("payload", 0): 1}
+    assert read_archive(spark, tmp_path).log_end_offsets == {("ordering", 0): 0, ("payload", 0): 1}
     assert len(_names(tmp_path)) == 2
     kafka_broker.append(kafka.prefix, {0: [b"p4"]})
     found = _archived(spark, kafka, tmp_path, stages.append, range_records_max=2)
@@ -157,7 +157,7 @@ def test_ranges_are_of_one_time(spark: SparkSession, kafka: Kafka, kafka_broker:
     kafka_broker.append(kafka.prefix, {0: [b"p5", b"p6", b"p7"], -1: [b"o3", b"o4"]}, at_ms=now_ms + 600_000)
     ranges = archive(spark, kafka, tmp_path, _untold, 6)
     assert next(ranges) == Archived(1, 5, {}, 6)
-    assert read_archive(spark, tmp_path).offsets_end == {("ordering", 0): 1, ("payload", 0): 4}
+    assert read_archive(spark, tmp_path).log_end_offsets == {("ordering", 0): 1, ("payload", 0): 4}
     assert list(ranges) == [Archived(2, 1, {}, 5), Archived(3, 1, {}, 4), Archived(4, 4, {}, 0)]
 
 

@@ -54,15 +54,15 @@ def _state(label: object) -> bytes:
     return sha256(repr(label).encode()).digest() + (2**32 - 1).to_bytes(4, "big")
 
 
-def _requests(worlds: list[list[Asked]]) -> list[Request]:
+def _requests(histories: list[list[Asked]]) -> list[Request]:
     """Returns the requests of several groups, each with states of its own, interleaved."""
     found = []
-    for turn in range(max(map(len, worlds), default=0)):
-        for world, wanted in enumerate(worlds):
+    for turn in range(max(map(len, histories), default=0)):
+        for history, wanted in enumerate(histories):
             if turn < len(wanted):
                 inputs, references, (from_ms, until_ms) = wanted[turn]
-                spent, read = [tuple(sorted([_state((world, label)) for label in labels])) for labels in (inputs, references)]
-                found.append(Request(sha256(b"%d %d" % (turn, world)).digest(), spent, read, from_ms, until_ms, bytes(32)))
+                spent, read = [tuple(sorted([_state((history, label)) for label in labels])) for labels in (inputs, references)]
+                found.append(Request(sha256(b"%d %d" % (turn, history)).digest(), spent, read, from_ms, until_ms, bytes(32)))
     return found
 
 
@@ -117,9 +117,9 @@ def _by_the_checker(requests: list[Request]) -> list[str | None]:
 
 @FEW
 @given(st.lists(st.lists(asked, max_size=9), min_size=5, max_size=25), st.sampled_from([1, 2, 6]))
-def test_decides_as_the_notary(spark: SparkSession, worlds: list[list[Asked]], rounds_max: int) -> None:
+def test_decides_as_the_notary(spark: SparkSession, histories: list[list[Asked]], rounds_max: int) -> None:
     """Many small groups full of conflicts get the right outcomes, reasons and conflicts, for any number of rounds before components."""
-    requests = _requests(worlds)
+    requests = _requests(histories)
     found = _decided(spark, requests, rounds_max)
     assert found == _by_the_notary(requests)
     assert [each["reason"] for each in found] == _by_the_checker(requests)
@@ -127,7 +127,7 @@ def test_decides_as_the_notary(spark: SparkSession, worlds: list[list[Asked]], r
 
 def test_each_way_to_conflict(spark: SparkSession) -> None:
     """The precedence of reasons, states that are input and reference, windows at their ends, and rejected requests that consume nothing."""
-    world: list[Asked] = [
+    history: list[Asked] = [
         ([0, 1], [], OPEN),  # committed
         ([1, 2], [0], OPEN),  # input-conflict on 1; 0 is not listed
         ([2], [], OPEN),  # committed: the rejected one before it consumed nothing
@@ -146,7 +146,7 @@ def test_each_way_to_conflict(spark: SparkSession) -> None:
         ([7], [], OPEN),  # committed, in the same round as its reader
         ([7], [], OPEN),  # input-conflict
     ]
-    requests = _requests([world])
+    requests = _requests([history])
     found = _decided(spark, requests, 6)
     assert found == _by_the_notary(requests)
     codes = [REASONS.index(each["reason"]) for each in found]
@@ -155,7 +155,7 @@ def test_each_way_to_conflict(spark: SparkSession) -> None:
 
 def test_goes_on_from_what_was_consumed(spark: SparkSession) -> None:
     """States that were consumed before all these requests conflict, alone and next to states that one of these consumes."""
-    world: list[Asked] = [
+    history: list[Asked] = [
         ([0, 1], [], OPEN),  # the earlier one
         ([2], [], OPEN),  # committed
         ([0, 2, 3], [1], OPEN),  # input-conflict on 0 and 2
@@ -166,7 +166,7 @@ def test_goes_on_from_what_was_consumed(spark: SparkSession) -> None:
         ([5], [0], OPEN),  # reference-conflict
         ([5], [], OPEN),  # committed
     ]
-    requests = _requests([world])
+    requests = _requests([history])
     before = requests[0]
     rows = [(state, sha256(before.transaction_id).digest()) for state in before.inputs]
     found = _decided(spark, requests, 6, 1, spark.createDataFrame(rows, "state binary, consumed_by binary"))

@@ -92,9 +92,9 @@ def test_vectors_in_two_runs() -> None:
         early = [first.apply(row) for row in rows[:cut]]
         second = Effects(identity, first.encoded())
         late = [second.apply(row) for row in rows[cut:]]
-        whole = Effects(identity, b"")
-        assert early + late == [whole.apply(row) for row in rows]
-        assert second.encoded() == whole.encoded()
+        complete = Effects(identity, b"")
+        assert early + late == [complete.apply(row) for row in rows]
+        assert second.encoded() == complete.encoded()
 
 
 def _effect_of(applied: Applied) -> tuple[object, ...]:

@@ -39,7 +39,7 @@ def hold(found: Joined, replayed: Replayed) -> None:
     assert requests == [(each["position"], each["transaction_id"], each["log_time"]) for each in replayed.decisions]
     entries = [(row.offset, row.content_offset, row.mark) for row in found.entries.orderBy("offset").collect()]
     assert entries == [(each.offset, each.content_offset, 0 if each.signed_fill else 1) for each in replayed.batches]
-    until = replayed.offset_end
+    until = replayed.offset_head
     rows = found.records.where(F.col("offset") < until).orderBy("offset").collect()
     assert [(row.offset, row.effect) for row in rows] == [(each.offset, each.why_not is None) for each in replayed.records]
     checkpoints = [(row.offset, row.skipped is None) for row in rows if row.kind == "checkpoint" and row.signed]

@@ -27,7 +27,7 @@ from spark_join.errors import CouldNotVerify
 from spark_join.kept_state import read_state, write_state
 from spark_join.log.archive import read_archive
 from spark_join.log.archiving import Archived, archive
-from spark_join.log.kafka import Admin, Kafka, decode_properties, log_bounds, parse_properties, read_kafka
+from spark_join.log.kafka import Admin, Kafka, decode_properties, parse_properties, read_kafka, read_log_offsets
 from spark_join.log.restore import TOPIC_SETTINGS, Restored
 from spark_join.log.sending import client_settings
 from spark_join.state import rest_of, start
@@ -154,7 +154,7 @@ async def test_log_of_real_workers(
             await worker.stop()
         over_tls = ["--bootstrap", kafka_broker.tls, "--kafka-config", kafka_broker.config]
         with Admin(spark, kafka) as admin:
-            half = sum(bound.offset_end for bound in log_bounds(admin, kafka).values()) // 2
+            half = sum(offset_range.offset_end for offset_range in read_log_offsets(admin, kafka).values()) // 2
         capsys.readouterr()
         words = [*over_tls, "--prefix", kafka_prefix, "--archive", folder, "--range-records", half]
         assert await asyncio.to_thread(command, "archive", *words) == 0
@@ -175,9 +175,9 @@ async def test_log_of_real_workers(
         assert _rows(live.payload) == _rows(archived.payload)
         records = sum(each.records for each in ranges)
         assert records == len(_rows(live.ordering)) + len(_rows(live.payload))
-        since = {place: end // 2 for place, end in live.offsets_end.items()}
+        since = {place: end // 2 for place, end in live.log_end_offsets.items()}
         live_rest, archived_rest = read_kafka(spark, kafka, since), read_archive(spark, folder, since)
-        assert live_rest.offsets_end == archived_rest.offsets_end == archived.offsets_end
+        assert live_rest.log_end_offsets == archived_rest.log_end_offsets == archived.log_end_offsets
         assert _rows(live_rest.ordering) == _rows(archived_rest.ordering) == _rows(live.ordering)[since["ordering", 0] :]
         assert _rows(live_rest.payload) == _rows(archived_rest.payload)
         tuesday = await asyncio.to_thread(_later, spark, kafka, keys, tmp_path / "monday", tmp_path / "tuesday")

@@ -81,7 +81,7 @@ def _hold(rows: dict[str, list[Any]], by_partition: RecordsByPartition) -> Repla
     assert (carry.partitions, carry.settled) == (replayed.partitions, replayed.settled)
     assert ([key for _, key in identity.notary_keys], identity.log_id) == (replayed.keys, replayed.log_id)
     assert [(each.nonce, each.name.decode(), each.over, _number(each.reached)) for each in carry.incarnations] == [
-        (life.nonce, life.name, life.fenced, life.sequence_last) for life in replayed.incarnations
+        (state.nonce, state.name, state.fenced, state.sequence_last) for state in replayed.incarnations
     ]
     assert rows["orphans"] == _in_order(_orphans(by_partition, replayed))
     return replayed
@@ -96,8 +96,8 @@ def _orphans(by_partition: RecordsByPartition, replayed: Replayed) -> list[tuple
                 first.setdefault((record.key, record.value), record)
         for (key, _), record in first.items():
             incarnation, sequence = _number(key[:8]), _number(key[8:])
-            life = replayed.incarnations[incarnation - 1] if 1 <= incarnation <= len(replayed.incarnations) else None
-            if life is None or (not life.fenced and sequence > life.sequence_last):
+            state = replayed.incarnations[incarnation - 1] if 1 <= incarnation <= len(replayed.incarnations) else None
+            if state is None or (not state.fenced and sequence > state.sequence_last):
                 found.append((record.offset, record.append_time_ms, key, record.value, partition))
     return found
 
@@ -135,7 +135,7 @@ def test_newest_state_of_the_nights(tmp_path: Path) -> None:
 
 
 def test_three_nights_are_the_whole(spark: SparkSession, nights: Nights) -> None:
-    """Decisions, roots, violations and the state of three runs are those of the whole log, whatever the cuts separate."""
+    """Decisions, roots, violations and the state of three runs are those of the complete log, whatever the cuts separate."""
     by_partition = nights.writer.log.by_partition
     replayed = _hold(_rows(spark, nights.folder / "2"), by_partition)
     first, second, third = nights.verified
@@ -378,11 +378,11 @@ def test_log_that_is_another(
 def test_reads_no_file_that_was_read_before(spark: SparkSession, nights: Nights, tmp_path: Path) -> None:
     """Only the new files of a log that has grown are read, and the file with each partition's last record: older ones may be gone."""
     by_partition, ends = nights.writer.log.by_partition, nights.ends
-    whole = archive(by_partition, tmp_path, ends=ends)
-    for file in whole.glob("*/*/00000001.parquet"):
+    complete = archive(by_partition, tmp_path, ends=ends)
+    for file in complete.glob("*/*/00000001.parquet"):
         file.unlink()
     known = read_state(spark, nights.folder / "1")
-    log = rest_of(read_archive(spark, whole, known.since), known)
+    log = rest_of(read_archive(spark, complete, known.since), known)
     assert sorted([row.offset for row in log.ordering.collect()]) == list(range(ends[1][ORDERING], ends[2][ORDERING]))
     expected = [(partition, at) for partition in range(PARTITIONS + 1) for at in range(ends[1].get(partition, 0), ends[2][partition])]
     assert sorted([(row.partition, row.offset) for row in log.payload.select("partition", "offset").collect()]) == expected

@@ -24,7 +24,7 @@ from tests.checkers.replay import Replayed, Seen, Why, replay
 from tests.checkers.signed_log import NOTARY, private_key
 from tests.simulation import simulate as simulation
 from tests.simulation.deployment import deployment
-from tests.simulation.world import World
+from tests.simulation.simulation import Simulation
 from tests.spark.archived import archive
 from tests.spark.collecting import brought_to_the_driver
 from tests.spark.exported import Rows, edited, export_of
@@ -406,16 +406,16 @@ def test_log_of_a_simulation(spark: SparkSession, tmp_path: Path, monkeypatch: p
 
     Single appends are lost here, which no broker does. Gaps in an incarnation are reported then.
     """
-    worlds: list[World] = []
+    simulations: list[Simulation] = []
     check = simulation.violations
 
-    def keep(world: World) -> list[str]:
-        worlds.append(world)
-        return check(world)
+    def keep(simulation: Simulation) -> list[str]:
+        simulations.append(simulation)
+        return check(simulation)
 
     monkeypatch.setattr(simulation, "violations", keep)
     assert not simulation.simulate(seed).problems
-    by_partition = worlds[0].cluster.by_partition
+    by_partition = simulations[0].cluster.by_partition
     replayed = replay(by_partition)
     verified = _verified(spark, tmp_path, by_partition, deployment().party)
     _hold(verified, replayed)

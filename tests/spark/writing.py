@@ -81,7 +81,7 @@ class Writer:
         return self.log.payload(incarnation, sequence, partition=partition, value=fill)
 
     def checkpoint(self, incarnation: int, size: int | None = None, root: bytes | None = None) -> Record:
-        """Append a checkpoint of the whole log so far, or of that size, with the right root or another."""
+        """Append a checkpoint of the complete log so far, or of that size, with the right root or another."""
         replayed = self.replayed
         size = len(replayed.decisions) if size is None else size
         return self.log.checkpoint(incarnation, size, replayed.root(size) if root is None else root)

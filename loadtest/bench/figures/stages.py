@@ -212,7 +212,7 @@ def _worker_rows(lines: Lines) -> Sequence[Row]:
 def workers_full_at(line: ResultLine, workers: int) -> tuple[float, float]:
     """Returns (requests a second, cores of all workers) at the rate where each worker's main thread is fully busy.
 
-    The work for a worker's own requests is shared among the workers; each does the ordered work and reads the whole log. Each also decodes
+    The work for a worker's own requests is shared among the workers; each does the ordered work and reads all of the log. Each also decodes
     the requests that the others admitted, which a single worker does not.
     """
     beside = line.figures["beside_cpu_s_per_1000"]

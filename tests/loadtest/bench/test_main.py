@@ -109,10 +109,10 @@ def test_the_program_has_every_figure_and_a_share_of_the_time_for_each() -> None
         parts = parts_of(report, [name], RunOptions(3.0))
         assert parts
         assert all(step.seconds > 0 for part in parts for step in part.steps)
-    whole, embedded = [parts_of(report, names, RunOptions(3.0, brokers=brokers)) for brokers in (None, 0)]
-    assert len(embedded) < len(whole)
+    complete, embedded = [parts_of(report, names, RunOptions(3.0, brokers=brokers)) for brokers in (None, 0)]
+    assert len(embedded) < len(complete)
     assert not [part.text for part in embedded if "broker" in part.text]
-    texts = [step.text for part in whole for step in part.steps]
+    texts = [step.text for part in complete for step in part.steps]
     assert len(texts) == len(set(texts))
 
 

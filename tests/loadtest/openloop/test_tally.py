@@ -18,7 +18,7 @@ PLAN = LoadPlan(
 )  # fmt: skip
 
 
-def _whole() -> Tally:
+def _complete() -> Tally:
     stages = []
     for submissions in (5, 10):
         stage = StageTally(submissions, answered_last_s=3.5)
@@ -35,10 +35,10 @@ def _reasons(tally: Tally, heard: int = 30) -> list[str]:
     return reasons_against(tally, ledger, submissions=15)
 
 
-def test_a_whole_run_has_a_figure() -> None:
+def test_a_complete_run_has_a_figure() -> None:
     """A result separates requests from submissions, leaves the warm-up out, and counts the time until the last answer."""
-    assert _reasons(_whole()) == []
-    found = figure(PLAN, _whole())
+    assert _reasons(_complete()) == []
+    found = figure(PLAN, _complete())
     assert (found["requests"], found["submissions"]) == (20, 10)
     [stage] = found["stages"]
     assert stage["requests_per_s"] == 20 / 2.5
@@ -62,7 +62,7 @@ def _spoil(name: str, value: object) -> Callable[[Tally], None]:
 )
 def test_anything_wrong_has_none(spoil: Callable[[Tally], None], why: str) -> None:
     """After any failure there is the reason instead of a result."""
-    tally = _whole()
+    tally = _complete()
     spoil(tally)
     assert any(why in reason for reason in _reasons(tally))
 
@@ -72,26 +72,26 @@ def test_a_gap_has_none() -> None:
     ledger = Ledger(0)
     ledger.hear(_heard((0, 1), (2, 1)))
     ledger.close(alone=True)
-    assert any("gaps" in reason for reason in reasons_against(_whole(), ledger, submissions=15))
+    assert any("gaps" in reason for reason in reasons_against(_complete(), ledger, submissions=15))
 
 
 def test_processes_add_up() -> None:
     """Counts, times and failures of all processes are added; the run is finished when all are."""
-    one, other = _whole(), _whole()
+    one, other = _complete(), _complete()
     other.fail("it failed")
     other.finished = False
-    whole = total([one, other], 2)
-    assert (whole.answered, whole.failed, whole.decided, whole.counts) == (30, 1, 60, {"committed": 60})
-    assert whole.stages[1].latency.count == 2 * one.stages[1].latency.count
-    assert whole.stages[1].latency.percentiles() == replace(one.stages[1].latency.percentiles(), count=20)
-    assert whole.failures == ["it failed"]
-    assert not whole.finished
+    complete = total([one, other], 2)
+    assert (complete.answered, complete.failed, complete.decided, complete.counts) == (30, 1, 60, {"committed": 60})
+    assert complete.stages[1].latency.count == 2 * one.stages[1].latency.count
+    assert complete.stages[1].latency.percentiles() == replace(one.stages[1].latency.percentiles(), count=20)
+    assert complete.failures == ["it failed"]
+    assert not complete.finished
     assert not total([], 2).finished
 
 
 def test_a_tally_travels() -> None:
     """A tally arrives at the coordinator as it was, its histograms included."""
-    tally = decode(json.loads(json.dumps(encode(_whole()))))
+    tally = decode(json.loads(json.dumps(encode(_complete()))))
     assert tally.counts == {"committed": 30}
     assert tally.stages[1].latency.count == 10
     assert tally.stages[1].latency.percentile_ms(100) == pytest.approx(10, rel=1e-3)

@@ -179,8 +179,8 @@ async def _filled_log() -> tuple[MemoryLog, SingleTopicLog, list[Record]]:
 async def test_a_batch_is_one_record() -> None:
     """Both parts of a batch are one record of the single partition, and are read as two records, the payload first."""
     inner, log, records = await _filled_log()
-    assert (await inner.bounds())[ORDERING].offset_end == 3
-    assert (await inner.bounds())[PAYLOAD].offset_end == 0
+    assert (await inner.offsets())[ORDERING].log_end == 3
+    assert (await inner.offsets())[PAYLOAD].log_end == 0
     assert [(record.partition, record.offset, record.key) for record in records] == [
         (ORDERING, 0, None),
         (PAYLOAD, 1, batch_key(1, 1)),
@@ -188,7 +188,7 @@ async def test_a_batch_is_one_record() -> None:
         (PAYLOAD, 2, batch_key(1, 2)),
     ]
     assert [record.value for record in records if record.partition == PAYLOAD] == [b"[]", FILL]
-    assert await log.bounds() == {partition: (await inner.bounds())[ORDERING] for partition in (ORDERING, PAYLOAD)}
+    assert await log.offsets() == {partition: (await inner.offsets())[ORDERING] for partition in (ORDERING, PAYLOAD)}
 
 
 async def test_reading_on_from_two_places() -> None:

@@ -104,7 +104,7 @@ class Streamed:
 
 
 async def _values(log: Any) -> dict[int, list[bytes | None]]:
-    ends = {partition: bound.offset_end for partition, bound in (await log.bounds()).items()}
+    ends = {partition: offsets.log_end for partition, offsets in (await log.offsets()).items()}
     reader = await log.open_reader({})
     records: list[Record] = []
     while any(reader.offset_next(partition) < end for partition, end in ends.items()):

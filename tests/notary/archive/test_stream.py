@@ -24,7 +24,7 @@ WAIT_S_MAX = 120.0
 
 async def records_of(log: Log) -> dict[tuple[int, int], Record]:
     """Returns all records of a log, by topic-partition and offset."""
-    ends = {partition: bound.offset_end for partition, bound in (await log.bounds()).items()}
+    ends = {partition: offsets.log_end for partition, offsets in (await log.offsets()).items()}
     reader = await log.open_reader({})
     found: dict[tuple[int, int], Record] = {}
     try:
@@ -93,13 +93,13 @@ def test_segments_are_the_log(
     # The killed worker may have left a file without a manifest, or one with records that the other has sealed too. The latest is read.
     latest = max((tmp_path / "segments" / "manifests").iterdir(), key=lambda each: each.stat().st_mtime_ns).read_text()
     file = next(each for each in (tmp_path / "segments" / "files").iterdir() if each.name in latest)
-    (tmp_path / "archive").rename(tmp_path / "whole")
+    (tmp_path / "archive").rename(tmp_path / "complete")
     content = file.read_bytes()
     file.write_bytes(content[:-1])
     assert f"files/{file.name} of" in run("fetch", code=2)
     file.write_bytes(content)
     shutil.rmtree(tmp_path / "archive")
-    (tmp_path / "whole").rename(tmp_path / "archive")
+    (tmp_path / "complete").rename(tmp_path / "archive")
     assert json.loads(run("prune"))["removed"] == []
     removed = json.loads(run("prune", "--margin-s", "0"))["removed"]
     assert len(removed) >= 2

@@ -46,7 +46,7 @@ class Office:
 
     async def order(self, stream: SegmentStream, leave_ms: int = 0) -> Sealed:
         """Have it seal all ordering records; `leave_ms` other than 0: it is another worker's turn."""
-        head = (await self.log.bounds())[ORDERING].offset_end
+        head = (await self.log.offsets())[ORDERING].log_end
         return await stream.seal(Order(head, self._key.public_key.hex(), leave_ms))
 
     async def write(self) -> None:

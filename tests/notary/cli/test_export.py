@@ -131,9 +131,9 @@ def test_it_prints_one_line_or_one_object(tmp_path: Path, capsys: pytest.Capture
     """Files have bounded size and row groups; the command prints one line on stdout, or one JSON object."""
     notary = busy(tmp_path / "index", spends=60)
     notary.index.close()
-    assert export(tmp_path / "index", tmp_path / "whole") == 0
+    assert export(tmp_path / "index", tmp_path / "complete") == 0
     printed = capsys.readouterr()
-    assert printed.out == f"69 decisions and 246 consumed states of O=Notary,L=London,C=GB are in {tmp_path / 'whole'}\n"
+    assert printed.out == f"69 decisions and 246 consumed states of O=Notary,L=London,C=GB are in {tmp_path / 'complete'}\n"
     assert printed.err == ""
     monkeypatch.setattr(parquet, "GROUP_ROWS_MAX", 7)
     monkeypatch.setattr(parquet, "GROUP_CONFLICTS_MAX", 2)
@@ -152,7 +152,7 @@ def test_it_prints_one_line_or_one_object(tmp_path: Path, capsys: pytest.Capture
         "files": len(manifest["files"]),
     }
     assert len(manifest["files"]) > 4
-    assert read(tmp_path / "whole")[1:] == (decisions, states)
+    assert read(tmp_path / "complete")[1:] == (decisions, states)
 
 
 @pytest.fixture
@@ -195,19 +195,19 @@ def test_an_index_of_a_newer_format_is_not_exported(index: Path, tmp_path: Path,
 def test_a_cut_file_leaves_no_export(index: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """A cut file is reported, and nothing is left that looks like an export."""
     (log,) = index.glob("*.log")
-    whole = tmp_path / "whole"
-    shutil.copytree(index, whole)
-    store = open_store(whole, SMALL)
+    complete = tmp_path / "complete"
+    shutil.copytree(index, complete)
+    store = open_store(complete, SMALL)
     for name in (DECISIONS, STATES):
         store.get_column_family(name).flush()
     store.close()
-    for table in whole.glob("*.sst"):
+    for table in complete.glob("*.sst"):
         data = bytearray(table.read_bytes())
         data[200] ^= 1
         table.write_bytes(data)
-    assert export(whole, tmp_path / "out") == 2
+    assert export(complete, tmp_path / "out") == 2
     said = capsys.readouterr().err
-    assert f"notary export: the index {whole} cannot be read" in said
+    assert f"notary export: the index {complete} cannot be read" in said
     assert "checksum" in said
     assert not any((tmp_path / "out").rglob("*"))
     assert log.exists()

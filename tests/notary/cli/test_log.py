@@ -157,10 +157,10 @@ def test_content_that_is_missing_is_named(directory: NotaryDirectory, capsys: py
 def test_a_part_is_shown(directory: NotaryDirectory, capsys: pytest.CaptureFixture[str]) -> None:
     """`--from` and `--count` select ordering records, and do not change what is printed of them."""
     write(directory.path, [register(f"w{number}", number) for number in range(1, 9)])
-    whole = shown(capsys, directory)
-    assert len(whole) == 9
-    assert shown(capsys, directory, "--from", 3, "--count", 2) == whole[3:5]
-    assert shown(capsys, directory, "--from", 7) == whole[7:]
+    complete = shown(capsys, directory)
+    assert len(complete) == 9
+    assert shown(capsys, directory, "--from", 3, "--count", 2) == complete[3:5]
+    assert shown(capsys, directory, "--from", 7) == complete[7:]
     assert shown(capsys, directory, "--count", 0) == shown(capsys, directory, "--from", 9) == []
 
 

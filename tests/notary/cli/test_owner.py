@@ -51,7 +51,7 @@ def records_in(directory: NotaryDirectory) -> int:
     async def count() -> int:
         log = EmbeddedLog.open(directory.path / "log")
         try:
-            return (await log.bounds())[ORDERING].offset_end
+            return (await log.offsets())[ORDERING].log_end
         finally:
             await log.close()
 
@@ -191,7 +191,7 @@ def test_partitions_are_added(
     async def used() -> dict[int, int]:
         log = EmbeddedLog.open(own_directory.path / "log")
         try:
-            return {partition: bound.offset_end for partition, bound in (await log.bounds()).items()}
+            return {partition: offsets.log_end for partition, offsets in (await log.offsets()).items()}
         finally:
             await log.close()
 
@@ -351,7 +351,7 @@ def test_a_settle_record_behind_a_hole_names_the_key_at_its_place(settled: Notar
 async def _last_record(directory: NotaryDirectory) -> OrderingRecord:
     log = EmbeddedLog.open(directory.path / "log")
     try:
-        end = (await log.bounds())[ORDERING].offset_end
+        end = (await log.offsets())[ORDERING].log_end
         reader = await log.open_reader({ORDERING: end - 1})
         [record] = [record for record in await reader.poll(1_000) if record.partition == ORDERING]
         await reader.close()

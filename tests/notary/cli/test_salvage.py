@@ -123,7 +123,7 @@ def template(tmp_path_factory: pytest.TempPathFactory, bank: Bank) -> NotaryDire
 async def _ends(directory: NotaryDirectory) -> dict[int, int]:
     log = EmbeddedLog.open(directory.path / "log")
     try:
-        return {partition: bound.offset_end for partition, bound in (await log.bounds()).items()}
+        return {partition: offsets.log_end for partition, offsets in (await log.offsets()).items()}
     finally:
         await log.close()
 

@@ -292,13 +292,13 @@ def test_tiles_that_are_not_there(folder: Folder) -> None:
     assert "--tiles" in folder.err
     assert folder.verify(*words, "--tiles", str(folder.path / "nowhere")) == 2
     partial = folder.path / "tiles/tile/0/001.p/44"
-    whole = partial.read_bytes()
-    folder.put("tiles/tile/0/001.p/44", whole[:-1])
+    complete = partial.read_bytes()
+    folder.put("tiles/tile/0/001.p/44", complete[:-1])
     assert folder.verify(*words, "--tiles", tiles) == 2
     assert "tile/0/001.p/44" in folder.err
     partial.unlink()
     assert folder.verify(*words, "--tiles", tiles) == 2
-    folder.put("tiles/tile/0/001.p/45", whole + bytes(32))
+    folder.put("tiles/tile/0/001.p/45", complete + bytes(32))
     assert folder.verify(*words, "--tiles", tiles) == 0
 
 

@@ -45,9 +45,9 @@ class Scripted:
         """Receive a piece of a body."""
         self.heard.append(f"piece {data!r}")
 
-    def whole(self) -> None:
+    def complete(self) -> None:
         """Receive the end of a body."""
-        self.heard.append("whole")
+        self.heard.append("complete")
 
     def late(self) -> None:
         """Answer, as a reader must when the body is late."""
@@ -243,7 +243,7 @@ async def test_every_event_in_every_state(state: ConnectionState, event: Event) 
         assert (talk.connection in talk.server.connections) is (talk.connection.state is not X)
 
 
-def test_the_table_is_whole() -> None:
+def test_the_table_is_complete() -> None:
     """Every state but the last can be left, at least by a lost transport, and a closed connection stays closed."""
     assert set(TRANSITIONS) == set(ConnectionState)
     assert all(TRANSITIONS[state][Event.LOST] is ConnectionState.CLOSED for state in ConnectionState)
@@ -264,7 +264,7 @@ async def test_behind_a_call_that_is_decided_nothing_is_read() -> None:
         while len(talk.app.calls) < 5:
             await turns(1)
         talk.client.shutdown(socket.SHUT_WR)
-        while "whole" not in talk.app.heard[1:]:
+        while "complete" not in talk.app.heard[1:]:
             await turns(1)
         assert talk.app.heard.count("piece b'x'") == 10_001
         talk.app.calls[-1].answer((200, TEXT, b"later"))
@@ -379,14 +379,14 @@ async def test_trailers_are_bounded(path: str, line: bytes) -> None:
                 await talk.send(line * (4096 // len(line)))
             sent += 4096
             assert sent < 4 * HEAD_BYTES_MAX
-        assert "whole" not in talk.app.heard
+        assert "complete" not in talk.app.heard
 
 
 async def test_small_trailers_are_dropped() -> None:
     """Trailers become part of neither this call's head nor the next one's."""
     async with talking() as talk:
         await talk.send(head("/read") + CHUNK + b"0\r\nX: y\r\n\r\n")
-        assert talk.app.heard == ["piece b'x'", "whole"]
+        assert talk.app.heard == ["piece b'x'", "complete"]
         assert b"x" not in dict(talk.app.calls[0].headers)
 
 
@@ -540,7 +540,7 @@ async def test_a_client_is_not_late_while_the_server_does_not_read() -> None:
         talk.connection.check(loop.time() + 3600)
         assert "late" not in talk.app.heard
         await turns()
-        assert talk.app.heard[-1] == "whole"
+        assert talk.app.heard[-1] == "complete"
 
 
 async def test_the_error_leaves_after_a_call_that_is_decided_later(monkeypatch: pytest.MonkeyPatch) -> None:

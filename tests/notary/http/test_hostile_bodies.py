@@ -139,7 +139,7 @@ REQUESTS: dict[str, tuple[dict[str, Any], str]] = {
 
 
 @pytest.mark.parametrize(("members", "where"), REQUESTS.values(), ids=REQUESTS)
-def test_one_malformed_request_rejects_its_submission_whole(asking: Asking, bank: Bank, members: dict[str, Any], where: str) -> None:
+def test_one_malformed_request_rejects_all_of_its_submission(asking: Asking, bank: Bank, members: dict[str, Any], where: str) -> None:
     """One bad request between good ones rejects the complete submission, and `where` names request and field."""
     good = bank.submission(spend(), spend())
     bad = {**spend(STATE), **members}

@@ -292,7 +292,7 @@ def test_a_second_head_that_stops_is_malformed(short: Wire) -> None:
     assert short.problem()["status"] == 400
 
 
-def test_a_whole_call_stops_the_clock_of_its_head(impatient: NotaryProcess, bank: Bank) -> None:
+def test_a_complete_call_stops_the_clock_of_its_head(impatient: NotaryProcess, bank: Bank) -> None:
     """A client that is silent between two calls for longer than a head may take is not closed."""
     with Wire(impatient.url) as watching, Wire(impatient.url) as silent:
         watching.send(GET)
@@ -304,7 +304,7 @@ def test_a_whole_call_stops_the_clock_of_its_head(impatient: NotaryProcess, bank
 
 
 POST = post_head(2) + b"{}"
-CUTS = {"whole": 1_000, "in-two": len(POST) - 1, "in-pieces": 20, "pipelined": len(GET + POST) + 7}
+CUTS = {"complete": 1_000, "in-two": len(POST) - 1, "in-pieces": 20, "pipelined": len(GET + POST) + 7}
 
 
 @pytest.mark.parametrize("size", CUTS.values(), ids=CUTS)

@@ -78,11 +78,11 @@ HEAD_PIECES = st.sampled_from(
 
 
 @SOME
-@given(parts=st.lists(st.one_of(HEAD_PIECES, st.binary(max_size=4)), max_size=25), whole=st.booleans())
-def test_random_heads_never_make_a_5xx(worker: NotaryProcess, parts: list[bytes], whole: bool) -> None:
+@given(parts=st.lists(st.one_of(HEAD_PIECES, st.binary(max_size=4)), max_size=25), complete=st.booleans())
+def test_random_heads_never_make_a_5xx(worker: NotaryProcess, parts: list[bytes], complete: bool) -> None:
     """Random bytes instead of HTTP get answers below 500, or a closed connection."""
     with Wire(worker.url) as wire:
-        wire.send((post_head(3) if whole else b"") + b"".join(parts) + b"\r\n\r\n\r\n\r\n\x00\x00")
+        wire.send((post_head(3) if complete else b"") + b"".join(parts) + b"\r\n\r\n\r\n\r\n\x00\x00")
         while True:
             try:
                 status, headers, _ = wire.answer()

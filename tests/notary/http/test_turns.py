@@ -107,14 +107,14 @@ async def test_many_conflicts_are_read_and_written_in_pieces(service: Service, b
     states = [f"{fresh_hash()}:{at}" for at in range(2_000)]
     await service.post(bank.body(spend(*states)))
     loser = spend(*states)
-    [whole] = (await service.post(bank.body(loser))).json()["decisions"]
-    assert len(whole["conflicts"]) == len(states)
+    [complete] = (await service.post(bank.body(loser))).json()["decisions"]
+    assert len(complete["conflicts"]) == len(states)
     for module in (decisions, wire):
         monkeypatch.setattr(module, "CONFLICTS_A_PIECE", 100)
     call = look_up(service, f"/v1/transactions/{transaction_id(loser)}")
     assert await call.turns() >= 2 * len(states) // (TURN_US + SHARE_US)
-    del whole["receipt"]
-    assert call.returned() == (200, whole)
+    del complete["receipt"]
+    assert call.returned() == (200, complete)
 
 
 async def test_answers_are_made_address_by_address_and_party_by_party(service: Service) -> None:
@@ -245,7 +245,7 @@ async def test_a_large_body_is_decoded_in_pieces(tmp_path: Path, bank: Bank, mon
         for each in (body, left):
             gate.begin(each, None)
             each.piece(bank.body(*requests))
-            each.whole()
+            each.complete()
         turns = 0
         while body.admitted_as is None:
             assert body.problem is None
@@ -258,7 +258,7 @@ async def test_a_large_body_is_decoded_in_pieces(tmp_path: Path, bank: Bank, mon
         after = HandedBody(gate)
         gate.begin(after, None)
         after.piece(bank.body(spend()))
-        after.whole()
+        after.complete()
         while after.admitted_as is None:  # noqa: ASYNC110 - it counts turns
             await asyncio.sleep(0)
         assert left.admitted_as is None
@@ -282,7 +282,7 @@ async def test_a_body_of_a_party_does_not_wait_for_a_large_one_of_an_address(
         body.network, body.parties = network, parties_before
         gate.begin(body, None)
         body.piece(bank.body(spend(*states)))
-        body.whole()
+        body.complete()
         return body
 
     large = handed("127.0.0.2", set(), *[f"{fresh_hash()}:0" for _ in range(400)])

@@ -46,13 +46,13 @@ def _request(step: int, number: int) -> Request:
 def _step(step: int, requests: int = 3) -> Ready:
     """Step 0, 1, ...: each reads one entry and decides that many requests; its rows follow from its number alone."""
     batch = OrderedBatch(step, 1, step + 1, 1000 + step, False, tuple([_request(step, number) for number in range(requests)]))
-    life = IncarnationState(1, "w1", bytes(16), step + 1, False, 1000 + step)
+    state = IncarnationState(1, "w1", bytes(16), step + 1, False, 1000 + step)
     return Ready(
         {ORDERING: step + 1, 0: step + 1, 1: 0},
         1000 + step,
         True,
         [batch],
-        [life],
+        [state],
         [_effect(step + 1)],
         {ORDERING: Mark(step, _hash(step + 1)), 0: Mark(2 * step, _hash(step + 1))},
         _log_state(step),
@@ -354,9 +354,9 @@ def test_other_memtables_and_filters(directory: Path) -> None:
             for key, row in rows_of[numbers]:
                 family.put(key, row)
 
-    whole = Options(raw_mode=True)
-    whole.create_missing_column_families(True)
-    store = Rdict(str(directory), options=whole, column_families=dict(plain))
+    complete = Options(raw_mode=True)
+    complete.create_missing_column_families(True)
+    store = Rdict(str(directory), options=complete, column_families=dict(plain))
     write(store, slice(0, 50))
     for name in FAMILIES:
         store.get_column_family(name).flush()
@@ -367,7 +367,7 @@ def test_other_memtables_and_filters(directory: Path) -> None:
     ours.close()
     ways: list[Callable[[], Any]] = [
         lambda: open_store(directory, SMALL),
-        lambda: Rdict(str(directory), options=whole, column_families=dict(plain)),
+        lambda: Rdict(str(directory), options=complete, column_families=dict(plain)),
     ]
     for opens in ways:
         opened = opens()
@@ -395,9 +395,9 @@ def into_tables(index: Index, families: Sequence[str]) -> None:
 
 
 @pytest.fixture(scope="module")
-def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def complete(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """An index of 40 steps, with all rows in table files."""
-    directory = tmp_path_factory.mktemp("whole") / "index"
+    directory = tmp_path_factory.mktemp("complete") / "index"
     index = _open(directory)
     for step in range(STEPS):
         index.apply(_step(step))
@@ -466,9 +466,9 @@ def _flip(data: bytes) -> bytes:
         "tables-one-bit",
     ],
 )
-def test_a_damaged_index_never_loses_a_part(whole: Path, directory: Path, damage: Callable[[Path], None]) -> None:
+def test_a_damaged_index_never_loses_a_part(complete: Path, directory: Path, damage: Callable[[Path], None]) -> None:
     """A damaged index raises `Fatal` with a remedy, at opening or at a query, or starts empty. It never loses only a part."""
-    shutil.copytree(whole, directory)
+    shutil.copytree(complete, directory)
     damage(directory)
     index, said = _open_or_fatal(directory)
     if index is None:
@@ -499,9 +499,9 @@ def damage_block(directory: Path, name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["states", "decisions"])
-def test_a_damaged_block_is_fatal(whole: Path, directory: Path, name: str) -> None:
+def test_a_damaged_block_is_fatal(complete: Path, directory: Path, name: str) -> None:
     """A block with a wrong checksum raises `Fatal` in a step and in a query, and nothing is decided without its rows."""
-    shutil.copytree(whole, directory)
+    shutil.copytree(complete, directory)
     damage_block(directory, name)
     index = _open(directory)
     try:
@@ -551,11 +551,11 @@ def test_a_scan_raises_at_a_damaged_block(directory: Path) -> None:
         reopened.close()
 
 
-def test_rows_that_do_not_reach_the_progress(whole: Path, directory: Path) -> None:
+def test_rows_that_do_not_reach_the_progress(complete: Path, directory: Path) -> None:
     """Opening finds a progress row beyond the last rows, as after restoring single files."""
     for position_next in (STEPS * 3 + 1, STEPS * 3 - 1):
         shutil.rmtree(directory, ignore_errors=True)
-        shutil.copytree(whole, directory)
+        shutil.copytree(complete, directory)
         store = RocksStore.open(directory, SMALL)
         batch = store.new_batch()
         batch.put(rows.PROGRESS_KEY, rows.PROGRESS.pack(position_next, 1), store.handle(META))
@@ -627,7 +627,7 @@ def _steps_of(index: Index) -> int:
     assert state.log_state == (_log_state(steps - 1) if steps else None)
     assert (state.agreed, state.suspicions) == ((steps - 1, {"w9": steps - 1}) if steps else (0, {}))
     assert state.log_time_ms == (999 + steps if steps else 0)
-    assert [life.sequence_last for life in state.incarnations] == ([steps] if steps else [])
+    assert [state.sequence_last for state in state.incarnations] == ([steps] if steps else [])
     asked = [_request(step, number) for step in range(steps) for number in range(3)]
     assert [index.transaction_at(position) for position in range(3 * steps)] == [request.transaction_id for request in asked]
     assert all(index.decision(request.transaction_id) is not None for request in asked)

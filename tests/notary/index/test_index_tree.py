@@ -43,9 +43,9 @@ def opened(directory: Path) -> Index:
 
 
 @pytest.fixture(scope="module")
-def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def complete(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A closed index of WHOLE decisions, for tests to copy."""
-    directory = tmp_path_factory.mktemp("whole") / "index"
+    directory = tmp_path_factory.mktemp("complete") / "index"
     index = opened(directory)
     for first in range(0, WHOLE, 2_000):
         index.apply(step(first, 2_000))
@@ -54,8 +54,8 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def copied(whole: Path, tmp_path: Path) -> Path:
-    return Path(shutil.copytree(whole, tmp_path / "index"))
+def copied(complete: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(complete, tmp_path / "index"))
 
 
 def alter(directory: Path, which: str, key: bytes, row: bytes) -> None:

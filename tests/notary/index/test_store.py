@@ -87,7 +87,7 @@ def test_flushing_keeps_everything(opens: Opens) -> None:
 class TestTheSimulatedDisk:
     """Features of the simulated disk alone."""
 
-    def test_loses_the_last_batches_whole_and_nothing_that_was_flushed(self) -> None:
+    def test_loses_complete_batches_and_nothing_that_was_flushed(self) -> None:
         """After a crash the disk has a prefix of the written batches, and at least the flushed ones."""
         for seed in range(50):
             disk = SimulatedDisk(f"disk {seed}")

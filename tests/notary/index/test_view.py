@@ -84,9 +84,9 @@ def test_beside_a_process_that_writes(tmp_path: Path) -> None:
 
 
 @pytest.fixture(scope="module")
-def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def complete(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """An index with its rows in table files."""
-    directory = tmp_path_factory.mktemp("whole") / "index"
+    directory = tmp_path_factory.mktemp("complete") / "index"
     index = _open(directory)
     for step in range(40):
         index.apply(_step(step))
@@ -105,10 +105,10 @@ def test_a_new_index_has_the_empty_root(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["states", "decisions"])
-def test_a_damaged_block_names_index_and_remedy(whole: Path, tmp_path: Path, name: str) -> None:
+def test_a_damaged_block_names_index_and_remedy(complete: Path, tmp_path: Path, name: str) -> None:
     """A block with a wrong checksum raises `Fatal`, which names the index and the remedy; its rows are not left out."""
     directory = tmp_path / "index"
-    shutil.copytree(whole, directory)
+    shutil.copytree(complete, directory)
     damage_block(directory, name)
     with viewing(directory) as view, pytest.raises(Fatal, match=rf"{directory} cannot be read: .*checksum.*\. Move the index away"):
         for _ in view.decisions() if name == "decisions" else view.states():
@@ -116,10 +116,10 @@ def test_a_damaged_block_names_index_and_remedy(whole: Path, tmp_path: Path, nam
 
 
 @pytest.mark.parametrize("pattern", ["*.sst", "MANIFEST-*"])
-def test_a_missing_file_names_the_index(whole: Path, tmp_path: Path, pattern: str) -> None:
+def test_a_missing_file_names_the_index(complete: Path, tmp_path: Path, pattern: str) -> None:
     """A missing file raises an error that names the index."""
     directory = tmp_path / "index"
-    shutil.copytree(whole, directory)
+    shutil.copytree(complete, directory)
     for file in directory.glob(pattern):
         file.unlink()
     with pytest.raises(Fatal, match=rf"the index {directory} (is damaged|does not open)") as returned, viewing(directory):

@@ -14,9 +14,9 @@ from tests.examples import some
 from tests.model import log as model
 from tests.model import owner
 from tests.model import plan as planning
+from tests.model.random_history import RandomHistory
 from tests.model.reader import Reader, tag
 from tests.model.traffic import Broken
-from tests.model.world import World
 from tests.notary.salvage.witnesses import MemoryIndex, id_of, state_of, tag_of
 
 OUTCOMES = {
@@ -103,7 +103,7 @@ class Compared:
         assert wanted is not None, f"the model refuses: {why}"
         assert found is not None
         assert list(found.items) == [self._as_chosen(item, position) for position, item in enumerate(wanted.items, log.size)]
-        assert found.same_roots_to <= wanted.whole_to
+        assert found.same_roots_to <= wanted.complete_to
         self.chosen += 1
         return wanted
 
@@ -134,7 +134,7 @@ def played(seeds: range, monkeypatch: pytest.MonkeyPatch) -> Compared:
     monkeypatch.setattr(model.Item, "leaf", lambda item, position: compared.translation.leaf(item, position))
     monkeypatch.setattr(owner, "plan", compared.plan)
     for seed in seeds:
-        World(seed).run_all()
+        RandomHistory(seed).run_all()
     return compared
 
 

@@ -3,7 +3,7 @@
 from notary.salvage.reach import BATCHES_SHOWN, Reach, facts_of_reach, lines_of_reach, reach_of
 from ordering.log import ORDERING
 from tests.joiner.history import History, signing_key
-from tests.joiner.salvaged import Whole
+from tests.joiner.salvaged import SalvageReader
 
 
 def mirror(ordering: int, payload: int, labels: str = "abcdef") -> tuple[History, Reach]:
@@ -19,7 +19,7 @@ def mirror(ordering: int, payload: int, labels: str = "abcdef") -> tuple[History
 
 
 def reach(history: History) -> Reach:
-    reader = Whole(history).read()
+    reader = SalvageReader(history).read()
     assert reader.joiner.log_state is not None
     return reach_of(reader.joiner.snapshot(), reader.joiner.log_state, reader.index.position_next)
 
@@ -28,14 +28,14 @@ def test_a_complete_mirror_lacks_nothing() -> None:
     """Nothing waits behind the reach of a mirror that has both topics to the same batch, or more of the payload topic."""
     for payload in (3, 6):
         _, found = mirror(5, payload)
-        assert (found.decisions, found.offset_end, found.waiting, found.decided_at_source) == (3, 5, (), 0)
+        assert (found.decisions, found.offset_head, found.waiting, found.decided_at_source) == (3, 5, (), 0)
         assert not any("missing" in line for line in lines_of_reach(found, "noon"))
 
 
 def test_missing_contents_are_named_by_position() -> None:
     """Each entry whose content has not come, and each behind one, is named with its positions; a checkpoint shows the source's size."""
     _, found = mirror(9, 2)
-    assert (found.decisions, found.offset_end, found.decided_at_source) == (2, 4, 6)
+    assert (found.decisions, found.offset_head, found.decided_at_source) == (2, 4, 6)
     assert [(each.sequence, each.first, each.missing) for each in found.waiting] == [(3, 2, True), (4, 3, True), (5, 4, True), (6, 5, True)]
     assert facts_of_reach(found)["missing"] == [[2, 2], [3, 3], [4, 4], [5, 5]]
     lines = list(lines_of_reach(found, "noon"))

@@ -48,9 +48,9 @@ def test_no_file_goes_without_a_manifest(desk: Desk) -> None:
 def test_files_of_a_snapshot_made_meanwhile_stay(desk: Desk) -> None:
     """A snapshot that is made between the two lists of `prune` uses old files that no manifest named before; they stay."""
     desk.snapshot("create")
-    whole = _only(desk)
-    desk.signed(msgspec.structs.replace(whole, decisions=1, files=tuple([file for file in whole.files if file.name == "CURRENT"])))
-    (desk.store / MANIFESTS / whole.name).unlink()
+    complete = _only(desk)
+    desk.signed(msgspec.structs.replace(complete, decisions=1, files=tuple([file for file in complete.files if file.name == "CURRENT"])))
+    (desk.store / MANIFESTS / complete.name).unlink()
     desk.age()
     lists = iter([desk.look()])
     desk.snapshot("create")

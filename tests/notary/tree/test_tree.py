@@ -123,18 +123,18 @@ def test_a_tree_of_a_million_leaves() -> None:
     """Around 2^20 leaves, with three full levels of tiles, roots and proofs match RFC 6962's recursive definitions."""
     size_max = 2**20 + 5
     leaves = [leaf_hash(b"%d" % n) for n in range(size_max)]
-    whole: dict[tuple[int, int], bytes] = {}
+    complete: dict[tuple[int, int], bytes] = {}
 
     def mth(start: int, end: int) -> bytes:
         """Returns MTH(D[start:end]); the results for larger subtrees are cached."""
         if end - start == 1:
             return leaves[start]
-        if (start, end) in whole:
-            return whole[start, end]
+        if (start, end) in complete:
+            return complete[start, end]
         middle = start + (1 << (end - start - 1).bit_length() - 1)
         node = sha256(b"\x01" + mth(start, middle) + mth(middle, end)).digest()
         if end - start >= 64:
-            whole[start, end] = node
+            complete[start, end] = node
         return node
 
     def path(index: int, start: int, end: int) -> list[bytes]:

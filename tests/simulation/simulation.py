@@ -22,11 +22,11 @@ from tests.simulation.deployment import OTHER_NOTARY, deployment
 from tests.simulation.divergence import Divergence
 from tests.simulation.faults import Faults
 from tests.simulation.loop import SimulatedLoop
+from tests.simulation.machine import Machine
 from tests.simulation.owner import Owner
 from tests.simulation.plan import HEALED_S, AppendFates, Plan
 from tests.simulation.process import Process, simulated
 from tests.simulation.salvaging import Salvaging
-from tests.simulation.slot import Slot
 
 WALL_MS = 1_760_000_000_000
 """The wall clock when a simulation begins, in milliseconds since 1970."""
@@ -38,14 +38,14 @@ NOTICED_S = 1.0
 """The time within which every worker polls again after a loss, so that its poll returns the new leader's epoch."""
 
 
-class World:
+class Simulation:
     """One simulation. `problems` lists violations of the notary's guarantees that were seen during the run."""
 
     def __init__(self, plan: Plan, loop: SimulatedLoop, tracing: Callable[[float, str, str], None] | None) -> None:
         self.plan = plan
         self.loop = loop
         self.tracing = tracing
-        self.draw = random.Random(f"world {plan.seed}")
+        self.draw = random.Random(f"world {plan.seed}")  # another text would change what each seed draws
         self.problems: list[str] = []
         self.counts: dict[str, int] = {}
         self.healed = self.over = False
@@ -60,11 +60,11 @@ class World:
         self.losses = Losses(self)
         self.owner = Owner(self)
         self.salvaging = Salvaging(self)
-        self.slots = [Slot(plan.seed, f"w{number}", f"w{number}", skew_ms) for number, skew_ms in enumerate(plan.skews_ms, 1)]
+        self.machines = [Machine(plan.seed, f"w{number}", f"w{number}", skew_ms) for number, skew_ms in enumerate(plan.skews_ms, 1)]
         self.began_s: dict[bytes, float] = {}
         """The start time of each process, by the prefix of its nonces."""
-        self.gone: list[Slot] = []
-        """Slots of duplicate worker names that no longer run; their indexes are checked too."""
+        self.gone: list[Machine] = []
+        """Machines of duplicate worker names that no longer run; their indexes are checked too."""
         self.history = History()
         self.clients = Clients(plan, deployment().party, self.history, self.processes, self.wall_ms())
         self._nonces = 0
@@ -97,15 +97,15 @@ class World:
 
     def processes(self) -> list[Process]:
         """Returns the processes that are running."""
-        return [process for slot in self.slots if (process := slot.running()) is not None]
+        return [process for machine in self.machines if (process := machine.running()) is not None]
 
     # ---- the run ----
 
     async def run(self) -> None:
         """Run the faults, then heal everything and demand progress."""
         self.owner.begin()
-        for slot in self.slots:
-            self.supervise(slot)
+        for machine in self.machines:
+            self.supervise(machine)
         watching = asyncio.create_task(self._watch_memory())
         asking = asyncio.create_task(self.clients.run())
         faults = asyncio.create_task(Faults(self).run())
@@ -118,13 +118,13 @@ class World:
         for task in (asking, watching, operating):
             task.cancel()
 
-    def supervise(self, slot: Slot) -> None:
-        """Keep a process running in that slot."""
-        self._supervisors.append(asyncio.create_task(self._supervise(slot)))
+    def supervise(self, machine: Machine) -> None:
+        """Keep a process running in that machine."""
+        self._supervisors.append(asyncio.create_task(self._supervise(machine)))
 
     def heal(self) -> None:
         """End all faults. Records that are already delayed still arrive."""
-        self.say("world", "everything heals")
+        self.say("simulation", "everything heals")
         self.healed = True
         cluster = self.cluster
         cluster.fates = AppendFates(0, 0, 0, 0, min(0.05, self.plan.fates.delay_s))
@@ -134,10 +134,10 @@ class World:
         cluster.shown.clear()
         cluster.wake()
         self.clients.loss = 0.0
-        for slot in self.slots:
-            slot.cut_off = slot.down = slot.disk.full = False
-            slot.wrong_clock_ms = 0
-            slot.misnamed = ""
+        for machine in self.machines:
+            machine.cut_off = machine.down = machine.disk.full = False
+            machine.wrong_clock_ms = 0
+            machine.misnamed = ""
         cluster.behind_s.clear()
         cluster.slow_entries_s.clear()
         for process in self.processes():
@@ -145,10 +145,10 @@ class World:
 
     async def stop(self) -> None:
         """End all processes and supervisors, when the checks are done."""
-        for slot in self.slots:
-            slot.ended = True
-            if slot.process is not None:
-                slot.process.die()
+        for machine in self.machines:
+            machine.ended = True
+            if machine.process is not None:
+                machine.process.die()
         for supervisor in self._supervisors:
             supervisor.cancel()
         await asyncio.sleep(0)
@@ -178,70 +178,72 @@ class World:
             await divergence.found_out(self)
             async with asyncio.timeout(HEALED_S):
                 await self._level()
-                for slot in self.slots:
+                for machine in self.machines:
                     for submission in self.clients.submissions[:: max(1, len(self.clients.submissions) // 8)]:
-                        await self.clients.insist(slot.running, submission)
-                while silent := bounds.silent_lives(self):
-                    what = f"lives {silent} are silent, with payloads that wait, and nobody fences them"
+                        await self.clients.insist(machine.running, submission)
+                while silent := bounds.silent_incarnations(self):
+                    what = f"incarnations {silent} are silent, with payloads that wait, and nobody fences them"
                     await asyncio.sleep(1)
         except TimeoutError:
-            self.problem("world", f"{HEALED_S:g} s after the last decision: {what or [self._state(slot) for slot in self.slots]}")
+            self.problem(
+                "simulation", f"{HEALED_S:g} s after the last decision: {what or [self._state(machine) for machine in self.machines]}"
+            )
 
     async def _level(self) -> None:
         """Return when every worker has read to the end and is ready."""
-        while not all(self._is_level(slot) for slot in self.slots):  # noqa: ASYNC110 - looked at from outside
+        while not all(self._is_level(machine) for machine in self.machines):  # noqa: ASYNC110 - looked at from outside
             await asyncio.sleep(0.5)
 
-    def _is_level(self, slot: Slot) -> bool:
-        worker = None if slot.process is None or slot.process.dead else slot.process.worker
+    def _is_level(self, machine: Machine) -> bool:
+        worker = None if machine.process is None or machine.process.dead else machine.process.worker
         # A topic-partition that had no leader until now is compared by the next poll, and may have lost records.
         if worker is None or worker.not_ready() is not None or worker.driver.uncompared:
             return False
         if self.losses.damages and self.loop.time() < self.losses.damages[-1].at_s + NOTICED_S:
             return False
-        heights = {other.process.worker.index.position_next for other in self.slots if other.process and other.process.worker}
+        heights = {other.process.worker.index.position_next for other in self.machines if other.process and other.process.worker}
         joiner = worker.driver.joiner
         # Every admitted request is decided in the end, even if its client has long asked another worker.
         pending = worker.sender.queue.pending_requests
         return len(heights) == 1 and not pending and not joiner.queued_records and joiner.offset_head == len(self.cluster.by_partition[-1])
 
-    def _state(self, slot: Slot) -> str:
-        worker = None if slot.process is None or slot.process.dead else slot.process.worker
+    def _state(self, machine: Machine) -> str:
+        worker = None if machine.process is None or machine.process.dead else machine.process.worker
         if worker is None:
-            return f"{slot.label}: no worker"
+            return f"{machine.label}: no worker"
         joiner, end = worker.driver.joiner, len(self.cluster.by_partition[-1])
         at = f"{worker.index.position_next} positions, head {joiner.offset_head} of {end}, queued {joiner.queued_records}"
         at += f", pending {worker.sender.queue.pending_requests}"
-        return f"{slot.label}: {worker.not_ready() or 'ready'}; {at}"
+        return f"{machine.label}: {worker.not_ready() or 'ready'}; {at}"
 
     # ---- processes ----
 
-    async def _supervise(self, slot: Slot) -> None:
-        while not slot.ended:
-            if slot.down:
+    async def _supervise(self, machine: Machine) -> None:
+        while not machine.ended:
+            if machine.down:
                 await asyncio.sleep(0.1)
                 continue
-            divergence.close(self, slot)
-            process = slot.process = self._process(slot)
+            divergence.close(self, machine)
+            process = machine.process = self._process(machine)
             self.began_s[process.identity] = self.loop.time()
-            slot.processes += 1
-            process.cut_off = slot.cut_off
-            self.say(slot.label, "starts")
-            batches = len(slot.disk.journal), len(slot.disk._altered)
+            machine.processes += 1
+            process.cut_off = machine.cut_off
+            self.say(machine.label, "starts")
+            batches = len(machine.disk.journal), len(machine.disk._altered)
             problems = await self._until_ended(process)
             # Rows that a fault has changed on the disk meanwhile were not written by the process.
-            written = len(slot.disk.journal) - batches[0] > len(slot.disk._altered) - batches[1]
+            written = len(machine.disk.journal) - batches[0] > len(machine.disk._altered) - batches[1]
             if process.misnamed and (process.worker is not None or process.log.writers or written):
-                self.problem(slot.label, f"its configuration has another notary's {process.misnamed}, and it begins to work")
+                self.problem(machine.label, f"its configuration has another notary's {process.misnamed}, and it begins to work")
             self.count("process ends")
             if process.became_live and process.worker is not None:
-                slot.disk.applied_live = process.worker.driver.joiner.offset_head
+                machine.disk.applied_live = process.worker.driver.joiner.offset_head
             self._blame(process)
             for problem in problems:
-                self._apply_end(slot, process, problem)
-            if slot.needs_disk:
-                slot.disk.wipe()
-                slot.needs_disk = False
+                self._apply_end(machine, process, problem)
+            if machine.needs_disk:
+                machine.disk.wipe()
+                machine.needs_disk = False
             await asyncio.sleep(self.draw.choice([0.0, 0.5, 3.0]))
 
     async def _until_ended(self, process: Process) -> tuple[Exception, ...]:
@@ -256,10 +258,10 @@ class World:
                 process.stop.set()
         return running.result()
 
-    def _process(self, slot: Slot) -> Process:
+    def _process(self, machine: Machine) -> Process:
         plan = self.plan
         config = deployment().config(
-            slot.name,
+            machine.name,
             {
                 "limits.pending_requests_max": plan.pending_requests_max,
                 "worker.checkpoint_interval_ms": plan.checkpoint_interval_ms,
@@ -270,41 +272,43 @@ class World:
                 "http.wait_ms_max": WAIT_S_MAX * 1_000,
             },
         )
-        config = simulated(config, plan, clock_accepted=slot.clock_accepted)
+        config = simulated(config, plan, clock_accepted=machine.clock_accepted)
         config = msgspec.structs.replace(config, directory=str(self.owner.directory))
-        if slot.misnamed:
-            config = msgspec.structs.replace(config, **{slot.misnamed: OTHER_NOTARY})
-        clock = lambda: self.wall_ms() + slot.skew_ms + slot.wrong_clock_ms  # noqa: E731
-        around = Environment(clock, self.loop.time, self._nonces_of(slot))
-        process = Process(slot.label, slot.identity(), config, self.cluster, slot.disk, around, lambda where: self._dies(slot, where))
-        began_wrong = bool(slot.wrong_clock_ms)
-        process.misnamed = slot.misnamed
-        process.wrong_clock = lambda: began_wrong and bool(slot.wrong_clock_ms)
+        if machine.misnamed:
+            config = msgspec.structs.replace(config, **{machine.misnamed: OTHER_NOTARY})
+        clock = lambda: self.wall_ms() + machine.skew_ms + machine.wrong_clock_ms  # noqa: E731
+        around = Environment(clock, self.loop.time, self._nonces_of(machine))
+        process = Process(
+            machine.label, machine.identity(), config, self.cluster, machine.disk, around, lambda where: self._dies(machine, where)
+        )
+        began_wrong = bool(machine.wrong_clock_ms)
+        process.misnamed = machine.misnamed
+        process.wrong_clock = lambda: began_wrong and bool(machine.wrong_clock_ms)
         return process
 
-    def _nonces_of(self, slot: Slot) -> Callable[[], bytes]:
-        process = slot.processes
+    def _nonces_of(self, machine: Machine) -> Callable[[], bytes]:
+        process = machine.processes
 
         def nonce() -> bytes:
             self._nonces += 1
-            return slot.nonce(process, self._nonces)
+            return machine.nonce(process, self._nonces)
 
         return nonce
 
-    def _dies(self, slot: Slot, where: str) -> bool:
+    def _dies(self, machine: Machine, where: str) -> bool:
         if self.healed or self.draw.random() >= self.plan.crash_at_steps:
             return False
-        self.say(slot.label, f"dies at {where}")
+        self.say(machine.label, f"dies at {where}")
         self.count("deaths at a step")
         return True
 
-    def _apply_end(self, slot: Slot, process: Process, problem: Exception) -> None:
+    def _apply_end(self, machine: Machine, process: Process, problem: Exception) -> None:
         """Check that a fault explains why this process ended by itself."""
-        self.say(slot.label, f"ended: {problem!r}")
-        if counted := ends.classify(self, slot, process, problem):
+        self.say(machine.label, f"ended: {problem!r}")
+        if counted := ends.classify(self, machine, process, problem):
             self.count(counted)
         else:
-            self.problem(slot.label, f"ended by itself: {problem!r}")
+            self.problem(machine.label, f"ended by itself: {problem!r}")
 
     def _blame(self, process: Process) -> None:
         for problem in process.problems:

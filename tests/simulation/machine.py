@@ -9,8 +9,8 @@ _NONCE = Struct(">4sIQ")
 IDENTITY_BYTES = 8
 
 
-class Slot:
-    """A machine that runs processes of one worker name. `label` differs between slots that share a `name` (duplicate worker names)."""
+class Machine:
+    """A machine that runs processes of one worker name. `label` differs between machines that share a `name` (duplicate worker names)."""
 
     def __init__(self, seed: int, label: str, name: str, skew_ms: int) -> None:
         self.label = label
@@ -43,7 +43,7 @@ class Slot:
 
     @staticmethod
     def read_nonce(nonce: bytes) -> tuple[str, int]:
-        """Returns the label of the slot and the number of the process that made this nonce."""
+        """Returns the label of the machine and the number of the process that made this nonce."""
         label, process, _ = _NONCE.unpack(nonce)
         return label.rstrip(b"\0").decode(), process
 

@@ -15,7 +15,7 @@ from tests.model.tree import digest, path, root
 from tests.model.worker import Worker
 
 
-class World(Traffic):
+class RandomHistory(Traffic):
     """One history."""
 
     def disaster(self) -> None:
