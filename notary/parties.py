@@ -215,9 +215,9 @@ def _entry(value: str | dict[str, Any], where: str) -> RegisteredParty:
 
 
 def check_number(value: object, member: str, allowed: tuple[int, int], where: str) -> None:
-    """Raise `ConfigurationError` unless it is a whole number in the range."""
+    """Raise `ConfigurationError` unless it is an integer in the range."""
     if isinstance(value, bool) or not isinstance(value, int) or not allowed[0] <= value <= allowed[1]:
-        raise ConfigurationError(f"{where}: `{member}` is {value!r:.80}; it is to be a whole number from {allowed[0]} to {allowed[1]}")
+        raise ConfigurationError(f"{where}: `{member}` is {value!r:.80}; it is to be an integer from {allowed[0]} to {allowed[1]}")
 
 
 Added: TypeAlias = Literal["added", "changed", "unchanged"]

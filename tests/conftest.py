@@ -78,7 +78,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(scope="session")
 def kafka_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    """Three real brokers for the whole session. One that is silent for five seconds counts as dead. A test that harms one restores it."""
+    """Three real brokers for all of the session. One that is silent for five seconds counts as dead. A test that harms one restores it."""
     with Cluster.create(tmp_path_factory.mktemp("kafka") / "cluster", brokers=3, session_timeout_ms=5_000) as cluster:
         yield cluster
 

@@ -4,7 +4,7 @@
     make load RATE=2000 DURATION=60                                                              with brokers and workers of its own
 
 Most loads wait for an answer before they send the next request. When the server is slow, they send less, and measure only its best times.
-Here each request is sent at its intended time, as in the real world, even if the last one has no answer:
+Here each request is sent at its intended time, as in production, even if the last one has no answer:
 
 - Every submission has an intended start, by a schedule that is fixed before the run. Latency counts from it. A free user takes the next
   submission; when all users wait for answers, the next ones are sent late, and their latency includes that.

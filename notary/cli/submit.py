@@ -359,7 +359,7 @@ def _integer(least: int, most: int) -> Callable[[str], int]:
     def parse(text: str) -> int:
         if text.isascii() and text.isdigit() and len(text) < 10 and least <= int(text) <= most:
             return int(text)
-        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number from {least} to {most}")
+        raise argparse.ArgumentTypeError(f"{text!r} is not an integer from {least} to {most}")
 
     return parse
 

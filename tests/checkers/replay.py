@@ -1,7 +1,7 @@
 """Replays a complete log by brute force. Imports nothing of the notary: it follows the contract's tables alone.
 
 All records are in memory, so there is no buffer, no step and no waiting. The ordering records are applied one by one: layout, signature by
-the key in force (R10), view, and the condition of their kind (R2, R5). Each content is looked up in its whole partition (R3), and decided
+the key in force (R10), view, and the condition of their kind (R2, R5). Each content is looked up in all of its partition (R3), and decided
 on plain dictionaries (R6, R7).
 """
 

@@ -7,7 +7,7 @@ import re
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
-WHOLE_SYSTEMS = {
+COMPLETE_SYSTEMS = {
     "chaos", "checkers", "docs", "hostile", "imports", "kafka", "model", "mutants", "outsiders", "properties", "rehearsals", "scenarios",
     "scopes", "semantics", "simulation",
 }  # fmt: skip
@@ -51,7 +51,7 @@ def _files() -> list[Path]:
 
 def test_files_mirror_the_code() -> None:
     """Every test file of a package begins with the name of a module in the same folder of the code, or its subject is listed here."""
-    mirrored = [file for file in _files() if file.relative_to(ROOT / "tests").parts[0] not in WHOLE_SYSTEMS]
+    mirrored = [file for file in _files() if file.relative_to(ROOT / "tests").parts[0] not in COMPLETE_SYSTEMS]
     lost = {str(file.relative_to(ROOT / "tests")) for file in mirrored if not _tested(file)}
     assert lost == ELSEWHERE.keys(), "move or rename the file to match its module"
     assert [subject for subject in ELSEWHERE.values() if not (ROOT / subject).exists()] == []

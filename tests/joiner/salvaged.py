@@ -126,7 +126,7 @@ class Owner:
         return self.append(msgspec.structs.replace(record, **changed))
 
     def salvage(self, *items: Item) -> None:
-        """Append a whole salvage of these items."""
+        """Append all records of a salvage of these items."""
         self.key()
         self.begin()
         if items:

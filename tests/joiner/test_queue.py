@@ -290,7 +290,7 @@ class Worker:
 async def test_a_party_at_ten_times_its_share_costs_the_others_less_than_a_tenth(
     others: int, large: bool, per_s: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The others send their whole share, half of them one request at a time, half of them a tenth of a second's worth: more than nine
+    """The others send all of their share, half of them one request at a time, half of them a tenth of a second's worth: more than nine
     tenths of it are decided, of either half."""
     share, sizes = per_s / (others + 1), (1, per_s // 10)
     offered = {f"{at}": (share, sizes[at % 2]) for at in range(others)}

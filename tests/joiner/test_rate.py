@@ -18,7 +18,7 @@ def test_nothing_is_known_at_first() -> None:
 
 
 def test_retry_after_is_in_seconds_up_to_sixty() -> None:
-    """Retry-After is in whole seconds, rounded up, from 1 to 60."""
+    """Retry-After is an integer of seconds, rounded up, from 1 to 60."""
     rate = Rate()
     _answer(rate, 100, 3, 1_000, ran_dry=False)
     assert 99 < rate.per_s < 101

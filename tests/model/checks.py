@@ -5,7 +5,7 @@ P2 no receipt of a survivor is contradicted: its leaf stands at its position; an
    is lost since it was signed (for keys of the kept log); no such position is used again.
 P3 a state that a survivor knows as consumed is never consumed by another transaction.
 P4 all workers, at any speed and from any snapshot, and an independent replay get the same leaves and roots.
-P5 sources that disagree are refused: whatever was accepted is honoured whole (P1 to P3), and who agrees is never refused (L).
+P5 sources that disagree are refused: whatever was accepted is honoured completely (P1 to P3), and who agrees is never refused (L).
 P6 trimming changes no decision, and what survives a disaster can still be read.
 P7 what the old side writes to the new log counts nowhere. A failback is one failover more.
 L the new side decides again.

@@ -199,11 +199,11 @@ def test_an_entry_may_have_a_weight_and_a_quota(file: Path) -> None:
 
 
 WRONG = {
-    "weight-0": ({"weight": 0}, "`weight` is 0; it is to be a whole number from 1 to 100"),
+    "weight-0": ({"weight": 0}, "`weight` is 0; it is to be an integer from 1 to 100"),
     "weight-101": ({"weight": 101}, "`weight` is 101"),
     "weight-true": ({"weight": True}, "`weight` is True"),
     "weight-half": ({"weight": 1.5}, r"`weight` is 1\.5"),
-    "quota": ({"requests_per_s": -1}, "`requests_per_s` is -1; it is to be a whole number from 0 to 1000000"),
+    "quota": ({"requests_per_s": -1}, "`requests_per_s` is -1; it is to be an integer from 0 to 1000000"),
     "quota-null": ({"requests_per_s": None}, "`requests_per_s` is None"),
     "unknown": ({"wieght": 2}, "there is no member 'wieght'"),
     "no-key": ({"public_key": None}, "`public_key` is None"),

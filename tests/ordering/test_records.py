@@ -232,10 +232,10 @@ def test_decode_is_total_near_real_records(record: OrderingRecord, data: st.Data
     total(bytes(complete) + data.draw(st.binary(max_size=40)))
 
 
-WHOLE = [*[data + SIGNATURE for _, data in GOLDEN], *EXAMPLE_VALUES]
+SIGNED = [*[data + SIGNATURE for _, data in GOLDEN], *EXAMPLE_VALUES]
 
 
-@pytest.mark.parametrize("value", WHOLE, ids=lambda value: f"kind {value[1]}, {len(value)} bytes")
+@pytest.mark.parametrize("value", SIGNED, ids=lambda value: f"kind {value[1]}, {len(value)} bytes")
 def test_every_truncation_is_refused(value: bytes) -> None:
     """No prefix of a record is a record: each kind's length follows from its first bytes."""
     for length in range(len(value)):
@@ -243,7 +243,7 @@ def test_every_truncation_is_refused(value: bytes) -> None:
             decode(value[:length], ALL_FORMATS)
 
 
-@pytest.mark.parametrize("value", WHOLE, ids=lambda value: f"kind {value[1]}, {len(value)} bytes")
+@pytest.mark.parametrize("value", SIGNED, ids=lambda value: f"kind {value[1]}, {len(value)} bytes")
 @given(more=st.binary(min_size=1, max_size=200))
 def test_every_extension_is_refused(value: bytes, more: bytes) -> None:
     """A record with extra bytes behind it, even a signature or another transaction id, is rejected."""

@@ -238,7 +238,7 @@ near_hashes = hashes | st.sampled_from(["", "00" * 31, "00" * 33, "0A" * 32, "00
 @example(["00" * 32 + ":4294967296", "ff" * 32 + ":4294967296"], [], "00" * 31)
 @settings(SHARED, max_examples=some(500))
 def test_the_short_cut_is_right_for_whatever_it_accepts(inputs: list[str], references: list[str], content_hash: str) -> None:
-    """One `fromhex` for a whole request gives the same as decoding value by value, and accepts no other value."""
+    """One `fromhex` for all of a request gives the same as decoding value by value, and accepts no other value."""
     wire = request_module.RequestJson(inputs=tuple(inputs), references=tuple(references), content_hash=content_hash)
 
     def plainly() -> tuple[list[bytes], list[bytes], bytes]:

@@ -18,7 +18,7 @@ A file is blocks, one blank line between them: commands, a line `----`, and the 
 | `read [PARTITION [COUNT]]` | passes the next records of a topic-partition to the joiner: `ordering`, a partition's number, or all |
 | `wait MS` | lets that time pass and steps |
 | `fills` | appends the fills that the last step wanted |
-| `examined` | reports that the driver found the reader's whole history in the log, after a foreign view |
+| `examined` | reports that the driver found all of the reader's history in the log, after a foreign view |
 | `live` | makes the reader ready |
 | `restart` | starts a new process: all unpersisted state is lost, reading resumes by R8 |
 | `another [version V]` | a worker that starts from nothing takes over; its software reads that version |

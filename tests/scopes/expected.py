@@ -1,6 +1,6 @@
 """The expected result of the log so far, updated record by record: the same as the replay of the complete log, but hashable.
 
-The replay reads the complete log each time, so two states could only be equal if their whole logs were. Here the past is dropped: a later
+The replay reads the complete log each time, so two states are only equal if their complete logs are. Here the past is dropped: a later
 record can depend on (incarnations, log time, ordering records that wait, first contents by partition) and on nothing else. Shares no code
 with the joiner; each new step of the search is compared with the replay (see `Expectations.append`).
 """

@@ -27,7 +27,7 @@ _SMALL = (
 @pytest.mark.parametrize("scope", _SMALL, ids=lambda scope: scope.name)
 @pytest.mark.parametrize("without", ["merge", "lazy", "late"])
 def test_without_one_the_same_is_found(scope: Scope, without: str) -> None:
-    """The search finds the same with one reduction off: whole logs compared, records written before they are read, faults at any moment."""
+    """The search finds the same without one reduction: complete logs compared, records written before they are read, faults any time."""
     options: dict[str, Any] = {without: False}
     reduced, complete = Search(scope), Search(scope, **options)
     few, many = reduced.run(), complete.run()

@@ -165,8 +165,8 @@ async def test_positions_count_every_decision(notary: Notary, worker: Worker) ->
     await notary.check(worker)
 
 
-async def test_malformed_rejects_the_whole(notary: Notary, worker: Worker) -> None:
-    """A malformed request makes its whole submission malformed: the others in it are not decided either."""
+async def test_malformed_rejects_the_submission(notary: Notary, worker: Worker) -> None:
+    """A malformed request makes all of its submission malformed: the others in it are not decided either."""
     good = notary.party.submission(spend(state("x")))
     bad = good.body.replace(b'"requests": [', b'"requests": [{"inputs": ["nonsense"], "content_hash": "00"}, ')
     answer = await notary.http.call(worker.url, "POST", "/v1/submissions", bad)

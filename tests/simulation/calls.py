@@ -25,7 +25,7 @@ RETRY_AFTER_S_MAX: Final = 60
 OPENS_AT: Final = 0.9
 """A full queue admits submissions again when a tenth has been decided (docs/http.md)."""
 PARTY_PART: Final = 0.75 * 8 / 9
-"""The least part of the capacity left by others for a party without a ticket (docs/http.md); 2 requests less, since parts are whole."""
+"""The least part of the capacity left by others for a party without a ticket (docs/http.md); 2 requests less, since parts are integers."""
 POLLED_S: Final = 0.3
 PROBLEMS: Final = {
     400: ("malformed",),

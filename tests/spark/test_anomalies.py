@@ -56,7 +56,7 @@ def _incarnation(number: int, *batches: tuple[int, int, int]) -> list[tuple[int,
 def test_missing_offsets_explain_skipped_sequences(spark: SparkSession, capsys: pytest.CaptureFixture[str]) -> None:
     """Skipped sequences are reported unless an offset is missing since the incarnation's last entry; no task needs all gaps for that.
 
-    For an incarnation that was active in an earlier part, the whole part up to its entry is examined. A settled run explains them too.
+    For an incarnation that was active in an earlier part, all of the part up to its entry is examined. A settled run explains them too.
     """
     entries = [
         *_incarnation(1, (1, 1, 0), (5, 3, 1), (9, 5, 3)),  # an offset is missing before its 3, none before its 5

@@ -134,7 +134,7 @@ def test_newest_state_of_the_nights(tmp_path: Path) -> None:
     assert newest_state(tmp_path) == tmp_path / "20261126T031500Z"
 
 
-def test_three_nights_are_the_whole(spark: SparkSession, nights: Nights) -> None:
+def test_three_nights_have_everything(spark: SparkSession, nights: Nights) -> None:
     """Decisions, roots, violations and the state of three runs are those of the complete log, whatever the cuts separate."""
     by_partition = nights.writer.log.by_partition
     replayed = _hold(_rows(spark, nights.folder / "2"), by_partition)

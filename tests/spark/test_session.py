@@ -37,7 +37,7 @@ def test_argument_that_a_java_does_not_know_is_dropped(tmp_path: Path, monkeypat
 
 
 @pytest.mark.seconds
-def test_whole_java_is_left_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_complete_java_is_left_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A Java that has the module is used as it is."""
     complete = _java(tmp_path / "java", POOR.replace("java.base@21.0.4", "jdk.incubator.vector@21.0.4"))
     monkeypatch.setenv("JAVA_HOME", str(complete))

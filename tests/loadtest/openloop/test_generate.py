@@ -24,7 +24,7 @@ def test_the_same_seed_gives_the_same_bytes() -> None:
 
 
 def test_bodies_are_what_another_party_would_sign() -> None:
-    """The ids, and the whole JSON with its signature, are those of a party that was written from the contract alone."""
+    """The ids, and all of the JSON with its signature, are those of a party that was written from the contract alone."""
     party = Party(NOTARY, PARTY, party_key())
     for one in asked(60):
         returned = json.loads(one.body)

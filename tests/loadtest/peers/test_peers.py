@@ -249,7 +249,7 @@ def test_a_server_that_does_not_start_says_why() -> None:
 
 @pytest.mark.seconds
 def test_children_are_counted() -> None:
-    """The pids of a process include its children, so that a server's whole cost is counted."""
+    """The pids of a process include its children, so that all of a server's cost is counted."""
     with Servers.opened("test") as servers:
         servers.start("parent", ["sh", "-c", "sleep 600 & wait"], lambda: len(servers.pids("parent")) == 2)
         pids = servers.pids("parent")

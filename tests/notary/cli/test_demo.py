@@ -28,7 +28,7 @@ ELSEWHERE = {
 
 @pytest.fixture(autouse=True)
 def own_environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The demo sets `no_proxy` for its whole process, so the tests restore it."""
+    """The demo sets `no_proxy` for all of its process, so the tests restore it."""
     monkeypatch.setenv("no_proxy", "")
 
 

@@ -268,16 +268,16 @@ def test_an_init_that_is_killed_can_be_repeated(tmp_path: Path) -> None:
             return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) != 0
 
         import notary.cli.init
-        step, whole = 0, False
-        while not whole:
+        step, made = 0, False
+        while not made:
             step += 1
             here = f"{directory}/{step}"
-            whole = not dies(here, step)
-            if not whole:
+            made = not dies(here, step)
+            if not made:
                 # The next ones meet what it left, the first few of them for a few steps only.
                 for later in (2, 4, 6, 8):
                     dies(here, later)
-                # The last one makes the directory whole, or refuses because it is.
+                # The last one completes the directory, or refuses because it is complete.
                 complete = os.path.exists(f"{here}/notary.toml")
                 assert dies(here, 0) == complete, step
         print(step)

@@ -389,9 +389,9 @@ def test_a_rotation_that_is_killed_can_be_repeated(tmp_path: Path) -> None:
         def named(here):
             return [each["verifier_key"] for each in json.loads(Path(f"{here}/notary-keys.json").read_bytes())]
 
-        original, step, whole, completed = sys.argv[1], 0, False, 0
+        original, step, made, completed = sys.argv[1], 0, False, 0
         first = named(original)
-        while not whole:
+        while not made:
             step += 1
             here = f"{original}-{step}"
             shutil.copytree(original, here)
@@ -400,7 +400,7 @@ def test_a_rotation_that_is_killed_can_be_repeated(tmp_path: Path) -> None:
                 before = named(here)
                 code, reported = key("rotate", here, later)
                 assert code in (0, -9), (step, later, reported)
-                whole = whole or (code == 0 and later == step)
+                made = made or (code == 0 and later == step)
                 known = named(here)
                 assert known[:len(before)] == before and len(known) <= len(before) + 1, (step, later)
                 code, reported = key("show", here)

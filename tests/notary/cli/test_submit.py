@@ -190,8 +190,8 @@ def test_each_urls_failure_is_listed(key: str, lines: str, capfd: pytest.Capture
         ({"--party": ""}, "the party's name"),
         ({"file": "missing.jsonl"}, "missing.jsonl cannot be read: No such file"),
         ({"file": "."}, ". cannot be read: Is a directory"),
-        ({"--batch": "1001"}, "'1001' is not a whole number from 1 to 1000"),
-        ({"--in-flight": "0"}, "'0' is not a whole number from 1 to 64"),
+        ({"--batch": "1001"}, "'1001' is not an integer from 1 to 1000"),
+        ({"--in-flight": "0"}, "'0' is not an integer from 1 to 64"),
         ({"--deadline": "nan"}, "'nan' is not a number of seconds above 0"),
     ],
 )

@@ -23,7 +23,7 @@ from ordering.pieces import completed
 from payload import Request
 
 SMALL = IndexSettings(cache_bytes=8 << 20, write_buffer_bytes=8 << 20)
-WHOLE = 66_000
+SIZE = 66_000
 """More than one full tile of level 1, so that the tree has a level 2."""
 
 
@@ -44,10 +44,10 @@ def opened(directory: Path) -> Index:
 
 @pytest.fixture(scope="module")
 def complete(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A closed index of WHOLE decisions, for tests to copy."""
+    """A closed index of SIZE decisions, for tests to copy."""
     directory = tmp_path_factory.mktemp("complete") / "index"
     index = opened(directory)
-    for first in range(0, WHOLE, 2_000):
+    for first in range(0, SIZE, 2_000):
         index.apply(step(first, 2_000))
     index.close()
     return directory
@@ -113,7 +113,7 @@ def test_leaves_and_roots_of_any_part(index: Index) -> None:
     assert [leaf_hash(one) for one in index.leaves_at(300, 40)] == [
         index.tile(0, 1, 256)[at * 32 : (at + 1) * 32] for at in range(300 - 256, 340 - 256)
     ]
-    for size in (0, 1, 255, 256, 257, 65_536, 65_537, WHOLE):
+    for size in (0, 1, 255, 256, 257, 65_536, 65_537, SIZE):
         assert index.tree.root_at(size) == view_at(size, index.tree.tile).root
 
 
@@ -171,13 +171,13 @@ def test_after_a_failed_write_nothing_is_returned_and_no_index_is_quarantined(co
     with monkeypatch.context() as meanwhile:
         meanwhile.setattr(index._store, "write", full)
         with pytest.raises(Fatal, match="No space left"):
-            index.apply(step(WHOLE, 10))
+            index.apply(step(SIZE, 10))
     assert index.broken
     for ask in (
-        lambda: index.leaves_at(WHOLE - 10, 20),
+        lambda: index.leaves_at(SIZE - 10, 20),
         lambda: index.decision(request(1).transaction_id),
         lambda: index.tile(0, 1, 1),
-        lambda: completed(index.audit(WHOLE // 256)),
+        lambda: completed(index.audit(SIZE // 256)),
         lambda: index.consumed(request(1).inputs[0]),
     ):
         with pytest.raises(Fatal, match="cannot be written") as caught:
@@ -185,30 +185,30 @@ def test_after_a_failed_write_nothing_is_returned_and_no_index_is_quarantined(co
         assert not isinstance(caught.value, Quarantined)
     index.close()
     again = opened(copied)
-    assert again.position_next == WHOLE
-    completed(again.audit(WHOLE // 256))
+    assert again.position_next == SIZE
+    completed(again.audit(SIZE // 256))
     again.close()
 
 
 def test_roots_are_compared_at_their_place_in_the_step(index: Index) -> None:
     """A checkpoint between two batches of one step is compared with the tree at that place; one ahead of the tree waits."""
-    ready = step(WHOLE, 10)
-    ready.batches.append(step(WHOLE + 10, 10).batches[0])
+    ready = step(SIZE, 10)
+    ready.batches.append(step(SIZE + 10, 10).batches[0])
     voters = frozenset("abc")
-    at_end = RootSeen("b", 2, WHOLE + 20, bytes(32), 0, voters, batches_before=1)
+    at_end = RootSeen("b", 2, SIZE + 20, bytes(32), 0, voters, batches_before=1)
     ready.roots_seen = [at_end]
     index.apply(ready)
     assert disagrees(index)  # ahead of the tree at its place, reached at the step's end, and then another root
-    assert index.agreement.votes.size == WHOLE + 20
+    assert index.agreement.votes.size == SIZE + 20
     assert index.agreement.size_last == 0
 
 
 def test_a_quarantined_index_stays_so(copied: Path) -> None:
     """Two other workers have another root: the step is written together with the quarantine mark, and the index no longer opens."""
     index = opened(copied)
-    roots = [RootSeen(name, number, WHOLE, bytes(32), 0, frozenset("abc"), 0) for number, name in enumerate("bc", 2)]
-    with pytest.raises(Quarantined, match=f"at {WHOLE} decisions its root is"):
-        index.apply(step(WHOLE, 1, roots))
+    roots = [RootSeen(name, number, SIZE, bytes(32), 0, frozenset("abc"), 0) for number, name in enumerate("bc", 2)]
+    with pytest.raises(Quarantined, match=f"at {SIZE} decisions its root is"):
+        index.apply(step(SIZE, 1, roots))
     index.close()
     with pytest.raises(Quarantined, match="never answers again"):
         opened(copied)

@@ -337,7 +337,7 @@ def test_kills_while_it_is_made(desk: Desk) -> None:
 @pytest.mark.seconds
 @pytest.mark.nightly
 def test_kills_while_it_is_restored(desk: Desk) -> None:
-    """After a kill before any change of a file there is no index of that name, or the whole one; the next call restores it."""
+    """After a kill before any change of a file there is no index of that name, or the complete one; the next call restores it."""
     desk.snapshot("create")
     before = desk.rows(desk.index)
     index = desk.index.with_name("worker-2")
