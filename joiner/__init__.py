@@ -14,8 +14,11 @@ belongs to it (R3).
 | `history` | the running hash over the records that took effect, and views of it (R10) | yes |
 | `evidence` | views that differ from our own history, and the suspicions that follow | yes |
 | `snapshot` | the core's complete state, as one value | yes |
-| `buffer` | payload records whose entries have not been applied | yes |
-| `dropped` | payload records that were dropped for lack of memory | yes |
+| `queued` | the ordering records from the head on | yes |
+| `payloads` | payload records until their entries are applied, and the content of an entry | yes |
+| `buffer` | those in memory | yes |
+| `dropped` | those that were dropped for lack of memory | yes |
+| `due` | the times at which fills and fences are proposed | yes |
 | `rate` | a worker's capacity, measured | yes |
 | `queue`, `share` | the submissions admitted and not answered, bounded, and each party's share; the batches made from them | no |
 | `sender` | one worker's producer side: its incarnations, both appends at once, resending of batches filled or lost | no |

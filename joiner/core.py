@@ -15,16 +15,15 @@ The rules of this file (to *apply* a record is to decide whether it counts, and 
 - The clock decides only when to *propose* a fill or a fence. The log decides whether it takes effect.
 """
 
-from collections import deque
 from collections.abc import Generator, Mapping, Sequence
 from hashlib import sha256
-from itertools import islice
 
 import msgspec
 
-from joiner.buffer import Buffer, Buffered
+from joiner.buffer import Buffered
 from joiner.control import LogState, SalvageTree
-from joiner.dropped import Awaited, Dropped
+from joiner.dropped import Dropped
+from joiner.due import DueProposals
 from joiner.evidence import Evidence, Suspicions
 from joiner.history import (
     NO_CONTENT,
@@ -33,17 +32,15 @@ from joiner.history import (
     Effect,
     History,
     Mark,
-    extend_skipped,
     extended,
     fingerprint,
-    fingerprint_of,
-    last_of_one_time,
 )
 from joiner.incarnations import Incarnations, IncarnationState
+from joiner.payloads import Payloads, is_content, is_seal_there
+from joiner.queued import OrderingQueue, Queued, skipping
 from joiner.ready import (
     Anomaly,
     Fenced,
-    FenceWanted,
     FillWanted,
     JoinerState,
     Kept,
@@ -55,14 +52,13 @@ from joiner.ready import (
     VoteVoid,
 )
 from joiner.settings import JoinerLimits
-from joiner.snapshot import JoinerSnapshot, QueuedRecord
+from joiner.snapshot import JoinerSnapshot
 from ordering.errors import CorruptRecord, Fatal, FatalCode
-from ordering.ids import TRANSACTION_ID_BYTES, TransactionId
+from ordering.ids import TransactionId
 from ordering.log import ORDERING, Record
 from ordering.records import (
     ACTIVE_AT_START,
     FORMAT_VERSION,
-    SALVAGE_FORMAT,
     Activate,
     Checkpoint,
     Entry,
@@ -85,7 +81,7 @@ from ordering.records import (
     decode_batch_key,
 )
 from ordering.salvage import Decided, Item
-from ordering.signatures import FILL_BYTES, decode_genesis, is_fill, is_seal, log_id_of, record_is_signed
+from ordering.signatures import decode_genesis, log_id_of, record_is_signed
 from payload import Request, decode_requests, decode_requests_in_pieces
 
 VOTERS_MS = 86_400_000
@@ -97,12 +93,6 @@ All workers use the same value.
 SENT_AT_AHEAD_MAX_MS = 60_000
 """The most by which an append time may push log time ahead of the sender's clock (R6, docs/formats.md)."""
 
-NEXT_BATCHES = 64
-"""The number of batches after the last one counted that an incarnation may have in memory above the limit: more than are ever in flight."""
-
-FILL_SCANS = 8
-"""The number of scans per hole_timeout for further holes, while the head is an old hole."""
-
 NO_OWN: Own = {}
 
 _R2 = "its incarnation is not registered, is over, or has reached this sequence"
@@ -111,32 +101,6 @@ OWNER_NAME = "the owner"
 SALVAGE_OPEN = "the owner restores lost decisions, and that salvage has not ended yet"
 
 _WORKER_RECORDS = (Entry, Register, Fence, Checkpoint)
-
-
-class _Queued(msgspec.Struct, gc=False):
-    """An ordering record that is not applied yet; `record` is an error if it did not decode."""
-
-    source: Record
-    arrived_ms: int
-    record: OrderingRecord | CorruptRecord
-    signed_by: bytes = b""
-    """The key under which its signature was verified; empty before that."""
-    compared: bool = False
-    own_view: bool = False
-    """True if the record's view is our own history."""
-
-    @property
-    def offset(self) -> int:
-        return self.source.offset
-
-    def snapshot(self) -> QueuedRecord:
-        record = None if isinstance(self.record, CorruptRecord) else self.record
-        return QueuedRecord(self.source, self.arrived_ms, record, self.signed_by, self.compared, self.own_view)
-
-    @classmethod
-    def restored(cls, queued: QueuedRecord) -> "_Queued":
-        record = CorruptRecord("it is decoded again at the head") if queued.record is None else queued.record
-        return cls(queued.source, queued.arrived_ms, record, queued.signed_by, queued.compared, queued.own_view)
 
 
 class Joiner:
@@ -170,32 +134,18 @@ class Joiner:
         self._ordering_only = ordering_only
         self._format_version = format_version
         self.limits = limits or JoinerLimits()
-        self._fence_bytes_min = min(self.limits.fence_bytes_min, self.limits.buffer_bytes_max // 4)
+        self.payloads = Payloads(self.limits, self.incarnations, self.history)
+        self._due = DueProposals(self.limits)
         self._log_time_ms = state.log_time_ms
         self._offset_head = state.offsets_next.get(ORDERING, 0)
         # The next offset of each topic-partition that has not been passed to `step` yet.
         self._read_next = dict(state.offsets_next)
-        self._queue: deque[_Queued] = deque()
-        # The weight of the queue: about its transaction ids, and its bytes, so that a flood of records without ids is bounded too.
-        self._queue_ids = 0
-        self._buffer = Buffer()
-        # Per payload partition: the records dropped for lack of memory.
-        self._dropped: dict[int, Dropped] = {}
-        # The content for which a partition must be read again. It is not dropped then, so every time that is read again moves the head.
-        self._awaited: Awaited | None = None
-        # True from `forget_unapplied` until a record takes effect: meanwhile nothing is read again only because memory is free.
-        self._read_again = False
+        self._queue = OrderingQueue()
         self._hole: Entry | None = None
         # The partition and offset of the first record with the hole's key that was skipped because it is not the hole's content.
         self._skipped: tuple[int, int] | None = None
         # The ordering records skipped since the last one that took effect: the first one's offset, and the running hash over them.
         self._since_effect = NONE_SKIPPED, b""
-        # The next time to scan for holes to fill: at first, a hole_timeout after a hole became the head. Negative if that was in this step.
-        self._fills_due_ms = 0
-        self._fill_proposed_ms: dict[tuple[int, int], int] = {}
-        # Per silent incarnation with an orphan here: its last counted sequence, and the time when it was first found silent or when a fence
-        # was last proposed.
-        self._silent: dict[int, tuple[int, int]] = {}
         self._buffer_full = False
         self._queue_full = False
         # The content of the large batch at the head, and its requests, from `prepare` until the next step.
@@ -209,7 +159,7 @@ class Joiner:
     @property
     def hole_offset(self) -> int | None:
         """The ordering offset of the entry at the head that waits for its content; None when there is none."""
-        return None if self._hole is None or not self._queue else self._queue[0].offset
+        return None if self._hole is None or self._queue.head is None else self._queue.head.offset
 
     @property
     def offset_head(self) -> int:
@@ -219,7 +169,7 @@ class Joiner:
     @property
     def queued_ids(self) -> int:
         """The weight of the queue: one for each record, and one for each 32 bytes of it, the size of a transaction id."""
-        return self._queue_ids
+        return self._queue.ids
 
     @property
     def queued_records(self) -> int:
@@ -232,50 +182,36 @@ class Joiner:
 
         If the log still has these records, it has all records in the queue. Empty for an empty queue.
         """
-        if not self._queue:
-            return []
-        *run, last = last_of_one_time(queued.source for queued in reversed(self._queue))
-        applied: list[Effect] = []
-        skipped = NONE_SKIPPED, b""
-        if len(run) + 1 == len(self._queue):
-            applied, skipped = self.history.last_run, self._since_effect
-        for record in run:
-            skipped = _skipping(*skipped, record)
-        return [*applied, Effect(0, b"", last.offset, last.append_time_ms, fingerprint_of(last), NO_CONTENT, 0, b"", *skipped)]
+        return self._queue.run(self.history.last_run, self._since_effect)
 
     def is_buffered(self, partition: int) -> bool:
         """Returns True if payload records of that partition wait for their entries."""
-        return self._buffer.offset_earliest(partition) is not None
+        return self.payloads.buffer.offset_earliest(partition) is not None
 
     def buffered_run(self, partition: int) -> list[Record]:
         """Returns the partition's last payload records that wait for entries and share an append time, and the one before (`last_run`)."""
-        return self._buffer.last_run(partition)
+        return self.payloads.buffer.last_run(partition)
 
     @property
     def buffered_bytes(self) -> int:
         """The cost of the payload records whose entries have not been applied."""
-        return self._buffer.size_bytes
+        return self.payloads.buffer.size_bytes
 
     @property
     def buffered_records(self) -> int:
         """The number of payload records whose entries have not been applied."""
-        return self._buffer.records
+        return self.payloads.buffer.records
 
     @property
     def unregistered(self) -> tuple[int, int]:
         """The number and cost of the payload records of unregistered incarnations: nothing drops them before they register (R5)."""
-        # Records of ended incarnations are not kept. So the others are those of the incarnations that are in force, which are few.
-        sizes = [self._buffer.size_of(incarnation) for incarnation in self.incarnations.unfenced()]
-        return (
-            self._buffer.records - sum([records for records, _ in sizes]),
-            self._buffer.size_bytes - sum([size_bytes for _, size_bytes in sizes]),
-        )
+        return self.payloads.unregistered()
 
     def is_hole(self, fill: FillWanted) -> bool:
         """Returns True if the content that the fill would replace is still needed and not read."""
         if not self.incarnations.counts(fill.incarnation, fill.sequence):
             return False
-        return self._content(fill.partition, fill.incarnation, fill.sequence, fill.payload_hash) is None
+        return self.payloads.content(fill.partition, fill.incarnation, fill.sequence, fill.payload_hash, self.log_state) is None
 
     @property
     def log_time_ms(self) -> int:
@@ -297,34 +233,19 @@ class Joiner:
         for partition, mark in self.marks.items():
             if partition == ORDERING:
                 continue
-            records = self._buffer.records_of(partition)
-            # A record without a value is not the content of the entry at the head. But if the log loses that entry, the record may be the
-            # content of another entry with the same batch name. So it must be read again.
-            let_go = [record.offset for record in records if record.value is None]
-            if self._skipped is not None and self._skipped[0] == partition:
-                let_go.append(self._skipped[1])
-            dropped = self._dropped.get(partition)
-            if dropped is not None and self._is_wanted_again(dropped, partition):
-                let_go.append(dropped.offset)
-                dropped = None
-            offset_next = min([self._read_next.get(partition, 0), mark.offset + 1, *let_go])
-            if dropped is not None and dropped.offset >= offset_next:
-                dropped = None  # all of them are read again anyway
-            kept[partition] = Kept(offset_next, [record for record in records if record.offset < offset_next], dropped)
+            let_go = [self._skipped[1]] if self._skipped is not None and self._skipped[0] == partition else []
+            offset_next = min(self._read_next.get(partition, 0), mark.offset + 1)
+            kept[partition] = self.payloads.kept(partition, offset_next, let_go)
         self._read_next = self._offsets_next()
         for partition, of_partition in kept.items():
             self._read_next[partition] = min(self._read_next.get(partition, 0), of_partition.offset_next)
         self._offset_head = self._read_next[ORDERING]
-        self._queue.clear()
-        self._queue_ids = 0
-        self._buffer.restore(())
+        self._queue.restore(())
+        self.payloads.forget()
+        self._due.forget()
         self._prepared = None
-        self._dropped.clear()
-        self._read_again = True
-        self._hole, self._skipped, self._fills_due_ms = None, None, 0
+        self._hole, self._skipped = None, None
         self._since_effect = NONE_SKIPPED, b""
-        self._fill_proposed_ms.clear()
-        self._silent.clear()
         return kept
 
     def snapshot(self) -> JoinerSnapshot:
@@ -348,15 +269,15 @@ class Joiner:
             queue=tuple([queued.snapshot() for queued in self._queue]),
             has_hole=self._hole is not None,
             skipped=self._skipped,
-            fills_due_ms=self._fills_due_ms,
-            fills_proposed_ms=tuple(sorted(self._fill_proposed_ms.items())),
-            silent=tuple(sorted(self._silent.items())),
-            buffer=self._buffer.snapshot(),
+            fills_due_ms=self._due.fills_due_ms,
+            fills_proposed_ms=tuple(sorted(self._due.fills_proposed_ms.items())),
+            silent=tuple(sorted(self._due.silent.items())),
+            buffer=self.payloads.buffer.snapshot(),
             buffer_full=self._buffer_full,
             queue_full=self._queue_full,
-            dropped=tuple([(partition, dropped.snapshot()) for partition, dropped in sorted(self._dropped.items())]),
-            awaited=self._awaited,
-            read_again=self._read_again,
+            dropped=tuple([(partition, dropped.snapshot()) for partition, dropped in sorted(self.payloads.dropped.items())]),
+            awaited=self.payloads.awaited,
+            read_again=self.payloads.read_again,
         )
 
     def restore(self, snapshot: JoinerSnapshot) -> None:
@@ -370,17 +291,17 @@ class Joiner:
         self._since_effect = snapshot.since_effect
         self.marks = dict(snapshot.marks)
         self.suspicions.restore(snapshot.agreed, snapshot.suspicions, snapshot.examined, live=snapshot.live)
-        self._queue = deque([_Queued.restored(queued) for queued in snapshot.queue])
-        self._queue_ids = sum([_weight(queued.source) for queued in self._queue])
-        head = self._queue[0].record if snapshot.has_hole else None
+        self._queue.restore([Queued.restored(queued) for queued in snapshot.queue])
+        head = self._queue.head.record if snapshot.has_hole and self._queue.head is not None else None
         assert head is None or isinstance(head, Entry)
         self._hole, self._skipped = head, snapshot.skipped
-        self._fills_due_ms, self._fill_proposed_ms = snapshot.fills_due_ms, dict(snapshot.fills_proposed_ms)
-        self._silent = dict(snapshot.silent)
-        self._buffer.restore(snapshot.buffer)
+        due, payloads = self._due, self.payloads
+        due.fills_due_ms, due.fills_proposed_ms = snapshot.fills_due_ms, dict(snapshot.fills_proposed_ms)
+        due.silent = dict(snapshot.silent)
+        payloads.buffer.restore(snapshot.buffer)
+        payloads.dropped = {partition: Dropped.restored(records) for partition, records in snapshot.dropped}
+        payloads.awaited, payloads.read_again = snapshot.awaited, snapshot.read_again
         self._buffer_full, self._queue_full = snapshot.buffer_full, snapshot.queue_full
-        self._dropped = {partition: Dropped.restored(records) for partition, records in snapshot.dropped}
-        self._awaited, self._read_again = snapshot.awaited, snapshot.read_again
         self._prepared = None  # only a cache
 
     def examined(self, evidence: Evidence) -> None:
@@ -389,12 +310,7 @@ class Joiner:
 
     def may_count(self, record: Record) -> bool:
         """Returns True if an entry may still name this payload record; always True for an ordering record."""
-        if record.partition == ORDERING:
-            return True
-        try:
-            return record.value is not None and not self.incarnations.is_past(*decode_batch_key(record.key))
-        except CorruptRecord:
-            return False
+        return record.partition == ORDERING or self.payloads.may_count(record)
 
     def to_verify(self, records: Sequence[Record], own: Own = NO_OWN) -> list[bytes]:
         """Returns the values whose signatures `step` will verify: of all ordering records except those that this worker sent itself."""
@@ -407,7 +323,7 @@ class Joiner:
         This only saves time: otherwise the next step would decode the same bytes with the same result.
         """
         self._prepared = None
-        log, head = self.log_state, self._queue[0] if self._queue else None
+        log, head = self.log_state, self._queue.head
         if log is None or head is None or not self._is_large(head):
             return ()
         entry = head.record
@@ -415,7 +331,7 @@ class Joiner:
         if not self.incarnations.counts(entry.incarnation, entry.sequence) or not self._is_signed(head, entry, log):
             return ()
         sent = own.get((entry.incarnation, entry.sequence))
-        content = self._content(entry.partition, entry.incarnation, entry.sequence, entry.payload_hash, sent)
+        content = self.payloads.content(entry.partition, entry.incarnation, entry.sequence, entry.payload_hash, log, sent)
         if content is None or content.value is None:
             return ()
         if sent is not None and sent.value == content.value:
@@ -455,8 +371,8 @@ class Joiner:
         if ready.advanced:
             ready.offsets_next = self._offsets_next()
         if ready.effects:  # a skipped record moves the head too, and is read again each time
-            self._read_again = False
-        if not self._queue and not self._read_again and any(map(self._is_wanted_again, self._dropped.values(), self._dropped)):
+            self.payloads.read_again = False
+        if not self._queue and self.payloads.wants_again():
             ready.read_again = True
         ready.paused = self._paused()
         return ready
@@ -464,12 +380,11 @@ class Joiner:
     # ---- taking records in ----
 
     def _take_ordering(self, record: Record, now_ms: int, signed_by: Mapping[bytes, bytes], own: Own) -> None:
-        queued = _Queued(record, now_ms, self._decode(record.value), signed_by.get(record.value or b"", b""))
+        queued = Queued(record, now_ms, self._decode(record.value), signed_by.get(record.value or b"", b""))
         if isinstance(queued.record, Entry):
             sent = own.get((queued.record.incarnation, queued.record.sequence))
             if sent is not None and sent.entry_value == record.value:
                 queued.signed_by = sent.signed_by
-        self._queue_ids += _weight(record)
         self._queue.append(queued)
 
     def _decode(self, value: bytes | None) -> OrderingRecord | CorruptRecord:
@@ -490,21 +405,15 @@ class Joiner:
         hole = self._hole
         if hole is not None and (hole.partition, hole.incarnation, hole.sequence) == (record.partition, incarnation, sequence):
             # The entry is known, so do not keep a record that is not its content: a flood of records with this key costs no memory.
-            if not self._is_content(record.value, record.partition, incarnation, sequence, hole.payload_hash):
+            if not is_content(record.value, record.partition, incarnation, sequence, hole.payload_hash, self.log_state):
                 self._skipped = self._skipped or (record.partition, record.offset)
                 ready.anomalies.append(
                     Anomaly("skipped", record.partition, record.offset, f"no content of batch ({incarnation}, {sequence})")
                 )
                 return
-        elif not (self.may_hold(record, self._buffer.size_bytes) or self.is_awaited(record)):
-            # Above the limit only the partition of the hole at the head is still read. Records of other batches in it, and those that were
-            # fetched already, must not exhaust the memory.
-            self._dropped[record.partition] = dropped = self.drop(self._dropped.get(record.partition), record)
-            if hole is not None and hole.partition == record.partition:
-                # The filter may report the hole's own name from now on. None of its contents was dropped: the first one is kept above.
-                dropped.awaited = self._awaited_by(hole)
-            return
-        self._buffer.add(record.partition, incarnation, sequence, Buffered(record.offset, record.append_time_ms, record.value))
+            self.payloads.hold(record)
+        else:
+            self.payloads.take(record, self.log_state, hole)
 
     # ---- applying ----
 
@@ -515,12 +424,11 @@ class Joiner:
         """
         hole_before, self._hole = self._hole, None
         states = requests = 0
-        while self._queue:
+        while (head := self._queue.head) is not None:
             if ready.more or requests >= self.limits.step_requests_max or states >= self.limits.step_states_max:
                 ready.more = True
                 self._hole = None
                 break
-            head = self._queue[0]
             if not (at_once and not ready.advanced) and self._is_large(head):
                 ready.more = True
                 self._hole = hole_before if hole_before is head.record else None
@@ -529,19 +437,19 @@ class Joiner:
             if not self._apply_head(head, ready, own):
                 break
             if self.history.seen == seen_before:
-                self._since_effect = _skipping(*self._since_effect, head.source)
+                self._since_effect = skipping(*self._since_effect, head.source)
             for batch in ready.batches[batches_before:]:
                 requests += len(batch.requests)
                 states += sum([len(request.inputs) + len(request.references) for request in batch.requests])
             requests += len(ready.batches) == batches_before  # any other record counts as one request: a flood must not block the loop
-            self._queue.popleft()
-            self._queue_ids -= _weight(head.source)
+            self._queue.pop_head()
             self._offset_head = head.offset + 1
             ready.advanced = True
         if self._hole is not hole_before:
-            self._skipped, self._fills_due_ms = None, -1
+            self._skipped = None
+            self._due.head_changed()
 
-    def _apply_head(self, head: _Queued, ready: Ready, own: Own) -> bool:
+    def _apply_head(self, head: Queued, ready: Ready, own: Own) -> bool:
         """Apply the record at the head. Returns False if it stays there: for a hole, a view to examine, or a reason to stop."""
         if self.log_state is None:
             return self._apply_genesis(head, ready)
@@ -595,7 +503,7 @@ class Joiner:
                 ready.anomalies.append(Anomaly("skipped", ORDERING, head.offset, "a genesis record counts only at the start of the topic"))
         return True
 
-    def _apply_genesis(self, head: _Queued, ready: Ready) -> bool:
+    def _apply_genesis(self, head: Queued, ready: Ready) -> bool:
         try:
             genesis = decode_genesis(head.source.value)
         except CorruptRecord as problem:
@@ -611,7 +519,7 @@ class Joiner:
         self._take_effect(head, ready, first=log_id)
         return True
 
-    def _is_signed(self, head: _Queued, record: OrderingRecord, log: LogState) -> bool:
+    def _is_signed(self, head: Queued, record: OrderingRecord, log: LogState) -> bool:
         key = log.key if isinstance(record, _WORKER_RECORDS) else log.owner_key
         if head.signed_by != key:
             assert head.source.value is not None
@@ -620,7 +528,7 @@ class Joiner:
             head.signed_by = key
         return True
 
-    def _compare(self, head: _Queued, record: Entry | Register | Fence | Checkpoint, ready: Ready) -> bool:
+    def _compare(self, head: Queued, record: Entry | Register | Fence | Checkpoint, ready: Ready) -> bool:
         """Returns True if the record's view is our own history. A foreign view that is not examined yet becomes `ready.evidence`."""
         if self._ordering_only:
             return False
@@ -634,7 +542,7 @@ class Joiner:
         self._examines(head, record.view, writer, ready)
         return False
 
-    def _examines(self, head: _Queued, view: View, writer: str, ready: Ready) -> bool:
+    def _examines(self, head: Queued, view: View, writer: str, ready: Ready) -> bool:
         """Returns True if a foreign view must be examined before its record is applied. Reports one that was examined already."""
         seen = self.history.seen
         if not self.suspicions.is_examined(view):
@@ -651,7 +559,7 @@ class Joiner:
         state = self.incarnations.get(record.writer if isinstance(record, Fence) else record.incarnation)
         return "" if state is None else state.name
 
-    def _apply_entry(self, head: _Queued, entry: Entry, log: LogState, ready: Ready, own: OwnBatch | None) -> bool:
+    def _apply_entry(self, head: Queued, entry: Entry, log: LogState, ready: Ready, own: OwnBatch | None) -> bool:
         incarnation, sequence = entry.incarnation, entry.sequence
         if not self.incarnations.counts(incarnation, sequence):
             ready.anomalies.append(Anomaly("skipped", ORDERING, head.offset, f"entry ({incarnation}, {sequence}) does not count: {_R2}"))
@@ -665,16 +573,16 @@ class Joiner:
             self.incarnations.count(incarnation, sequence, self._log_time_ms)
             self._take_effect(head, ready)
             return True
-        content = self._content(entry.partition, incarnation, sequence, entry.payload_hash, own)
-        if self._may_be_dropped(entry, content):
-            self._awaited = self._awaited_by(entry)
+        content = self.payloads.content(entry.partition, incarnation, sequence, entry.payload_hash, log, own)
+        if self.payloads.may_be_dropped(entry, content):
+            self.payloads.await_content(entry)
             ready.read_again = True
             return False
         if content is None:
-            self._buffer.empty(entry.partition, incarnation, sequence)
+            self.payloads.buffer.empty(entry.partition, incarnation, sequence)
             self._hole = entry
             return False
-        if self._is_seal(content.value or b"", log, entry.partition, batch_key(incarnation, sequence), entry.payload_hash):
+        if is_seal_there(content.value or b"", entry.partition, batch_key(incarnation, sequence), entry.payload_hash, log):
             self.log_state = ready.log_state = msgspec.structs.replace(log, sealed=True, salvage=None)
             self.incarnations.use_up(incarnation, sequence)
             self._take_effect(head, ready, content=(entry, content, sha256(content.value or b"").digest()), mark=2)
@@ -696,103 +604,27 @@ class Joiner:
         ready.batches.append(batch)
         return True
 
-    def _is_large(self, head: _Queued) -> bool:
+    def _is_large(self, head: Queued) -> bool:
         """Returns True if the record at the head is an entry, and a payload record with its key is a large batch."""
-        entry = head.record
-        if not isinstance(entry, Entry):
-            return False
-        found = self._buffer.get(entry.partition, entry.incarnation, entry.sequence)
-        return any(candidate.value is not None and len(candidate.value) >= self.limits.large_bytes for candidate in found)
-
-    def may_hold(self, record: Record, size_bytes: int) -> bool:
-        """Returns True if this payload record may be held in memory beside others that cost `size_bytes`.
-
-        Reading pauses at the limit, and records fetched by then may take as much again. The next batches of incarnations in force may take
-        half as much more: else a flood under any other names would force a worker to read these batches twice.
-        """
-        limit = self.limits.buffer_bytes_max
-        if size_bytes <= 2 * limit:
-            return True
-        incarnation, sequence = decode_batch_key(record.key)
-        state = self.incarnations.get(incarnation)
-        is_next = state is not None and state.sequence_last < sequence <= state.sequence_last + NEXT_BATCHES
-        return is_next and size_bytes <= 3 * limit
-
-    def is_awaited(self, record: Record) -> bool:
-        """Returns True for the first content of the entry at the head for which the log is read again: it is never dropped."""
-        awaited = self._awaited
-        if awaited is None or awaited.seen != self.history.seen or awaited.partition != record.partition or record.value is None:
-            return False
-        name = awaited.incarnation, awaited.sequence
-        return (
-            decode_batch_key(record.key) == name
-            and self._content(record.partition, *name, awaited.payload_hash) is None
-            and self._is_content(record.value, record.partition, *name, awaited.payload_hash)
-        )
-
-    def drop(self, dropped: Dropped | None, record: Record) -> Dropped:
-        """Add a payload record to its partition's dropped ones; `dropped` is None for the first one. Returns them.
-
-        `record` is not the first one for which `is_awaited` is True.
-        """
-        if dropped is None:
-            dropped = Dropped(record.offset)
-            dropped.awaited = self._awaited
-        elif dropped.awaited != self._awaited:
-            dropped.awaited = None  # this record may be a content of the entry named there
-        dropped.add(record.offset, *decode_batch_key(record.key))
-        return dropped
+        return isinstance(head.record, Entry) and self.payloads.is_large(head.record)
 
     def restore_dropped(self, dropped: Mapping[int, Dropped]) -> None:
-        """Take over the records that `Recheck` dropped, by partition, before the other records of these partitions are passed in."""
-        assert not dropped.keys() & self._dropped.keys()
-        self._dropped |= dropped
+        """Take over records that `Recheck` dropped, by partition, before the other records of these partitions are passed in."""
+        self.payloads.restore_dropped(dropped)
         if self._hole is not None and self._hole.partition in dropped:
             self._hole = None  # its content may be among them: `_apply` finds out, before a later content takes its place
 
-    def _awaited_by(self, entry: Entry) -> Awaited:
-        return Awaited(self.history.seen, entry.partition, entry.incarnation, entry.sequence, entry.payload_hash)
+    def may_hold(self, record: Record, size_bytes: int) -> bool:
+        """Returns True if this payload record may be held in memory beside others that cost `size_bytes` (`Payloads`)."""
+        return self.payloads.may_hold(record, size_bytes)
 
-    def _may_be_dropped(self, entry: Entry, content: Buffered | None) -> bool:
-        """Returns True if the entry's first content may have been dropped for lack of memory: a later content must not replace it (R3)."""
-        dropped = self._dropped.get(entry.partition)
-        if dropped is None or dropped.awaited == self._awaited_by(entry) or (content is not None and content.offset < dropped.offset):
-            return False
-        return dropped.may_have(entry.incarnation, entry.sequence)
+    def is_awaited(self, record: Record) -> bool:
+        """Returns True if the log is read again for this content (`Payloads`)."""
+        return self.payloads.is_awaited(record, self.log_state)
 
-    def _is_wanted_again(self, dropped: Dropped, partition: int) -> bool:
-        """Returns True if dropped records of that partition must be read again: the head may wait for one, or memory is free."""
-        awaited = self._awaited
-        if awaited is not None and (awaited.seen, awaited.partition) == (self.history.seen, partition) and dropped.awaited != awaited:
-            return True
-        return self._buffer.size_bytes <= self.limits.buffer_bytes_max
-
-    def _content(
-        self, partition: int, incarnation: int, sequence: int, payload_hash: bytes, own: OwnBatch | None = None
-    ) -> Buffered | None:
-        """Returns a batch's content (R3), the first record with its key in its partition that qualifies; None while none was read."""
-        for candidate in self._buffer.get(partition, incarnation, sequence):
-            if candidate.value is None:
-                continue
-            if own is not None and own.payload_hash == payload_hash and own.value == candidate.value:
-                return candidate
-            if self._is_content(candidate.value, partition, incarnation, sequence, payload_hash):
-                return candidate
-        return None
-
-    def _is_content(self, value: bytes, partition: int, incarnation: int, sequence: int, payload_hash: bytes) -> bool:
-        """Returns True for the value whose hash the entry names, a fill by the key in force at the entry's offset, or a seal."""
-        if sha256(value).digest() == payload_hash:
-            return True
-        log, key = self.log_state, batch_key(incarnation, sequence)
-        if log is None or len(value) != FILL_BYTES:
-            return False
-        return is_fill(value, log.log_id, partition, key, payload_hash, log.key) or self._is_seal(value, log, partition, key, payload_hash)
-
-    @staticmethod
-    def _is_seal(value: bytes, log: LogState, partition: int, key: bytes, payload_hash: bytes) -> bool:
-        """Returns True for a seal that counts at the head of the log."""
-        return SALVAGE_FORMAT in log.formats and is_seal(value, log.log_id, partition, key, payload_hash, log.key, log.owner_key)
+    def drop(self, dropped: Dropped | None, record: Record) -> Dropped:
+        """Add a payload record to its partition's dropped ones (`Payloads`)."""
+        return self.payloads.drop(dropped, record)
 
     def _requests(self, entry: Entry, content: Buffered, log: LogState, ready: Ready) -> tuple[Request, ...]:
         """Returns the batch's requests; none for a payload that does not decode or has other ids: only a broken worker writes one (R3)."""
@@ -810,7 +642,7 @@ class Joiner:
             return ()
         return requests
 
-    def _apply_register(self, head: _Queued, record: Register, ready: Ready) -> None:
+    def _apply_register(self, head: Queued, record: Register, ready: Ready) -> None:
         at_ms = max(self._log_time_ms, head.source.append_time_ms)
         registered = self.incarnations.register(record.nonce, record.name, at_ms, record.format_version)
         if registered is None:
@@ -823,7 +655,7 @@ class Joiner:
             ready.fenced.append(Fenced(fenced, state))
             self._drop_through(fenced.incarnation, None, ready)
 
-    def _apply_end(self, head: _Queued, ended: IncarnationState | None, incarnation: int, ready: Ready, *, retired: bool = False) -> None:
+    def _apply_end(self, head: Queued, ended: IncarnationState | None, incarnation: int, ready: Ready, *, retired: bool = False) -> None:
         """Apply a fence or retire record. `ended`: the incarnation that it ended; None for a record that does not count."""
         if ended is None:
             what, why = ("retire", "it is over") if retired else ("fence", "it is over, or has sent more")
@@ -834,7 +666,7 @@ class Joiner:
         ready.fenced.append(Fenced(ended, None, retired))
         self._drop_through(incarnation, None, ready)
 
-    def _apply_checkpoint(self, head: _Queued, record: Checkpoint, ready: Ready) -> None:
+    def _apply_checkpoint(self, head: Queued, record: Checkpoint, ready: Ready) -> None:
         writer = self.incarnations.get(record.incarnation)
         if writer is None or writer.fenced or not head.own_view:
             why = "its view is not this worker's history" if writer is not None and not writer.fenced else "that incarnation is over"
@@ -850,7 +682,7 @@ class Joiner:
     def _voters(self) -> frozenset[str]:
         return self.incarnations.names_since(self._log_time_ms - VOTERS_MS)
 
-    def _apply_activate(self, head: _Queued, record: Activate, log: LogState, ready: Ready) -> bool:
+    def _apply_activate(self, head: Queued, record: Activate, log: LogState, ready: Ready) -> bool:
         version = record.format_version
         incarnations = [self.incarnations.named(name) for name in self._voters()]
         behind = [state.name for state in incarnations if state is not None and state.format_version < version]
@@ -866,7 +698,7 @@ class Joiner:
         self._change_log(head, None if behind else log.with_format(version), why_not, ready)
         return True
 
-    def _apply_settle(self, head: _Queued, record: Settle, log: LogState, ready: Ready) -> bool:
+    def _apply_settle(self, head: Queued, record: Settle, log: LogState, ready: Ready) -> bool:
         if self._ordering_only:
             return True  # the payload topic also determines whether it takes effect
         settled = log.with_settled(record)
@@ -886,7 +718,7 @@ class Joiner:
             self.suspicions.settle(record.view.seen)
         return True
 
-    def _apply_salvage_or_trim(self, head: _Queued, record: SalvageRecord | Trim, log: LogState, ready: Ready) -> bool:
+    def _apply_salvage_or_trim(self, head: Queued, record: SalvageRecord | Trim, log: LogState, ready: Ready) -> bool:
         """Apply a record whose condition depends on the reader's tree. So it is the only one of its step (R11)."""
         if self._ordering_only and isinstance(record, Trim):
             # Accept it unchecked: it changes nothing else, and after a trim the payload topic cannot be read from its start.
@@ -938,7 +770,7 @@ class Joiner:
         self._items.clear()
         ready.items_dropped = True
 
-    def _change_log(self, head: _Queued, changed: LogState | None, why_not: str, ready: Ready) -> None:
+    def _change_log(self, head: Queued, changed: LogState | None, why_not: str, ready: Ready) -> None:
         if changed is None:
             ready.anomalies.append(Anomaly("skipped", ORDERING, head.offset, why_not))
             return
@@ -947,7 +779,7 @@ class Joiner:
 
     def _take_effect(
         self,
-        head: _Queued,
+        head: Queued,
         ready: Ready,
         *,
         content: tuple[Entry, Buffered, bytes] | None = None,
@@ -979,7 +811,7 @@ class Joiner:
             effect = msgspec.structs.replace(
                 effect, partition=entry.partition, content_offset=found.offset, content_fingerprint=content_print
             )
-            # Contents are not joined in the order of their offsets. The mark is the content with the highest offset.
+            # Payloads are not joined in the order of their offsets. The mark is the content with the highest offset.
             before = self.marks.get(entry.partition)
             if before is None or before.offset < found.offset:
                 self._mark(entry.partition, Mark(found.offset, content_print), ready)
@@ -991,7 +823,7 @@ class Joiner:
         self.marks[partition] = ready.marks[partition] = mark
 
     def _drop_through(self, incarnation: int, sequence: int | None, ready: Ready, expected: int = 0) -> None:
-        dropped = self._buffer.drop_through(incarnation, sequence) - expected
+        dropped = self.payloads.buffer.drop_through(incarnation, sequence) - expected
         if dropped > 0:
             text = f"{dropped} payloads of incarnation {incarnation} are dropped: their entries will never count"
             ready.anomalies.append(Anomaly("orphan-dropped", ORDERING, self._offset_head, text))
@@ -999,70 +831,35 @@ class Joiner:
     # ---- proposing ----
 
     def _propose_fills(self, ready: Ready, now_ms: int) -> None:
-        """Propose fills for the hole at the head once it is old enough, and for later holes that are old enough (R4)."""
-        if self._hole is None:
-            return
-        limits = self.limits
-        if self._fills_due_ms < 0:
-            self._fills_due_ms = now_ms + limits.hole_timeout_ms
-        if now_ms < self._fills_due_ms:
-            return
-        # Half a million records may wait here, and a step may come every millisecond. So not every step scans, and a scan covers only the
-        # first records. Every hole still gets its turn: the head comes first, and all move up when it is filled.
-        self._fills_due_ms = now_ms + limits.hole_timeout_ms // FILL_SCANS
-        oldest_ms = now_ms - limits.hole_timeout_ms
-        # A proposal is repeated only after another timeout: one fill in flight is enough.
-        self._fill_proposed_ms = {key: at for key, at in self._fill_proposed_ms.items() if at > oldest_ms}
-        for queued in islice(self._queue, limits.fill_scan_records_max):
-            if queued.arrived_ms > oldest_ms or len(ready.fills) >= limits.fills_proposed_max:
-                break
-            if (fill := self._fill_for(queued)) is not None:
-                self._fill_proposed_ms[fill.incarnation, fill.sequence] = now_ms
-                ready.fills.append(fill)
+        if self._hole is not None:
+            ready.fills.extend(self._due.fills(self._queue, now_ms, self._fill_for))
 
-    def _fill_for(self, queued: _Queued) -> FillWanted | None:
+    def _fill_for(self, queued: Queued) -> FillWanted | None:
         entry, log = queued.record, self.log_state
         if log is None or not isinstance(entry, Entry) or entry.partition >= log.payload_partitions:
             return None
         key = (entry.incarnation, entry.sequence)
-        if key in self._fill_proposed_ms or not self.incarnations.counts(*key) or not self._is_signed(queued, entry, log):
+        if key in self._due.fills_proposed_ms or not self.incarnations.counts(*key) or not self._is_signed(queued, entry, log):
             return None
         fill = FillWanted(entry.partition, *key, entry.payload_hash)
         return fill if self.is_hole(fill) else None
 
     def _propose_fences(self, ready: Ready, now_ms: int) -> None:
-        """Propose fences for incarnations with payloads here that have been silent while log time advanced by worker_timeout (R5).
+        """Propose fences (R5) if payloads of silent incarnations cost something.
 
         Anyone who may write to the topic can forge a payload of an idle worker. So nothing is proposed while payloads need little memory,
         and a restart need not read much again because of them.
         """
+        payloads, read_next = self.payloads, self._read_next
+        costs_memory = payloads.buffer.size_bytes >= min(self.limits.fence_bytes_min, self.limits.buffer_bytes_max // 4)
         if (
             self.log_state is None
             or self.log_state.sealed
-            or not (self._buffer.size_bytes >= self._fence_bytes_min or any(map(self._is_held_back, self._read_next.keys() - {ORDERING})))
+            or not (costs_memory or any(payloads.is_held_back(each, read_next[each]) for each in read_next if each != ORDERING))
         ):
-            self._silent.clear()
+            self._due.silent.clear()
             return
-        silent_since_ms = self._log_time_ms - self.limits.worker_timeout_ms
-        silent: dict[int, tuple[int, int]] = {}
-        for incarnation in self.incarnations.unfenced():
-            state = self.incarnations.get(incarnation)
-            if state is None or state.active_at_ms >= silent_since_ms or not self._buffer.size_of(incarnation)[0]:
-                continue
-            # Log time does not advance while no worker sends. So after a quiet night, the first entry makes every other incarnation look
-            # silent. An incarnation whose payload was read just before its entry has hole_timeout to show that it is not silent.
-            sequence_last, since_ms = self._silent.get(incarnation, (-1, now_ms))
-            if sequence_last != state.sequence_last:
-                since_ms = now_ms
-            elif now_ms - since_ms >= self.limits.hole_timeout_ms:
-                since_ms = now_ms
-                ready.fences.append(FenceWanted(incarnation, state.sequence_last))
-            silent[incarnation] = (state.sequence_last, since_ms)
-        self._silent = silent
-
-    def _is_held_back(self, partition: int) -> bool:
-        earliest = self._buffer.offset_earliest(partition)
-        return earliest is not None and self._read_next[partition] - earliest > self.limits.held_back_max
+        ready.fences.extend(self._due.fences(self.incarnations, payloads, self._log_time_ms, now_ms))
 
     # ---- offsets to resume at ----
 
@@ -1077,21 +874,20 @@ class Joiner:
         offsets = {ORDERING: 0 if last is None else last.offset + 1}
         for partition in self._read_next.keys() - {ORDERING}:
             mark = self.marks.get(partition)
-            earliest = self._buffer.offset_earliest(partition)
-            # After `forget_unapplied` the read position may be before the mark: records in between are not buffered, and may be needed.
+            needed = self.payloads.offset_needed(partition)
+            # After `forget_unapplied` the read position may be before the mark: records in between are not in memory, and may be needed.
             wanted = [self._read_next[partition], 0 if mark is None else mark.offset + 1]
-            if earliest is not None:
-                wanted.append(earliest)
-            if partition in self._dropped:
-                wanted.append(self._dropped[partition].offset)
+            if needed is not None:
+                wanted.append(needed)
             offsets[partition] = min(wanted)
         return offsets
 
     def _paused(self) -> frozenset[int]:
         """Returns the topic-partitions to pause now, so that memory stays bounded; never the partition of the hole at the head."""
         limits = self.limits
-        self._buffer_full = self._buffer.size_bytes > (limits.buffer_bytes_max * 3 // 4 if self._buffer_full else limits.buffer_bytes_max)
-        self._queue_full = self._queue_ids > (limits.queue_ids_max * 3 // 4 if self._queue_full else limits.queue_ids_max)
+        size_bytes = self.payloads.buffer.size_bytes
+        self._buffer_full = size_bytes > (limits.buffer_bytes_max * 3 // 4 if self._buffer_full else limits.buffer_bytes_max)
+        self._queue_full = self._queue.ids > (limits.queue_ids_max * 3 // 4 if self._queue_full else limits.queue_ids_max)
         paused: set[int] = set()
         if self._buffer_full:
             paused.update(self._read_next.keys() - {ORDERING})
@@ -1102,16 +898,6 @@ class Joiner:
         if self._queue_full:
             paused.add(ORDERING)
         return frozenset(paused)
-
-
-def _skipping(first: int, skipped_hash: bytes, record: Record) -> tuple[int, bytes]:
-    """Returns the first offset and the running hash of the skipped records, extended by one more ordering record."""
-    return (record.offset if first == NONE_SKIPPED else first), extend_skipped(skipped_hash, record)
-
-
-def _weight(source: Record) -> int:
-    """Returns the weight of a queued record: one, and one for each 32 bytes. So it counts transaction ids, and bounds malformed records."""
-    return 1 + len(source.value or b"") // TRANSACTION_ID_BYTES
 
 
 def _same_ids(requests: tuple[Request, ...], ids: tuple[TransactionId, ...]) -> bool:

@@ -4,12 +4,14 @@ from collections.abc import Iterator
 from typing import Any
 
 from joiner import Buffer, Incarnations, Joiner
-from joiner.core import _Queued
+from joiner.due import DueProposals
 from joiner.evidence import Suspicions
 from joiner.history import History
+from joiner.payloads import Payloads
+from joiner.queued import OrderingQueue, Queued
 from ordering.errors import CorruptRecord
 
-PARTS = (Joiner, Buffer, Incarnations, History, Suspicions)
+PARTS = (Joiner, Buffer, Payloads, DueProposals, Incarnations, History, OrderingQueue, Suspicions)
 
 
 def differences(one: Joiner, other: Joiner) -> list[str]:
@@ -26,10 +28,10 @@ def _differences(one: Any, other: Any, path: str) -> Iterator[str]:
         yield from [f"{path}.{name}" for name in sorted(mine.keys() ^ others.keys())]
         for name in sorted(mine.keys() & others.keys()):
             yield from _differences(mine[name], others[name], f"{path}.{name}")
-    elif path == "joiner._queue":
+    elif path == "joiner._queue._records":
         if [_plain(queued) for queued in one] != [_plain(queued) for queued in other]:
             yield path
-    elif path == "joiner._buffer._by_incarnation":
+    elif path == "joiner.payloads.buffer._by_incarnation":
         # A heap returns its elements in order in any layout.
         if {key: sorted(heap) for key, heap in one.items()} != {key: sorted(heap) for key, heap in other.items()}:
             yield path
@@ -37,7 +39,7 @@ def _differences(one: Any, other: Any, path: str) -> Iterator[str]:
         yield path
 
 
-def _plain(queued: _Queued) -> list[object]:
+def _plain(queued: Queued) -> list[object]:
     fields = [getattr(queued, name) for name in queued.__struct_fields__]
     # Two errors are never equal, and what does not decode is decoded again at the head.
     return ["corrupt" if isinstance(field, CorruptRecord) else field for field in fields]
@@ -47,6 +49,6 @@ def restored(joiner: Joiner, other: Joiner) -> list[str]:
     """Restore `other` to the state of `joiner`; returns the differences that remain. Both are made with the same limits and name."""
     other.restore(joiner.snapshot())
     found = differences(joiner, other)
-    if joiner.hole is not None and (other.hole is not other._queue[0].record or joiner.hole is not joiner._queue[0].record):
+    if joiner.hole is not None and (any(each._queue.head is None or each.hole is not each._queue.head.record for each in (joiner, other))):
         found.append("the hole is not the record at the head")
     return found

@@ -10,7 +10,8 @@ import pytest
 import payload.codec
 import payload.submission
 from joiner import Joiner, JoinerLimits, core
-from joiner.core import FILL_SCANS, SENT_AT_AHEAD_MAX_MS, VOTERS_MS
+from joiner.core import SENT_AT_AHEAD_MAX_MS, VOTERS_MS
+from joiner.due import FILL_SCANS
 from joiner.ready import Fenced, FenceWanted, FillWanted, Ready, RootSeen
 from ordering.log import ORDERING
 from ordering.records import batch_key

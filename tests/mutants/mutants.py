@@ -14,13 +14,15 @@ from typing import Any, Final
 
 import msgspec
 
-from joiner import history
+from joiner import history, payloads
 from joiner.control import LogState
 from joiner.core import Joiner
 from joiner.driver import Driver
+from joiner.due import DueProposals
 from joiner.evidence import Suspicions
 from joiner.history import History
 from joiner.incarnations import Incarnations
+from joiner.payloads import Payloads
 from joiner.proposals import Proposals, ReadAhead
 from joiner.queue import SubmissionQueue
 from joiner.recheck import Recheck
@@ -210,9 +212,9 @@ MUTANTS: Final = (
     Mutant(
         "the last record wins",
         "R3",
-        Joiner._content,
-        "self._buffer.get(partition, incarnation, sequence)",
-        "reversed(self._buffer.get(partition, incarnation, sequence))",
+        Payloads.content,
+        "self.buffer.get(partition, incarnation, sequence)",
+        "reversed(self.buffer.get(partition, incarnation, sequence))",
         seeds=200,
     ),
     Mutant(
@@ -229,12 +231,12 @@ MUTANTS: Final = (
         "content is taken from any partition",
         "R3",
         Joiner._apply_entry,
-        "self._content(entry.partition, incarnation, sequence, entry.payload_hash, own)",
-        "next((c for p in range(9) if (c := self._content(p, incarnation, sequence, entry.payload_hash, own))), None)",
+        "self.payloads.content(entry.partition, incarnation, sequence, entry.payload_hash, log, own)",
+        "next((c for p in range(9) if (c := self.payloads.content(p, incarnation, sequence, entry.payload_hash, log, own))), None)",
         seeds=200,
     ),
     # R4: holes
-    Mutant("holes are never filled", "R4", Joiner._propose_fills, "now_ms < self._fills_due_ms", "True"),
+    Mutant("holes are never filled", "R4", DueProposals.fills, "now_ms < self.fills_due_ms", "True"),
     Mutant(
         "holes are skipped",
         "R4",
@@ -269,27 +271,29 @@ MUTANTS: Final = (
     ),
     # bounded memory, and progress in spite of it
     Mutant("the hole's own partition is paused", "R4", Joiner._paused, "paused.discard(self._hole.partition)", "pass", seeds=100),
-    Mutant("what was passed is kept", "R5", Joiner._drop_through, "self._buffer.drop_through(incarnation, sequence) - expected", "0"),
+    Mutant(
+        "what was passed is kept", "R5", Joiner._drop_through, "self.payloads.buffer.drop_through(incarnation, sequence) - expected", "0"
+    ),
     Mutant(
         "the buffer is never full",
         "R5",
         Joiner._paused,
-        "self._buffer.size_bytes > (limits.buffer_bytes_max * 3 // 4 if self._buffer_full else limits.buffer_bytes_max)",
-        "False and self._buffer.size_bytes > (limits.buffer_bytes_max * 3 // 4 if self._buffer_full else limits.buffer_bytes_max)",
+        "size_bytes > (limits.buffer_bytes_max * 3 // 4 if self._buffer_full else limits.buffer_bytes_max)",
+        "False and size_bytes > (limits.buffer_bytes_max * 3 // 4 if self._buffer_full else limits.buffer_bytes_max)",
     ),
     Mutant(
         "the ordering queue is never full",
         "R4",
         Joiner._paused,
-        "self._queue_ids > (limits.queue_ids_max * 3 // 4 if self._queue_full else limits.queue_ids_max)",
-        "False and self._queue_ids > (limits.queue_ids_max * 3 // 4 if self._queue_full else limits.queue_ids_max)",
+        "self._queue.ids > (limits.queue_ids_max * 3 // 4 if self._queue_full else limits.queue_ids_max)",
+        "False and self._queue.ids > (limits.queue_ids_max * 3 // 4 if self._queue_full else limits.queue_ids_max)",
         seeds=100,
     ),
     Mutant(
         "silent incarnations are never fenced",
         "R5",
-        Joiner._propose_fences,
-        "state is None or state.active_at_ms >= silent_since_ms or not self._buffer.size_of(incarnation)[0]",
+        DueProposals.fences,
+        "state is None or state.active_at_ms >= silent_since_ms or not payloads.buffer.size_of(incarnation)[0]",
         "True",
         seeds=2000,
     ),
@@ -372,13 +376,13 @@ MUTANTS: Final = (
         "request.inputs[:1]",
     ),
     # R8: persist, then answer
-    Mutant("resume past the buffer", "R8", Joiner._offsets_next, "earliest is not None", "False"),
+    Mutant("resume past the buffer", "R8", Joiner._offsets_next, "needed is not None", "False"),
     Mutant(
         "the offset of the wrong partition",
         "R8",
         Joiner._offsets_next,
-        "self._buffer.offset_earliest(partition)",
-        "self._buffer.offset_earliest(0)",
+        "self.payloads.offset_needed(partition)",
+        "self.payloads.offset_needed(0)",
         seeds=100,
     ),
     Mutant(
@@ -620,7 +624,7 @@ MUTANTS: Final = (
     Mutant(
         "fills need no signature",
         "R10",
-        Joiner._is_content,
+        payloads.is_content,
         "is_fill(value, log.log_id, partition, key, payload_hash, log.key)",
         "len(value) == 96 or is_fill(value, log.log_id, partition, key, payload_hash, log.key)",
         seeds=500,
@@ -628,7 +632,7 @@ MUTANTS: Final = (
     Mutant(
         "any content will do",
         "R3",
-        Joiner._is_content,
+        payloads.is_content,
         "is_fill(value, log.log_id, partition, key, payload_hash, log.key)",
         "True or is_fill(value, log.log_id, partition, key, payload_hash, log.key)",
         seeds=500,
@@ -820,14 +824,14 @@ MUTANTS: Final = (
         "what lies behind the mark is kept",
         "R10",
         Joiner.forget_unapplied,
-        "[self._read_next.get(partition, 0), mark.offset + 1, *let_go]",
-        "[self._read_next.get(partition, 0), *let_go]",
+        "min(self._read_next.get(partition, 0), mark.offset + 1)",
+        "self._read_next.get(partition, 0)",
         seeds=1000,
     ),
     Mutant(
         "what was dropped for want of memory is taken for kept",
         "R8",
-        Joiner.forget_unapplied,
+        Payloads.kept,
         "let_go.append(dropped.offset)",
         "pass",
         seeds=1000,

@@ -310,7 +310,7 @@ def _make_summaries_small(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let a few dropped records fill the summary of their names, so that it often reports a name that was not dropped."""
     monkeypatch.setattr("joiner.dropped.NAMES_MAX", 2)
     monkeypatch.setattr("joiner.dropped.FILTER_BYTES", 4)
-    monkeypatch.setattr("joiner.core.NEXT_BATCHES", 2)
+    monkeypatch.setattr("joiner.payloads.NEXT_BATCHES", 2)
 
 
 def test_little_memory_changes_no_effect(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -383,7 +383,7 @@ def test_what_is_buffered_may_still_count(history: tuple[list[Any], list[list[An
     worker = Worker(MemoryPartitions(*history), JoinerLimits(buffer_bytes_max=500, queue_ids_max=2))
     worker.read_all(_follow(worker, schedule))
     incarnations = worker.joiner.incarnations
-    for incarnation, waiting in worker.joiner._buffer._by_incarnation.items():
+    for incarnation, waiting in worker.joiner.payloads.buffer._by_incarnation.items():
         for sequence, _ in waiting:
             assert not incarnations.is_past(incarnation, sequence)
     hole = worker.joiner.hole

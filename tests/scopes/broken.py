@@ -5,19 +5,23 @@ from typing import Any
 
 from joiner import Buffer, Incarnations, IncarnationState, Joiner, Ready
 from joiner.buffer import Buffered
+from joiner.payloads import Payloads
 from ordering.log import ORDERING, Record
 from ordering.records import Entry, decode_batch_key
 from ordering.signatures import FILL_BYTES
 
 
-def _with(buffer: type[Buffer] = Buffer, incarnations: type[Incarnations] = Incarnations) -> Callable[..., Joiner]:
-    """Returns a joiner class whose buffer or incarnations are of that class."""
+def _with(
+    buffer: type[Buffer] = Buffer, incarnations: type[Incarnations] = Incarnations, payloads: type[Payloads] = Payloads
+) -> Callable[..., Joiner]:
+    """Returns a joiner class with parts of these classes."""
 
     class Broken(Joiner):
         def __init__(self, *args: Any) -> None:
             super().__init__(*args)
-            self._buffer = buffer()
             self.incarnations = incarnations(self.incarnations.snapshot())
+            self.payloads = payloads(self.limits, self.incarnations, self.history)
+            self.payloads.buffer = buffer()
 
     return Broken
 
@@ -93,10 +97,10 @@ class _FillsOnce(Joiner):
     """A fill that is lost in flight is not proposed again."""
 
     def _propose_fills(self, ready: Ready, now_ms: int) -> None:
-        before = dict(self._fill_proposed_ms)
+        before = dict(self._due.fills_proposed_ms)
         super()._propose_fills(ready, now_ms)
         ready.fills = [fill for fill in ready.fills if (fill.incarnation, fill.sequence) not in before]
-        self._fill_proposed_ms |= before
+        self._due.fills_proposed_ms |= before
 
 
 class _NeverFences(Joiner):
@@ -110,10 +114,8 @@ class _PausesHole(Joiner):
         return paused | {0, 1} if paused & {0, 1} else paused
 
 
-class _DroppedForgotten(Joiner):
-    """Records dropped for want of memory count as records that were never there."""
-
-    def _may_be_dropped(self, entry: Entry, content: Buffered | None) -> bool:
+class _DroppedForgotten(Payloads):
+    def may_be_dropped(self, entry: Entry, content: Buffered | None) -> bool:
         return False
 
 
@@ -144,7 +146,7 @@ BROKEN: tuple[tuple[str, Callable[..., Joiner], str, str], ...] = (
     ("orphans of a fenced incarnation are kept (R5)", _with(buffer=_PassedKept), "duplicate-name", "can never count"),
     ("a silent incarnation is never proposed for a fence (R5)", _NeverFences, "fence-race", "not proposed for a fence"),
     ("the partition of the hole is paused", _PausesHole, "tight", "is paused"),
-    ("what was dropped for want of memory counts as never there (R3)", _DroppedForgotten, "tight", ""),
+    ("what was dropped for want of memory counts as never there (R3)", _with(payloads=_DroppedForgotten), "tight", ""),
     ("what was dropped for want of memory is not read again", _DroppedNotReadAgain, "tight", ""),
     ("a payload of a later batch goes with an earlier one (R5)", _with(buffer=_LaterDropped), "lost-send", ""),
 )

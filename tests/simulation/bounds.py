@@ -29,7 +29,7 @@ def kept(simulation: "Simulation") -> list[Violation]:
         if everything and process.interrupted:
             continue  # it is about to notice
         joiner = worker.driver.joiner
-        if joiner._dropped:
+        if joiner.payloads.dropped:
             continue  # records that were dropped for want of memory will be read again
         offsets_next = worker.index.joiner_state().offsets_next
         head = offsets_next[ORDERING]
@@ -59,7 +59,7 @@ def silent_incarnations(simulation: "Simulation") -> list[int]:
     for process in simulation.processes():
         if process.worker is not None and process.worker.sender.incarnation is not None:
             joiner = process.worker.driver.joiner
-            read = joiner.read_next() | {partition: dropped.offset for partition, dropped in joiner._dropped.items()}
+            read = joiner.read_next() | {partition: dropped.offset for partition, dropped in joiner.payloads.dropped.items()}
             waiting[process.worker.sender.incarnation] = {
                 name
                 for partition in range(replayed.partitions)

@@ -6,8 +6,8 @@ A dropped record must never change which record is the content: otherwise a late
 from hashlib import sha256
 
 from joiner import JoinerLimits, Ready
-from joiner.core import NEXT_BATCHES
 from joiner.driver import VERIFY_AT_ONCE
+from joiner.payloads import NEXT_BATCHES
 from ordering.log import ORDERING, Record
 from ordering.records import batch_key
 from tests.joiner.history import Continued, History, Reading, compared_again, named, requests, rest
