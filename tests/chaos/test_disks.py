@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.asking.load import until
 from tests.chaos.deployment import Deployment
 from tests.chaos.flags import ChaosFlags
 from tests.checkers import indexes
+from tests.clients.load import until
 from tests.kafka.reading_back import read_rows
 from tests.rights import needs_root
 

@@ -7,11 +7,11 @@ from functools import partial
 
 import pytest
 
-from tests.asking.load import until
 from tests.chaos.deployment import Deployment
 from tests.chaos.faults import ALONE, ON_BROKERS, ON_WORKERS
 from tests.chaos.flags import ChaosFlags
 from tests.chaos.injection import inject
+from tests.clients.load import until
 
 WORKERS, BROKERS = ("a", "b", "c"), ("1", "2", "3")
 FROZEN_S, SILENT_S = 1.5, 0.5

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from tests.asking.party import Party, spend, state
 from tests.checkers.history import Call, Decided, History
 from tests.checkers.violation import SHOWN_MAX, Kind, Violation, describe
+from tests.clients.party import Party, spend, state
 
 PARTY = Party("O=Notary,L=London,C=GB")
 

@@ -15,9 +15,9 @@ import pytest
 from deploy.local import Cluster
 from joiner.settings import DriverSettings
 from notary import cli
-from tests.asking.load import until
-from tests.asking.party import spend, state
 from tests.checkers.history import Decided
+from tests.clients.load import until
+from tests.clients.party import spend, state
 from tests.kafka.workers import Notary
 
 pytestmark = pytest.mark.kafka

@@ -18,9 +18,9 @@ from notary.receipts import proof_of
 from notary.tree.paths import format_tile_path
 from notary.verify import SignedCheckpoint, verify_checkpoint, verify_consistency, verify_receipt
 from ordering.ids import parse_state
-from tests.asking.load import Load, until
-from tests.asking.party import spend, state
 from tests.checkers.history import Submission
+from tests.clients.load import Load, until
+from tests.clients.party import spend, state
 from tests.kafka.workers import Notary, Worker
 
 pytestmark = pytest.mark.kafka

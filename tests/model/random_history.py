@@ -53,9 +53,9 @@ class RandomHistory(Traffic):
                     worker.step()
             survived.append((f"index of {worker.name}", worker.disk))
         self.snapshots = [one for one in self.snapshots if self.fits(one, ends)]
-        self.ghosts = self.workers
+        self.stale_workers = self.workers
         self.workers = []
-        for worker in self.ghosts:
+        for worker in self.stale_workers:
             if kind != "mirror":
                 worker.log = self.log
                 self.anomaly(worker)
@@ -87,7 +87,7 @@ class RandomHistory(Traffic):
                 self.clock[0] += 1
                 if self.wires and self.draw.random() < 0.7:
                     self.deliver()
-                for worker in self.ghosts:
+                for worker in self.stale_workers:
                     if worker.log is self.log:
                         worker.step()
             self.sources += self.receipts
@@ -210,7 +210,7 @@ class RandomHistory(Traffic):
         return [one for one in chosen if one.name != dropped]
 
     def move_to(self, log: Log) -> None:
-        moved = [worker for worker in self.ghosts if worker.log is self.log]
+        moved = [worker for worker in self.stale_workers if worker.log is self.log]
         self.wires = {place: deque((log if of is self.log else of, one) for of, one in wire) for place, wire in self.wires.items()}
         self.log = log
         for worker in moved:
@@ -272,7 +272,7 @@ class RandomHistory(Traffic):
             self.deliver()
         elif dice < 0.9:
             self.count("workers during a salvage")
-            for worker in self.ghosts:
+            for worker in self.stale_workers:
                 worker.step()
             if draw.random() < 0.3:
                 early = self._worker("early", Reader(self.broken))
@@ -289,7 +289,7 @@ class RandomHistory(Traffic):
             del self.log.order[ends[0] :]
             self.snapshots = [one for one in self.snapshots if self.fits(one, ends)]
             self.shorten()
-            for worker in self.ghosts:
+            for worker in self.stale_workers:
                 self.anomaly(worker)
             return
         after = base_of(self.log, self.snapshots, self.broken)
@@ -318,9 +318,9 @@ class RandomHistory(Traffic):
     def traffic(self, steps: int) -> None:
         for _ in range(steps):
             self.step()
-            if self.ghosts and self.draw.random() < 0.2:
-                ghost = self.draw.choice(self.ghosts)
-                ghost.step()
+            if self.stale_workers and self.draw.random() < 0.2:
+                stale = self.draw.choice(self.stale_workers)
+                stale.step()
             if self.lost_records and self.draw.random() < 0.05:
                 self.put(self.log, *self.draw.choice(self.lost_records))
             if self.draw.random() < 0.02:

@@ -25,9 +25,9 @@ import msgspec
 
 from deploy.local import Cluster
 from notary.cli.top import brokers_of, samples_of
-from tests.asking.load import until
 from tests.chaos.deployment import SETTINGS, Deployment
 from tests.checkers.history import History
+from tests.clients.load import until
 from tests.deploy.installed import make_kafka, make_program
 from tests.kafka.workers import Notary, Worker
 from tests.rehearsals.registry import Rehearsal

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from deploy.local.ports import free_ports
-from tests.asking.load import Load
+from tests.clients.load import Load
 from tests.kafka.second_hand import Hand
 from tests.kafka.test_workers import producer
 from tests.kafka.workers import Worker

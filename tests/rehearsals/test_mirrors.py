@@ -10,7 +10,7 @@ from aiokafka import AIOKafkaConsumer, TopicPartition
 
 from deploy.local import Cluster
 from deploy.local.mirror import Mirror
-from tests.asking.load import Load
+from tests.clients.load import Load
 from tests.rehearsals.drill import Drill
 
 

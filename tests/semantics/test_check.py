@@ -18,11 +18,11 @@ from notary import keys
 from ordering.log import ORDERING
 from ordering.records import Checkpoint, decode
 from ordering.signatures import SigningKey, sign_record
-from tests.asking.load import Load
 from tests.checkers.history import History
 from tests.checkers.records import Entry, Ordering, Root, ordering_record
 from tests.checkers.remains import Remains
 from tests.checkers.violation import Kind
+from tests.clients.load import Load
 from tests.kafka.reading_back import read_rows
 from tests.kafka.workers import Notary, Worker
 

@@ -12,8 +12,8 @@ from ordering.log import ORDERING
 from ordering.records import FORMAT_VERSION, Entry, Fence, OrderingRecord, Register, View, batch_key
 from ordering.signatures import sign_record
 from payload import decode_submission, encode_batch
-from tests.asking.party import spend, state
 from tests.checkers.replay import replay
+from tests.clients.party import spend, state
 from tests.simulation.deployment import NOTARY, deployment
 
 if TYPE_CHECKING:

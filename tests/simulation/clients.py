@@ -10,8 +10,8 @@ import random
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from tests.asking.party import Party, spend, state
 from tests.checkers.history import Call, History, Submission
+from tests.clients.party import Party, spend, state
 from tests.simulation.calls import Calls, Given
 from tests.simulation.hostile import Hostile
 from tests.simulation.plan import CLOCK_STANDS_AT_MS, Plan

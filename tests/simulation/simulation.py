@@ -107,15 +107,15 @@ class Simulation:
         for machine in self.machines:
             self.supervise(machine)
         watching = asyncio.create_task(self._watch_memory())
-        asking = asyncio.create_task(self.clients.run())
+        calling = asyncio.create_task(self.clients.run())
         faults = asyncio.create_task(Faults(self).run())
         await asyncio.sleep(self.plan.faults_s)
         await faults
         self.heal()
         operating = asyncio.create_task(self.losses.operate())
-        if await self._progress(asking):
+        if await self._progress(calling):
             await self._settle()
-        for task in (asking, watching, operating):
+        for task in (calling, watching, operating):
             task.cancel()
 
     def supervise(self, machine: Machine) -> None:
@@ -153,20 +153,20 @@ class Simulation:
             supervisor.cancel()
         await asyncio.sleep(0)
 
-    async def _progress(self, asking: "asyncio.Task[None]") -> bool:
+    async def _progress(self, calling: "asyncio.Task[None]") -> bool:
         """Returns whether every client learns every outcome within `HEALED_S`; records a problem otherwise."""
         began_s = self.loop.time()
         # With slow payloads each submission may take as long as its payload does.
         limit_s = HEALED_S + self.plan.payload_s * self.plan.submissions
-        while not asking.done() and self.loop.time() - began_s < limit_s:
-            await asyncio.wait([asking], timeout=5.0)
-        if not asking.done():
+        while not calling.done() and self.loop.time() - began_s < limit_s:
+            await asyncio.wait([calling], timeout=5.0)
+        if not calling.done():
             answered = self.history.answered()
             open_ = [id_ for submission in self.clients.submissions for id_ in submission.ids if id_ not in answered]
             reasons = {process.name: process.worker.not_ready() for process in self.processes() if process.worker is not None}
             self.problem("clients", f"no progress {limit_s:g} s after everything healed: {len(open_)} open, workers say {reasons}")
             return False
-        asking.result()
+        calling.result()
         return True
 
     async def _settle(self) -> None:

@@ -5,7 +5,7 @@ import itertools
 import time
 
 from tests.hostile.wire import ADDRESS_MAX, Wire, kind
-from tests.notary.http.asking import post_head
+from tests.notary.http.checked_client import post_head
 
 CHUNKED = post_head(None, "Transfer-Encoding: chunked")
 GET = b"GET /v1/notary HTTP/1.1\r\nHost: n\r\n\r\n"
