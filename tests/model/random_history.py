@@ -4,6 +4,7 @@ Workers of the old side live on after a disaster and may write to the new log. I
 """
 
 from collections import deque
+from inspect import GEN_CLOSED, getgeneratorstate
 
 from tests.model.checks import check_end, check_held
 from tests.model.log import OWNER, PARTITIONS, Decision, Item, Log, Record
@@ -62,7 +63,9 @@ class RandomHistory(Traffic):
         self.wires = {
             place: deque((self.log if draw.random() < 0.7 else log, one) for log, one in wire) for place, wire in self.wires.items()
         }
-        self.sources = [Index(f"{name} in round {self.generation}", tuple(r.leaves), tuple(r.spent.items())) for name, r in survived]
+        self.sources: list[Index | Receipt] = [
+            Index(f"{name} in round {self.generation}", tuple(r.leaves), tuple(r.spent.items())) for name, r in survived
+        ]
         self.sources += self.receipts
         self.receipts, self.held = [], []
         self.unnoticed()
@@ -245,7 +248,7 @@ class RandomHistory(Traffic):
             one = self.draw.choice(runs)
             if next(one, None) is None:
                 runs.remove(one)
-                if one.gi_frame is None and run.done is not None:
+                if getgeneratorstate(one) == GEN_CLOSED and run.done is not None:
                     return run.done
                 if not runs:
                     return run.done
@@ -264,9 +267,9 @@ class RandomHistory(Traffic):
             self.put(self.log, partition, record)
             self.forked |= isinstance(record, Record) and record.kind == "settle"
         elif dice < 0.5:
-            owners = [record for _, record in self.log.order if record.signer.startswith(OWNER)]
+            present = [record for _, record in self.log.order if record.signer.startswith(OWNER)]
             self.count("copies of the owner's records")
-            self.put(self.log, -1, draw.choice(owners))
+            self.put(self.log, -1, draw.choice(present))
         elif dice < 0.75 and self.wires:
             self.count("old records under way")
             self.deliver()
