@@ -207,7 +207,7 @@ async def disagree(deployment: Deployment, former: int) -> bool:
 
 @pytest.mark.nightly
 async def test_lines_fail_at_random(far: Deployment, places: dict[int, BrokerNetwork], chaos: ChaosFlags) -> None:
-    """Centres and single lines are cut (one or both ways), slowed or lossy while workers and brokers die: the notary goes on each time."""
+    """Centres and single lines are cut (one or both ways), slow or lossy while workers and brokers die: the notary continues each time."""
     workers, brokers = tuple(far.workers), tuple(str(number) for number in places)
     victims = (
         dict.fromkeys(faults.ON_CENTRES, brokers)

@@ -70,7 +70,7 @@ class Honest:
     def append(self, incarnation: int, submissions: list[Submission], partition: int = 0, *values: bytes | None) -> None:
         """Append a batch, its payload first.
 
-        `values` replace its content; None stands for a fill. The entry names the first value that is not None, otherwise the real content.
+        `values` replace its content; None means a fill. The entry names the first value that is not None, otherwise the real content.
         """
         decoded = [decode_submission(submission.body, NOTARY) for submission in submissions]
         ids = tuple([request.transaction_id for each in decoded for request in each.requests])

@@ -91,7 +91,7 @@ async def never_readers(wire: Wire) -> None:
 
 @kind(ADDRESS_MAX + 100, ended=True)
 async def left_open(wire: Wire) -> None:
-    """Connections from one address, more than it may have, on which nothing is said."""
+    """Idle connections from one address, more than it may have."""
     await wire.until_ended()
 
 

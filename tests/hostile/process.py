@@ -1,4 +1,4 @@
-"""The hostile clients, in a process of their own. Its argument is one `Attack`; it prints an empty line once it attacks, goes on until
+"""The hostile clients, in a process of their own. Its argument is one `Attack`; it prints an empty line once it attacks, continues until
 SIGTERM or the end of its standard input, and prints a `Tally` by kind.
 
     python -P -m tests.hostile.process '{"target": {...}, "kinds": ["trailers"]}'

@@ -695,7 +695,7 @@ async def test_what_was_read_of_a_log_that_was_cut_is_forgotten(start: Start, lo
 
 @pytest.mark.parametrize("running", [False, True], ids=["at-start", "running"])
 async def test_log_that_answers_from_the_past(start: Start, log: FaultyLog, running: bool) -> None:
-    """Log end offsets that are outdated for a while stop no worker: it is not ready meanwhile, then it goes on."""
+    """Log end offsets that are outdated for a while stop no worker: it is not ready meanwhile, then it continues."""
     worker = start(driver=DriverSettings(poll_ms=10, watch_ms=20, contradiction_ms=3_600_000))
     decisions = await worker.decided("a")
     if not running:

@@ -266,7 +266,7 @@ async def test_a_failover_and_the_way_back(
 async def test_a_killed_mirrormaker_repeats_nothing(
     clusters: list[Cluster], mirrored: Notary, owner: Owner, kafka_prefix: str, tmp_path: Path
 ) -> None:
-    """MirrorMaker is killed while it copies, and goes on: each record is committed once in the target, and the mirror is complete."""
+    """MirrorMaker is killed while it copies, and continues: each record is committed once in the target, and the mirror is complete."""
     (source, target), notary = clusters, mirrored
     decided: list[Decided] = []
     await owner("activate", 2)

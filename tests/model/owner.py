@@ -23,7 +23,7 @@ def base_of(log: Log, snapshots: Iterable[Reader], broken: frozenset[str]) -> Re
     else:
         fit = [one for one in snapshots if all(to >= start for to, start in zip(one.read_to, log.start, strict=True))]
         if not fit:
-            raise NoBase("the log is trimmed, and no snapshot goes on from where it begins")
+            raise NoBase("the log is trimmed, and no snapshot continues from where it begins")
         reader = max(fit, key=lambda one: one.seen).persisted()
     reader.read(log)
     return reader

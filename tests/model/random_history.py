@@ -49,7 +49,7 @@ class RandomHistory(Traffic):
         self.shorten()
         survived = [(f"snapshot {n}", snapshot) for n, snapshot in enumerate(self.snapshots)]
         for worker in self.workers:
-            if kind == "mirror" and draw.random() < 0.5:  # the old side goes on for a while, in its own log
+            if kind == "mirror" and draw.random() < 0.5:  # the old side continues for a while, in its own log
                 for _ in range(5):
                     worker.step()
             survived.append((f"index of {worker.name}", worker.disk))

@@ -131,7 +131,7 @@ class Drill(Deployment):
     async def follow(self, block: int = 0) -> str:
         """Run the commands of a block of the page, one after the other; returns their output. Fails if one fails."""
         self._followed.add(block)
-        said = []
+        printed = []
         for line in self.page.blocks[block]:
             self.note(f"$ {line}")
             if variable := _VARIABLE.fullmatch(line):
@@ -141,8 +141,8 @@ class Drill(Deployment):
             elif spark := _SPARK.fullmatch(line):
                 await self.spark(f"verify {spark['words']}" if line.startswith("notary") else spark["words"])
             else:
-                said.append(await asyncio.to_thread(self.shell, line))
-        return "".join(said)
+                printed.append(await asyncio.to_thread(self.shell, line))
+        return "".join(printed)
 
     async def spark(self, command: str) -> None:
         """Run a command of `spark_join` on folders of the notary's, in the session of the rehearsals. Fails if it fails."""

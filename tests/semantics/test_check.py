@@ -125,10 +125,10 @@ def without_last(kind: type[Ordering]) -> Callable[[Remains], Remains]:
 def other_root(remains: Remains) -> Remains:
     order = list(remains.by_partition[ORDERING])
     number = max(number for number, record in enumerate(order) if isinstance(ordering_record(record.value), Root))
-    said = decode(order[number].value)
-    assert isinstance(said, Checkpoint)
+    checkpoint = decode(order[number].value)
+    assert isinstance(checkpoint, Checkpoint)
     # Signed again, because a faulty worker has the key.
-    wrong = sign_record(msgspec.structs.replace(said, root=bytes(32)), remains.replayed.log_id, KEYS[0])
+    wrong = sign_record(msgspec.structs.replace(checkpoint, root=bytes(32)), remains.replayed.log_id, KEYS[0])
     order[number] = msgspec.structs.replace(order[number], value=wrong)  # type: ignore[type-var]
     return replace(remains, by_partition={**remains.by_partition, ORDERING: order})
 

@@ -190,4 +190,4 @@ class Clients:
         before = self.calls.returned[process][id_][1]
         returned = await self.look_up(process, id_)
         if returned is None or returned not in ({}, before):
-            self.problems.append(f"{process.name} answered {before}, and then said {returned}")
+            self.problems.append(f"{process.name} answered {before}, and then {returned}")

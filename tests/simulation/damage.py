@@ -291,13 +291,13 @@ def foreign_views(records: Sequence[Applied], writer: tuple[str, Incarnations], 
     agreed = 0
     seen_before = [one.seen_after for one in [*records[:1], *records]]
     for one, seen in zip(reversed(records), seen_before[-2::-1], strict=True):
-        said = None if one.record is None else view_of(one.record)
-        if said is None:
+        shown = None if one.record is None else view_of(one.record)
+        if shown is None:
             continue
         if one.view is Seen.OWN and name_of(one.record, reader[1]) not in (writer[0], reader[0], ""):
-            agreed = max(agreed, said.seen)
+            agreed = max(agreed, shown.seen)
         elif one.view is Seen.FOREIGN and name_of(one.record, writer[1]) == writer[0] and agreed <= seen:
-            found.append(View(said.seen, said.history))
+            found.append(View(shown.seen, shown.history))
     return found
 
 

@@ -73,8 +73,8 @@ def strike(simulation: "Simulation", draw: random.Random) -> str:
 def vote(simulation: "Simulation", incarnation: int, size: int) -> Record | None:
     """Returns the record in which that incarnation wrote its root at that size, None if there is none."""
     for record in simulation.cluster.by_partition[ORDERING]:
-        said = ordering_record(record.value)
-        if isinstance(said, Root) and (said.incarnation, said.size) == (incarnation, size):
+        decoded = ordering_record(record.value)
+        if isinstance(decoded, Root) and (decoded.incarnation, decoded.size) == (incarnation, size):
             return record
     return None
 

@@ -171,11 +171,11 @@ class Forger:
         found: list[Entry] = []
         for record in self._simulation.cluster.by_partition[ORDERING][-10:]:
             try:
-                said = decode(record.value)
+                decoded = decode(record.value)
             except CorruptRecord:
                 continue
-            if isinstance(said, Entry):
-                found.append(said)
+            if isinstance(decoded, Entry):
+                found.append(decoded)
         return found
 
     def _hash_of_a_payload(self) -> bytes:
