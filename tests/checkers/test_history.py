@@ -219,7 +219,7 @@ def consumes_what_was_refused(case: Case) -> None:
         (consumes_what_was_refused, Kind.WRONG_CONSUMED),
     ],
 )
-def test_fault_is_found(fault: Callable[[Case], None], kind: Kind) -> None:
+def test_each_fault_is_found_under_its_own_kind(fault: Callable[[Case], None], kind: Kind) -> None:
     """Each fault is found once, under its own kind."""
     case = Case()
     fault(case)

@@ -188,6 +188,6 @@ def test_the_joiner_prints_the_scenario(file: Path) -> None:
         assert played == text
 
 
-def test_there_are_scenarios() -> None:
+def test_scenarios_are_found_from_any_folder() -> None:
     """The scenarios are found, whatever directory the tests are started from."""
     assert len(FILES) >= 8
