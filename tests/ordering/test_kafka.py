@@ -186,7 +186,7 @@ async def test_wrong_settings_are_named(kafka_cluster: Cluster, kafka_prefix: st
 
 
 async def test_a_mirror_with_another_wrong_setting_becomes_no_log(kafka_cluster: Cluster, kafka_prefix: str) -> None:
-    """The switch of the time type names the setting that somebody has changed meanwhile. It does not say that the brokers are away."""
+    """The switch of the time type names the setting that somebody has changed meanwhile. It does not report that the brokers are away."""
     await create_topics(kafka_cluster.bootstrap, kafka_prefix, 1, mirror=True)
     payload = topic_names(kafka_prefix)[1]
     async with Admin(kafka_cluster) as client:

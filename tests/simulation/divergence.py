@@ -66,7 +66,7 @@ def strike(simulation: "Simulation", draw: random.Random) -> str:
     if machine.disk.altered or (state_of := machine.disk.alter(STATES, remove=draw.random() < 0.5)) is None:
         return ""
     simulation.divergences.append(Divergence(machine.label, simulation.loop.time(), position_from, max(0, machine.processes - 1)))
-    simulation.say(machine.label, f"its row of the consumed state {state_of.hex()} is changed")
+    simulation.trace(machine.label, f"its row of the consumed state {state_of.hex()} is changed")
     return machine.label
 
 

@@ -54,7 +54,7 @@ class Forger:
         kind = draw.choice([*kinds, *["copy of what was lost"] * 3 * bool(self._simulation.cluster.damages)])
         written = getattr(self, f"_{kind.replace(' ', '_')}")()
         if written:
-            self._simulation.say("forger", f"writes to the log: {kind} {written}")
+            self._simulation.trace("forger", f"writes to the log: {kind} {written}")
             self._simulation.count("forged records")
             self._simulation.count(f"forged: {kind}")
 
