@@ -157,10 +157,10 @@ manifests-live: manifests-tools  ## nightly: the manifests on a real API server,
 simulate: $(VENV)/.dev  ## complete systems on one seed each (SEEDS=2000; SEED=k shows one; FIRST=k)
 	$(BIN)/python -m tests.simulation $(if $(SEED),--seed $(SEED),--seeds $(or $(SEEDS),2000) --first $(or $(FIRST),1))
 
-scopes: $(VENV)/.dev  ## every interleaving of small worlds (LARGE=1: larger ones)
+scopes: $(VENV)/.dev  ## every interleaving of a few workers and records (LARGE=1: larger ones)
 	$(BIN)/python -m tests.scopes $(if $(LARGE),--large)
 
-mutants: $(VENV)/.dev  ## break one line after the other: the simulator or the small scopes must notice
+mutants: $(VENV)/.dev  ## break one line after the other: the simulator or the small scopes must find it
 	$(BIN)/python -m tests.mutants
 
 chaos: $(VENV)/.dev kafka  ## long: faults on real processes and networks, as root (DURATION=600 s, SEED=the time, ROUNDS=1)

@@ -14,10 +14,10 @@ from deploy.centres import Centres
 from deploy.local import Cluster
 from deploy.local.state import Broker
 from ordering.topics import topic_names
-from tests.asking.load import Load, until
-from tests.asking.party import spend, state
-from tests.chaos import brokers_say
+from tests.chaos import raw_requests
 from tests.checkers.history import Decided
+from tests.clients.load import Load, until
+from tests.clients.party import spend, state
 from tests.kafka.workers import Notary, Worker
 
 SUPERVISED = ("-m", "tests.chaos.supervised")
@@ -87,18 +87,18 @@ class Deployment:
 
     async def ordering_leader(self, *but: int) -> int:
         """Returns the broker that leads the ordering topic, according to a broker other than `but`."""
-        return await brokers_say.ordering_leader(self.a_broker(*but), self.notary.prefix)
+        return await raw_requests.ordering_leader(self.a_broker(*but), self.notary.prefix)
 
     async def active_controller(self, *but: int) -> int:
         """Returns the broker whose controller is active, according to a broker other than `but`."""
-        return await brokers_say.active_controller(self.a_broker(*but))
+        return await raw_requests.active_controller(self.a_broker(*but))
 
     async def in_sync(self) -> None:
         """Wait until every partition of this notary has all its replicas in sync, according to all brokers: one may be outdated."""
 
         async def all_in_sync() -> bool:
             try:
-                reported = [await brokers_say.partitions(broker, self.notary.prefix) for broker in self.brokers.state.brokers]
+                reported = [await raw_requests.partitions(broker, self.notary.prefix) for broker in self.brokers.state.brokers]
             except (OSError, KafkaError, TimeoutError):  # one is still starting
                 return False
             return all(found and all(sorted(each["isr"]) == sorted(each["replicas"]) for each in found) for found in reported)
@@ -111,7 +111,7 @@ class Deployment:
 
         async def noticed() -> bool:
             try:
-                found = await brokers_say.partitions(self.a_broker(broker), self.notary.prefix)
+                found = await raw_requests.partitions(self.a_broker(broker), self.notary.prefix)
             except (OSError, KafkaError, TimeoutError):  # they are electing a controller
                 return False
             return bool(found) and all(partition["leader"] not in (broker, -1) and broker not in partition["isr"] for partition in found)
@@ -148,7 +148,7 @@ class Deployment:
     async def move_leader(self, broker: int) -> None:
         """Make this broker the leader of the ordering topic, and wait until the brokers report it."""
         topic, _ = topic_names(self.notary.prefix)
-        self.note(await brokers_say.move_leader(self.a_broker(), topic, broker, self.brokers))
+        self.note(await raw_requests.move_leader(self.a_broker(), topic, broker, self.brokers))
 
         async def leads() -> bool:
             return await self.ordering_leader() == broker

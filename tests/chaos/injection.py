@@ -9,10 +9,10 @@ from functools import partial
 from aiokafka.errors import KafkaError
 
 from ordering.topics import topic_names
-from tests.asking.load import Load
-from tests.chaos import brokers_say, faults
+from tests.chaos import faults, raw_requests
 from tests.chaos.deployment import Deployment
 from tests.chaos.faults import Fault
+from tests.clients.load import Load
 
 BROKER_ENDS_S = 5.0
 
@@ -107,7 +107,7 @@ async def _wipe_broker(deployment: Deployment, fault: Fault) -> None:
 async def _move_leader(deployment: Deployment, fault: Fault) -> None:
     topic, _ = topic_names(deployment.notary.prefix)
     try:
-        deployment.note(await brokers_say.move_leader(deployment.a_broker(), topic, int(fault.victim), deployment.brokers))
+        deployment.note(await raw_requests.move_leader(deployment.a_broker(), topic, int(fault.victim), deployment.brokers))
         await asyncio.sleep(fault.hold_s)
         deployment.note(f"broker {await deployment.ordering_leader()} leads the ordering topic")
     except (OSError, KafkaError, TimeoutError) as problem:

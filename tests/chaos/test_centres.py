@@ -13,13 +13,13 @@ from aiokafka.errors import KafkaError
 
 from deploy.centres import Centres
 from deploy.local import BrokerNetwork, Cluster
-from tests.asking.http import Http
-from tests.asking.load import Client, Load, until
-from tests.asking.party import spend, state
-from tests.chaos import brokers_say, faults
+from tests.chaos import faults, raw_requests
 from tests.chaos.deployment import Deployment
 from tests.chaos.flags import SEEN, SESSION_TIMEOUT_MS, ChaosFlags, Timeline
 from tests.chaos.injection import inject
+from tests.clients.http import Http
+from tests.clients.load import Client, Load, until
+from tests.clients.party import spend, state
 from tests.kafka.workers import Notary, connect_from
 from tests.rights import needs_root
 
@@ -197,7 +197,7 @@ async def disagree(deployment: Deployment, former: int) -> bool:
     """Returns whether one broker reports itself as the ordering leader, and all others report another one."""
     try:
         reported = {
-            broker.id: await brokers_say.ordering_leader(broker, deployment.notary.prefix) for broker in deployment.brokers.state.brokers
+            broker.id: await raw_requests.ordering_leader(broker, deployment.notary.prefix) for broker in deployment.brokers.state.brokers
         }
     except (OSError, KafkaError, TimeoutError):
         return False
@@ -207,7 +207,7 @@ async def disagree(deployment: Deployment, former: int) -> bool:
 
 @pytest.mark.nightly
 async def test_lines_fail_at_random(far: Deployment, places: dict[int, BrokerNetwork], chaos: ChaosFlags) -> None:
-    """Centres and single lines are cut (one or both ways), slowed or lossy while workers and brokers die: the notary goes on each time."""
+    """Centres and single lines are cut (one or both ways), slow or lossy while workers and brokers die: the notary continues each time."""
     workers, brokers = tuple(far.workers), tuple(str(number) for number in places)
     victims = (
         dict.fromkeys(faults.ON_CENTRES, brokers)

@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.asking.load import until
 from tests.chaos.deployment import Deployment
 from tests.chaos.flags import ChaosFlags
 from tests.checkers import indexes
+from tests.clients.load import until
 from tests.kafka.reading_back import read_rows
 from tests.rights import needs_root
 
@@ -103,7 +103,7 @@ async def test_a_worker_stops_on_a_damaged_index(deployment: Deployment, chaos: 
         assert await b.ended() == 2
         deployment.note(b.messages.strip().splitlines()[-1])
         assert "the index" in b.messages
-        assert any(said in b.messages for said in ("does not open", "cannot be read", "is corrupt", "quarantined"))
+        assert any(text in b.messages for text in ("does not open", "cannot be read", "is corrupt", "quarantined"))
         assert "unexpected error" not in b.messages
         shutil.move(deployment.notary.directory / "index" / "b", deployment.notary.directory / "b.damaged")
         deployment.begin("b")

@@ -7,11 +7,11 @@ from functools import partial
 
 import pytest
 
-from tests.asking.load import until
 from tests.chaos.deployment import Deployment
 from tests.chaos.faults import ALONE, ON_BROKERS, ON_WORKERS
 from tests.chaos.flags import ChaosFlags
 from tests.chaos.injection import inject
+from tests.clients.load import until
 
 WORKERS, BROKERS = ("a", "b", "c"), ("1", "2", "3")
 FROZEN_S, SILENT_S = 1.5, 0.5
@@ -28,7 +28,7 @@ async def test_faults_drawn_from_a_seed(deployment: Deployment, chaos: ChaosFlag
     await deployment.check()
 
 
-async def test_each_worker_fault(deployment: Deployment, chaos: ChaosFlags) -> None:
+async def test_others_answer_during_each_worker_fault(deployment: Deployment, chaos: ChaosFlags) -> None:
     """A worker is killed, frozen beyond its timeout, and restarted: the others answer meanwhile, and it returns each time.
 
     Each has an acceptor process, which ends when the worker is killed, and frees its port.
@@ -60,7 +60,7 @@ async def test_each_worker_fault(deployment: Deployment, chaos: ChaosFlags) -> N
 
 
 @pytest.mark.nightly
-async def test_each_leader_fault(deployment: Deployment, chaos: ChaosFlags) -> None:
+async def test_another_broker_leads_after_each_leader_fault(deployment: Deployment, chaos: ChaosFlags) -> None:
     """The ordering leader is killed, freezes, ends, hands over: another leads each time, answers go on, and it is in sync again."""
     await deployment.start("a", "b")
     brokers = deployment.brokers

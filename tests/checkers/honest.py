@@ -15,10 +15,10 @@ from notary.wire import encode_decision, encode_decisions
 from ordering.log import ORDERING, Record
 from ordering.records import Entry, OrderingRecord, View, batch_key, encode
 from payload import decode_submission, encode_batch
-from tests.asking.party import Party, spend, state
 from tests.checkers.history import Call, History, Submission
 from tests.checkers.indexes import Rows
 from tests.checkers.signed_log import NOTARY, ORIGIN, SignedLog, private_key
+from tests.clients.party import Party, spend, state
 
 PARTITIONS = 3
 SMALL = IndexSettings(cache_bytes=1 << 20, write_buffer_bytes=64 << 10)
@@ -70,7 +70,7 @@ class Honest:
     def append(self, incarnation: int, submissions: list[Submission], partition: int = 0, *values: bytes | None) -> None:
         """Append a batch, its payload first.
 
-        `values` replace its content; None stands for a fill. The entry names the first value that is not None, otherwise the real content.
+        `values` replace its content; None means a fill. The entry names the first value that is not None, otherwise the real content.
         """
         decoded = [decode_submission(submission.body, NOTARY) for submission in submissions]
         ids = tuple([request.transaction_id for each in decoded for request in each.requests])
@@ -133,8 +133,8 @@ def busy(directory: Path, spends: int = 0) -> Honest:
     log.put(ORDERING, None, b"\x01\x63 garbage")
     log.entry(1, 99, "forged", by=private_key("thief"))
     log.put(1, b"garbage", b"garbage")
-    unheard = [notary.party.submission(spend(state(f"unheard {n}"))) for n in range(5)]
-    for submission, value in zip(unheard, (None, b"", b"[", b"{}", b"null"), strict=True):
+    undecided = [notary.party.submission(spend(state(f"undecided {n}"))) for n in range(5)]
+    for submission, value in zip(undecided, (None, b"", b"[", b"{}", b"null"), strict=True):
         notary.append(2, [submission], 2, value)
     log.register("w2", "second session")
     log.fence(1, 99)

@@ -108,12 +108,12 @@ def _hold(
     missing = dict(wanted)
     for key, value in rows:
         try:
-            named, said = read(key, value)
+            named, actual = read(key, value)
         except (ValueError, KeyError) as problem:
             found.append(Violation(Kind.UNREADABLE, f"{place} {key.hex()}", value, f"a row ({problem})"))
             continue
-        if (due := missing.pop(named, None)) != said:
-            found.append(Violation(kind, f"{place} {named}", said, due))
+        if (due := missing.pop(named, None)) != actual:
+            found.append(Violation(kind, f"{place} {named}", actual, due))
     found += [Violation(kind, f"{place} {named}", None, due) for named, due in missing.items()]
 
 

@@ -67,9 +67,9 @@ def _entries_from(ordering: Sequence[LogRecord], head: int) -> dict[Name, list[E
     """Returns the entries from the head on, signed or not, by batch name."""
     found: dict[Name, list[Entry]] = {}
     for record in ordering:
-        said = ordering_record(record.value) if record.offset >= head else None
-        if isinstance(said, Entry):
-            found.setdefault((said.incarnation, said.sequence), []).append(said)
+        decoded = ordering_record(record.value) if record.offset >= head else None
+        if isinstance(decoded, Entry):
+            found.setdefault((decoded.incarnation, decoded.sequence), []).append(decoded)
     return found
 
 

@@ -297,111 +297,111 @@ class _Replay:
     def apply(self, record: LogRecord) -> bool:
         """Apply or skip the next ordering record. Returns False if the log cannot be applied beyond it; `ended_by` has the reason."""
         replayed = self.replayed
-        said = ordering_record(record.value, replayed.versions)
-        if replayed.genesis is None and not self._begin(said, record):
+        decoded = ordering_record(record.value, replayed.versions)
+        if replayed.genesis is None and not self._begin(decoded, record):
             replayed.ended_by = "no-genesis"
             return False
         view: Seen | None = None
         mark = 0
-        if said is None or record.value is None:
+        if decoded is None or record.value is None:
             why: Why | None = Why.MALFORMED
-        elif not self._is_signed(said, record.value):
+        elif not self._is_signed(decoded, record.value):
             why = Why.BAD_SIGNATURE
-        elif isinstance(said, (*WORKERS, Settle)) and replayed.sealed:
+        elif isinstance(decoded, (*WORKERS, Settle)) and replayed.sealed:
             why = Why.SALVAGE
-        elif isinstance(said, (Settle, *NAME_THE_KEY)) and said.key != self._key_to_name(said):
+        elif isinstance(decoded, (Settle, *NAME_THE_KEY)) and decoded.key != self._key_to_name(decoded):
             why = Why.OTHER_KEY
         else:
-            seen_by = view_of(said)
+            seen_by = view_of(decoded)
             view = None if seen_by is None else replayed.compare(seen_by)
-            if isinstance(said, Root):
-                why = self._checkpoint(said, record.offset, view)
-            elif isinstance(said, (Settle, *NAME_THE_KEY)) and not self._is_own(said, view):
+            if isinstance(decoded, Root):
+                why = self._checkpoint(decoded, record.offset, view)
+            elif isinstance(decoded, (Settle, *NAME_THE_KEY)) and not self._is_own(decoded, view):
                 why = Why.OTHER_VIEW
-            elif not self._condition(said, record):
+            elif not self._condition(decoded, record):
                 why = Why.CONDITION
             else:
-                effect = self._effect(said, record)
+                effect = self._effect(decoded, record)
                 if effect is None:
                     return False
                 why, mark = None, effect
-                if not isinstance(said, Genesis):
+                if not isinstance(decoded, Genesis):
                     replayed.histories.append(next_history(replayed.history, record.append_time_ms, record.value, mark))
-        replayed.records.append(Applied(record.offset, said, why, view, replayed.seen, replayed.history))
+        replayed.records.append(Applied(record.offset, decoded, why, view, replayed.seen, replayed.history))
         return True
 
-    def _begin(self, said: Ordering | None, record: LogRecord) -> bool:
+    def _begin(self, decoded: Ordering | None, record: LogRecord) -> bool:
         """Accept the first record if it is a genesis record that the owner named in it has signed; returns False otherwise."""
-        if not isinstance(said, Genesis) or record.value is None or not is_signed(record.value, NO_LOG_ID, said.owner_key):
+        if not isinstance(decoded, Genesis) or record.value is None or not is_signed(record.value, NO_LOG_ID, decoded.owner_key):
             return False
-        self.replayed.genesis = said
+        self.replayed.genesis = decoded
         return True
 
-    def _is_signed(self, said: Ordering, value: bytes) -> bool:
+    def _is_signed(self, decoded: Ordering, value: bytes) -> bool:
         """Returns whether the right key for this record has signed it. A key record needs the new key's signature too."""
         replayed = self.replayed
         assert replayed.genesis is not None
         owner = replayed.genesis.owner_key
-        if isinstance(said, Genesis):
+        if isinstance(decoded, Genesis):
             return is_signed(value, NO_LOG_ID, owner)
-        if not is_signed(value, replayed.log_id, replayed.keys[-1] if isinstance(said, WORKERS) else owner):
+        if not is_signed(value, replayed.log_id, replayed.keys[-1] if isinstance(decoded, WORKERS) else owner):
             return False
-        return not isinstance(said, Key) or is_endorsed(said, replayed.log_id, replayed.keys[-1])
+        return not isinstance(decoded, Key) or is_endorsed(decoded, replayed.log_id, replayed.keys[-1])
 
-    def _key_to_name(self, said: Settle | Begin | Items | Done | Trim) -> bytes:
+    def _key_to_name(self, decoded: Settle | Begin | Items | Done | Trim) -> bytes:
         """Returns the key that an owner's record has to name here. A settle record names none before format version 2."""
         replayed = self.replayed
-        return b"" if isinstance(said, Settle) and SALVAGE_FORMAT not in replayed.versions else replayed.keys[-1]
+        return b"" if isinstance(decoded, Settle) and SALVAGE_FORMAT not in replayed.versions else replayed.keys[-1]
 
-    def _checkpoint(self, said: Root, offset: int, view: Seen | None) -> Why:
+    def _checkpoint(self, decoded: Root, offset: int, view: Seen | None) -> Why:
         own = view == Seen.OWN
-        counted = own and self.replayed.unfenced(said.incarnation) is not None
-        self.replayed.checkpoints.append(Checkpoint(offset, said.incarnation, said.size, said.root, counted))
+        counted = own and self.replayed.unfenced(decoded.incarnation) is not None
+        self.replayed.checkpoints.append(Checkpoint(offset, decoded.incarnation, decoded.size, decoded.root, counted))
         if not own:
             return Why.OTHER_VIEW
         return Why.CHECKPOINT if counted else Why.CONDITION
 
-    def _is_own(self, said: Settle | Begin | Items | Done | Trim, view: Seen | None) -> bool:
+    def _is_own(self, decoded: Settle | Begin | Items | Done | Trim, view: Seen | None) -> bool:
         """Returns whether the view lets an owner's record take effect: of a salvage it has to be exactly the history here."""
         replayed = self.replayed
-        if isinstance(said, Settle | Trim):
-            return view == Seen.OWN and replayed.seen - said.view.seen < VIEWS_KEPT
-        return said.view == (replayed.seen, replayed.history)
+        if isinstance(decoded, Settle | Trim):
+            return view == Seen.OWN and replayed.seen - decoded.view.seen < VIEWS_KEPT
+        return decoded.view == (replayed.seen, replayed.history)
 
-    def _condition(self, said: Ordering, record: LogRecord) -> bool:
+    def _condition(self, decoded: Ordering, record: LogRecord) -> bool:
         """Returns whether the record takes effect, by the last column of the contract's table."""
         replayed = self.replayed
-        match said:
+        match decoded:
             case Entry():
-                state = replayed.unfenced(said.incarnation)
-                return state is not None and said.sequence > state.sequence_last and said.partition < replayed.partitions
+                state = replayed.unfenced(decoded.incarnation)
+                return state is not None and decoded.sequence > state.sequence_last and decoded.partition < replayed.partitions
             case Register():
-                return said.nonce not in self._nonces
+                return decoded.nonce not in self._nonces
             case Fence():
-                state = replayed.unfenced(said.incarnation)
-                return state is not None and said.sequence_last == state.sequence_last
+                state = replayed.unfenced(decoded.incarnation)
+                return state is not None and decoded.sequence_last == state.sequence_last
             case Activate():
-                return said.version not in replayed.versions and all(state.format_version >= said.version for state in self._voters())
+                return decoded.version not in replayed.versions and all(state.format_version >= decoded.version for state in self._voters())
             case Genesis():
                 return not replayed.keys
             case Key():
-                return said.public_key not in replayed.keys
+                return decoded.public_key not in replayed.keys
             case Partitions():
-                return said.partitions > replayed.partitions
+                return decoded.partitions > replayed.partitions
             case Retire():
-                return replayed.unfenced(said.incarnation) is not None
+                return replayed.unfenced(decoded.incarnation) is not None
             case Settle():
                 # Otherwise a copy of a settle record would take effect again, since its view is still the reader's own history.
-                return said.view.seen > replayed.settled
+                return decoded.view.seen > replayed.settled
             case Begin():
-                return self._key_seen == replayed.seen and said.position == replayed.size
+                return self._key_seen == replayed.seen and decoded.position == replayed.size
             case Items():
-                return replayed.salvage is not None and said.first == sum((replayed.salvage[0], len(replayed.salvage[1])))
+                return replayed.salvage is not None and decoded.first == sum((replayed.salvage[0], len(replayed.salvage[1])))
             case Done():
-                return replayed.salvage is not None and (said.size, said.root) == self._with_items(*replayed.salvage)
+                return replayed.salvage is not None and (decoded.size, decoded.root) == self._with_items(*replayed.salvage)
             case Trim():
-                fits = replayed.trimmed < said.position <= replayed.size
-                return fits and replayed.root(said.position) == said.root
+                fits = replayed.trimmed < decoded.position <= replayed.size
+                return fits and replayed.root(decoded.position) == decoded.root
         return False
 
     def _with_items(self, first: int, items: Sequence[Item]) -> tuple[int, bytes]:
@@ -411,56 +411,56 @@ class _Replay:
         leaves = [*replayed.leaves, *[leaf_of_item(item, first + at) for at, item in enumerate(items)]]
         return len(leaves), Tree(leaves, {**replayed.leaf_hashes, **known}).root(len(leaves))
 
-    def _effect(self, said: Ordering, record: LogRecord) -> int | None:
+    def _effect(self, decoded: Ordering, record: LogRecord) -> int | None:
         """Apply the record's effect; returns its mark.
 
         Returns None if it must wait: an entry without content, or an activation of an unknown version.
         """
         replayed = self.replayed
-        match said:
+        match decoded:
             case Entry():
-                content = self._content(said)
+                content = self._content(decoded)
                 if content is None:
                     replayed.ended_by = "hole"
                     return None
-                return self._join(said, record, content)
+                return self._join(decoded, record, content)
             case Register():
-                self._register(said, record)
+                self._register(decoded, record)
             case Fence():
-                replayed.incarnations[said.incarnation - 1].fenced = True
+                replayed.incarnations[decoded.incarnation - 1].fenced = True
             case Activate():
-                if said.version > FORMAT_VERSION:
+                if decoded.version > FORMAT_VERSION:
                     replayed.ended_by = "activate"
                     return None
-                replayed.versions.append(said.version)
+                replayed.versions.append(decoded.version)
             case Genesis():
                 assert record.value is not None
                 replayed.log_id = sha256(record.value).digest()
                 replayed.histories.append(replayed.log_id)
-                replayed.keys.append(said.notary_key)
-                replayed.partitions = said.partitions
+                replayed.keys.append(decoded.notary_key)
+                replayed.partitions = decoded.partitions
             case Key():
-                replayed.keys.append(said.public_key)
+                replayed.keys.append(decoded.public_key)
                 replayed.salvage, self._key_seen = None, replayed.seen + 1
             case Partitions():
-                replayed.partitions = said.partitions
+                replayed.partitions = decoded.partitions
             case Retire():
-                state = replayed.incarnations[said.incarnation - 1]
+                state = replayed.incarnations[decoded.incarnation - 1]
                 state.fenced = state.retired = True
             case Settle():
-                replayed.settled = said.view.seen
+                replayed.settled = decoded.view.seen
             case Begin():
-                replayed.sealed, replayed.salvage = True, (said.position, [])
+                replayed.sealed, replayed.salvage = True, (decoded.position, [])
             case Items():
                 assert replayed.salvage is not None
-                replayed.salvage[1].extend(said.items)
+                replayed.salvage[1].extend(decoded.items)
             case Done():
                 assert replayed.salvage is not None
                 for item in replayed.salvage[1]:
                     self._put(item)
-                replayed.sealed, replayed.salvage, replayed.settled = False, None, said.view.seen
+                replayed.sealed, replayed.salvage, replayed.settled = False, None, decoded.view.seen
             case Trim():
-                replayed.trimmed = said.position
+                replayed.trimmed = decoded.position
         return 0
 
     def _put(self, item: Item) -> None:
@@ -490,16 +490,16 @@ class _Replay:
         since = self.replayed.log_time - VOTERS_MS
         return (state for state in self.replayed.incarnations if not state.fenced and state.active_at >= since)
 
-    def _register(self, said: Register, record: LogRecord) -> None:
+    def _register(self, decoded: Register, record: LogRecord) -> None:
         replayed = self.replayed
-        self._nonces.add(said.nonce)
+        self._nonces.add(decoded.nonce)
         incarnation = len(replayed.incarnations) + 1
         for state in replayed.incarnations:
-            if state.name == said.name and not state.fenced:
+            if state.name == decoded.name and not state.fenced:
                 state.fenced, state.fenced_by = True, incarnation
         active_at = max(replayed.log_time, record.append_time_ms)
         replayed.incarnations.append(
-            Incarnation(incarnation, said.name, said.nonce, active_at=active_at, format_version=said.format_version)
+            Incarnation(incarnation, decoded.name, decoded.nonce, active_at=active_at, format_version=decoded.format_version)
         )
 
     def _content(self, entry: Entry) -> LogRecord | None:

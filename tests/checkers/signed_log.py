@@ -11,10 +11,10 @@ from struct import pack
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from ordering.log import ORDERING, Record
-from tests.asking.party import spend, state
 from tests.checkers.records import NO_LOG_ID, SALVAGE_FORMAT, View, key_of
 from tests.checkers.replay import Replayed, replay
 from tests.checkers.requests import requests_of
+from tests.clients.party import spend, state
 
 NOTARY = "O=Notary,L=London,C=GB"
 ORIGIN = "notary.example/checked"

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from tests.asking.party import Party, spend, state
 from tests.checkers.history import Call, Decided, History
 from tests.checkers.violation import SHOWN_MAX, Kind, Violation, describe
+from tests.clients.party import Party, spend, state
 
 PARTY = Party("O=Notary,L=London,C=GB")
 
@@ -219,7 +219,7 @@ def consumes_what_was_refused(case: Case) -> None:
         (consumes_what_was_refused, Kind.WRONG_CONSUMED),
     ],
 )
-def test_fault_is_found(fault: Callable[[Case], None], kind: Kind) -> None:
+def test_each_fault_is_found_under_its_own_kind(fault: Callable[[Case], None], kind: Kind) -> None:
     """Each fault is found once, under its own kind."""
     case = Case()
     fault(case)

@@ -8,12 +8,12 @@ from typing import Any
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tests.asking.party import digest, state
 from tests.checkers import indexes, receipts
 from tests.checkers.history import Submission
 from tests.checkers.honest import PARTITIONS, Honest, busy
 from tests.checkers.replay import Seen, replay
 from tests.checkers.violation import describe
+from tests.clients.party import digest, state
 from tests.examples import some
 
 FEW = settings(deadline=None, max_examples=some(40), suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])

@@ -132,7 +132,7 @@ def a_tile_too_many(rows: Changed) -> None:
         (a_tile_too_many, [Kind.WRONG_TILE]),
     ],
 )
-def test_fault_is_found(fault: Callable[[Changed], None], kinds: list[Kind], rows: Changed, replayed: Replayed) -> None:
+def test_an_altered_row_is_found_once(fault: Callable[[Changed], None], kinds: list[Kind], rows: Changed, replayed: Replayed) -> None:
     """Each altered row is found, once; against a sound index it is found too."""
     sound: Rows = {family: list(found) for family, found in rows.items()}
     fault(rows)

@@ -164,7 +164,9 @@ def has_a_hash_that_is_none(decision: dict[str, Any], tree: Tree) -> None:
         (has_a_hash_that_is_none, Kind.BAD_RECEIPT),
     ],
 )
-def test_fault_is_found(fault: Callable[[dict[str, Any], Tree], None], kind: Kind, notary: Honest, replayed: Replayed) -> None:
+def test_a_bad_receipt_among_good_ones_is_found(
+    fault: Callable[[dict[str, Any], Tree], None], kind: Kind, notary: Honest, replayed: Replayed
+) -> None:
     """One bad receipt among good ones is found, once, and again if it is repeated."""
     heard = _heard(notary)
     fault(heard[-3], replayed.tree)

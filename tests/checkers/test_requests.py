@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 
 from ordering.errors import CorruptRecord
 from payload import decode_requests
-from tests.asking.party import digest, spend, state
 from tests.checkers.requests import requests_of
 from tests.checkers.signed_log import NOTARY
+from tests.clients.party import digest, spend, state
 from tests.examples import some
 
 SHARED = settings(deadline=None, max_examples=some(300), suppress_health_check=[HealthCheck.too_slow])

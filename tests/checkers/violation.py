@@ -22,7 +22,7 @@ SHOWN_MAX = 400
 
 
 class Kind(StrEnum):
-    """The kinds of violation. Each checker reports one fault as one kind, and goes on from what it found, so one fault causes no others."""
+    """The kinds of violation. A checker reports one fault as one kind, and continues from what it found: one fault causes no others."""
 
     # The decisions, by position.
     POSITION_GAP = "position-gap"  # the decision at this place has another position: one is missing, or came twice

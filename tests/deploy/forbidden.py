@@ -22,7 +22,7 @@ from aiokafka.protocol.api import Response
 from aiokafka.protocol.fetch import FetchRequest
 
 from ordering.connection import AlterSettingsRequest, TopicsRequest
-from tests.chaos.brokers_say import ElectLeadersRequest
+from tests.chaos.raw_requests import ElectLeadersRequest
 
 ANY, TOPIC, GROUP, BROKER = 1, 2, 3, 4
 LITERAL, ALLOW = 3, 3

@@ -30,7 +30,7 @@ from deploy.pki.__main__ import issue_all
 from deploy.render import Sites, read_sites, render
 from deploy.render.tree import OPERATOR, write
 from notary import parties
-from tests.asking.party import Party
+from tests.clients.party import Party
 
 ROOT = Path(__file__).parents[2]
 NOT_READY = (

@@ -10,7 +10,7 @@ import httpx
 from prometheus_client.parser import text_string_to_metric_families
 
 from deploy.local.ports import free_ports
-from tests.asking.http import PAUSED
+from tests.clients.http import PAUSED
 from tests.notary.party import Bank, fresh_state, spend
 from tests.notary.process import NotaryDirectory, NotaryProcess
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from deploy.centres import Centres
 from loadtest.rig import generate, signing
-from tests.asking.party import Party
+from tests.clients.party import Party
 from tests.deploy.installed import Installed
 
 NAME = signing.NOTARY

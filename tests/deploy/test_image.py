@@ -19,7 +19,7 @@ from deploy.commands import run
 from deploy.image.__main__ import EXTRAS, build, fetch, main, make_context
 from deploy.local.errors import CannotRun
 from deploy.manifests import KUBERNETES
-from tests.asking.party import Party, spend, state
+from tests.clients.party import Party, spend, state
 from tests.rights import needs_root
 from tests.spark.archived import archive
 from tests.spark.conftest import settings_folder

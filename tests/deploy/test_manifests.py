@@ -157,7 +157,7 @@ def test_the_command_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caps
     assert [wrong for _, wrong in WRONG.values() if wrong.rstrip(":").split()[-1] not in shown] == []
 
 
-def test_the_command_succeeds() -> None:
+def test_check_accepts_the_present_manifests() -> None:
     """`check` exits with 0 for the files as they are."""
     assert __main__.main(["check"]) == 0
 

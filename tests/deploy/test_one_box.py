@@ -19,10 +19,10 @@ from deploy.local.runtime import Runtime, prepare
 from deploy.render.__main__ import main
 from notary import parties
 from notary.config import load
-from tests.asking.http import Http
-from tests.asking.load import Client
-from tests.asking.party import Party, spend, state
 from tests.checkers.history import History
+from tests.clients.http import Http
+from tests.clients.load import Client
+from tests.clients.party import Party, spend, state
 from tests.deploy.installed import ENVIRONMENT, NOT_READY, make_kafka, make_program, read_unit, refuse_exec_gain
 
 ONE_BOX = Path(__file__).parents[2] / "deploy" / "one-box"

@@ -34,15 +34,15 @@ from notary.client import AsyncClient, RetryPolicy, Signer
 from notary.client.transport import Reply, Transport
 from notary.config import load as load_config
 from notary.version import VERSION
-from tests.asking.http import Http
-from tests.asking.load import Client, Load
-from tests.asking.party import Party
 from tests.checkers import indexes
 from tests.checkers.history import Call, History, Submission
 from tests.checkers.remains import Remains
 from tests.checkers.violation import describe
-from tests.deploy.desk import Desk
+from tests.clients.http import Http
+from tests.clients.load import Client, Load
+from tests.clients.party import Party
 from tests.deploy.installed import OPERATOR, ROOT, Installed, make_program
+from tests.deploy.operator_shell import Operator
 from tests.deploy.sites import CLIENTS as EXTRA
 from tests.deploy.sites import NAME, PARTY, sites_text, urls
 from tests.kafka.reading_back import read_log_records, read_rows
@@ -190,7 +190,7 @@ class Steady(Load):
 LoadT = TypeVar("LoadT", bound=Load)
 
 
-class Asking(Generic[LoadT]):
+class BackgroundLoad(Generic[LoadT]):
     """A load in a thread of its own, in a network of its own."""
 
     def __init__(self, load: LoadT, network: str) -> None:
@@ -286,9 +286,9 @@ def same_height(made: Installed) -> int:
 class Checks:
     """The expected changes after each section of the page. `said` is the output of its commands."""
 
-    def __init__(self, made: Installed, asking: Asking[Steady], urls: list[str]) -> None:
+    def __init__(self, made: Installed, running: BackgroundLoad[Steady], urls: list[str]) -> None:
         self._made = made
-        self._asking = asking
+        self._running = running
         self._urls = urls
         self._former: dict[str, object] = {}
 
@@ -298,7 +298,7 @@ class Checks:
             (made.directory / "bank-b.pub").write_bytes(Party(NAME, "O=Bank B,L=Paris,C=FR").public_pem)
         if section == "retire-a-worker":
             self._urls.remove(NEW_WORKER)
-            self._asking.goes_on(2 * CLIENTS * SUBMISSIONS_OF_A_CLIENT)  # clients that knew it are gone
+            self._running.goes_on(2 * CLIENTS * SUBMISSIONS_OF_A_CLIENT)  # clients that knew it are gone
         self._former = {
             "incarnations": [metric(made, host, "notary_incarnation") for host in hosts(made)],
             "keys": self._keys(),
@@ -320,7 +320,7 @@ class Checks:
             case "retire-a-worker":
                 assert "10.77.4.1" in hosts(made)
                 while metric(made, "10.77.4.1", "notary_positions") < metric(made, "10.77.1.1", "notary_positions"):
-                    self._asking.goes_on(1)
+                    self._running.goes_on(1)
             case "add-a-broker":
                 assert said.count("is completed") == 1 + PARTITIONS
                 assert all(4 not in partition["replicas"] for partition in self._plan("before.json"))
@@ -337,7 +337,7 @@ class Checks:
 
     def _parties(self, count: int) -> None:
         while not all(f"parties={count}" in self._last_parties(service.out.read_text()) for service in self._made.workers):
-            self._asking.goes_on(1)
+            self._running.goes_on(1)
 
     @staticmethod
     def _last_parties(log: str) -> str:
@@ -365,13 +365,13 @@ class Checks:
 
     def _stop_a_site_and_start_it_again(self, said: str) -> None:
         assert [self._restarted(f"{unit}.service") for unit in ("notary-worker", "kafka-broker", "kafka-controller")] == [1, 1, 1]
-        self._asking.goes_on(2 * CLIENTS * SUBMISSIONS_OF_A_CLIENT)
+        self._running.goes_on(2 * CLIENTS * SUBMISSIONS_OF_A_CLIENT)
 
     def _add_a_worker(self, said: str) -> None:
         assert sorted(hosts(self._made)) == [f"10.77.{number}.1" for number in range(1, 5)]
         self._urls.append(NEW_WORKER)
-        while not any(attempt == Attempt(NEW_WORKER, DECIDED) for attempt in self._asking.load.attempts):
-            self._asking.goes_on()
+        while not any(attempt == Attempt(NEW_WORKER, DECIDED) for attempt in self._running.load.attempts):
+            self._running.goes_on()
 
     def _retire_a_worker(self, said: str) -> None:
         assert "took effect" in said
@@ -408,11 +408,11 @@ class Checks:
         assert "took effect" in said
         assert self._restarted("notary-worker.service") == 0
         while len(found := self._keys()) != 1 or found == self._former["keys"]:
-            self._asking.goes_on(1)
+            self._running.goes_on(1)
 
     def _more_payload_partitions(self, said: str) -> None:
         assert "took effect" in said
-        self._asking.goes_on(100)
+        self._running.goes_on(100)
 
     def _remove_a_broker(self, said: str) -> None:
         assert any(4 in partition["replicas"] for partition in self._plan("before.json"))
@@ -455,15 +455,15 @@ def test_every_command_of_the_page_under_load(installed: Installed) -> None:
     assert not list((made.directory / "rendered").rglob("*session.timeout*"))
     page = read_page()
     make_next_version(made)
-    desk = Desk(made, WORDS | {word: str(made.directory / folder) for word, folder in FOLDERS.items()})
+    operator = Operator(made, WORDS | {word: str(made.directory / folder) for word, folder in FOLDERS.items()})
     preamble, *sections = page.items()
     shell = preamble[1][0].text
     reached = urls(made)
     load = Steady(reached, ssl.create_default_context(cafile=made.directory / "pki" / "ca.pem"), CLIENTS)
     done: set[str] = set()
-    with Asking(load, made.networks[OPERATOR]) as asking:
-        asking.goes_on()
-        checks = Checks(made, asking, reached)
+    with BackgroundLoad(load, made.networks[OPERATOR]) as running:
+        running.goes_on()
+        checks = Checks(made, running, reached)
 
         def do(section: str) -> None:
             done.add(section)
@@ -475,10 +475,10 @@ def test_every_command_of_the_page_under_load(installed: Installed) -> None:
                     do(step.text)
                     checks.before(section)
                 elif step.kind == "toml":
-                    desk.edit(step.text)
+                    operator.edit(step.text)
                 else:
-                    wrote = desk.run(shell + step.text, asking.well)
-                    asking.goes_on()
+                    wrote = operator.run(shell + step.text, running.well)
+                    running.goes_on()
                     if back:
                         checks.taken_back(section, wrote)
                     said += wrote
@@ -492,7 +492,7 @@ def test_every_command_of_the_page_under_load(installed: Installed) -> None:
             if section not in done:
                 do(section)
         do(sections[0][0])
-    asking.well()
+    running.well()
     print(f"{load.decided} submissions, the longest {load.longest_s:.2f} s; {Counter(attempt.result for attempt in load.attempts)}")
     assert load.longest_s <= BOUND_S
     # Each registered once, and those that ran during the key rotation once more: nothing else ended a worker's incarnation.

@@ -20,10 +20,10 @@ from cryptography import x509
 from deploy.namespace import inside, run_inside
 from deploy.pki import Authority
 from deploy.render.kafka import directory_id
-from tests.asking.http import Answer, Http
-from tests.asking.load import Client, Load, until
-from tests.asking.party import spend, state
 from tests.checkers.history import History
+from tests.clients.http import Answer, Http
+from tests.clients.load import Client, Load, until
+from tests.clients.party import spend, state
 from tests.deploy.forbidden import OPERATIONS, Who
 from tests.deploy.installed import OPERATOR, Installed, done
 from tests.deploy.sites import PARTY, urls

@@ -1,6 +1,7 @@
-"""Tests that the tests mirror the code, and that their names state a behaviour.
+"""Tests that the tests mirror the code and the code the tests, and that names of tests state a behaviour.
 
-`tests/<package>/…/test_<module>.py` tests `<package>/…/<module>.py`, and `test_<module>_<subject>.py` one subject of it.
+`tests/<package>/…/test_<module>.py` tests `<package>/…/<module>.py`, and `test_<module>_<subject>.py` one subject of it. A module without
+such a file is listed here with the folder whose tests run it.
 """
 
 import re
@@ -29,6 +30,44 @@ ELSEWHERE = {
     "notary/http/test_public_log.py": "notary/http",
 }
 """The test files of a package that test none of its modules by itself, and what they test instead. This list may only shrink."""
+PACKAGES = ("ordering", "payload", "joiner", "notary", "loadtest", "spark_join", "deploy")
+DECLARATIONS = {"__init__", "__main__", "errors", "settings"}
+"""The modules that only declare or start something: the tests of the modules that use them are enough."""
+RUN_BY = {
+    "ordering": ("tests/ordering", "clock endings local_reader memory pieces store topics salvage"),
+    "payload": ("tests/payload", "request strict_json"),
+    "joiner": ("tests/joiner", "ready share"),
+    "notary": ("tests/notary/http", "keyring metrics open_log readiness self_check version wire worker"),
+    "notary/acceptor": ("tests/notary/acceptor", "messages"),
+    "notary/archive": ("tests/notary/archive", "compared"),
+    "notary/cli": ("tests/notary/cli", "activate failover parquet partitions replay retire settle snapshot staged"),
+    "notary/client": ("tests/notary/client", "answers request_file signer tls transport trust"),
+    "notary/http": ("tests/notary/http", "awaited call health in_flight lifecycle machine openapi problems query readers writing"),
+    "notary/index": ("tests/notary/index", "rocks rows tiles"),
+    "notary/salvage": ("tests/notary/salvage", "forest indexes kept past report statements"),
+    "notary/snapshots": ("tests/notary/snapshots", "make manifest"),
+    "notary/tracing": ("tests/notary", "spans"),
+    "notary/tree": ("tests/notary/tree", "hashing proofs tiles view"),
+    "loadtest": ("tests/loadtest", "locustfile"),
+    "loadtest/bench": ("tests/loadtest/bench", "figure loads report sampler stage_map"),
+    "loadtest/bench/figures": ("tests/loadtest/bench", "end_to_end parts raw"),
+    "loadtest/openloop": ("tests/loadtest/openloop", "process run"),
+    "loadtest/peers": ("tests/loadtest/peers", "contest etcd front postgresql servers single_topic"),
+    "loadtest/rig": ("tests/loadtest", "connections notaries signing"),
+    "spark_join": ("tests/spark", "arguments state violations"),
+    "spark_join/engine": ("tests/spark", "columns"),
+    "spark_join/exports": ("tests/spark", "compare"),
+    "spark_join/log": ("tests/spark", "sending"),
+    "spark_join/order": ("tests/spark", "identity"),
+    "spark_join/report": ("tests/spark", "plots"),
+    "deploy": ("tests/deploy", "commands namespace"),
+    "deploy/centres": ("tests/deploy", "centres device forward"),
+    "deploy/local": ("tests/deploy", "cluster golang health jars java mirror ports process runtime state tether"),
+    "deploy/manifests": ("tests/deploy", "render rules schemas tools"),
+    "deploy/pki": ("tests/deploy", "authority"),
+    "deploy/render": ("tests/deploy", "kafka sites tree units worker"),
+}
+"""The modules without a test file of their own: by folder the folder whose tests run them. This list may only shrink."""
 WORDS_MIN = 3
 _NAMED = re.compile(r"^ *(?:async )?def test_(\w+)\(", re.MULTILINE)
 
@@ -55,6 +94,26 @@ def test_files_mirror_the_code() -> None:
     lost = {str(file.relative_to(ROOT / "tests")) for file in mirrored if not _tested(file)}
     assert lost == ELSEWHERE.keys(), "move or rename the file to match its module"
     assert [subject for subject in ELSEWHERE.values() if not (ROOT / subject).exists()] == []
+
+
+def _has_own_tests(module: Path) -> bool:
+    """Returns whether a test file in the mirrored place has the module's name, or begins with it; for flat packages, in any folder."""
+    package, *folders = module.relative_to(ROOT).parent.parts
+    place = ROOT.joinpath("tests", "spark" if package == "spark_join" else package, *folders)
+    files = place.glob("test_*.py")
+    if package in ("spark_join", "loadtest"):
+        files = ROOT.joinpath("tests", "spark" if package == "spark_join" else package).rglob("test_*.py")
+    return any(f"{file.stem}_".startswith(f"test_{module.stem}_") for file in files)
+
+
+def test_the_code_mirrors_the_tests() -> None:
+    """Every module has a test file of its own, or is listed here with the tests that run it."""
+    listed = {f"{folder}/{name}.py" for folder, (_, names) in RUN_BY.items() for name in names.split()}
+    modules = [file for package in PACKAGES for file in (ROOT / package).rglob("*.py") if file.stem not in DECLARATIONS]
+    alone = {str(file.relative_to(ROOT)) for file in modules if not _has_own_tests(file)}
+    assert not alone - listed, f"add a test file for {sorted(alone - listed)}, named by the module"
+    assert not listed - alone, f"{sorted(listed - alone)} have a test file now, or are gone: remove them from RUN_BY"
+    assert [tests for tests, _ in RUN_BY.values() if not any((ROOT / tests).rglob("test_*.py"))] == []
 
 
 def test_names_state_a_behaviour() -> None:

@@ -11,7 +11,7 @@ pytestmark = pytest.mark.seconds
 PAUSED = """
 import os, subprocess, time
 from pathlib import Path
-def test_in_two_runs():
+def test_passes_in_its_second_run():
     runs = Path(__file__).with_suffix(".runs")
     runs.write_text(runs.read_text() + "x" if runs.exists() else "x")
     if len(runs.read_text()) == 1:
@@ -30,4 +30,4 @@ def test_a_failure_counts_unless_the_machine_paused(tmp_path: Path, text: str, c
     command: list[str | Path] = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--rootdir", tmp_path, tmp_path]
     done = subprocess.run(command, cwd=Path(__file__).parents[2], capture_output=True, text=True, check=False)
     assert done.returncode == code, done.stdout
-    assert ("REPEATED test_one.py::test_in_two_runs: the machine paused for " in done.stdout) is repeated
+    assert ("REPEATED test_one.py::test_passes_in_its_second_run: the machine paused for " in done.stdout) is repeated

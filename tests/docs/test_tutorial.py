@@ -40,11 +40,11 @@ class Shell:
 
     def __init__(self, folder: Path) -> None:
         self._ports = three_ports()
-        self._said = folder / "said"
+        self._output = folder / "output"
         self._blocks = 0
         environment = {name: value for name, value in os.environ.items() if not name.startswith("NOTARY_LOG")}
         environment |= {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}", "PYTHONPATH": str(ROOT), "NO_PROXY": "*"}
-        with self._said.open("wb") as out:
+        with self._output.open("wb") as out:
             self._process = subprocess.Popen(
                 ["bash"], cwd=folder, env=environment, stdin=subprocess.PIPE, stdout=out, stderr=out, start_new_session=True
             )
@@ -53,7 +53,7 @@ class Shell:
         """Run a block to its end. Fails unless its last command succeeds and every expected line comes, in any order."""
         assert self._process.stdin is not None
         self._blocks += 1
-        before = self._said.stat().st_size
+        before = self._output.stat().st_size
         # Without stdin, so that no command reads the next block.
         typed = f"{{\n{self._here(commands)}}} < /dev/null\nprintf '\\nblock {self._blocks}: %s\\n' $?\n"
         self._process.stdin.write(typed.encode())
@@ -61,7 +61,7 @@ class Shell:
         patterns = [re.compile(".*".join(map(re.escape, self._here(line).strip().split("...")))) for line in expected]
         deadline_s = time.monotonic() + BLOCK_S_MAX
         while True:
-            lines = self._said.read_bytes()[before:].decode(errors="replace").splitlines()
+            lines = self._output.read_bytes()[before:].decode(errors="replace").splitlines()
             ended = [line for line in lines if line.startswith(f"block {self._blocks}: ")]
             missing = [pattern.pattern for pattern in patterns if not any(pattern.match(line.strip()) for line in lines)]
             failed = ended not in ([], [f"block {self._blocks}: 0"])
@@ -78,8 +78,8 @@ class Shell:
         assert self._process.stdin is not None
         self._process.stdin.close()
         self._process.wait()
-        down = [sys.executable, "-P", "-m", "deploy.local", "down", "--dir", str(self._said.parent / FOLDER)]
-        if (self._said.parent / FOLDER).exists():
+        down = [sys.executable, "-P", "-m", "deploy.local", "down", "--dir", str(self._output.parent / FOLDER)]
+        if (self._output.parent / FOLDER).exists():
             subprocess.run(down, check=True, env=os.environ | {"PYTHONPATH": str(ROOT)})
 
     def _here(self, text: str) -> str:
@@ -115,7 +115,7 @@ def test_the_walk_on_brokers_prints_the_page(shell: Shell, tmp_path: Path) -> No
     _, first, second = sections().values()
     for commands, expected in [*first, *second]:
         shell.type(commands, expected)
-    assert {file.name for file in tmp_path.iterdir()} == {"said"}
+    assert {file.name for file in tmp_path.iterdir()} == {"output"}
 
 
 @pytest.mark.parametrize("page", ["README.md", "docs/tutorial.md", "docs/load.md"])

@@ -1,9 +1,11 @@
-"""Counts the openings and words of `words.toml` in each package, and lowers their ceilings: `python -m tests.docs.words`.
+"""Counts the openings and words of `words.toml`, and long sentences, in each package: `python -m tests.docs.words` lowers their ceilings.
 
-| what is read | openings | words |
+| files | openings and long sentences | words |
 |---|---|---|
 | Python | docstrings and comments | the complete text |
-| Markdown | prose, headings, list items and table cells, without blocks of code | the same |
+| Markdown | prose, headings, list items and table cells, without blocks of code; no sentences of the changelog | the same |
+| YAML, TOML, properties, shell, make, containers | comments | the complete text |
+| jinja | comments | the complete text |
 """
 
 import ast
@@ -18,19 +20,29 @@ from typing import NamedTuple
 
 ROOT = Path(__file__).parents[2]
 LIST = Path(__file__).with_name("words.toml")
-PACKAGES = ("ordering", "payload", "joiner", "notary", "loadtest", "spark_join", "deploy", "tests", "docs")
+PACKAGES = ("ordering", "payload", "joiner", "notary", "loadtest", "spark_join", "deploy", "tests", "docs", "project")
+PROJECT = ("Makefile", "pyproject.toml", ".pre-commit-config.yaml", ".ci/*", "requirements/*.in")
+"""The files of `project`: the project's own settings and commands."""
+SENTENCE_WORDS_MAX = 30
+_SUFFIXES = {".py", ".md", ".yaml", ".yml", ".toml", ".properties", ".sh", ".jinja"}
+_NAMES = {"Containerfile"}
 
 _LITERAL_OR_COMMENT = re.compile(
     r"""(\"\"\"|''')(?:\\.|(?!\1).)*\1|"(?:\\.|[^"\\\n])*"|'(?:\\.|[^'\\\n])*'|(?P<comment>#[^\n]*)""", re.DOTALL
 )  # ten times as fast as `tokenize`
+_COMMENTS = re.compile(r"(?:^[ \t]*#.*\n?)+|(?<=\s)#+ .*", re.MULTILINE)
+"""Comment lines that follow each other, or the comment at the end of a line: of a file that is neither Python nor Markdown."""
+_JINJA_COMMENT = re.compile(r"\{#(.*?)#\}", re.DOTALL)
+_SENTENCE_END = re.compile(r"[.!?][*_\"')]*\s+")
 _CODE_BLOCK = re.compile(r"^```.*?^```", re.MULTILINE | re.DOTALL)
 
 
 class Counts(NamedTuple):
-    """The numbers of openings and of words: of a file or package."""
+    """The numbers of openings, of words and of long sentences: of a file or package."""
 
     openings: int
     words: int
+    sentences: int
 
 
 def read_list() -> tuple[list[str], list[str], dict[str, Counts]]:
@@ -40,20 +52,30 @@ def read_list() -> tuple[list[str], list[str], dict[str, Counts]]:
 
 
 def files(package: str) -> Iterator[Path]:
-    """Yields the Python and Markdown files of a package; `docs` has the pages of the project's folder too."""
+    """Yields the files of a package with text for people; `docs` has the pages of the project's folder too."""
+    if package == "project":
+        for pattern in PROJECT:
+            yield from ROOT.glob(pattern)
     if package == "docs":
         yield from ROOT.glob("*.md")
     for file in (ROOT / package).rglob("*"):
-        if file.suffix in (".py", ".md"):
+        if (file.suffix in _SUFFIXES or file.name in _NAMES) and file != LIST:
             yield file
 
 
 def texts(file: Path) -> Iterator[str]:
-    """Yields the texts of a file, each with sentences: docstrings and comments of Python, paragraphs and cells of Markdown."""
+    """Yields the texts of a file, each with sentences: docstrings and comments, paragraphs and cells of Markdown."""
     source = file.read_text()
     if file.suffix == ".md":
         for paragraph in re.split(r"\n\s*\n|\n(?=\s*(?:[-*|#]|\d+\.) ?)", _CODE_BLOCK.sub("", source)):
             yield from paragraph.split(" | ")
+        return
+    if file.suffix == ".jinja":
+        yield from _JINJA_COMMENT.findall(source)
+        return
+    if file.suffix != ".py":
+        for found in _COMMENTS.finditer(source):
+            yield re.sub(r"^[ \t]*#+ ?", "", found[0], flags=re.MULTILINE)
         return
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str):
@@ -75,8 +97,18 @@ def count(file: Path, openings: list[str], words: list[str]) -> Counts:
     """Returns the counts of one file."""
     begins = re.compile(rf"(?:^[\s|#>*`-]*(?:\d+\. )?|[.!?][*_\"')]*\s+)(?:{'|'.join(openings)})\b")
     listed = re.compile(rf"(?<![a-z])(?:{'|'.join(word.replace(' ', chr(92) + 's+') for word in words)})(?![a-z])", re.IGNORECASE)
-    prose = file.read_text() if file.suffix == ".py" else _CODE_BLOCK.sub("", file.read_text())
-    return Counts(sum(len(begins.findall(text)) for text in texts(file)), len(listed.findall(prose)))
+    prose = _CODE_BLOCK.sub("", file.read_text()) if file.suffix == ".md" else file.read_text()
+    found = list(texts(file))
+    return Counts(sum(len(begins.findall(text)) for text in found), len(listed.findall(prose)), len(long_sentences(file)))
+
+
+def long_sentences(file: Path) -> list[tuple[int, str]]:
+    """Returns the sentences of a file with more than `SENTENCE_WORDS_MAX` words, each with its number of words, longest first."""
+    if file.name == "CHANGELOG.md":
+        return []
+    sentences = (sentence for text in texts(file) for sentence in _SENTENCE_END.split(text))
+    counted = ((sum(any(map(str.isalnum, word)) for word in sentence.split()), " ".join(sentence.split())) for sentence in sentences)
+    return sorted((each for each in counted if each[0] > SENTENCE_WORDS_MAX), reverse=True)
 
 
 @cache
@@ -88,7 +120,7 @@ def count_all(package: str) -> dict[Path, Counts]:
 
 def total(counted: dict[Path, Counts]) -> Counts:
     """Returns the sums over all files."""
-    return Counts(sum(each.openings for each in counted.values()), sum(each.words for each in counted.values()))
+    return Counts(*(sum(numbers) for numbers in zip(*counted.values(), strict=True)))
 
 
 def worst(counted: dict[Path, Counts], kind: str, most: int = 5) -> str:
@@ -105,9 +137,9 @@ def main() -> None:
         now = total(count_all(package))
         if package in before and "--extend" not in sys.argv:
             now = Counts(*map(min, now, before[package]))
-        rows.append(f"{package} = [{now.openings}, {now.words}]\n")
+        rows.append(f"{package} = {list(now)}\n")
     head = LIST.read_text().partition("[ceilings]\n")[0]
-    LIST.write_text(head + "[ceilings]\n# package = [openings, words]\n" + "".join(rows))
+    LIST.write_text(head + "[ceilings]\n# package = [openings, words, sentences]\n" + "".join(rows))
 
 
 if __name__ == "__main__":

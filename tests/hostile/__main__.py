@@ -7,7 +7,7 @@ of them together; a table says what was left of its rate.
 | file | subject |
 |---|---|
 | `wire` | a connection that can be misused, and a count of its results |
-| `manners` | the kinds that break or stretch HTTP; they need no key and no body that decodes |
+| `hostile_http` | the kinds that break or stretch HTTP; they need no key and no body that decodes |
 | `contents` | the kinds whose calls are in order, and cost the worker much |
 | `process` | the hostile clients, in a process of their own |
 | `site` | the worker, its prepared log, the well-behaved load, and the measurements |

@@ -10,7 +10,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from loadtest.rig.signing import NOTARY, SubmissionSigner
 from tests.hostile.wire import Wire, body_of, kind
-from tests.notary.http.asking import post_head
+from tests.notary.http.checked_client import post_head
 
 PARTY = "O=Hostile Party,L=Paris,C=FR"
 FLOOD_REQUESTS = 100

@@ -1,4 +1,4 @@
-"""The hostile clients, in a process of their own. Its argument is one `Attack`; it prints an empty line once it attacks, goes on until
+"""The hostile clients, in a process of their own. Its argument is one `Attack`; it prints an empty line once it attacks, continues until
 SIGTERM or the end of its standard input, and prints a `Tally` by kind.
 
     python -P -m tests.hostile.process '{"target": {...}, "kinds": ["trailers"]}'
@@ -20,12 +20,12 @@ from typing import Final
 import msgspec
 import uvloop
 
-from tests.hostile import contents, manners  # their kinds register themselves
+from tests.hostile import contents, hostile_http  # their kinds register themselves
 from tests.hostile.wire import KINDS, Ended, Kind, Tally, Target, connected
 
 PAUSE_S: Final = 0.02
 """Between two connections of one client: much shorter, and these clients would need more of the machine than the worker."""
-ALL: Final = (contents, manners)
+ALL: Final = (contents, hostile_http)
 
 
 class Attack(msgspec.Struct, frozen=True):

@@ -14,7 +14,7 @@ SECONDS = 3.0
 ENDED_S_MAX = 90.0
 PART = 0.25
 """A busy machine has time for so many of the clients."""
-IMPATIENT = {"HTTP_HEAD_MS_MAX": 1_000, "HTTP_BODY_MS_MAX": 1_000, "HTTP_CONNECTIONS_PER_ADDRESS_MAX": 60}
+SHORT_DEADLINES = {"HTTP_HEAD_MS_MAX": 1_000, "HTTP_BODY_MS_MAX": 1_000, "HTTP_CONNECTIONS_PER_ADDRESS_MAX": 60}
 """Short deadlines: the worker ends within the test what it ends after a while. `left_open` still has more connections than it may."""
 MIB_MAX = 800
 """Resident memory: the worker itself, its caches and write buffers, and twice `limits.pending_bytes_max` for bodies and the queue."""
@@ -35,7 +35,7 @@ def check(seen: Seen) -> None:
 
 def test_well_behaved_clients_are_served_among_hostile_ones(tmp_path: Path) -> None:
     """Others get no wrong answer and lose no connection; memory is bounded; the worker ends connections left open; no bug is logged."""
-    with made(tmp_path, rejections=2, settings=IMPATIENT) as site:
+    with made(tmp_path, rejections=2, settings=SHORT_DEADLINES) as site:
         check(site.phase([name for name, kind in KINDS.items() if not kind.needs], RATE, SECONDS, ended_s_max=ENDED_S_MAX, part=PART))
         while not site.phase([], RATE, SECONDS / 3).decided:  # a second in which the machine may pause
             pass
@@ -44,5 +44,5 @@ def test_well_behaved_clients_are_served_among_hostile_ones(tmp_path: Path) -> N
 def test_handshakes_that_never_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Over TLS the same holds, also with handshakes that begin and do not end."""
     monkeypatch.setenv("SSL_CERT_FILE", "")  # `made` sets it
-    with made(tmp_path, tls=True, rejections=1, settings=IMPATIENT) as site:
+    with made(tmp_path, tls=True, rejections=1, settings=SHORT_DEADLINES) as site:
         check(site.phase(["handshakes", "trailers", "never-readers", "resets"], RATE, SECONDS, ended_s_max=ENDED_S_MAX, part=PART))

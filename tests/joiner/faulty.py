@@ -119,23 +119,23 @@ class FaultyLog(MemoryLog):
     def ends(self) -> list[int]:
         return [len(records) for records in self._records.values()]
 
-    def say(self, record: OrderingRecord, key: SigningKey | None = None) -> None:
+    def put_signed(self, record: OrderingRecord, key: SigningKey | None = None) -> None:
         """Append an ordering record as another writer, signed with `key` or with the key that such a record needs."""
         self.put(ORDERING, None, sign_record(record, self.log_id, key or (OWNER if isinstance(record, OwnerRecord) else KEY)))
 
     def register(self, name: str, nonce_of: str = "", version: int = 1) -> None:
         """Append the register record of another process."""
-        self.say(Register(nonce(nonce_of or name), self.view, version, name, "0"))
+        self.put_signed(Register(nonce(nonce_of or name), self.view, version, name, "0"))
 
     def fence(self, incarnation: int, sequence_last: int) -> None:
         """Append a fence by another worker."""
-        self.say(Fence(0, self.view, incarnation, sequence_last))
+        self.put_signed(Fence(0, self.view, incarnation, sequence_last))
 
     def entry(self, incarnation: int, sequence: int, *labels: str, partition: int = 0, view: View | None = None) -> None:
         """Append an entry for these requests, without its payload."""
         ids = tuple([request.transaction_id for request in requests(*labels)])
         asked = sha256(value(*labels)).digest()
-        self.say(Entry(incarnation, sequence, view or self.view, clock_ms(), partition, asked, ids))
+        self.put_signed(Entry(incarnation, sequence, view or self.view, clock_ms(), partition, asked, ids))
 
     def entries(self) -> list[Entry]:
         return [record for record in self.records() if isinstance(record, Entry)]

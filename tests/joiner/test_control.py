@@ -380,7 +380,7 @@ def test_activate_stops_who_cannot_read_it() -> None:
 
 
 def test_activate_is_passed_by_who_can_read_it() -> None:
-    """A worker that can read the version goes on; records of that version count after the activation, and are malformed before it."""
+    """A worker that can read the version continues; records of that version count after the activation, and are malformed before it."""
     history, reading = _begun("w1", version=2, reads=2)
 
     def trim(position: int) -> Record:

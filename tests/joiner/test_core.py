@@ -645,7 +645,7 @@ def test_full_queue_counts_bytes() -> None:
 
 
 def test_a_step_ends_at_its_limit() -> None:
-    """A step ends after the batch that reaches its limit and reports that there is more; a step without records goes on."""
+    """A step ends after the batch that reaches its limit and reports that there is more; a step without records continues."""
     history, reading = _registered(limits=JoinerLimits(step_requests_max=2))
     records = [history.entry(1, sequence, f"{sequence}") for sequence in (1, 2, 3)]
     records += [history.payload(1, sequence, f"{sequence}") for sequence in (1, 2, 3)]

@@ -473,7 +473,7 @@ async def test_record_that_cannot_be_read(start: Start, log: FaultyLog) -> None:
 async def test_a_worker_stops_before_a_newer_version(start: Start, log: FaultyLog) -> None:
     """A worker stops before a record that activates a version that it cannot read; a restart stops there again."""
     log.register("w2", version=FORMAT_VERSION + 1)
-    log.say(Activate(FORMAT_VERSION + 1))
+    log.put_signed(Activate(FORMAT_VERSION + 1))
     ends = log.ends()
     worker = start()
     assert (await worker.dies()).code is FatalCode.FORMAT_TOO_NEW
@@ -486,7 +486,7 @@ async def test_a_worker_stops_before_a_newer_version(start: Start, log: FaultyLo
 async def test_a_worker_neither_answers_nor_appends_behind_a_seal(start: Start, log: FaultyLog) -> None:
     """From a sealed entry on a worker is not ready, registers nothing and says why; a submission waits."""
     log.register("w2", version=2)
-    log.say(Activate(2))
+    log.put_signed(Activate(2))
     log.entry(1, 1, "lost", partition=1)
     entry, name = log.entries()[-1], batch_key(1, 1)
     log.put(1, name, sign_seal(log.log_id, 1, name, entry.payload_hash, KEY.public_key, OWNER))
@@ -695,7 +695,7 @@ async def test_what_was_read_of_a_log_that_was_cut_is_forgotten(start: Start, lo
 
 @pytest.mark.parametrize("running", [False, True], ids=["at-start", "running"])
 async def test_log_that_answers_from_the_past(start: Start, log: FaultyLog, running: bool) -> None:
-    """Log end offsets that are outdated for a while stop no worker: it is not ready meanwhile, then it goes on."""
+    """Log end offsets that are outdated for a while stop no worker: it is not ready meanwhile, then it continues."""
     worker = start(driver=DriverSettings(poll_ms=10, watch_ms=20, contradiction_ms=3_600_000))
     decisions = await worker.decided("a")
     if not running:

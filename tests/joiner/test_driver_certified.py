@@ -94,7 +94,7 @@ async def test_polled_records_are_applied_before_a_worker_is_live(start: Start, 
     await worker.decided("a")
     seen = worker.joiner.history.seen
     await worker.stop()
-    log.say(Register(nonce("w2"), View(seen, bytes(32)), 1, "w2", "0"))
+    log.put_signed(Register(nonce("w2"), View(seen, bytes(32)), 1, "w2", "0"))
     again = start()
     await again.until(lambda: again.joiner.offset_head == log.ends()[0])
     assert again.joiner.suspicions.open == {"w2": seen}
@@ -403,23 +403,23 @@ async def test_registers_only_after_catching_up(start: Start, log: FaultyLog) ->
 
 async def test_does_not_register_while_it_suspects_itself(start: Start, log: FaultyLog) -> None:
     """A worker that met another history during its replay is not ready and appends nothing until another worker shows the same history."""
-    log.say(Register(nonce("w2"), View(7, bytes(32)), 1, "w2", "0"))
+    log.put_signed(Register(nonce("w2"), View(7, bytes(32)), 1, "w2", "0"))
     worker = start()
     await worker.until(reason(worker, "'w2' saw another history"))
     ends = log.ends()
     await asyncio.sleep(5 * DRIVER.watch_s)
     assert (log.ends(), worker.sender.incarnation) == (ends, None)
-    log.say(Register(nonce("w3"), worker.joiner.history.view, 1, "w3", "0"))
+    log.put_signed(Register(nonce("w3"), worker.joiner.history.view, 1, "w3", "0"))
     assert await worker.incarnations() == 3
     assert len(await worker.decided("a")) == 1
 
 
 async def test_settle_ends_a_suspicion(start: Start, log: FaultyLog) -> None:
     """Without another worker the owner decides: after a settle record the worker registers and decides."""
-    log.say(Register(nonce("w2"), View(7, bytes(32)), 1, "w2", "0"))
+    log.put_signed(Register(nonce("w2"), View(7, bytes(32)), 1, "w2", "0"))
     worker = start()
     await worker.until(reason(worker, "'w2' saw another history"))
-    log.say(Settle(worker.joiner.history.view))
+    log.put_signed(Settle(worker.joiner.history.view))
     assert len(await worker.decided("a")) == 1
 
 
@@ -430,10 +430,10 @@ async def test_a_suspicion_in_a_log_with_one_writer(start: Start, log: FaultyLog
         await worker.decided(content)
     await worker.stop()
     monkeypatch.setattr("joiner.history.HISTORY_KEPT", 3)
-    log.say(Register(nonce("w2"), View(77, bytes(32)), 1, "w2", "0"))
+    log.put_signed(Register(nonce("w2"), View(77, bytes(32)), 1, "w2", "0"))
     again = start()
     await again.until(reason(again, "'w2' saw another history"))
-    log.say(Settle(again.joiner.history.view))
+    log.put_signed(Settle(again.joiner.history.view))
     assert len(await again.decided("e")) == 1
 
 
@@ -441,7 +441,7 @@ async def test_a_live_worker_goes_on_after_a_foreign_view(start: Start, log: Fau
     """A worker that was ready compares its history with the log after a foreign view, finds all of it, and continues."""
     worker = start()
     decisions = await worker.decided("a")
-    log.say(Register(nonce("w2"), View(77, bytes(32)), 1, "w2", "0"))
+    log.put_signed(Register(nonce("w2"), View(77, bytes(32)), 1, "w2", "0"))
     assert len(await worker.decided("b")) == 1
     assert await worker.decided("a") == decisions
     assert worker.joiner.suspicions.open == {}
@@ -456,7 +456,7 @@ async def test_a_foreign_view_of_a_log_that_lost_records(start: Start, log: Faul
     entry = next(record for record in log.read(ORDERING, 0, 1 << 30, 1 << 20) if isinstance(decode(record.value), Entry))
     log._records[ORDERING][entry.offset] = Record(ORDERING, entry.offset, entry.append_time_ms, None, b"another")
     with _applied_nothing(worker):
-        log.say(Register(nonce("w2"), View(77, bytes(32)), 1, "w2", "0"))
+        log.put_signed(Register(nonce("w2"), View(77, bytes(32)), 1, "w2", "0"))
         await worker.until(reason(worker, f"record {entry.offset} of the ordering topic"))
         ready_again = 0
         while not worker.running.done():
@@ -479,7 +479,7 @@ async def test_a_foreign_view_whose_record_goes_again(start: Start, log: FaultyL
         return {partition: offsets for partition, offsets in (await log_offsets()).items() if partition == ORDERING}
 
     log.offsets = led  # type: ignore[method-assign]
-    log.say(Register(nonce("w2"), View(77, bytes(32)), 1, "w2", "0"))
+    log.put_signed(Register(nonce("w2"), View(77, bytes(32)), 1, "w2", "0"))
     await worker.until(reason(worker, "a record shows another history"))
     log.cut(*ends)
     log.offsets = log_offsets  # type: ignore[method-assign]
@@ -529,7 +529,7 @@ async def test_a_register_record_that_was_acknowledged_and_is_not_there(start: S
 
 
 def _rotate(log: FaultyLog, to: SigningKey = SECOND, after: SigningKey = KEY) -> None:
-    log.say(endorse_key(to, log.log_id, after.public_key))
+    log.put_signed(endorse_key(to, log.log_id, after.public_key))
 
 
 async def test_rotation_with_a_batch_in_flight(start: Start, log: FaultyLog) -> None:
@@ -622,7 +622,7 @@ async def test_a_worker_that_is_retired_stops(start: Start, log: FaultyLog) -> N
     """A worker whose incarnation the owner has retired stops with a clear error; after a restart it takes part again."""
     worker = start()
     await worker.decided("a")
-    log.say(Retire(1))
+    log.put_signed(Retire(1))
     assert (await worker.dies()).code is FatalCode.RETIRED
     await worker.stop()
     again = start()
@@ -636,7 +636,7 @@ async def test_a_retire_record_of_an_earlier_incarnation(start: Start, log: Faul
     await worker.decided("a")
     log.fence(1, 1)
     assert await worker.incarnations(besides=1) == 2
-    log.say(Retire(1))
+    log.put_signed(Retire(1))
     assert len(await worker.decided("b")) == 1
 
 
@@ -708,11 +708,11 @@ async def test_a_lost_content_that_the_owner_gives_up(start: Start, log: FaultyL
     view = worker.joiner.history.view
     await worker.stop()
     assert view.seen == 2
-    log.say(Settle(view))
+    log.put_signed(Settle(view))
     again = start()
     await again.until(lambda: again.joiner.offset_head == log.ends()[0])
     # The longer histories of others were foreign views: the owner also ends that suspicion, once the log shows the result.
-    log.say(Settle(again.joiner.history.view))
+    log.put_signed(Settle(again.joiner.history.view))
     assert len(await again.decided("a")) == 1
     assert [again.index.decision(id_of(label)) for label in ("lost", "lost too", "lost as well")] == [None] * 3
 
@@ -738,9 +738,9 @@ async def test_forged_records_silence_nobody(start: Start, log: FaultyLog, monke
     decisions = await worker.decided("a")
     await worker.until(lambda: worker.driver.not_ready() is None)
     for n in range(100):
-        log.say(Register(nonce(f"{n}"), View(99, bytes(32)), 9, "w1", "0"), SECOND)
-        log.say(Activate(9), SECOND)
-        log.say(Retire(1), KEY)
+        log.put_signed(Register(nonce(f"{n}"), View(99, bytes(32)), 9, "w1", "0"), SECOND)
+        log.put_signed(Activate(9), SECOND)
+        log.put_signed(Retire(1), KEY)
     decided = asyncio.ensure_future(worker.decided("b"))
     while not decided.done():
         assert worker.driver.not_ready() is None
@@ -758,7 +758,7 @@ async def test_replay_of_many_records(start: Start, log: FaultyLog) -> None:
     for n in range(40):
         await asyncio.gather(*[worker.decided(f"{n} {m}") for m in range(3)])
         log.put(ORDERING, None, b"garbage")
-        log.say(Retire(1), SECOND)
+        log.put_signed(Retire(1), SECOND)
     again = start("w2")
     await again.incarnations()
     await worker.until(lambda: worker.joiner.history.seen == again.joiner.history.seen)

@@ -1,4 +1,4 @@
-"""Tests of `Joiner.snapshot` and `restore`: nothing of the state is left out, and a restored joiner goes on like the first."""
+"""Tests of `Joiner.snapshot` and `restore`: nothing of the state is left out, and a restored joiner continues like the first."""
 
 import msgspec
 import pytest

@@ -10,9 +10,9 @@ from aiokafka.admin import AIOKafkaAdminClient
 from deploy.local import Cluster
 from notary.cli.top import brokers_of, samples_of
 from ordering.topics import topic_names
-from tests.asking.http import PAUSED
-from tests.asking.load import Client, Load, until
-from tests.asking.party import spend, state
+from tests.clients.http import PAUSED
+from tests.clients.load import Client, Load, until
+from tests.clients.party import spend, state
 from tests.kafka.workers import Notary, Worker
 
 pytestmark = pytest.mark.kafka

@@ -7,9 +7,9 @@ from functools import partial
 import pytest
 
 from notary import cli
-from tests.asking.load import Load, until
-from tests.asking.party import spend, state
 from tests.checkers.replay import RecordsByPartition
+from tests.clients.load import Load, until
+from tests.clients.party import spend, state
 from tests.kafka.second_hand import Hand
 from tests.kafka.test_workers import producer
 from tests.kafka.workers import Notary, Worker

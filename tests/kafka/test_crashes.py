@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from tests.asking.party import spend, state
+from tests.clients.party import spend, state
 from tests.kafka.crashing_worker import POINTS
 from tests.kafka.workers import Notary
 

@@ -19,10 +19,10 @@ from notary.index.view import viewing
 from ordering.errors import NotReady
 from ordering.records import Checkpoint, Entry, batch_key, decode
 from ordering.topics import create_topics
-from tests.asking.load import until
-from tests.asking.party import spend, state
 from tests.checkers.history import Decided
 from tests.checkers.indexes import Rows
+from tests.clients.load import until
+from tests.clients.party import spend, state
 from tests.kafka.workers import Notary, Worker
 
 pytestmark = pytest.mark.kafka
@@ -109,12 +109,12 @@ async def _load(notary: Notary, worker: Worker, decided: list[Decided]) -> Async
             assert decided[-1]["position"] == len(decided) - 1
             await asyncio.sleep(0.01)
 
-    asking = asyncio.create_task(ask())
+    calling = asyncio.create_task(ask())
     try:
         yield
     finally:
         stop = True
-        await asking
+        await calling
 
 
 async def _decide(notary: Notary, worker: Worker, number: int, content: str = "") -> Decided:
@@ -266,7 +266,7 @@ async def test_a_failover_and_the_way_back(
 async def test_a_killed_mirrormaker_repeats_nothing(
     clusters: list[Cluster], mirrored: Notary, owner: Owner, kafka_prefix: str, tmp_path: Path
 ) -> None:
-    """MirrorMaker is killed while it copies, and goes on: each record is committed once in the target, and the mirror is complete."""
+    """MirrorMaker is killed while it copies, and continues: each record is committed once in the target, and the mirror is complete."""
     (source, target), notary = clusters, mirrored
     decided: list[Decided] = []
     await owner("activate", 2)

@@ -109,7 +109,7 @@ async def test_no_record_of_others_stops_a_worker(
     monkeypatch: pytest.MonkeyPatch,
     change: Callable[[bytes], bytes],
 ) -> None:
-    """Such a record is in both topics: a running worker goes on, and a new one reads the log from its start."""
+    """Such a record is in both topics: a running worker continues, and a new one reads the log from its start."""
 
     def clock_ms() -> int:
         return time.time_ns() // 1_000_000

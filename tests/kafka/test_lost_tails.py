@@ -15,9 +15,9 @@ import pytest
 from deploy.local import Cluster
 from joiner.settings import DriverSettings
 from notary import cli
-from tests.asking.load import until
-from tests.asking.party import spend, state
 from tests.checkers.history import Decided
+from tests.clients.load import until
+from tests.clients.party import spend, state
 from tests.kafka.workers import Notary
 
 pytestmark = pytest.mark.kafka
@@ -146,8 +146,8 @@ async def test_an_index_restores_what_was_lost(
         code = await asyncio.to_thread(cli.main, given)
         printed = capsys.readouterr()
         assert code == 0, printed.out + printed.err
-        said: dict[str, Any] = json.loads(printed.out)
-        return said
+        report: dict[str, Any] = json.loads(printed.out)
+        return report
 
     async def spent(url: str, *labels: str) -> list[Decided]:
         return [(await notary.client.decide([url], notary.party.submission(spend(state(label), content=label))))[0] for label in labels]

@@ -18,9 +18,9 @@ from notary.receipts import proof_of
 from notary.tree.paths import format_tile_path
 from notary.verify import SignedCheckpoint, verify_checkpoint, verify_consistency, verify_receipt
 from ordering.ids import parse_state
-from tests.asking.load import Load, until
-from tests.asking.party import spend, state
 from tests.checkers.history import Submission
+from tests.clients.load import Load, until
+from tests.clients.party import spend, state
 from tests.kafka.workers import Notary, Worker
 
 pytestmark = pytest.mark.kafka
@@ -193,7 +193,7 @@ async def test_a_worker_that_is_wrong_stops_and_the_others_go_on(notary: Notary,
 
 
 async def test_a_decision_that_was_changed_on_disk_quarantines_its_index(notary: Notary) -> None:
-    """A row whose outcome differs from its leaf is found by the audit, and is never returned; the other worker goes on."""
+    """A row whose outcome differs from its leaf is found by the audit, and is never returned; the other worker continues."""
     a, b = [notary.start(name, **OFTEN) for name in "ab"]
     await asyncio.gather(a.ready(), b.ready())
     async with Load(notary.client, notary.party, [a.url, b.url], seed=10) as load:

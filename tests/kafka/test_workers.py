@@ -18,9 +18,9 @@ from notary.config import load
 from ordering.records import Activate, Checkpoint, Fence, OrderingRecord, Partitions, Register, Retire, Settle, View, batch_key
 from ordering.signatures import endorse_key
 from ordering.topics import create_topics, topic_names
-from tests.asking.load import Load, until
-from tests.asking.party import spend, state
 from tests.checkers import indexes
+from tests.clients.load import Load, until
+from tests.clients.party import spend, state
 from tests.kafka.reading_back import read_log_records
 from tests.kafka.second_hand import Hand
 from tests.kafka.workers import Notary

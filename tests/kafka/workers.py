@@ -14,16 +14,16 @@ from deploy.local.ports import free_ports
 from deploy.namespace import inside, run_inside
 from notary import cli, keys, parties
 from notary.config import load
-from tests.asking.http import CALL_S_MAX, Http
-from tests.asking.load import Client, until
-from tests.asking.party import Party
 from tests.checkers import indexes
 from tests.checkers.history import Decided, History
 from tests.checkers.indexes import Rows
 from tests.checkers.remains import Remains
 from tests.checkers.violation import describe
+from tests.clients.http import CALL_S_MAX, Http
+from tests.clients.load import Client, until
+from tests.clients.party import Party
 from tests.kafka.reading_back import read_log_records, read_rows
-from tests.notary.process import PATIENT, serve
+from tests.notary.process import LONG_DEADLINES, serve
 
 NAME = "O=Notary Service,L=London,C=GB"
 
@@ -99,7 +99,9 @@ class Notary:
         assert run_inside(home.network, lambda: cli.main(["init", str(directory), *flags])) == 0
         assert parties.add(directory / "parties.json", self.party.name, self.party.public_pem, "the test's party") == "added"
 
-    def start(self, name: str, *, entry: Sequence[str] = PATIENT, process: str = "", index: str = "index", **settings: int | str) -> Worker:
+    def start(
+        self, name: str, *, entry: Sequence[str] = LONG_DEADLINES, process: str = "", index: str = "index", **settings: int | str
+    ) -> Worker:
         """Start a worker, or another `process` with the same name, and do not wait until it is ready."""
         process = process or name
         if process not in self._ports:

@@ -61,7 +61,7 @@ def check_held(model: "RandomHistory", reader: Reader, planned: Plan) -> None:
 
 def check_end(model: "RandomHistory") -> None:
     """All properties, when all is quiet."""
-    model.ghosts = []
+    model.stale_workers = []
     model.wires = {place: wire for place, wire in model.wires.items() if False}
     model.lost_records = []
     _quiet(model)

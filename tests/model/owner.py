@@ -1,6 +1,6 @@
 """The operator's commands, as steps with a crash possible between any two: `salvage` and `trim`."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Generator, Iterable
 
 from tests.model.log import OWNER, Content, Log, Record
 from tests.model.plan import THE_LOG, Index, Plan, Receipt, Refused, plan
@@ -23,7 +23,7 @@ def base_of(log: Log, snapshots: Iterable[Reader], broken: frozenset[str]) -> Re
     else:
         fit = [one for one in snapshots if all(to >= start for to, start in zip(one.read_to, log.start, strict=True))]
         if not fit:
-            raise NoBase("the log is trimmed, and no snapshot goes on from where it begins")
+            raise NoBase("the log is trimmed, and no snapshot continues from where it begins")
         reader = max(fit, key=lambda one: one.seen).persisted()
     reader.read(log)
     return reader
@@ -42,7 +42,7 @@ class Salvage:
             raise Refused(reader.size, ANOTHER_IS_SETTLED, THE_LOG)
         return reader
 
-    def steps(self, time: list[int]) -> Iterator[str]:
+    def steps(self, time: list[int]) -> Generator[str, None, None]:
         """Run it. Raises `Refused` before anything is written. `time` holds the broker's clock."""
 
         def append(kind: str, *body: object) -> str:

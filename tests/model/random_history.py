@@ -4,6 +4,7 @@ Workers of the old side live on after a disaster and may write to the new log. I
 """
 
 from collections import deque
+from inspect import GEN_CLOSED, getgeneratorstate
 
 from tests.model.checks import check_end, check_held
 from tests.model.log import OWNER, PARTITIONS, Decision, Item, Log, Record
@@ -48,21 +49,23 @@ class RandomHistory(Traffic):
         self.shorten()
         survived = [(f"snapshot {n}", snapshot) for n, snapshot in enumerate(self.snapshots)]
         for worker in self.workers:
-            if kind == "mirror" and draw.random() < 0.5:  # the old side goes on for a while, in its own log
+            if kind == "mirror" and draw.random() < 0.5:  # the old side continues for a while, in its own log
                 for _ in range(5):
                     worker.step()
             survived.append((f"index of {worker.name}", worker.disk))
         self.snapshots = [one for one in self.snapshots if self.fits(one, ends)]
-        self.ghosts = self.workers
+        self.stale_workers = self.workers
         self.workers = []
-        for worker in self.ghosts:
+        for worker in self.stale_workers:
             if kind != "mirror":
                 worker.log = self.log
                 self.anomaly(worker)
         self.wires = {
             place: deque((self.log if draw.random() < 0.7 else log, one) for log, one in wire) for place, wire in self.wires.items()
         }
-        self.sources = [Index(f"{name} in round {self.generation}", tuple(r.leaves), tuple(r.spent.items())) for name, r in survived]
+        self.sources: list[Index | Receipt] = [
+            Index(f"{name} in round {self.generation}", tuple(r.leaves), tuple(r.spent.items())) for name, r in survived
+        ]
         self.sources += self.receipts
         self.receipts, self.held = [], []
         self.unnoticed()
@@ -87,7 +90,7 @@ class RandomHistory(Traffic):
                 self.clock[0] += 1
                 if self.wires and self.draw.random() < 0.7:
                     self.deliver()
-                for worker in self.ghosts:
+                for worker in self.stale_workers:
                     if worker.log is self.log:
                         worker.step()
             self.sources += self.receipts
@@ -210,7 +213,7 @@ class RandomHistory(Traffic):
         return [one for one in chosen if one.name != dropped]
 
     def move_to(self, log: Log) -> None:
-        moved = [worker for worker in self.ghosts if worker.log is self.log]
+        moved = [worker for worker in self.stale_workers if worker.log is self.log]
         self.wires = {place: deque((log if of is self.log else of, one) for of, one in wire) for place, wire in self.wires.items()}
         self.log = log
         for worker in moved:
@@ -245,7 +248,7 @@ class RandomHistory(Traffic):
             one = self.draw.choice(runs)
             if next(one, None) is None:
                 runs.remove(one)
-                if one.gi_frame is None and run.done is not None:
+                if getgeneratorstate(one) == GEN_CLOSED and run.done is not None:
                     return run.done
                 if not runs:
                     return run.done
@@ -264,15 +267,15 @@ class RandomHistory(Traffic):
             self.put(self.log, partition, record)
             self.forked |= isinstance(record, Record) and record.kind == "settle"
         elif dice < 0.5:
-            owners = [record for _, record in self.log.order if record.signer.startswith(OWNER)]
+            present = [record for _, record in self.log.order if record.signer.startswith(OWNER)]
             self.count("copies of the owner's records")
-            self.put(self.log, -1, draw.choice(owners))
+            self.put(self.log, -1, draw.choice(present))
         elif dice < 0.75 and self.wires:
             self.count("old records under way")
             self.deliver()
         elif dice < 0.9:
             self.count("workers during a salvage")
-            for worker in self.ghosts:
+            for worker in self.stale_workers:
                 worker.step()
             if draw.random() < 0.3:
                 early = self._worker("early", Reader(self.broken))
@@ -289,7 +292,7 @@ class RandomHistory(Traffic):
             del self.log.order[ends[0] :]
             self.snapshots = [one for one in self.snapshots if self.fits(one, ends)]
             self.shorten()
-            for worker in self.ghosts:
+            for worker in self.stale_workers:
                 self.anomaly(worker)
             return
         after = base_of(self.log, self.snapshots, self.broken)
@@ -318,9 +321,9 @@ class RandomHistory(Traffic):
     def traffic(self, steps: int) -> None:
         for _ in range(steps):
             self.step()
-            if self.ghosts and self.draw.random() < 0.2:
-                ghost = self.draw.choice(self.ghosts)
-                ghost.step()
+            if self.stale_workers and self.draw.random() < 0.2:
+                stale = self.draw.choice(self.stale_workers)
+                stale.step()
             if self.lost_records and self.draw.random() < 0.05:
                 self.put(self.log, *self.draw.choice(self.lost_records))
             if self.draw.random() < 0.02:

@@ -181,7 +181,6 @@ class Reader:
             if found is None:
                 self.hole = partition, (incarnation, sequence), hash_
                 return False
-        if record.kind == "entry":
             self.apply_entry(time, record, *found)
         elif record.kind == "register" and body[0] not in self.nonces:
             for incarnation, (name, last, over) in list(self.incarnations.items()):

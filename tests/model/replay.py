@@ -34,8 +34,9 @@ def replay(log: Log, broken: frozenset[str] = frozenset()) -> Replayed:
     last: dict[int, int] = {}
     over: set[int] = set()
     nonces: set[int] = set()
-    keys, now, void, salvage, kind_before, low_water, settled = ["k0"], 0, False, None, "genesis", 0, 0
-    writers = []
+    keys, now, void, kind_before, low_water, settled = ["k0"], 0, False, "genesis", 0, 0
+    salvage: list[Item] | None = None
+    writers: list[tuple[int, str]] = []
 
     def add(item: Item) -> None:
         nonlocal now
@@ -167,7 +168,7 @@ def replay(log: Log, broken: frozenset[str] = frozenset()) -> Replayed:
         except LookupError:
             return result(complete=False)
         if effect is not None:
-            mark, content = effect
-            views.append(digest(views[-1], time, record, mark, content if mark == 2 else None))
+            mark, used = effect
+            views.append(digest(views[-1], time, record, mark, used if mark == 2 else None))
             kind_before = record.kind
     return result(complete=True)

@@ -36,7 +36,7 @@ class Traffic:
         self.key = "k0"
         self.keys_made = 0
         self.workers = [self._worker(name, Reader(broken)) for name in self.draw.choice([("a", "b"), ("a", "b", "c")])]
-        self.ghosts: list[Worker] = []  # of the old side
+        self.stale_workers: list[Worker] = []  # of the old side
         self.receipts: list[Receipt] = []  # of this generation
         self.late: list[Index | Receipt] = []  # of generations before, not handed in yet
         self.held: list[Index | Receipt] = []

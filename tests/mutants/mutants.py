@@ -691,7 +691,7 @@ MUTANTS: Final = (
         seeds=2000,
     ),
     Mutant(
-        "reading goes on where it stood",
+        "reading continues where it stood",
         "R10",
         Joiner._offsets_next,
         "[self._read_next[partition], 0 if mark is None else mark.offset + 1]",
@@ -773,7 +773,7 @@ MUTANTS: Final = (
         seeds=100,
     ),
     Mutant(
-        "a paused process goes on",
+        "a paused process continues",
         "R10",
         Driver._interruption,
         "stopped_s > limit_s",

@@ -81,7 +81,7 @@ class Bank:
     def message(self, requests: Sequence[Mapping[str, Any]]) -> bytes:
         """Returns the message to sign for these requests."""
         ids = [bytes.fromhex(transaction_id(request, self.notary)) for request in requests]
-        return b"notary/submission/v1\n" + _text(self.notary) + _text(self.name) + len(ids).to_bytes(4, "big") + b"".join(ids)
+        return message_to_sign(self.notary, self.name, ids)
 
     def submission(self, *requests: Mapping[str, Any], **members: Any) -> dict[str, Any]:
         """Returns a signed submission; `members` replace its own."""
@@ -91,6 +91,11 @@ class Bank:
     def body(self, *requests: Mapping[str, Any], **members: Any) -> bytes:
         """Returns a signed submission as JSON."""
         return json.dumps(self.submission(*requests, **members)).encode()
+
+
+def message_to_sign(notary: str, party: str, ids: Sequence[bytes]) -> bytes:
+    """Returns the message that a party signs for transactions with these ids."""
+    return b"notary/submission/v1\n" + _text(notary) + _text(party) + len(ids).to_bytes(4, "big") + b"".join(ids)
 
 
 def transaction_id(request: Mapping[str, Any], notary: str = NOTARY) -> str:

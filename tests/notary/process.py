@@ -23,7 +23,7 @@ from tests.notary.party import NOTARY, Bank
 
 ROOT = Path(__file__).resolve().parents[2]
 EXIT_S_MAX = 120.0
-PATIENT = ("-m", "tests.notary.patient")
+LONG_DEADLINES = ("-m", "tests.notary.long_deadlines")
 """A program that has the commands of `notary`."""
 COMPLAINTS = ("Traceback", "ResourceWarning", "was never awaited", "was destroyed but it is pending", "never retrieved")
 
@@ -155,7 +155,7 @@ def serve(
     flags: Sequence[str] = (),
     stdout: IO[bytes] | int = subprocess.PIPE,
     stderr: IO[bytes] | IO[str] | int = subprocess.PIPE,
-    entry: Sequence[str] = PATIENT,
+    entry: Sequence[str] = LONG_DEADLINES,
 ) -> "subprocess.Popen[str]":
     """Start `notary serve`, or the program `entry` with the same words, without waiting for it."""
     environment = {variable: text for variable, text in os.environ.items() if not variable.startswith("NOTARY_")}
@@ -165,7 +165,7 @@ def serve(
     return subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=stdout, stderr=stderr, text=True, env=environment)
 
 
-def serve_in_vain(config: Path, name: str = "worker-1", listen: str = "127.0.0.1:0", **settings: object) -> tuple[int, str]:
+def serve_fails(config: Path, name: str = "worker-1", listen: str = "127.0.0.1:0", **settings: object) -> tuple[int, str]:
     """Returns exit code and stderr of a `notary serve` that should not start."""
     process = serve(config, name, listen, settings=settings)
     try:

@@ -13,6 +13,7 @@ import pytest
 import notary
 from notary.config import SETTINGS, Config
 from ordering.settings import Seconds
+from tests.notary.attribute_reads import AttributeReads
 
 ROOT = Path(notary.__file__).parents[1]
 """The folder of the packages under test: the checkout, or an environment in which they are installed."""
@@ -21,8 +22,6 @@ CHECKS = "_wrong_values"
 """The function that only checks settings: it does not use them."""
 CLIENT = ROOT / "notary" / "client"
 """The client has parameters of its own."""
-HOLDERS = {"settings", "limits", "config", "http", "log", "logs", "log_settings"}
-"""The names of variables that hold settings, besides the members of `Config`."""
 
 
 def structs() -> dict[str, type[msgspec.Struct]]:
@@ -45,44 +44,61 @@ def trees() -> dict[Path, ast.Module]:
     return {file: ast.parse(file.read_text()) for package in PACKAGES for file in sorted((ROOT / package).rglob("*.py"))}
 
 
-def nodes(tree: ast.AST) -> Iterator[ast.AST]:
-    """Yields all nodes outside of the function that only checks settings."""
-    for node in ast.iter_child_nodes(tree):
-        if not (isinstance(node, ast.FunctionDef) and node.name == CHECKS):
-            yield node
-            yield from nodes(node)
-
-
 @cache
 def reads() -> frozenset[tuple[str, str]]:
-    """Returns (name of the variable or attribute that holds it, name of what is read of it) for every attribute that is read."""
-    found: set[tuple[str, str]] = set()
-    for tree in trees().values():
-        for node in nodes(tree):
-            if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Load):
-                of = node.value
-                holder = of.id if isinstance(of, ast.Name) else of.attr if isinstance(of, ast.Attribute) else ""
-                found.add((holder.lstrip("_"), node.attr))
-    return frozenset(found)
+    """Returns (class, attribute) for every attribute that product code reads, outside of the function that only checks settings."""
+    return frozenset(AttributeReads(trees().values(), without=[CHECKS]).found)
 
 
 def is_read(member: str, field: str) -> bool:
-    """Returns whether product code reads that field, in its own unit or in seconds."""
+    """Returns whether product code reads that field of that member's struct, in its own unit or in seconds."""
     kind = structs().get(member, Config)
     names = {field} | {name for name, value in vars(kind).items() if isinstance(value, Seconds) and value.field == field}
-    return any((holder, name) in reads() for holder in HOLDERS | {member} for name in names)
+    return any((kind.__name__, name) in reads() for name in names)
 
 
 @pytest.mark.parametrize(("member", "field"), FIELDS, ids=[f"{member}.{field}".lstrip(".") for member, field in FIELDS])
-@pytest.mark.seconds
 def test_every_field_is_read(member: str, field: str) -> None:
     """Product code reads every field of every settings struct: no setting is accepted and does nothing."""
     assert is_read(member, field), "no code reads this setting: read it in its package, or remove it"
 
 
-def test_a_field_that_nobody_reads_is_found() -> None:
-    """The test above fails for a field that no code reads."""
-    assert not is_read("joiner", "nobody_reads_this_ms")
+def test_a_field_of_another_struct_is_not_read() -> None:
+    """A read counts for the struct that has the field, and for no other variable of the same name."""
+    assert is_read("sender", "in_flight_max")
+    assert not any(is_read(member, "in_flight_max") for member in structs() if member != "sender")
+
+
+SOURCE = """
+class Some:
+    read_ms: int
+    checked_ms: int
+    written_ms: int
+    unread_ms: int
+
+class Other:
+    unread_ms: int
+
+class Both:
+    some: Some
+
+def _wrong_values(settings: Some):
+    return settings.checked_ms
+
+class User:
+    def __init__(self, settings: Both, other: Other):
+        self._settings = settings.some
+        self._settings.written_ms = other.unread_ms
+
+    def use(self):
+        return self._settings.read_ms
+"""
+
+
+def test_an_unread_field_is_found() -> None:
+    """A field is unread if it is only checked or written, or if only another struct's field of that name is read."""
+    found = AttributeReads([ast.parse(SOURCE)], without=[CHECKS]).found
+    assert {field for kind, field in found if kind == "Some"} == {"read_ms"}
 
 
 def test_every_number_has_a_range() -> None:

@@ -22,7 +22,7 @@ from notary.index.store import STATES
 from ordering.embedded import EmbeddedLog
 from ordering.ids import format_state
 from tests.notary.cli.written import log_id
-from tests.notary.http.asking import Asking
+from tests.notary.http.checked_client import CheckedClient
 from tests.notary.party import NOTARY, Bank, spend
 from tests.notary.process import EXIT_S_MAX, NotaryDirectory, NotaryProcess, serve
 from tests.notary.rows import put_row
@@ -101,8 +101,8 @@ def test_fields_are_members(logged: Callable[..., dict[str, Any]], text: str, gi
 def test_the_log_lines_of_a_worker_that_ends_fatally(own_directory: NotaryDirectory, bank: Bank, notary_process: Start) -> None:
     """A worker from its start to a quarantined index: every line is an object, each event is logged once, and so is the reason."""
     process = notary_process(own_directory.config)
-    with Asking(process.url) as asking:
-        asking.decide(bank, spend())
+    with CheckedClient(process.url) as client:
+        client.decide(bank, spend())
     assert process.stop() == 0
     index = own_directory.path / "index" / "worker-1"
     identity = EmbeddedLog.open(own_directory.path / "log").identity

@@ -27,7 +27,7 @@ from notary.config import load
 from notary.tracing import TracingSettings, tracing_of
 from notary.tracing.spans import _parent_of
 from ordering.errors import ConfigurationError
-from tests.notary.http.asking import Asking
+from tests.notary.http.checked_client import CheckedClient
 from tests.notary.party import Bank, fresh_hash, fresh_state, spend
 from tests.notary.process import ROOT, NotaryDirectory, NotaryProcess
 
@@ -157,10 +157,10 @@ async def test_from_client_to_decision(
         while not any(len(batch.links) > 1 for batch in collector.named("batch")):
             callers |= await submit_in_spans(process.url, bank, 12)
             await asyncio.sleep(0.1)
-        with Asking(process.url) as asking:
+        with CheckedClient(process.url) as checked:
             for more in ({}, {"traceparent": NOT_SAMPLED}, {"traceparent": "00-nonsense-01"}):
-                assert asking.post(bank.body(spend()), **more).status_code == 200
-            assert asking.metric("notary_spans_dropped_total") == 0
+                assert checked.post(bank.body(spend()), **more).status_code == 200
+            assert checked.metric("notary_spans_dropped_total") == 0
         assert process.stop() == 0
     assert collector.services == {"notary"}
     submissions = {span.trace_id: span for span in collector.named("submission")}
@@ -186,9 +186,9 @@ def test_two_requests_of_a_submission(own_directory: NotaryDirectory, bank: Bank
     """Two requests of one submission have one batch and one trace. An earlier decision is answered without the missing parts."""
     process = notary_process(own_directory.config, settings={"TRACING_ENDPOINT": collector.url, "TRACING_RATIO": 0})
     body = bank.body(spend(), spend())
-    with Asking(process.url) as asking:
+    with CheckedClient(process.url) as checked:
         for _ in range(2):
-            assert asking.post(body, traceparent=SAMPLED).status_code == 200
+            assert checked.post(body, traceparent=SAMPLED).status_code == 200
     assert process.stop() == 0
     assert [span.name for span in sorted(collector.spans, key=lambda span: span.name)] == sorted(
         [*PARTS, "admitted", "batch", *["submission"] * 2]
@@ -200,9 +200,9 @@ def test_two_requests_of_a_submission(own_directory: NotaryDirectory, bank: Bank
 def test_a_ratio_of_one(own_directory: NotaryDirectory, bank: Bank, notary_process: Start, collector: Collector) -> None:
     """Without a caller's span each submission begins a trace; a caller that is not sampled has none."""
     process = notary_process(own_directory.config, settings={"TRACING_ENDPOINT": collector.url, "TRACING_RATIO": 1})
-    with Asking(process.url) as asking:
+    with CheckedClient(process.url) as checked:
         for more in ({}, {}, {"traceparent": NOT_SAMPLED}):
-            asking.post(bank.body(spend()), **more)
+            checked.post(bank.body(spend()), **more)
     assert process.stop() == 0
     assert [span.parent_span_id for span in collector.named("submission")] == [b"", b""]
 
@@ -214,13 +214,13 @@ def test_a_collector_that_is_away(
     monkeypatch.setenv("OTEL_BSP_SCHEDULE_DELAY", "50")
     settings = {"TRACING_ENDPOINT": "http://127.0.0.1:1/v1/traces", "TRACING_RATIO": 1, "TRACING_QUEUE_SPANS_MAX": 8}
     process = notary_process(own_directory.config, settings=settings)
-    with Asking(process.url) as asking:
+    with CheckedClient(process.url) as checked:
         for _ in range(10):
-            asking.decide(bank, spend())
-        while asking.metric("notary_spans_dropped_total") < 10 * (2 + len(PARTS)) - 8:
+            checked.decide(bank, spend())
+        while checked.metric("notary_spans_dropped_total") < 10 * (2 + len(PARTS)) - 8:
             pass
-        assert asking.metric("notary_spans_exported_total") == 0
-        assert asking.http.get("/readyz").status_code == 200
+        assert checked.metric("notary_spans_exported_total") == 0
+        assert checked.http.get("/readyz").status_code == 200
     assert process.stop() == 0
 
 

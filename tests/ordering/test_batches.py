@@ -121,7 +121,7 @@ async def test_a_compressed_batch_is_never_decompressed() -> None:
 
 
 async def test_many_records_leave_turns_to_others() -> None:
-    """Records are examined some at a time, so that the event loop goes on."""
+    """Records are examined some at a time, so that the event loop continues."""
     records = batch(0, *((None, b"v", [("h", b"v")]) for _ in range(5 * RECORDS_AT_ONCE)))
     async with counted_turns() as turns:
         assert len(rows(await without_headers(records))) == 5 * RECORDS_AT_ONCE

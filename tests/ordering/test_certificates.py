@@ -20,7 +20,7 @@ from tests.notary.certificates import DAY, Authority, Pair
 
 
 @pytest.fixture(autouse=True)
-def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+def long_deadlines(monkeypatch: pytest.MonkeyPatch) -> None:
     """A busy machine may take more than the second that a handshake gets."""
     monkeypatch.setattr("ordering.certificates.HANDSHAKE_S_MAX", 60.0)
 

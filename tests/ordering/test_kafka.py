@@ -22,7 +22,7 @@ from ordering.topics import create_topics, inspect, topic_names, use_append_time
 pytestmark = pytest.mark.kafka
 
 T = TypeVar("T")
-PATIENT = KafkaTimeouts(
+LONG_TIMEOUTS = KafkaTimeouts(
     open_ms=90_000, topics_ms=60_000, offsets_ms=60_000, request_ms=30_000, connect_ms=10_000, append_ms=120_000
 )  # where a call must succeed, however busy the machine is
 QUICK = KafkaTimeouts(open_ms=2_000, append_ms=1_500, offsets_ms=1_000, request_ms=1_000, connect_ms=500, close_ms=500)
@@ -46,7 +46,7 @@ async def until_ready(call: Callable[[], Awaitable[T]]) -> T:
 
 async def opened(cluster: Cluster, prefix: str) -> KafkaLog:
     """Open the log, however long the brokers take for it."""
-    return await until_ready(lambda: KafkaLog.open(cluster.bootstrap, prefix, timeouts=PATIENT))
+    return await until_ready(lambda: KafkaLog.open(cluster.bootstrap, prefix, timeouts=LONG_TIMEOUTS))
 
 
 async def problems_of(cluster: Cluster, prefix: str) -> list[str]:
@@ -105,7 +105,7 @@ async def test_missing_topics_are_named(kafka_cluster: Cluster, kafka_prefix: st
 
 async def test_topics_that_are_not_known_yet_are_waited_for(kafka_cluster: Cluster, kafka_prefix: str) -> None:
     """A log whose topics appear while it is opened opens: brokers learn of a new topic one after the other."""
-    opening = asyncio.create_task(KafkaLog.open(kafka_cluster.bootstrap, kafka_prefix, timeouts=PATIENT))
+    opening = asyncio.create_task(KafkaLog.open(kafka_cluster.bootstrap, kafka_prefix, timeouts=LONG_TIMEOUTS))
     await asyncio.sleep(0.3)
     await create_topics(kafka_cluster.bootstrap, kafka_prefix, 2)
     log = await opening
@@ -186,7 +186,7 @@ async def test_wrong_settings_are_named(kafka_cluster: Cluster, kafka_prefix: st
 
 
 async def test_a_mirror_with_another_wrong_setting_becomes_no_log(kafka_cluster: Cluster, kafka_prefix: str) -> None:
-    """The switch of the time type names the setting that somebody has changed meanwhile. It does not say that the brokers are away."""
+    """The switch of the time type names the setting that somebody has changed meanwhile. It does not report that the brokers are away."""
     await create_topics(kafka_cluster.bootstrap, kafka_prefix, 1, mirror=True)
     payload = topic_names(kafka_prefix)[1]
     async with Admin(kafka_cluster) as client:
@@ -337,7 +337,7 @@ async def test_the_first_connections_have_the_time_of_an_open(lone_broker: Clust
 async def test_broker_away_and_back(lone_broker: Cluster, kafka_prefix: str, leave: str, come_back: str) -> None:
     """While no broker answers, every call fails within its time limit; afterwards the same log and reader continue."""
     await until_ready(lambda: create_topics(lone_broker.bootstrap, kafka_prefix, 2))
-    log = await KafkaLog.open(lone_broker.bootstrap, kafka_prefix, timeouts=PATIENT)
+    log = await KafkaLog.open(lone_broker.bootstrap, kafka_prefix, timeouts=LONG_TIMEOUTS)
     writer, reader = await log.open_writer(), await log.open_reader({})
     await writer.append(ORDERING, None, b"before")
     assert [record.value for record in await take(reader, 1)] == [b"before"]
@@ -361,7 +361,7 @@ async def test_broker_away_and_back(lone_broker: Cluster, kafka_prefix: str, lea
     finally:
         await asyncio.to_thread(getattr(lone_broker, come_back), 1)
         await asyncio.to_thread(lone_broker.wait_until_serving)
-    log._timeouts = PATIENT
+    log._timeouts = LONG_TIMEOUTS
     await until_ready(log.offsets)
     writer = await until_ready(log.open_writer)
     await writer.append(ORDERING, None, b"after")
@@ -378,8 +378,8 @@ async def test_broker_away_and_back(lone_broker: Cluster, kafka_prefix: str, lea
 async def test_close_does_not_wait_for_brokers(lone_broker: Cluster, kafka_prefix: str) -> None:
     """Closing a writer fails the appends in flight at once, even if their time is not over and the broker is silent."""
     await until_ready(lambda: create_topics(lone_broker.bootstrap, kafka_prefix, 2))
-    patient = KafkaTimeouts(append_ms=3_600_000, close_ms=500)
-    log = await KafkaLog.open(lone_broker.bootstrap, kafka_prefix, timeouts=patient)
+    timeouts = KafkaTimeouts(append_ms=3_600_000, close_ms=500)
+    log = await KafkaLog.open(lone_broker.bootstrap, kafka_prefix, timeouts=timeouts)
     writer, reader = await log.open_writer(), await log.open_reader({})
     await asyncio.to_thread(lone_broker.pause, 1)
     try:
@@ -448,9 +448,9 @@ async def test_appends_recover_after_the_leader_dies(kafka_cluster: Cluster, kaf
 
 async def test_former_leader_is_not_waited_for(kafka_cluster: Cluster, kafka_prefix: str) -> None:
     """Requests to a leader that froze are sent to its successor once there is one, long before their timeout."""
-    patient = KafkaTimeouts(request_ms=3_600_000, append_ms=3_600_000)
+    timeouts = KafkaTimeouts(request_ms=3_600_000, append_ms=3_600_000)
     await create_topics(kafka_cluster.bootstrap, kafka_prefix, 2)
-    log = await KafkaLog.open(kafka_cluster.bootstrap, kafka_prefix, timeouts=patient)
+    log = await KafkaLog.open(kafka_cluster.bootstrap, kafka_prefix, timeouts=timeouts)
     writer = await log.open_writer()
     await writer.append(ORDERING, None, b"before")
     async with Admin(kafka_cluster) as client:

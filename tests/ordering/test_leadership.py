@@ -33,7 +33,7 @@ class Brokers:
     """Brokers that repeat their answers until the test changes them."""
 
     def __init__(self, connect_ms: int = FOR_EVER_MS) -> None:
-        self.says: dict[int, Any] = dict.fromkeys(BROKERS, answer(1, 5))
+        self.replies: dict[int, Any] = dict.fromkeys(BROKERS, answer(1, 5))
         self.asked: list[int] = []
         self.cluster = ClusterMetadata()
         self._client = AIOKafkaClient(bootstrap_servers="host:9092")
@@ -43,15 +43,15 @@ class Brokers:
 
     async def _connect(self, node: int) -> Any:
         self.asked.append(node)
-        said = self.says[node]
+        reply = self.replies[node]
 
         class Connection:
             async def send(self, request: TopicsRequest) -> Any:
-                if said is None:
+                if reply is None:
                     await asyncio.get_running_loop().create_future()
-                if isinstance(said, Exception):
-                    raise said
-                return said
+                if isinstance(reply, Exception):
+                    raise reply
+                return reply
 
         return Connection()
 
@@ -84,10 +84,10 @@ async def test_a_leader_of_the_past_is_not_taken() -> None:
     brokers = Brokers()
     assert await brokers.leader() == (True, 1)
     for node in (2, 3):
-        brokers.says[node] = answer(2, 6)
+        brokers.replies[node] = answer(2, 6)
     heard = [(await brokers.leader())[1] for _ in range(6)]
     assert heard in ([2] * 6, [1, *[2] * 5])
-    brokers.says = dict.fromkeys(BROKERS, answer(3, 7))
+    brokers.replies = dict.fromkeys(BROKERS, answer(3, 7))
     assert await brokers.leader() == (True, 3)
 
 
@@ -95,9 +95,9 @@ async def test_no_leader_is_taken_too() -> None:
     """The news that no broker leads is accepted like any other, if it is newer."""
     brokers = Brokers()
     await brokers.leader()
-    brokers.says = dict.fromkeys(BROKERS, answer(-1, 6))
+    brokers.replies = dict.fromkeys(BROKERS, answer(-1, 6))
     assert await brokers.leader() == (True, -1)
-    brokers.says = dict.fromkeys(BROKERS, answer(1, 5))
+    brokers.replies = dict.fromkeys(BROKERS, answer(1, 5))
     assert await brokers.leader() == (True, -1)
 
 
@@ -105,16 +105,16 @@ async def test_a_topic_made_anew_begins_anew() -> None:
     """A topic that was deleted and created again starts with new epochs."""
     brokers = Brokers()
     await brokers.leader()
-    brokers.says = dict.fromkeys(BROKERS, answer(2, 0, ANOTHER))
+    brokers.replies = dict.fromkeys(BROKERS, answer(2, 0, ANOTHER))
     assert await brokers.leader() == (True, 2)
 
 
 async def test_a_silent_broker_is_passed_over() -> None:
     """A broker that does not answer in time is skipped; one that breaks the connection is skipped at once."""
     brokers = Brokers(connect_ms=1)
-    brokers.says |= {1: None, 2: KafkaConnectionError("broken")}
+    brokers.replies |= {1: None, 2: KafkaConnectionError("broken")}
     for _ in range(3):
         assert await brokers.leader() == (True, 1)
     assert brokers.asked.count(3) == 3
-    brokers.says[3] = None
+    brokers.replies[3] = None
     assert await brokers.leader() == (False, 1)

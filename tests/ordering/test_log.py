@@ -78,7 +78,7 @@ async def test_wakes_a_reader_that_waits(log: Log) -> None:
     await writer.close()
 
 
-async def test_a_poll_in_vain_returns_nothing(log: Log) -> None:
+async def test_a_poll_without_records_returns_nothing(log: Log) -> None:
     """A poll of a log without new records returns nothing when its time is over."""
     reader = await log.open_reader({})
     assert await reader.poll(1) == []

@@ -17,7 +17,7 @@ import httpx
 import pytest
 
 from notary.verify import verify_receipt
-from tests.notary.liar import lying
+from tests.notary.hostile_proxy import hostile_proxy
 from tests.notary.party import NOTARY, Bank, fresh_state, spend, transaction_id
 from tests.notary.process import NotaryDirectory, NotaryProcess
 
@@ -139,7 +139,7 @@ def test_a_generated_client_reads_what_the_notary_answers(build: Build, tmp_path
             "second_content_hash": second["content_hash"],
             "transaction": transaction_id(second),
         }
-        with lying(worker.url, add_members) as newer:
+        with hostile_proxy(worker.url, add_members) as newer:
             newer.described = {"added": 1}
             done = subprocess.run([*command, newer.url], input=json.dumps(given), capture_output=True, text=True, timeout=120, check=False)
         assert done.returncode == 0, done.stdout + done.stderr

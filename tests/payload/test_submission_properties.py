@@ -1,10 +1,9 @@
 """Tests properties over all inputs: decoding is total, ids are the contract's, and encoding is a fixed point.
 
-The transaction id and the JSON rules are written here a second time, naively, from docs/formats.md alone.
+The JSON rules are written here a second time, naively, from docs/formats.md alone; ids and signed messages are in `tests.notary.party`.
 """
 
 import base64
-import hashlib
 import json
 import struct
 from collections.abc import Callable
@@ -29,6 +28,7 @@ from payload import (
 from payload import request as request_module
 from payload import submission as submission_module
 from tests.examples import some
+from tests.notary.party import message_to_sign, transaction_id
 
 # No deadline: machines here are shared, so the duration of an example means nothing.
 SHARED = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -54,7 +54,7 @@ requests: st.SearchStrategy[dict[str, Any]] = st.fixed_dictionaries(
     },
 ).filter(lambda request: request.get("inputs") or request.get("references") or "time_window" in request)
 parties = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=60)
-requests_of_one = st.lists(requests, min_size=1, max_size=4, unique_by=lambda request: naive_id(request, NOTARY))
+requests_of_one = st.lists(requests, min_size=1, max_size=4, unique_by=lambda request: expected_id(request, NOTARY))
 submissions = st.fixed_dictionaries(
     {
         "party": parties,
@@ -79,25 +79,13 @@ anything = st.recursive(
 
 
 def naive_state(text: str) -> bytes:
-    transaction_id, index = text.split(":")
-    return bytes.fromhex(transaction_id) + struct.pack(">I", int(index))
+    id_, index = text.split(":")
+    return bytes.fromhex(id_) + struct.pack(">I", int(index))
 
 
-def naive_id(request: dict[str, Any], notary: str) -> bytes:
-    """Returns the id by the contract's formula, step by step, from the parsed JSON."""
-    digest = hashlib.sha256()
-    digest.update(b"notary/transaction/v1\n")
-    digest.update(struct.pack(">H", len(notary.encode())) + notary.encode())
-    for member in ("inputs", "references"):
-        listed = sorted(naive_state(text) for text in request.get(member, []))
-        digest.update(struct.pack(">I", len(listed)))
-        for state in listed:
-            digest.update(state)
-    window = request.get("time_window", {"from": None, "until": None})
-    digest.update(struct.pack(">q", -(2**63) if window["from"] is None else window["from"]))
-    digest.update(struct.pack(">q", 2**63 - 1 if window["until"] is None else window["until"]))
-    digest.update(bytes.fromhex(request["content_hash"]))
-    return digest.digest()
+def expected_id(request: dict[str, Any], notary: str) -> bytes:
+    """Returns the id by the contract's formula, from the parsed JSON."""
+    return bytes.fromhex(transaction_id(request, notary))
 
 
 def naive_encoding(submission: dict[str, Any]) -> bytes:
@@ -145,7 +133,7 @@ def outcome(body: bytes) -> Submission | None:
 def test_ids_are_those_of_the_naive_formula(request: dict[str, Any], notary: str) -> None:
     """The ids are those of the naive formula, for any valid request at any notary."""
     decoded = decode_request(json.dumps(request).encode(), notary)
-    assert decoded.transaction_id == naive_id(request, notary)
+    assert decoded.transaction_id == expected_id(request, notary)
     assert list(decoded.inputs) == sorted(naive_state(text) for text in request.get("inputs", []))
     assert list(decoded.references) == sorted(naive_state(text) for text in request.get("references", []))
     assert decoded.content_hash.hex() == request["content_hash"]
@@ -185,10 +173,7 @@ def test_the_text_of_the_json_does_not_matter(submission: dict[str, Any], random
 @SHARED
 def test_the_signed_message_is_the_contracts(notary: str, party: str, ids: list[bytes]) -> None:
     """The signed message is the domain, both names with their lengths, the count and the ids, in order."""
-    expected = b"notary/submission/v1\n"
-    for name in (notary, party):
-        expected += struct.pack(">H", len(name.encode())) + name.encode()
-    assert signed_message(notary, party, ids) == expected + struct.pack(">I", len(ids)) + b"".join(ids)
+    assert signed_message(notary, party, ids) == message_to_sign(notary, party, ids)
 
 
 @given(st.binary(max_size=200))
@@ -222,7 +207,7 @@ def test_decoding_mutated_submissions_is_total(submission: dict[str, Any], data:
     if accepted is not None:
         assert decode_submission(accepted.encoded, NOTARY) == accepted
         naive = json.loads(bytes(body))
-        assert [request.transaction_id for request in accepted.requests] == [naive_id(each, NOTARY) for each in naive["requests"]]
+        assert [request.transaction_id for request in accepted.requests] == [expected_id(each, NOTARY) for each in naive["requests"]]
 
 
 near_states = st.builds(

@@ -68,7 +68,7 @@ def cluster(brokers: Cluster) -> Cluster:
 
 @pytest.fixture
 def log_of_its_own() -> bool:
-    """True for a notary with an embedded log; a module may say so."""
+    """True for a notary with an embedded log; a module may set it."""
     return False
 
 

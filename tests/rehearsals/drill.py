@@ -25,9 +25,9 @@ import msgspec
 
 from deploy.local import Cluster
 from notary.cli.top import brokers_of, samples_of
-from tests.asking.load import until
 from tests.chaos.deployment import SETTINGS, Deployment
 from tests.checkers.history import History
+from tests.clients.load import until
 from tests.deploy.installed import make_kafka, make_program
 from tests.kafka.workers import Notary, Worker
 from tests.rehearsals.registry import Rehearsal
@@ -131,7 +131,7 @@ class Drill(Deployment):
     async def follow(self, block: int = 0) -> str:
         """Run the commands of a block of the page, one after the other; returns their output. Fails if one fails."""
         self._followed.add(block)
-        said = []
+        printed = []
         for line in self.page.blocks[block]:
             self.note(f"$ {line}")
             if variable := _VARIABLE.fullmatch(line):
@@ -141,8 +141,8 @@ class Drill(Deployment):
             elif spark := _SPARK.fullmatch(line):
                 await self.spark(f"verify {spark['words']}" if line.startswith("notary") else spark["words"])
             else:
-                said.append(await asyncio.to_thread(self.shell, line))
-        return "".join(said)
+                printed.append(await asyncio.to_thread(self.shell, line))
+        return "".join(printed)
 
     async def spark(self, command: str) -> None:
         """Run a command of `spark_join` on folders of the notary's, in the session of the rehearsals. Fails if it fails."""

@@ -34,7 +34,7 @@ async def test_a_centre_burns(drill: Drill) -> None:
 
 @pytest.mark.rehearsal("two centres at once")
 async def test_two_centres_lose_power(drill: Drill) -> None:
-    """Two of three centres lose their power: the third worker acknowledges nothing, and all goes on when one of them is back."""
+    """Two of three centres lose their power: the third worker acknowledges nothing, and all continues when one of them is back."""
     workers = await drill.start("w1", "w2", "w3")
     async with drill.load() as load:
         await load.until(50)

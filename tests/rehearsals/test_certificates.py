@@ -10,15 +10,15 @@ from types import TracebackType
 
 import pytest
 
-from tests.asking.http import Http
-from tests.asking.load import Client, Load
 from tests.checkers import indexes
 from tests.checkers.history import History
 from tests.checkers.violation import describe
-from tests.deploy.desk import Desk
+from tests.clients.http import Http
+from tests.clients.load import Client, Load
 from tests.deploy.installed import OPERATOR, Installed, done
+from tests.deploy.operator_shell import Operator
 from tests.deploy.sites import PARTY, installed_sites, urls
-from tests.deploy.test_operations import Asking, remains, same_height
+from tests.deploy.test_operations import BackgroundLoad, remains, same_height
 from tests.deploy.test_sites_under_load import wrong
 from tests.kafka.workers import connect_from
 from tests.rehearsals.drill import Measured, Verifier, decide_again, outage_s
@@ -83,30 +83,30 @@ def test_the_certificates_of_all_servers_expire(
         assert page.quotes(quoted), quoted
     with installed_sites(tmp_path, 0) as made:
         words = {"ssh broker-$id": "ssh 10.77.$id.1", " broker-$id:": " 10.77.$id.1:", "/etc/notary": str(tmp_path / "config")}
-        desk, trust = Desk(made, words), ssl.create_default_context(cafile=made.directory / "pki" / "ca.pem")
+        operator, trust = Operator(made, words), ssl.create_default_context(cafile=made.directory / "pki" / "ca.pem")
         last = made.sites.workers[-1].host
         http = Http(lambda host, port: connect_from(made.networks[host], host, port, trust), call_s_max=4.0)
-        with Asking(SitesLoad(http, history, urls(made)), "") as asking:
-            asking.goes_on(50)
+        with BackgroundLoad(SitesLoad(http, history, urls(made)), "") as running:
+            running.goes_on(50)
             ends_s = end_soon(made)
-            asking.goes_on(20)
+            running.goes_on(20)
             time.sleep(max(0.0, ends_s - time.time()))
             struck_s = time.monotonic()
             # Connections that are open stay open. A worker that is started again is the first to notice.
-            desk.run(f"ssh {last} systemctl restart notary-worker", asking.well)
+            operator.run(f"ssh {last} systemctl restart notary-worker", running.well)
             (worker,) = [service for service in made.workers if service.host == last]
             while not all(sign in worker.out.read_text() for sign in signs):
                 assert worker.process.poll() is None, worker.said
                 time.sleep(0.1)
             noticed_s = time.monotonic()
-            asking.goes_on(10)
-            print(desk.run("\n".join(page.blocks[0]), asking.well))
+            running.goes_on(10)
+            print(operator.run("\n".join(page.blocks[0]), running.well))
             while found := wrong(made):
-                asking.well()
+                running.well()
                 time.sleep(0.1)
             over_s = time.monotonic()
             print(f"noticed after {noticed_s - struck_s:.1f} s, over after {over_s - struck_s:.1f} s {found}")
-            asking.goes_on(50)
+            running.goes_on(50)
         height, places = same_height(made), {worker.name: worker.host for worker in made.sites.workers}
         made.stop("notary-worker.service")
         left = remains(made, history, places)

@@ -19,7 +19,7 @@ def log_of_its_own() -> bool:
 
 @pytest.mark.rehearsal("a full disk: an embedded log")
 async def test_the_disk_of_an_embedded_log_is_full(drill: Drill, tmp_path: Path) -> None:
-    """The only worker stops when its log's disk is full, and acknowledges nothing that is not on it; with free space it goes on."""
+    """The only worker stops when its log's disk is full, and acknowledges nothing that is not on it; with free space it continues."""
     with small_disk(tmp_path / "small", INDEX_DISK_MIB) as disk:
         folder = drill.notary.directory / "log"
         folder.rename(tmp_path / "moved")

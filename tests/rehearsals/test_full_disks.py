@@ -14,7 +14,7 @@ pytestmark = needs_root
 
 @pytest.mark.rehearsal("a full disk: a worker's index")
 async def test_the_disk_of_an_index_is_full(drill: Drill, tmp_path: Path) -> None:
-    """A worker whose disk is full stops, and the other one goes on; with free space it continues from its index."""
+    """A worker whose disk is full stops, and the other one continues; with free space it continues from its index."""
     with small_disk(tmp_path / "small", INDEX_DISK_MIB) as disk:
         await drill.start("w1")
         (w2,) = await drill.start("w2", index=str(disk), index_write_buffer_bytes=1 << 20)

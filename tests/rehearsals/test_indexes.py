@@ -9,9 +9,9 @@ from notary.index import IndexSettings
 from notary.index.rocks import RocksStore
 from notary.index.store import FAMILIES, STATES
 from ordering.ids import parse_state
-from tests.asking.load import Load
-from tests.asking.party import spend, state
 from tests.chaos.test_disks import damage
+from tests.clients.load import Load
+from tests.clients.party import spend, state
 from tests.kafka.test_receipts import alter, unrecorded
 from tests.rehearsals.drill import Drill
 

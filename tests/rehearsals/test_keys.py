@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from deploy.local.ports import free_ports
-from tests.asking.load import Load
+from tests.clients.load import Load
 from tests.kafka.second_hand import Hand
 from tests.kafka.test_workers import producer
 from tests.kafka.workers import Worker
@@ -83,8 +83,8 @@ async def test_no_machine_has_the_notarys_key(drill: Drill) -> None:
         await drill.anomaly(lambda: w2.process.poll() is not None, "cannot read the notary's key")
         assert await w2.ended() == 2
         assert "cannot read the notary's key" in w2.messages
-        said = await drill.follow()
-        assert former not in said
+        printed = await drill.follow()
+        assert former not in printed
 
         async def replaced() -> bool:
             return all([await _key(drill, each) != former for each in drill.workers.values()]) and await drill.ready()

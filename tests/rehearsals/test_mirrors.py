@@ -10,7 +10,7 @@ from aiokafka import AIOKafkaConsumer, TopicPartition
 
 from deploy.local import Cluster
 from deploy.local.mirror import Mirror
-from tests.asking.load import Load
+from tests.clients.load import Load
 from tests.rehearsals.drill import Drill
 
 
@@ -51,14 +51,14 @@ async def test_a_cluster_is_lost(drill: Drill, cluster: Cluster, target: Cluster
             unanswered = "the log has not answered for more than"
             await drill.anomaly(partial(notary.says, w1, 503, unanswered), unanswered)
             await drill.follow(1)
-            said = await drill.follow(2)
-            drill.note("; ".join([line for line in said.splitlines() if line.startswith(("the mirror has", "put back", "took effect"))]))
+            printed = await drill.follow(2)
+            drill.note("; ".join([line for line in printed.splitlines() if line.startswith(("the mirror has", "put back", "took effect"))]))
             await drill.follow(3)
             notary.bootstrap = target.bootstrap
             await drill.workers["w3"].ready()
             await drill.over(partial(drill.ready, "w3"), "took effect", "/v1/checkpoint")
-            assert "took effect" in said
-            assert "Each answer that an old worker gives from now on contradicts this side" in said
+            assert "took effect" in printed
+            assert "Each answer that an old worker gives from now on contradicts this side" in printed
             await load.until(50)
     finally:
         mirror.kill()

@@ -50,11 +50,11 @@ async def test_power_takes_the_tail(drill: Drill, cluster: Cluster, tmp_path: Pa
     assert await w1.ended() == 2
     assert "the index is ahead of its log" in w1.messages
     await drill.follow(0)
-    said = await drill.follow(1)
+    printed = await drill.follow(1)
     await drill.follow(2)
     await drill.workers["w1"].ready()
     await drill.over(lambda: drill.ready("w1"), "took effect", "/v1/checkpoint")
-    assert "took effect" in said
+    assert "took effect" in printed
     async with drill.load() as load:
         await load.until(30)
     await drill.verify()

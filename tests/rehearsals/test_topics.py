@@ -5,7 +5,7 @@ from functools import partial
 
 import pytest
 
-from tests.asking.load import Load
+from tests.clients.load import Load
 from tests.rehearsals.drill import Drill
 
 

@@ -327,7 +327,7 @@ def test_a_key_record_closes_an_open_salvage() -> None:
 
 
 def full() -> History:
-    """Returns a log with a seal, two attempts, all forms of items, and a worker that goes on."""
+    """Returns a log with a seal, two attempts, all forms of items, and a worker that continues."""
     history, survivor = history_and_survivor(cut=False)
     history.cut({0: 2})
     history.seal(1, 3)

@@ -127,29 +127,29 @@ class Player:
     def step(self, records: list[Any]) -> list[str]:
         ready = self.reading.step(*records, now=self.now_ms)
         self.wanted, self.evidence = ready.fills, ready.evidence
-        return self.said(ready) or ["nothing"]
+        return self.describe(ready) or ["nothing"]
 
-    def said(self, ready: Ready) -> list[str]:
-        said = [f"registered {state.incarnation} {state.name}" for state in ready.registered]
+    def describe(self, ready: Ready) -> list[str]:
+        lines = [f"registered {state.incarnation} {state.name}" for state in ready.registered]
         for batch in ready.batches:
             content = "filled" if batch.filled else f"{len(batch.requests)} requests"
-            said.append(f"batch {batch.incarnation}/{batch.sequence} {content}, log time {batch.log_time_ms - T0}")
-        said += [
+            lines.append(f"batch {batch.incarnation}/{batch.sequence} {content}, log time {batch.log_time_ms - T0}")
+        lines += [
             f"fenced {f.state.incarnation} {f.state.name} by {f.by.incarnation if f.by else 'the owner' if f.retired else 'a peer'}"
             for f in ready.fenced
         ]
-        said += [
+        lines += [
             f"root of {one.name} at {one.size}" if isinstance(one, RootSeen) else f"vote of {one.name} void" for one in ready.roots_seen
         ]
-        said += [f"wants fill {fill.incarnation}/{fill.sequence} in {fill.partition}" for fill in ready.fills]
-        said += [f"wants fence {fence.incarnation} {fence.sequence_last}" for fence in ready.fences]
-        said += [f"anomaly {anomaly.kind}: {anomaly.text}" for anomaly in ready.anomalies]
+        lines += [f"wants fill {fill.incarnation}/{fill.sequence} in {fill.partition}" for fill in ready.fills]
+        lines += [f"wants fence {fence.incarnation} {fence.sequence_last}" for fence in ready.fences]
+        lines += [f"anomaly {anomaly.kind}: {anomaly.text}" for anomaly in ready.anomalies]
         if ready.evidence is not None:
-            said.append(f"evidence in record {ready.evidence.offset}: {ready.evidence.writer} has seen {ready.evidence.view.seen}")
-        said += [f"stops: {ready.stop}"] * (ready.stop is not None)
-        said += [f"suspected because of {name} since {seen} records" for name, seen in self.reading.joiner.suspicions.open.items()]
+            lines.append(f"evidence in record {ready.evidence.offset}: {ready.evidence.writer} has seen {ready.evidence.view.seen}")
+        lines += [f"stops: {ready.stop}"] * (ready.stop is not None)
+        lines += [f"suspected because of {name} since {seen} records" for name, seen in self.reading.joiner.suspicions.open.items()]
         hole = self.reading.joiner.hole
-        return said + ([f"hole {hole.incarnation}/{hole.sequence} in {hole.partition}"] if hole else [])
+        return lines + ([f"hole {hole.incarnation}/{hole.sequence} in {hole.partition}"] if hole else [])
 
     def state(self) -> list[str]:
         offsets = ", ".join(f"{'ordering' if s == ORDERING else s} {offset}" for s, offset in self.reading.state.offsets_next.items())
@@ -169,11 +169,11 @@ def _played(text: str) -> str:
     blocks = []
     for block in text.strip().split("\n\n"):
         commands = block.partition("\n----")[0]
-        said: list[str] = []
+        lines: list[str] = []
         for line in commands.splitlines():
             if not line.startswith("#"):
-                said += player.play(line)
-        blocks.append("\n".join([commands, "----", *said]) if said or "\n----" in block else commands)
+                lines += player.play(line)
+        blocks.append("\n".join([commands, "----", *lines]) if lines or "\n----" in block else commands)
     return "\n\n".join(blocks) + "\n"
 
 
@@ -188,6 +188,6 @@ def test_the_joiner_prints_the_scenario(file: Path) -> None:
         assert played == text
 
 
-def test_there_are_scenarios() -> None:
+def test_scenarios_are_found_from_any_folder() -> None:
     """The scenarios are found, whatever directory the tests are started from."""
     assert len(FILES) >= 8

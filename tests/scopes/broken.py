@@ -135,8 +135,8 @@ class _LaterDropped(Buffer):
 BROKEN: tuple[tuple[str, Callable[..., Joiner], str, str], ...] = (
     ("the last record of a key wins (R3)", _with(buffer=_LastWins), "fill-race", "emits"),
     ("a payload of an incarnation not yet registered is dropped (R5)", _UnknownDropped, "lost-send", "has not emitted"),
-    ("a restart goes on behind what was buffered (R8)", _ResumesPastBuffer, "lost-send", "has not emitted"),
-    ("a restart goes on behind what waits in the order (R8)", _ResumesPastQueue, "lost-send", ""),
+    ("a restart continues behind what was buffered (R8)", _ResumesPastBuffer, "lost-send", "has not emitted"),
+    ("a restart continues behind what waits in the order (R8)", _ResumesPastQueue, "lost-send", ""),
     ("an entry counts whatever its sequence (R2)", _with(incarnations=_SequenceUnchecked), "repeat", ""),
     ("an entry of a fenced incarnation counts (R5)", _with(incarnations=_FencedCounts), "duplicate-name", ""),
     ("a fence counts whatever was counted since (R5)", _with(incarnations=_FenceUncompared), "fence-race", "holds incarnations"),

@@ -13,7 +13,7 @@ _A, _B = Incarnation("w1", (0, 1, 0)), Incarnation("w2", (1, 0, 1))
 _SHORT_QUEUE = JoinerLimits(queue_ids_max=5, fence_bytes_min=0)  # the ordering topic is paused while an entry waits: it weighs 7
 
 _TIGHT = JoinerLimits(buffer_bytes_max=1, queue_ids_max=7, step_requests_max=1)
-_IMPATIENT = JoinerLimits(worker_timeout_ms=15_000, fence_bytes_min=0)
+_SHORT_TIMEOUT = JoinerLimits(worker_timeout_ms=15_000, fence_bytes_min=0)
 
 SCOPES = {
     scope.name: scope
@@ -24,7 +24,7 @@ SCOPES = {
         Scope("crash-between-sends", (_W1, _W2), crashes=1, restarts=1),
         Scope("fill-race", (_W1, _ONE), fills=1, ticks=1, crashes=1),
         Scope("duplicate-name", (Incarnation("w1", (0, 1)), Incarnation("w1", (1,)), Incarnation("w2", (0,))), restarts=1),
-        Scope("fence-race", (Incarnation("w1", (0,)), _ONE), fences=1, crashes=1, restarts=1, limits=_IMPATIENT),
+        Scope("fence-race", (Incarnation("w1", (0,)), _ONE), fences=1, crashes=1, restarts=1, limits=_SHORT_TIMEOUT),
         Scope("tight", (_W1, _W2), lost=1, restarts=1, limits=_TIGHT),
         Scope("portions", (_W1, _ONE), lost=1, repeats=1, portion_max=2),
         Scope("two-readers", (Incarnation("w1", (0,)), _ONE), crashes=1, fills=1, readers=2),

@@ -135,7 +135,7 @@ class Readings:
                 kept = Kept(ready.log_time_ms, tuple([state for _, state in sorted(incarnations.items())]))
                 back = tuple([read_next[partition] - ready.offsets_next[partition] for partition in TOPIC_PARTITIONS])
                 if min(back) < 0:
-                    return Step(-1, wrong=f"what is persisted goes on at {ready.offsets_next}, and was read up to {read_next}")
+                    return Step(-1, wrong=f"what is persisted continues at {ready.offsets_next}, and was read up to {read_next}")
                 marks = tuple([_mark(joiner, partition) - ready.offsets_next[partition] for partition in TOPIC_PARTITIONS])
                 kept = msgspec.structs.replace(kept, marks=marks)
         again = NOTHING_BACK

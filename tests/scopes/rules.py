@@ -131,7 +131,7 @@ class Rules:
         back = self.readings.seen[reader.reading].back
         again = tuple([offset - more for offset, more in zip(reader.at, back, strict=True)])
         if min(again) < 0:
-            raise Broken(f"reader {at + 1} goes on from offsets {again}, before the log begins")
+            raise Broken(f"reader {at + 1} continues from offsets {again}, before the log begins")
         after = Reader(self.readings.restart(reader.reading, state.left.restarts > 0 or self.scope.rereads), again, (), reader.owed)
         return msgspec.structs.replace(state, readers=_put(state.readers, at, after))
 

@@ -203,7 +203,7 @@ def rendered(scope: Scope, state: ModelState, move: Move) -> str:
         case "tick":
             return f"a hole_timeout passes for {reader}"
         case "restart":
-            return f"{reader} crashes, and goes on from what it has persisted"
+            return f"{reader} crashes, and continues from what it has persisted"
         case "crash":
             return f"incarnation {move.incarnation} crashes: what it has under way may never come"
         case "lose":

@@ -37,7 +37,7 @@ def test_without_one_the_same_is_found(scope: Scope, without: str) -> None:
     assert complete.joiners == reduced.joiners
     logs, fewer_logs = set(complete.rules.expectations.states), set(reduced.rules.expectations.states)
     if without == "lazy" and scope.limits != JoinerLimits():
-        # Behind a paused topic-partition the log goes on; here it is written although no reader reads it.
+        # Behind a paused topic-partition the log continues; here it is written although no reader reads it.
         assert fewer_logs <= logs
     else:
         assert fewer_logs == logs

@@ -18,11 +18,11 @@ from notary import keys
 from ordering.log import ORDERING
 from ordering.records import Checkpoint, decode
 from ordering.signatures import SigningKey, sign_record
-from tests.asking.load import Load
 from tests.checkers.history import History
 from tests.checkers.records import Entry, Ordering, Root, ordering_record
 from tests.checkers.remains import Remains
 from tests.checkers.violation import Kind
+from tests.clients.load import Load
 from tests.kafka.reading_back import read_rows
 from tests.kafka.workers import Notary, Worker
 
@@ -125,10 +125,10 @@ def without_last(kind: type[Ordering]) -> Callable[[Remains], Remains]:
 def other_root(remains: Remains) -> Remains:
     order = list(remains.by_partition[ORDERING])
     number = max(number for number, record in enumerate(order) if isinstance(ordering_record(record.value), Root))
-    said = decode(order[number].value)
-    assert isinstance(said, Checkpoint)
+    checkpoint = decode(order[number].value)
+    assert isinstance(checkpoint, Checkpoint)
     # Signed again, because a faulty worker has the key.
-    wrong = sign_record(msgspec.structs.replace(said, root=bytes(32)), remains.replayed.log_id, KEYS[0])
+    wrong = sign_record(msgspec.structs.replace(checkpoint, root=bytes(32)), remains.replayed.log_id, KEYS[0])
     order[number] = msgspec.structs.replace(order[number], value=wrong)  # type: ignore[type-var]
     return replace(remains, by_partition={**remains.by_partition, ORDERING: order})
 

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from tests.asking.load import Client, until
-from tests.asking.party import spend, state
 from tests.checkers.history import Decided
+from tests.clients.load import Client, until
+from tests.clients.party import spend, state
 from tests.kafka.workers import Notary, Worker
 
 pytestmark = pytest.mark.seconds
@@ -209,8 +209,8 @@ async def test_a_restart_keeps_every_given_decision(notary: Notary, worker: Work
 async def test_admitted_requests_are_answered_after_sigterm(notary: Notary, worker: Worker) -> None:
     """After SIGTERM admitted requests are answered; later ones are rejected as surely not applied."""
     submissions = [notary.party.submission(spend(state(str(number)))) for number in range(100)]
-    patient = Client(notary.http, notary.history, wait_s=60)
-    asked = [asyncio.create_task(patient.ask(worker.url, submission)) for submission in submissions]
+    client = Client(notary.http, notary.history, wait_s=60)
+    asked = [asyncio.create_task(client.ask(worker.url, submission)) for submission in submissions]
     await notary.until_metric(worker, "notary_positions ")
     worker.process.send_signal(signal.SIGTERM)
     answers = await asyncio.gather(*asked, return_exceptions=True)

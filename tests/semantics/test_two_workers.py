@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from deploy.local import Cluster
-from tests.asking.load import Load
-from tests.asking.party import spend, state
+from tests.clients.load import Load
+from tests.clients.party import spend, state
 from tests.kafka.workers import Notary
 
 pytestmark = pytest.mark.kafka

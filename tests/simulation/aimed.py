@@ -3,7 +3,7 @@
 Drawn losses (`damage`) hit any records. Aimed losses hit records that one rule alone protects, so that no seed has to be lucky:
 
 - `acknowledged`: an entry or a register record whose writer knows that it is in the log, and has not read it yet;
-- `shown`: records that a worker has applied before its reader stalled; it goes on writing, and others replay the log;
+- `shown`: records that a worker has applied before its reader stalled; it continues writing, and others replay the log;
 - `leaderless`: a content that was joined, in a partition that grows again and then has no leader;
 - `unused`: records that no entry asked for, so that no index shows that they are gone; contents take their offsets;
 - `unordered`: the furthest content of a partition, which was not the last to be joined;
@@ -75,7 +75,7 @@ class Aimed:
         return next((record.offset for record in records if (record.value or b"")[1:2] == bytes([kind])), None)
 
     async def _shown(self) -> bool:
-        """Stall one worker's reader while it goes on writing; the others get new disks when its records are in the log."""
+        """Stall one worker's reader while it continues writing; the others get new disks when its records are in the log."""
         simulation, cluster, draw = self._simulation, self._cluster, self._draw
         if len(simulation.machines) < 2 or not await self._until(lambda: any(map(self._answered, simulation.machines))):
             return False

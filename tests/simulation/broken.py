@@ -1,4 +1,4 @@
-"""A broken worker: it has the notary's key, registers, and orders batches whose contents are not what their entries say (R3).
+"""A broken worker: it has the notary's key, registers, and orders batches whose contents differ from their entries (R3).
 
 Its entries count and decide nothing, unless a forger copies a content into the partition that its entry names. Their contents are requests
 that nobody else asks for, so a worker that decides them decides otherwise.
@@ -12,8 +12,8 @@ from ordering.log import ORDERING
 from ordering.records import FORMAT_VERSION, Entry, Fence, OrderingRecord, Register, View, batch_key
 from ordering.signatures import sign_record
 from payload import decode_submission, encode_batch
-from tests.asking.party import spend, state
 from tests.checkers.replay import replay
+from tests.clients.party import spend, state
 from tests.simulation.deployment import NOTARY, deployment
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ class Broken:
         for sequence in range(1, BATCHES + 1):
             kind = self._draw.choice(KINDS)
             self._batch(incarnation, sequence, view, kind, replayed.partitions)
-            simulation.say("broken", f"orders a batch: {kind}")
+            simulation.trace("broken", f"orders a batch: {kind}")
             simulation.count(f"contents of a broken worker: {kind}")
         self._order(Fence(incarnation, view, incarnation, BATCHES))
 

@@ -10,8 +10,8 @@ import random
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from tests.asking.party import Party, spend, state
 from tests.checkers.history import Call, History, Submission
+from tests.clients.party import Party, spend, state
 from tests.simulation.calls import Calls, Given
 from tests.simulation.hostile import Hostile
 from tests.simulation.plan import CLOCK_STANDS_AT_MS, Plan
@@ -190,4 +190,4 @@ class Clients:
         before = self.calls.returned[process][id_][1]
         returned = await self.look_up(process, id_)
         if returned is None or returned not in ({}, before):
-            self.problems.append(f"{process.name} answered {before}, and then said {returned}")
+            self.problems.append(f"{process.name} answered {before}, and then {returned}")

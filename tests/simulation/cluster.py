@@ -62,11 +62,11 @@ class Damage(msgspec.Struct, frozen=True):
 class Cluster:
     """All brokers as one: their records, the leaders, and their clock."""
 
-    def __init__(self, plan: Plan, loop: asyncio.AbstractEventLoop, clock_ms: Callable[[], int], say: Callable[[str, str], None]) -> None:
+    def __init__(self, plan: Plan, loop: asyncio.AbstractEventLoop, clock_ms: Callable[[], int], trace: Callable[[str, str], None]) -> None:
         self.plan = plan
         self.loop = loop
         self.clock_ms = clock_ms
-        self.say = say
+        self.trace = trace
         self.by_partition: dict[int, list[Record]] = {partition: [] for partition in range(ORDERING, plan.partitions)}
         self.landed_s: dict[int, list[float]] = {partition: [] for partition in self.by_partition}
         self.epochs: dict[int, int] = dict.fromkeys(self.by_partition, 0)
@@ -248,7 +248,7 @@ class SimulatedWriter:
             fate -= chance
         if what:
             cluster.fates_met[f"appends {what}"] += 1
-            cluster.say(self._log.host.name, f"append to {partition} is {what}")
+            cluster.trace(self._log.host.name, f"append to {partition} is {what}")
         if what == "late":
             self._late(partition, append)
         elif what != "lost":

@@ -111,14 +111,14 @@ class Losses:
         cluster = self._simulation.cluster
         if end < len(cluster.by_partition[partition]):
             damage = cluster.cut(partition, end)
-            self._simulation.say("cluster", f"partition {partition} has lost the records from {end} on, {len(damage.lost)}")
+            self._simulation.trace("cluster", f"partition {partition} has lost the records from {end} on, {len(damage.lost)}")
             self._simulation.count("lost ends of the order" if partition == ORDERING else "lost ends of payload partitions")
 
     def _send_away(self, machine: Machine, draw: random.Random) -> Callable[[], None]:
         """Make the machine's worker absent (paused, cut off or down); returns the function that brings it back."""
         simulation = self._simulation
         how = draw.choice(["paused", "cut off", "down"])
-        simulation.say(machine.label, f"is {how}")
+        simulation.trace(machine.label, f"is {how}")
         simulation.count(f"losses behind a worker that is {how}")
         process = machine.running()
         if how == "paused" and process is not None:
@@ -233,7 +233,7 @@ class Losses:
     def give_up(self, view: View) -> None:
         """Have the owner settle the history up to a content that is lost for good, once every worker that might hold it is up."""
         if self._simulation.healed:
-            self._simulation.say("owner", f"gives up what was behind {view.seen} records")
+            self._simulation.trace("owner", f"gives up what was behind {view.seen} records")
             self._simulation.count("lost contents given up")
             self._simulation.owner.settle(view)
 
@@ -260,7 +260,7 @@ class Losses:
             for process in suspected:
                 driver = process.worker.driver if process.worker is not None else None
                 if driver is not None and not driver._suspicion and driver.joiner.history.seen:
-                    simulation.say("owner", f"settles the history of {process.name}")
+                    simulation.trace("owner", f"settles the history of {process.name}")
                     simulation.count("suspicions settled")
                     simulation.owner.settle(driver.joiner.history.view)
                     began_s = simulation.loop.time()
@@ -291,13 +291,13 @@ def foreign_views(records: Sequence[Applied], writer: tuple[str, Incarnations], 
     agreed = 0
     seen_before = [one.seen_after for one in [*records[:1], *records]]
     for one, seen in zip(reversed(records), seen_before[-2::-1], strict=True):
-        said = None if one.record is None else view_of(one.record)
-        if said is None:
+        shown = None if one.record is None else view_of(one.record)
+        if shown is None:
             continue
         if one.view is Seen.OWN and name_of(one.record, reader[1]) not in (writer[0], reader[0], ""):
-            agreed = max(agreed, said.seen)
+            agreed = max(agreed, shown.seen)
         elif one.view is Seen.FOREIGN and name_of(one.record, writer[1]) == writer[0] and agreed <= seen:
-            found.append(View(said.seen, said.history))
+            found.append(View(shown.seen, shown.history))
     return found
 
 

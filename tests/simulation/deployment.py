@@ -19,7 +19,7 @@ from notary.receipts.key_history import endorse
 from notary.receipts.note import VerifierKey
 from ordering.records import Genesis
 from ordering.signatures import NO_LOG_ID, SigningKey, log_id_of, sign_record
-from tests.asking.party import Party
+from tests.clients.party import Party
 
 NOTARY = "O=Notary Service,L=London,C=GB"
 ORIGIN = "notary.example/simulated"

@@ -66,15 +66,15 @@ def strike(simulation: "Simulation", draw: random.Random) -> str:
     if machine.disk.altered or (state_of := machine.disk.alter(STATES, remove=draw.random() < 0.5)) is None:
         return ""
     simulation.divergences.append(Divergence(machine.label, simulation.loop.time(), position_from, max(0, machine.processes - 1)))
-    simulation.say(machine.label, f"its row of the consumed state {state_of.hex()} is changed")
+    simulation.trace(machine.label, f"its row of the consumed state {state_of.hex()} is changed")
     return machine.label
 
 
 def vote(simulation: "Simulation", incarnation: int, size: int) -> Record | None:
     """Returns the record in which that incarnation wrote its root at that size, None if there is none."""
     for record in simulation.cluster.by_partition[ORDERING]:
-        said = ordering_record(record.value)
-        if isinstance(said, Root) and (said.incarnation, said.size) == (incarnation, size):
+        decoded = ordering_record(record.value)
+        if isinstance(decoded, Root) and (decoded.incarnation, decoded.size) == (incarnation, size):
             return record
     return None
 

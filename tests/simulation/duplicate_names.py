@@ -29,18 +29,18 @@ def lost_quickly(
     """
     lost = registered = 0
     own, began_s, ended_s = 0, 0.0, float("inf")  # the present incarnation (0: another process's), and its period
-    for now_s, said in effects:
-        if isinstance(said, Fence | Retire) and said.incarnation == own:
+    for now_s, record in effects:
+        if isinstance(record, Fence | Retire) and record.incarnation == own:
             ended_s = min(ended_s, now_s)
-        if not isinstance(said, Register):
+        if not isinstance(record, Register):
             continue
         registered += 1
-        if said.name != name:
+        if record.name != name:
             continue
         if own:
             if min(ended_s, now_s) - began_s > lasted_s:
                 lost = 0
             elif known is None or (own in known and ended_s == float("inf")):
-                lost += not said.nonce.startswith(identity)
-        own, began_s, ended_s = registered if said.nonce.startswith(identity) else 0, now_s, float("inf")
+                lost += not record.nonce.startswith(identity)
+        own, began_s, ended_s = registered if record.nonce.startswith(identity) else 0, now_s, float("inf")
     return lost

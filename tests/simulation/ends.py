@@ -95,11 +95,11 @@ def _content_is_lost(simulation: "Simulation", machine: Machine) -> str:
 
 
 def duplicate_names_unnoticed(simulation: "Simulation") -> list[str]:
-    """Returns a problem for each process that goes on although its duplicates have fenced it too often; it has read the complete log."""
+    """Returns a problem for each process that continues although its duplicates have fenced it too often; it has read the complete log."""
     if simulation.losses.damages:
         return []
     return [
-        f"{process.name}: others of its name fenced {count} of its incarnations, and it goes on"
+        f"{process.name}: others of its name fenced {count} of its incarnations, and it continues"
         for machine in simulation.machines
         if (process := machine.running()) is not None
         if (count := _lost(simulation, machine, process, lasted_s=LASTED_S - READ_LATE_S, known=process.incarnations))

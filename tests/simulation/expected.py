@@ -67,8 +67,8 @@ def contradictions(simulation: "Simulation") -> list[str]:
         if len(met) < lost:
             continue
         id_ = decision["transaction_id"]
-        said = [id_, *(f"input {state}" for state in requests[id_].get("inputs", ()) if decision["outcome"] == "committed")]
-        for what in said:
+        texts = [id_, *(f"input {state}" for state in requests[id_].get("inputs", ()) if decision["outcome"] == "committed")]
+        for what in texts:
             other, before = first.setdefault((lost, what), (name, decision))
             if before != decision:
                 found.append(f"{other} has answered {before}, and {name} {decision}, and both knew of {lost} losses")

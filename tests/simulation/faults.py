@@ -86,7 +86,7 @@ class Faults:
         return self.draw.choice(self.simulation.machines)
 
     def _record(self, who: str, what: str, counted: str) -> None:
-        self.simulation.say(who, what)
+        self.simulation.trace(who, what)
         self.simulation.count(counted)
 
     async def _crash(self) -> None:

@@ -54,7 +54,7 @@ class Forger:
         kind = draw.choice([*kinds, *["copy of what was lost"] * 3 * bool(self._simulation.cluster.damages)])
         written = getattr(self, f"_{kind.replace(' ', '_')}")()
         if written:
-            self._simulation.say("forger", f"writes to the log: {kind} {written}")
+            self._simulation.trace("forger", f"writes to the log: {kind} {written}")
             self._simulation.count("forged records")
             self._simulation.count(f"forged: {kind}")
 
@@ -171,11 +171,11 @@ class Forger:
         found: list[Entry] = []
         for record in self._simulation.cluster.by_partition[ORDERING][-10:]:
             try:
-                said = decode(record.value)
+                decoded = decode(record.value)
             except CorruptRecord:
                 continue
-            if isinstance(said, Entry):
-                found.append(said)
+            if isinstance(decoded, Entry):
+                found.append(decoded)
         return found
 
     def _hash_of_a_payload(self) -> bytes:

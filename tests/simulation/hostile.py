@@ -14,8 +14,8 @@ from typing import Any
 import msgspec
 
 from ordering.log import Record
-from tests.asking.party import Party, spend, state
 from tests.checkers.history import Call, History, Submission
+from tests.clients.party import Party, spend, state
 from tests.simulation.calls import SUBMISSIONS, Calls
 from tests.simulation.deployment import NOTARY, deployment, key_of
 from tests.simulation.plan import Plan

@@ -122,7 +122,7 @@ class Plan(msgspec.Struct, frozen=True):
     salvages: int = 0
     """The number of times that the log loses its end and is salvaged (`salvaging`)."""
     broken: int = 0
-    """The number of times that a worker with the notary's key orders contents that are not what their entries say."""
+    """The number of times that a worker with the notary's key orders contents that differ from their entries."""
 
     @property
     def loses(self) -> bool:

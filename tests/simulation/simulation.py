@@ -56,7 +56,7 @@ class Simulation:
         """The length of the idle time that has been skipped, in milliseconds."""
         self.broker_skew_ms = 0
         self.broker_stands_at_ms: int | None = None
-        self.cluster = Cluster(plan, loop, self.broker_ms, self.say)
+        self.cluster = Cluster(plan, loop, self.broker_ms, self.trace)
         self.losses = Losses(self)
         self.owner = Owner(self)
         self.salvaging = Salvaging(self)
@@ -81,7 +81,7 @@ class Simulation:
         """Returns the time of day by the brokers' clock."""
         return self.wall_ms() + self.broker_skew_ms if self.broker_stands_at_ms is None else self.broker_stands_at_ms
 
-    def say(self, who: str, what: str) -> None:
+    def trace(self, who: str, what: str) -> None:
         """Add a line to the trace."""
         if self.tracing is not None:
             self.tracing(self.loop.time(), who, what)
@@ -92,7 +92,7 @@ class Simulation:
 
     def problem(self, who: str, what: str) -> None:
         """Record a violation of the notary's guarantees."""
-        self.say(who, f"PROBLEM: {what}")
+        self.trace(who, f"PROBLEM: {what}")
         self.problems.append(f"{who}: {what}")
 
     def processes(self) -> list[Process]:
@@ -107,15 +107,15 @@ class Simulation:
         for machine in self.machines:
             self.supervise(machine)
         watching = asyncio.create_task(self._watch_memory())
-        asking = asyncio.create_task(self.clients.run())
+        calling = asyncio.create_task(self.clients.run())
         faults = asyncio.create_task(Faults(self).run())
         await asyncio.sleep(self.plan.faults_s)
         await faults
         self.heal()
         operating = asyncio.create_task(self.losses.operate())
-        if await self._progress(asking):
+        if await self._progress(calling):
             await self._settle()
-        for task in (asking, watching, operating):
+        for task in (calling, watching, operating):
             task.cancel()
 
     def supervise(self, machine: Machine) -> None:
@@ -124,7 +124,7 @@ class Simulation:
 
     def heal(self) -> None:
         """End all faults. Records that are already delayed still arrive."""
-        self.say("simulation", "everything heals")
+        self.trace("simulation", "everything heals")
         self.healed = True
         cluster = self.cluster
         cluster.fates = AppendFates(0, 0, 0, 0, min(0.05, self.plan.fates.delay_s))
@@ -153,20 +153,20 @@ class Simulation:
             supervisor.cancel()
         await asyncio.sleep(0)
 
-    async def _progress(self, asking: "asyncio.Task[None]") -> bool:
+    async def _progress(self, calling: "asyncio.Task[None]") -> bool:
         """Returns whether every client learns every outcome within `HEALED_S`; records a problem otherwise."""
         began_s = self.loop.time()
         # With slow payloads each submission may take as long as its payload does.
         limit_s = HEALED_S + self.plan.payload_s * self.plan.submissions
-        while not asking.done() and self.loop.time() - began_s < limit_s:
-            await asyncio.wait([asking], timeout=5.0)
-        if not asking.done():
+        while not calling.done() and self.loop.time() - began_s < limit_s:
+            await asyncio.wait([calling], timeout=5.0)
+        if not calling.done():
             answered = self.history.answered()
             open_ = [id_ for submission in self.clients.submissions for id_ in submission.ids if id_ not in answered]
             reasons = {process.name: process.worker.not_ready() for process in self.processes() if process.worker is not None}
-            self.problem("clients", f"no progress {limit_s:g} s after everything healed: {len(open_)} open, workers say {reasons}")
+            self.problem("clients", f"no progress {limit_s:g} s after everything healed: {len(open_)} open, workers report {reasons}")
             return False
-        asking.result()
+        calling.result()
         return True
 
     async def _settle(self) -> None:
@@ -228,7 +228,7 @@ class Simulation:
             self.began_s[process.identity] = self.loop.time()
             machine.processes += 1
             process.cut_off = machine.cut_off
-            self.say(machine.label, "starts")
+            self.trace(machine.label, "starts")
             batches = len(machine.disk.journal), len(machine.disk._altered)
             problems = await self._until_ended(process)
             # Rows that a fault has changed on the disk meanwhile were not written by the process.
@@ -298,13 +298,13 @@ class Simulation:
     def _dies(self, machine: Machine, where: str) -> bool:
         if self.healed or self.draw.random() >= self.plan.crash_at_steps:
             return False
-        self.say(machine.label, f"dies at {where}")
+        self.trace(machine.label, f"dies at {where}")
         self.count("deaths at a step")
         return True
 
     def _apply_end(self, machine: Machine, process: Process, problem: Exception) -> None:
         """Check that a fault explains why this process ended by itself."""
-        self.say(machine.label, f"ended: {problem!r}")
+        self.trace(machine.label, f"ended: {problem!r}")
         if counted := ends.classify(self, machine, process, problem):
             self.count(counted)
         else:

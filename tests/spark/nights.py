@@ -1,9 +1,9 @@
 """Logs of signed requests that are cut at difficult places, and the offsets of the cuts."""
 
-from tests.asking.party import Party, spend, state
 from tests.checkers.records import View
 from tests.checkers.replay import ORDERING
 from tests.checkers.signed_log import NOTARY
+from tests.clients.party import Party, spend, state
 from tests.spark.archived import Ends
 from tests.spark.writing import PARTITIONS, PARTY, Append, Writer
 

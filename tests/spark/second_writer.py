@@ -8,9 +8,9 @@ from ordering.records import Checkpoint, Entry, Register, View, WorkerRecord, ba
 from ordering.signatures import SigningKey, sign_record
 from ordering.topics import topic_names
 from payload import decode_submission, encode_batch
-from tests.asking.party import Party, spend, state
 from tests.checkers.history import Submission
 from tests.checkers.replay import Replayed
+from tests.clients.party import Party, spend, state
 
 Planted = list[tuple[str, int | None, int, str | None]]
 """(type, position, ordering offset, id) of each planted violation, in the order of offsets."""
@@ -65,14 +65,14 @@ class SecondWriter:
         return encode_batch([decode_submission(each.body, self._found.name).encoded for each in submissions])
 
 
-async def plant(bootstrap: str, prefix: str, key: SigningKey, asking: Party, found: Replayed) -> Planted:
+async def plant(bootstrap: str, prefix: str, key: SigningKey, party: Party, found: Replayed) -> Planted:
     """Append each possible violation once, behind the records in `found`. No other writer may be active.
 
     The hole is the last one, because nothing behind it can be verified. A record without the notary's signature is no violation.
     """
     decided = len(found.decisions)
-    forger, nobody = Party(asking.notary, asking.name), Party(asking.notary, "O=Nobody,L=Nowhere,C=GB")
-    good, shown, far, lost = (asking.submission(spend(state(label))) for label in ("good", "shown", "far", "lost"))
+    forger, nobody = Party(party.notary, party.name), Party(party.notary, "O=Nobody,L=Nowhere,C=GB")
+    good, shown, far, lost = (party.submission(spend(state(label))) for label in ("good", "shown", "far", "lost"))
     forged, unknown = forger.submission(spend(state("forged"))), nobody.submission(spend(state("unknown"), state("too")))
     other = View(found.seen, bytes(32))
     async with AIOKafkaProducer(bootstrap_servers=bootstrap, acks="all") as producer:

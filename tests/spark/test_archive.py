@@ -17,9 +17,9 @@ from spark_join.errors import CouldNotVerify
 from spark_join.log.archive import read_archive, unlisted
 from spark_join.state import start
 from spark_join.verify import verify
-from tests.asking.party import spend, state
 from tests.checkers.records import key_of
 from tests.checkers.signed_log import SignedLog
+from tests.clients.party import spend, state
 from tests.spark.archived import archive
 from tests.spark.writing import Writer
 

@@ -15,7 +15,7 @@ from ordering.kafka import KafkaLog
 from ordering.log import ORDERING, LogOffsets
 from ordering.topics import find_problems
 from tests.deploy.manifests.test_users import ALLOW, LITERAL, PAYLOAD, TOPIC, Guarded, denied, guarded
-from tests.notary.http.asking import Asking
+from tests.notary.http.checked_client import CheckedClient
 from tests.notary.party import Bank, RequestObject, fresh_state, spend
 from tests.notary.process import EXIT_S_MAX, NotaryDirectory, NotaryProcess, serve
 
@@ -25,7 +25,7 @@ DELETE = 6
 EVERYTHING = {"delete topics", "create topics", "alter settings", "delete records", "add partitions"}
 
 
-class Office:
+class TrimFixture:
     """A notary on that broker, its archive and the places of its snapshots."""
 
     def __init__(self, folder: Path, broker: Guarded, command: Callable[..., int], capsys: pytest.CaptureFixture[str]) -> None:
@@ -38,9 +38,9 @@ class Office:
             + "".join([f"{name}_file = '{broker.folder / file}'\n" for name, file in _TLS.items()])
         )
 
-    def decide(self, asking: Asking, requests: Sequence[RequestObject]) -> list[dict[str, Any]]:
+    def decide(self, client: CheckedClient, requests: Sequence[RequestObject]) -> list[dict[str, Any]]:
         """Have each request decided in a batch of its own."""
-        return [asking.decide(self.bank, request)[0] for request in requests]
+        return [client.decide(self.bank, request)[0] for request in requests]
 
     def run(self, *words: object) -> int:
         """Run a command of the notary."""
@@ -90,67 +90,67 @@ def test_old_payloads_are_freed(tmp_path: Path, command: Callable[..., int], cap
     """Each lack is named and frees nothing; then payloads go, decisions and states stay, and only a snapshot makes a new worker."""
     (tmp_path / "broker").mkdir()
     with guarded(tmp_path / "broker", ["trimmer"]) as broker:
-        office = Office(tmp_path, broker, command, capsys)
-        config, coin = office.directory.config, fresh_state()
+        fixture = TrimFixture(tmp_path, broker, command, capsys)
+        config, coin = fixture.directory.config, fresh_state()
         requests = [spend(coin), *[spend() for _ in range(49)]]
-        with NotaryProcess.start(config) as worker, Asking(worker.url) as asking:
-            decisions = office.decide(asking, requests)
+        with NotaryProcess.start(config) as worker, CheckedClient(worker.url) as client:
+            decisions = fixture.decide(client, requests)
             assert worker.stop() == 0
-        assert len(office.trim(archive="none", verified="none", second="first")["missing"]) == 4
-        office.archive("early")
-        with NotaryProcess.start(config) as worker, Asking(worker.url) as asking:
-            decisions += office.decide(asking, more := [spend() for _ in range(10)])
+        assert len(fixture.trim(archive="none", verified="none", second="first")["missing"]) == 4
+        fixture.archive("early")
+        with NotaryProcess.start(config) as worker, CheckedClient(worker.url) as client:
+            decisions += fixture.decide(client, more := [spend() for _ in range(10)])
             assert worker.stop() == 0
         requests += more
-        (none,) = office.trim(verified="early")["missing"][:1]
+        (none,) = fixture.trim(verified="early")["missing"][:1]
         assert f"a snapshot of this log in {tmp_path / 'second'} that verifies: there is none" in none
         for place in ("first", "second"):
-            assert office.run("snapshot", "create", "--name", "worker-1", "--url", tmp_path / place) == 0
-        assert "the archive does not have" in office.trim(verified="early")["missing"][0]
-        office.archive("verified")
-        assert "the report has 50" in office.trim(verified="early")["missing"][0]
-        assert office.trim()["missing"] == ["format version 2, in which the mark counts: notary activate 2"]
-        assert office.run("activate", "2") == 0
-        assert "more than 59 decisions" in office.trim("--before", 59)["missing"][0]
+            assert fixture.run("snapshot", "create", "--name", "worker-1", "--url", tmp_path / place) == 0
+        assert "the archive does not have" in fixture.trim(verified="early")["missing"][0]
+        fixture.archive("verified")
+        assert "the report has 50" in fixture.trim(verified="early")["missing"][0]
+        assert fixture.trim()["missing"] == ["format version 2, in which the mark counts: notary activate 2"]
+        assert fixture.run("activate", "2") == 0
+        assert "more than 59 decisions" in fixture.trim("--before", 59)["missing"][0]
         damaged = shutil.copytree(tmp_path / "archive", tmp_path / "damaged") / "payload/partition=3"
         file = next(damaged.glob("*.parquet"))
         file.write_bytes(file.read_bytes()[:-1])
-        assert f"{file} is damaged" in office.trim(archive="damaged")["missing"][0]
+        assert f"{file} is damaged" in fixture.trim(archive="damaged")["missing"][0]
 
-        assert "give --yes" in office.trim(code=2)
-        before = office.offsets()
-        assert "the ACL operation Delete" in office.trim("--yes", code=2)  # the right comes now: the mark is written, and stays
-        assert office.offsets()[0] == before[0]
+        assert "give --yes" in fixture.trim(code=2)
+        before = fixture.offsets()
+        assert "the ACL operation Delete" in fixture.trim("--yes", code=2)  # the right comes now: the mark is written, and stays
+        assert fixture.offsets()[0] == before[0]
         asyncio.run(_may_delete(broker))
-        done = office.trim("--yes", code=0)
+        done = fixture.trim("--yes", code=0)
         assert (done["done"], done["position"], done["trimmed_before"]) == (True, 60, 60)
-        after = office.offsets()
+        after = fixture.offsets()
         assert done["records"] == sum(after[partition].log_start - before[partition].log_start for partition in after) > 0
         assert after[ORDERING].log_start == 0
-        assert not office.trim("--yes", code=0)["done"]  # nothing is left to free
+        assert not fixture.trim("--yes", code=0)["done"]  # nothing is left to free
         assert asyncio.run(denied(broker, "trimmer")) == EVERYTHING | {"write notary.ordering", "write notary.payload"}
         assert asyncio.run(find_problems(broker.inside, "notary")) == []
 
-        with NotaryProcess.start(config) as worker, Asking(worker.url) as asking:
-            assert office.decide(asking, requests) == decisions
+        with NotaryProcess.start(config) as worker, CheckedClient(worker.url) as client:
+            assert fixture.decide(client, requests) == decisions
             assert worker.stop() == 0
         with (
             NotaryProcess.start(config, "worker-2", settings={"SNAPSHOTS_URL": tmp_path / "second"}) as worker,
-            Asking(worker.url) as asking,
+            CheckedClient(worker.url) as client,
         ):
             assert "restored from a snapshot" in worker.stderr()
-            assert office.decide(asking, requests) == decisions
-            (double,) = office.decide(asking, [spend(coin)])
+            assert fixture.decide(client, requests) == decisions
+            (double,) = fixture.decide(client, [spend(coin)])
             assert double["outcome"] == "rejected"
-            office.decide(asking, [spend()])
+            fixture.decide(client, [spend()])
             assert worker.stop() == 0
-        assert office.run("retire", "worker-1") == 0  # the owner's commands read no payload
+        assert fixture.run("retire", "worker-1") == 0  # the owner's commands read no payload
 
-        ends = {partition: offsets.log_end for partition, offsets in office.offsets().items()}
+        ends = {partition: offsets.log_end for partition, offsets in fixture.offsets().items()}
         with (tmp_path / "worker-3").open("w+") as stderr:
             new = serve(config, "worker-3", "127.0.0.1:0", stderr=stderr)
             assert new.wait(EXIT_S_MAX) == 2
             new.communicate()
             stderr.seek(0)
             assert "move this index away and restore a snapshot" in stderr.read()
-        assert {partition: offsets.log_end for partition, offsets in office.offsets().items()} == ends, "a hole was filled"
+        assert {partition: offsets.log_end for partition, offsets in fixture.offsets().items()} == ends, "a hole was filled"

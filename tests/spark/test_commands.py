@@ -21,7 +21,7 @@ from notary.cli.archived import ArchivedLog
 from ordering.log import ORDERING
 from spark_join.arguments import parser
 from spark_join.commands import main
-from tests.asking.party import spend, state
+from tests.clients.party import spend, state
 from tests.planted import Planted
 from tests.spark.archived import archive
 from tests.spark.conftest import JAVA, SMALL

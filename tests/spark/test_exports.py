@@ -20,7 +20,7 @@ from spark_join.state import start
 from spark_join.verify import Verified, verify
 from spark_join.violations import LOG
 from tests.kafka.reading_back import read_log_records
-from tests.notary.http.asking import JSON, Asking
+from tests.notary.http.checked_client import JSON, CheckedClient
 from tests.notary.party import Bank, fresh_state, spend, transaction_id
 from tests.notary.process import NotaryDirectory, NotaryProcess
 from tests.spark.archived import archive
@@ -62,8 +62,8 @@ def left(tmp_path_factory: pytest.TempPathFactory) -> Left:
     directory.register(bank)
     stop, rounds = threading.Event(), threading.Semaphore(0)
 
-    def ask(asking: Asking, *requests: dict[str, Any]) -> list[dict[str, Any]]:
-        answer = asking.http.post("/v1/submissions?receipts=false", content=bank.body(*requests), headers=JSON)
+    def ask(checked: CheckedClient, *requests: dict[str, Any]) -> list[dict[str, Any]]:
+        answer = checked.http.post("/v1/submissions?receipts=false", content=bank.body(*requests), headers=JSON)
         assert answer.status_code == 200, answer.text
         decisions: list[dict[str, Any]] = answer.json()["decisions"]
         return decisions
@@ -71,8 +71,8 @@ def left(tmp_path_factory: pytest.TempPathFactory) -> Left:
     with NotaryProcess.start(
         directory.config, settings={"INDEX_WRITE_BUFFER_BYTES": 64 << 10, "WORKER_CHECKPOINT_INTERVAL_MS": 200}
     ) as worker:
-        with Asking(worker.url) as asking:
-            reasons = [decision["reason"] for decision in ask(asking, *ASKED)]
+        with CheckedClient(worker.url) as checked:
+            reasons = [decision["reason"] for decision in ask(checked, *ASKED)]
             assert reasons == [
                 None,
                 "input-conflict",
@@ -87,7 +87,7 @@ def left(tmp_path_factory: pytest.TempPathFactory) -> Left:
 
             def go_on() -> None:
                 while not stop.is_set():
-                    ask(asking, *(spend() for _ in range(50)))
+                    ask(checked, *(spend() for _ in range(50)))
                     rounds.release()
 
             client = threading.Thread(target=go_on)

@@ -32,9 +32,9 @@ from spark_join.log.restore import TOPIC_SETTINGS, Restored
 from spark_join.log.sending import client_settings
 from spark_join.state import rest_of, start
 from spark_join.verify import Verified, verify
-from tests.asking.load import Load, until
-from tests.asking.party import spend, state
 from tests.checkers.replay import replay
+from tests.clients.load import Load, until
+from tests.clients.party import spend, state
 from tests.kafka.reading_back import read_log_records
 from tests.kafka.workers import NAME, Notary, Worker
 from tests.spark.broker import Broker

@@ -8,10 +8,10 @@ from hypothesis import given
 
 from spark_join.errors import CouldNotVerify
 from spark_join.order.payloads import PayloadDecoder, Signatures, read_keys
-from tests.asking.party import Party, spend, state
 from tests.checkers.requests import requests_of
 from tests.checkers.signed_log import NOTARY
 from tests.checkers.test_requests import GARBAGE, LIMITS, SHARED, VALUE, altered
+from tests.clients.party import Party, spend, state
 
 READER = PayloadDecoder(NOTARY)
 

@@ -9,7 +9,7 @@ import pytest
 from deploy.local import Cluster
 from notary import cli
 from tests.notary.archive.test_stream import until_sealed
-from tests.notary.http.asking import Asking
+from tests.notary.http.checked_client import CheckedClient
 from tests.notary.party import Bank, fresh_state, spend
 from tests.notary.process import NotaryDirectory, NotaryProcess
 from tests.notary.snapshots.test_store_s3 import BUCKET
@@ -30,14 +30,14 @@ def test_the_loss_of_all_brokers_loses_seconds(tmp_path: Path, command: Callable
         directory = NotaryDirectory.create(tmp_path / "notary", options=["--kafka", cluster.bootstrap, "--topic-prefix", "notary"])
         directory.register(bank)
         settings = {"ARCHIVE_URL": URL, "ARCHIVE_EVERY_S": 1}
-        with NotaryProcess.start(directory.config, settings=settings) as worker, Asking(worker.url) as asking:
-            decisions = [asking.decide(bank, request)[0] for request in requests[:10]]
-            until_sealed(asking)
+        with NotaryProcess.start(directory.config, settings=settings) as worker, CheckedClient(worker.url) as client:
+            decisions = [client.decide(bank, request)[0] for request in requests[:10]]
+            until_sealed(client)
             assert command("archive", "--bootstrap", cluster.bootstrap, "--archive", tmp_path / "archive", "--quiet") == 0
-            decisions += [asking.decide(bank, request)[0] for request in requests[10:]]
-            until_sealed(asking)
-            assert asking.metric("notary_archive_segments_total") >= 2
-            assert asking.metric("notary_archive_failed_total") == 0
+            decisions += [client.decide(bank, request)[0] for request in requests[10:]]
+            until_sealed(client)
+            assert client.metric("notary_archive_segments_total") >= 2
+            assert client.metric("notary_archive_failed_total") == 0
             worker.kill()
     assert not (tmp_path / "cluster").exists()
     shutil.rmtree(directory.path / "index")
@@ -54,7 +54,7 @@ def test_the_loss_of_all_brokers_loses_seconds(tmp_path: Path, command: Callable
         for prefix, archive in (("first", "alone"), ("second", "nightly")):
             assert command("restore", "--bootstrap", cluster.bootstrap, "--prefix", prefix, "--archive", tmp_path / archive, "--quiet") == 0
             log = {"LOG_BOOTSTRAP": cluster.bootstrap, "LOG_TOPIC_PREFIX": prefix}
-            with NotaryProcess.start(directory.config, f"worker-{prefix}", settings=log) as worker, Asking(worker.url) as asking:
-                assert [asking.decide(bank, request)[0] for request in requests] == decisions
-                assert asking.decide(bank, spend(coin))[0]["outcome"] == "rejected"
+            with NotaryProcess.start(directory.config, f"worker-{prefix}", settings=log) as worker, CheckedClient(worker.url) as client:
+                assert [client.decide(bank, request)[0] for request in requests] == decisions
+                assert client.decide(bank, spend(coin))[0]["outcome"] == "rejected"
                 assert worker.stop() == 0

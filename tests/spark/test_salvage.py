@@ -46,7 +46,7 @@ def _hold(found: Verified, replayed: Replayed, salvaged: int) -> None:
 
 @pytest.mark.nightly
 @pytest.mark.parametrize("seed", [11, 72, 86])
-def test_histories_of_disasters(spark: SparkSession, tmp_path: Path, seed: int) -> None:
+def test_spark_decides_histories_of_disasters_as_the_replay(spark: SparkSession, tmp_path: Path, seed: int) -> None:
     """Spark has the replay's decisions and root for the model's histories, with items of all forms, seals, trims, settles."""
     by_partition = salvaged_log(seed)
     replayed = replay(by_partition)

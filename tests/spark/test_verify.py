@@ -18,10 +18,10 @@ from spark_join.order.join import Undecided
 from spark_join.state import start
 from spark_join.tree import Counts
 from spark_join.verify import Skipped, Verified, verify
-from tests.asking.party import Party, spend, state
 from tests.checkers.records import Settle, View
 from tests.checkers.replay import Replayed, Seen, Why, replay
 from tests.checkers.signed_log import NOTARY, private_key
+from tests.clients.party import Party, spend, state
 from tests.simulation import simulate as simulation
 from tests.simulation.deployment import deployment
 from tests.simulation.simulation import Simulation

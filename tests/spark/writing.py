@@ -6,11 +6,11 @@ from typing import Any
 
 from ordering.log import ORDERING, Record
 from payload import decode_submission, encode_batch
-from tests.asking.party import Party
 from tests.checkers.history import Submission
 from tests.checkers.records import View
 from tests.checkers.replay import Replayed
 from tests.checkers.signed_log import NOTARY, SignedLog
+from tests.clients.party import Party
 from tests.spark.archived import Ends, ends_of
 
 PARTITIONS = 3

@@ -13,7 +13,7 @@ from loadtest.rig.generate import party_key
 from loadtest.rig.signing import NOTARY, PARTY
 from notary.parties import verifier
 from payload import decode_submission, signed_message
-from tests.asking.party import Party
+from tests.clients.party import Party
 from tests.loadtest.openloop.honest import BUSY, asked
 
 

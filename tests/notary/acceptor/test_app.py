@@ -18,7 +18,7 @@ from notary.http.machine import ConnectionState
 from notary.http.settings import HttpSettings
 from notary.parties import Parties
 from tests.notary.acceptor.test_link import linked
-from tests.notary.http.asking import post_head
+from tests.notary.http.checked_client import post_head
 from tests.notary.party import NOTARY, Bank, spend
 from tests.notary.process import NotaryDirectory
 

@@ -17,7 +17,7 @@ from notary.config import load
 from notary.gate import HELD_S
 from notary.http import App, turns
 from ordering.errors import Fatal
-from tests.notary.http.asking import JSON, Asking, Wire, post_head
+from tests.notary.http.checked_client import JSON, CheckedClient, Wire, post_head
 from tests.notary.http.test_app import serving
 from tests.notary.party import Bank, fresh_hash, spend, transaction_id
 from tests.notary.process import NotaryDirectory, NotaryProcess, is_running
@@ -69,8 +69,8 @@ def test_a_process_killed_under_calls_is_started_again(own_directory: NotaryDire
     assert other in now
     # More connections than chance would give to one process alone.
     for requests, (status, returned) in list(zip(submissions, answers, strict=True)):
-        with Asking(process.url) as asking:
-            found = asking.decide(bank, *requests)
+        with CheckedClient(process.url) as client:
+            found = client.decide(bank, *requests)
         if status == 200:
             for decision in returned["decisions"]:
                 del decision["receipt"]
@@ -85,15 +85,15 @@ def test_when_the_worker_is_killed_all_end_and_the_port_is_free(own_directory: N
     process = notary_process(own_directory.config, settings={"HTTP_ACCEPTOR_PROCESSES": 2})
     processes = acceptors_of(process)
     request = spend()
-    with Asking(process.url) as asking, Wire(process.url) as idle:
-        decisions = asking.decide(bank, request)
+    with CheckedClient(process.url) as client, Wire(process.url) as idle:
+        decisions = client.decide(bank, request)
         process.kill()
         assert idle.is_closed()
     while any(is_running(pid) for pid in processes):
         time.sleep(0.02)
     process = notary_process(own_directory.config, listen=process.url.removeprefix("http://"))
-    with Asking(process.url) as asking:
-        assert asking.decide(bank, request) == decisions
+    with CheckedClient(process.url) as client:
+        assert client.decide(bank, request) == decisions
     assert process.stop() == 0
 
 
@@ -115,14 +115,14 @@ def test_every_answer_is_counted_once(own_directory: NotaryDirectory, bank: Bank
     """Answers that an acceptor process gave by itself are in the worker's metrics, with their latency, like the worker's own."""
     process = notary_process(own_directory.config, settings={"HTTP_ACCEPTOR_PROCESSES": 1})
     forged = spend()
-    with Asking(process.url) as asking:
+    with CheckedClient(process.url) as client:
         for _ in range(3):
-            asking.decide(bank, spend())
-        assert asking.post(Bank(bank.name).body(forged)).status_code == 403
-        assert asking.post(Bank("O=Nobody").body(spend())).status_code == 401
-        assert asking.post(NOT_JSON).status_code == asking.post(NOT_JSON).status_code == 400
-        assert asking.get(f"/v1/transactions/{transaction_id(forged)}").status_code == 404
-        returned = asking.metrics()
+            client.decide(bank, spend())
+        assert client.post(Bank(bank.name).body(forged)).status_code == 403
+        assert client.post(Bank("O=Nobody").body(spend())).status_code == 401
+        assert client.post(NOT_JSON).status_code == client.post(NOT_JSON).status_code == 400
+        assert client.get(f"/v1/transactions/{transaction_id(forged)}").status_code == 404
+        returned = client.metrics()
         answers = {labels: value for (name, labels), value in returned.items() if name == "notary_http_answers_total"}
         submissions = {dict(labels)["status"]: value for labels, value in answers.items() if ("call", "/v1/submissions") in labels}
         assert submissions == {"200": 3, "403": 1, "401": 1, "400": 2}

@@ -14,7 +14,7 @@ from notary import cli
 from notary.cli.archived import ArchivedLog
 from ordering.kafka import KafkaLog
 from ordering.log import Log, Record
-from tests.notary.http.asking import Asking
+from tests.notary.http.checked_client import CheckedClient
 from tests.notary.party import Bank, spend
 from tests.notary.process import NotaryDirectory, NotaryProcess
 
@@ -36,10 +36,10 @@ async def records_of(log: Log) -> dict[tuple[int, int], Record]:
     return found
 
 
-def until_sealed(asking: Asking) -> None:
+def until_sealed(client: CheckedClient) -> None:
     """Wait until the worker has given an order after now, and all of it is sealed."""
     began_s = time.monotonic()
-    while asking.metric("notary_archive_behind_seconds") > time.monotonic() - began_s:
+    while client.metric("notary_archive_behind_seconds") > time.monotonic() - began_s:
         assert time.monotonic() < began_s + WAIT_S_MAX
         time.sleep(0.05)
 
@@ -66,19 +66,19 @@ def test_segments_are_the_log(
         return printed.out or printed.err
 
     first, second = (notary_process(directory.config, name, settings=settings) for name in ("w1", "w2"))
-    with Asking(first.url) as asking:
-        asking.decide(bank, spend())
-        until_sealed(asking)
+    with CheckedClient(first.url) as client:
+        client.decide(bank, spend())
+        until_sealed(client)
         first.kill()
-    with Asking(second.url) as asking:
-        asking.decide(bank, *[spend() for _ in range(50)])
-        until_sealed(asking)
-        assert asking.metric("notary_archive_segments_total") >= 1
+    with CheckedClient(second.url) as client:
+        client.decide(bank, *[spend() for _ in range(50)])
+        until_sealed(client)
+        assert client.metric("notary_archive_segments_total") >= 1
     made = json.loads(run("fetch"))
     assert made["range"] == 1
-    with Asking(second.url) as asking:
-        asking.decide(bank, spend())
-        until_sealed(asking)
+    with CheckedClient(second.url) as client:
+        client.decide(bank, spend())
+        until_sealed(client)
     assert second.stop() == 0
     assert json.loads(run("fetch"))["range"] == 2
     assert json.loads(run("fetch"))["range"] == 0

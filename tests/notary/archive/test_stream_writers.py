@@ -26,7 +26,7 @@ ORIGIN = "notary.example/test"
 LEAVE_MS = 2_000
 
 
-class Office:
+class ArchiveFixture:
     """A log, a store for its segments, and a clock that the test moves."""
 
     def __init__(self, directory: NotaryDirectory, log: EmbeddedLog, notary: str, log_id: bytes) -> None:
@@ -72,59 +72,59 @@ def directory(tmp_path: Path) -> NotaryDirectory:
 
 
 @pytest.fixture
-async def office(directory: NotaryDirectory) -> AsyncIterator[Office]:
+async def fixture(directory: NotaryDirectory) -> AsyncIterator[ArchiveFixture]:
     log = EmbeddedLog.open(directory.path / "log")
     genesis, log_id = await read_genesis(log)
-    yield Office(directory, log, genesis.notary_name, log_id)
+    yield ArchiveFixture(directory, log, genesis.notary_name, log_id)
     await log.close()
 
 
-async def test_a_later_worker_leaves_it_to_one_that_seals(office: Office) -> None:
+async def test_a_later_worker_leaves_it_to_one_that_seals(fixture: ArchiveFixture) -> None:
     """A worker whose turn is later seals nothing while another does; when no new segment comes, it takes the other's place."""
-    first, second = office.stream("w1"), office.stream("w2")
-    assert (await office.order(first)).segments == 1
+    first, second = fixture.stream("w1"), fixture.stream("w2")
+    assert (await fixture.order(first)).segments == 1
     for _ in range(3):
-        await office.write()
-        assert (await office.order(first)).segments == 1
-        await office.write()
-        office.now_ms += LEAVE_MS - 1
-        assert await office.order(second, LEAVE_MS) == Sealed(left=True)
-    office.now_ms += 1
-    assert await office.order(second, LEAVE_MS) == Sealed(segments=1, records=1)
-    assert office.workers() == ["w1"] * 4 + ["w2"]
+        await fixture.write()
+        assert (await fixture.order(first)).segments == 1
+        await fixture.write()
+        fixture.now_ms += LEAVE_MS - 1
+        assert await fixture.order(second, LEAVE_MS) == Sealed(left=True)
+    fixture.now_ms += 1
+    assert await fixture.order(second, LEAVE_MS) == Sealed(segments=1, records=1)
+    assert fixture.workers() == ["w1"] * 4 + ["w2"]
     await first.close()
     await second.close()
 
 
-async def test_a_clock_that_is_ahead_holds_nobody_up(office: Office) -> None:
+async def test_a_clock_that_is_ahead_holds_nobody_up(fixture: ArchiveFixture) -> None:
     """The last segment of a dead worker whose clock was ahead counts once; one that is old does not count at all."""
-    ahead, second, third = office.stream("w1"), office.stream("w2"), office.stream("w3")
-    office.now_ms += 1_000 * LEAVE_MS
-    await office.order(ahead)
-    office.now_ms -= 1_000 * LEAVE_MS
-    await office.write()
-    assert (await office.order(second, LEAVE_MS)).left
-    assert (await office.order(second, LEAVE_MS)).segments == 1
-    await office.write()
-    office.now_ms += 2_000 * LEAVE_MS
-    assert (await office.order(third, LEAVE_MS)).segments == 1
+    ahead, second, third = fixture.stream("w1"), fixture.stream("w2"), fixture.stream("w3")
+    fixture.now_ms += 1_000 * LEAVE_MS
+    await fixture.order(ahead)
+    fixture.now_ms -= 1_000 * LEAVE_MS
+    await fixture.write()
+    assert (await fixture.order(second, LEAVE_MS)).left
+    assert (await fixture.order(second, LEAVE_MS)).segments == 1
+    await fixture.write()
+    fixture.now_ms += 2_000 * LEAVE_MS
+    assert (await fixture.order(third, LEAVE_MS)).segments == 1
     for stream in (ahead, second, third):
         await stream.close()
 
 
-async def test_a_worker_that_wakes_up_does_no_harm(office: Office, tmp_path: Path) -> None:
+async def test_a_worker_that_wakes_up_does_no_harm(fixture: ArchiveFixture, tmp_path: Path) -> None:
     """A worker that was paused after its look at the store seals again what another has sealed: an archive of both has each record once."""
-    paused, other = office.stream("w1"), office.stream("w2")
-    await office.order(paused)
-    await office.write()
-    office.now_ms += 10 * LEAVE_MS
-    assert (await office.order(other, LEAVE_MS)).segments == 1
-    await office.write()
-    with office.unseen_segments():
-        assert (await office.order(paused)).records == 2
-    assert office.workers() == ["w1", "w1", "w2"], "by their first offsets"
-    segments = list(find(office.store, verifier_keys(office._files[1], ORIGIN)[1], office._notary))
-    assert fetch(office.store, segments, tmp_path / "archive", None).records == 3
+    paused, other = fixture.stream("w1"), fixture.stream("w2")
+    await fixture.order(paused)
+    await fixture.write()
+    fixture.now_ms += 10 * LEAVE_MS
+    assert (await fixture.order(other, LEAVE_MS)).segments == 1
+    await fixture.write()
+    with fixture.unseen_segments():
+        assert (await fixture.order(paused)).records == 2
+    assert fixture.workers() == ["w1", "w1", "w2"], "by their first offsets"
+    segments = list(find(fixture.store, verifier_keys(fixture._files[1], ORIGIN)[1], fixture._notary))
+    assert fetch(fixture.store, segments, tmp_path / "archive", None).records == 3
     for stream in (paused, other):
         await stream.close()
-    assert await records_of(ArchivedLog(tmp_path / "archive")) == await records_of(office.log)
+    assert await records_of(ArchivedLog(tmp_path / "archive")) == await records_of(fixture.log)

@@ -9,7 +9,7 @@ from notary import cli
 from notary.access import alone_in
 from ordering.embedded import EmbeddedLog
 from ordering.genesis import read_genesis
-from tests.notary.archive.test_stream_writers import Office
+from tests.notary.archive.test_stream_writers import ArchiveFixture
 from tests.notary.process import NotaryDirectory
 
 
@@ -22,9 +22,9 @@ async def sealed(directory: NotaryDirectory) -> None:
     """Seal the records of a new log in a segment."""
     log = EmbeddedLog.open(directory.path / "log")
     genesis, log_id = await read_genesis(log)
-    office = Office(directory, log, genesis.notary_name, log_id)
-    stream = office.stream("w1")
-    assert (await office.order(stream)).segments == 1
+    fixture = ArchiveFixture(directory, log, genesis.notary_name, log_id)
+    stream = fixture.stream("w1")
+    assert (await fixture.order(stream)).segments == 1
     await stream.close()
     await log.close()
 

@@ -23,7 +23,7 @@ from ordering.errors import ConfigurationError
 from tests.checkers.honest import busy
 from tests.checkers.records import OUTCOMES
 from tests.checkers.tree import Tree, leaf_of
-from tests.notary.http.asking import JSON, Asking
+from tests.notary.http.checked_client import JSON, CheckedClient
 from tests.notary.index.test_index import SMALL
 from tests.notary.party import Bank, RequestObject, fresh_state, spend, transaction_id
 from tests.notary.process import ROOT, NotaryDirectory, NotaryProcess
@@ -72,8 +72,8 @@ def as_returned(row: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def _decided(asking: Asking, bank: Bank, requests: list[RequestObject]) -> list[dict[str, Any]]:
-    answer = asking.http.post("/v1/submissions?receipts=false", content=bank.body(*requests), headers=JSON)
+def _decided(checked: CheckedClient, bank: Bank, requests: list[RequestObject]) -> list[dict[str, Any]]:
+    answer = checked.http.post("/v1/submissions?receipts=false", content=bank.body(*requests), headers=JSON)
     assert answer.status_code == 200, answer.text
     decisions: list[dict[str, Any]] = answer.json()["decisions"]
     return decisions
@@ -91,10 +91,10 @@ def test_index_of_a_running_worker(
 
     def ask() -> None:
         last = fresh_state()
-        with Asking(process.url) as asking:
+        with CheckedClient(process.url) as checked:
             while not stop.is_set():
                 requests = [spend(last, fresh_state()), spend(last), *(spend() for _ in range(100))]
-                for request, decision in zip(requests, _decided(asking, bank, requests), strict=True):
+                for request, decision in zip(requests, _decided(checked, bank, requests), strict=True):
                     reported[decision["transaction_id"]] = decision
                     if decision["outcome"] == "committed":
                         consumed.update({state: transaction_id(request) for state in request["inputs"]})

@@ -20,7 +20,7 @@ from notary.config import load
 from notary.verify import NotVerified, trusted_keys, verify_receipt
 from ordering.embedded import EmbeddedLog
 from tests.notary.party import Bank, spend
-from tests.notary.process import ROOT, NotaryDirectory, NotaryProcess, serve_in_vain
+from tests.notary.process import ROOT, NotaryDirectory, NotaryProcess, serve_fails
 
 ORIGIN = "notary.example/test"
 
@@ -348,7 +348,7 @@ def test_a_worker_with_half_a_copy_does_not_start(own_directory: NotaryDirectory
         (other.path / name).write_bytes((own_directory.path / name).read_bytes())
     assert key("rotate", own_directory) == 0
     (other.path / copied).write_bytes((own_directory.path / copied).read_bytes())
-    code, reported = serve_in_vain(other.config)
+    code, reported = serve_fails(other.config)
     assert code == 2
     assert "opy both files" in reported
     assert "Traceback" not in reported

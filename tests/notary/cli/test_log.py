@@ -21,7 +21,7 @@ from ordering.records import Genesis, Partitions, Retire, batch_key
 from ordering.signatures import NO_LOG_ID, SigningKey, sign_record
 from tests.kafka.reading_back import read_log_records
 from tests.notary.cli.written import checkpoint, entry, fill, register, signing_key, write
-from tests.notary.http.asking import Asking
+from tests.notary.http.checked_client import CheckedClient
 from tests.notary.party import Bank, spend, transaction_id
 from tests.notary.process import ROOT, NotaryDirectory, NotaryProcess
 from tests.spark.archived import archive
@@ -52,8 +52,8 @@ def test_a_log_is_shown(
     """Each record has kind, fields, signer and effect; an entry has its content; `seen` counts the records that took effect."""
     process = notary_process(own_directory.config)
     requests = [spend(), spend()]
-    with Asking(process.url) as asking:
-        asking.decide(bank, *requests)
+    with CheckedClient(process.url) as client:
+        client.decide(bank, *requests)
     assert process.stop() == 0
     records = shown(capsys, own_directory, "--payload")
     ordering = [record for record in records if record["topic"] == "ordering" and record["kind"] != "checkpoint"]

@@ -18,7 +18,7 @@ from ordering.records import FORMAT_VERSION, OrderingRecord, Settle, Trim, View,
 from ordering.signatures import SigningKey, endorse_key
 from ordering.store import KEY, encode_row, open_store
 from tests.notary.cli.written import entry, log_id, register, signing_key, write
-from tests.notary.http.asking import Asking
+from tests.notary.http.checked_client import CheckedClient
 from tests.notary.party import Bank, spend
 from tests.notary.process import NotaryDirectory, NotaryProcess
 
@@ -145,8 +145,8 @@ def test_a_retired_worker_starts_again(own_directory: NotaryDirectory, bank: Ban
     assert process.stop() == 0
     assert run(own_directory, "retire", "worker-1") == 0
     process = notary_process(own_directory.config)
-    with Asking(process.url) as asking:
-        assert asking.decide(bank, spend())[0]["outcome"] == "committed"
+    with CheckedClient(process.url) as client:
+        assert client.decide(bank, spend())[0]["outcome"] == "committed"
     assert process.stop() == 0
 
 
@@ -183,9 +183,9 @@ def test_partitions_are_added(
         assert run(own_directory, "partitions", count) == 2
     assert records_in(own_directory) == before
     process = notary_process(own_directory.config)
-    with Asking(process.url) as asking:
+    with CheckedClient(process.url) as client:
         for _ in range(24):
-            asking.decide(bank, spend())
+            client.decide(bank, spend())
     assert process.stop() == 0
 
     async def used() -> dict[int, int]:
@@ -264,8 +264,8 @@ def indexed(tmp_path_factory: pytest.TempPathFactory, bank: Bank) -> Path:
     directory = NotaryDirectory.create(folder)
     directory.register(bank)
     with NotaryProcess.start(directory.config) as process:
-        with Asking(process.url) as asking:
-            asking.decide(bank, spend(), spend())
+        with CheckedClient(process.url) as client:
+            client.decide(bank, spend(), spend())
         assert process.stop() == 0
     return folder
 

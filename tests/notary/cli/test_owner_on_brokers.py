@@ -19,7 +19,7 @@ from notary.verify import trusted_keys, verify_receipt
 from ordering.kafka import KafkaLog
 from ordering.topics import free_records
 from tests.notary.cli.written import append, entry, register, signing_key
-from tests.notary.http.asking import Asking
+from tests.notary.http.checked_client import CheckedClient
 from tests.notary.party import Bank, spend
 from tests.notary.process import EXIT_S_MAX, NotaryDirectory, NotaryProcess
 
@@ -40,9 +40,9 @@ def test_a_log_in_use_changes(
     second = NotaryDirectory(Path(shutil.copytree(first.path, tmp_path / "second")))
     (second.path / "owner-key.pem").unlink()
     w1, w2 = notary_process(first.config, "w1"), notary_process(second.config, "w2")
-    with Asking(w1.url) as asking:
-        before = asking.decide(bank, spend())
-        key_before = asking.verifier_key
+    with CheckedClient(w1.url) as client:
+        before = client.decide(bank, spend())
+        key_before = client.verifier_key
     assert run(first, "partitions", 18) == 0
     assert run(second, "retire", "w2") == 2  # no owner's key there
     assert run(first, "key", "prepare") == 0
@@ -109,16 +109,16 @@ def test_commands_go_on_from_an_index(
     directory.register(bank)
     assert run(directory, "activate", 2) == 0
     worker = notary_process(directory.config, "w1")
-    with Asking(worker.url) as asking:
+    with CheckedClient(worker.url) as client:
         for _ in range(20):
-            asking.decide(bank, spend())
+            client.decide(bank, spend())
     assert worker.stop() == 0
     asyncio.run(_write_hole(kafka_cluster.bootstrap, kafka_prefix, directory))
     index = directory.path / "index" / "w1"
     assert run(directory, "salvage", "--index", index, "--yes") == 0
     worker = notary_process(directory.config, "w1")
-    with Asking(worker.url) as asking:
-        asking.decide(bank, spend())
+    with CheckedClient(worker.url) as client:
+        client.decide(bank, spend())
     assert asyncio.run(_free(kafka_cluster.bootstrap, kafka_prefix, index))
 
     for words in (("activate", 2), ("retire", "w9"), ("partitions", 18), ("key", "rotate")):

@@ -20,7 +20,7 @@ from ordering.log import ORDERING
 from ordering.records import Key
 from ordering.signatures import SigningKey, endorse_key
 from ordering.store import KEY, open_store
-from tests.notary.http.asking import Asking
+from tests.notary.http.checked_client import CheckedClient
 from tests.notary.party import Bank, RequestObject, fresh_state, spend
 from tests.notary.process import NotaryDirectory, NotaryProcess
 from tests.notary.rows import put_row
@@ -84,16 +84,16 @@ class Wreck:
         with viewing(self.index) as view:
             return view.root.hex()
 
-    def check(self, asking: Asking, places: Sequence[int]) -> None:
+    def check(self, client: CheckedClient, places: Sequence[int]) -> None:
         """Compare the decisions at these places with what the worker answers now."""
         for place in places:
             wanted = {name: value for name, value in self.decisions[place].items() if name != "receipt"}
-            assert asking.get(f"/v1/transactions/{wanted['transaction_id']}").json() == wanted
+            assert client.get(f"/v1/transactions/{wanted['transaction_id']}").json() == wanted
 
 
-def decide(asking: Asking, bank: Bank, *requests: RequestObject) -> list[dict[str, Any]]:
+def decide(client: CheckedClient, bank: Bank, *requests: RequestObject) -> list[dict[str, Any]]:
     """Returns decisions with their receipts."""
-    decisions: list[dict[str, Any]] = asking.post(bank.body(*requests)).json()["decisions"]
+    decisions: list[dict[str, Any]] = client.post(bank.body(*requests)).json()["decisions"]
     return decisions
 
 
@@ -102,17 +102,17 @@ def template(tmp_path_factory: pytest.TempPathFactory, bank: Bank) -> NotaryDire
     """A notary whose worker decided 6 transactions, and then 6 more: four commits and two double spends."""
     directory = NotaryDirectory.create(tmp_path_factory.mktemp("wreck") / "notary")
     directory.register(bank)
-    with NotaryProcess.start(directory.config) as process, Asking(process.url) as asking:
+    with NotaryProcess.start(directory.config) as process, CheckedClient(process.url) as client:
         for _ in range(6):
-            decide(asking, bank, spend())
+            decide(client, bank, spend())
         assert process.stop() == 0
     assert cli.main(["retire", "worker-1", "--config", str(directory.config)]) == 0
     assert cli.main(["activate", "2", "--config", str(directory.config)]) == 0
     ends = asyncio.run(_ends(directory))
     coin = fresh_state()
     requests = [spend(coin), spend(), spend(coin), spend(), spend(), spend(coin)]
-    with NotaryProcess.start(directory.config) as process, Asking(process.url) as asking:
-        decisions = [decide(asking, bank, request)[0] for request in requests]
+    with NotaryProcess.start(directory.config) as process, CheckedClient(process.url) as client:
+        decisions = [decide(client, bank, request)[0] for request in requests]
         assert process.stop() == 0
     (directory.path / "index" / "worker-1").rename(directory.path / "survivor")
     said = {"requests": requests, "decisions": decisions, "ends": ends, "kept": 6}
@@ -145,10 +145,10 @@ def test_an_index_gives_everything_back(wreck: Wreck, bank: Bank) -> None:
     owner_key.with_name("elsewhere").rename(owner_key)
     done = wreck.salvage("--index", wreck.index, "--yes")
     assert (done["done"], done["decisions"], done["root"], done["lost"], done["no_consistency_proof"]) == (True, 12, root, [], [])
-    with wreck.start() as process, Asking(process.url) as asking:
-        wreck.check(asking, range(6))
-        assert asking.decide(bank, wreck.requests[1])[0]["position"] == 7
-        again = asking.decide(bank, spend(wreck.requests[0]["inputs"][0]))[0]
+    with wreck.start() as process, CheckedClient(process.url) as client:
+        wreck.check(client, range(6))
+        assert client.decide(bank, wreck.requests[1])[0]["position"] == 7
+        again = client.decide(bank, spend(wreck.requests[0]["inputs"][0]))[0]
         assert (again["reason"], again["position"]) == ("input-conflict", 12)
         assert process.stop() == 0
 
@@ -161,9 +161,9 @@ def test_a_payload_topic_that_lost_its_end(wreck: Wreck, bank: Bank) -> None:
     assert (plan["seals"], plan["decisions_put_back"]) == (True, 6)
     done = wreck.salvage("--index", wreck.index, "--yes")
     assert (done["decisions"], done["root"]) == (12, root)
-    with wreck.start() as process, Asking(process.url) as asking:
-        wreck.check(asking, range(6))
-        asking.decide(bank, spend())
+    with wreck.start() as process, CheckedClient(process.url) as client:
+        wreck.check(client, range(6))
+        client.decide(bank, spend())
         assert process.stop() == 0
 
 
@@ -174,12 +174,12 @@ def test_receipts_without_an_index(wreck: Wreck, bank: Bank) -> None:
     assert (done["decisions"], done["same_roots_to"]) == (11, 6)
     assert [each["size"] for each in done["no_consistency_proof"]] == [9, 11]
     assert done["lost"][0] == [6, 7]
-    with wreck.start() as process, Asking(process.url) as asking:
-        wreck.check(asking, [2, 4])
+    with wreck.start() as process, CheckedClient(process.url) as client:
+        wreck.check(client, [2, 4])
         coin = wreck.requests[0]["inputs"][0]
         # The coin is reserved for its first spender, whose decision nobody has.
-        assert asking.decide(bank, spend(coin))[0]["reason"] == "input-conflict"
-        assert asking.decide(bank, wreck.requests[0])[0]["outcome"] == "committed"
+        assert client.decide(bank, spend(coin))[0]["reason"] == "input-conflict"
+        assert client.decide(bank, wreck.requests[0])[0]["outcome"] == "committed"
         assert process.stop() == 0
 
 
@@ -197,8 +197,8 @@ def test_a_receipt_without_its_request_is_refused(wreck: Wreck) -> None:
 def test_a_log_that_went_on(wreck: Wreck, bank: Bank) -> None:
     """A worker went on in the cut log, so index and log contradict each other: the command refuses, with the position and both names."""
     wreck.cut()
-    with wreck.start() as process, Asking(process.url) as asking:
-        asking.decide(bank, spend())
+    with wreck.start() as process, CheckedClient(process.url) as client:
+        client.decide(bank, spend())
         assert process.stop() == 0
     refused = wreck.salvage("--index", wreck.index, "--yes", code=1)
     assert refused["position"] == 6
@@ -280,9 +280,9 @@ def test_a_worker_starts_with_the_index_of_the_command(wreck: Wreck, bank: Bank)
     wreck.cut()
     wreck.salvage("--index", wreck.index, "--yes")
     shutil.copytree(wreck.directory.path / "salvage" / "index", wreck.directory.path / "index" / "fresh")
-    with wreck.start() as process, Asking(process.url) as asking:
-        wreck.check(asking, range(6))
-        assert asking.decide(bank, spend())[0]["position"] == 12
+    with wreck.start() as process, CheckedClient(process.url) as client:
+        wreck.check(client, range(6))
+        assert client.decide(bank, spend())[0]["position"] == 12
         assert process.stop() == 0
 
 
@@ -313,8 +313,8 @@ def test_a_crash_before_any_record(wreck: Wreck, appended: int, monkeypatch: pyt
         assert "give --yes" in wreck.salvage(code=2)["stderr"]
     again = wreck.salvage("--index", wreck.index, "--yes")
     assert (again["decisions"], again["root"], again["resumed"]) == (12, root, appended == 4)
-    with wreck.start() as process, Asking(process.url) as asking:
-        wreck.check(asking, range(6))
+    with wreck.start() as process, CheckedClient(process.url) as client:
+        wreck.check(client, range(6))
         assert process.stop() == 0
 
 
@@ -351,8 +351,8 @@ def test_a_second_loss_takes_the_done(wreck: Wreck) -> None:
     second = wreck.salvage("--index", wreck.index, "--yes")
     assert (second["decisions"], second["root"]) == (12, root)
     assert second["verifier_key"] != first["verifier_key"]
-    with wreck.start() as process, Asking(process.url) as asking:
-        wreck.check(asking, range(6))
+    with wreck.start() as process, CheckedClient(process.url) as client:
+        wreck.check(client, range(6))
         assert process.stop() == 0
 
 
@@ -453,9 +453,9 @@ def test_a_lost_work_folder(wreck: Wreck, bank: Bank, monkeypatch: pytest.Monkey
     (wreck.directory.path / "notary-key.pem").rename(wreck.directory.path / "former.pem")
     assert cli.main(["key", "rotate", "--lost", "--config", str(wreck.directory.config)]) == 0
     assert wreck.salvage("--index", wreck.index, "--yes")["done"] is False
-    with wreck.start() as process, Asking(process.url) as asking:
-        wreck.check(asking, range(6))
-        asking.decide(bank, spend())
+    with wreck.start() as process, CheckedClient(process.url) as client:
+        wreck.check(client, range(6))
+        client.decide(bank, spend())
         assert process.stop() == 0
 
 
@@ -529,9 +529,9 @@ def test_a_hash_is_final(wreck: Wreck) -> None:
     assert (done["hashes"], done["lost"]) == ([[8, 8]], [[6, 7]])
     refused = wreck.salvage("--receipts", wreck.receipts([2]), "--yes", code=1)
     assert (refused["position"], "which is final" in refused["refused"]) == (8, True)
-    with wreck.start() as process, Asking(process.url) as asking:
-        wreck.check(asking, [3])
-        assert asking.get(f"/v1/transactions/{wreck.decisions[2]['transaction_id']}").status_code == 404
+    with wreck.start() as process, CheckedClient(process.url) as client:
+        wreck.check(client, [3])
+        assert client.get(f"/v1/transactions/{wreck.decisions[2]['transaction_id']}").status_code == 404
         assert process.stop() == 0
 
 

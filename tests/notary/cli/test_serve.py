@@ -24,9 +24,9 @@ from ordering.embedded import EmbeddedLog
 from ordering.ids import format_state
 from ordering.records import View
 from tests.notary.cli.written import log_id, register, signing_key, write
-from tests.notary.http.asking import Asking, Wire, post_head
+from tests.notary.http.checked_client import CheckedClient, Wire, post_head
 from tests.notary.party import Bank, spend, transaction_id
-from tests.notary.process import EXIT_S_MAX, NotaryDirectory, NotaryProcess, is_running, serve, serve_in_vain
+from tests.notary.process import EXIT_S_MAX, NotaryDirectory, NotaryProcess, is_running, serve, serve_fails
 from tests.notary.rows import put_row
 
 Start = Callable[..., NotaryProcess]
@@ -64,10 +64,10 @@ def test_admitted_submissions_are_answered_before_the_end(
     assert not [pid for pid in processes if is_running(pid)]
     assert {status for status, _ in answers} <= {200, 503}
     process = notary_process(own_directory.config)
-    with Asking(process.url) as asking:
+    with CheckedClient(process.url) as client:
         for requests, (status, decisions) in zip(submissions, answers, strict=True):
             for at in (0, len(requests) - 1):
-                found = asking.get(f"/v1/transactions/{transaction_id(requests[at])}")
+                found = client.get(f"/v1/transactions/{transaction_id(requests[at])}")
                 assert found.status_code == (200 if status == 200 else 404)
                 if status == 200:
                     assert found.json() == _without_receipt(decisions[at])
@@ -107,13 +107,13 @@ def test_a_worker_killed_at_work_contradicts_nothing(own_directory: NotaryDirect
     process.kill()
     answers = [first, *(_answer_or_nothing(wire) for wire in wires[1:])]
     process = notary_process(own_directory.config)
-    with Asking(process.url) as asking:
+    with CheckedClient(process.url) as client:
         for requests, (status, decisions) in zip(submissions, answers, strict=True):
             if status == 200:
                 # The receipt may be of a larger tree by now.
                 for decision in decisions:
-                    verify_receipt(decision.pop("receipt"), decision, [asking.verifier_key])
-                assert asking.decide(bank, *requests) == decisions
+                    verify_receipt(decision.pop("receipt"), decision, [client.verifier_key])
+                assert client.decide(bank, *requests) == decisions
     assert process.stop() == 0
 
 
@@ -131,7 +131,7 @@ def test_an_overloaded_worker_says_so_and_decides_the_others(own_directory: Nota
         wire.send(post_head(len(body)) + body)
     os.kill(process.process.pid, signal.SIGCONT)
     rejected = 0
-    with Asking(process.url) as asking:
+    with CheckedClient(process.url) as client:
         for wire, requests in zip(wires, submissions, strict=True):
             with wire:
                 status, headers, body = wire.answer()
@@ -139,10 +139,10 @@ def test_an_overloaded_worker_says_so_and_decides_the_others(own_directory: Nota
                 assert json.loads(body)["type"] == "/problems/overloaded"
                 assert int(headers["retry-after"]) >= 1
                 rejected += 1
-            found = asking.get(f"/v1/transactions/{transaction_id(requests[0])}").status_code
+            found = client.get(f"/v1/transactions/{transaction_id(requests[0])}").status_code
             assert (status, found) in {(200, 200), (503, 404)}
         assert 0 < rejected < len(submissions)
-        assert asking.metric("notary_positions") == 100 * (len(submissions) - rejected)
+        assert client.metric("notary_positions") == 100 * (len(submissions) - rejected)
     assert process.stop() == 0
 
 
@@ -159,8 +159,8 @@ def test_the_ready_line_has_the_url(own_directory: NotaryDirectory, notary_proce
         assert listening.stdout is not None
         printed = json.loads(listening.stdout.readline())
         assert printed["worker"] == "london-2"
-        with Asking(printed["url"]) as asking:
-            assert asking.get("/readyz").text == "ok\n"
+        with CheckedClient(printed["url"]) as client:
+            assert client.get("/readyz").text == "ok\n"
         listening.terminate()
         rest, messages = listening.communicate(timeout=EXIT_S_MAX)
     finally:
@@ -178,8 +178,8 @@ def decided(tmp_path_factory: pytest.TempPathFactory, bank: Bank) -> Path:
     directory.register(bank)
     shutil.copytree(directory.path / "log", folder / "early-log")
     with NotaryProcess.start(directory.config) as process:
-        with Asking(process.url) as asking:
-            asking.decide(bank, spend(), spend())
+        with CheckedClient(process.url) as client:
+            client.decide(bank, spend(), spend())
         assert process.stop() == 0
     return folder
 
@@ -203,7 +203,7 @@ def test_a_misnamed_configuration_is_rejected(own_decided: Path, right: str, wro
     config.write_text(config.read_text().replace(right, wrong))
     if not keep_index:
         shutil.rmtree(own_decided / "notary" / "index")
-    code, printed = serve_in_vain(config)
+    code, printed = serve_fails(config)
     assert code == 2
     assert repr(wrong) in printed
     assert repr(right) in printed
@@ -218,7 +218,7 @@ def test_a_worker_without_a_key_of_the_log_is_rejected(own_decided: Path, tmp_pa
     right = signing_key(folder / "notary-key.pem").public_key.hex()
     for name in ("notary-key.pem", "notary-keys.json"):
         (folder / name).write_bytes((other.path / name).read_bytes())
-    code, printed = serve_in_vain(folder / "notary.toml")
+    code, printed = serve_fails(folder / "notary.toml")
     assert code == 2
     assert right in printed
     assert signing_key(folder / "notary-key.pem").public_key.hex() in printed
@@ -259,8 +259,8 @@ def test_a_clock_far_from_the_log_is_not_trusted(
     assert f"s {word} the last time in the log" in line
     assert "--accept-clock" in line
     process = notary_process(own_directory.config, flags=["--accept-clock"])
-    with Asking(process.url) as asking:
-        assert asking.decide(bank, spend())[0]["outcome"] == "committed"
+    with CheckedClient(process.url) as client:
+        assert client.decide(bank, spend())[0]["outcome"] == "committed"
     assert process.stop() == 0
 
 
@@ -277,7 +277,7 @@ def test_an_index_of_a_newer_format_is_rejected(own_decided: Path) -> None:
     index = own_decided / "notary" / "index" / "worker-1"
     with _opened(index) as opened:
         put_row(opened, META, b"format", (99).to_bytes(4, "big"))
-    code, printed = serve_in_vain(own_decided / "notary" / "notary.toml")
+    code, printed = serve_fails(own_decided / "notary" / "notary.toml")
     assert code == 2
     assert "format version 99" in printed
     assert "Traceback" not in printed
@@ -291,7 +291,7 @@ def test_an_index_of_another_log_is_rejected(own_decided: Path, tmp_path: Path) 
     for name in ("log", "notary-key.pem", "notary-keys.json"):
         shutil.rmtree(folder / name) if (folder / name).is_dir() else (folder / name).unlink()
         (other.path / name).rename(folder / name)
-    code, printed = serve_in_vain(folder / "notary.toml")
+    code, printed = serve_fails(folder / "notary.toml")
     assert code == 2
     assert "belongs to another log or worker: its log" in printed
     assert "Traceback" not in printed
@@ -303,7 +303,7 @@ def test_nobodys_log_is_rejected(own_decided: Path) -> None:
     log = own_decided / "notary" / "log"
     shutil.rmtree(log)
     EmbeddedLog.create(log, 4)
-    code, printed = serve_in_vain(own_decided / "notary" / "notary.toml")
+    code, printed = serve_fails(own_decided / "notary" / "notary.toml")
     assert code == 2
     assert "the log is empty" in printed
     assert "notary init" in printed
@@ -316,7 +316,7 @@ def test_an_index_ahead_of_its_log_is_rejected(own_decided: Path) -> None:
     log = own_decided / "notary" / "log"
     shutil.rmtree(log)
     shutil.copytree(own_decided / "early-log", log)
-    code, printed = serve_in_vain(own_decided / "notary" / "notary.toml")
+    code, printed = serve_fails(own_decided / "notary" / "notary.toml")
     assert code == 2
     assert "ahead of its log" in printed
     assert "runbook" in printed
@@ -325,7 +325,7 @@ def test_an_index_ahead_of_its_log_is_rejected(own_decided: Path) -> None:
 
 def test_a_second_worker_on_an_embedded_log_is_rejected(worker: NotaryProcess, notary_directory: NotaryDirectory) -> None:
     """A second process on an embedded log exits with 2 and the reason."""
-    code, printed = serve_in_vain(notary_directory.config, "worker-2")
+    code, printed = serve_fails(notary_directory.config, "worker-2")
     assert (code, "Traceback" in printed) == (2, False)
     assert "one process only" in printed
 
@@ -338,7 +338,7 @@ def test_a_second_notary_on_the_same_port_is_rejected(
     process = notary_process(own_directory.config, settings={"HTTP_ACCEPTOR_PROCESSES": ours})
     other = NotaryDirectory.create(tmp_path / "other")
     listen = process.url.removeprefix("http://")
-    code, printed = serve_in_vain(other.config, listen=listen, HTTP_ACCEPTOR_PROCESSES=theirs)
+    code, printed = serve_fails(other.config, listen=listen, HTTP_ACCEPTOR_PROCESSES=theirs)
     assert (code, "Traceback" in printed) == (2, False)
     assert f"cannot listen on {listen}: Address already in use" in printed
     assert process.stop() == 0
@@ -351,7 +351,7 @@ def test_a_port_in_use_is_a_clear_error(own_directory: NotaryDirectory, setting:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         address = f"127.0.0.1:{taken.getsockname()[1]}"
         listen = address if setting == "HTTP_LISTEN" else "127.0.0.1:0"
-        code, printed = serve_in_vain(own_directory.config, listen=listen, **{setting: address})
+        code, printed = serve_fails(own_directory.config, listen=listen, **{setting: address})
     assert code == 2
     assert f"cannot listen on {address}" in printed
     assert "Traceback" not in printed
@@ -361,7 +361,7 @@ def test_a_port_in_use_is_a_clear_error(own_directory: NotaryDirectory, setting:
 @pytest.mark.parametrize("listen", ["256.256.256.256:80", "a" * 300 + ":80"])
 def test_an_address_that_is_none_is_a_clear_error(own_directory: NotaryDirectory, listen: str) -> None:
     """An address that cannot be listened on is named in the error: exit 2."""
-    code, printed = serve_in_vain(own_directory.config, listen=listen)
+    code, printed = serve_fails(own_directory.config, listen=listen)
     assert (code, "Traceback" in printed) == (2, False)
     assert listen in printed
 
@@ -385,7 +385,7 @@ def test_a_missing_or_broken_file_is_a_clear_error(own_directory: NotaryDirector
         file.chmod(0o644)
     else:
         file.write_text(content)
-    code, printed = serve_in_vain(own_directory.config)
+    code, printed = serve_fails(own_directory.config)
     assert (code, "Traceback" in printed) == (2, False), printed
     assert why in printed
     assert str(file) in printed
@@ -395,7 +395,7 @@ def test_a_missing_or_broken_file_is_a_clear_error(own_directory: NotaryDirector
 def test_a_corrupt_index_is_a_clear_error(own_decided: Path) -> None:
     """An index with damaged files is not used: exit 2, and the remedy."""
     (own_decided / "notary" / "index" / "worker-1" / "CURRENT").write_bytes(b"garbage")
-    code, printed = serve_in_vain(own_decided / "notary" / "notary.toml")
+    code, printed = serve_fails(own_decided / "notary" / "notary.toml")
     assert (code, "Traceback" in printed) == (2, False), printed
     assert "replay the log" in printed
 
@@ -419,7 +419,7 @@ def test_a_row_that_turns_out_corrupt_quarantines_the_index(own_decided: Path, n
     assert process.process.wait(EXIT_S_MAX) == 2
     process.check_quiet()
     assert process.stderr().count("is quarantined: ") == 1
-    code, printed_again = serve_in_vain(folder / "notary.toml")
+    code, printed_again = serve_fails(folder / "notary.toml")
     assert code == 2
     assert "never answers again" in printed_again
 

@@ -14,7 +14,7 @@ import httpx
 import pytest
 
 from loadtest.rig.machine import family
-from tests.notary.http.asking import Asking, Wire, post_head
+from tests.notary.http.checked_client import CheckedClient, Wire, post_head
 from tests.notary.party import Bank, spend
 from tests.notary.process import EXIT_S_MAX, NotaryDirectory, NotaryProcess, is_running
 
@@ -47,8 +47,8 @@ def test_sighup_interrupts_nothing(own_directory: NotaryDirectory, bank: Bank, n
         for pid in processes:
             os.kill(pid, signal.SIGHUP)
         assert [wire.answer()[0] for wire in wires] == [200] * len(wires)
-    with Asking(process.url) as asking:
-        asking.decide(bank, spend())
+    with CheckedClient(process.url) as client:
+        client.decide(bank, spend())
     assert family([process.process.pid]) == processes
     assert process.stop() == 0
 
@@ -130,8 +130,8 @@ def test_a_second_signal_ends_at_once(
         with Wire(url) as wire:
             body = bank.body(spend())
             wire.send(post_head(len(body), "Prefer: wait=600") + body)
-            with Asking(url) as asking:
-                wait_until(lambda: asking.metric("notary_pending_requests") == 1)
+            with CheckedClient(url) as client:
+                wait_until(lambda: client.metric("notary_pending_requests") == 1)
             worker.send_signal(signal.SIGTERM)
             wait_until(lambda: "answering the admitted submissions" in (tmp_path / "stderr").read_text())
             assert worker.poll() is None

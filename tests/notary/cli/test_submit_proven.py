@@ -13,7 +13,7 @@ from notary.cli import main
 from notary.client import AsyncClient, Client, KnownNotaries, Signer, Unproven
 from notary.verify import verify_receipt
 from ordering.errors import ConfigurationError
-from tests.notary.liar import Liar, lying
+from tests.notary.hostile_proxy import HostileProxy, hostile_proxy
 from tests.notary.party import NOTARY, Bank, fresh_state, spend
 from tests.notary.process import NotaryDirectory, NotaryProcess
 
@@ -32,8 +32,8 @@ def elsewhere(tmp_path_factory: pytest.TempPathFactory, bank: Bank) -> Iterator[
 
 
 @pytest.fixture
-def liar(worker: NotaryProcess) -> Iterator[Liar]:
-    with lying(worker.url) as made:
+def proxy(worker: NotaryProcess) -> Iterator[HostileProxy]:
+    with hostile_proxy(worker.url) as made:
         yield made
 
 
@@ -96,7 +96,7 @@ LIES: dict[str, tuple[Callable[[list[dict[str, Any]]], None], str]] = {
 @pytest.mark.parametrize("lie", LIES)
 def test_a_lie_is_no_outcome(
     lie: str,
-    liar: Liar,
+    proxy: HostileProxy,
     worker: NotaryProcess,
     notary_directory: NotaryDirectory,
     party: Sequence[str],
@@ -105,30 +105,30 @@ def test_a_lie_is_no_outcome(
     capfd: pytest.CaptureFixture[str],
 ) -> None:
     """An unproven outcome gives exit 1, no output, and an error with URL and reason; with an honest worker it costs an attempt only."""
-    liar.twist, reason = LIES[lie]
+    proxy.change, reason = LIES[lie]
     coin = fresh_state()
     key = key_of(notary_directory)
     with Client([worker.url], bank.name, Signer(bank.sign), verifier_keys=key) as client:
         client.submit([spend(coin)])
     twice, single = spend(coin), spend()
     command = ["submit", write(tmp_path, twice, single), *party, "--verifier-key", key, "--deadline", "60"]
-    assert main([*command, "--url", liar.url]) == 1
+    assert main([*command, "--url", proxy.url]) == 1
     out, err = capfd.readouterr()
     assert out == ""
-    assert f"{liar.url} returned an outcome for transaction " in err
+    assert f"{proxy.url} returned an outcome for transaction " in err
     assert f"that is not proven, so it does not count: {reason}" in err
     assert "outcome unknown: " in err
-    assert liar.posts == 1
+    assert proxy.posts == 1
     # The API raises the same error, and accepts the proven outcomes of an honest worker.
-    with Client([liar.url], bank.name, Signer(bank.sign), verifier_keys=key) as client, pytest.raises(Unproven) as caught:
+    with Client([proxy.url], bank.name, Signer(bank.sign), verifier_keys=key) as client, pytest.raises(Unproven) as caught:
         client.submit([twice, single])
     assert reason.startswith(caught.value.reason)
     assert caught.value.answers[0] is None
-    assert caught.value.url == liar.url
-    assert main([*command, "--url", f"{liar.url},{worker.url}"]) == 0
+    assert caught.value.url == proxy.url
+    assert main([*command, "--url", f"{proxy.url},{worker.url}"]) == 0
     printed = [json.loads(line) for line in capfd.readouterr().out.splitlines()]
     assert [each["outcome"] for each in printed] == ["rejected", "committed"]
-    assert liar.posts == 3
+    assert proxy.posts == 3
     for each in printed:
         verify_receipt(each["receipt"], each, key)
 
@@ -154,11 +154,11 @@ def test_a_receipt_of_another_notary(
 
 @pytest.mark.seconds
 def test_what_was_proven_is_written(
-    liar: Liar, notary_directory: NotaryDirectory, party: Sequence[str], tmp_path: Path, capfd: pytest.CaptureFixture[str]
+    proxy: HostileProxy, notary_directory: NotaryDirectory, party: Sequence[str], tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     """The first of two submissions is proven and written; the second is not, and its request is named: exit 1, not 0."""
-    liar.twist = lambda decisions: missing(decisions) if liar.posts == 2 else None
-    flags = ["--verifier-key", key_of(notary_directory), "--url", liar.url, "--batch", "1"]
+    proxy.change = lambda decisions: missing(decisions) if proxy.posts == 2 else None
+    flags = ["--verifier-key", key_of(notary_directory), "--url", proxy.url, "--batch", "1"]
     assert main(["submit", write(tmp_path, spend(), spend(), spend()), *party, *flags]) == 1
     out, err = capfd.readouterr()
     assert len(out.splitlines()) == 1
@@ -166,12 +166,14 @@ def test_what_was_proven_is_written(
     assert "1 requests decided: 1 committed, 0 rejected, 1 unknown" in err
 
 
-async def test_a_looked_up_transaction_is_proven(worker: NotaryProcess, liar: Liar, notary_directory: NotaryDirectory, bank: Bank) -> None:
+async def test_a_looked_up_transaction_is_proven(
+    worker: NotaryProcess, proxy: HostileProxy, notary_directory: NotaryDirectory, bank: Bank
+) -> None:
     """A look-up fetches and verifies the receipt; a receipt that does not prove the decision is an error."""
-    async with AsyncClient([liar.url], bank.name, Signer(bank.sign), verifier_keys=key_of(notary_directory)) as client:
+    async with AsyncClient([proxy.url], bank.name, Signer(bank.sign), verifier_keys=key_of(notary_directory)) as client:
         [one, other] = await client.submit([spend(), spend()])
         assert await client.transaction(one.transaction_id) == one
-        liar.receipt = lambda receipt: receipt.replace(b"index ", b"index 1")
+        proxy.receipt = lambda receipt: receipt.replace(b"index ", b"index 1")
         with pytest.raises(Unproven, match="wrong-position"):
             await client.transaction(other.transaction_id)
         assert (await client.transaction(other.transaction_id, receipts=False)) is not None
@@ -180,7 +182,7 @@ async def test_a_looked_up_transaction_is_proven(worker: NotaryProcess, liar: Li
 def test_trust_on_first_use(
     worker: NotaryProcess,
     elsewhere: NotaryProcess,
-    liar: Liar,
+    proxy: HostileProxy,
     notary_directory: NotaryDirectory,
     party: Sequence[str],
     tmp_path: Path,
@@ -188,7 +190,7 @@ def test_trust_on_first_use(
 ) -> None:
     """The first use warns and stores the key; later uses print nothing; another notary at the same URL is rejected."""
     known = tmp_path / "folder" / "known"
-    urls = f"{liar.url},{worker.url}/"
+    urls = f"{proxy.url},{worker.url}/"
 
     def submit(*more: str) -> tuple[int, str, str]:
         code = main(["submit", write(tmp_path, spend()), *party, "--url", urls, "--known-notaries", str(known), *more])
@@ -200,19 +202,19 @@ def test_trust_on_first_use(
     assert "notary submit: WARNING: first use of " in err
     assert f"verifier key {key} is trusted from now on, and kept in {known}" in err
     name = json.dumps(NOTARY)
-    assert known.read_text().splitlines()[1:] == [f"{liar.url} {key} {name}", f"{worker.url} {key} {name}"]
+    assert known.read_text().splitlines()[1:] == [f"{proxy.url} {key} {name}", f"{worker.url} {key} {name}"]
     assert known.stat().st_mode & 0o777 == 0o600
     assert "WARNING" not in submit()[2]
-    before, liar.posts, liar.target = known.read_text(), 0, elsewhere.url
-    urls = liar.url
+    before, proxy.posts, proxy.target = known.read_text(), 0, elsewhere.url
+    urls = proxy.url
     code, out, err = submit()
-    assert (code, out, liar.posts) == (1, "", 0)
+    assert (code, out, proxy.posts) == (1, "", 0)
     assert "unknown-key: it shows the key notary.example/other+" in err
     assert f"by {known}, line 2. If the notary was made anew" in err
     assert submit("--notary-name", NOTARY)[:2] == (1, "")
-    liar.target, liar.described = worker.url, {"name": "O=Another"}
+    proxy.target, proxy.described = worker.url, {"name": "O=Another"}
     code, out, err = submit()
-    assert (code, out, liar.posts) == (1, "", 0)
+    assert (code, out, proxy.posts) == (1, "", 0)
     assert "it calls itself 'O=Another'" in err
     assert known.read_text() == before
 
@@ -223,8 +225,8 @@ def test_a_rotated_key_is_followed(
 ) -> None:
     """A key that the known one endorsed is trusted: reported and stored after a first use, silent for a given key; never backwards."""
     known, file, first = tmp_path / "known", write(tmp_path, spend()), key_of(own_directory)
-    with NotaryProcess.start(own_directory.config) as process, lying(process.url) as liar:
-        command = ["submit", file, *party, "--url", liar.url]
+    with NotaryProcess.start(own_directory.config) as process, hostile_proxy(process.url) as proxy:
+        command = ["submit", file, *party, "--url", proxy.url]
         trusting = [*command, "--known-notaries", str(known)]
         assert main(trusting) == 0
         process.stop()
@@ -232,14 +234,14 @@ def test_a_rotated_key_is_followed(
         second = key_of(own_directory)
         capfd.readouterr()
         with NotaryProcess.start(own_directory.config) as again:
-            liar.target = again.url
+            proxy.target = again.url
             assert main(trusting) == 0
             assert f"has a new verifier key, endorsed by the one before: {second}, kept in {known}" in capfd.readouterr().err
             assert main(trusting) == 0
             assert main([*command, "--verifier-key", first, "--notary-name", NOTARY]) == 0
             assert main([*command, "--verifier-key", first]) == 0
             assert "new verifier key" not in capfd.readouterr().err
-            liar.described = {"keys": [{"verifier_key": first, "endorsement": None}]}
+            proxy.described = {"keys": [{"verifier_key": first, "endorsement": None}]}
             assert main([*command, "--verifier-key", first]) == 1
             assert "unknown-key: it shows the key" in capfd.readouterr().err
     assert [line.split(" ")[1] for line in known.read_text().splitlines()[1:]] == [first, second]

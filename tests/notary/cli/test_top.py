@@ -23,7 +23,7 @@ from deploy.local.ports import free_ports
 from notary.cli import main
 from notary.cli.top import Row, Scrape, quantile, row_of, table
 from ordering.log import BrokerSeen
-from tests.notary.http.asking import Asking
+from tests.notary.http.checked_client import CheckedClient
 from tests.notary.party import Bank, fresh_state, spend
 from tests.notary.process import NotaryDirectory, NotaryProcess, serve
 
@@ -34,11 +34,11 @@ def load(url: str, bank: Bank) -> Iterator[None]:
     spent, over = fresh_state(), threading.Event()
 
     def work() -> None:
-        with Asking(url) as asking:
-            asking.decide(bank, spend(spent))
+        with CheckedClient(url) as client:
+            client.decide(bank, spend(spent))
             while not over.is_set():
-                assert asking.post(bank.body(spend(), spend(spent))).status_code == 200
-                assert asking.post(b"nonsense").status_code == 400
+                assert client.post(bank.body(spend(), spend(spent))).status_code == 200
+                assert client.post(b"nonsense").status_code == 400
 
     thread = threading.Thread(target=work)
     thread.start()
@@ -74,8 +74,8 @@ def test_rates_are_those_of_the_load(worker: NotaryProcess, bank: Bank, capsys: 
     assert rates["committed"] == pytest.approx(row["errors_per_s"], abs=3)
     assert 0 < row["p50_s"] <= row["p99_s"]
     assert row["memory_bytes"] > 10 << 20
-    with Asking(worker.url) as asking:
-        assert 0 < row["tree_size"] <= asking.metric("notary_tree_size")
+    with CheckedClient(worker.url) as client:
+        assert 0 < row["tree_size"] <= client.metric("notary_tree_size")
 
 
 def test_people_read_a_table(worker: NotaryProcess, bank: Bank, capsys: pytest.CaptureFixture[str]) -> None:

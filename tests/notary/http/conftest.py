@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.notary.http.asking import Asking, Wire
+from tests.notary.http.checked_client import CheckedClient, Wire
 from tests.notary.party import Bank
 from tests.notary.process import NotaryDirectory, NotaryProcess
 
@@ -33,9 +33,9 @@ def worker(acceptors: int, notary_directory: NotaryDirectory) -> Iterator[Notary
 
 
 @pytest.fixture(scope="session")
-def asking(worker: NotaryProcess) -> Iterator[Asking]:
+def client(worker: NotaryProcess) -> Iterator[CheckedClient]:
     """A client of the shared worker that checks each answer against the OpenAPI document."""
-    with Asking(worker.url) as client:
+    with CheckedClient(worker.url) as client:
         yield client
 
 

@@ -21,7 +21,7 @@ from notary.service import reasons
 from notary.worker import Worker
 from ordering.embedded import EmbeddedLog, EmbeddedWriter
 from ordering.errors import Quarantined
-from tests.notary.http.asking import JSON, check_answer, post_head
+from tests.notary.http.checked_client import JSON, check_answer, post_head
 from tests.notary.party import Bank, fresh_hash, spend, transaction_id
 from tests.notary.process import NotaryDirectory
 from tests.notary.rows import put_row

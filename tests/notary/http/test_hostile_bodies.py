@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from cryptography.hazmat.primitives.asymmetric import ec
 
-from tests.notary.http.asking import Asking
+from tests.notary.http.checked_client import CheckedClient
 from tests.notary.party import Bank, fresh_hash, fresh_state, spend
 from tests.notary.process import NotaryProcess
 
@@ -24,12 +24,12 @@ HUGE = "1" + "0" * 10_000
 
 
 @pytest.fixture(autouse=True)
-def nothing_logged(worker: NotaryProcess, asking: Asking) -> Iterator[None]:
+def nothing_logged(worker: NotaryProcess, client: CheckedClient) -> Iterator[None]:
     """After each test: no batch was sent, no decision was made, and stderr shows neither a traceback nor the body."""
     counts = ("notary_batches_sent_total", "notary_positions", "notary_pending_requests")
-    before = [asking.metric(name) for name in counts]
+    before = [client.metric(name) for name in counts]
     yield
-    assert [asking.metric(name) for name in counts] == before
+    assert [client.metric(name) for name in counts] == before
     worker.check_quiet(MARKER)
 
 
@@ -65,9 +65,9 @@ NOT_JSON: dict[str, bytes] = {
 
 
 @pytest.mark.parametrize("body", NOT_JSON.values(), ids=NOT_JSON)
-def test_what_is_not_json_is_malformed(asking: Asking, body: bytes) -> None:
+def test_what_is_not_json_is_malformed(client: CheckedClient, body: bytes) -> None:
     """A body that is no JSON object of the contract is rejected as malformed, with a reason."""
-    answer = asking.post(body)
+    answer = client.post(body)
     assert (answer.status_code, answer.json()["type"]) == (400, "/problems/malformed")
     assert answer.json()["detail"]
 
@@ -96,9 +96,9 @@ SHAPES: dict[str, tuple[Any, str]] = {
 
 
 @pytest.mark.parametrize(("value", "where"), SHAPES.values(), ids=SHAPES)
-def test_a_submission_of_another_shape_is_malformed_there(asking: Asking, value: Any, where: str) -> None:
+def test_a_submission_of_another_shape_is_malformed_there(client: CheckedClient, value: Any, where: str) -> None:
     """JSON that is no submission is rejected, and `where` names the member."""
-    answer = asking.post(json.dumps(value).encode())
+    answer = client.post(json.dumps(value).encode())
     assert (answer.status_code, answer.json().get("where", "")) == (400, where), answer.text
 
 
@@ -139,12 +139,14 @@ REQUESTS: dict[str, tuple[dict[str, Any], str]] = {
 
 
 @pytest.mark.parametrize(("members", "where"), REQUESTS.values(), ids=REQUESTS)
-def test_one_malformed_request_rejects_all_of_its_submission(asking: Asking, bank: Bank, members: dict[str, Any], where: str) -> None:
+def test_one_malformed_request_rejects_all_of_its_submission(
+    client: CheckedClient, bank: Bank, members: dict[str, Any], where: str
+) -> None:
     """One bad request between good ones rejects the complete submission, and `where` names request and field."""
     good = bank.submission(spend(), spend())
     bad = {**spend(STATE), **members}
     body = {**good, "requests": [good["requests"][0], bad, good["requests"][1]]}
-    answer = asking.post(json.dumps(body).encode())
+    answer = client.post(json.dumps(body).encode())
     assert (answer.status_code, answer.json().get("where", "")) == (400, where), answer.text
     assert answer.json()["detail"].startswith(where)
 
@@ -153,49 +155,49 @@ NUMBERS = ["1.0", "1e3", "1E0", "-0.0", HUGE, "-" + HUGE, "1" + "0" * 400 + ".0"
 
 
 @pytest.mark.parametrize("number", NUMBERS, ids=lambda number: number[:8])
-def test_a_time_is_a_plain_integer(asking: Asking, bank: Bank, number: str) -> None:
+def test_a_time_is_a_plain_integer(client: CheckedClient, bank: Bank, number: str) -> None:
     """A time with a fraction, an exponent or too many digits is malformed, even if its value would be valid."""
-    answer = asking.post(signed_raw(bank, '"from": 1', f'"from": {number}'))
+    answer = client.post(signed_raw(bank, '"from": 1', f'"from": {number}'))
     assert answer.status_code == 400, answer.text
 
 
-def test_the_same_transaction_twice_is_malformed(asking: Asking, bank: Bank) -> None:
+def test_the_same_transaction_twice_is_malformed(client: CheckedClient, bank: Bank) -> None:
     """A transaction id may appear once in a submission: the error names both places."""
     request = spend()
     other_text = dict(reversed(request.items()))
-    answer = asking.post(bank.body(request, spend(), other_text))
+    answer = client.post(bank.body(request, spend(), other_text))
     assert (answer.status_code, answer.json()["where"]) == (400, "requests[2]")
     assert "requests[0]" in answer.json()["detail"]
 
 
-def test_a_duplicate_member_of_another_type_is_malformed(asking: Asking, bank: Bank) -> None:
+def test_a_duplicate_member_of_another_type_is_malformed(client: CheckedClient, bank: Bank) -> None:
     """The last of two equal members counts, but an earlier one of the wrong type is still rejected."""
-    assert asking.post(signed_raw(bank, '{"party"', '{"party": 1, "party"')).status_code == 400
+    assert client.post(signed_raw(bank, '{"party"', '{"party": 1, "party"')).status_code == 400
 
 
-def test_the_last_of_two_members_is_what_the_signature_must_bind(asking: Asking, bank: Bank) -> None:
+def test_the_last_of_two_members_is_what_the_signature_must_bind(client: CheckedClient, bank: Bank) -> None:
     """A second `content_hash` behind the signed one makes another transaction, which has no valid signature."""
-    answer = asking.post(signed_raw(bank, '"time_window"', f'"content_hash": "{fresh_hash()}", "time_window"'))
+    answer = client.post(signed_raw(bank, '"time_window"', f'"content_hash": "{fresh_hash()}", "time_window"'))
     assert (answer.status_code, answer.json()["type"]) == (403, "/problems/bad-signature")
 
 
-def test_an_error_message_does_not_repeat_a_long_value(asking: Asking) -> None:
+def test_an_error_message_does_not_repeat_a_long_value(client: CheckedClient) -> None:
     """A problem quotes an excerpt of the bad value, in ASCII, never all of it."""
-    answer = asking.post(json.dumps({"party": PARTY, "signature": "\u2028" * 100_000, "requests": [spend()]}).encode())
+    answer = client.post(json.dumps({"party": PARTY, "signature": "\u2028" * 100_000, "requests": [spend()]}).encode())
     assert answer.status_code == 400
     assert len(answer.content) < 1_000
     assert answer.content.isascii()
 
 
-def test_an_unknown_party_gets_that_error(asking: Asking) -> None:
+def test_an_unknown_party_gets_that_error(client: CheckedClient) -> None:
     """A party that is not registered gets 401 unknown-party."""
-    answer = asking.post(Bank(f"O={MARKER}").body(spend()))
+    answer = client.post(Bank(f"O={MARKER}").body(spend()))
     assert (answer.status_code, answer.json()["type"]) == (401, "/problems/unknown-party")
 
 
-def test_a_party_is_compared_byte_for_byte(asking: Asking, bank: Bank) -> None:
+def test_a_party_is_compared_byte_for_byte(client: CheckedClient, bank: Bank) -> None:
     """A name that differs by a space is another party."""
-    assert asking.post(bank.body(spend(), party=bank.name.replace(",", ", "))).status_code == 401
+    assert client.post(bank.body(spend(), party=bank.name.replace(",", ", "))).status_code == 401
 
 
 def _wrong_key(bank: Bank) -> bytes:
@@ -267,9 +269,9 @@ SIGNATURES: dict[str, Callable[[Bank], bytes]] = {
 
 
 @pytest.mark.parametrize("make", SIGNATURES.values(), ids=SIGNATURES)
-def test_a_signature_that_is_not_good_is_rejected(asking: Asking, bank: Bank, make: Callable[[Bank], bytes]) -> None:
+def test_a_signature_that_is_not_good_is_rejected(client: CheckedClient, bank: Bank, make: Callable[[Bank], bytes]) -> None:
     """Every kind of bad signature gets 403 bad-signature."""
-    answer = asking.post(make(bank))
+    answer = client.post(make(bank))
     assert (answer.status_code, answer.json()["type"]) == (403, "/problems/bad-signature"), answer.text
 
 
@@ -277,14 +279,14 @@ MEDIA_TYPES = ["", "text/plain", "application/jsonp", "application/json; charset
 
 
 @pytest.mark.parametrize("media_type", MEDIA_TYPES)
-def test_another_media_type_is_unsupported(asking: Asking, bank: Bank, media_type: str) -> None:
+def test_another_media_type_is_unsupported(client: CheckedClient, bank: Bank, media_type: str) -> None:
     """A body that is not declared as JSON in UTF-8 gets 415."""
     headers = {"content-type": media_type.encode()} if media_type else {}
-    answer = asking.ask("POST", "/v1/submissions", content=bank.body(spend()), headers=headers)
+    answer = client.ask("POST", "/v1/submissions", content=bank.body(spend()), headers=headers)
     assert (answer.status_code, answer.json()["type"]) == (415, "/problems/unsupported-media-type")
 
 
-def test_a_compressed_body_is_unsupported(asking: Asking, bank: Bank) -> None:
+def test_a_compressed_body_is_unsupported(client: CheckedClient, bank: Bank) -> None:
     """A compressed body gets 415: the service decompresses nothing, so that a small body cannot expand."""
-    answer = asking.post(gzip.compress(bank.body(spend())), content_encoding="gzip")
+    answer = client.post(gzip.compress(bank.body(spend())), content_encoding="gzip")
     assert (answer.status_code, answer.json()["type"]) == (415, "/problems/unsupported-media-type")

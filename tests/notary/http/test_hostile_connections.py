@@ -12,7 +12,7 @@ import pytest
 
 from notary.http.parsing import HEAD_BYTES_MAX, HEADERS_MAX
 from payload import SUBMISSION_BYTES_MAX
-from tests.notary.http.asking import WITH_ACCEPTORS, Asking, Wire, post_head
+from tests.notary.http.checked_client import WITH_ACCEPTORS, CheckedClient, Wire, post_head
 from tests.notary.party import Bank, spend
 from tests.notary.process import NotaryDirectory, NotaryProcess
 
@@ -25,11 +25,11 @@ IMPATIENT = {"HTTP_HEAD_MS_MAX": 400, "HTTP_BODY_MS_MAX": 400, "HTTP_CONNECTIONS
 
 
 @pytest.fixture(autouse=True)
-def nothing_logged(worker: NotaryProcess, asking: Asking) -> Iterator[None]:
+def nothing_logged(worker: NotaryProcess, client: CheckedClient) -> Iterator[None]:
     """After each test: no batch was sent, stderr shows neither a traceback nor the sent bytes, and the worker answers."""
-    before = asking.metric("notary_batches_sent_total")
+    before = client.metric("notary_batches_sent_total")
     yield
-    assert asking.metric("notary_batches_sent_total") == before
+    assert client.metric("notary_batches_sent_total") == before
     worker.check_quiet(MARKER)
 
 
@@ -210,7 +210,7 @@ def test_pipelined_calls_are_answered_in_their_order(wire: Wire) -> None:
     assert [wire.answer()[0] for _ in range(4)] == [200, 404, 400, 200]
 
 
-def test_a_client_that_closes_in_the_middle_of_a_body_is_forgotten(worker: NotaryProcess, asking: Asking, bank: Bank) -> None:
+def test_a_client_that_closes_in_the_middle_of_a_body_is_forgotten(worker: NotaryProcess, client: CheckedClient, bank: Bank) -> None:
     """Half a submission is dropped, even with a valid signature."""
     body = bank.body(spend())
     for half in (0, 1, len(body) // 2, len(body) - 1):
@@ -219,7 +219,7 @@ def test_a_client_that_closes_in_the_middle_of_a_body_is_forgotten(worker: Notar
             wire.socket.shutdown(socket.SHUT_WR)
             with contextlib.suppress(ConnectionResetError):
                 assert 400 <= wire.answer()[0] < 500
-    assert asking.get("/v1/notary").status_code == 200
+    assert client.get("/v1/notary").status_code == 200
 
 
 def test_a_call_of_http_1_0_is_answered_and_the_connection_closed(wire: Wire) -> None:

@@ -10,33 +10,33 @@ from jsonschema import Draft202012Validator
 from openapi_spec_validator import OpenAPIV31SpecValidator
 
 from payload import REQUESTS_MAX, SUBMISSION_BYTES_MAX
-from tests.notary.http.asking import WITH_ACCEPTORS, Asking, Wire
+from tests.notary.http.checked_client import WITH_ACCEPTORS, CheckedClient, Wire
 from tests.notary.party import NOTARY, Bank, fresh_hash, fresh_state, spend, transaction_id
 from tests.notary.process import NotaryDirectory, NotaryProcess, serve
 
 HASH = "ab" * 32
 
 
-def test_a_transaction_is_returned_as_it_was_decided(asking: Asking, bank: Bank) -> None:
+def test_a_transaction_is_returned_as_it_was_decided(client: CheckedClient, bank: Bank) -> None:
     """GET returns the decision of the submission's answer, without a receipt."""
     state = fresh_state()
-    for decision in asking.decide(bank, spend(state), spend(state)):
-        found = asking.get(f"/v1/transactions/{decision['transaction_id']}")
+    for decision in client.decide(bank, spend(state), spend(state)):
+        found = client.get(f"/v1/transactions/{decision['transaction_id']}")
         assert found.json() == {member: value for member, value in decision.items() if member != "receipt"}
 
 
-def test_a_transaction_that_is_not_decided_is_not_found(asking: Asking) -> None:
+def test_a_transaction_that_is_not_decided_is_not_found(client: CheckedClient) -> None:
     """An id that was never submitted is a 404."""
-    assert asking.get(f"/v1/transactions/{fresh_hash()}").json()["type"] == "/problems/not-found"
+    assert client.get(f"/v1/transactions/{fresh_hash()}").json()["type"] == "/problems/not-found"
 
 
-def test_a_state_names_its_consumer_by_hash_only(asking: Asking, bank: Bank) -> None:
+def test_a_state_names_its_consumer_by_hash_only(client: CheckedClient, bank: Bank) -> None:
     """A state's consumer is named by the hash of its id, never by the id; a state that is not consumed has none."""
     request = spend(state := fresh_state())
-    assert asking.get(f"/v1/states/{state}").json() == {"state": state, "consumed_by": None, "position": None}
-    (decision,) = asking.decide(bank, request)
-    (loser,) = asking.decide(bank, spend(state))
-    answer = asking.get(f"/v1/states/{state}")
+    assert client.get(f"/v1/states/{state}").json() == {"state": state, "consumed_by": None, "position": None}
+    (decision,) = client.decide(bank, request)
+    (loser,) = client.decide(bank, spend(state))
+    answer = client.get(f"/v1/states/{state}")
     assert answer.json() == {
         "state": state,
         "consumed_by": loser["conflicts"][0]["consumed_by"],
@@ -45,9 +45,9 @@ def test_a_state_names_its_consumer_by_hash_only(asking: Asking, bank: Bank) -> 
     assert transaction_id(request) not in answer.text
 
 
-def test_an_address_may_be_percent_encoded(asking: Asking) -> None:
+def test_an_address_may_be_percent_encoded(client: CheckedClient) -> None:
     """`%3A` in a URL is a colon."""
-    assert asking.get(f"/v1/states/{HASH}%3A0").json()["state"] == f"{HASH}:0"
+    assert client.get(f"/v1/states/{HASH}%3A0").json()["state"] == f"{HASH}:0"
 
 
 MALFORMED = [
@@ -74,9 +74,9 @@ MALFORMED = [
 
 @WITH_ACCEPTORS
 @pytest.mark.parametrize("path", MALFORMED, ids=range(len(MALFORMED)))
-def test_a_malformed_id_in_an_address_is_malformed(asking: Asking, path: str) -> None:
+def test_a_malformed_id_in_an_address_is_malformed(client: CheckedClient, path: str) -> None:
     """A malformed id or reference is a 400 that shows the expected form, in ASCII."""
-    answer = asking.get(path)
+    answer = client.get(path)
     assert (answer.status_code, answer.json()["type"]) == (400, "/problems/malformed"), answer.text
     assert "expected" in answer.json()["detail"]
     assert answer.content.isascii()
@@ -100,9 +100,9 @@ UNKNOWN = [
 @WITH_ACCEPTORS
 @pytest.mark.parametrize("path", [*UNKNOWN, "/v1/submissions/", "/metrics/", "/readyz/x"])
 @pytest.mark.parametrize("method", ["GET", "POST", "DELETE"])
-def test_an_address_that_is_none_is_not_found(asking: Asking, method: str, path: str) -> None:
+def test_an_address_that_is_none_is_not_found(client: CheckedClient, method: str, path: str) -> None:
     """Any method on an unknown path is a 404 problem."""
-    answer = asking.ask(method, path)
+    answer = client.ask(method, path)
     assert (answer.status_code, answer.json()["type"]) == (404, "/problems/not-found")
 
 
@@ -112,39 +112,39 @@ ALLOWED = {"/v1/submissions": "POST"} | dict.fromkeys(
 
 
 @pytest.mark.parametrize("path", ALLOWED)
-def test_another_method_gets_the_allowed_ones(asking: Asking, path: str) -> None:
+def test_another_method_gets_the_allowed_ones(client: CheckedClient, path: str) -> None:
     """A known path answers another method with 405 and `Allow`."""
     for method in ("GET", "HEAD", "POST", "PUT", "DELETE", "PATCH", "OPTIONS", "TRACE", "PROPFIND"):
         if method not in ALLOWED[path]:
-            answer = asking.ask(method, path)
+            answer = client.ask(method, path)
             assert (answer.status_code, answer.headers["allow"]) == (405, ALLOWED[path]), method
 
 
 @pytest.mark.parametrize("path", [f"/v1/states/{HASH}:0", f"/v1/transactions/{HASH}", "/v1/notary", "/livez", "/nothing"])
-def test_head_is_get_without_the_body(asking: Asking, path: str) -> None:
+def test_head_is_get_without_the_body(client: CheckedClient, path: str) -> None:
     """HEAD returns status, type and length of the GET."""
-    head, get = asking.ask("HEAD", path), asking.get(path)
+    head, get = client.ask("HEAD", path), client.get(path)
     assert (head.status_code, head.content) == (get.status_code, b"")
     assert [head.headers[name] for name in ("content-type", "content-length")] == [
         get.headers[name] for name in ("content-type", "content-length")
     ]
 
 
-def test_the_notary_says_who_it_is(asking: Asking) -> None:
+def test_the_notary_says_who_it_is(client: CheckedClient) -> None:
     """`/v1/notary` returns name, origin, verifier key and limits, as clients need them."""
-    returned = asking.get("/v1/notary").json()
+    returned = client.get("/v1/notary").json()
     assert (returned["name"], returned["origin"]) == (NOTARY, "notary.example/test")
     assert returned["verifier_key"].startswith("notary.example/test+")
     assert returned["keys"] == [{"verifier_key": returned["verifier_key"], "endorsement": None}]
     assert (returned["limits"]["requests"], returned["limits"]["submission_bytes"]) == (REQUESTS_MAX, SUBMISSION_BYTES_MAX)
 
 
-def test_the_document_is_openapi_3_1(asking: Asking) -> None:
+def test_the_document_is_openapi_3_1(client: CheckedClient) -> None:
     """The document is valid OpenAPI 3.1, by the reference validator."""
-    OpenAPIV31SpecValidator(json.loads(asking.get("/openapi.json").content)).validate()
+    OpenAPIV31SpecValidator(json.loads(client.get("/openapi.json").content)).validate()
 
 
-def test_the_document_names_every_type(asking: Asking) -> None:
+def test_the_document_names_every_type(client: CheckedClient) -> None:
     """Clients' generators need a type for each enumeration, a 64-bit format for large integers, and no default for an optional member."""
 
     def check(schema: object) -> None:
@@ -158,8 +158,8 @@ def test_the_document_names_every_type(asking: Asking) -> None:
             for each in schema.values():
                 check(each)
 
-    schemas = asking.document["components"]["schemas"]
-    check(asking.document)
+    schemas = client.document["components"]["schemas"]
+    check(client.document)
     assert schemas["Decision"]["properties"]["log_time"]["format"] == "int64"
     assert schemas["Request"]["required"] == ["content_hash"]
     assert "default" not in json.dumps(schemas)
@@ -169,58 +169,58 @@ def test_the_document_names_every_type(asking: Asking) -> None:
     assert schemas["Notary"]["required"] == list(schemas["Notary"]["properties"])
 
 
-def test_a_wait_has_a_limit(asking: Asking) -> None:
+def test_a_wait_has_a_limit(client: CheckedClient) -> None:
     """`?wait=` beyond the document's limit is malformed."""
-    [wait] = [each for each in asking.document["paths"]["/v1/transactions/{id}"]["get"]["parameters"] if each["name"] == "wait"]
-    answer = asking.get(f"/v1/transactions/{HASH}?wait={wait['schema']['maximum'] + 1}")
+    [wait] = [each for each in client.document["paths"]["/v1/transactions/{id}"]["get"]["parameters"] if each["name"] == "wait"]
+    answer = client.get(f"/v1/transactions/{HASH}?wait={wait['schema']['maximum'] + 1}")
     assert (answer.status_code, answer.json()["where"]) == (400, "?wait")
 
 
-def test_the_schema_of_a_submission_takes_a_submission(asking: Asking, bank: Bank) -> None:
+def test_the_schema_of_a_submission_takes_a_submission(client: CheckedClient, bank: Bank) -> None:
     """An admitted submission fits the schema from which clients generate code."""
-    schema = {"$ref": "#/components/schemas/Submission", "components": asking.document["components"]}
+    schema = {"$ref": "#/components/schemas/Submission", "components": client.document["components"]}
     window = {"from": None, "until": 5}
     Draft202012Validator(schema).validate(bank.submission(spend(), spend(references=[fresh_state()]), spend(time_window=window)))
 
 
-def test_a_ready_worker_says_so(asking: Asking) -> None:
+def test_a_ready_worker_says_so(client: CheckedClient) -> None:
     """`/livez` and `/readyz` answer with one word; `verbose` adds details, a line each."""
-    assert (asking.get("/livez").text, asking.get("/readyz").text) == ("ok\n", "ok\n")
-    lines = asking.get("/readyz?verbose").text.splitlines()
+    assert (client.get("/livez").text, client.get("/readyz").text) == ("ok\n", "ok\n")
+    lines = client.get("/readyz?verbose").text.splitlines()
     assert lines[0] == "ok"
     assert "worker: worker-1" in lines
 
 
-def test_random_addresses_make_no_new_series(asking: Asking, bank: Bank) -> None:
+def test_random_addresses_make_no_new_series(client: CheckedClient, bank: Bank) -> None:
     """Random URLs add no time series."""
 
     def ask_around() -> None:
         for path in (f"/{fresh_hash()}", f"/v1/transactions/{fresh_hash()}", f"/v1/states/{fresh_state()}", f"/v1/{fresh_hash()}"):
-            asking.get(path)
-        asking.ask("POST", f"/{fresh_hash()}", headers={"user-agent": fresh_hash()})
-        asking.post(Bank(f"O={fresh_hash()}").body(spend()))
-        asking.post(f'{{"{fresh_hash()}": 1}}'.encode())
+            client.get(path)
+        client.ask("POST", f"/{fresh_hash()}", headers={"user-agent": fresh_hash()})
+        client.post(Bank(f"O={fresh_hash()}").body(spend()))
+        client.post(f'{{"{fresh_hash()}": 1}}'.encode())
 
     ask_around()
-    asking.metrics()
-    before = set(asking.metrics())
+    client.metrics()
+    before = set(client.metrics())
     for _ in range(20):
         ask_around()
-    assert set(asking.metrics()) == before
+    assert set(client.metrics()) == before
 
 
-def test_the_metrics_count_decisions_by_outcome(asking: Asking, bank: Bank) -> None:
+def test_the_metrics_count_decisions_by_outcome(client: CheckedClient, bank: Bank) -> None:
     """Commits and rejections are counted separately, each decision once, a retry not at all."""
 
     def counted() -> list[float]:
-        metrics = asking.metrics()
+        metrics = client.metrics()
         return [metrics["notary_decisions_total", (("outcome", outcome),)] for outcome in ("committed", "input-conflict")]
 
     before = counted()
     state = fresh_state()
     request = spend(state)
-    asking.decide(bank, request, spend(state))
-    asking.decide(bank, request)
+    client.decide(bank, request, spend(state))
+    client.decide(bank, request)
     assert [now - then for now, then in zip(counted(), before, strict=True)] == [1, 1]
 
 
@@ -259,9 +259,9 @@ def test_the_health_port_serves_nothing_else(split: tuple[NotaryProcess, str], b
     body = bank.body(spend())
     for path in ("/v1/submissions", "/v1/notary", "/openapi.json"):
         assert httpx.post(health + path, content=body, trust_env=False, timeout=60).status_code == 404
-    with Asking(process.url, health_url=health) as asking:
-        asking.decide(bank, spend())
-        assert asking.metric("notary_positions") >= 1
+    with CheckedClient(process.url, health_url=health) as client:
+        client.decide(bank, spend())
+        assert client.metric("notary_positions") >= 1
 
 
 def test_the_health_port_is_open_when_the_other_is_full(

@@ -6,7 +6,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tests.examples import some
-from tests.notary.http.asking import JSON, Asking, Wire, post_head
+from tests.notary.http.checked_client import JSON, CheckedClient, Wire, post_head
 from tests.notary.party import Bank, spend
 from tests.notary.process import NotaryProcess
 
@@ -50,25 +50,25 @@ def mutation(draw: st.DrawFn) -> Callable[[bytes], bytes]:
     return mutate
 
 
-def check(asking: Asking, body: bytes) -> None:
+def check(client: CheckedClient, body: bytes) -> None:
     """Check for an answer of the contract, on a connection that stays open."""
-    answer = asking.ask("POST", "/v1/submissions", content=body, headers=JSON)
+    answer = client.ask("POST", "/v1/submissions", content=body, headers=JSON)
     assert answer.status_code == 200 or 400 <= answer.status_code < 500, answer.text
     assert "connection" not in answer.headers
 
 
 @SOME
 @given(body=st.binary(max_size=300))
-def test_random_bytes_are_rejected(asking: Asking, body: bytes) -> None:
+def test_random_bytes_are_rejected(client: CheckedClient, body: bytes) -> None:
     """Random bytes always get a 4xx."""
-    check(asking, body)
+    check(client, body)
 
 
 @SOME
 @given(mutate=mutation())
-def test_a_mutated_submission_is_rejected_or_decided(asking: Asking, bank: Bank, mutate: Callable[[bytes], bytes]) -> None:
+def test_a_mutated_submission_is_rejected_or_decided(client: CheckedClient, bank: Bank, mutate: Callable[[bytes], bytes]) -> None:
     """A submission with a few changed bytes gets a 4xx, or is still the one that was signed."""
-    check(asking, mutate(bank.body(spend(), spend(time_window={"from": 1, "until": None}))))
+    check(client, mutate(bank.body(spend(), spend(time_window={"from": 1, "until": None}))))
 
 
 HEAD_PIECES = st.sampled_from(

@@ -12,7 +12,7 @@ from cryptography.hazmat.primitives.asymmetric.utils import decode_dss_signature
 
 from notary.client import Client, Rejected, Signer, tls_context
 from tests.notary.certificates import Authority
-from tests.notary.http.asking import JSON, WITH_ACCEPTORS, Asking, check_answer
+from tests.notary.http.checked_client import JSON, WITH_ACCEPTORS, CheckedClient, check_answer
 from tests.notary.party import NOTARY, Bank, fresh_hash, spend
 from tests.notary.process import NotaryDirectory, NotaryProcess
 
@@ -225,8 +225,8 @@ def test_our_client_signs(kept: Kept) -> None:
     assert rejected.value.status == 401
 
 
-def test_everybody_may_read_by_default(asking: Asking, bank: Bank) -> None:
+def test_everybody_may_read_by_default(client: CheckedClient, bank: Bank) -> None:
     """Without the setting nobody needs a key."""
-    [decision] = asking.decide(bank, spend())
-    assert asking.get(f"/v1/transactions/{decision['transaction_id']}").status_code == 200
-    assert asking.get("/v1/notary").json()["reads"] == "open"
+    [decision] = client.decide(bank, spend())
+    assert client.get(f"/v1/transactions/{decision['transaction_id']}").status_code == 200
+    assert client.get("/v1/notary").json()["reads"] == "open"

@@ -18,9 +18,9 @@ from deploy.local.ports import free_ports
 from notary import cli
 from notary.client import Client, RetryPolicy, Signer, TransactionRequest, Unreachable, tls_context
 from tests.notary.certificates import DAY, Authority, Pair, serial_of
-from tests.notary.http.asking import JSON, SOCKET_S_MAX
+from tests.notary.http.checked_client import JSON, SOCKET_S_MAX
 from tests.notary.party import Bank, fresh_hash, fresh_state, spend
-from tests.notary.process import EXIT_S_MAX, NotaryDirectory, NotaryProcess, serve_in_vain
+from tests.notary.process import EXIT_S_MAX, NotaryDirectory, NotaryProcess, serve_fails
 
 Start = Callable[..., NotaryProcess]
 SOON = datetime.timedelta(minutes=5)
@@ -378,7 +378,7 @@ def test_files_that_are_wrong_at_the_start(own_directory: NotaryDirectory, name:
     authority.put(own_directory.path / "client-ca.pem")
     authority.server().put(own_directory.path, "server")
     harm(own_directory.path / name)
-    code, returned = serve_in_vain(own_directory.config, **tls_settings(), HTTP_TLS_CLIENT_CA_FILE="client-ca.pem")
+    code, returned = serve_fails(own_directory.config, **tls_settings(), HTTP_TLS_CLIENT_CA_FILE="client-ca.pem")
     assert (code, "Traceback" in returned) == (2, False), returned
     assert why in returned
     assert str(own_directory.path / name) in returned

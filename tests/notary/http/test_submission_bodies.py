@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.notary.http.asking import Wire, post_head
+from tests.notary.http.checked_client import Wire, post_head
 from tests.notary.http.test_app import Service, serving
 from tests.notary.party import Bank, spend
 from tests.notary.process import NotaryDirectory, NotaryProcess

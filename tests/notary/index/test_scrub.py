@@ -16,7 +16,7 @@ from ordering.errors import Fatal
 from ordering.ids import STATE_REF_BYTES
 from tests.notary.index.test_index import _open, _step, damage_block, into_tables
 from tests.notary.party import Bank, spend
-from tests.notary.process import NotaryDirectory, NotaryProcess, serve_in_vain
+from tests.notary.process import NotaryDirectory, NotaryProcess, serve_fails
 
 JSON = {"content-type": "application/json"}
 
@@ -91,6 +91,6 @@ def test_a_worker_quarantines_its_rotten_index(tmp_path: Path) -> None:
         assert "checksum" in text
         worker.signal(signal.SIGTERM)
         assert worker.wait() == 2
-    code, messages = serve_in_vain(notary.config)
+    code, messages = serve_fails(notary.config)
     assert code == 2
     assert "is quarantined" in messages

@@ -6,7 +6,7 @@ import pytest
 
 from tests.notary.party import Bank
 from tests.notary.process import NotaryDirectory, NotaryProcess
-from tests.notary.snapshots.desk import SMALL, Desk, spent
+from tests.notary.snapshots.fixture import SMALL, SnapshotFixture, spent
 
 
 @pytest.fixture(scope="session")
@@ -26,6 +26,6 @@ def _nice(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def desk(template: NotaryDirectory, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Desk:
+def fixture(template: NotaryDirectory, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> SnapshotFixture:
     """A copy of the template for one test."""
-    return Desk.copy(template, tmp_path / "notary", capsys)
+    return SnapshotFixture.copy(template, tmp_path / "notary", capsys)

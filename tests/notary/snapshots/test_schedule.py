@@ -15,10 +15,10 @@ import pytest
 
 from notary.config import load
 from notary.snapshots.schedule import SPREAD_SHARE, SnapshotSchedule
-from tests.notary.http.asking import Asking
+from tests.notary.http.checked_client import CheckedClient
 from tests.notary.party import Bank
 from tests.notary.process import NotaryProcess, is_running, serve
-from tests.notary.snapshots.desk import Desk, spent
+from tests.notary.snapshots.fixture import SnapshotFixture, spent
 
 pytestmark = pytest.mark.seconds
 
@@ -28,57 +28,57 @@ def _metrics(process: NotaryProcess) -> dict[str, float]:
     return {line.split()[0]: float(line.split()[1]) for line in lines if line.startswith("notary_snapshot")}
 
 
-def test_worker_makes_and_restores(desk: Desk, bank: Bank, notary_process: Callable[..., NotaryProcess]) -> None:
+def test_worker_makes_and_restores(fixture: SnapshotFixture, bank: Bank, notary_process: Callable[..., NotaryProcess]) -> None:
     """A worker makes snapshots while it serves, and keeps so many; another without an index starts from the newest, and decides on."""
     settings = {"SNAPSHOTS_URL": "snapshots", "SNAPSHOTS_EVERY_S": 1, "SNAPSHOTS_KEEP": 2}
-    process = notary_process(desk.config, settings=settings)
+    process = notary_process(fixture.config, settings=settings)
     decided = spent(process, bank)
     while _metrics(process)["notary_snapshots_made_total"] < 4 or not any(
-        name.startswith(f"{1200:016d}") for name in desk.names("manifests")
+        name.startswith(f"{1200:016d}") for name in fixture.names("manifests")
     ):
         time.sleep(0.05)
     found = _metrics(process)
     assert (found["notary_snapshots_failed_total"], found["notary_snapshot_interval_seconds"]) == (0, 1)
     assert process.stop() == 0
-    assert 2 <= len(desk.names("manifests")) <= 3, "one may have been made, and the worker ended before it pruned"
-    shutil.rmtree(desk.index)
-    other = notary_process(desk.config, "worker-2", settings={"SNAPSHOTS_URL": "snapshots"})
+    assert 2 <= len(fixture.names("manifests")) <= 3, "one may have been made, and the worker ended before it pruned"
+    shutil.rmtree(fixture.index)
+    other = notary_process(fixture.config, "worker-2", settings={"SNAPSHOTS_URL": "snapshots"})
     assert "restored from a snapshot" in other.stderr()
     assert '"decisions":1200' in other.stderr()
-    with Asking(other.url) as asking:
+    with CheckedClient(other.url) as client:
         for id_ in list(decided)[::100]:
-            assert asking.get(f"/v1/transactions/{id_}").json() == decided[id_]
+            assert client.get(f"/v1/transactions/{id_}").json() == decided[id_]
     assert min(decision["position"] for decision in spent(other, bank, 1).values()) == 1200
     assert other.stop() == 0
 
 
 @pytest.mark.parametrize("url", ["", "snapshots"], ids=["no store", "an empty store"])
-def test_without_a_snapshot_the_log_is_replayed(desk: Desk, notary_process: Callable[..., NotaryProcess], url: str) -> None:
+def test_without_a_snapshot_the_log_is_replayed(fixture: SnapshotFixture, notary_process: Callable[..., NotaryProcess], url: str) -> None:
     """A worker without an index, and without a snapshot, replays the log."""
-    shutil.rmtree(desk.index)
-    process = notary_process(desk.config, settings={"SNAPSHOTS_URL": url})
+    shutil.rmtree(fixture.index)
+    process = notary_process(fixture.config, settings={"SNAPSHOTS_URL": url})
     assert ("this worker replays the log" in process.stderr()) is bool(url)
     assert httpx.get(f"{process.url}/v1/checkpoint", trust_env=False, timeout=60).text.split("\n")[1] == "600"
     assert process.stop() == 0
 
 
-def test_index_is_left_alone(desk: Desk, notary_process: Callable[..., NotaryProcess]) -> None:
+def test_index_is_left_alone(fixture: SnapshotFixture, notary_process: Callable[..., NotaryProcess]) -> None:
     """A worker that has an index does not look for a snapshot."""
-    process = notary_process(desk.config, settings={"SNAPSHOTS_URL": "nothing://at/all"})
+    process = notary_process(fixture.config, settings={"SNAPSHOTS_URL": "nothing://at/all"})
     assert "snapshot" not in process.stderr()
     assert process.stop() == 0
 
 
-def test_stopped_while_it_restores(desk: Desk) -> None:
+def test_stopped_while_it_restores(fixture: SnapshotFixture) -> None:
     """A worker that is stopped while it restores ends with 0, with its child, and leaves no index: the next start restores."""
-    desk.snapshot("create")
-    shutil.rmtree(desk.index)
-    file = max((desk.store / "files").iterdir(), key=lambda each: each.stat().st_size)
+    fixture.snapshot("create")
+    shutil.rmtree(fixture.index)
+    file = max((fixture.store / "files").iterdir(), key=lambda each: each.stat().st_size)
     file.unlink()
     os.mkfifo(file)  # a read of it waits for ever
-    process = serve(desk.config, settings={"SNAPSHOTS_URL": "snapshots"})
+    process = serve(fixture.config, settings={"SNAPSHOTS_URL": "snapshots"})
     try:
-        stage = desk.index.with_name(".worker-1.restoring")
+        stage = fixture.index.with_name(".worker-1.restoring")
         while not stage.exists() or not list(stage.iterdir()):
             assert process.poll() is None
             time.sleep(0.02)
@@ -91,34 +91,34 @@ def test_stopped_while_it_restores(desk: Desk) -> None:
     assert process.returncode == 0, decided
     assert "cannot be reached" not in decided
     assert not is_running(child)
-    assert not desk.index.exists()
+    assert not fixture.index.exists()
 
 
 @pytest.mark.parametrize(("every_s", "periods"), [(3600, 1), (1, 3)], ids=["an hour", "a second"])
-async def test_workers_take_turns(desk: Desk, every_s: int, periods: int) -> None:
+async def test_workers_take_turns(fixture: SnapshotFixture, every_s: int, periods: int) -> None:
     """Two workers share a store: one makes the snapshot of a period, and the other finds it, however long a snapshot takes."""
-    shutil.copytree(desk.index, desk.index.with_name("worker-2"))
-    flags = {"snapshots.url": str(desk.store), "snapshots.every_s": every_s}
+    shutil.copytree(fixture.index, fixture.index.with_name("worker-2"))
+    flags = {"snapshots.url": str(fixture.store), "snapshots.every_s": every_s}
     # The processes read the file, so it says the same.
-    desk.config.write_text(desk.config.read_text() + f'\n[snapshots]\nurl = "{desk.store}"\n')
-    both = [SnapshotSchedule(load(desk.config, {"worker.name": name, **flags}), "", lambda: True) for name in ("worker-1", "worker-2")]
+    fixture.config.write_text(fixture.config.read_text() + f'\n[snapshots]\nurl = "{fixture.store}"\n')
+    both = [SnapshotSchedule(load(fixture.config, {"worker.name": name, **flags}), "", lambda: True) for name in ("worker-1", "worker-2")]
     waits = [await schedule.check() for schedule in both]
     while sum(schedule.made for schedule in both) < periods:
         waits += [await schedule.check() for schedule in both]
     assert all(wait <= every_s * (1 + SPREAD_SHARE) for wait in waits)
     assert [schedule.failures for schedule in both] == [0, 0]
-    made = sorted(int(name.split("-")[1]) for name in desk.names("manifests"))
+    made = sorted(int(name.split("-")[1]) for name in fixture.names("manifests"))
     assert len(made) == sum(schedule.made for schedule in both)
     assert all(later - earlier > every_s * 1000 for earlier, later in pairwise(made))
     if periods == 1:
         assert [schedule.made for schedule in both] == [1, 0]
 
 
-async def test_not_ready_and_failures(desk: Desk, caplog: pytest.LogCaptureFixture) -> None:
+async def test_not_ready_and_failures(fixture: SnapshotFixture, caplog: pytest.LogCaptureFixture) -> None:
     """A worker that is not ready makes none. One that fails counts it, says why, and tries again sooner."""
     flags = {"worker.name": "worker-1", "snapshots.url": "nothing://at/all", "snapshots.every_s": 3600}
-    desk.config.write_text(desk.config.read_text() + '\n[snapshots]\nurl = "nothing://at/all"\n')
-    config = load(desk.config, flags)
+    fixture.config.write_text(fixture.config.read_text() + '\n[snapshots]\nurl = "nothing://at/all"\n')
+    config = load(fixture.config, flags)
     assert await SnapshotSchedule(config, "", lambda: False).check() < 3600 / 4
     schedule = SnapshotSchedule(config, "", lambda: True)
     with caplog.at_level(logging.WARNING):
@@ -127,25 +127,27 @@ async def test_not_ready_and_failures(desk: Desk, caplog: pytest.LogCaptureFixtu
     assert "cannot be used for snapshots" in caplog.text
 
 
-async def test_complaints_of_a_success_are_logged(desk: Desk, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+async def test_complaints_of_a_success_are_logged(
+    fixture: SnapshotFixture, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     """A stray file among the manifests keeps all files from being removed; the worker logs that, though a snapshot was made."""
-    for name, value in {"URL": str(desk.store), "EVERY_S": "1", "KEEP": "1"}.items():
+    for name, value in {"URL": str(fixture.store), "EVERY_S": "1", "KEEP": "1"}.items():
         monkeypatch.setenv(f"NOTARY_SNAPSHOTS_{name}", value)
-    (desk.store / "manifests").mkdir(parents=True)
-    (desk.store / "manifests" / ".DS_Store").write_text("x")
-    schedule = SnapshotSchedule(load(desk.config, {"worker.name": "worker-1"}), "", lambda: True)
+    (fixture.store / "manifests").mkdir(parents=True)
+    (fixture.store / "manifests" / ".DS_Store").write_text("x")
+    schedule = SnapshotSchedule(load(fixture.config, {"worker.name": "worker-1"}), "", lambda: True)
     with caplog.at_level(logging.WARNING):
         await schedule.check()
     assert schedule.made == 1
     assert "no key of this notary has signed .DS_Store" in caplog.text
 
 
-async def test_it_ends_its_process(desk: Desk) -> None:
+async def test_it_ends_its_process(fixture: SnapshotFixture) -> None:
     """A schedule that is cancelled ends the process that makes the snapshot."""
-    desk.store.mkdir()
-    os.mkfifo(desk.store / "manifests")  # not a folder: the command fails, or is ended before that
-    desk.config.write_text(desk.config.read_text() + f'\n[snapshots]\nurl = "{desk.store}"\n')
-    schedule = SnapshotSchedule(load(desk.config, {"worker.name": "worker-1", "snapshots.every_s": 1}), "", lambda: True)
+    fixture.store.mkdir()
+    os.mkfifo(fixture.store / "manifests")  # not a folder: the command fails, or is ended before that
+    fixture.config.write_text(fixture.config.read_text() + f'\n[snapshots]\nurl = "{fixture.store}"\n')
+    schedule = SnapshotSchedule(load(fixture.config, {"worker.name": "worker-1", "snapshots.every_s": 1}), "", lambda: True)
     running = asyncio.create_task(schedule.run())
     children = Path(f"/proc/{os.getpid()}/task/{os.getpid()}/children")
     before = set(children.read_text().split())

@@ -24,11 +24,11 @@ from notary.receipts.errors import NotVerified
 from notary.snapshots.manifest import Manifest
 from notary.snapshots.store import Folder
 from notary.snapshots.take import damaged_files, find, restore
-from tests.notary.http.asking import Asking
+from tests.notary.http.checked_client import CheckedClient
 from tests.notary.party import Bank
 from tests.notary.process import ROOT, NotaryDirectory, NotaryProcess
 from tests.notary.rows import put_row
-from tests.notary.snapshots.desk import SMALL, Desk, spent
+from tests.notary.snapshots.fixture import SMALL, SnapshotFixture, spent
 
 KILLS = 12
 """Changes of files before which a process is killed, spread over all that it makes."""
@@ -38,51 +38,51 @@ def test_index_of_a_running_worker(
     own_directory: NotaryDirectory, bank: Bank, notary_process: Callable[..., NotaryProcess], capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Snapshots are made while a client spends; another worker starts from the last, has all decisions, and decides on."""
-    desk = Desk(own_directory, capsys)
+    fixture = SnapshotFixture(own_directory, capsys)
     process = notary_process(own_directory.config, settings=SMALL)
     decided = spent(process, bank)
-    first = desk.snapshot("create")
+    first = fixture.snapshot("create")
     assert first["made"]
     assert first["decisions"] >= len(decided)
-    files = desk.names("files")
+    files = fixture.names("files")
     client = threading.Thread(target=lambda: decided.update(spent(process, bank)))
     client.start()
-    made = [desk.snapshot("create") for _ in range(3)]
+    made = [fixture.snapshot("create") for _ in range(3)]
     client.join()
-    made.append(desk.snapshot("create"))
+    made.append(fixture.snapshot("create"))
     assert [each["decisions"] for each in made] == sorted(each["decisions"] for each in made)
     assert made[-1]["decisions"] == len(decided) == 1200
-    assert {file for file in desk.index.iterdir() if file.name.startswith(".")} == {desk.index / ".snapshot"}
-    assert not list((desk.index / ".snapshot").iterdir())
-    tables = {name for name in desk.names("files") if name in files}
+    assert {file for file in fixture.index.iterdir() if file.name.startswith(".")} == {fixture.index / ".snapshot"}
+    assert not list((fixture.index / ".snapshot").iterdir())
+    tables = {name for name in fixture.names("files") if name in files}
     assert tables == files, "what the store has is used again"
-    assert desk.snapshot("verify", "--all")["problem"] is None
-    listed = desk.snapshot("list")["snapshots"]
+    assert fixture.snapshot("verify", "--all")["problem"] is None
+    listed = fixture.snapshot("list")["snapshots"]
     assert [each["snapshot"] for each in listed] == sorted((each["snapshot"] for each in [first, *made]), reverse=True)
     assert process.stop() == 0
 
     index = own_directory.path / "index" / "worker-2"
-    restored = desk.snapshot("restore", "--name", "worker-2")
+    restored = fixture.snapshot("restore", "--name", "worker-2")
     assert (restored["snapshot"], restored["index"]) == (made[-1]["snapshot"], str(index))
     with viewing(index) as view:
         assert (view.position_next, view.root.hex()) == (1200, made[-1]["root"])
         assert {decision.transaction_id.hex() for decision in view.decisions()} == set(decided)
-    assert desk.rows(index) == desk.rows(desk.index)
+    assert fixture.rows(index) == fixture.rows(fixture.index)
     other = notary_process(own_directory.config, "worker-2")
-    with Asking(other.url) as asking:
+    with CheckedClient(other.url) as checked:
         for id_ in list(decided)[::100]:
-            assert asking.get(f"/v1/transactions/{id_}").json() == decided[id_]
+            assert checked.get(f"/v1/transactions/{id_}").json() == decided[id_]
     assert {decision["position"] for decision in spent(other, bank, 1).values()} == set(range(1200, 1300))
     assert other.stop() == 0
 
 
-def _manifest(desk: Desk) -> Path:
-    (manifest,) = (desk.store / "manifests").iterdir()
+def _manifest(fixture: SnapshotFixture) -> Path:
+    (manifest,) = (fixture.store / "manifests").iterdir()
     return manifest
 
 
-def _largest(desk: Desk) -> Path:
-    return max((desk.store / "files").iterdir(), key=lambda file: file.stat().st_size)
+def _largest(fixture: SnapshotFixture) -> Path:
+    return max((fixture.store / "files").iterdir(), key=lambda file: file.stat().st_size)
 
 
 def _change_first_byte(file: Path) -> None:
@@ -90,46 +90,46 @@ def _change_first_byte(file: Path) -> None:
     file.write_bytes(bytes((content[0] ^ 1,)) + content[1:])
 
 
-def _edit(desk: Desk, **members: Any) -> None:
-    head, body, rest = _manifest(desk).read_text().split("\n", 2)
-    _manifest(desk).write_text("\n".join((head, json.dumps(json.loads(body) | members), rest)))
+def _edit(fixture: SnapshotFixture, **members: Any) -> None:
+    head, body, rest = _manifest(fixture).read_text().split("\n", 2)
+    _manifest(fixture).write_text("\n".join((head, json.dumps(json.loads(body) | members), rest)))
 
 
-def _signed_by_another(desk: Desk) -> None:
-    other = NotaryDirectory.create(desk.directory.path.with_name("other"), name="O=Notary,L=London,C=GB")
+def _signed_by_another(fixture: SnapshotFixture) -> None:
+    other = NotaryDirectory.create(fixture.directory.path.with_name("other"), name="O=Notary,L=London,C=GB")
     for name in ("notary-key.pem", "notary-keys.json"):
-        shutil.copy(other.path / name, desk.directory.path / name)
+        shutil.copy(other.path / name, fixture.directory.path / name)
 
 
-def _rename(desk: Desk) -> None:
-    _manifest(desk).rename(desk.store / "manifests" / ("9" + _manifest(desk).name[1:]))
+def _rename(fixture: SnapshotFixture) -> None:
+    _manifest(fixture).rename(fixture.store / "manifests" / ("9" + _manifest(fixture).name[1:]))
 
 
-DAMAGE: dict[str, tuple[Callable[[Desk], Any], str]] = {
-    "a byte": (lambda desk: _change_first_byte(_largest(desk)), "with the hash"),
-    "cut": (lambda desk: os.truncate(_largest(desk), 100), "has 100 bytes"),
-    "a file": (lambda desk: _largest(desk).unlink(), "is missing"),
-    "the root": (lambda desk: _edit(desk, root="00" * 32), "bad-signature"),
-    "the log": (lambda desk: _edit(desk, log="another"), "bad-signature"),
+DAMAGE: dict[str, tuple[Callable[[SnapshotFixture], Any], str]] = {
+    "a byte": (lambda fixture: _change_first_byte(_largest(fixture)), "with the hash"),
+    "cut": (lambda fixture: os.truncate(_largest(fixture), 100), "has 100 bytes"),
+    "a file": (lambda fixture: _largest(fixture).unlink(), "is missing"),
+    "the root": (lambda fixture: _edit(fixture, root="00" * 32), "bad-signature"),
+    "the log": (lambda fixture: _edit(fixture, log="another"), "bad-signature"),
     "another name": (_rename, "it was renamed"),
-    "garbage": (lambda desk: _manifest(desk).write_text("garbage"), "malformed-snapshot"),
-    "empty": (lambda desk: _manifest(desk).write_bytes(b""), "malformed-snapshot"),
-    "no text": (lambda desk: _manifest(desk).write_bytes(bytes(range(256))), "malformed-snapshot"),
-    "too long": (lambda desk: _manifest(desk).write_bytes(bytes((1 << 20) + 1)), "more than 1048576"),
+    "garbage": (lambda fixture: _manifest(fixture).write_text("garbage"), "malformed-snapshot"),
+    "empty": (lambda fixture: _manifest(fixture).write_bytes(b""), "malformed-snapshot"),
+    "no text": (lambda fixture: _manifest(fixture).write_bytes(bytes(range(256))), "malformed-snapshot"),
+    "too long": (lambda fixture: _manifest(fixture).write_bytes(bytes((1 << 20) + 1)), "more than 1048576"),
     "another key": (_signed_by_another, "unknown-key"),
 }
 
 
 @pytest.mark.parametrize("name", DAMAGE)
-def test_verify_finds_a_damaged_place(desk: Desk, name: str) -> None:
+def test_verify_finds_a_damaged_place(fixture: SnapshotFixture, name: str) -> None:
     """A changed file, manifest or key is found by `verify`, with exit code 1, and nothing of it is restored."""
     change, named = DAMAGE[name]
-    desk.snapshot("create")
-    shutil.rmtree(desk.index)
-    change(desk)
-    assert named in desk.snapshot("verify", code=1)["problem"]
-    assert named in desk.snapshot("restore", code=1)["stderr"]
-    assert not list(desk.index.parent.iterdir())
+    fixture.snapshot("create")
+    shutil.rmtree(fixture.index)
+    change(fixture)
+    assert named in fixture.snapshot("verify", code=1)["problem"]
+    assert named in fixture.snapshot("restore", code=1)["stderr"]
+    assert not list(fixture.index.parent.iterdir())
 
 
 class _Endless(Folder):
@@ -153,61 +153,61 @@ def test_new_folders_of_a_place_are_durable(tmp_path: Path, monkeypatch: pytest.
     assert folders <= set(synced)
 
 
-def test_a_place_that_sends_without_end(desk: Desk) -> None:
+def test_a_place_that_sends_without_end(fixture: SnapshotFixture) -> None:
     """A file is read no further than its signed length: a store that was taken over cannot fill the worker's disk."""
-    desk.snapshot("create")
-    store = _Endless(desk.store)
-    config = load(desk.config)
+    fixture.snapshot("create")
+    store = _Endless(fixture.store)
+    config = load(fixture.config)
     trusted, _ = keys.verifier_keys(config.path(config.key_history_file), config.origin)
     (manifest,) = [each.manifest for each in find(store, trusted, config.name)]
     assert manifest is not None
     (damaged, *_) = damaged_files(store, manifest, lambda *_: None)
     assert "bytes with the hash" in str(damaged)
-    index = desk.directory.path / "index" / "worker-2"
+    index = fixture.directory.path / "index" / "worker-2"
     with pytest.raises(NotVerified, match="bytes with the hash"):
         restore(store, manifest, index, lambda *_: None)
     assert not index.exists()
 
 
-def test_an_older_one_is_restored(desk: Desk, bank: Bank, notary_process: Callable[..., NotaryProcess]) -> None:
+def test_an_older_one_is_restored(fixture: SnapshotFixture, bank: Bank, notary_process: Callable[..., NotaryProcess]) -> None:
     """If the newest snapshot is damaged, the one before it is restored, and the command says why."""
-    first = desk.snapshot("create")
-    files = desk.names("files")
-    process = notary_process(desk.config)
+    first = fixture.snapshot("create")
+    files = fixture.names("files")
+    process = notary_process(fixture.config)
     spent(process, bank, 1)
-    second = desk.snapshot("create")
+    second = fixture.snapshot("create")
     assert process.stop() == 0
-    for name in desk.names("files") - files:
-        (desk.store / "files" / name).unlink()
-    shutil.rmtree(desk.index)
-    restored = desk.snapshot("restore")
+    for name in fixture.names("files") - files:
+        (fixture.store / "files" / name).unlink()
+    shutil.rmtree(fixture.index)
+    restored = fixture.snapshot("restore")
     assert restored["snapshot"] == first["snapshot"]
     assert second["snapshot"] in restored["stderr"]
     assert "is missing" in restored["stderr"]
 
 
-def test_nothing_is_overwritten(desk: Desk) -> None:
+def test_nothing_is_overwritten(fixture: SnapshotFixture) -> None:
     """A folder that holds an index, or anything else, is left as it is; an empty one is used."""
-    desk.snapshot("create")
-    before = {file.name for file in desk.index.iterdir()}
-    assert "is not empty: nothing is overwritten" in desk.snapshot("restore", code=2)["stderr"]
-    assert {file.name for file in desk.index.iterdir()} == before
-    other = desk.index.with_name("worker-2")
+    fixture.snapshot("create")
+    before = {file.name for file in fixture.index.iterdir()}
+    assert "is not empty: nothing is overwritten" in fixture.snapshot("restore", code=2)["stderr"]
+    assert {file.name for file in fixture.index.iterdir()} == before
+    other = fixture.index.with_name("worker-2")
     other.mkdir()
     (other / "note").write_text("mine")
-    desk.snapshot("restore", "--name", "worker-2", code=2)
+    fixture.snapshot("restore", "--name", "worker-2", code=2)
     assert [file.name for file in other.iterdir()] == ["note"]
     (other / "note").unlink()
-    desk.snapshot("restore", "--name", "worker-2")
-    assert desk.rows(other) == desk.rows(desk.index)
+    fixture.snapshot("restore", "--name", "worker-2")
+    assert fixture.rows(other) == fixture.rows(fixture.index)
 
 
-def test_no_snapshot_of_another_log_is_restored(desk: Desk) -> None:
+def test_no_snapshot_of_another_log_is_restored(fixture: SnapshotFixture) -> None:
     """With `--log` only a snapshot of that log is restored."""
-    made = desk.snapshot("create")
-    shutil.rmtree(desk.index)
-    assert "is of another log" in desk.snapshot("restore", "--log", "another", code=1)["stderr"]
-    desk.snapshot("restore", "--log", made["log"])
+    made = fixture.snapshot("create")
+    shutil.rmtree(fixture.index)
+    assert "is of another log" in fixture.snapshot("restore", "--log", "another", code=1)["stderr"]
+    fixture.snapshot("restore", "--log", made["log"])
 
 
 def _doubted(state: JoinerState) -> bytes:
@@ -223,65 +223,67 @@ def _doubted(state: JoinerState) -> bytes:
     ],
     ids=["quarantined", "disagreement", "suspected"],
 )
-def test_no_copy_of_a_bad_index(desk: Desk, key: bytes, row: Callable[[JoinerState], bytes], named: str) -> None:
+def test_no_copy_of_a_bad_index(fixture: SnapshotFixture, key: bytes, row: Callable[[JoinerState], bytes], named: str) -> None:
     """No snapshot is made of an index that is quarantined, in a root disagreement or suspected."""
-    with viewing(desk.index) as view:
+    with viewing(fixture.index) as view:
         whose: dict[str, Any] = {"notary_name": view.notary_name, "log_identity": view.log_identity}
-    index = Index.open(desk.index, **whose)
+    index = Index.open(fixture.index, **whose)
     put_row(index, META, key, row(index.joiner_state()))
     index.close()
-    decided = desk.snapshot("create", code=2)["stderr"]
+    decided = fixture.snapshot("create", code=2)["stderr"]
     assert "no snapshot is made" in decided
     assert named in decided
-    assert not desk.store.exists()
+    assert not fixture.store.exists()
 
 
-def test_what_a_former_key_signed(desk: Desk) -> None:
+def test_what_a_former_key_signed(fixture: SnapshotFixture) -> None:
     """After a rotation a former key's snapshots are not restored, since its thief could make them; `prune` still knows them."""
-    desk.snapshot("create")
-    key, history = desk.directory.path / "notary-key.pem", desk.directory.path / "notary-keys.json"
+    fixture.snapshot("create")
+    key, history = fixture.directory.path / "notary-key.pem", fixture.directory.path / "notary-keys.json"
     keys.prepare(key, history, "notary.example/test")
-    assert desk.snapshot("verify")["problem"] is None
+    assert fixture.snapshot("verify")["problem"] is None
     keys.put_in_place(key, history, "notary.example/test")
-    shutil.rmtree(desk.index)
-    assert "unknown-key" in desk.snapshot("restore", code=1)["stderr"]
-    assert desk.snapshot("prune", "--keep", "1", "--margin-s", "0") == {"snapshots": [], "files": 0, "not_ours": [], "stderr": ""}
+    shutil.rmtree(fixture.index)
+    assert "unknown-key" in fixture.snapshot("restore", code=1)["stderr"]
+    assert fixture.snapshot("prune", "--keep", "1", "--margin-s", "0") == {"snapshots": [], "files": 0, "not_ours": [], "stderr": ""}
 
 
-def test_prune_keeps_the_newest_and_young_files(desk: Desk) -> None:
+def test_prune_keeps_the_newest_and_young_files(fixture: SnapshotFixture) -> None:
     """The newest stay. Files go one run after the last manifest that names them, and not while they are young."""
-    made = [desk.snapshot("create")["snapshot"] for _ in range(3)]
-    (desk.store / "files" / ("0" * 64)).write_bytes(b"left by a killed process")
-    files = desk.names("files")
-    assert desk.snapshot("prune", "--keep", "3") == {"snapshots": [], "files": 0, "not_ours": [], "stderr": ""}
-    assert desk.names("files") == files, "the left one is young"
-    assert desk.snapshot("prune", "--keep", "1", "--margin-s", "0")["snapshots"] == [made[1], made[0]]
-    assert desk.names("manifests") == {made[2]}
-    assert files - desk.names("files") == {"0" * 64}, "what the removed ones name stays until the next run"
-    desk.snapshot("prune", "--keep", "1", "--margin-s", "0")
-    manifest = msgspec.json.decode(_manifest(desk).read_text().split("\n")[1], type=Manifest)
-    assert desk.names("files") == {file.sha256 for file in manifest.files}
-    assert desk.snapshot("verify")["snapshot"] == made[2]
-    (desk.store / "manifests" / "of-somebody.note").write_text("not ours")
-    (desk.store / "files" / ("0" * 64)).write_bytes(b"")
-    assert "of-somebody.note" in desk.snapshot("prune", "--keep", "1", "--margin-s", "0")["stderr"]
-    assert {"of-somebody.note", made[2]} == desk.names("manifests")
-    assert "0" * 64 in desk.names("files")
+    made = [fixture.snapshot("create")["snapshot"] for _ in range(3)]
+    (fixture.store / "files" / ("0" * 64)).write_bytes(b"left by a killed process")
+    files = fixture.names("files")
+    assert fixture.snapshot("prune", "--keep", "3") == {"snapshots": [], "files": 0, "not_ours": [], "stderr": ""}
+    assert fixture.names("files") == files, "the left one is young"
+    assert fixture.snapshot("prune", "--keep", "1", "--margin-s", "0")["snapshots"] == [made[1], made[0]]
+    assert fixture.names("manifests") == {made[2]}
+    assert files - fixture.names("files") == {"0" * 64}, "what the removed ones name stays until the next run"
+    fixture.snapshot("prune", "--keep", "1", "--margin-s", "0")
+    manifest = msgspec.json.decode(_manifest(fixture).read_text().split("\n")[1], type=Manifest)
+    assert fixture.names("files") == {file.sha256 for file in manifest.files}
+    assert fixture.snapshot("verify")["snapshot"] == made[2]
+    (fixture.store / "manifests" / "of-somebody.note").write_text("not ours")
+    (fixture.store / "files" / ("0" * 64)).write_bytes(b"")
+    assert "of-somebody.note" in fixture.snapshot("prune", "--keep", "1", "--margin-s", "0")["stderr"]
+    assert {"of-somebody.note", made[2]} == fixture.names("manifests")
+    assert "0" * 64 in fixture.names("files")
 
 
-def test_nothing_is_made_beside_a_young_one(desk: Desk) -> None:
+def test_nothing_is_made_beside_a_young_one(fixture: SnapshotFixture) -> None:
     """With `--if-older-s` nothing is made while a young one is there; one of a clock that is far ahead does not count."""
-    assert desk.snapshot("create", "--if-older-s", "3600")["made"]
-    desk.snapshot("restore", "--name", "worker-2")
-    assert not desk.snapshot("create", "--if-older-s", "3600", "--name", "worker-2")["made"]
-    assert desk.snapshot("create", "--if-older-s", "0")["made"]
-    assert desk.snapshot("create", "--if-older-s", "0", "--keep", "1")["made"]
-    assert len(desk.names("manifests")) == 1
+    assert fixture.snapshot("create", "--if-older-s", "3600")["made"]
+    fixture.snapshot("restore", "--name", "worker-2")
+    assert not fixture.snapshot("create", "--if-older-s", "3600", "--name", "worker-2")["made"]
+    assert fixture.snapshot("create", "--if-older-s", "0")["made"]
+    assert fixture.snapshot("create", "--if-older-s", "0", "--keep", "1")["made"]
+    assert len(fixture.names("manifests")) == 1
 
 
-def test_it_prints_a_line_for_each_snapshot(desk: Desk, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_it_prints_a_line_for_each_snapshot(
+    fixture: SnapshotFixture, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """For people it prints a line for each snapshot; without a store, an index or a snapshot it says what to do."""
-    config = ["--config", str(desk.config)]
+    config = ["--config", str(fixture.config)]
     assert cli.main(["snapshot", "list", *config]) == 2
     assert "set `[snapshots] url` (NOTARY_SNAPSHOTS_URL), or give --url" in capsys.readouterr().err
     monkeypatch.setenv("NOTARY_SNAPSHOTS_URL", "snapshots")
@@ -297,9 +299,9 @@ def test_it_prints_a_line_for_each_snapshot(desk: Desk, capsys: pytest.CaptureFi
     assert "nothing://at/all cannot be used for snapshots" in capsys.readouterr().err
 
 
-def _dying(at: int, desk: Desk, action: str, name: str) -> "subprocess.CompletedProcess[str]":
-    notary = ["snapshot", action, "--config", str(desk.config), "--url", str(desk.store), "--name", name]
-    command = [sys.executable, "-P", "-m", "tests.notary.snapshots.dying", str(at), str(desk.directory.path), *notary]
+def _dying(at: int, fixture: SnapshotFixture, action: str, name: str) -> "subprocess.CompletedProcess[str]":
+    notary = ["snapshot", action, "--config", str(fixture.config), "--url", str(fixture.store), "--name", name]
+    command = [sys.executable, "-P", "-m", "tests.notary.snapshots.dying", str(at), str(fixture.directory.path), *notary]
     return subprocess.run(command, capture_output=True, text=True, check=False, env=os.environ | {"PYTHONPATH": str(ROOT)})
 
 
@@ -315,38 +317,38 @@ def _assert_killed(at: int, done: "subprocess.CompletedProcess[str]") -> None:
 
 @pytest.mark.seconds
 @pytest.mark.nightly
-def test_kills_while_it_is_made(desk: Desk) -> None:
+def test_kills_while_it_is_made(fixture: SnapshotFixture) -> None:
     """After a kill before any change of a file, each manifest that is there verifies, and the next call makes a snapshot."""
-    before = desk.rows(desk.index)
-    done = _dying(0, desk, "create", "worker-1")
+    before = fixture.rows(fixture.index)
+    done = _dying(0, fixture, "create", "worker-1")
     assert done.returncode == 0, done.stderr
     seen = set()
     for at in _spread(int(done.stderr.splitlines()[-1])):
-        shutil.rmtree(desk.store)
-        _assert_killed(at, _dying(at, desk, "create", "worker-1"))
-        there = len(desk.names("manifests"))
+        shutil.rmtree(fixture.store)
+        _assert_killed(at, _dying(at, fixture, "create", "worker-1"))
+        there = len(fixture.names("manifests"))
         seen.add(there)
-        assert len(desk.snapshot("list")["snapshots"]) == there
-        desk.snapshot("verify", "--all", code=0 if there else 1)
-        desk.snapshot("create")
-        assert desk.snapshot("verify")["problem"] is None
+        assert len(fixture.snapshot("list")["snapshots"]) == there
+        fixture.snapshot("verify", "--all", code=0 if there else 1)
+        fixture.snapshot("create")
+        assert fixture.snapshot("verify")["problem"] is None
     assert seen == {0, 1}
-    assert desk.rows(desk.index) == before
+    assert fixture.rows(fixture.index) == before
 
 
 @pytest.mark.seconds
 @pytest.mark.nightly
-def test_kills_while_it_is_restored(desk: Desk) -> None:
+def test_kills_while_it_is_restored(fixture: SnapshotFixture) -> None:
     """After a kill before any change of a file there is no index of that name, or the complete one; the next call restores it."""
-    desk.snapshot("create")
-    before = desk.rows(desk.index)
-    index = desk.index.with_name("worker-2")
-    done = _dying(0, desk, "restore", "worker-2")
+    fixture.snapshot("create")
+    before = fixture.rows(fixture.index)
+    index = fixture.index.with_name("worker-2")
+    done = _dying(0, fixture, "restore", "worker-2")
     assert done.returncode == 0, done.stderr
     for at in _spread(int(done.stderr.splitlines()[-1])):
         shutil.rmtree(index, ignore_errors=True)
-        _assert_killed(at, _dying(at, desk, "restore", "worker-2"))
+        _assert_killed(at, _dying(at, fixture, "restore", "worker-2"))
         assert {each.name for each in index.parent.iterdir()} <= {"worker-1", ".worker-2.restoring"}
-        desk.snapshot("restore", "--name", "worker-2")
-        assert desk.rows(index) == before
+        fixture.snapshot("restore", "--name", "worker-2")
+        assert fixture.rows(index) == before
         assert {each.name for each in index.parent.iterdir()} == {"worker-1", "worker-2"}

@@ -10,70 +10,70 @@ import pytest
 
 from notary.snapshots.store import FILES, MANIFESTS
 from tests.notary.process import ROOT
-from tests.notary.snapshots.desk import Desk
+from tests.notary.snapshots.fixture import SnapshotFixture
 
 pytestmark = pytest.mark.seconds
 
 
 @pytest.mark.parametrize("flag", ["--keep=-1", "--if-older-s=-1", "--if-older-s=nan"])
-def test_a_negative_number_is_refused(desk: Desk, flag: str) -> None:
+def test_a_negative_number_is_refused(fixture: SnapshotFixture, flag: str) -> None:
     """A negative number, or none, is a wrong argument, and nothing is made or removed."""
-    assert f"{flag.split('=')[0]} is " in desk.snapshot("create", flag, code=2)["stderr"]
-    assert not desk.store.exists()
+    assert f"{flag.split('=')[0]} is " in fixture.snapshot("create", flag, code=2)["stderr"]
+    assert not fixture.store.exists()
 
 
-def test_a_negative_margin_is_refused(desk: Desk) -> None:
+def test_a_negative_margin_is_refused(fixture: SnapshotFixture) -> None:
     """A negative margin would remove files of a snapshot in the making."""
-    assert "--margin-s is -1: give 0 or more" in desk.snapshot("prune", "--margin-s", "-1", code=2)["stderr"]
+    assert "--margin-s is -1: give 0 or more" in fixture.snapshot("prune", "--margin-s", "-1", code=2)["stderr"]
 
 
-def test_prune_keeps_at_least_one(desk: Desk) -> None:
+def test_prune_keeps_at_least_one(fixture: SnapshotFixture) -> None:
     """`--keep 0` is not replaced by the configuration's number."""
-    assert "set --keep" in desk.snapshot("prune", "--keep", "0", code=2)["stderr"]
+    assert "set --keep" in fixture.snapshot("prune", "--keep", "0", code=2)["stderr"]
 
 
-def test_a_fresh_snapshot_of_another_log_does_not_count(desk: Desk) -> None:
+def test_a_fresh_snapshot_of_another_log_does_not_count(fixture: SnapshotFixture) -> None:
     """With `--log` only snapshots of that log prevent a new one; without it those of any log do."""
-    made = desk.snapshot("create")["snapshot"]
-    (manifest,) = desk.found()
-    (desk.store / MANIFESTS / made).unlink()
-    desk.signed(msgspec.structs.replace(manifest, log="another " + "00" * 32))
-    assert not desk.snapshot("create", "--if-older-s", "86400")["made"]
-    assert desk.snapshot("create", "--if-older-s", "86400", "--log", manifest.log)["made"]
+    made = fixture.snapshot("create")["snapshot"]
+    (manifest,) = fixture.found()
+    (fixture.store / MANIFESTS / made).unlink()
+    fixture.signed(msgspec.structs.replace(manifest, log="another " + "00" * 32))
+    assert not fixture.snapshot("create", "--if-older-s", "86400")["made"]
+    assert fixture.snapshot("create", "--if-older-s", "86400", "--log", manifest.log)["made"]
 
 
-def test_a_fresh_snapshot_needs_no_index(desk: Desk, tmp_path: Path) -> None:
+def test_a_fresh_snapshot_needs_no_index(fixture: SnapshotFixture, tmp_path: Path) -> None:
     """The check of the age reads the store alone: it opens no index, so a kill leaves nothing there."""
-    desk.snapshot("create")
-    desk.index.rename(tmp_path / "away")
-    assert not desk.snapshot("create", "--if-older-s", "600")["made"]
+    fixture.snapshot("create")
+    fixture.index.rename(tmp_path / "away")
+    assert not fixture.snapshot("create", "--if-older-s", "600")["made"]
 
 
-def _damage(desk: Desk) -> Path:
+def _damage(fixture: SnapshotFixture) -> Path:
     """Change a byte in the middle of the largest file of the store."""
-    file = max((desk.store / FILES).iterdir(), key=lambda each: each.stat().st_size)
+    file = max((fixture.store / FILES).iterdir(), key=lambda each: each.stat().st_size)
     content = bytearray(file.read_bytes())
     content[len(content) // 2] ^= 1
     file.write_bytes(content)
     return file
 
 
-def test_a_damaged_file_is_copied_again(desk: Desk) -> None:
+def test_a_damaged_file_is_copied_again(fixture: SnapshotFixture) -> None:
     """`verify --remove-damaged` removes a file with other bytes; the next snapshot copies it again, and older ones are sound too."""
-    desk.snapshot("create")
-    file = _damage(desk)
-    found = desk.snapshot("verify", "--remove-damaged", code=1)
+    fixture.snapshot("create")
+    file = _damage(fixture)
+    found = fixture.snapshot("verify", "--remove-damaged", code=1)
     assert (found["removed"], "with the hash" in found["problem"]) == ([f"files/{file.name}"], True)
     assert not file.exists()
-    desk.snapshot("create")
-    assert desk.snapshot("verify", "--all")["problem"] is None
+    fixture.snapshot("create")
+    assert fixture.snapshot("verify", "--all")["problem"] is None
 
 
-def test_verify_alone_removes_nothing(desk: Desk) -> None:
+def test_verify_alone_removes_nothing(fixture: SnapshotFixture) -> None:
     """Without the flag `verify` only reports a damaged file, and names the remedy."""
-    desk.snapshot("create")
-    file = _damage(desk)
-    found = desk.snapshot("verify", code=1)
+    fixture.snapshot("create")
+    file = _damage(fixture)
+    found = fixture.snapshot("verify", code=1)
     assert (found["removed"], file.exists()) == ([], True)
     assert "--remove-damaged" in found["stderr"]
 
@@ -81,12 +81,12 @@ def test_verify_alone_removes_nothing(desk: Desk) -> None:
 @pytest.mark.parametrize("name", [b"\xff.note", b"\x1b[2J\x1b]0;owned\x07.note"], ids=["not UTF-8", "escapes"])
 @pytest.mark.parametrize("flags", [[], ["--json"]], ids=["text", "json"])
 @pytest.mark.parametrize("action", ["list", "prune", "verify"])
-def test_names_command_no_terminal(desk: Desk, name: bytes, flags: list[str], action: str) -> None:
+def test_names_command_no_terminal(fixture: SnapshotFixture, name: bytes, flags: list[str], action: str) -> None:
     """A manifest's name that is not UTF-8, or has escape sequences, is printed escaped."""
-    (desk.store / MANIFESTS).mkdir(parents=True)
-    (desk.store / MANIFESTS / os.fsdecode(name)).write_text("x")
+    (fixture.store / MANIFESTS).mkdir(parents=True)
+    (fixture.store / MANIFESTS / os.fsdecode(name)).write_text("x")
     keep = ["--keep", "1"] if action == "prune" else []
-    command = [sys.executable, "-P", "-m", "notary", "snapshot", action, "--config", str(desk.config), "--url", str(desk.store)]
+    command = [sys.executable, "-P", "-m", "notary", "snapshot", action, "--config", str(fixture.config), "--url", str(fixture.store)]
     found = subprocess.run([*command, *keep, *flags], check=False, capture_output=True, env=os.environ | {"PYTHONPATH": str(ROOT)})
     assert found.returncode == (1 if action == "verify" else 0), found.stderr
     assert b"\x1b" not in found.stdout + found.stderr

@@ -14,7 +14,7 @@ from s3fs import S3FileSystem
 from deploy.local.ports import free_ports
 from notary.index import viewing
 from notary.snapshots.store import MANIFESTS, store_of
-from tests.notary.snapshots.desk import Desk
+from tests.notary.snapshots.fixture import SnapshotFixture
 
 BUCKET = "copies"
 URL = f"s3://{BUCKET}/of/london"
@@ -54,51 +54,51 @@ def _objects(endpoint: str) -> list[str]:
     return sorted(part.partition("</Key>")[0] for part in page.split("<Key>")[1:])
 
 
-def _run(desk: Desk, action: str, *flags: str, code: int = 0) -> dict[str, Any]:
-    return desk.snapshot(action, "--url", URL, *flags, code=code)
+def _run(fixture: SnapshotFixture, action: str, *flags: str, code: int = 0) -> dict[str, Any]:
+    return fixture.snapshot(action, "--url", URL, *flags, code=code)
 
 
-def test_a_snapshot_in_s3(desk: Desk, s3: str) -> None:
+def test_a_snapshot_in_s3(fixture: SnapshotFixture, s3: str) -> None:
     """A snapshot is made, listed, verified, restored and pruned in S3; a second one uploads only its own manifest and new files."""
-    first = _run(desk, "create")
+    first = _run(fixture, "create")
     assert first["made"]
     before = _objects(s3)
     assert [name for name in before if name.startswith("of/london/manifests/")], before
-    second = _run(desk, "create")
-    assert [each["snapshot"] for each in _run(desk, "list")["snapshots"]] == [second["snapshot"], first["snapshot"]]
+    second = _run(fixture, "create")
+    assert [each["snapshot"] for each in _run(fixture, "list")["snapshots"]] == [second["snapshot"], first["snapshot"]]
     tables = [name for name in before if name.startswith("of/london/files/")]
     assert tables
     assert set(tables) <= set(_objects(s3))
-    assert _run(desk, "verify", "--all")["problem"] is None
+    assert _run(fixture, "verify", "--all")["problem"] is None
 
-    restored = _run(desk, "restore", "--name", "worker-2")
+    restored = _run(fixture, "restore", "--name", "worker-2")
     assert restored["snapshot"] == second["snapshot"]
-    with viewing(desk.directory.path / "index" / "worker-2") as view:
+    with viewing(fixture.directory.path / "index" / "worker-2") as view:
         assert (view.position_next, view.root.hex()) == (second["decisions"], second["root"])
 
-    assert _run(desk, "prune", "--keep", "1", "--margin-s", "0")["snapshots"] == [first["snapshot"]]
-    assert [each["snapshot"] for each in _run(desk, "list")["snapshots"]] == [second["snapshot"]]
-    assert _run(desk, "verify", "--all")["problem"] is None
+    assert _run(fixture, "prune", "--keep", "1", "--margin-s", "0")["snapshots"] == [first["snapshot"]]
+    assert [each["snapshot"] for each in _run(fixture, "list")["snapshots"]] == [second["snapshot"]]
+    assert _run(fixture, "verify", "--all")["problem"] is None
 
 
-def test_an_object_that_is_gone(desk: Desk, s3: str) -> None:
+def test_an_object_that_is_gone(fixture: SnapshotFixture, s3: str) -> None:
     """A snapshot of which S3 has lost an object is not restored, and the object is named."""
-    _run(desk, "create")
+    _run(fixture, "create")
     lost = next(name for name in _objects(s3) if name.startswith("of/london/files/"))
     S3FileSystem(skip_instance_cache=True).rm_file(f"{BUCKET}/{lost}")
-    assert lost.rpartition("/")[2][:16] in str(_run(desk, "verify", "--all", code=1))
-    assert _run(desk, "restore", "--name", "worker-2", code=1)["stderr"]
-    assert not (desk.directory.path / "index" / "worker-2" / "CURRENT").exists()
+    assert lost.rpartition("/")[2][:16] in str(_run(fixture, "verify", "--all", code=1))
+    assert _run(fixture, "restore", "--name", "worker-2", code=1)["stderr"]
+    assert not (fixture.directory.path / "index" / "worker-2" / "CURRENT").exists()
 
 
-def test_a_server_that_is_away(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_server_that_is_away(fixture: SnapshotFixture, monkeypatch: pytest.MonkeyPatch) -> None:
     """Without a server the command names the store and the problem."""
     (port,) = free_ports(1)
     for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
         monkeypatch.setenv(name, "test")
     monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{port}")
     monkeypatch.setenv("AWS_MAX_ATTEMPTS", "1")
-    assert URL in _run(desk, "list", code=2)["stderr"]
+    assert URL in _run(fixture, "list", code=2)["stderr"]
 
 
 @pytest.mark.seconds

@@ -23,7 +23,7 @@ JSON = {"content-type": "application/json"}
 SOCKET_S_MAX = 30.0
 
 
-class Asking:
+class CheckedClient:
     """A keep-alive client of one worker."""
 
     def __init__(self, url: str, health_url: str = "") -> None:

@@ -9,15 +9,15 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 from urllib.parse import urlsplit
 
-Twist = Callable[[list[dict[str, Any]]], None]
+Change = Callable[[list[dict[str, Any]]], None]
 
 
-class Liar:
-    """A proxy for `target`; `twist` changes the decisions in the answer to a POST, `described` the answer of `GET /v1/notary`."""
+class HostileProxy:
+    """A proxy for `target`; `change` changes the decisions in the answer to a POST, `described` the answer of `GET /v1/notary`."""
 
-    def __init__(self, target: str, twist: Twist = lambda decisions: None) -> None:
+    def __init__(self, target: str, change: Change = lambda decisions: None) -> None:
         self.target = target
-        self.twist = twist
+        self.change = change
         self.described: dict[str, Any] = {}
         self.receipt: Callable[[bytes], bytes] = lambda receipt: receipt
         self.posts = 0
@@ -35,7 +35,7 @@ class Liar:
             self.posts += 1
         if status == 200 and method == "POST":
             returned = json.loads(content)
-            self.twist(returned["decisions"])
+            self.change(returned["decisions"])
             content = json.dumps(returned).encode()
         elif path == "/v1/notary":
             content = json.dumps(json.loads(content) | self.described).encode()
@@ -45,9 +45,9 @@ class Liar:
 
 
 @contextmanager
-def lying(target: str, twist: Twist = lambda decisions: None) -> Iterator[Liar]:
-    """Yields a `Liar` that serves on loopback."""
-    liar = Liar(target, twist)
+def hostile_proxy(target: str, change: Change = lambda decisions: None) -> Iterator[HostileProxy]:
+    """Yields a `HostileProxy` that serves on loopback."""
+    proxy = HostileProxy(target, change)
 
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
@@ -55,7 +55,7 @@ def lying(target: str, twist: Twist = lambda decisions: None) -> Iterator[Liar]:
         def do_GET(self) -> None:
             body = self.rfile.read(int(self.headers.get("Content-Length", "0")))
             kept = {name: value for name, value in self.headers.items() if name in ("Content-Type", "Prefer")}
-            status, kind, content = liar.answer(self.command, self.path, kept, body)
+            status, kind, content = proxy.answer(self.command, self.path, kept, body)
             self.send_response(status)
             self.send_header("Content-Type", kind)
             self.send_header("Content-Length", str(len(content)))
@@ -70,11 +70,11 @@ def lying(target: str, twist: Twist = lambda decisions: None) -> Iterator[Liar]:
 
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
     server.daemon_threads = True
-    liar.url = f"http://127.0.0.1:{server.server_address[1]}"
+    proxy.url = f"http://127.0.0.1:{server.server_address[1]}"
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05})
     thread.start()
     try:
-        yield liar
+        yield proxy
     finally:
         server.shutdown()
         server.server_close()

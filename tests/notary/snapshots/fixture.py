@@ -1,4 +1,4 @@
-"""`Desk`: a notary with an index of some hundred decisions, a store for its snapshots, and `notary snapshot` run on them."""
+"""`SnapshotFixture`: a notary with an index of some hundred decisions, a store for its snapshots, and `notary snapshot` run on them."""
 
 import json
 import os
@@ -14,7 +14,7 @@ from notary.index import Index, viewing
 from notary.snapshots.manifest import Manifest, sign
 from notary.snapshots.store import Folder
 from notary.snapshots.take import FoundSnapshot, find
-from tests.notary.http.asking import Asking
+from tests.notary.http.checked_client import CheckedClient
 from tests.notary.party import Bank, spend
 from tests.notary.process import NotaryDirectory, NotaryProcess
 
@@ -24,12 +24,12 @@ SMALL = {"INDEX_WRITE_BUFFER_BYTES": 64 << 10, "INDEX_CACHE_BYTES": 1 << 20}
 
 def spent(process: NotaryProcess, bank: Bank, rounds: int = 6) -> dict[str, Any]:
     """Have some hundred requests decided. Returns the decisions by transaction id."""
-    with Asking(process.url) as asking:
-        decisions = [decision for _ in range(rounds) for decision in asking.decide(bank, *(spend() for _ in range(100)))]
+    with CheckedClient(process.url) as client:
+        decisions = [decision for _ in range(rounds) for decision in client.decide(bank, *(spend() for _ in range(100)))]
     return {decision["transaction_id"]: decision for decision in decisions}
 
 
-class Desk:
+class SnapshotFixture:
     """A notary's folder, and its snapshots in the folder `snapshots`."""
 
     def __init__(self, directory: NotaryDirectory, capsys: pytest.CaptureFixture[str]) -> None:
@@ -38,8 +38,8 @@ class Desk:
         self.index = directory.path / "index" / "worker-1"
 
     @classmethod
-    def copy(cls, template: NotaryDirectory, to: Path, capsys: pytest.CaptureFixture[str]) -> "Desk":
-        """Returns the desk of a copy of a notary whose worker has ended."""
+    def copy(cls, template: NotaryDirectory, to: Path, capsys: pytest.CaptureFixture[str]) -> "SnapshotFixture":
+        """Returns the fixture of a copy of a notary whose worker has ended."""
         shutil.copytree(template.path, to)
         return cls(NotaryDirectory(to), capsys)
 

@@ -25,7 +25,7 @@ def _unless_given(settings: T, **values: int) -> T:
     return replace(settings, **{name: value for name, value in values.items() if getattr(settings, name) == getattr(default, name)})
 
 
-def patient(config: Config) -> Config:
+def with_long_deadlines(config: Config) -> Config:
     """Returns the configuration with longer time limits, where it has the defaults, and makes those longer that are no settings."""
     if config.log.kind != "embedded":
         return config
@@ -41,5 +41,5 @@ def patient(config: Config) -> Config:
 
 if __name__ == "__main__":
     del sys.path[0]
-    serve._configured = lambda arguments: patient(_configured(arguments))
+    serve._configured = lambda arguments: with_long_deadlines(_configured(arguments))
     sys.exit(main(sys.argv[1:]))

@@ -5,7 +5,7 @@ import itertools
 import time
 
 from tests.hostile.wire import ADDRESS_MAX, Wire, kind
-from tests.notary.http.asking import post_head
+from tests.notary.http.checked_client import post_head
 
 CHUNKED = post_head(None, "Transfer-Encoding: chunked")
 GET = b"GET /v1/notary HTTP/1.1\r\nHost: n\r\n\r\n"
@@ -91,7 +91,7 @@ async def never_readers(wire: Wire) -> None:
 
 @kind(ADDRESS_MAX + 100, ended=True)
 async def left_open(wire: Wire) -> None:
-    """Connections from one address, more than it may have, on which nothing is said."""
+    """Idle connections from one address, more than it may have."""
     await wire.until_ended()
 
 

@@ -7,9 +7,9 @@ from collections.abc import Awaitable, Callable, Sequence
 from types import TracebackType
 from typing import Self
 
-from tests.asking.http import Answer, Http
-from tests.asking.party import Party, spend, state
 from tests.checkers.history import Call, Decided, History, Submission
+from tests.clients.http import Answer, Http
+from tests.clients.party import Party, spend, state
 
 PAUSE_S = 0.04
 ASKED_FOR_RECEIPTS = 0.5

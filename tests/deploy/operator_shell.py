@@ -32,7 +32,7 @@ if said != "ok":
 """
 
 
-class Desk:
+class Operator:
     """A folder with the sites file, and a shell in it. `words` maps names in the page to those of this machine."""
 
     def __init__(self, installed: Installed, words: Mapping[str, str]) -> None:
@@ -108,13 +108,13 @@ class Desk:
         (self._programs / "ssh").chmod(0o755)
 
     def _handler(self) -> type[socketserver.StreamRequestHandler]:
-        desk = self
+        operator = self
 
         class Handler(socketserver.StreamRequestHandler):
             def handle(self) -> None:
                 host, folder, program, *words = json.loads(self.rfile.read())
                 try:
-                    desk._answer(host, Path(folder), program, words)
+                    operator._answer(host, Path(folder), program, words)
                     said = "ok"
                 except AssertionError as problem:
                     said = str(problem)
