@@ -2,7 +2,6 @@
 
 import argparse
 import asyncio
-import json
 import os
 import sys
 import time
@@ -17,7 +16,7 @@ import msgspec
 from notary import keys
 from notary.access import alone_in
 from notary.archive.settings import Order, Sealed
-from notary.cli import EXIT_DONE
+from notary.cli import EXIT_DONE, json_line
 from notary.config import Config, load
 from notary.keyring import Keyring
 from notary.open_log import identify, open_log
@@ -143,7 +142,7 @@ def _fetch(config: Config, arguments: argparse.Namespace) -> int:
         store = store_of(config.archive.url, Path(config.directory))
         made = fetch(store, segments, arguments.archive, archived, _trusted(config)[-1].public_key)
     text = f"range {made.range}: {made.records} records of {made.segments} segments" if made.range else "the archive has all of them"
-    print(msgspec.json.encode(made).decode() if arguments.json else text)
+    print(json_line(msgspec.to_builtins(made, str_keys=True)) if arguments.json else text)
     return EXIT_DONE
 
 
@@ -159,5 +158,5 @@ def _prune(config: Config, arguments: argparse.Namespace) -> int:
             raise none
         store = store_of(config.archive.url, Path(config.directory))
         removed = prune(store, segments, archived, clock_ms() - 1000 * arguments.margin_s)
-    print(json.dumps({"removed": removed}) if arguments.json else f"removed {len(removed)} segments")
+    print(json_line({"removed": removed}) if arguments.json else f"removed {len(removed)} segments")
     return EXIT_DONE
