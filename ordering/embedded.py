@@ -23,6 +23,7 @@ from ordering.durable import make_directory
 from ordering.errors import ConfigurationError, Fatal, FatalCode, NotReady, OutcomeUnknown
 from ordering.local_reader import Arrivals, LocalReader, check_partitions, describe, size
 from ordering.log import ORDERING, LogOffsets, Record
+from ordering.settings import PAYLOAD_PARTITIONS_DEFAULT
 from ordering.store import (
     KEY,
     STORE_FORMAT_VERSION,
@@ -71,7 +72,7 @@ class EmbeddedLog:
         self._closed = False
 
     @staticmethod
-    def create(directory: Path | str, payload_partitions: int = 16) -> str:
+    def create(directory: Path | str, payload_partitions: int = PAYLOAD_PARTITIONS_DEFAULT) -> str:
         """Create a new, empty log and return its identity.
 
         Raises `ConfigurationError` if the directory is not empty, or the log cannot be written; a partly written log is left there.

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -20,7 +20,7 @@ from notary.cli import EXIT_DONE, json_line
 from notary.config import Config, load
 from notary.keyring import Keyring
 from notary.open_log import identify, open_log
-from notary.snapshots.store import store_of
+from notary.snapshots.store import PRUNE_MARGIN_S, store_of
 from ordering.clock import clock_ms
 from ordering.durable import make_directory
 from ordering.errors import ConfigurationError, NotaryError
@@ -29,8 +29,6 @@ from ordering.genesis import read_genesis
 if TYPE_CHECKING:
     from notary.archive.segment import FoundSegment
     from notary.cli.archived import ArchivedLog
-
-MARGIN_S: Final = 86_400
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -51,7 +49,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
             action.add_argument("--json", action="store_true", help="print the result as JSON")
         if name == "prune":
             action.add_argument(
-                "--margin-s", type=int, default=MARGIN_S, metavar="S", help="leave segments sealed in the last S seconds (default: a day)"
+                "--margin-s",
+                type=int,
+                default=PRUNE_MARGIN_S,
+                metavar="S",
+                help="leave segments sealed in the last S seconds (default: a day)",
             )
 
 

@@ -25,6 +25,7 @@ import msgspec
 from notary.cli import EXIT_COULD_NOT, EXIT_DONE, EXIT_NO
 from notary.client import (
     BATCH_REQUESTS_MAX,
+    SUBMISSION_DEADLINE_S,
     Answer,
     AsyncClient,
     Contradiction,
@@ -80,7 +81,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="submissions sent before the first is answered (default 1: decided in the order of the file); more are faster, in any order",
     )
     parser.add_argument(
-        "--deadline", metavar="SECONDS", type=seconds, default=60.0, help="how long to try for each submission (default 60)"
+        "--deadline",
+        metavar="SECONDS",
+        type=seconds,
+        default=SUBMISSION_DEADLINE_S,
+        help=f"how long to try for each submission (default {SUBMISSION_DEADLINE_S:g})",
     )
     add_tls_arguments(parser)
     parser.add_argument("--fail-on-rejection", action="store_true", help="exit with 1 if any request is rejected")

@@ -20,6 +20,8 @@ from ordering.durable import make_directory, sync, sync_directory
 from ordering.errors import ConfigurationError, NotReady
 
 CHUNK_BYTES: Final = 1 << 20
+PRUNE_MARGIN_S: Final = 86_400
+"""The age from which a file is pruned, by default. A younger one may belong to a run that has not ended."""
 FILES: Final = "files"
 MANIFESTS: Final = "manifests"
 _OBJECT_STORES: Final = ("s3", "s3a", "gs", "gcs", "az", "abfs", "abfss")
