@@ -34,7 +34,7 @@ from notary.receipts.errors import NotVerified
 from notary.receipts.key_history import KEYS_MAX, decode_history, endorse, follow
 from notary.receipts.note import VerifierKey, parse_verifier_key
 from notary.wire import HistoricKey
-from ordering.durable import create_file, locked_directory, replace_file, sync_directory
+from ordering.durable import create_file, locked_directory, move_into_place, replace_file, sync_directory
 from ordering.errors import ConfigurationError
 
 NEXT: Final = ".next"
@@ -176,8 +176,7 @@ def end_anew(key_file: Path, history_file: Path, origin: str) -> None:
     try:
         replace_file(Path(os.path.realpath(history_file)), _first(origin, load(next_of(key_file)).public_key()))
         # A crash here leaves a history without its key: no worker starts, and the same command continues.
-        next_of(key_file).replace(Path(os.path.realpath(key_file)))
-        sync_directory(Path(os.path.realpath(key_file)).parent)
+        move_into_place(next_of(key_file), Path(os.path.realpath(key_file)))
     except OSError as problem:
         raise ConfigurationError(
             f"cannot put the new key in place of {key_file}: {problem.strerror or problem}. Correct that, and run it again"
@@ -257,8 +256,7 @@ def finish(key_file: Path, history_file: Path, origin: str) -> bool:
         sync_directory(directory)
     if not _is_half_placed(load(key_file).public_key(), history_file, origin):
         return False
-    next_of(history_file).replace(real_history)
-    sync_directory(real_history.parent)
+    move_into_place(next_of(history_file), real_history)
     return True
 
 

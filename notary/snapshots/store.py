@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import IO, Any, Final, Protocol
 
 from ordering.clock import clock_ms
-from ordering.durable import make_directory, sync, sync_directory
+from ordering.durable import make_directory, move_into_place, sync
 from ordering.errors import ConfigurationError, NotReady
 
 CHUNK_BYTES: Final = 1 << 20
@@ -114,10 +114,9 @@ class Folder:
                 new.chmod(0o644)  # other users may read it too
                 shutil.copyfileobj(reading, writing, CHUNK_BYTES)
                 sync(writing)
-            new.replace(target)
+            move_into_place(new, target)
         finally:
             new.unlink(missing_ok=True)
-        sync_directory(target.parent)
 
     def age_s(self, folder: str, name: str) -> float:
         """As `SnapshotStore` describes it."""
