@@ -152,7 +152,7 @@ class AcceptorPool:
             try:
                 self._processes[at] = await self._started(at)
             except OSError as problem:
-                logger.error("acceptor process %s cannot be started: %s", process.name, problem)
+                logger.warning("acceptor process %s cannot be started: %s", process.name, problem)
 
     def _check_if_changed(self) -> None:
         # Only the first of several rejections in a row triggers a check, since a check may send a message to every process.

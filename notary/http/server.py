@@ -442,7 +442,7 @@ class _Listener:
                 self._certificates.handshake_failed(ConnectionAbortedError("too many connections are open"))
 
     def _pause(self, problem: OSError) -> None:
-        logger.error("connections cannot be accepted: %s", problem)
+        logger.warning("connections cannot be accepted: %s", problem)
         self._paused = True
         self._loop.remove_reader(self._listening)
         self._loop.call_later(PAUSE_S, self._resume)
