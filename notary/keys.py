@@ -20,6 +20,7 @@ the one before it is on the disk:
 
 import contextlib
 import os
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Final
@@ -330,9 +331,11 @@ def _decode(encoded: bytes, file: Path, origin: str) -> tuple[HistoricKey, ...]:
                 " Correct the one that is wrong"
             )
         if history[0].endorsement is not None:
-            raise NotVerified("bad-endorsement", "its first key is endorsed, so the key before it is missing")
-        if len(set(keys)) != len(keys) or [str(key) for key in keys] != [each.verifier_key for each in history]:
-            raise NotVerified("malformed-key", "a key is in it twice, or not in its canonical form")
+            raise NotVerified("bad-endorsement", f"its first key {keys[0]} is endorsed, so the key before it is missing")
+        if twice := [key for key, count in Counter(keys).items() if count > 1]:
+            raise NotVerified("malformed-key", f"the key {twice[0]} is in it twice")
+        if wrong := [each.verifier_key for key, each in zip(keys, history, strict=True) if str(key) != each.verifier_key]:
+            raise NotVerified("malformed-key", f"the key {wrong[0]} is not in its canonical form")
         follow(keys[:1], history)
     except NotVerified as problem:
         raise ConfigurationError(

@@ -177,7 +177,7 @@ class EmbeddedLog:
     def check_open(self) -> None:
         """Raise `NotReady` after close, `Fatal` after the disk failed."""
         if self._closed:
-            raise NotReady("this log is closed")
+            raise NotReady(f"the log {self._meta.identity} is closed: open it again")
         if self._failure is not None:
             raise Fatal(
                 FatalCode.LOG_UNWRITABLE,

@@ -100,7 +100,7 @@ class ArchiveSchedule:
                 answer = msgspec.json.decode(line, type=Sealed) if line else Sealed(problem="its process ended")
                 self.segments += answer.segments
                 if answer.skipped:  # the process has no log of its own
-                    logger.warning("%s", answer.skipped)
+                    logger.warning("the sealing process skipped manifests: %s", answer.skipped)
                 if answer.problem:
                     raise ValueError(answer.problem)
                 if not answer.left:

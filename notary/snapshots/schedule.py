@@ -101,7 +101,7 @@ class SnapshotSchedule:
             logger.warning("no snapshot was made: %s", complained)
             return retry_s
         if complained:
-            logger.warning("%s", complained)  # for example that no old file could be removed
+            logger.warning("the snapshot command reported: %s", complained)  # for example that no old file could be removed
         found = msgspec.json.decode(said, type=_Said)
         self._newest_s = found.made_at_ms / 1000
         if found.made:
@@ -122,8 +122,8 @@ async def restore_at_start(config: "Config", log_identity: str, restoring: Calla
     flags = ["--config", config.file, "--name", config.worker.name, "--log", log_identity]
     code, said, complained = await output_of(*_COMMAND, "restore", *flags, "--json")
     if complained:
-        logger.warning("%s", complained)
+        logger.warning("the restore reported: %s", complained)
     if code == EXIT_DONE:
         logger.info("the index was restored from a snapshot: %s", said)
     else:
-        logger.warning("%s: this worker replays the log", "no snapshot is there" if code == EXIT_NO else "no snapshot can be restored")
+        logger.warning("no snapshot %s: replaying the log", "found" if code == EXIT_NO else "can be restored")

@@ -60,4 +60,4 @@ async def test_skipped_manifests_are_logged(monkeypatch: pytest.MonkeyPatch, cap
     process: Any = SimpleNamespace(stdin=SimpleNamespace(write=len, drain=done), stdout=answers, kill=lambda: None, wait=done)
     with caplog.at_level(logging.WARNING, "notary.archive"), pytest.raises(ValueError, match="the end"):
         await made._order_with(process)
-    assert (caplog.messages, made.segments) == (["2 files were skipped"], 2)
+    assert (caplog.messages, made.segments) == (["the sealing process skipped manifests: 2 files were skipped"], 2)
