@@ -53,7 +53,7 @@ REJECTION_REASONS: Final = ("capacity", "share", "quota")
 DECODING_WAIT_S: Final = 0.5
 """New bodies of a party are rejected while its complete bodies wait longer than this; with a ticket, longer than twice this time."""
 UNREAD_S_MAX: Final = 1.0
-"""A body that waited longer in its connection is refused: newer bodies were read first, and its answer would be late."""
+"""A body that waited longer in its connection is rejected: newer bodies were read first, and its answer would be late."""
 BACKLOG_S: Final = 0.2
 """A lane is backlogged if its oldest body has waited longer. Then a new body's wait is estimated from the bytes ahead of it."""
 HELD_S: Final = 0.05
@@ -265,10 +265,7 @@ class Gate:
                 f"{others_bytes} bytes of submissions wait here already, of {self._bytes_max} at most: send the same again later"
             )
         if body.is_unauthenticated and (whose := self._unauthenticated_too_many(body, size)):
-            return Overloaded(
-                f"submissions {whose} have used up the bytes for connections on which no submission was admitted yet:"
-                " send the same again later"
-            )
+            return Overloaded(f"submissions {whose} use all bytes reserved for unauthenticated connections: send the same again later")
         rejection = None
         if not body.size and self._capacity is not None and not self._capacity.is_calm(1, 1) and body.party:
             # Reject it before its end. A body that names two parties is rejected for either of them, and is never admitted.

@@ -44,11 +44,11 @@ CHECKING_S: Final = 0.0005
 
 
 class NotAdmitting(NotaryError):
-    """The worker admits nothing; `answer` is its answer to all submissions."""
+    """The worker rejects all submissions now; `answer` is its answer to all submissions."""
 
     def __init__(self, answer: Answer) -> None:
         self.answer = answer
-        super().__init__("the worker admits nothing")
+        super().__init__("the worker rejects all submissions now")
 
 
 class WorkersCapacity:

@@ -37,7 +37,7 @@ POLL_MS: Final = 200
 STALL_S_MAX: Final = 30.0
 LOOK_ORDERS: Final = 12
 """The active writer looks at the store at its first order and every 12th, each minute by default. A listing grows with the store, and only
-a worker that woke up after its turn has sealed anything meanwhile."""
+a worker that was paused past its turn may have sealed since."""
 OVERLAPS_MAX: Final = 8
 """The places of each topic-partition that a new process compares where segments overlap, the last ones first. A log loses its end, so two
 histories differ there; each takeover may leave one such place, and the log is read again for each."""
@@ -142,7 +142,10 @@ class SegmentStream:
         return passed
 
     def _first_skipped(self, skipped: Mapping[str, NotVerified]) -> str:
-        """Returns a sentence about those skipped for the first time; empty without one. Each look reads them again: a key may come."""
+        """Returns a sentence about those skipped for the first time; empty without one.
+
+        Each check reads them again, since their key may be added later.
+        """
         new = [problem.what for name, problem in skipped.items() if name not in self._skipped]
         self._skipped = {*skipped}
         return f"{len(new)} files among the segments' manifests were skipped; the first: {new[0]}"[:SKIPPED_CHARS_MAX] if new else ""

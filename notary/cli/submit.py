@@ -55,7 +55,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("file", metavar="FILE", help="requests: a JSON array, or one JSON object a line; - for standard input")
     parser.add_argument("--key", metavar="FILE", required=True, help="the party's private key, PEM (Ed25519 or ECDSA P-256)")
     parser.add_argument("--party", metavar="NAME", required=True, help="the party's name, as the notary knows it")
-    parser.add_argument("--url", metavar="URL[,URL...]", required=True, help="the notary's workers; asked in turn until one answers")
+    parser.add_argument("--url", metavar="URL[,URL...]", required=True, help="the notary's workers; tried in turn until one answers")
     parser.add_argument("--notary-name", metavar="NAME", help="the notary's name (default: ask the notary)")
     parser.add_argument(
         "--verifier-key",

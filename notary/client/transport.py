@@ -199,7 +199,7 @@ class Transport:
             url, not_before = self._route.next(clock(), rejections.by_url)
             begin_at = max(not_before, resume_at)
             if max(begin_at, clock()) >= ends:
-                waits = f"not asked: it wants no call for another {begin_at - clock():.0f} s"
+                waits = f"not tried: its Retry-After ends in {begin_at - clock():.0f} s"
                 raise rejections.first or Exhausted(reasons or {url: waits})
             await asyncio.sleep(max(0.0, begin_at - clock()))
             started = clock()
@@ -336,7 +336,7 @@ def explained(url: str, problem: httpx.RequestError) -> str:
 def rejected(reply: Reply) -> Rejected:
     """Returns the `Rejected` of a 4xx reply. Raises `Malformed` for a status that a notary never sends."""
     if not 400 <= reply.status < 500:
-        raise Malformed(f"status {reply.status}, which nothing in the contract explains")
+        raise Malformed(f"status {reply.status}, which no call of the notary returns")
     if not reply.is_problem:
         raise Malformed(f"status {reply.status}, and {_problem(reply).detail}")
     problem = _problem(reply)

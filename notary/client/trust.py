@@ -62,7 +62,9 @@ class KnownNotaries:
         try:
             with self.file.open(encoding="utf-8") as opened:
                 if os.fstat(opened.fileno()).st_mode & stat.S_IWOTH:
-                    raise ConfigurationError(f"anybody can write the known notaries {self.file}: look at its keys, and chmod 600 it")
+                    raise ConfigurationError(
+                        f"every user can write {self.file}, the file of known notaries: check its keys, then chmod 600 {self.file}"
+                    )
                 return self._find(opened.read(), urls)
         except FileNotFoundError:
             return None

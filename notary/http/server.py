@@ -76,11 +76,11 @@ class Server:
         self._too_many, self._too_many_of_address = [
             problem_of(Overloaded(f"{count} connections{whose} are open already: {what}", 1))
             for count, whose, what in (
-                (connections_max, "", "come again later"),
-                (self._per_address_max, " from your address", "use those, or come again later"),
+                (connections_max, "", "retry later"),
+                (self._per_address_max, " from your address", "reuse them, or retry later"),
             )
         ]
-        self._gives_way = Overloaded(f"{connections_max} connections are open already, most of them from your address: come again later", 1)
+        self._gives_way = Overloaded(f"{connections_max} connections are open already, most of them from your address: retry later", 1)
         self._socket = listening
         self._url = url_of(listening, tls=certificates is not None)
         self._certificates = certificates
@@ -128,7 +128,9 @@ class Server:
             try:
                 await asyncio.wait_for(self._empty.wait(), seconds_max)
             except TimeoutError:
-                logger.warning("connections=%d had not ended after %g s", len(self.connections), seconds_max)
+                logger.warning(
+                    "connections still open after the drain deadline connections=%d after_s=%g", len(self.connections), seconds_max
+                )
                 for connection in list(self.connections):
                     connection.abort()
         self.lines.stop()
