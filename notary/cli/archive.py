@@ -15,7 +15,7 @@ import msgspec
 
 from notary import keys
 from notary.access import alone_in
-from notary.archive.settings import Order, Sealed
+from notary.archive.settings import SealCommand, Sealed
 from notary.cli import EXIT_DONE, json_line
 from notary.config import Config, load
 from notary.keyring import Keyring
@@ -35,7 +35,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the flags of `notary archive`."""
     actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
     for name, summary in (
-        ("stream", "seal segments, as a worker orders on standard input; workers start it themselves"),
+        ("stream", "seal segments on commands of a worker on standard input; workers start it themselves"),
         ("fetch", "add the segments that begin at the end of an archive to it, as one more range"),
         ("prune", "remove the segments that an archive has"),
     ):
@@ -77,7 +77,7 @@ def _check_pyarrow() -> None:
 
 
 async def _stream(config: Config) -> int:
-    """Seal segments until standard input ends or an order fails. The answer to that order has the problem."""
+    """Seal segments until standard input ends or a command fails. The answer to that command has the problem."""
     try:
         _check_pyarrow()
         from notary.archive.stream import SegmentStream  # imported late: the line before checks that pyarrow is installed
@@ -91,7 +91,7 @@ async def _stream(config: Config) -> int:
             names = notary, config.origin, config.worker.name
             stream = SegmentStream(log, identity, *names, keyring, lambda: _trusted(config), store, clock_ms)
             while line := await asyncio.to_thread(sys.stdin.readline):
-                print(msgspec.json.encode(await stream.seal(msgspec.json.decode(line, type=Order))).decode(), flush=True)
+                print(msgspec.json.encode(await stream.seal(msgspec.json.decode(line, type=SealCommand))).decode(), flush=True)
             await stream.close()
         finally:
             await log.close()

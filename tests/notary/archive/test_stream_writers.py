@@ -9,7 +9,7 @@ import pytest
 
 from notary.archive.fetch import fetch
 from notary.archive.segment import find
-from notary.archive.settings import Order, Sealed
+from notary.archive.settings import SealCommand, Sealed
 from notary.archive.stream import SegmentStream
 from notary.cli.archived import ArchivedLog
 from notary.keyring import Keyring
@@ -44,10 +44,10 @@ class Office:
         trusted = verifier_keys(self._files[1], ORIGIN)[1]
         return SegmentStream(self.log, *names, keyring, lambda: trusted, self.store, lambda: self.now_ms)
 
-    async def order(self, stream: SegmentStream, leave_ms: int = 0) -> Sealed:
+    async def command(self, stream: SegmentStream, leave_ms: int = 0) -> Sealed:
         """Have it seal all ordering records; `leave_ms` other than 0: it is another worker's turn."""
         head = (await self.log.offsets())[ORDERING].log_end
-        return await stream.seal(Order(head, self._key.public_key.hex(), leave_ms))
+        return await stream.seal(SealCommand(head, self._key.public_key.hex(), leave_ms))
 
     async def write(self) -> None:
         """Append a record."""
@@ -82,15 +82,15 @@ async def office(directory: NotaryDirectory) -> AsyncIterator[Office]:
 async def test_a_later_worker_leaves_it_to_one_that_seals(office: Office) -> None:
     """A worker whose turn is later seals nothing while another does; when no new segment comes, it takes the other's place."""
     first, second = office.stream("w1"), office.stream("w2")
-    assert (await office.order(first)).segments == 1
+    assert (await office.command(first)).segments == 1
     for _ in range(3):
         await office.write()
-        assert (await office.order(first)).segments == 1
+        assert (await office.command(first)).segments == 1
         await office.write()
         office.now_ms += LEAVE_MS - 1
-        assert await office.order(second, LEAVE_MS) == Sealed(left=True)
+        assert await office.command(second, LEAVE_MS) == Sealed(skipped_turn=True)
     office.now_ms += 1
-    assert await office.order(second, LEAVE_MS) == Sealed(segments=1, records=1)
+    assert await office.command(second, LEAVE_MS) == Sealed(segments=1, records=1)
     assert office.workers() == ["w1"] * 4 + ["w2"]
     await first.close()
     await second.close()
@@ -100,14 +100,14 @@ async def test_a_clock_that_is_ahead_holds_nobody_up(office: Office) -> None:
     """The last segment of a dead worker whose clock was ahead counts once; one that is old does not count at all."""
     ahead, second, third = office.stream("w1"), office.stream("w2"), office.stream("w3")
     office.now_ms += 1_000 * LEAVE_MS
-    await office.order(ahead)
+    await office.command(ahead)
     office.now_ms -= 1_000 * LEAVE_MS
     await office.write()
-    assert (await office.order(second, LEAVE_MS)).left
-    assert (await office.order(second, LEAVE_MS)).segments == 1
+    assert (await office.command(second, LEAVE_MS)).skipped_turn
+    assert (await office.command(second, LEAVE_MS)).segments == 1
     await office.write()
     office.now_ms += 2_000 * LEAVE_MS
-    assert (await office.order(third, LEAVE_MS)).segments == 1
+    assert (await office.command(third, LEAVE_MS)).segments == 1
     for stream in (ahead, second, third):
         await stream.close()
 
@@ -115,13 +115,13 @@ async def test_a_clock_that_is_ahead_holds_nobody_up(office: Office) -> None:
 async def test_a_worker_that_wakes_up_does_no_harm(office: Office, tmp_path: Path) -> None:
     """A worker that was paused after its look at the store seals again what another has sealed: an archive of both has each record once."""
     paused, other = office.stream("w1"), office.stream("w2")
-    await office.order(paused)
+    await office.command(paused)
     await office.write()
     office.now_ms += 10 * LEAVE_MS
-    assert (await office.order(other, LEAVE_MS)).segments == 1
+    assert (await office.command(other, LEAVE_MS)).segments == 1
     await office.write()
     with office.unseen_segments():
-        assert (await office.order(paused)).records == 2
+        assert (await office.command(paused)).records == 2
     assert office.workers() == ["w1", "w1", "w2"], "by their first offsets"
     segments = list(find(office.store, verifier_keys(office._files[1], ORIGIN)[1], office._notary))
     assert fetch(office.store, segments, tmp_path / "archive", None).records == 3

@@ -24,7 +24,7 @@ async def sealed(directory: NotaryDirectory) -> None:
     genesis, log_id = await read_genesis(log)
     office = Office(directory, log, genesis.notary_name, log_id)
     stream = office.stream("w1")
-    assert (await office.order(stream)).segments == 1
+    assert (await office.command(stream)).segments == 1
     await stream.close()
     await log.close()
 
