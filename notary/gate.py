@@ -184,7 +184,7 @@ class Gate:
         self._pace = Pace()
         """The bytes decoded a second while bodies wait."""
         self.duty = DutyCycle(clock_s)
-        """Bodies of addresses are decoded in its on-turns. The application sets it."""
+        """Bodies of addresses are decoded in its active slices. The application sets it."""
         self._next: asyncio.Handle | None = None
         """The next turn."""
         self._held = False
@@ -357,7 +357,7 @@ class Gate:
                 self._go_on()
 
     def _go_on(self) -> None:
-        """Schedule the next turn: soon; in the next on-turn if only bodies of addresses wait; after `HELD_S` if the worker is busy."""
+        """Schedule the next turn: soon; in the next active slice if only bodies of addresses wait; after `HELD_S` if the worker is busy."""
         loop = asyncio.get_running_loop()
         held = self.is_busy
         if held:
@@ -378,7 +378,7 @@ class Gate:
             self._turn()
 
     def _whose_turn(self) -> bool | None:
-        return self._asked.whose_turn(self._decoding, addresses=self.duty.is_on)
+        return self._asked.whose_turn(self._decoding, addresses=self.duty.is_active)
 
     def _reject_older(self) -> None:
         for body in self._asked.take_older(self._clock_s() - HELD_S_MAX):

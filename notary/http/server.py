@@ -25,7 +25,7 @@ from ordering.errors import ConfigurationError, Overloaded
 logger = logging.getLogger("notary.http")
 
 ACCEPT_TURN_S = 0.0003
-"""The time in one on-turn of the loop (`DutyCycle`) in which connections are accepted, and those above a limit rejected."""
+"""The time in one active slice of the loop (`DutyCycle`) in which connections are accepted, and those above a limit rejected."""
 PAUSE_S = 0.5
 REJECTED_BYTES: Final = 64 << 10
 UNREAD_BYTES_MAX: Final = 64 << 20
@@ -53,8 +53,8 @@ class Server:
         certificates: Certificates | None = None,
         duty: DutyCycle | None = None,
     ) -> None:
-        """With `certificates` it speaks TLS, and reads changed certificate files while it serves. In the on-turns of `duty` it serves all
-        clients.
+        """With `certificates` it speaks TLS, and reads changed certificate files while it serves. In the active slices of `duty` it serves
+        all clients.
         """
         self.application = application
         self.settings = settings or HttpSettings()
@@ -395,7 +395,7 @@ class _Listener:
             making.give_up()
 
     def _accept(self) -> None:
-        if not self._server.duty.is_on():
+        if not self._server.duty.is_active():
             self._loop.remove_reader(self._listening)
             self._server.duty.call(self._accept_again)
         else:
