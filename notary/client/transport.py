@@ -323,14 +323,14 @@ class _Connection:
 
 def explained(url: str, problem: httpx.RequestError) -> str:
     """Renders the error of an attempt; adds a remedy for an untrusted certificate, and where only one side speaks TLS."""
-    said = str(problem)
-    if "CERTIFICATE_VERIFY_FAILED" in said:
-        return f"{said}: is it the right host, and is its authority in the file of `--tls-ca` (in a program: `tls_context`)?"
-    if "WRONG_VERSION_NUMBER" in said or "RECORD_LAYER_FAILURE" in said:
-        return f"{said}: it may speak plain HTTP, as a health port does: then use http://"
+    text = str(problem)
+    if "CERTIFICATE_VERIFY_FAILED" in text:
+        return f"{text}: is it the right host, and is its authority in the file of `--tls-ca` (in a program: `tls_context`)?"
+    if "WRONG_VERSION_NUMBER" in text or "RECORD_LAYER_FAILURE" in text:
+        return f"{text}: it may speak plain HTTP, as a health port does: then use http://"
     if isinstance(problem, httpx.RemoteProtocolError) and url.startswith("http:"):
-        return f"{said} It may speak TLS: then use https://"
-    return said
+        return f"{text} It may speak TLS: then use https://"
+    return text
 
 
 def rejected(reply: Reply) -> Rejected:

@@ -155,8 +155,8 @@ class Trust:
             raise NotVerified("unknown-key", f"it shows the key {shown}, which does not follow from {self.keys[-1]}; {self.source}")
         if self._line is not None and self._line.key in keys and keys.index(shown) > keys.index(self._line.key):
             self._line = self._known.keep(self._urls, shown, notary.name, instead_of=self._line.key)
-            said = f"the notary {notary.name!r} has a new verifier key, endorsed by the one before"
-            self._known.say(f"{said}: {shown}, kept in {self._known.file}")
+            text = f"the notary {notary.name!r} has a new verifier key, endorsed by the one before"
+            self._known.say(f"{text}: {shown}, kept in {self._known.file}")
         met, self.keys = keys != self.keys, keys
         return met
 
