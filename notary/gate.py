@@ -53,7 +53,7 @@ REJECTION_REASONS: Final = ("capacity", "share", "quota")
 DECODING_WAIT_S: Final = 0.5
 """New bodies of a party are rejected while its complete bodies wait longer than this; with a ticket, longer than twice this time."""
 UNREAD_S_MAX: Final = 1.0
-"""A body that waited longer in its connection is refused: newer bodies were read first, and its answer would be late."""
+"""A body that waited longer in its connection is rejected: newer bodies were read first, and its answer would be late."""
 BACKLOG_S: Final = 0.2
 """A lane is backlogged if its oldest body has waited longer. Then a new body's wait is estimated from the bytes ahead of it."""
 HELD_S: Final = 0.05
@@ -184,7 +184,7 @@ class Gate:
         self._pace = Pace()
         """The bytes decoded a second while bodies wait."""
         self.duty = DutyCycle(clock_s)
-        """Bodies of addresses are decoded in its on-turns. The application sets it."""
+        """Bodies of addresses are decoded in its active slices. The application sets it."""
         self._next: asyncio.Handle | None = None
         """The next turn."""
         self._held = False
@@ -265,10 +265,7 @@ class Gate:
                 f"{others_bytes} bytes of submissions wait here already, of {self._bytes_max} at most: send the same again later"
             )
         if body.is_unauthenticated and (whose := self._unauthenticated_too_many(body, size)):
-            return Overloaded(
-                f"submissions {whose} have used up the bytes for connections on which no submission was admitted yet:"
-                " send the same again later"
-            )
+            return Overloaded(f"submissions {whose} use all bytes reserved for unauthenticated connections: send the same again later")
         rejection = None
         if not body.size and self._capacity is not None and not self._capacity.is_calm(1, 1) and body.party:
             # Reject it before its end. A body that names two parties is rejected for either of them, and is never admitted.
@@ -360,7 +357,7 @@ class Gate:
                 self._go_on()
 
     def _go_on(self) -> None:
-        """Schedule the next turn: soon; in the next on-turn if only bodies of addresses wait; after `HELD_S` if the worker is busy."""
+        """Schedule the next turn: soon; in the next active slice if only bodies of addresses wait; after `HELD_S` if the worker is busy."""
         loop = asyncio.get_running_loop()
         held = self.is_busy
         if held:
@@ -381,7 +378,7 @@ class Gate:
             self._turn()
 
     def _whose_turn(self) -> bool | None:
-        return self._asked.whose_turn(self._decoding, addresses=self.duty.is_on)
+        return self._asked.whose_turn(self._decoding, addresses=self.duty.is_active)
 
     def _reject_older(self) -> None:
         for body in self._asked.take_older(self._clock_s() - HELD_S_MAX):

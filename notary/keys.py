@@ -20,6 +20,7 @@ the one before it is on the disk:
 
 import contextlib
 import os
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Final
@@ -34,7 +35,7 @@ from notary.receipts.errors import NotVerified
 from notary.receipts.key_history import KEYS_MAX, decode_history, endorse, follow
 from notary.receipts.note import VerifierKey, parse_verifier_key
 from notary.wire import HistoricKey
-from ordering.durable import create_file, locked_directory, replace_file, sync_directory
+from ordering.durable import create_file, locked_directory, move_into_place, replace_file, sync_directory
 from ordering.errors import ConfigurationError
 
 NEXT: Final = ".next"
@@ -176,8 +177,7 @@ def end_anew(key_file: Path, history_file: Path, origin: str) -> None:
     try:
         replace_file(Path(os.path.realpath(history_file)), _first(origin, load(next_of(key_file)).public_key()))
         # A crash here leaves a history without its key: no worker starts, and the same command continues.
-        next_of(key_file).replace(Path(os.path.realpath(key_file)))
-        sync_directory(Path(os.path.realpath(key_file)).parent)
+        move_into_place(next_of(key_file), Path(os.path.realpath(key_file)))
     except OSError as problem:
         raise ConfigurationError(
             f"cannot put the new key in place of {key_file}: {problem.strerror or problem}. Correct that, and run it again"
@@ -257,8 +257,7 @@ def finish(key_file: Path, history_file: Path, origin: str) -> bool:
         sync_directory(directory)
     if not _is_half_placed(load(key_file).public_key(), history_file, origin):
         return False
-    next_of(history_file).replace(real_history)
-    sync_directory(real_history.parent)
+    move_into_place(next_of(history_file), real_history)
     return True
 
 
@@ -332,9 +331,11 @@ def _decode(encoded: bytes, file: Path, origin: str) -> tuple[HistoricKey, ...]:
                 " Correct the one that is wrong"
             )
         if history[0].endorsement is not None:
-            raise NotVerified("bad-endorsement", "its first key is endorsed, so the key before it is missing")
-        if len(set(keys)) != len(keys) or [str(key) for key in keys] != [each.verifier_key for each in history]:
-            raise NotVerified("malformed-key", "a key is in it twice, or not in its canonical form")
+            raise NotVerified("bad-endorsement", f"its first key {keys[0]} is endorsed, so the key before it is missing")
+        if twice := [key for key, count in Counter(keys).items() if count > 1]:
+            raise NotVerified("malformed-key", f"the key {twice[0]} is in it twice")
+        if wrong := [each.verifier_key for key, each in zip(keys, history, strict=True) if str(key) != each.verifier_key]:
+            raise NotVerified("malformed-key", f"the key {wrong[0]} is not in its canonical form")
         follow(keys[:1], history)
     except NotVerified as problem:
         raise ConfigurationError(

@@ -148,7 +148,7 @@ class Parties:
             except ConfigurationError as problem:
                 if str(problem) != self._reported:
                     self._reported = str(problem)
-                    logger.error("the parties file is rejected, the present parties stay in use: %s", problem)
+                    logger.warning("the parties file is rejected, the present parties stay in use: %s", problem)
 
     def look_now(self) -> None:
         """Have `follow` read the file now if it has changed. It logs an error even if it has logged the same one before."""

@@ -175,11 +175,11 @@ class SelfCheck:
         """Have a separate process read every row from the disk, again and again. Raises `Quarantined` for a row that cannot be read."""
         while True:
             await asyncio.sleep(self._settings.scrub_s)
-            code, found, complained = await output_of("notary.index.scrub", str(self._index.directory))
+            code, stdout, stderr = await output_of("notary.index.scrub", str(self._index.directory))
             if code == EXIT_ROTTEN:
-                raise self._index.quarantine(found)
+                raise self._index.quarantine(stdout)
             if code:
-                logger.warning("the index could not be scrubbed: its process ended with code=%s: %s", code, found or complained)
+                logger.warning("the index could not be scrubbed: its process ended with code=%s: %s", code, stdout or stderr)
             else:
                 self.scrubs += 1
 
@@ -190,9 +190,9 @@ async def output_of(module: str, *arguments: str) -> tuple[int | None, str, str]
         *(sys.executable, "-P", "-m", module, *arguments), stdin=DEVNULL, stdout=PIPE, stderr=PIPE
     )
     try:
-        said, complained = await process.communicate()
+        stdout, stderr = await process.communicate()
     except asyncio.CancelledError:
         process.kill()
         await process.wait()
         raise
-    return process.returncode, said.decode(errors="replace").strip(), (complained or b"").decode(errors="replace").strip()
+    return process.returncode, stdout.decode(errors="replace").strip(), (stderr or b"").decode(errors="replace").strip()

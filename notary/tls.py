@@ -72,7 +72,7 @@ class Certificates:
             try:
                 self.check()
             except Exception:  # a bug, or a certificate that a library cannot handle: later files must still be checked
-                logger.exception("the certificate's files cannot be looked at")
+                logger.exception("the certificate's files cannot be checked")
 
     def check(self) -> None:
         """Load the files if they have changed, but not since the last look. An expired certificate is reported."""
@@ -94,7 +94,7 @@ class Certificates:
             self.problem = str(problem)
             if state != self._reported:
                 self._reported = state
-                logger.error("the new certificate is rejected, the present one stays in use: %s", problem)
+                logger.warning("the new certificate is rejected, the present one stays in use: %s", problem)
             return
         if report_all or state != self._in_use or self.problem:
             logger.info("certificate read file=%s not_after=%s", self._files.cert_file, self._not_after.isoformat())

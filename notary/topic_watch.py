@@ -1,7 +1,7 @@
 """`TopicWatch`: checks the topics' settings and the brokers' certificates while a worker runs, since both may change after its start.
 
 If retention is switched on, Kafka deletes records; a lower `min.insync.replicas` can lose them. Stopping the worker would not help. So the
-worker reports the problem in log lines, in `notary_topic_problems` and in `/readyz?verbose`, until the settings are right again.
+worker reports the problem in log lines, in `notary_topic_problems` and in `/readyz?verbose`, until the settings are valid again.
 """
 
 import asyncio
@@ -48,7 +48,7 @@ class TopicWatch:
         try:
             await self._log.see_certificates()
         except Exception as problem:  # any error, as in `check`
-            logger.warning("the brokers' certificates cannot be looked at: %s", problem)
+            logger.warning("the brokers' certificates cannot be checked: %s", problem)
 
     async def check(self) -> None:
         """Check the settings once, and log what changed."""
@@ -64,5 +64,5 @@ class TopicWatch:
             if found not in self.problems:
                 logger.error("acknowledged records may be lost: %s", found)
         if self.problems and not problems:
-            logger.info("the topics' settings are right again")
+            logger.info("the topics' settings are valid again")
         self.problems = problems

@@ -108,7 +108,11 @@ def decision_of(decision: DecisionLike) -> Decision:
         and -TIME_MAX_MS <= decision.log_time_ms <= TIME_MAX_MS
         and all(len(one.state) == STATE_REF_BYTES and len(one.consumed_by) == HASH_BYTES for one in decision.conflicts)
     ):
-        raise NotVerified("malformed-decision", "it has values that no decision has")
+        raise NotVerified(
+            "malformed-decision",
+            f"no decision has these values: position {decision.position}, log time {decision.log_time_ms}, or ids and states of other"
+            " lengths: pass the decision as the notary returned it",
+        )
     return decision
 
 

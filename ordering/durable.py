@@ -91,12 +91,20 @@ def replace_file(file: Path, content: bytes, mode: int = 0o644) -> None:
     try:
         _write_new(beside, content, mode & 0o600)
         beside.chmod(mode)
-        beside.replace(file)
+        move_into_place(beside, file)
     except OSError:
         beside.unlink(missing_ok=True)
         raise
-    # A crash here may leave the old content, which is correct: this call has not returned yet.
-    sync_directory(file.parent)
+
+
+def move_into_place(made: Path, target: Path) -> None:
+    """Rename a file or a folder, whose content is on the disk already, to `target`, durably. It replaces a file, or an empty folder.
+
+    Raises `OSError`; if only the new name could not be synced, `made` is gone all the same.
+    """
+    made.replace(target)
+    # A crash here may leave both names as they were, which is correct: this call has not returned yet.
+    sync_directory(target.parent)
 
 
 def _write_new(file: Path, content: bytes, mode: int) -> None:

@@ -23,6 +23,7 @@ from ordering.durable import make_directory
 from ordering.errors import ConfigurationError, Fatal, FatalCode, NotReady, OutcomeUnknown
 from ordering.local_reader import Arrivals, LocalReader, check_partitions, describe, size
 from ordering.log import ORDERING, LogOffsets, Record
+from ordering.settings import PAYLOAD_PARTITIONS_DEFAULT
 from ordering.store import (
     KEY,
     STORE_FORMAT_VERSION,
@@ -71,7 +72,7 @@ class EmbeddedLog:
         self._closed = False
 
     @staticmethod
-    def create(directory: Path | str, payload_partitions: int = 16) -> str:
+    def create(directory: Path | str, payload_partitions: int = PAYLOAD_PARTITIONS_DEFAULT) -> str:
         """Create a new, empty log and return its identity.
 
         Raises `ConfigurationError` if the directory is not empty, or the log cannot be written; a partly written log is left there.
@@ -176,7 +177,7 @@ class EmbeddedLog:
     def check_open(self) -> None:
         """Raise `NotReady` after close, `Fatal` after the disk failed."""
         if self._closed:
-            raise NotReady("this log is closed")
+            raise NotReady(f"the log {self._meta.identity} is closed: open it again")
         if self._failure is not None:
             raise Fatal(
                 FatalCode.LOG_UNWRITABLE,

@@ -308,7 +308,7 @@ class KafkaLog:
 
     def _check_open(self) -> None:
         if self._closed:
-            raise NotReady("this log is closed")
+            raise NotReady(f"the log {self._identity} is closed: open it again")
 
     async def _drop_watcher(self) -> None:
         watcher, self._watcher = self._watcher, None

@@ -116,8 +116,8 @@ class LocalReader:
             offset_next, end = self._offsets_next[partition], self._source.end(partition)
             if offset_next > end:
                 raise OutOfRange(
-                    f"{describe(partition)} should be read from offset {offset_next}, but ends at {end}: records that were read before "
-                    "are gone, or were in another log; put back the log that has them, or rebuild the index from this log"
+                    f"{describe(partition)} should be read from offset {offset_next}, but ends at {end}: the log lost records that "
+                    "this reader had read, or it is another log: restore it, or rebuild the index from this one"
                 )
             if partition in self._paused or offset_next == end:
                 continue

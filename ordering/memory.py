@@ -66,7 +66,7 @@ class MemoryLog:
     def check_open(self) -> None:
         """Raise `NotReady` after close."""
         if self._closed:
-            raise NotReady("this log is closed")
+            raise NotReady(f"the log {self._identity} is closed: open it again")
 
     def end(self, partition: int) -> int:
         """Returns the offset after the last record."""
@@ -85,7 +85,7 @@ class MemoryLog:
     def put(self, partition: int, key: bytes | None, value: bytes | None) -> None:
         """Append a record, for `MemoryWriter.append`. Raises `OutcomeUnknown` after close."""
         if self._closed:
-            raise OutcomeUnknown("this log is closed")
+            raise OutcomeUnknown(f"the log {self._identity} is closed: open it again")
         if partition not in self._records:
             raise ConfigurationError(f"this log has no {describe(partition)}, it has {self._payload_partitions}")
         records = self._records[partition]

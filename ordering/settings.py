@@ -12,6 +12,8 @@ from msgspec import Meta, Struct
 T = TypeVar("T")
 
 INTEGER_MAX: Final = 1 << 40
+PAYLOAD_PARTITIONS_DEFAULT: Final = 16
+"""The payload partitions of a new log, unless its creator gives another number. `notary partitions` adds more later."""
 Positive: TypeAlias = Annotated[int, Meta(ge=1, le=INTEGER_MAX)]
 NotNegative: TypeAlias = Annotated[int, Meta(ge=0, le=INTEGER_MAX)]
 Fixed: TypeAlias = Annotated[T, Meta(extra={"fixed": True})]

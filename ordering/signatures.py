@@ -92,7 +92,7 @@ def sign_fill(log_id: bytes, partition: int, batch_key: bytes, payload_hash: byt
 
 def is_fill(value: bytes, log_id: bytes, partition: int, batch_key: bytes, payload_hash: bytes, public_key: bytes) -> bool:
     """Returns True if this value is a fill for that batch, signed by that key."""
-    return _stands_for(value, payload_hash, public_key, _message(_FILL_HEAD, log_id, partition, batch_key, payload_hash))
+    return _is_signed_replacement(value, payload_hash, public_key, _message(_FILL_HEAD, log_id, partition, batch_key, payload_hash))
 
 
 def sign_seal(log_id: bytes, partition: int, batch_key: bytes, payload_hash: bytes, public_key_in_force: bytes, owner: SigningKey) -> bytes:
@@ -109,7 +109,7 @@ def is_seal(
 ) -> bool:
     """Returns True if this value is a seal for that batch under that key in force, signed by the owner."""
     message = _message(_SEAL_HEAD, log_id, partition, batch_key, payload_hash) + public_key_in_force
-    return _stands_for(value, payload_hash, owner_key, message)
+    return _is_signed_replacement(value, payload_hash, owner_key, message)
 
 
 def endorse_key(key: SigningKey, log_id: bytes, public_key_in_force: bytes) -> Key:
@@ -122,7 +122,7 @@ def key_is_endorsed(record: Key, log_id: bytes, public_key_in_force: bytes) -> b
     return is_signed(record.public_key, record.endorsement, _KEY_HEAD + log_id + public_key_in_force)
 
 
-def _stands_for(value: bytes, payload_hash: bytes, public_key: bytes, message: bytes) -> bool:
+def _is_signed_replacement(value: bytes, payload_hash: bytes, public_key: bytes, message: bytes) -> bool:
     return len(value) == FILL_BYTES and value[:HASH_BYTES] == payload_hash and is_signed(public_key, value[HASH_BYTES:], message)
 
 

@@ -39,6 +39,7 @@ from aiokafka.structs import TopicPartition
 from ordering.connection import AlterSettingsRequest, ClusterFacts, KafkaSecurity, admin, describe_cluster, finalized_features
 from ordering.errors import ConfigurationError, NotReady, error_text
 from ordering.log import check_payload_partitions
+from ordering.settings import PAYLOAD_PARTITIONS_DEFAULT
 
 MESSAGE_BYTES_MAX: Final = 8 * 1024 * 1024
 REPLICATION_WANTED: Final = 3
@@ -98,7 +99,7 @@ def topic_names(prefix: str) -> tuple[str, str]:
 async def create_topics(
     bootstrap: str,
     prefix: str,
-    payload_partitions: int = 16,
+    payload_partitions: int = PAYLOAD_PARTITIONS_DEFAULT,
     replication: int | None = None,
     security: KafkaSecurity | None = None,
     *,

@@ -120,12 +120,12 @@ def request_in_pieces(wire: RequestJson, prefix: bytes) -> Generator[None, None,
 
 
 def _window(wire: RequestJson) -> tuple[int, int]:
-    """Returns the ends of the time window. Raises `Malformed` for a request that asks nothing, or names too many states."""
+    """Returns the ends of the time window. Raises `Malformed` for a request without inputs, references and window, or with too many."""
     window = wire.time_window
     if window is msgspec.UNSET:
         ends = OPEN_FROM_MS, OPEN_UNTIL_MS
         if not wire.inputs and not wire.references:
-            raise Malformed("asks nothing; give inputs, references or a time_window")
+            raise Malformed("has no inputs, references or time_window; give at least one")
     else:
         ends = _ends(window)
     if len(wire.inputs) + len(wire.references) > INPUTS_AND_REFERENCES_MAX:
@@ -227,5 +227,5 @@ def _twice(refs: tuple[str, ...], member: str) -> Malformed:
     seen: dict[str, int] = {}
     for at, ref in enumerate(refs):
         if (first := seen.setdefault(ref, at)) != at:
-            return Malformed(f"{excerpt(ref)} stands in {member}[{first}] already; give each state once", f"{member}[{at}]")
+            return Malformed(f"{excerpt(ref)} is already in {member}[{first}]; give each state once", f"{member}[{at}]")
     raise AssertionError("two states are equal only if their texts are")

@@ -16,6 +16,8 @@ from typing import Final, NamedTuple
 
 import msgspec
 
+from ordering.settings import PAYLOAD_PARTITIONS_DEFAULT
+
 HEAP_MIB_MIN: Final = {"broker_heap_mib": 256, "controller_heap_mib": 128}
 """The smallest heaps, in MiB. The log cleaner of a broker alone takes 128 MiB, and with less the broker ends."""
 NODE_ID_MAX: Final = 2**31 - 1
@@ -76,7 +78,7 @@ class NotarySection(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     name: str
     origin: str
     topic_prefix: str = "notary"
-    payload_partitions: int = 16
+    payload_partitions: int = PAYLOAD_PARTITIONS_DEFAULT
 
 
 class KafkaSection(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -31,7 +31,7 @@ from notary.gate import Gate
 from notary.http import HttpSettings, Server, bind
 from notary.http.call import JSON, TEXT, Answer, Call
 from notary.http.problems import problem_of
-from notary.http.submission import SUBMISSIONS, Handed
+from notary.http.submission import SUBMISSIONS, SubmissionCall
 from notary.parties import Parties
 from ordering.errors import Malformed, NotaryError, OutcomeUnknown
 from ordering.ids import StateRef, TransactionId, format_state
@@ -96,13 +96,13 @@ class PeerServer:
             call.answer((404, TEXT, b"POST /v1/submissions\n"))
         else:
             try:
-                Handed(call, self._gate, self)
+                SubmissionCall(call, self._gate, self)
             except NotaryError as problem:
                 call.answer(problem_of(problem))
 
-    def admitted(self, handed: Handed, submission: AdmittedSubmission) -> None:
+    def admitted(self, submission_call: SubmissionCall, submission: AdmittedSubmission) -> None:
         """Decide a submission that the gate admitted."""
-        deciding = asyncio.get_running_loop().create_task(self._decide(handed.call, submission))
+        deciding = asyncio.get_running_loop().create_task(self._decide(submission_call.call, submission))
         self._deciding.add(deciding)
         deciding.add_done_callback(self._deciding.discard)
 

@@ -44,7 +44,7 @@ async def run(settings: AcceptorSettings, listening: socket.socket, linked: sock
             if certificates is not None:
                 certificates.read_again()
         else:
-            app.hear(message)
+            app.handle_message(message)
 
     # Without the link no worker can answer: exit at once. Open connections get no more answers, and clients may retry their calls (R7).
     link: Link[Down, Up] = Link(Down, take, lambda: os._exit(0 if ending.done() else 1))

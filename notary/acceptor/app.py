@@ -12,12 +12,12 @@ from notary.acceptor.link import Link
 from notary.acceptor.messages import (
     AcceptorSettings,
     AdmissionState,
+    AnswerCounts,
     Answered,
-    Called,
-    Counted,
+    ClientLeft,
     Down,
     HandshakesFailed,
-    Left,
+    LookupCall,
     Submitted,
     Up,
 )
@@ -27,7 +27,7 @@ from notary.http.lifecycle import BUG
 from notary.http.lookups import LOOK_UPS, TRANSACTIONS, shows_decisions
 from notary.http.problems import problem_of
 from notary.http.readers import Readers
-from notary.http.submission import SUBMISSIONS, TICKET, Handed
+from notary.http.submission import SUBMISSIONS, TICKET, SubmissionCall
 from notary.parties import Parties
 from notary.tickets import Tickets
 from ordering.clock import clock_ms
@@ -44,11 +44,11 @@ CHECKING_S: Final = 0.0005
 
 
 class NotAdmitting(NotaryError):
-    """The worker admits nothing; `answer` is its answer to all submissions."""
+    """The worker rejects all submissions now; `answer` is its answer to all submissions."""
 
     def __init__(self, answer: Answer) -> None:
         self.answer = answer
-        super().__init__("the worker admits nothing")
+        super().__init__("the worker rejects all submissions now")
 
 
 class WorkersCapacity:
@@ -111,7 +111,7 @@ class AcceptorApp:
         self._handshakes_failed = 0
         self._report_timer: asyncio.TimerHandle | None = None
 
-    def hear(self, message: Answered | AdmissionState) -> None:
+    def handle_message(self, message: Answered | AdmissionState) -> None:
         """Handle a message of the worker."""
         if isinstance(message, Answered):
             call = self._calls.pop(message.number)
@@ -138,7 +138,7 @@ class AcceptorApp:
             self._report_timer = None
         for call, status in {*self._rejected, *self._answered}:
             seconds = tuple(self._answered.pop((call, status), ()))
-            self._link.send(Counted(call, status, self._rejected.pop((call, status), 0) + len(seconds), seconds))
+            self._link.send(AnswerCounts(call, status, self._rejected.pop((call, status), 0) + len(seconds), seconds))
         if self._handshakes_failed:
             self._link.send(HandshakesFailed(self._handshakes_failed))
             self._handshakes_failed = 0
@@ -159,7 +159,7 @@ class AcceptorApp:
                     call.answer(answer)
                     return
                 may_read = True
-            self._hand_over(call, Called(self._number(), call.method, call.path, call.query, call.network, may_read))
+            self._hand_over(call, LookupCall(self._number(), call.method, call.path, call.query, call.network, may_read))
             return
         since_s = time.perf_counter()
         try:
@@ -170,15 +170,15 @@ class AcceptorApp:
                     self._count(answer[0])
                     call.answer(answer, after_body=True)
                     return
-            Handed(call, self.gate, self)
+            SubmissionCall(call, self.gate, self)
         except NotaryError as problem:
             self.rejected(call, problem, since_s)
 
     # ---- called by the gate ----
 
-    def admitted(self, handed: Handed, submission: AdmittedSubmission) -> None:
+    def admitted(self, submission_call: SubmissionCall, submission: AdmittedSubmission) -> None:
         """Hand the submission to the worker. Its gate makes the final decision on admission."""
-        self._hand_over(handed.call, Submitted(self._number(), handed.since_s, handed.asked, submission))
+        self._hand_over(submission_call.call, Submitted(self._number(), submission_call.since_s, submission_call.form, submission))
 
     def rejected(self, call: Call, problem: Exception, since_s: float) -> None:
         """Answer a rejected call here."""
@@ -200,13 +200,13 @@ class AcceptorApp:
         self._called += 1
         return self._called
 
-    def _hand_over(self, call: Call, message: Submitted | Called) -> None:
+    def _hand_over(self, call: Call, message: Submitted | LookupCall) -> None:
         self._calls[message.number] = call
-        if isinstance(message, Called) and message.path.startswith(TRANSACTIONS) and b"wait" in message.query:  # it may be a long poll
-            call.left = lambda: self._link.send(Left(message.number))
+        if isinstance(message, LookupCall) and message.path.startswith(TRANSACTIONS) and b"wait" in message.query:  # it may be a long poll
+            call.left = lambda: self._link.send(ClientLeft(message.number))
         self._link.send(message)
-        if isinstance(message, Called) and not call.may_wait:
-            self._link.send(Left(message.number))
+        if isinstance(message, LookupCall) and not call.may_wait:
+            self._link.send(ClientLeft(message.number))
 
     def _count(self, status: int, route: str = SUBMISSIONS) -> None:
         """Count a call that was rejected without being read."""

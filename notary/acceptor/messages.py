@@ -6,7 +6,7 @@ import msgspec
 
 from notary.http.call import Answer
 from notary.http.settings import HttpSettings
-from notary.http.submission import Asked
+from notary.http.submission import AnswerForm
 from notary.tls import TlsFiles
 from payload import Submission
 
@@ -41,12 +41,12 @@ class Submitted(msgspec.Struct, frozen=True, gc=False, array_like=True, tag=2):
     """The number of the call; the process counts its calls."""
     since_s: float
     """The time at which its head came, by `time.perf_counter`, which is one clock for all processes of a machine."""
-    asked: Asked
+    form: AnswerForm
     submission: Submission
     """The decoded submission; its `encoded` goes into the log."""
 
 
-class Called(msgspec.Struct, frozen=True, gc=False, array_like=True, tag=3):
+class LookupCall(msgspec.Struct, frozen=True, gc=False, array_like=True, tag=3):
     """Any other call. No such call has a body, and none needs its headers."""
 
     number: int
@@ -59,7 +59,7 @@ class Called(msgspec.Struct, frozen=True, gc=False, array_like=True, tag=3):
     """True if the acceptor process has checked that a party makes the call."""
 
 
-class Counted(msgspec.Struct, frozen=True, gc=False, array_like=True, tag=4):
+class AnswerCounts(msgspec.Struct, frozen=True, gc=False, array_like=True, tag=4):
     """Calls that the process has answered by itself."""
 
     call: str
@@ -75,7 +75,7 @@ class HandshakesFailed(msgspec.Struct, frozen=True, gc=False, array_like=True, t
     count: int
 
 
-class Left(msgspec.Struct, frozen=True, gc=False, array_like=True, tag=6):
+class ClientLeft(msgspec.Struct, frozen=True, gc=False, array_like=True, tag=6):
     """The client of a call has left, or has closed its half of the connection: a long poll ends."""
 
     number: int
@@ -120,5 +120,5 @@ class ReadAgain(msgspec.Struct, frozen=True, gc=False, array_like=True, tag=4):
     log_level: str
 
 
-Up: TypeAlias = Serving | Submitted | Called | Counted | HandshakesFailed | Left
+Up: TypeAlias = Serving | Submitted | LookupCall | AnswerCounts | HandshakesFailed | ClientLeft
 Down: TypeAlias = Answered | AdmissionState | End | ReadAgain

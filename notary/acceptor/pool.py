@@ -16,13 +16,13 @@ from notary.acceptor.link import BUFFER_BYTES, Link
 from notary.acceptor.messages import (
     AcceptorSettings,
     AdmissionState,
+    AnswerCounts,
     Answered,
-    Called,
-    Counted,
+    ClientLeft,
     Down,
     End,
     HandshakesFailed,
-    Left,
+    LookupCall,
     ReadAgain,
     Serving,
     Submitted,
@@ -152,7 +152,7 @@ class AcceptorPool:
             try:
                 self._processes[at] = await self._started(at)
             except OSError as problem:
-                logger.error("acceptor process %s cannot be started: %s", process.name, problem)
+                logger.warning("acceptor process %s cannot be started: %s", process.name, problem)
 
     def _check_if_changed(self) -> None:
         # Only the first of several rejections in a row triggers a check, since a check may send a message to every process.
@@ -227,19 +227,19 @@ class _Process:
     def _take(self, message: Up) -> None:
         if isinstance(message, Submitted):
             call = Call("POST", SUBMISSIONS, b"", [], self._answer(message.number))
-            self._app.take_verified(call, message.submission, message.asked, message.since_s)
-        elif isinstance(message, Called):
+            self._app.take_verified(call, message.submission, message.form, message.since_s)
+        elif isinstance(message, LookupCall):
             called = Call(message.method, message.path, message.query, [], self._answer(message.number))
             called.network, called.may_read = message.network, message.may_read
             self._reads[message.number] = called
             self._app.take_read(called)
-        elif isinstance(message, Left):
+        elif isinstance(message, ClientLeft):
             read = self._reads.get(message.number)
             if read is not None:
                 read.may_wait = False  # its turn may come later
                 if read.left is not None:
                     read.left()
-        elif isinstance(message, Counted):
+        elif isinstance(message, AnswerCounts):
             self._app.answered_before(message.call, message.status, message.count, message.seconds)
         elif isinstance(message, HandshakesFailed):
             if self._certificates is not None:

@@ -1,8 +1,8 @@
-"""`ArchiveSchedule`: decides when a worker orders its process `notary archive stream` to seal segments.
+"""`ArchiveSchedule`: decides when a worker has its process `notary archive stream` seal segments.
 
-The turn follows from the log. Among the incarnations active in log time, the one that registered first gives an order every `every_s`. The
-next one does so at five times that interval, the one after it at nine times. Their orders seal nothing while another worker seals. So when
-the first one ends, another takes its place without an election (docs/decisions/archive-writer.md).
+The turn follows from the log. Among the incarnations active in log time, the one that registered first sends a command every `every_s`. The
+next one does so at five times that interval, the one after it at nine times. Their commands seal nothing while another worker seals. So
+when the first one ends, another takes its place without an election (docs/decisions/archive-writer.md).
 """
 
 import asyncio
@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from joiner import Driver, Sender
-from notary.archive.settings import Order, Sealed
+from notary.archive.settings import SealCommand, Sealed
 from notary.decision import Decision
 
 if TYPE_CHECKING:
@@ -25,11 +25,11 @@ if TYPE_CHECKING:
 logger = logging.getLogger("notary.archive")
 
 TURNS: Final = 4
-"""The time between two orders grows by this many intervals for each worker whose turn is earlier."""
+"""The time between two commands grows by this many intervals for each worker whose turn is earlier."""
 LEFT_FOR: Final = 2
 """A worker whose last segment is younger than this many intervals counts as the writer."""
 ANSWER_S_MAX: Final = 600.0
-"""The deadline of an order. In a long log the first order seals many segments; after the deadline the next order continues."""
+"""The deadline of a command. In a long log the first command seals many segments; after the deadline the next one continues."""
 
 
 class ArchiveSchedule:
@@ -46,14 +46,14 @@ class ArchiveSchedule:
         self._config, self._driver, self._sender, self._is_ready, self._now_s = config, driver, sender, is_ready, now_s
         self.every_s = config.archive.every_s if config.archive.url else 0
         self.segments = 0
-        """Counts the segments sealed by order of this process."""
+        """Counts the segments sealed by commands of this process."""
         self.failures = 0
-        """Counts the orders that failed."""
+        """Counts the commands that failed."""
         self._all_sealed_s = now_s()
 
     @property
     def behind_s(self) -> float:
-        """The time since the last order after which everything that this worker had applied was sealed."""
+        """The time since the last command after which everything that this worker had applied was sealed."""
         return max(0.0, self._now_s() - self._all_sealed_s) if self.every_s else 0.0
 
     def turn(self) -> int:
@@ -68,7 +68,7 @@ class ArchiveSchedule:
             return
         while True:
             try:
-                await self._order_with(await self._started())
+                await self._command(await self._started())
             except (OSError, ValueError, TimeoutError) as problem:
                 self.failures += 1
                 logger.warning("the archive does not go on, trying again: %s", problem)
@@ -79,8 +79,8 @@ class ArchiveSchedule:
         command = (sys.executable, "-P", "-m", "notary", "archive", "stream", *flags)
         return await asyncio.create_subprocess_exec(*command, stdin=PIPE, stdout=PIPE, stderr=DEVNULL)
 
-    async def _order_with(self, process: Process) -> None:
-        """Give orders to `process` until it ends or reports a problem. Raises `ValueError` with the reason."""
+    async def _command(self, process: Process) -> None:
+        """Send commands to `process` until it ends or reports a problem. Raises `ValueError` with the reason."""
         assert process.stdin is not None
         assert process.stdout is not None
         try:
@@ -90,9 +90,10 @@ class ArchiveSchedule:
                 state = self._driver.joiner.log_state
                 if not self._is_ready() or state is None:
                     continue
-                ordered_s = self._now_s()
-                order = Order(self._driver.joiner.offset_head, state.key.hex(), leave_ms=LEFT_FOR * 1_000 * self.every_s if turn else 0)
-                process.stdin.write(msgspec.json.encode(order) + b"\n")
+                sent_s = self._now_s()
+                leave_ms = LEFT_FOR * 1_000 * self.every_s if turn else 0
+                command = SealCommand(self._driver.joiner.offset_head, state.key.hex(), leave_ms)
+                process.stdin.write(msgspec.json.encode(command) + b"\n")
                 async with asyncio.timeout(ANSWER_S_MAX):
                     with contextlib.suppress(ConnectionError):  # the process ended: its last line has the reason
                         await process.stdin.drain()
@@ -100,11 +101,11 @@ class ArchiveSchedule:
                 answer = msgspec.json.decode(line, type=Sealed) if line else Sealed(problem="its process ended")
                 self.segments += answer.segments
                 if answer.skipped:  # the process has no log of its own
-                    logger.warning("%s", answer.skipped)
+                    logger.warning("the sealing process skipped manifests: %s", answer.skipped)
                 if answer.problem:
                     raise ValueError(answer.problem)
-                if not answer.left:
-                    self._all_sealed_s = ordered_s
+                if not answer.skipped_turn:
+                    self._all_sealed_s = sent_s
         finally:
             with contextlib.suppress(ProcessLookupError):
                 process.kill()

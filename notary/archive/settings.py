@@ -12,22 +12,22 @@ class ArchiveSettings(msgspec.Struct, frozen=True):
     every_s: NotNegative = 5
 
 
-class Order(msgspec.Struct, frozen=True):
-    """An order to seal all contents, and the ordering records below `head`, which the worker has applied. `key`: the key in force, hex."""
+class SealCommand(msgspec.Struct, frozen=True):
+    """A command to seal all contents, and the ordering records below `head`, which the worker has applied. `key`: the key in force, hex."""
 
     head: int
     key: str
     leave_ms: int = 0
-    """0 on this worker's turn. Else the process reads the manifests before this order, and seals nothing if another worker sealed within
+    """0 on this worker's turn. Else the process reads the manifests before this command, and seals nothing if another worker sealed within
     this time."""
 
 
 class Sealed(msgspec.Struct, frozen=True):
-    """The answer to an order: the number of new segments and of their records, or the problem."""
+    """The answer to a command: the number of new segments and of their records, or the problem."""
 
     segments: int = 0
     records: int = 0
-    left: bool = False
+    skipped_turn: bool = False
     """True if nothing was sealed, since another worker is the writer."""
     problem: str = ""
     skipped: str = ""

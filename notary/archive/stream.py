@@ -1,11 +1,11 @@
 """`SegmentStream`: seals segments of a log, in a process of its own beside a worker (`notary archive stream`).
 
-The worker writes orders (`Order`) to the standard input of this process, and reads the answers (`Sealed`), one a line. It orders only
-ordering records that it has applied.
+The worker writes commands (`SealCommand`) to the standard input of this process, and reads the answers (`Sealed`), one a line. It names
+only ordering records that it has applied.
 
-| step of an order | a crash after it leaves |
+| step of a command | a crash after it leaves |
 |---|---|
-| payloads up to their ends at the order, then ordering records up to the order's head | nothing |
+| payloads up to their ends at the command, then ordering records up to the command's head | nothing |
 | the file of a segment | a file that no manifest names |
 | its manifest | the segment; the next process goes on after it |
 """
@@ -22,7 +22,7 @@ from joiner.history import fingerprint_of
 from joiner.recheck import Sought, find_again
 from notary.archive.compared import overlapped
 from notary.archive.segment import SealedPart, Segment, check_is_of, find, sign, write
-from notary.archive.settings import Order, Sealed
+from notary.archive.settings import SealCommand, Sealed
 from notary.keyring import Keyring
 from notary.receipts.errors import NotVerified
 from notary.receipts.note import VerifierKey
@@ -32,12 +32,12 @@ from ordering.local_reader import size
 from ordering.log import ORDERING, Log, Reader, Record
 
 SEGMENT_BYTES: Final = 32 << 20
-"""The bytes of records at which a segment is sealed before an order is complete. The last poll may add several megabytes."""
+"""The bytes of records at which a segment is sealed before a command is complete. The last poll may add several megabytes."""
 POLL_MS: Final = 200
 STALL_S_MAX: Final = 30.0
-LOOK_ORDERS: Final = 12
-"""The active writer looks at the store at its first order and every 12th, each minute by default. A listing grows with the store, and only
-a worker that woke up after its turn has sealed anything meanwhile."""
+COMMANDS_PER_CHECK: Final = 12
+"""The active writer checks the store at its first command and every 12th, each minute by default. A listing grows with the store, and only
+a worker that was paused past its turn may have sealed since."""
 OVERLAPS_MAX: Final = 8
 """The places of each topic-partition that a new process compares where segments overlap, the last ones first. A log loses its end, so two
 histories differ there; each takeover may leave one such place, and the log is read again for each."""
@@ -46,7 +46,7 @@ SKIPPED_CHARS_MAX: Final = 500
 
 
 class SegmentStream:
-    """The segments of one log in one store. After a failed order, the next order begins where the segments end."""
+    """The segments of one log in one store. After a failed command, the next one begins where the segments end."""
 
     def __init__(
         self,
@@ -65,7 +65,7 @@ class SegmentStream:
         self._keyring, self._trusted, self._store, self._clock_ms = keyring, trusted, store, clock_ms
         self._known: set[str] = set()
         self._skipped: set[str] = set()
-        self._orders_until_look = 0
+        self._commands_until_check = 0
         self._ends: dict[int, int] = {}
         self._lasts: dict[int, tuple[int, str]] = {}
         self._reader: Reader | None = None
@@ -73,23 +73,23 @@ class SegmentStream:
         self._read: dict[int, list[Record]] = {}
         self._read_bytes = 0
 
-    async def seal(self, order: Order) -> Sealed:
-        """Carry out an order. Raises `NotReady`, and `ConfigurationError` for segments of another log or a log that lost sealed records."""
+    async def seal(self, command: SealCommand) -> Sealed:
+        """Seal. Raises `NotReady`, and `ConfigurationError` for segments of another log or a log that lost sealed records."""
         newest_ms, skipped = 0, ""
-        if order.leave_ms or self._orders_until_look <= 0:
+        if command.leave_ms or self._commands_until_check <= 0:
             newest_ms, skipped = await self._check()
-            self._orders_until_look = LOOK_ORDERS
-        self._orders_until_look -= 1
-        if order.leave_ms and newest_ms + order.leave_ms > self._clock_ms():
-            return Sealed(left=True, skipped=skipped)
+            self._commands_until_check = COMMANDS_PER_CHECK
+        self._commands_until_check -= 1
+        if command.leave_ms and newest_ms + command.leave_ms > self._clock_ms():
+            return Sealed(skipped_turn=True, skipped=skipped)
         segments = records = 0
         try:
             ends = {partition: offsets.log_end for partition, offsets in (await self._log.offsets()).items() if partition != ORDERING}
             reader = await self._open()  # once: after an interruption in between, a new reader would return entries without their contents
-            for targets in (ends, {ORDERING: order.head}):  # contents first: no segment has an entry without its content
-                async for sealed in self._read_up_to(reader, targets, order.key):
+            for targets in (ends, {ORDERING: command.head}):  # contents first: no segment has an entry without its content
+                async for sealed in self._read_up_to(reader, targets, command.key):
                     segments, records = segments + bool(sealed), records + sealed
-            sealed = await self._write(order.key, order.head)
+            sealed = await self._write(command.key, command.head)
         except BaseException:
             await self.close()
             raise
@@ -142,7 +142,10 @@ class SegmentStream:
         return passed
 
     def _first_skipped(self, skipped: Mapping[str, NotVerified]) -> str:
-        """Returns a sentence about those skipped for the first time; empty without one. Each look reads them again: a key may come."""
+        """Returns a sentence about those skipped for the first time; empty without one.
+
+        Each check reads them again, since their key may be added later.
+        """
         new = [problem.what for name, problem in skipped.items() if name not in self._skipped]
         self._skipped = {*skipped}
         return f"{len(new)} files among the segments' manifests were skipped; the first: {new[0]}"[:SKIPPED_CHARS_MAX] if new else ""

@@ -2,7 +2,6 @@
 
 import argparse
 import asyncio
-import json
 import os
 import sys
 import time
@@ -10,18 +9,18 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from notary import keys
 from notary.access import alone_in
-from notary.archive.settings import Order, Sealed
-from notary.cli import EXIT_DONE
+from notary.archive.settings import SealCommand, Sealed
+from notary.cli import EXIT_DONE, json_line
 from notary.config import Config, load
 from notary.keyring import Keyring
 from notary.open_log import identify, open_log
-from notary.snapshots.store import store_of
+from notary.snapshots.store import PRUNE_MARGIN_S, store_of
 from ordering.clock import clock_ms
 from ordering.durable import make_directory
 from ordering.errors import ConfigurationError, NotaryError
@@ -31,14 +30,12 @@ if TYPE_CHECKING:
     from notary.archive.segment import FoundSegment
     from notary.cli.archived import ArchivedLog
 
-MARGIN_S: Final = 86_400
-
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the flags of `notary archive`."""
     actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
     for name, summary in (
-        ("stream", "seal segments, as a worker orders on standard input; workers start it themselves"),
+        ("stream", "seal segments on commands of a worker on standard input; workers start it themselves"),
         ("fetch", "add the segments that begin at the end of an archive to it, as one more range"),
         ("prune", "remove the segments that an archive has"),
     ):
@@ -52,7 +49,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
             action.add_argument("--json", action="store_true", help="print the result as JSON")
         if name == "prune":
             action.add_argument(
-                "--margin-s", type=int, default=MARGIN_S, metavar="S", help="leave segments sealed in the last S seconds (default: a day)"
+                "--margin-s",
+                type=int,
+                default=PRUNE_MARGIN_S,
+                metavar="S",
+                help="leave segments sealed in the last S seconds (default: a day)",
             )
 
 
@@ -76,7 +77,7 @@ def _check_pyarrow() -> None:
 
 
 async def _stream(config: Config) -> int:
-    """Seal segments until standard input ends or an order fails. The answer to that order has the problem."""
+    """Seal segments until standard input ends or a command fails. The answer to that command has the problem."""
     try:
         _check_pyarrow()
         from notary.archive.stream import SegmentStream  # imported late: the line before checks that pyarrow is installed
@@ -90,7 +91,7 @@ async def _stream(config: Config) -> int:
             names = notary, config.origin, config.worker.name
             stream = SegmentStream(log, identity, *names, keyring, lambda: _trusted(config), store, clock_ms)
             while line := await asyncio.to_thread(sys.stdin.readline):
-                print(msgspec.json.encode(await stream.seal(msgspec.json.decode(line, type=Order))).decode(), flush=True)
+                print(msgspec.json.encode(await stream.seal(msgspec.json.decode(line, type=SealCommand))).decode(), flush=True)
             await stream.close()
         finally:
             await log.close()
@@ -143,7 +144,7 @@ def _fetch(config: Config, arguments: argparse.Namespace) -> int:
         store = store_of(config.archive.url, Path(config.directory))
         made = fetch(store, segments, arguments.archive, archived, _trusted(config)[-1].public_key)
     text = f"range {made.range}: {made.records} records of {made.segments} segments" if made.range else "the archive has all of them"
-    print(msgspec.json.encode(made).decode() if arguments.json else text)
+    print(json_line(msgspec.to_builtins(made, str_keys=True)) if arguments.json else text)
     return EXIT_DONE
 
 
@@ -159,5 +160,5 @@ def _prune(config: Config, arguments: argparse.Namespace) -> int:
             raise none
         store = store_of(config.archive.url, Path(config.directory))
         removed = prune(store, segments, archived, clock_ms() - 1000 * arguments.margin_s)
-    print(json.dumps({"removed": removed}) if arguments.json else f"removed {len(removed)} segments")
+    print(json_line({"removed": removed}) if arguments.json else f"removed {len(removed)} segments")
     return EXIT_DONE

@@ -40,15 +40,15 @@ def run(arguments: argparse.Namespace) -> int:
         raise ConfigurationError("pyarrow, which writes Parquet, is not installed: pip install 'kafka-notary[parquet]'")
     out: Path = arguments.out
     with viewing(arguments.index) as view, _folder(out):
-        said = _export(view, out)
-    report = {"out": str(out), "notary": said["notary"], "decisions": said["decisions"], "root": said["tree"]["root"]}
+        manifest = _export(view, out)
+    report = {"out": str(out), "notary": manifest["notary"], "decisions": manifest["decisions"], "root": manifest["tree"]["root"]}
     for what in ("decisions", "states"):
-        report[f"{what}_rows"] = sum(file["rows"] for file in said["files"] if file["path"].startswith(what))
-    report |= {"ordering_offset_next": said["offsets_next"]["ordering"], "files": len(said["files"])}
+        report[f"{what}_rows"] = sum(file["rows"] for file in manifest["files"] if file["path"].startswith(what))
+    report |= {"ordering_offset_next": manifest["offsets_next"]["ordering"], "files": len(manifest["files"])}
     if arguments.json:
         print(json_line(report))
     else:
-        print(f"{report['decisions_rows']} decisions and {report['states_rows']} consumed states of {said['notary']} are in {out}")
+        print(f"{report['decisions_rows']} decisions and {report['states_rows']} consumed states of {manifest['notary']} are in {out}")
     return EXIT_DONE
 
 
@@ -70,7 +70,7 @@ def _export(view: IndexView, out: Path) -> dict[str, Any]:
                 files.append(each)
     progress.end()
     payload = [view.offsets_next.get(partition, 0) for partition in range(view.payload_partitions)]
-    said = {
+    manifest = {
         "export_version": EXPORT_VERSION,
         "notary": view.notary_name,
         "log": view.log_identity,
@@ -83,8 +83,8 @@ def _export(view: IndexView, out: Path) -> dict[str, Any]:
         "files": [{"path": file.path, "rows": file.rows, "sha256": file.sha256} for file in files],
     }
     # A crash before this leaves files without a manifest: not an export, and not an empty folder that another run would fill.
-    replace_file(out / MANIFEST, orjson.dumps(said, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE))
-    return said
+    replace_file(out / MANIFEST, orjson.dumps(manifest, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE))
+    return manifest
 
 
 @contextlib.contextmanager

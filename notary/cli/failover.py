@@ -12,14 +12,13 @@ A mirror is a prefix of the log, so a failover is a salvage, with the crash tabl
 
 import argparse
 import asyncio
-import json
 import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime
 from typing import Any, Final
 
-from notary.cli import EXIT_DONE, owner, salvage
+from notary.cli import EXIT_DONE, json_line, owner, salvage
 from notary.config import Config, load
 from notary.salvage.choice import Choice
 from notary.salvage.reach import Reach, facts_of_reach, lines_of_reach, reach_of
@@ -72,7 +71,7 @@ async def _prepare(source: Config, target: Config, arguments: argparse.Namespace
     )
     active = SALVAGE_FORMAT in formats
     if arguments.json:
-        print(json.dumps({"created": made.created, "existed": made.existed, "warnings": made.warnings, "format_active": active}))
+        print(json_line({"created": made.created, "existed": made.existed, "warnings": made.warnings, "format_active": active}))
         return EXIT_DONE
     for name in made.created:
         print(f"created        topic {name}")

@@ -35,13 +35,12 @@ from ordering.genesis import append_genesis, check_empty, first_record, read_gen
 from ordering.kafka import KafkaLog
 from ordering.records import NONCE_BYTES as SALT_BYTES
 from ordering.records import Genesis
-from ordering.settings import LogSettings
+from ordering.settings import PAYLOAD_PARTITIONS_DEFAULT, LogSettings
 from ordering.signatures import SigningKey
 from ordering.topics import PARTITIONS_MAX, CreatedTopics, create_topics, topic_names
 
 CONFIG, KEY, KEY_HISTORY, PARTIES, LOG = "notary.toml", "notary-key.pem", "notary-keys.json", "parties.json", "log"
 OWNER_KEY = "owner-key.pem"
-PARTITIONS_DEFAULT = 16
 LEADERS_S_MAX = 30.0
 CHECK_S = 0.1
 
@@ -56,8 +55,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--partitions",
         type=int,
-        default=PARTITIONS_DEFAULT,
-        help=f"payload partitions of the log (default: {PARTITIONS_DEFAULT}); `notary partitions` can add more later",
+        default=PAYLOAD_PARTITIONS_DEFAULT,
+        help=f"payload partitions of the log (default: {PAYLOAD_PARTITIONS_DEFAULT}); `notary partitions` can add more later",
     )
     parser.add_argument("--replication", type=int, help="of both topics (default: 3, or as many brokers as there are)")
     parser.add_argument(

@@ -240,8 +240,8 @@ class _Shown:
             print(json_line(facts))
             return
         time = _time(record.append_time_ms)
-        said = f"{len(value)} bytes" if decoded is None else " ".join(_fields(decoded))
-        print(f"{record.offset:>8}  {time}  {kind:<10}  {signer:<14}  {became}; {said}")
+        text = f"{len(value)} bytes" if decoded is None else " ".join(_fields(decoded))
+        print(f"{record.offset:>8}  {time}  {kind:<10}  {signer:<14}  {became}; {text}")
         if self._payload and effect is not None and batch is not None:
             what = "a fill: nothing" if batch.filled else f"{len(batch.requests)} requests"
             print(f"{'':>8}  {'':<24}  content     payload partition {effect.partition} offset {effect.content_offset}: {what}")

@@ -15,7 +15,6 @@ Its steps, and the result of a crash after each:
 
 import argparse
 import asyncio
-import json
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractAsyncContextManager, contextmanager
@@ -28,7 +27,7 @@ import msgspec
 from joiner.recheck import examine
 from notary import keys
 from notary.access import alone_in
-from notary.cli import EXIT_DONE, EXIT_NO, owner
+from notary.cli import EXIT_DONE, EXIT_NO, json_line, owner
 from notary.cli.export import ExportProgress
 from notary.config import Config, load
 from notary.receipts.note import parse_verifier_key
@@ -216,7 +215,7 @@ class SalvageCommand:
         except ChoiceRefused as refusal:
             self._progress.end()
             if self._arguments.json:
-                print(json.dumps({"done": False, "refused": str(refusal), "position": refusal.position, "sides": refusal.sides}))
+                print(json_line({"done": False, "refused": str(refusal), "position": refusal.position, "sides": refusal.sides}))
             else:
                 print(f"refused        {refusal}")
                 for line in sides_of(refusal, job.kept, job.indexes, job.receipts):
@@ -350,7 +349,7 @@ class SalvageCommand:
 
     def _end(self, facts: dict[str, Any], text: str, code: int = EXIT_DONE) -> int:
         if self._arguments.json:
-            print(json.dumps(facts))
+            print(json_line(facts))
         elif text:
             print(text)
         return code

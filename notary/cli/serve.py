@@ -172,7 +172,7 @@ class _ReadAgain:
         try:
             config = _configured(self._arguments)
         except ConfigurationError as problem:
-            logger.error("the new log level is rejected, the present one stays in use: %s", problem)
+            logger.warning("the new log level is rejected, the present one stays in use: %s", problem)
         else:
             self._log_level = config.logging.log_level
             set_level(self._log_level)

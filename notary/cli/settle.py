@@ -27,7 +27,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Settle the history. Returns 0 when the record took effect, 1 when it did not."""
     outcome, view = asyncio.run(_settle(load(arguments.config), arguments))
-    done = f"the history of {view.seen} records with the hash {view.history.hex()} stands"
+    done = f"the history of {view.seen} records with the hash {view.history.hex()} is settled as the valid one"
     return owner.report(outcome, done, {"seen": view.seen, "history": view.history.hex()}, as_json=arguments.json)
 
 

@@ -9,7 +9,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 from notary import keys
 from notary.cli import EXIT_DONE, EXIT_NO, json_line
@@ -19,12 +19,10 @@ from notary.keyring import Keyring
 from notary.receipts.errors import printable
 from notary.snapshots.make import make
 from notary.snapshots.manifest import Manifest
-from notary.snapshots.store import FILES, SnapshotStore, store_of
+from notary.snapshots.store import FILES, PRUNE_MARGIN_S, SnapshotStore, store_of
 from notary.snapshots.take import FoundSnapshot, damaged_files, find, prune, restore_newest
 from ordering.clock import clock_ms
 from ordering.errors import ConfigurationError
-
-MARGIN_S: Final = 86_400
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -64,7 +62,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
             action.add_argument("--keep", type=int, metavar="N", help=f"keep the newest N of each log{also}")
         if name == "prune":
             action.add_argument(
-                "--margin-s", type=int, default=MARGIN_S, metavar="S", help="keep files younger than S seconds (default: a day)"
+                "--margin-s", type=int, default=PRUNE_MARGIN_S, metavar="S", help="keep files younger than S seconds (default: a day)"
             )
 
 
@@ -146,7 +144,7 @@ def _create(job: _Job) -> int:
     manifest = make(config.index_directory, name, config.origin, config.name, keyring, job.store, now_ms, job.progress)
     job.print(_facts(manifest.name, manifest, "") | {"made": True}, _line(manifest))
     if arguments.keep:
-        _removed(job, arguments.keep, MARGIN_S)
+        _removed(job, arguments.keep, PRUNE_MARGIN_S)
     return EXIT_DONE
 
 

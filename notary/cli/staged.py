@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Final
 
 from notary.access import alone_in
-from ordering.durable import create_file, make_directory, remove_empty, sync_directory
+from ordering.durable import create_file, make_directory, move_into_place, remove_empty, sync_directory
 from ordering.errors import ConfigurationError
 
 STAGE: Final = ".notary-init"
@@ -64,8 +64,7 @@ def _move(stage: Path, directory: Path, names: tuple[str, ...]) -> None:
     for name in others:
         (stage / name).rename(directory / name)
     sync_directory(directory)
-    (stage / last).rename(directory / last)
-    sync_directory(directory)
+    move_into_place(stage / last, directory / last)
 
 
 def _take_back(directory: Path, last: str) -> None:

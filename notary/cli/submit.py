@@ -25,6 +25,7 @@ import msgspec
 from notary.cli import EXIT_COULD_NOT, EXIT_DONE, EXIT_NO
 from notary.client import (
     BATCH_REQUESTS_MAX,
+    SUBMISSION_DEADLINE_S,
     Answer,
     AsyncClient,
     Contradiction,
@@ -54,7 +55,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("file", metavar="FILE", help="requests: a JSON array, or one JSON object a line; - for standard input")
     parser.add_argument("--key", metavar="FILE", required=True, help="the party's private key, PEM (Ed25519 or ECDSA P-256)")
     parser.add_argument("--party", metavar="NAME", required=True, help="the party's name, as the notary knows it")
-    parser.add_argument("--url", metavar="URL[,URL...]", required=True, help="the notary's workers; asked in turn until one answers")
+    parser.add_argument("--url", metavar="URL[,URL...]", required=True, help="the notary's workers; tried in turn until one answers")
     parser.add_argument("--notary-name", metavar="NAME", help="the notary's name (default: ask the notary)")
     parser.add_argument(
         "--verifier-key",
@@ -80,7 +81,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="submissions sent before the first is answered (default 1: decided in the order of the file); more are faster, in any order",
     )
     parser.add_argument(
-        "--deadline", metavar="SECONDS", type=seconds, default=60.0, help="how long to try for each submission (default 60)"
+        "--deadline",
+        metavar="SECONDS",
+        type=seconds,
+        default=SUBMISSION_DEADLINE_S,
+        help=f"how long to try for each submission (default {SUBMISSION_DEADLINE_S:g})",
     )
     add_tls_arguments(parser)
     parser.add_argument("--fail-on-rejection", action="store_true", help="exit with 1 if any request is rejected")

@@ -15,7 +15,6 @@ the smaller of the two offsets are freed. The ordering topic is not touched.
 
 import argparse
 import asyncio
-import json
 import shutil
 import sys
 from collections.abc import Iterator, Mapping, Sequence
@@ -29,7 +28,7 @@ from joiner import JoinerState
 from joiner.recheck import examine
 from notary import keys
 from notary.access import alone_in
-from notary.cli import EXIT_DONE, EXIT_NO, owner
+from notary.cli import EXIT_DONE, EXIT_NO, json_line, owner
 from notary.cli.export import ExportProgress
 from notary.config import Config, kafka_security, load, read_toml
 from notary.index import viewing
@@ -351,7 +350,7 @@ class _Trimming:
     def _refused(self) -> int:
         self._progress.end()
         if self._arguments.json:
-            print(json.dumps({"done": False, "missing": self._missing}))
+            print(json_line({"done": False, "missing": self._missing}))
         else:
             for each in self._missing:
                 print(f"missing        {each}")
@@ -359,7 +358,7 @@ class _Trimming:
 
     def _end(self, facts: dict[str, Any], text: str, code: int = EXIT_DONE) -> int:
         self._progress.end()
-        print(json.dumps(facts) if self._arguments.json else text)
+        print(json_line(facts) if self._arguments.json else text)
         return code
 
 

@@ -38,7 +38,7 @@ Importing it needs no Kafka and no RocksDB. It uses only these packages and modu
 
 from notary.client.answers import Answer, Conflict, NotaryDescription, StateAnswer
 from notary.client.blocking import Client
-from notary.client.client import AsyncClient
+from notary.client.client import SUBMISSION_DEADLINE_S, AsyncClient
 from notary.client.errors import Contradiction, Rejected, Unanswered, Unproven, Unreachable
 from notary.client.requests import (
     BATCH_BYTES_MAX,
@@ -57,6 +57,7 @@ from notary.client.trust import KnownNotaries
 __all__ = [
     "BATCH_BYTES_MAX",
     "BATCH_REQUESTS_MAX",
+    "SUBMISSION_DEADLINE_S",
     "Answer",
     "AsyncClient",
     "Client",

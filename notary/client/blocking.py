@@ -14,7 +14,7 @@ from types import TracebackType
 from typing import Any, Self, TypeAlias, TypeVar
 
 from notary.client.answers import Answer, NotaryDescription, StateAnswer
-from notary.client.client import DEADLINE_S, LOOKUP_DEADLINE_S, AsyncClient
+from notary.client.client import LOOKUP_DEADLINE_S, SUBMISSION_DEADLINE_S, AsyncClient
 from notary.client.requests import RequestLike
 from notary.client.route import RetryPolicy
 from notary.client.signer import Signer
@@ -66,7 +66,12 @@ class Client:
         self._thread.join()
 
     def submit(
-        self, requests: Iterable[RequestLike], *, deadline_s: float = DEADLINE_S, receipts: bool = True, traceparent: str | None = None
+        self,
+        requests: Iterable[RequestLike],
+        *,
+        deadline_s: float = SUBMISSION_DEADLINE_S,
+        receipts: bool = True,
+        traceparent: str | None = None,
     ) -> list[Answer]:
         """Blocks as `AsyncClient.submit` awaits."""
         asked = list(requests)  # iterated here, not in the other thread: an iterable may only work in its own thread

@@ -31,7 +31,8 @@ from ordering.ids import NAME_BYTES_MAX, excerpt, format_state, parse_state
 
 T = TypeVar("T")
 
-DEADLINE_S = 30.0
+SUBMISSION_DEADLINE_S = 60.0
+"""The time to retry one submission, also that of `notary submit`. It is longer than a failover of the log's partition leaders."""
 LOOKUP_DEADLINE_S = 10.0
 
 
@@ -81,7 +82,12 @@ class AsyncClient:
         await self._transport.close()
 
     async def submit(
-        self, requests: Iterable[RequestLike], *, deadline_s: float = DEADLINE_S, receipts: bool = True, traceparent: str | None = None
+        self,
+        requests: Iterable[RequestLike],
+        *,
+        deadline_s: float = SUBMISSION_DEADLINE_S,
+        receipts: bool = True,
+        traceparent: str | None = None,
     ) -> list[Answer]:
         """Submit the requests as one submission. Returns their answers, in order, when all are decided.
 

@@ -23,7 +23,7 @@ from ordering.errors import NotaryError, NotReady, OutcomeUnknown
 
 def reasons_text(reasons: Mapping[str, str]) -> str:
     """Renders the last failure of each URL as one line."""
-    return "; ".join(f"{url}: {reason}" for url, reason in reasons.items()) or "no URL was asked"
+    return "; ".join(f"{url}: {reason}" for url, reason in reasons.items()) or "no URL was tried"
 
 
 class Unreachable(NotReady):

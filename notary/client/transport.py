@@ -199,7 +199,7 @@ class Transport:
             url, not_before = self._route.next(clock(), rejections.by_url)
             begin_at = max(not_before, resume_at)
             if max(begin_at, clock()) >= ends:
-                waits = f"not asked: it wants no call for another {begin_at - clock():.0f} s"
+                waits = f"not tried: its Retry-After ends in {begin_at - clock():.0f} s"
                 raise rejections.first or Exhausted(reasons or {url: waits})
             await asyncio.sleep(max(0.0, begin_at - clock()))
             started = clock()
@@ -323,20 +323,20 @@ class _Connection:
 
 def explained(url: str, problem: httpx.RequestError) -> str:
     """Renders the error of an attempt; adds a remedy for an untrusted certificate, and where only one side speaks TLS."""
-    said = str(problem)
-    if "CERTIFICATE_VERIFY_FAILED" in said:
-        return f"{said}: is it the right host, and is its authority in the file of `--tls-ca` (in a program: `tls_context`)?"
-    if "WRONG_VERSION_NUMBER" in said or "RECORD_LAYER_FAILURE" in said:
-        return f"{said}: it may speak plain HTTP, as a health port does: then use http://"
+    text = str(problem)
+    if "CERTIFICATE_VERIFY_FAILED" in text:
+        return f"{text}: is it the right host, and is its authority in the file of `--tls-ca` (in a program: `tls_context`)?"
+    if "WRONG_VERSION_NUMBER" in text or "RECORD_LAYER_FAILURE" in text:
+        return f"{text}: it may speak plain HTTP, as a health port does: then use http://"
     if isinstance(problem, httpx.RemoteProtocolError) and url.startswith("http:"):
-        return f"{said} It may speak TLS: then use https://"
-    return said
+        return f"{text} It may speak TLS: then use https://"
+    return text
 
 
 def rejected(reply: Reply) -> Rejected:
     """Returns the `Rejected` of a 4xx reply. Raises `Malformed` for a status that a notary never sends."""
     if not 400 <= reply.status < 500:
-        raise Malformed(f"status {reply.status}, which nothing in the contract explains")
+        raise Malformed(f"status {reply.status}, which no call of the notary returns")
     if not reply.is_problem:
         raise Malformed(f"status {reply.status}, and {_problem(reply).detail}")
     problem = _problem(reply)

@@ -62,7 +62,9 @@ class KnownNotaries:
         try:
             with self.file.open(encoding="utf-8") as opened:
                 if os.fstat(opened.fileno()).st_mode & stat.S_IWOTH:
-                    raise ConfigurationError(f"anybody can write the known notaries {self.file}: look at its keys, and chmod 600 it")
+                    raise ConfigurationError(
+                        f"every user can write {self.file}, the file of known notaries: check its keys, then chmod 600 {self.file}"
+                    )
                 return self._find(opened.read(), urls)
         except FileNotFoundError:
             return None
@@ -153,8 +155,8 @@ class Trust:
             raise NotVerified("unknown-key", f"it shows the key {shown}, which does not follow from {self.keys[-1]}; {self.source}")
         if self._line is not None and self._line.key in keys and keys.index(shown) > keys.index(self._line.key):
             self._line = self._known.keep(self._urls, shown, notary.name, instead_of=self._line.key)
-            said = f"the notary {notary.name!r} has a new verifier key, endorsed by the one before"
-            self._known.say(f"{said}: {shown}, kept in {self._known.file}")
+            text = f"the notary {notary.name!r} has a new verifier key, endorsed by the one before"
+            self._known.say(f"{text}: {shown}, kept in {self._known.file}")
         met, self.keys = keys != self.keys, keys
         return met
 

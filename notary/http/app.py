@@ -1,6 +1,6 @@
 """Routes: where each call goes (docs/http.md).
 
-A submission's path: `App.take` -> `submission.Handed` -> `notary.gate` -> `App.admitted` -> `in_flight.InFlight` -> `joiner.Sender` -> its
+A submission's path: `App.take` -> `submission.SubmissionCall` -> `notary.gate` -> `App.admitted` -> `InFlight` -> `joiner.Sender` -> its
 answer -> the connection. No step is an asyncio task: each calls the next one. Long work is done in pieces (`turns`).
 """
 
@@ -17,7 +17,7 @@ from notary.http.lifecycle import Lifecycle
 from notary.http.lookups import LOOK_UPS
 from notary.http.problems import problem_of
 from notary.http.reads import LOOK_UP_US, OPENAPI, Read
-from notary.http.submission import SUBMISSIONS, TICKET, Asked, Handed
+from notary.http.submission import SUBMISSIONS, TICKET, AnswerForm, SubmissionCall
 from notary.worker import Worker
 from ordering.errors import NotaryError, NotReady
 from ordering.pieces import Pieces
@@ -36,7 +36,7 @@ class App(Lifecycle):
         self._health = health
 
     def attach(self, worker: Worker) -> None:
-        """Answer calls from this worker, from now on. Its gate decodes bodies of addresses in the on-turns of this application.
+        """Answer calls from this worker, from now on. Its gate decodes bodies of addresses in the active slices of this application.
 
         While decided submissions wait for their answers, it decodes none: each would make these answers later.
         """
@@ -93,13 +93,13 @@ class App(Lifecycle):
                 self.answer(call, SUBMISSIONS, problem_of(problem), after_body=True)
                 return
         try:
-            Handed(call, gate, self)
+            SubmissionCall(call, gate, self)
         except NotaryError as problem:
             self.rejected(call, problem, since_s)
 
-    def admitted(self, handed: Handed, submission: AdmittedSubmission) -> None:
+    def admitted(self, submission_call: SubmissionCall, submission: AdmittedSubmission) -> None:
         """Queue a submission that the gate has admitted."""
-        InFlight(self, handed.call, submission, handed.asked, handed.since_s).start()
+        InFlight(self, submission_call.call, submission, submission_call.form, submission_call.since_s).start()
 
     def rejected(self, call: Call, problem: Exception, since_s: float) -> None:
         """Answer a submission that was rejected: at its head, during its body, or later."""
@@ -107,16 +107,16 @@ class App(Lifecycle):
 
     # ---- calls of acceptor processes ----
 
-    def take_verified(self, call: Call, submission: Submission, asked: Asked, since_s: float) -> None:
+    def take_verified(self, call: Call, submission: Submission, form: AnswerForm, since_s: float) -> None:
         """Queue a submission that an acceptor process has read and verified. `since_s`: when its head came, by `time.perf_counter`."""
         self.began()
         try:
-            if (problem := self.closed(asked.ticket)) is not None:
+            if (problem := self.closed(form.ticket)) is not None:
                 raise problem
             assert self.worker is not None
             if self.unanswered.is_standing():
                 self.admission_changed()
-            InFlight(self, call, self.worker.gate.admit_verified(submission, asked.ticket), asked, since_s).start()
+            InFlight(self, call, self.worker.gate.admit_verified(submission, form.ticket), form, since_s).start()
         except Exception as problem:
             self.rejected(call, problem, since_s)
             self.admission_changed()

@@ -11,7 +11,7 @@ from notary.decision import Decision
 from notary.http.call import JSON, Call
 from notary.http.lifecycle import BUG, Lifecycle
 from notary.http.lookups import rendered
-from notary.http.submission import SUBMISSIONS, Asked
+from notary.http.submission import SUBMISSIONS, AnswerForm
 from notary.index import ROW_US
 from notary.wire import encode_decisions
 from ordering.errors import Fatal
@@ -27,16 +27,16 @@ IDS_A_PIECE: Final = 200
 class InFlight:
     """One submission: `start` queues it, `_decided` or the end of its wait calls `end`, and `_answer` answers it."""
 
-    __slots__ = ("_app", "_asked", "_call", "_counts", "_decisions", "_pending", "_since_s", "_submission", "_timer", "_tracing", "_worker")
+    __slots__ = ("_app", "_call", "_counts", "_decisions", "_form", "_pending", "_since_s", "_submission", "_timer", "_tracing", "_worker")
 
-    def __init__(self, app: Lifecycle, call: Call, submission: AdmittedSubmission, asked: Asked, since_s: float) -> None:
+    def __init__(self, app: Lifecycle, call: Call, submission: AdmittedSubmission, form: AnswerForm, since_s: float) -> None:
         """`since_s`: when its head came, by `time.perf_counter`."""
         assert app.worker is not None, "its gate has stopped"
         self._app = app
         self._worker = app.worker
         self._call = call
         self._submission = submission
-        self._asked = asked
+        self._form = form
         self._since_s = since_s
         self._decisions: Sequence[Decision] | None = None
         self._pending: Pending[Decision] | None = None
@@ -52,7 +52,7 @@ class InFlight:
         # most submissions.
         may_be_retried = worker.index.has_decided([submission.requests[0].transaction_id])
         if worker.tracing is not None:
-            self._tracing = worker.tracing.submission(submission.encoded, len(submission.requests), self._asked.traceparent, self._since_s)
+            self._tracing = worker.tracing.submission(submission.encoded, len(submission.requests), self._form.traceparent, self._since_s)
             self._tracing.__enter__()
         self._app.waiting.add(self)
         if may_be_retried:
@@ -87,7 +87,7 @@ class InFlight:
     def _queue(self) -> None:
         """Queue the submission for the log, and wait for its decisions as long as the client wants."""
         pending = self._worker.sender.submit(self._submission)
-        settings, asked_s = self._worker.config.http, self._asked.wait_s
+        settings, asked_s = self._worker.config.http, self._form.wait_s
         wait_s = min(settings.wait_s_default if asked_s is None else asked_s, settings.wait_s_max)
         if not wait_s:
             self.end()
@@ -125,7 +125,7 @@ class InFlight:
 
     def _answer(self) -> Pieces[None]:
         """Answer with 200 if all requests are decided, else with 202: a 503 would mean that no request was admitted."""
-        worker, requests, receipts = self._worker, self._submission.requests, self._asked.receipts
+        worker, requests, receipts = self._worker, self._submission.requests, self._form.receipts
         decisions: list[bytes | None] = []
         try:
             for at, request in enumerate(requests):

@@ -46,7 +46,7 @@ class Lifecycle:
         self.awaited = AwaitedDecisions()
         self.long_polls = 0  # of those that wait
         self.duty = DutyCycle(clock_s, self.is_busy)
-        """The on-turns, in which unauthenticated clients are served too."""
+        """The active slices, in which unauthenticated clients are served too."""
         self.turns = Turns(lambda: self.worker is not None and self.worker.serving_suspended() is None, self.duty)
         self.unanswered = AnswerBacklog(clock_s)
         self.admission_changed: Callable[[], None] = lambda: None

@@ -19,7 +19,7 @@ from typing import Final, NamedTuple, TypeAlias
 from notary.duty_cycle import DutyCycle
 
 READ_TURN_S = 0.0003
-"""The time in one on-turn of the loop (`DutyCycle`) for unauthenticated clients; a thousand of them may have bytes at once."""
+"""The time in one active slice of the loop (`DutyCycle`) for unauthenticated clients; a thousand of them may have bytes at once."""
 AUTHENTICATED_TURN_S = 0.006
 """The time in one turn for authenticated clients: within it, their bytes are read at once."""
 ADDRESSES_MAX: Final = 10_000
@@ -72,7 +72,7 @@ class ClientLines:
     """The lines of one server. One event loop."""
 
     def __init__(self, duty: DutyCycle) -> None:
-        """In the on-turns of `duty`, unauthenticated clients are served too."""
+        """In the active slices of `duty`, unauthenticated clients are served too."""
         self._duty = duty
         self.is_backlogged: Callable[[ClientKey], bool] = lambda client: False
         """Returns True if the client's line is backlogged. The application sets it."""
@@ -121,7 +121,7 @@ class ClientLines:
             self._begin_turn(now_s)
         assert self._until_s is not None
         is_authenticated = self._is_authenticated(client)
-        if not (is_authenticated or self.ends or self._duty.is_on()):
+        if not (is_authenticated or self.ends or self._duty.is_active()):
             return False
         if now_s > self._until_s + (AUTHENTICATED_TURN_S - READ_TURN_S if is_authenticated else 0):
             return False
@@ -160,18 +160,18 @@ class ClientLines:
         self._rejecting_s = min(self._rejecting_s + (now_s - self._counted_s) * BACKLOGGED_PART, REJECTING_S_MAX)
         self._counted_s = now_s
         held = 0
-        is_on = self.ends or self._duty.is_on()
+        is_active = self.ends or self._duty.is_active()
         try:
             held += self._take_up(self._authenticated, AUTHENTICATED_TURN_S - READ_TURN_S)
-            if is_on:
+            if is_active:
                 held += self._take_up(self._unauthenticated, READ_TURN_S)
         finally:  # a bug in one client's work must not keep the others from their turns
             self._until_s = None
-            if len(self._authenticated) + len(self._unauthenticated) * is_on > held:
+            if len(self._authenticated) + len(self._unauthenticated) * is_active > held:
                 self._begin_turn(time.perf_counter())
             elif held and self._held is None:
                 self._held = asyncio.get_running_loop().call_later(HELD_S, self._serve_held)
-            if self._unauthenticated and not is_on:
+            if self._unauthenticated and not is_active:
                 self._duty.call(self._go_on)
 
     def _serve_held(self) -> None:

@@ -48,9 +48,10 @@ class Readers:
             return
         certificate = call.certificate()
         if certificate is None:
-            raise self._rejection("only parties may read this")
-        if (key := _public_key(certificate)) is None or not self._parties.has_key(key):
-            raise self._rejection("the key of the certificate is not the key of a registered party")
+            raise self._rejection("only parties may read this: sign the call, or show the certificate of a party")
+        subject, key = _read(certificate)
+        if key is None or not self._parties.has_key(key):
+            raise self._rejection(f"the certificate of {excerpt(subject, 300)} has a key that is not the key of a registered party")
 
     def _rejection(self, why: str) -> NotAParty:
         return NotAParty(why, self._notary_name)
@@ -85,9 +86,12 @@ def _der(signature: bytes) -> bytes:
 
 
 @lru_cache(1_024)
-def _public_key(certificate: bytes) -> bytes | None:
-    """Returns the public key of a certificate, as `Parties.has_key` takes it; None where it cannot be read."""
+def _read(certificate: bytes) -> tuple[str, bytes | None]:
+    """Returns the subject of a certificate, and its public key as `Parties.has_key` takes it; None for a key that cannot be read."""
+    subject = "an unknown subject"
     try:
-        return x509.load_der_x509_certificate(certificate).public_key().public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo)
+        read = x509.load_der_x509_certificate(certificate)
+        subject = read.subject.rfc4514_string() or "no subject"
+        return subject, read.public_key().public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo)
     except (ValueError, UnsupportedAlgorithm):
-        return None
+        return subject, None

@@ -25,7 +25,7 @@ from ordering.errors import ConfigurationError, Overloaded
 logger = logging.getLogger("notary.http")
 
 ACCEPT_TURN_S = 0.0003
-"""The time in one on-turn of the loop (`DutyCycle`) in which connections are accepted, and those above a limit rejected."""
+"""The time in one active slice of the loop (`DutyCycle`) in which connections are accepted, and those above a limit rejected."""
 PAUSE_S = 0.5
 REJECTED_BYTES: Final = 64 << 10
 UNREAD_BYTES_MAX: Final = 64 << 20
@@ -53,8 +53,8 @@ class Server:
         certificates: Certificates | None = None,
         duty: DutyCycle | None = None,
     ) -> None:
-        """With `certificates` it speaks TLS, and reads changed certificate files while it serves. In the on-turns of `duty` it serves all
-        clients.
+        """With `certificates` it speaks TLS, and reads changed certificate files while it serves. In the active slices of `duty` it serves
+        all clients.
         """
         self.application = application
         self.settings = settings or HttpSettings()
@@ -76,11 +76,11 @@ class Server:
         self._too_many, self._too_many_of_address = [
             problem_of(Overloaded(f"{count} connections{whose} are open already: {what}", 1))
             for count, whose, what in (
-                (connections_max, "", "come again later"),
-                (self._per_address_max, " from your address", "use those, or come again later"),
+                (connections_max, "", "retry later"),
+                (self._per_address_max, " from your address", "reuse them, or retry later"),
             )
         ]
-        self._gives_way = Overloaded(f"{connections_max} connections are open already, most of them from your address: come again later", 1)
+        self._gives_way = Overloaded(f"{connections_max} connections are open already, most of them from your address: retry later", 1)
         self._socket = listening
         self._url = url_of(listening, tls=certificates is not None)
         self._certificates = certificates
@@ -128,7 +128,9 @@ class Server:
             try:
                 await asyncio.wait_for(self._empty.wait(), seconds_max)
             except TimeoutError:
-                logger.warning("connections=%d had not ended after %g s", len(self.connections), seconds_max)
+                logger.warning(
+                    "connections still open after the drain deadline connections=%d after_s=%g", len(self.connections), seconds_max
+                )
                 for connection in list(self.connections):
                     connection.abort()
         self.lines.stop()
@@ -393,7 +395,7 @@ class _Listener:
             making.give_up()
 
     def _accept(self) -> None:
-        if not self._server.duty.is_on():
+        if not self._server.duty.is_active():
             self._loop.remove_reader(self._listening)
             self._server.duty.call(self._accept_again)
         else:
@@ -442,7 +444,7 @@ class _Listener:
                 self._certificates.handshake_failed(ConnectionAbortedError("too many connections are open"))
 
     def _pause(self, problem: OSError) -> None:
-        logger.error("connections cannot be accepted: %s", problem)
+        logger.warning("connections cannot be accepted: %s", problem)
         self._paused = True
         self._loop.remove_reader(self._listening)
         self._loop.call_later(PAUSE_S, self._resume)

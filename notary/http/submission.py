@@ -23,7 +23,7 @@ TRACEPARENT_BYTES_MAX: Final = 128  # version 00 has 55; later versions may be l
 _WAIT = re.compile(rb"(?:^|[,;\s])wait\s*=\s*\"?(\d{1,6})\"?(?=$|[,;\s])", re.IGNORECASE).search
 
 
-class Asked(msgspec.Struct, frozen=True, gc=False):
+class AnswerForm(msgspec.Struct, frozen=True, gc=False):
     """The form of the answer that a client wants for a submission."""
 
     receipts: bool
@@ -38,7 +38,7 @@ class Asked(msgspec.Struct, frozen=True, gc=False):
 class Taker(Protocol):
     """The application, which gets the outcome of a submission's admission. Exactly one of these methods is called for each, once."""
 
-    def admitted(self, handed: "Handed", submission: AdmittedSubmission) -> None:
+    def admitted(self, submission_call: "SubmissionCall", submission: AdmittedSubmission) -> None:
         """The gate has admitted the submission."""
         ...
 
@@ -51,10 +51,10 @@ class Taker(Protocol):
         ...
 
 
-class Handed(Body):
+class SubmissionCall(Body):
     """A submission whose head has arrived: its body, and the form of the answer that the client wants."""
 
-    __slots__ = ("_taker", "asked", "call", "since_s")
+    __slots__ = ("_taker", "call", "form", "since_s")
 
     def __init__(self, call: Call, gate: Gate, taker: Taker) -> None:
         """Begin to read the submission. Raises `MethodNotAllowed`, `UnsupportedMediaType`, `Malformed` or `TooLarge`."""
@@ -66,8 +66,8 @@ class Handed(Body):
         """When its head came."""
         self.call = call
         self._taker = taker
-        self.asked, length = _asked(call.headers, call.query)
-        self.ticket = self.asked.ticket
+        self.form, length = _form_of(call.headers, call.query)
+        self.ticket = self.form.ticket
         gate.begin(self, length)
         call.reader = self
 
@@ -87,7 +87,7 @@ class Handed(Body):
         self._taker.left()
 
 
-def _asked(headers: Headers, query: bytes) -> tuple[Asked, bytes | None]:
+def _form_of(headers: Headers, query: bytes) -> tuple[AnswerForm, bytes | None]:
     """Returns the form of the answer that the client wants, and the body's length that the head declares."""
     content_type = prefer = traceparent = ticket = b""
     encoding = length = None
@@ -106,4 +106,4 @@ def _asked(headers: Headers, query: bytes) -> tuple[Asked, bytes | None]:
             ticket = value[:TICKET_BYTES_MAX]
     check_json(content_type, encoding)
     wait = _WAIT(prefer) if prefer else None
-    return Asked(wants_receipts(query), None if wait is None else int(wait[1]), traceparent.decode("latin-1"), ticket), length
+    return AnswerForm(wants_receipts(query), None if wait is None else int(wait[1]), traceparent.decode("latin-1"), ticket), length

@@ -11,7 +11,7 @@ from ordering.pieces import Pieces
 TURN_US: Final = 2_000
 """The estimated time (`ordering.pieces.Pieces`) for answers to submissions in a turn of the loop."""
 READ_TURN_US: Final = 400
-"""The same for answers to reads, in an on-turn."""
+"""The same for answers to reads, in an active slice."""
 SHARE_US: Final = 500
 """The time after which another party or address has its turn."""
 CALL_US: Final = 20
@@ -63,8 +63,8 @@ class _Ring:
 class Turns:
     """The answers of one application that are made in pieces, a share of a turn at a time.
 
-    Answers to submissions are made in each turn, a party at a time. Answers to reads are made in on-turns (`DutyCycle`), an address at a
-    time. So a client that wants a thousand large answers at once delays only itself.
+    Answers to submissions are made in each turn, a party at a time. Answers to reads are made in active slices (`DutyCycle`), an address at
+    a time. So a client that wants a thousand large answers at once delays only itself.
     """
 
     def __init__(self, may_read: Callable[[], bool], duty: DutyCycle) -> None:

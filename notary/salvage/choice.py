@@ -103,6 +103,10 @@ def _lost_before(log: KeptLog, lost: Sequence[int]) -> dict[bytes, list[int]]:
     return {key: [position for position, under in declared.items() if under <= number] for number, key in enumerate(log.keys)}
 
 
+def _two_lists(one: Decided, other: Decided) -> str:
+    return f"two lists of consumed states, with {len(one.inputs)} and {len(other.inputs)} states"
+
+
 class _Known:
     """The best item that any source has for each position from `first` on."""
 
@@ -121,7 +125,7 @@ class _Known:
                 if mine is None or isinstance(item, Decided):
                     self._put(position, item, name)
             elif isinstance(item, Decided) and item.inputs != mine.inputs:
-                raise ChoiceRefused(position, "two lists of consumed states", [self.names[position]], [name])
+                raise ChoiceRefused(position, _two_lists(mine, item), [self.names[position]], [name])
 
     def lost(self) -> list[int]:
         """Returns the positions that an earlier salvage declared lost, if the log has lost the records of that salvage."""
@@ -135,7 +139,7 @@ class _Known:
         mine = self.items.get(position)
         if isinstance(mine, Decided) and position not in self._bare:
             if receipt.with_inputs and mine.inputs != receipt.item.inputs:
-                raise ChoiceRefused(position, "two lists of consumed states", [self.names[position]], [receipt.name])
+                raise ChoiceRefused(position, _two_lists(mine, receipt.item), [self.names[position]], [receipt.name])
             return
         self._put(position, receipt.item, receipt.name)
         if receipt.with_inputs:

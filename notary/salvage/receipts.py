@@ -48,6 +48,7 @@ def read_receipts(sources: Sequence[Path], notary_name: str, trusted: Sequence[V
         for name, value in _values(source):
             if "content_hash" in value:
                 try:
+                    # `json` again, which read the value: orjson writes NaN as null, and raises for integers above 64 bits.
                     request = decode_request(json.dumps(value).encode(), notary_name)
                 except Malformed as problem:
                     raise SourceRefused(f"{name} is no request: {problem}. Leave it out") from None

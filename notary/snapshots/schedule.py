@@ -39,7 +39,7 @@ class SnapshotSettings(msgspec.Struct, frozen=True):
     keep: NotNegative = 7
 
 
-class _Said(msgspec.Struct):
+class _Printed(msgspec.Struct):
     """The members of the output of `notary snapshot create --json` that are used here."""
 
     made: bool
@@ -95,14 +95,14 @@ class SnapshotSchedule:
             "--keep",
             str(config.snapshots.keep),
         ]
-        code, said, complained = await output_of(*_COMMAND, "create", *flags, "--json")
+        code, stdout, stderr = await output_of(*_COMMAND, "create", *flags, "--json")
         if code != EXIT_DONE:
             self.failures += 1
-            logger.warning("no snapshot was made: %s", complained)
+            logger.warning("no snapshot was made: %s", stderr)
             return retry_s
-        if complained:
-            logger.warning("%s", complained)  # for example that no old file could be removed
-        found = msgspec.json.decode(said, type=_Said)
+        if stderr:
+            logger.warning("the snapshot command reported: %s", stderr)  # for example that no old file could be removed
+        found = msgspec.json.decode(stdout, type=_Printed)
         self._newest_s = found.made_at_ms / 1000
         if found.made:
             self.made += 1
@@ -120,10 +120,10 @@ async def restore_at_start(config: "Config", log_identity: str, restoring: Calla
     restoring()
     logger.info("there is no index: looking for a snapshot in %s", config.snapshots.url)
     flags = ["--config", config.file, "--name", config.worker.name, "--log", log_identity]
-    code, said, complained = await output_of(*_COMMAND, "restore", *flags, "--json")
-    if complained:
-        logger.warning("%s", complained)
+    code, stdout, stderr = await output_of(*_COMMAND, "restore", *flags, "--json")
+    if stderr:
+        logger.warning("the restore reported: %s", stderr)
     if code == EXIT_DONE:
-        logger.info("the index was restored from a snapshot: %s", said)
+        logger.info("the index was restored from a snapshot: %s", stdout)
     else:
-        logger.warning("%s: this worker replays the log", "no snapshot is there" if code == EXIT_NO else "no snapshot can be restored")
+        logger.warning("no snapshot %s: replaying the log", "found" if code == EXIT_NO else "can be restored")

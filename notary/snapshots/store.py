@@ -16,10 +16,12 @@ from pathlib import Path
 from typing import IO, Any, Final, Protocol
 
 from ordering.clock import clock_ms
-from ordering.durable import make_directory, sync, sync_directory
+from ordering.durable import make_directory, move_into_place, sync
 from ordering.errors import ConfigurationError, NotReady
 
 CHUNK_BYTES: Final = 1 << 20
+PRUNE_MARGIN_S: Final = 86_400
+"""The age from which a file is pruned, by default. A younger one may belong to a run that has not ended."""
 FILES: Final = "files"
 MANIFESTS: Final = "manifests"
 _OBJECT_STORES: Final = ("s3", "s3a", "gs", "gcs", "az", "abfs", "abfss")
@@ -112,10 +114,9 @@ class Folder:
                 new.chmod(0o644)  # other users may read it too
                 shutil.copyfileobj(reading, writing, CHUNK_BYTES)
                 sync(writing)
-            new.replace(target)
+            move_into_place(new, target)
         finally:
             new.unlink(missing_ok=True)
-        sync_directory(target.parent)
 
     def age_s(self, folder: str, name: str) -> float:
         """As `SnapshotStore` describes it."""

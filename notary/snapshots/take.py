@@ -20,7 +20,7 @@ from notary.receipts.note import VerifierKey
 from notary.snapshots.make import TRANSFERS, Counter, Progress, hashed, history_of
 from notary.snapshots.manifest import Manifest, SnapshotFile, open_manifest
 from notary.snapshots.store import FILES, MANIFESTS, SnapshotStore
-from ordering.durable import make_directory, sync, sync_directory
+from ordering.durable import make_directory, move_into_place, sync, sync_directory
 from ordering.errors import ConfigurationError, Fatal
 
 MANIFEST_BYTES_MAX: Final = 1 << 20
@@ -113,8 +113,7 @@ def restore(store: SnapshotStore, manifest: Manifest, index: Path, progress: Pro
             _copy(store, manifest, stage, progress)
             _compare(stage, manifest)
             # A crash before this line leaves the folder beside the index, after it the complete index. It fails if the target has files.
-            stage.rename(index)
-            sync_directory(index.parent)
+            move_into_place(stage, index)
         except BaseException:
             shutil.rmtree(stage, ignore_errors=True)
             raise

@@ -19,6 +19,14 @@ class ProofError(Exception):
         super().__init__(what)
 
 
+def _bad_inclusion(reason: Reason, what: str, index: int, size: int, proof: Sequence[bytes]) -> ProofError:
+    return ProofError(reason, f"the inclusion proof {what}: index {index}, tree size {size}, hashes {len(proof)}")
+
+
+def _bad_consistency(reason: Reason, what: str, old: int, new: int, proof: Sequence[bytes]) -> ProofError:
+    return ProofError(reason, f"the consistency proof {what}: old size {old}, new size {new}, hashes {len(proof)}")
+
+
 def check_inclusion(index: int, size: int, leaf: bytes, proof: Sequence[bytes], root: bytes) -> None:
     """Raise `ProofError` unless the proof ties the leaf hash at `index` to the root at `size` (RFC 9162, 2.1.3.2)."""
     if not 0 <= index < size:
@@ -26,7 +34,7 @@ def check_inclusion(index: int, size: int, leaf: bytes, proof: Sequence[bytes], 
     this, last, node = index, size - 1, leaf
     for sibling in proof:
         if last == 0:
-            raise ProofError("proof-too-long", "the inclusion proof is too long")
+            raise _bad_inclusion("proof-too-long", "is too long", index, size, proof)
         if this & 1 or this == last:
             node = node_hash(sibling, node)
             while not this & 1 and this:
@@ -35,9 +43,9 @@ def check_inclusion(index: int, size: int, leaf: bytes, proof: Sequence[bytes], 
             node = node_hash(node, sibling)
         this, last = this >> 1, last >> 1
     if last:
-        raise ProofError("proof-too-short", "the inclusion proof is too short")
+        raise _bad_inclusion("proof-too-short", "is too short", index, size, proof)
     if node != root:
-        raise ProofError("wrong-root", "the inclusion proof leads to another root")
+        raise _bad_inclusion("wrong-root", "leads to another root", index, size, proof)
 
 
 def check_consistency(old: int, new: int, old_root: bytes, new_root: bytes, proof: Sequence[bytes]) -> None:
@@ -46,22 +54,22 @@ def check_consistency(old: int, new: int, old_root: bytes, new_root: bytes, proo
         raise ProofError("index-out-of-range", f"a tree of {old} leaves is no beginning of one of {new}")
     if old in (0, new):
         if proof:
-            raise ProofError("proof-too-long", "the consistency proof is too long")
+            raise _bad_consistency("proof-too-long", "is too long", old, new, proof)
         if old_root != (new_root if old == new else EMPTY_ROOT):
-            raise ProofError("wrong-root", "the old root is not that of its size")
+            raise _bad_consistency("wrong-root", "has an old root that is not that of its size", old, new, proof)
         return
     path = list(proof)
     if old & (old - 1) == 0:
         path.insert(0, old_root)
     if not path:
-        raise ProofError("proof-too-short", "the consistency proof is too short")
+        raise _bad_consistency("proof-too-short", "is too short", old, new, proof)
     this, last = old - 1, new - 1
     while this & 1:
         this, last = this >> 1, last >> 1
     from_old = from_new = path[0]
     for sibling in path[1:]:
         if last == 0:
-            raise ProofError("proof-too-long", "the consistency proof is too long")
+            raise _bad_consistency("proof-too-long", "is too long", old, new, proof)
         if this & 1 or this == last:
             from_old, from_new = node_hash(sibling, from_old), node_hash(sibling, from_new)
             while not this & 1 and this:
@@ -70,8 +78,8 @@ def check_consistency(old: int, new: int, old_root: bytes, new_root: bytes, proo
             from_new = node_hash(from_new, sibling)
         this, last = this >> 1, last >> 1
     if last:
-        raise ProofError("proof-too-short", "the consistency proof is too short")
+        raise _bad_consistency("proof-too-short", "is too short", old, new, proof)
     if from_old != old_root:
-        raise ProofError("wrong-root", "the consistency proof does not lead to the old root")
+        raise _bad_consistency("wrong-root", "does not lead to the old root", old, new, proof)
     if from_new != new_root:
-        raise ProofError("wrong-root", "the consistency proof does not lead to the new root")
+        raise _bad_consistency("wrong-root", "does not lead to the new root", old, new, proof)

@@ -1,11 +1,11 @@
-"""Work for unauthenticated clients is done in on-turns; while other work is under way, rests twice as long lie between them."""
+"""Work for unauthenticated clients is done in active slices; while other work is under way, pauses twice as long lie between them."""
 
 import asyncio
 import time
 
 import pytest
 
-from notary.duty_cycle import REST_S_MAX, DutyCycle
+from notary.duty_cycle import PAUSE_S_MAX, DutyCycle
 from tests.notary.test_gate import Clock
 
 
@@ -18,11 +18,11 @@ class Watched:
         self.duty = DutyCycle(self.clock, lambda: self.busy)
         self.called: list[str] = []
 
-    async def on_turn_of(self, seconds: float) -> None:
-        """Begin an on-turn, and return after it."""
-        assert self.duty.is_on()
+    async def slice_of(self, seconds: float) -> None:
+        """Begin an active slice, and return after it."""
+        assert self.duty.is_active()
         self.clock.now_s += seconds
-        assert self.duty.is_on(), "until the end of the turn, however long it takes"
+        assert self.duty.is_active(), "until the end of the turn, however long it takes"
         await asyncio.sleep(0)
 
 
@@ -34,29 +34,29 @@ def watched() -> Watched:
 
 async def test_a_rest_is_twice_as_long_as_the_turn_before(watched: Watched) -> None:
     """So others have two thirds of the time at least."""
-    await watched.on_turn_of(0.004)
-    assert not watched.duty.is_on()
+    await watched.slice_of(0.004)
+    assert not watched.duty.is_active()
     watched.clock.now_s += 0.0079
-    assert not watched.duty.is_on()
+    assert not watched.duty.is_active()
     watched.clock.now_s += 0.0002
-    assert watched.duty.is_on()
+    assert watched.duty.is_active()
 
 
 async def test_there_is_no_rest_without_other_work(watched: Watched) -> None:
     """An idle worker serves everybody at once."""
     watched.busy = False
     for _ in range(3):
-        await watched.on_turn_of(0.004)
+        await watched.slice_of(0.004)
 
 
 async def test_a_rest_is_bounded(watched: Watched) -> None:
-    """A process that was stopped for a minute does not rest for a minute."""
-    await watched.on_turn_of(60.0)
-    watched.clock.now_s += REST_S_MAX
-    assert watched.duty.is_on()
+    """A process that was stopped for a minute does not pause for a minute."""
+    await watched.slice_of(60.0)
+    watched.clock.now_s += PAUSE_S_MAX
+    assert watched.duty.is_active()
 
 
-async def test_work_waits_for_one_on_turn(watched: Watched) -> None:
+async def test_work_waits_for_one_active_slice(watched: Watched) -> None:
     """All that waits is called in the same turn, each once, and in order. One that fails keeps none from it."""
     in_turn: list[bool] = []
 
@@ -65,16 +65,16 @@ async def test_work_waits_for_one_on_turn(watched: Watched) -> None:
 
     def first() -> None:
         watched.called.append("first")
-        in_turn.append(watched.duty.is_on())
+        in_turn.append(watched.duty.is_active())
         watched.clock.now_s += 0.001
 
     def second() -> None:
         watched.called.append("second")
-        in_turn.append(watched.duty.is_on())
+        in_turn.append(watched.duty.is_active())
 
     problems: list[str] = []
     asyncio.get_running_loop().set_exception_handler(lambda _, context: problems.append(repr(context["exception"])))
-    await watched.on_turn_of(0.004)
+    await watched.slice_of(0.004)
     for work in (fails, first, second, first):
         watched.duty.call(work)
     for _ in range(10):
@@ -90,7 +90,7 @@ async def test_work_waits_for_one_on_turn(watched: Watched) -> None:
 
 
 async def test_work_may_wait_again(watched: Watched) -> None:
-    """Work that is not finished asks for the next on-turn, and so on."""
+    """Work that is not finished asks for the next active slice, and so on."""
     watched.busy = False
 
     def work() -> None:
@@ -105,7 +105,7 @@ async def test_work_may_wait_again(watched: Watched) -> None:
 
 
 async def test_a_client_that_keeps_the_worker_busy_starves_nobody() -> None:
-    """A party may always have a submission that waits, so the worker may be busy for ever. Strangers are served after each rest."""
+    """A party may always have a submission that waits, so the worker may be busy for ever. Strangers are served after each pause."""
     duty = DutyCycle(time.perf_counter, lambda: True)
     served = asyncio.Event()
     turns = 0

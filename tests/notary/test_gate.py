@@ -375,8 +375,8 @@ async def test_bodies_wait_in_their_lanes_while_the_next_batch_is_full(shared: G
     assert isinstance(other.results[0], AdmittedSubmission)
 
 
-async def test_bodies_of_strangers_are_decoded_in_on_turns(gate: Gate, clock: Clock) -> None:
-    """Each takes 2 ms, and one turn has 5. During the rest after it, bodies of parties are decoded, also such as come only then."""
+async def test_bodies_of_strangers_are_decoded_in_active_slices(gate: Gate, clock: Clock) -> None:
+    """Each takes 2 ms, and one turn has 5. During the pause after it, bodies of parties are decoded, also such as come only then."""
 
     class Slow(RecordingBody):
         def admitted(self, submission: AdmittedSubmission) -> None:

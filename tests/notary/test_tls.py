@@ -76,10 +76,10 @@ def test_a_problem_is_logged_once(tmp_path: Path, caplog: pytest.LogCaptureFixtu
     for _ in range(4):
         certificates.check()
     assert certificates.context is context
-    assert [record.levelname for record in caplog.records] == ["ERROR"]
+    assert [record.levelname for record in caplog.records] == ["WARNING"]
     assert "is not the key of this certificate" in certificates.problem
     certificates.read_again()
-    assert [record.levelname for record in caplog.records] == ["ERROR", "ERROR"]
+    assert [record.levelname for record in caplog.records] == ["WARNING", "WARNING"]
     (tmp_path / "server-key.pem").write_bytes(key)
     certificates.check()
     certificates.check()
@@ -104,11 +104,11 @@ def test_a_certificate_that_expires_is_reported_once(tmp_path: Path, caplog: pyt
 
     assert look_for_a_while() == []
     clock[0] += 31 * DAY
-    assert look_for_a_while() == ["ERROR"]
+    assert look_for_a_while() == ["WARNING"]
     assert "and this machine's clock says" in certificates.problem
     assert certificates.context is context
     Authority().server().put(tmp_path, "server")
-    assert look_for_a_while() == ["ERROR"]
+    assert look_for_a_while() == ["WARNING"]
     Authority().server(until=60 * DAY).put(tmp_path, "server")
     assert look_for_a_while() == []
     assert certificates.problem == ""

@@ -50,7 +50,7 @@ async def test_what_is_wrong_is_logged_once_and_shown_until_it_is_right(
         assert watch.problems == found
     errors = [record.getMessage() for record in caplog.records if record.levelname == "ERROR"]
     assert errors == ["acknowledged records may be lost: A is wrong.", "acknowledged records may be lost: B is wrong."]
-    assert "right again" in caplog.records[-1].getMessage()
+    assert "valid again" in caplog.records[-1].getMessage()
 
 
 async def test_brokers_that_are_away_say_nothing_of_the_topics(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

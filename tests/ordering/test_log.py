@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from ordering.embedded import EmbeddedLog
-from ordering.errors import ConfigurationError, Fatal, NotReady, OutcomeUnknown
+from ordering.errors import ConfigurationError, Fatal, FatalCode, NotReady, OutcomeUnknown
 from ordering.kafka import KafkaLog
 from ordering.log import ORDERING, Log, LogOffsets, Reader, Record
 from ordering.memory import MemoryLog
@@ -134,8 +134,9 @@ async def test_never_resets_an_offset_silently(log: Log) -> None:
     writer = await log.open_writer()
     await writer.append(1, b"key", b"value")
     reader = await log.open_reader({1: 7})
-    with pytest.raises(Fatal, match=r"payload partition 1\b.*offset 7\b"):
+    with pytest.raises(Fatal, match=r"payload partition 1\b.*offset 7\b") as raised:
         await take(reader, 1)
+    assert raised.value.code is FatalCode.INDEX_AHEAD_OF_LOG
     await reader.close()
     await writer.close()
 

@@ -26,8 +26,8 @@ async def test_an_administrator_sets_a_retention(drill: Drill) -> None:
         assert await refused.ended() == 2
         assert noticed.partition(": ")[2] in refused.messages
         await drill.follow()
-        await drill.over(partial(_no_problems, drill), "notary_topic_problems", "the topics' settings are right again")
-        assert "the topics' settings are right again" in w1.messages
+        await drill.over(partial(_no_problems, drill), "notary_topic_problems", "the topics' settings are valid again")
+        assert "the topics' settings are valid again" in w1.messages
         await drill.follow(1)
         await drill.workers["w3"].ready()
         await load.until(50)

@@ -38,7 +38,7 @@ class LinkedAcceptor:
     async def running(self) -> AsyncIterator[None]:
         """Link it to the test, and serve."""
         settings = AcceptorSettings("w/1", NOTARY, "", HttpSettings(), 64 << 20, "warning", log_json=False)
-        async with linked(Down, lambda message: self._app.hear(message)) as (self.link, self.worker):
+        async with linked(Down, lambda message: self._app.handle_message(message)) as (self.link, self.worker):
             self._app = AcceptorApp(settings, self._parties, self.link)
             self.server = Server(self._app, bind("127.0.0.1", 0))
             self.link.pause, self.link.go_on = self.server.pause, self.server.go_on

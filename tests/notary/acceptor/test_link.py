@@ -10,12 +10,12 @@ import msgspec
 import pytest
 
 from notary.acceptor.link import BUFFER_BYTES, Link
-from notary.acceptor.messages import Answered, Called, Down, Submitted, Up
-from notary.http.submission import Asked
+from notary.acceptor.messages import Answered, Down, LookupCall, Submitted, Up
+from notary.http.submission import AnswerForm
 from payload import Submission
 
 CALLS = [
-    Submitted(at, 1.5, Asked(receipts=bool(at % 2), wait_s=at or None), Submission("O=A", b"s" * 64, (), b"x" * at * 1_000))
+    Submitted(at, 1.5, AnswerForm(receipts=bool(at % 2), wait_s=at or None), Submission("O=A", b"s" * 64, (), b"x" * at * 1_000))
     for at in range(40)
 ]
 
@@ -65,7 +65,7 @@ async def test_a_worker_takes_no_calls_from_a_process_that_reads_no_answers() ->
     loop = asyncio.get_running_loop()
     taken: list[Up] = []
     async with linked(Up, taken.append, reads_while_it_may_write=True) as (link, theirs), linked(Down, print) as (other, copied):
-        call = await sent(other, copied, [Called(1, "GET", "/livez", b"", "127.0.0.1", may_read=False)])
+        call = await sent(other, copied, [LookupCall(1, "GET", "/livez", b"", "127.0.0.1", may_read=False)])
         paused = asyncio.Event()
         link.pause = paused.set
         while not paused.is_set():
@@ -78,4 +78,4 @@ async def test_a_worker_takes_no_calls_from_a_process_that_reads_no_answers() ->
         while not taken:
             await loop.sock_recv(theirs, 1 << 20)
             await asyncio.sleep(0)
-    assert taken == [Called(1, "GET", "/livez", b"", "127.0.0.1", may_read=False)]
+    assert taken == [LookupCall(1, "GET", "/livez", b"", "127.0.0.1", may_read=False)]

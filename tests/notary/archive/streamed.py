@@ -11,7 +11,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from notary.archive.fetch import AddedRange, fetch, prune
 from notary.archive.segment import FoundSegment, find
-from notary.archive.settings import Order
+from notary.archive.settings import SealCommand
 from notary.archive.stream import SegmentStream
 from notary.cli.archived import ArchivedLog
 from notary.receipts.note import VerifierKey
@@ -52,9 +52,9 @@ class Streamed:
         self.clock_ms += 1
         return self.clock_ms
 
-    def order(self, head: int, *, look: bool = False) -> Order:
-        """Returns an order to seal the ordering records below `head`."""
-        return Order(head, self.public_key.hex(), look)
+    def command(self, head: int, *, look: bool = False) -> SealCommand:
+        """Returns a command to seal the ordering records below `head`."""
+        return SealCommand(head, self.public_key.hex(), look)
 
     async def append(self, *values: tuple[int, bytes]) -> None:
         """Append records: a topic-partition and a value each."""

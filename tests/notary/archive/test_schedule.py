@@ -59,5 +59,5 @@ async def test_skipped_manifests_are_logged(monkeypatch: pytest.MonkeyPatch, cap
 
     process: Any = SimpleNamespace(stdin=SimpleNamespace(write=len, drain=done), stdout=answers, kill=lambda: None, wait=done)
     with caplog.at_level(logging.WARNING, "notary.archive"), pytest.raises(ValueError, match="the end"):
-        await made._order_with(process)
-    assert (caplog.messages, made.segments) == (["2 files were skipped"], 2)
+        await made._command(process)
+    assert (caplog.messages, made.segments) == (["the sealing process skipped manifests: 2 files were skipped"], 2)

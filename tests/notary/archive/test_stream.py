@@ -37,7 +37,7 @@ async def records_of(log: Log) -> dict[tuple[int, int], Record]:
 
 
 def until_sealed(client: CheckedClient) -> None:
-    """Wait until the worker has given an order after now, and all of it is sealed."""
+    """Wait until the worker has sent a command after now, and all of it is sealed."""
     began_s = time.monotonic()
     while client.metric("notary_archive_behind_seconds") > time.monotonic() - began_s:
         assert time.monotonic() < began_s + WAIT_S_MAX

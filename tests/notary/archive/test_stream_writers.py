@@ -9,7 +9,7 @@ import pytest
 
 from notary.archive.fetch import fetch
 from notary.archive.segment import find
-from notary.archive.settings import Order, Sealed
+from notary.archive.settings import SealCommand, Sealed
 from notary.archive.stream import SegmentStream
 from notary.cli.archived import ArchivedLog
 from notary.keyring import Keyring
@@ -44,10 +44,10 @@ class ArchiveFixture:
         trusted = verifier_keys(self._files[1], ORIGIN)[1]
         return SegmentStream(self.log, *names, keyring, lambda: trusted, self.store, lambda: self.now_ms)
 
-    async def order(self, stream: SegmentStream, leave_ms: int = 0) -> Sealed:
+    async def command(self, stream: SegmentStream, leave_ms: int = 0) -> Sealed:
         """Have it seal all ordering records; `leave_ms` other than 0: it is another worker's turn."""
         head = (await self.log.offsets())[ORDERING].log_end
-        return await stream.seal(Order(head, self._key.public_key.hex(), leave_ms))
+        return await stream.seal(SealCommand(head, self._key.public_key.hex(), leave_ms))
 
     async def write(self) -> None:
         """Append a record."""
@@ -82,15 +82,15 @@ async def fixture(directory: NotaryDirectory) -> AsyncIterator[ArchiveFixture]:
 async def test_a_later_worker_leaves_it_to_one_that_seals(fixture: ArchiveFixture) -> None:
     """A worker whose turn is later seals nothing while another does; when no new segment comes, it takes the other's place."""
     first, second = fixture.stream("w1"), fixture.stream("w2")
-    assert (await fixture.order(first)).segments == 1
+    assert (await fixture.command(first)).segments == 1
     for _ in range(3):
         await fixture.write()
-        assert (await fixture.order(first)).segments == 1
+        assert (await fixture.command(first)).segments == 1
         await fixture.write()
         fixture.now_ms += LEAVE_MS - 1
-        assert await fixture.order(second, LEAVE_MS) == Sealed(left=True)
+        assert await fixture.command(second, LEAVE_MS) == Sealed(skipped_turn=True)
     fixture.now_ms += 1
-    assert await fixture.order(second, LEAVE_MS) == Sealed(segments=1, records=1)
+    assert await fixture.command(second, LEAVE_MS) == Sealed(segments=1, records=1)
     assert fixture.workers() == ["w1"] * 4 + ["w2"]
     await first.close()
     await second.close()
@@ -100,14 +100,14 @@ async def test_a_clock_that_is_ahead_holds_nobody_up(fixture: ArchiveFixture) ->
     """The last segment of a dead worker whose clock was ahead counts once; one that is old does not count at all."""
     ahead, second, third = fixture.stream("w1"), fixture.stream("w2"), fixture.stream("w3")
     fixture.now_ms += 1_000 * LEAVE_MS
-    await fixture.order(ahead)
+    await fixture.command(ahead)
     fixture.now_ms -= 1_000 * LEAVE_MS
     await fixture.write()
-    assert (await fixture.order(second, LEAVE_MS)).left
-    assert (await fixture.order(second, LEAVE_MS)).segments == 1
+    assert (await fixture.command(second, LEAVE_MS)).skipped_turn
+    assert (await fixture.command(second, LEAVE_MS)).segments == 1
     await fixture.write()
     fixture.now_ms += 2_000 * LEAVE_MS
-    assert (await fixture.order(third, LEAVE_MS)).segments == 1
+    assert (await fixture.command(third, LEAVE_MS)).segments == 1
     for stream in (ahead, second, third):
         await stream.close()
 
@@ -115,13 +115,13 @@ async def test_a_clock_that_is_ahead_holds_nobody_up(fixture: ArchiveFixture) ->
 async def test_a_worker_that_wakes_up_does_no_harm(fixture: ArchiveFixture, tmp_path: Path) -> None:
     """A worker that was paused after its look at the store seals again what another has sealed: an archive of both has each record once."""
     paused, other = fixture.stream("w1"), fixture.stream("w2")
-    await fixture.order(paused)
+    await fixture.command(paused)
     await fixture.write()
     fixture.now_ms += 10 * LEAVE_MS
-    assert (await fixture.order(other, LEAVE_MS)).segments == 1
+    assert (await fixture.command(other, LEAVE_MS)).segments == 1
     await fixture.write()
     with fixture.unseen_segments():
-        assert (await fixture.order(paused)).records == 2
+        assert (await fixture.command(paused)).records == 2
     assert fixture.workers() == ["w1", "w1", "w2"], "by their first offsets"
     segments = list(find(fixture.store, verifier_keys(fixture._files[1], ORIGIN)[1], fixture._notary))
     assert fetch(fixture.store, segments, tmp_path / "archive", None).records == 3

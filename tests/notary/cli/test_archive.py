@@ -24,7 +24,7 @@ async def sealed(directory: NotaryDirectory) -> None:
     genesis, log_id = await read_genesis(log)
     fixture = ArchiveFixture(directory, log, genesis.notary_name, log_id)
     stream = fixture.stream("w1")
-    assert (await fixture.order(stream)).segments == 1
+    assert (await fixture.command(stream)).segments == 1
     await stream.close()
     await log.close()
 

@@ -259,6 +259,14 @@ def test_sources_that_are_none(wreck: Wreck, tmp_path: Path) -> None:
     assert "there is no index in" in wreck.salvage("--index", tmp_path, "--plan", code=2)["stderr"]
 
 
+def test_a_plan_with_a_source_that_is_not_utf8(wreck: Wreck) -> None:
+    """The bytes of a folder's name that are not UTF-8 are escaped under `--json`, as in the results of other commands."""
+    folder = wreck.receipts([1])
+    folder = folder.rename(folder.with_name(os.fsdecode(b"receipts-\xff")))
+    [name] = wreck.salvage("--receipts", folder, "--plan")["receipts"]
+    assert name.endswith("receipts-\\udcff")
+
+
 def test_the_plan_in_words(wreck: Wreck, capsys: pytest.CaptureFixture[str]) -> None:
     """For people the plan says what is put back, what is lost for good, and which checkpoints get no consistency proof."""
     wreck.cut()

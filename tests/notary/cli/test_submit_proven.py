@@ -273,7 +273,7 @@ def test_a_file_that_anybody_writes(tmp_path: Path) -> None:
     file = tmp_path / "known"
     file.touch()
     file.chmod(0o666)
-    with pytest.raises(ConfigurationError, match=r"anybody can write .*chmod 600"):
+    with pytest.raises(ConfigurationError, match=r"every user can write .*chmod 600"):
         KnownNotaries(file).find(["http://a"])
 
 

@@ -305,7 +305,7 @@ async def test_a_later_receipt_is_no_contradiction() -> None:
     [
         ({"inputs": ["x:0"], "content_hash": "00" * 32}, r"requests\[1\]\.inputs\[0\]"),
         ({"inputs": ["x:0"], "content_hash": object()}, r"requests\[1\]: cannot be written"),
-        ({"content_hash": "00" * 32}, r"requests\[1\]: asks nothing"),
+        ({"content_hash": "00" * 32}, r"requests\[1\]: has no inputs"),
         ({**request(5), "colour": "red"}, r"requests\[1\]: unknown member 'colour'"),
         (request(0), r"requests\[1\]: the same transaction as requests\[0\]"),
         (TransactionRequest(inputs=[7], content_hash="00" * 32), r"requests\[1\]\.inputs\[0\]: expected a string"),  # type: ignore[list-item]

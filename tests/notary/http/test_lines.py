@@ -146,8 +146,8 @@ async def test_a_server_that_stops_reads_what_has_come(taken: Taken) -> None:
     await taken.until(1)
 
 
-async def test_strangers_are_served_in_on_turns(taken: Taken) -> None:
-    """During a rest, only clients with an admitted submission go on, or who come from an address with one."""
+async def test_strangers_are_served_in_active_slices(taken: Taken) -> None:
+    """During a pause, only clients with an admitted submission go on, or who come from an address with one."""
     now_s = 0.0
     taken.lines = ClientLines(DutyCycle(lambda: now_s, lambda: True))
     taken.lines.remember(REMEMBERED.network)

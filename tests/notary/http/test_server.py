@@ -71,12 +71,12 @@ async def test_a_burst_is_accepted_together(monkeypatch: pytest.MonkeyPatch) -> 
         assert _admitted(server) == BURST
 
 
-async def test_connections_are_accepted_in_on_turns() -> None:
-    """During a rest the backlog waits. Other work that fills each on-turn does not keep it waiting."""
-    resting = True
-    duty = DutyCycle(lambda: 0.0 if resting else time.perf_counter(), lambda: True)
+async def test_connections_are_accepted_in_active_slices() -> None:
+    """During a pause the backlog waits. Other work that fills each active slice does not keep it waiting."""
+    pausing = True
+    duty = DutyCycle(lambda: 0.0 if pausing else time.perf_counter(), lambda: True)
     server = Server(App(), bind("127.0.0.1", 0), duty=duty)
-    duty._rest_until_s = 1e-9
+    duty._pause_until_s = 1e-9
     await server.start()
 
     def work() -> None:
@@ -87,7 +87,7 @@ async def test_connections_are_accepted_in_on_turns() -> None:
     with socket.create_connection((host, int(port))):
         await asyncio.sleep(0.05)
         assert _admitted(server) == 0
-        resting = False
+        pausing = False
         duty.call(work)
         async with asyncio.timeout(5):
             while _admitted(server) < 1:  # noqa: ASYNC110 - polled from outside
@@ -97,7 +97,7 @@ async def test_connections_are_accepted_in_on_turns() -> None:
 
 async def test_without_descriptors_it_waits(caplog: pytest.LogCaptureFixture) -> None:
     """Without free descriptors the server logs the error once, not at every turn of the loop, and accepts the connections later."""
-    with caplog.at_level(logging.ERROR, "notary.http"):
+    with caplog.at_level(logging.WARNING, "notary.http"):
         async with waiting_burst() as server:
             with no_descriptors_left():
                 for _ in range(TURNS):

@@ -17,7 +17,7 @@ from notary.duty_cycle import DutyCycle
 from notary.gate import HELD_S, Gate
 from notary.http import in_flight, turns
 from notary.http.call import Answer, Call
-from notary.http.submission import SUBMISSIONS, Asked
+from notary.http.submission import SUBMISSIONS, AnswerForm
 from notary.parties import Parties
 from notary.tree import TILE_WIDTH
 from ordering.pieces import Pieces
@@ -76,7 +76,7 @@ def look_up(service: Service, path: str) -> Counting:
 def submit(service: Service, body: bytes) -> Counting:
     """Submit as if the gate had just admitted it."""
     call = Counting(SUBMISSIONS, "POST")
-    service.app.take_verified(call, decode_submission(body, NOTARY), Asked(False, None), 0.0)
+    service.app.take_verified(call, decode_submission(body, NOTARY), AnswerForm(False, None), 0.0)
     return call
 
 
@@ -85,7 +85,7 @@ async def test_an_old_submission_is_answered_in_pieces(service: Service, bank: B
     body = bank.body(*[spend() for _ in range(COUNT)])
     first = (await service.post(body)).json()["decisions"]
     retry = Counting(SUBMISSIONS, "POST")
-    service.app.take_verified(retry, decode_submission(body, NOTARY), Asked(True, None), 0.0)
+    service.app.take_verified(retry, decode_submission(body, NOTARY), AnswerForm(True, None), 0.0)
     small = look_up(service, f"/v1/transactions/{first[0]['transaction_id']}")
     assert await small.turns() < 5
     assert not retry.found.done()
@@ -300,7 +300,7 @@ async def test_a_body_of_a_party_does_not_wait_for_a_large_one_of_an_address(
         await asyncio.sleep(0)
 
 
-async def test_reads_are_answered_in_on_turns_and_submissions_in_each() -> None:
+async def test_reads_are_answered_in_active_slices_and_submissions_in_each() -> None:
     """Large pieces of reads are followed by rests, in which answers to submissions go on."""
     now_s = 0.0
     made: list[str] = []
