@@ -249,7 +249,7 @@ class LoadProcess:
         for attempt in count():
             left_s = ends_s - time.perf_counter()
             if left_s <= 0:
-                raise Failed("no answer by the deadline", f"after {attempt} attempts, the last brought {last}")
+                raise Failed("no answer by the deadline", f"after {attempt} attempts, the last ended with {last}")
             try:
                 # Half of the time left if there is another worker: one that hangs must not use up all of it.
                 limit_s = left_s if urls == 1 else min(left_s, self.plan.attempt_s or max(left_s / 2, 1.0))
