@@ -192,11 +192,11 @@ class LoadProcess:
         self._finish()
 
     def report(self) -> tuple[Tally, bytes]:
-        """Returns the tally so far, and the `HEARD` records since the last report."""
+        """Returns the tally so far, and the `SEEN_POSITION` records since the last report."""
         tally = self.tally
         tally.counts, tally.decided, tally.violations = self.checker.counts, self.checker.decided, self.checker.violations
         tally.cpu_seconds = time.process_time() - self._cpu_s
-        return tally, self.checker.take_heard()
+        return tally, self.checker.take_seen_positions()
 
     def close(self) -> None:
         """Delete the generated submissions."""

@@ -142,7 +142,7 @@ def write_nothing(folder: Path, run: str, topic_partition: TopicPartition) -> Wr
     return _write(folder, run, topic_partition, [])
 
 
-def what_is_wrong(folder: Path, path: str, sha256: str, records: int, offset_first: int, offset_end: int) -> str | None:
+def fault_of_file(folder: Path, path: str, sha256: str, records: int, offset_first: int, offset_end: int) -> str | None:
     """Returns a sentence about a file that differs from its range in bytes, columns or records; None if it does not."""
     file = folder / path
     try:
