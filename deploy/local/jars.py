@@ -20,6 +20,7 @@ from pathlib import Path
 
 from deploy.local.errors import CannotRun
 from deploy.local.java import Java
+from deploy.local.placed import move_into_place
 from ordering.durable import locked_file
 
 KAFKA = Path(__file__).parents[1] / "kafka"
@@ -136,7 +137,7 @@ def fetch_jars(java: Java, jars: Jars, *, pinned: bool = True) -> Path:
                 _run_ivy(java, Path(beside), jars)
                 if pinned:
                     _check(Path(beside) / "libs", jars)
-                (Path(beside) / "libs").rename(home / "libs")
+                move_into_place(Path(beside) / "libs", home / "libs")
     except OSError as error:
         raise CannotRun(
             f"the jars of {jars.label} cannot be stored in {home}: {error}. Set {jars.variable} to a folder that can be written"
