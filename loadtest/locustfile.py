@@ -64,13 +64,13 @@ def _wire(environment: Environment, runner: Any, **_: Any) -> None:
     if environment.parsed_options is not None and environment.parsed_options.class_picker:
         sys.exit("--class-picker can pick another shape, or none: then nothing would end the run. There is one user and one shape here")
     if isinstance(runner, WorkerRunner):
-        member = Member(environment, lambda words: runner.send_message(MESSAGE, dict(words)))
-        runner.register_message(MESSAGE, _member_hears)
+        member = Member(environment, lambda message: runner.send_message(MESSAGE, dict(message)))
+        runner.register_message(MESSAGE, _to_member)
         environment.events.test_stop.add_listener(_end)
         return
     coordinator = Coordinator(environment)
     if isinstance(runner, MasterRunner):
-        runner.register_message(MESSAGE, _coordinator_hears)
+        runner.register_message(MESSAGE, _to_coordinator)
     else:
         member = Member(environment, _send_to_coordinator)
     environment.events.test_start.add_listener(_begin)
@@ -80,20 +80,20 @@ def _wire(environment: Environment, runner: Any, **_: Any) -> None:
     environment.events.quit.add_listener(_repeat_figure)
 
 
-def _member_hears(msg: Any, **_: Any) -> None:
+def _to_member(msg: Any, **_: Any) -> None:
     if member is not None:
-        member.hear(msg.data)
+        member.handle(msg.data)
 
 
-def _coordinator_hears(msg: Any, **_: Any) -> None:
+def _to_coordinator(msg: Any, **_: Any) -> None:
     if coordinator is not None:
-        coordinator.hear(msg.data)
+        coordinator.handle(msg.data)
 
 
-def _send_to_coordinator(words: Any) -> None:
+def _send_to_coordinator(message: Any) -> None:
     # Do this after the call: the coordinator may answer with "go" to the same member.
     if coordinator is not None:
-        gevent.spawn(coordinator.hear, words)
+        gevent.spawn(coordinator.handle, message)
 
 
 def _begin(environment: Environment, **_: Any) -> None:
@@ -105,11 +105,11 @@ def _begin(environment: Environment, **_: Any) -> None:
         clients.update([client.id for client in runner.clients.all if client.state != STATE_MISSING])
         coordinator.begin([partial(_send, runner, client) for client in sorted(clients)])
     elif member is not None:
-        coordinator.begin([member.hear])
+        coordinator.begin([member.handle])
 
 
-def _send(runner: MasterRunner, client: str, words: Mapping[str, Any]) -> None:
-    runner.send_message(MESSAGE, dict(words), client)
+def _send(runner: MasterRunner, client: str, message: Mapping[str, Any]) -> None:
+    runner.send_message(MESSAGE, dict(message), client)
 
 
 def _spawned(**_: Any) -> None:

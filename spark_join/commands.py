@@ -211,8 +211,8 @@ def _print_figures(chosen: argparse.Namespace, report: Mapping[str, Any], verifi
     if (settled := report["settled"])["writers"]:
         _report(
             chosen,
-            f"{settled['records']} records of {settled['writers']} writers had another history; the owner has settled that this one stands,"
-            " so they are no violations",
+            f"{settled['records']} records of {settled['writers']} writers had another history; the owner declared this history valid"
+            " (settle record), so these are not violations",
         )
     if verified.gaps_settled:
         _report(

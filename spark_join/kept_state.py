@@ -135,8 +135,8 @@ def write_state(session: SparkSession, out: Path, added: AppliedState, earlier: 
 def newest_state(folder: Path) -> Path | None:
     """Returns the last of the runs in `folder`, by name, that has kept a state; None if none has.
 
-    A folder whose name is not the time of a night may be a copy, and is not looked at: it could be the last one by name for ever. Raises
-    `CouldNotVerify` for a report that cannot be read.
+    A folder whose name is not the time of a run is ignored: it could sort last for ever. Raises `CouldNotVerify` for a report that
+    cannot be read.
     """
     nights = [report for report in folder.glob(f"*/{REPORT}") if _IS_NIGHT(report.parent.name)]
     for report in sorted(nights, reverse=True):

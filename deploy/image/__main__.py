@@ -15,6 +15,7 @@ from deploy.commands import install_debian, run
 from deploy.local.errors import CannotRun
 from deploy.local.jars import SPARK, cache_folder, fetch_jars
 from deploy.local.java import find_java
+from deploy.local.placed import move_into_place
 from ordering.durable import locked_file
 
 DONE, COULD_NOT = 0, 2
@@ -113,7 +114,7 @@ def fetch() -> Path:
             making = home / f"making-{base.name}"
             fast = "--dpkgopt=force-unsafe-io"  # no fsync: after a crash the base is made again
             run(["mmdebstrap", "--quiet", "--variant=essential", f"--include={','.join(PACKAGES)}", fast, DEBIAN, making])
-            making.rename(base)
+            move_into_place(making, base)
     return base
 
 

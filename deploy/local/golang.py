@@ -8,6 +8,7 @@ from pathlib import Path
 
 from deploy.commands import run
 from deploy.local.errors import CannotRun
+from deploy.local.placed import move_into_place
 from ordering.durable import locked_file
 
 
@@ -31,5 +32,5 @@ def build(module: Path, packages: Sequence[str], cache: Path, link: str = "") ->
             command = ["go", "build", "-mod=readonly", "-buildvcs=false", f"-ldflags={link}", "-o", f"{beside}{os.sep}", *packages]
             run(command, cwd=module)  # the first time, Go fetches the modules
             # A crash before this line leaves a folder under another name, which is not used as the programs.
-            beside.rename(folder)
+            move_into_place(beside, folder)
     return folder

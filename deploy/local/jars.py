@@ -20,6 +20,7 @@ from pathlib import Path
 
 from deploy.local.errors import CannotRun
 from deploy.local.java import Java
+from deploy.local.placed import move_into_place
 from ordering.durable import locked_file
 
 KAFKA = Path(__file__).parents[1] / "kafka"
@@ -136,7 +137,7 @@ def fetch_jars(java: Java, jars: Jars, *, pinned: bool = True) -> Path:
                 _run_ivy(java, Path(beside), jars)
                 if pinned:
                     _check(Path(beside) / "libs", jars)
-                (Path(beside) / "libs").rename(home / "libs")
+                move_into_place(Path(beside) / "libs", home / "libs")
     except OSError as error:
         raise CannotRun(
             f"the jars of {jars.label} cannot be stored in {home}: {error}. Set {jars.variable} to a folder that can be written"
@@ -158,11 +159,11 @@ def _run_ivy(java: Java, folder: Path, jars: Jars) -> None:
     _report(jars, f"fetching its jars ({jars.megabytes} MB, once) into {folder.parent}")
     for attempt in range(1, ATTEMPTS_MAX + 1):
         # Ivy sometimes exits with 0 although a jar is missing: so the landmark must be there too.
-        code, said = _follow(command, jars)
+        code, output = _follow(command, jars)
         if code == 0 and (folder / "libs" / jars.landmark).is_file():
             return
         _report(jars, f"attempt {attempt} of {ATTEMPTS_MAX} failed (exit code {code})")
-    tail = "\n  ".join(line for line in said if line.strip())
+    tail = "\n  ".join(line for line in output if line.strip())
     advice = "Check the network and its proxy."
     if "PKIX" in tail:
         # The JDK of a wheel has its own certificate authorities, not those that this machine has for its network.
@@ -179,17 +180,17 @@ def _run_ivy(java: Java, folder: Path, jars: Jars) -> None:
 def _follow(command: list[str], jars: Jars) -> tuple[int, deque[str]]:
     """Run Ivy, report its progress, and return its exit code and last lines. Ivy prints `found …` for each module that it
     resolves, and `[SUCCESSFUL ] …` for each file fetched."""
-    said: deque[str] = deque(maxlen=25)
+    output: deque[str] = deque(maxlen=25)
     modules = files = 0
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, stdin=subprocess.DEVNULL) as ivy:
         assert ivy.stdout is not None
         for line in ivy.stdout:
-            said.append(line.rstrip())
+            output.append(line.rstrip())
             modules += line.lstrip().startswith("found ")
             files += "[SUCCESSFUL ]" in line
             if line.strip().startswith(("found ", "[SUCCESSFUL ]")) and (modules + files) % 10 == 0:
                 _report(jars, f"{modules} modules resolved, {files} files fetched")
-        return ivy.wait(), said
+        return ivy.wait(), output
 
 
 def _report(jars: Jars, what: str) -> None:

@@ -97,6 +97,7 @@ atexit.register(_reap)
 
 def _stat(pid: int) -> tuple[str, str]:
     """Return (born, condition letter) of the process that has this pid now; ("", "") if there is none that is alive."""
+    # Not by psutil: the brokers of the tutorial run without it, and it has neither ticks since the boot nor the condition of a thread.
     if (_PROC / "self" / "stat").exists():
         try:
             fields = _fields(_PROC / str(pid) / "stat")

@@ -18,6 +18,7 @@ from pathlib import Path
 from deploy.local.errors import CannotRun
 from deploy.local.jars import BROKER, KAFKA, fetch_jars
 from deploy.local.java import Java, find_java
+from deploy.local.placed import move_into_place
 from deploy.local.ports import free_ports, listens
 from deploy.local.process import spawn
 from deploy.local.settings import Addresses, ClusterSettings, jvm_flags, server_properties
@@ -76,10 +77,10 @@ class Runtime:
 
 
 def replace_text(file: Path, text: str) -> None:
-    """Replace a file atomically: a broker that starts may read it while another one is started."""
+    """Replace a file atomically: a broker that starts may read it while another one is started. Each start writes it again."""
     following = file.with_name(f"{file.name}.new")
     following.write_text(text)
-    following.replace(file)
+    move_into_place(following, file)
 
 
 def prepare() -> Runtime:
@@ -126,7 +127,7 @@ def _train(bare: Runtime, archive: Path) -> None:
             broker.send(signal.SIGKILL)
             broker.wait(10)
         if written.is_file():
-            written.rename(archive)
+            move_into_place(written, archive)
         else:
             print(
                 f"kafka: {bare.java.path} wrote no class archive; brokers start without one",

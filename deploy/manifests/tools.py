@@ -21,6 +21,7 @@ from deploy.local import golang
 from deploy.local.errors import CannotRun
 from deploy.local.jars import JMX, STRIMZI, cache_folder, fetch_jars
 from deploy.local.java import find_java
+from deploy.local.placed import move_into_place
 from ordering.durable import locked_file
 
 STRIMZI_JAVA_MIN: Final = 21
@@ -110,7 +111,7 @@ def _kustomize(home: Path) -> Path:
         _report(f"building kustomize {KUSTOMIZE.version}")
         beside = program.with_suffix(".making")
         run(["go", "build", "-mod=readonly", "-buildvcs=false", "-o", beside, "."], cwd=_module(KUSTOMIZE))
-        beside.rename(program)
+        move_into_place(beside, program)
     return program
 
 
@@ -127,7 +128,7 @@ def _definitions(home: Path) -> Path:
                 for file in module.crds:
                     shutil.copyfile(source / file, beside / Path(file).name)
             _generate_strimzi(beside)
-            beside.rename(folder)
+            move_into_place(beside, folder)
     return folder
 
 
@@ -163,7 +164,7 @@ def _prometheus(home: Path) -> tuple[Path, Path]:
                 run(download, cwd=Path(making))
             (package,) = Path(making).glob("*.deb")
             run(["dpkg", "-x", package, Path(making) / "unpacked"])
-            (Path(making) / "unpacked").rename(folder)
+            move_into_place(Path(making) / "unpacked", folder)
     return folder / "usr/bin/promtool", folder / "usr/bin/prometheus"
 
 

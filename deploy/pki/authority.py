@@ -99,7 +99,8 @@ class Authority:
         ends = min(begins + datetime.timedelta(days=days), self._certificate.not_valid_after_utc)
         if begins >= ends:
             raise PkiError(
-                f"the authority in {self.directory} ends on {ends:%Y-%m-%d}: make another one, and let all trust both for a while"
+                f"the authority in {self.directory} ends on {ends:%Y-%m-%d}: create a new authority and add it to"
+                " every trust store beside this one"
             )
         purposes = [ExtendedKeyUsageOID.CLIENT_AUTH, *([ExtendedKeyUsageOID.SERVER_AUTH] if server else [])]
         subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])

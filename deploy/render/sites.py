@@ -290,7 +290,7 @@ def _wrong_numbers(sites: Sites) -> Iterator[tuple[str, str]]:
         if not (0 if field.name == "scram" else 1) <= (port := getattr(sites.ports, field.name)) <= 65535:
             yield f"ports.{field.name}", f"{port} should be 1 to 65535"
     if (port := _repeated(msgspec.structs.astuple(sites.ports))) is not None:
-        yield "ports", f"{port} stands there twice: they may meet on one host, choose different ones"
+        yield "ports", f"{port} is given twice: services on one host would collide; choose different ports"
     for key, least in HEAP_MIB_MIN.items():
         if (mib := getattr(sites.kafka, key)) < least:
             yield f"kafka.{key}", f"{mib} is too small: choose {least} or more"
@@ -321,7 +321,7 @@ def _wrong_names(sites: Sites) -> Iterator[tuple[str, str]]:
         ("certificate", [certificate.name for certificate in sites.certificates]),
     ):
         if (twice := _repeated(values)) is not None:
-            yield "site", f"the {what} {twice!r} stands there twice: each needs its own"
+            yield "site", f"the {what} {twice!r} is given twice: each needs its own"
     for what, hosts in (
         ("controllers", [node.host for node in sites.controllers]),
         ("brokers", [node.host for node in sites.brokers]),
@@ -348,7 +348,8 @@ def _wrong_quorum(sites: Sites) -> Iterator[tuple[str, str]]:
         yield "site", f"{with_brokers} sites have brokers: one of them would keep two of three copies, choose 3 sites or a single one"
     for site in sites.site:
         if 2 * len(site.controllers) > count:
-            yield "site", f"{site.name} has {len(site.controllers)} of {count} controllers, and nothing goes on without it: spread them"
+            share = f"{len(site.controllers)} of {count} controllers"
+            yield "site", f"{site.name} has {share}, and its loss would stop the cluster: spread the controllers"
 
 
 def _repeated(values: Iterable[object]) -> object | None:

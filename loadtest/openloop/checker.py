@@ -100,7 +100,7 @@ def order(state: str) -> tuple[str, int]:
     return state[:64], int(state[65:])
 
 
-HEARD: Final = Struct(">q8sq")
+SEEN_POSITION: Final = Struct(">q8sq")
 """A decision for the ledger: its position, the first bytes of its transaction id, its log time."""
 
 VIOLATIONS_LISTED: Final = 20
@@ -119,7 +119,7 @@ class Checker:
         self._consumers: dict[str, str] = {}  # marked state -> the transaction that committed with it
         self._first: dict[str, ReceivedDecision] = {}  # for submissions sent twice, until the second answer
         self._marked: list[tuple[ReceivedDecision, Marks]] = []
-        self._heard = bytearray()
+        self._seen_positions = bytearray()
         self.position_highest = -1
         """The highest position answered so far; read when a submission is first sent."""
         self.decided = 0
@@ -127,11 +127,11 @@ class Checker:
         self.counts: dict[str, int] = {}
         self.violations: list[str] = []
 
-    def take_heard(self) -> bytes:
-        """Returns the decisions since the last call, as `HEARD` records, for the ledger."""
-        heard = bytes(self._heard)
-        self._heard.clear()
-        return heard
+    def take_seen_positions(self) -> bytes:
+        """Returns the decisions since the last call, as `SEEN_POSITION` records, for the ledger."""
+        seen = bytes(self._seen_positions)
+        self._seen_positions.clear()
+        return seen
 
     def answered(self, asked: PlannedSubmission, answers: Sequence[ReceivedDecision], position_before: int) -> None:
         """Check all decisions of a submission. Raises `WrongAnswer`, and then has changed nothing.
@@ -145,7 +145,7 @@ class Checker:
         for at, decision in enumerate(answers):
             if decision.position > position:
                 position = decision.position
-            self._heard += HEARD.pack(decision.position, bytes.fromhex(decision.transaction_id[:16]), decision.log_time)
+            self._seen_positions += SEEN_POSITION.pack(decision.position, bytes.fromhex(decision.transaction_id[:16]), decision.log_time)
             self._check_receipt(decision)
             decision.receipt = None
             if asked.twice and not self._is_first(decision):
@@ -270,14 +270,14 @@ class Ledger:
     def __init__(self, position_first: int) -> None:
         self._first = position_first
         self._pages: dict[int, _Page] = {}
-        self.heard = 0
+        self.positions_seen = 0
         """The number of positions seen."""
         self.violations: list[str] = []
 
-    def hear(self, records: bytes) -> None:
-        """Add the `HEARD` records of one process."""
+    def add(self, records: bytes) -> None:
+        """Add the `SEEN_POSITION` records of one process."""
         pages = self._pages
-        for position, mark, log_time in HEARD.iter_unpack(records):
+        for position, mark, log_time in SEEN_POSITION.iter_unpack(records):
             number, at = divmod(position, PAGE)
             page = pages.get(number)
             if page is None:
@@ -286,7 +286,7 @@ class Ledger:
             if there == _NONE:
                 page.marks[8 * at : 8 * at + 8] = mark
                 page.log_times[at] = log_time
-                self.heard += 1
+                self.positions_seen += 1
                 if position < self._first:
                     self._violated(f"{mark.hex()}... has position {position}, from before the run: was it sent with this --seed before?")
             elif there != mark or page.log_times[at] != log_time:

@@ -192,11 +192,11 @@ class LoadProcess:
         self._finish()
 
     def report(self) -> tuple[Tally, bytes]:
-        """Returns the tally so far, and the `HEARD` records since the last report."""
+        """Returns the tally so far, and the `SEEN_POSITION` records since the last report."""
         tally = self.tally
         tally.counts, tally.decided, tally.violations = self.checker.counts, self.checker.decided, self.checker.violations
         tally.cpu_seconds = time.process_time() - self._cpu_s
-        return tally, self.checker.take_heard()
+        return tally, self.checker.take_seen_positions()
 
     def close(self) -> None:
         """Delete the generated submissions."""
@@ -249,7 +249,7 @@ class LoadProcess:
         for attempt in count():
             left_s = ends_s - time.perf_counter()
             if left_s <= 0:
-                raise Failed("no answer by the deadline", f"after {attempt} attempts, the last brought {last}")
+                raise Failed("no answer by the deadline", f"after {attempt} attempts, the last ended with {last}")
             try:
                 # Half of the time left if there is another worker: one that hangs must not use up all of it.
                 limit_s = left_s if urls == 1 else min(left_s, self.plan.attempt_s or max(left_s / 2, 1.0))

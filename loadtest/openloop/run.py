@@ -6,11 +6,11 @@ reports of the members, and prints the result. In a plain `locust` with one proc
 
 | from | message | fields |
 |---|---|---|
-| coordinator | generate your share | `say`: make, `plan` |
-| coordinator | start at this time | `say`: go, `run`, `at_unix_s` |
+| coordinator | generate your share | `kind`: make, `plan` |
+| coordinator | start at this time | `kind`: go, `run`, `at_unix_s` |
 | member | the share is generated | `run`, `process`, `made` |
 | member | the run is impossible | `run`, `process`, `problem` |
-| member | results so far | `run`, `process`, `tally`, `heard` |
+| member | results so far | `run`, `process`, `tally`, `seen_positions` |
 """
 
 import logging
@@ -56,17 +56,17 @@ class Member:
         self._ready = Event()
         self._busy: gevent.Greenlet[..., Any] | None = None
 
-    def hear(self, words: Mapping[str, Any]) -> None:
+    def handle(self, message: Mapping[str, Any]) -> None:
         """Handle a message of the coordinator."""
-        if words["say"] == "make":
+        if message["kind"] == "make":
             self.drop()
-            plan = msgspec.convert(words["plan"], LoadPlan)
+            plan = msgspec.convert(message["plan"], LoadPlan)
             self._process = LoadProcess(plan, self._record)
             self._busy = gevent.spawn(self._make, self._process)
-        elif words["say"] == "go" and self._process is not None and self._process.plan.run == words["run"]:
+        elif message["kind"] == "go" and self._process is not None and self._process.plan.run == message["run"]:
             # Locust's own rates start here too, not with the generation.
             self._environment.stats.clear_all()
-            self._process.go(words["at_unix_s"])
+            self._process.go(message["at_unix_s"])
             self._busy = gevent.spawn(self._keep_reporting, self._process)
 
     def work(self) -> None:
@@ -105,8 +105,8 @@ class Member:
         while not finished:
             gevent.sleep(REPORT_S)
             finished = process.tally.finished
-            tally, heard = process.report()
-            self._send({"run": process.plan.run, "process": process.plan.process, "tally": encode(tally), "heard": heard})
+            tally, seen_positions = process.report()
+            self._send({"run": process.plan.run, "process": process.plan.process, "tally": encode(tally), "seen_positions": seen_positions})
 
     def _record(self, stage: str, ms: float, octets: int, requests: int, why: str | None) -> None:
         """Add two rows to Locust's table: submissions are its requests; transactions are next to them, and not in the total."""
@@ -122,7 +122,7 @@ class Member:
 
 
 class Coordinator:
-    """Runs one load: `begin`; then `hear` and `spawned` as messages arrive, and `tick` until it is over; then `end`."""
+    """Runs one load: `begin`; then `handle` and `spawned` as messages arrive, and `tick` until it is over; then `end`."""
 
     def __init__(self, environment: Environment) -> None:
         self._environment = environment
@@ -175,21 +175,21 @@ class Coordinator:
         )
         for process, send in enumerate(sends):
             own = msgspec.structs.replace(plan, process=process, processes=len(sends))
-            send({"say": "make", "plan": msgspec.to_builtins(own)})
+            send({"kind": "make", "plan": msgspec.to_builtins(own)})
 
-    def hear(self, words: Mapping[str, Any]) -> None:
+    def handle(self, message: Mapping[str, Any]) -> None:
         """Handle a message of a process."""
         plan = self._plan
-        if plan is None or words["run"] != plan.run:
+        if plan is None or message["run"] != plan.run:
             return
-        if "problem" in words:
-            self._problems.append(words["problem"])
-        elif "made" in words:
-            self._made.add(words["process"])
+        if "problem" in message:
+            self._problems.append(message["problem"])
+        elif "made" in message:
+            self._made.add(message["process"])
             self._go_if_ready()
         else:
-            self._tallies[words["process"]] = decode(words["tally"])
-            self._ledger.hear(words["heard"])
+            self._tallies[message["process"]] = decode(message["tally"])
+            self._ledger.add(message["seen_positions"])
 
     def spawned(self) -> None:
         """Note that every user has started."""
@@ -253,7 +253,7 @@ class Coordinator:
         self._began_unix_s = time.time() + START_IN_S
         logger.info("the schedule begins at %.3f", self._began_unix_s)
         for send in self._sends:
-            send({"say": "go", "run": plan.run, "at_unix_s": self._began_unix_s})
+            send({"kind": "go", "run": plan.run, "at_unix_s": self._began_unix_s})
 
     def _finished(self) -> bool:
         return bool(self._sends) and len([tally for tally in self._tallies.values() if tally.finished]) == len(self._sends)

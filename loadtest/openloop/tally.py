@@ -119,8 +119,8 @@ def reasons_against(tally: Tally, ledger: Ledger, *, submissions: int, problems:
     accounted = tally.answered + tally.failed
     if accounted < submissions or not tally.finished:
         reasons.append(f"interrupted: {submissions - accounted:,} of {submissions:,} submissions were neither answered nor given up")
-    if not reasons and tally.decided != ledger.heard:
-        reasons.append(f"{tally.decided:,} transactions were decided, at {ledger.heard:,} positions")
+    if not reasons and tally.decided != ledger.positions_seen:
+        reasons.append(f"{tally.decided:,} transactions were decided, at {ledger.positions_seen:,} positions")
     return reasons
 
 

@@ -7,8 +7,8 @@ with complete requests in one partition. Each of them is a small file here, tune
         peer.url                        # POST /v1/submissions, as at the notary
 
 **The same work.** All get the same signed submissions from the same seed, 4 inputs a request, 1 or 100 requests a submission, over the same
-number of connections. All have the same HTTP server, decoder and signature check before the peer (`front`), each in a process of its own.
-Then follow the double-spend check and the record of the transaction, durable before the answer, and an answer with each outcome and
+number of connections. All have the same HTTP server, decoder and signature check before the peer (`http_adapter`), each in a process of its
+own. Then follow the double-spend check and the record of the transaction, durable before the answer, and an answer with each outcome and
 conflict, the ids in order. No receipts, since no peer has any: the notary is asked for none, but grows its tree all the same.
 
 **The guarantees** of each:
@@ -43,7 +43,7 @@ stable.
 | `postgresql` | one server or three, two ways to use them |
 | `etcd`, `etcd_client/` | one member or three; the Go program with etcd's client |
 | `single_topic` | the notary's own worker on a log of one partition |
-| `front` | HTTP and signatures for a peer without them, in a process of its own |
+| `http_adapter` | HTTP and signatures for a peer without them, in a process of its own |
 | `contest` | checks that a peer is correct |
 | `servers` | processes that are stopped in every case |
 

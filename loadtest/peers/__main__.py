@@ -28,7 +28,7 @@ from loadtest.bench.report import Report, report_to
 from loadtest.peers import etcd, postgresql
 from loadtest.peers.contest import contest, recheck
 from loadtest.peers.etcd import Etcd
-from loadtest.peers.front import is_ready
+from loadtest.peers.http_adapter import is_ready
 from loadtest.peers.servers import Servers
 from loadtest.rig import brokers_of, make
 from loadtest.rig.closed_loop import ClosedLoad, LoadResult

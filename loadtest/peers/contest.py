@@ -97,18 +97,18 @@ async def _recheck(url: str, seed: int, requests: int, inputs: int) -> list[str]
     writer = _writer()
     made = list(islice(submissions(seed, requests, inputs), RECHECKED))
     content = sha256(b"%d again" % seed).digest()
-    thieves: list[Made] = []
+    double_spending: list[Made] = []
     for each in made:
         states = [[_bytes_of(text) for text in request.inputs] for request in _decode_asked(each.body).requests]
         written = [writer.request(of_one, content) for of_one in states]
-        thieves.append(writer.submission([text for text, _ in written], [id_ for _, id_ in written]))
-    # The thieves first: a peer that has forgotten the load would commit them.
-    stolen, problems = await ask(url, thieves)
+        double_spending.append(writer.submission([text for text, _ in written], [id_ for _, id_ in written]))
+    # Double spends first: a peer that has forgotten the load would commit them.
+    answered, problems = await ask(url, double_spending)
     again, more = await ask(url, made)
     problems += more
     problems += [f"{each.transaction_id} was committed, and is now {each.outcome}" for each in again if each.outcome != "committed"]
-    problems += [f"{each.transaction_id} spends what was spent before" for each in stolen if each.outcome != "rejected"]
-    return problems + double_spends(_inputs_of([*made, *thieves]), [*again, *stolen])
+    problems += [f"{each.transaction_id} spends what was spent before" for each in answered if each.outcome != "rejected"]
+    return problems + double_spends(_inputs_of([*made, *double_spending]), [*again, *answered])
 
 
 async def ask(url: str, asked: Iterable[Made]) -> tuple[list[ContestDecision], list[str]]:

@@ -9,8 +9,8 @@ There are three members, like three brokers: an acknowledged transaction is fsyn
 
 etcd comes from its own Go modules, pinned in `etcd_client/go.mod`, and is built here. Its tuning is its manual's: a larger space quota
 (etcd stops at 2 GiB), fewer snapshots, longer heartbeats for members that share two cores. Python has no client for etcd that is fast
-enough. So the front passes requests to a small Go program with etcd's own client (`etcd_client/main.go`), with several connections spread
-over the members. `load_alone` lets that program generate transactions itself, without a front: the best that etcd can do.
+enough. So the HTTP adapter passes requests to a small Go program with etcd's own client (`etcd_client/main.go`), with several connections
+spread over the members. `load_alone` lets that program generate transactions itself, without an HTTP adapter: the best that etcd can do.
 """
 
 import asyncio
@@ -27,8 +27,8 @@ import orjson
 
 from deploy.local import CannotRun, golang
 from deploy.local.ports import free_ports
-from loadtest.peers import front
-from loadtest.peers.front import PeerDecision
+from loadtest.peers import http_adapter
+from loadtest.peers.http_adapter import PeerDecision
 from loadtest.peers.servers import Servers
 from ordering.errors import OutcomeUnknown
 from ordering.ids import STATE_REF_BYTES, TRANSACTION_ID_BYTES
@@ -62,7 +62,7 @@ class Binaries(msgspec.Struct, frozen=True):
 
 
 class Etcd:
-    """The members and their front."""
+    """The members and their HTTP adapter."""
 
     def __init__(self, servers: Servers, binaries: Binaries, members: int) -> None:
         """Called by `started` only."""
@@ -73,7 +73,7 @@ class Etcd:
         self.url = ""
 
     def start(self) -> None:
-        """Start the members on their existing data, and the front."""
+        """Start the members on their existing data, and the HTTP adapter."""
         peers = ",".join([f"m{at}=http://127.0.0.1:{peer}" for at, (_, peer) in enumerate(self._ports)])
         flags = [f"--{name}={value}" for name, value in SETTINGS.items()]
         for at, (port, peer) in enumerate(self._ports):
@@ -90,16 +90,19 @@ class Etcd:
             ]
             last = at == len(self._ports) - 1
             self._servers.start(f"etcd-{at}", command, self._serves if last else lambda: True)
-        self.url = front.start(self._servers, "loadtest.peers.etcd", f"{self._binaries.client} {self.endpoints}")
+        self.url = http_adapter.start(self._servers, "loadtest.peers.etcd", f"{self._binaries.client} {self.endpoints}")
 
     def crash(self) -> None:
         """Kill all processes at once: the members replay their logs when they start again."""
-        for name in ("front", *[f"etcd-{at}" for at in range(len(self._ports))]):
+        for name in ("http-adapter", *[f"etcd-{at}" for at in range(len(self._ports))]):
             self._servers.kill(name)
 
     def pids(self) -> dict[str, list[int]]:
-        """Returns the processes that run now; the worker is the front with its client."""
-        return {"server": self._servers.pids(*[f"etcd-{at}" for at in range(len(self._ports))]), "worker": self._servers.pids("front")}
+        """Returns the processes that run now; the worker is the HTTP adapter with its client."""
+        return {
+            "server": self._servers.pids(*[f"etcd-{at}" for at in range(len(self._ports))]),
+            "worker": self._servers.pids("http-adapter"),
+        }
 
     @property
     def endpoints(self) -> str:
@@ -124,7 +127,7 @@ class Etcd:
 
 @contextlib.contextmanager
 def started(members: int = 3) -> Iterator[Etcd]:
-    """Yields new members and their front, for the length of a block. Raises `CannotRun` where etcd cannot be built."""
+    """Yields new members and their HTTP adapter, for the length of a block. Raises `CannotRun` where etcd cannot be built."""
     binaries = build()
     with Servers.opened("etcd") as servers:
         peer = Etcd(servers, binaries, members)
@@ -138,7 +141,7 @@ def build() -> Binaries:
     return Binaries(folder / "server", folder / "etcd-client")
 
 
-# ---- in the front's process ----
+# ---- in the HTTP adapter's process ----
 
 
 class EtcdDecider:
@@ -226,4 +229,4 @@ def _verdicts(submission: Submission, body: bytes) -> list[PeerDecision] | None:
 
 
 if __name__ == "__main__":
-    front.main(open_decider)
+    http_adapter.main(open_decider)

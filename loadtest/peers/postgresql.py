@@ -37,8 +37,8 @@ import msgspec
 
 from deploy.local import CannotRun
 from deploy.local.ports import free_ports
-from loadtest.peers import front
-from loadtest.peers.front import PeerDecision
+from loadtest.peers import http_adapter
+from loadtest.peers.http_adapter import PeerDecision
 from loadtest.peers.servers import Servers
 from ordering.errors import OutcomeUnknown
 from ordering.ids import StateRef, TransactionId
@@ -95,7 +95,7 @@ _LOOK_UP = "SELECT state, consumed_by FROM committed_states WHERE state = ANY($1
 
 
 class Postgresql:
-    """A server, its standbys, and their front."""
+    """A server, its standbys, and their HTTP adapter."""
 
     def __init__(self, servers: Servers, binaries: Path, way: Way, standbys: int) -> None:
         """Called by `started` only."""
@@ -107,7 +107,7 @@ class Postgresql:
         self.url = ""
 
     def start(self) -> None:
-        """Start the servers on their existing data (a standby without any copies it first), and the front."""
+        """Start the servers on their existing data (a standby without any copies it first), and the HTTP adapter."""
         for at, name in enumerate(self._names):
             if not (self._servers.folder / name).exists():
                 data = self._servers.folder_for(name, USER)
@@ -116,17 +116,17 @@ class Postgresql:
                 self._servers.run("pg_basebackup", copy, user=USER)
             self._start_server(at)
         address = f"postgresql://{USER}@127.0.0.1:{self._ports[0]}/postgres"
-        self.url = front.start(self._servers, "loadtest.peers.postgresql", f"{self._way} {address}")
+        self.url = http_adapter.start(self._servers, "loadtest.peers.postgresql", f"{self._way} {address}")
 
     def crash(self) -> None:
         """End all at once: the servers replay their logs when they start again."""
-        self._servers.kill("front")
+        self._servers.kill("http-adapter")
         for name in self._names:
             self._servers.kill(name, signal.SIGQUIT)
 
     def pids(self) -> dict[str, list[int]]:
         """Returns the processes that run now."""
-        return {"server": self._servers.pids(*self._names), "worker": self._servers.pids("front")}
+        return {"server": self._servers.pids(*self._names), "worker": self._servers.pids("http-adapter")}
 
     def _start_server(self, at: int) -> None:
         settings = dict(SETTINGS)
@@ -145,7 +145,7 @@ class Postgresql:
 
 @contextlib.contextmanager
 def started(way: Way = "insert", standbys: int = 0) -> Iterator[Postgresql]:
-    """Yields new servers and their front, for the length of a block. Raises `CannotRun` where there is no PostgreSQL."""
+    """Yields new servers and their HTTP adapter, for the length of a block. Raises `CannotRun` where there is no PostgreSQL."""
     binaries = find_binaries()
     with Servers.opened("postgresql") as servers:
         peer = Postgresql(servers, binaries, way, standbys)
@@ -165,7 +165,7 @@ def find_binaries() -> Path:
     return debian[-1].parent if debian else Path(str(on_path)).resolve().parent
 
 
-# ---- in the front's process ----
+# ---- in the HTTP adapter's process ----
 
 
 class _Waiting(msgspec.Struct):
@@ -202,7 +202,7 @@ class PostgresqlDecider:
                 for waiting in batch:
                     if not waiting.answer.done():
                         waiting.answer.set_exception(OutcomeUnknown(f"the database did not answer: {problem}"))
-                await asyncio.sleep(0.1)  # without its database a front cannot do anything else
+                await asyncio.sleep(0.1)  # without its database an adapter cannot do anything else
                 continue
             for waiting, decisions in zip(batch, verdicts, strict=True):
                 if not waiting.answer.done():
@@ -312,4 +312,4 @@ def _logged(submission: Submission) -> tuple[str, bytes, bytes]:
 
 
 if __name__ == "__main__":
-    front.main(open_decider)
+    http_adapter.main(open_decider)

@@ -109,7 +109,7 @@ def refuse_ahead(exports: Exports, joined: Joined) -> None:
     for source, manifest in exports.manifests.items():
         if (read := manifest.offsets_next.ordering) > end:
             raise CouldNotVerify(
-                f"the index of {source} has read the ordering topic up to offset {read}, and what was read here ends at {end}: read the log"
+                f"the index of {source} has read the ordering topic up to offset {read}, and this run read up to {end}: read the log"
                 " after the export was made. If it has no more then, it has lost records (docs/runbook.md, 'The index is ahead of its log')"
             )
 

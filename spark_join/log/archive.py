@@ -35,7 +35,7 @@ from spark_join.engine.columns import frame_of
 from spark_join.engine.files import read_files
 from spark_join.errors import CouldNotVerify
 from spark_join.log import LogFrames, TopicPartition, records_since
-from spark_join.log.files import what_is_wrong
+from spark_join.log.files import fault_of_file
 
 ARCHIVE_VERSION: Final = 2
 COLUMNS: Final = "offset bigint, append_time_ms bigint, key binary, value binary, partition int"
@@ -201,7 +201,7 @@ def _refuse_other_files(session: SparkSession, archive: Path, files: list[Archiv
 
     def held(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
-            problems = [what_is_wrong(archive, **row) for row in batch.to_pylist()]
+            problems = [fault_of_file(archive, **row) for row in batch.to_pylist()]
             yield pa.RecordBatch.from_arrays([batch.column("path"), pa.array(problems, pa.string())], names=["path", "problem"])
 
     rows = [(file.path, file.sha256, file.records, file.offset_first, file.offset_end) for file in files]

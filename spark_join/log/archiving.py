@@ -21,7 +21,7 @@ from spark_join.engine.files import sync_file, sync_folder
 from spark_join.errors import CouldNotVerify
 from spark_join.log import ORDERING, TopicPartition, describe
 from spark_join.log.archive import ARCHIVE_VERSION, ASIDE, ArchivedFile, Range, ends_of, read_ranges
-from spark_join.log.files import RECORD, Digest, Digester, Written, digests, has_copies, what_is_wrong, write_files, write_nothing
+from spark_join.log.files import RECORD, Digest, Digester, Written, digests, fault_of_file, has_copies, write_files, write_nothing
 from spark_join.log.kafka import Admin, Kafka, OffsetRange, read_log_offsets, read_records
 from spark_join.order.ordering_records import refuse_no_genesis
 
@@ -151,7 +151,7 @@ def _refuse_other_log(
 
 def _last_record(folder: Path, file: ArchivedFile) -> Digest:
     """Returns the digest of the last record of a file that has records. Raises `CouldNotVerify` if the file is not its range's."""
-    if problem := what_is_wrong(folder, file.path, file.sha256, file.records, file.offset_first, file.offset_end):
+    if problem := fault_of_file(folder, file.path, file.sha256, file.records, file.offset_first, file.offset_end):
         raise CouldNotVerify(f"{problem}. Nothing is archived until the file is what it was: take it from a copy of the archive")
     digester = Digester()
     try:
@@ -212,7 +212,7 @@ def _write_range(
 def _refuse_unseen(folder: Path, listed: list[ArchivedFile]) -> None:
     """Compare the files with the coming range on the driver, which may be another machine than the executors that wrote them."""
     for file in listed:
-        if problem := what_is_wrong(folder, file.path, file.sha256, file.records, file.offset_first, file.offset_end):
+        if problem := fault_of_file(folder, file.path, file.sha256, file.records, file.offset_first, file.offset_end):
             raise CouldNotVerify(
                 f"{problem}, as the driver sees it. The executor that wrote it has read it back: all executors and the driver must reach"
                 " the archive, by the same name"

@@ -142,7 +142,7 @@ def write_nothing(folder: Path, run: str, topic_partition: TopicPartition) -> Wr
     return _write(folder, run, topic_partition, [])
 
 
-def what_is_wrong(folder: Path, path: str, sha256: str, records: int, offset_first: int, offset_end: int) -> str | None:
+def fault_of_file(folder: Path, path: str, sha256: str, records: int, offset_first: int, offset_end: int) -> str | None:
     """Returns a sentence about a file that differs from its range in bytes, columns or records; None if it does not."""
     file = folder / path
     try:
@@ -151,7 +151,7 @@ def what_is_wrong(folder: Path, path: str, sha256: str, records: int, offset_fir
     except OSError as problem:
         found = f"nothing that can be read ({problem.strerror})"
     if found != sha256:
-        return f"{file}: its range says SHA-256 {sha256}, and there is {found}"
+        return f"{file}: its range lists SHA-256 {sha256}, the file has {found}"
     try:
         with pq.ParquetFile(file) as parquet:
             if parquet.schema_arrow != _SCHEMA:

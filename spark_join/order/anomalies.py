@@ -62,8 +62,8 @@ def missing_offsets(records: DataFrame, payload: DataFrame, edges: DataFrame) ->
     return gaps.select("topic", "partition", first, last, F.lit(False).alias("settled"))
 
 
-def settled_by_owner(gone: DataFrame | None, records: DataFrame) -> DataFrame | None:
-    """Returns `gone` (`missing_offsets`), with `settled` true for the runs inside a history that the owner has signed.
+def settled_by_owner(missing: DataFrame | None, records: DataFrame) -> DataFrame | None:
+    """Returns `missing` (`missing_offsets`), with `settled` true for the runs inside a history that the owner has signed.
 
     The view of a `done` (R11) is exactly the history of the records before it: the owner's command has read them all, and declares them
     valid. A mirror has runs before it: MirrorMaker writes in transactions, whose markers take offsets. In a payload partition a run is
@@ -74,13 +74,13 @@ def settled_by_owner(gone: DataFrame | None, records: DataFrame) -> DataFrame | 
 
     `records` have the columns of `contents.with_locations` and `effects.AppliedRecord`.
     """
-    if gone is None:
+    if missing is None:
         return None
     in_effect = records.where("effect")
     done = F.max(F.when(F.col("kind") == "salvage-done", F.col("offset"))).alias("done")
     (owner,) = in_effect.agg(done, F.max("settled_last").alias("settle")).collect()
     if owner.done is None and owner.settle is None:
-        return gone
+        return missing
     offset, content, last = F.col("offset"), F.col("content_offset"), F.col("last")
     of_partitions = (
         in_effect.where(content.isNotNull())
@@ -96,37 +96,37 @@ def settled_by_owner(gone: DataFrame | None, records: DataFrame) -> DataFrame | 
     before_settle = (last < F.col("within_settle")) & F.coalesce(last < F.col("behind_settle"), F.lit(True))
     of_ordering = last < F.lit(max(each for each in owner if each is not None))
     settled = F.when(F.col("topic") == "ordering", of_ordering).otherwise(before_done | F.coalesce(before_settle, F.lit(False)))
-    marked = gone.join(F.broadcast(of_partitions), ["topic", "partition"], "left").withColumn("settled", settled)
-    return marked.select(gone.columns)
+    marked = missing.join(F.broadcast(of_partitions), ["topic", "partition"], "left").withColumn("settled", settled)
+    return marked.select(missing.columns)
 
 
-def sequence_gaps(entries: DataFrame, gone: DataFrame | None) -> DataFrame:
+def sequence_gaps(entries: DataFrame, missing: DataFrame | None) -> DataFrame:
     """Returns offset (null for the payload topic), found and expected of each gap, in incarnations and in partitions.
 
     `entries` are those in effect, with offset, incarnation, sequence and reached, the incarnation's highest sequence before (8 bytes
-    each); `gone` comes from `missing_offsets`. A settled run is no gap, and still explains a skipped number.
+    each); `missing` comes from `missing_offsets`. A settled run is no gap, and still explains a skipped number.
     """
     numbered = entries.select("offset", *[_number(name).alias(name) for name in ("incarnation", "sequence", "reached")])
-    if gone is None:
+    if missing is None:
         return _sequence_rows(_passing(numbered))
     is_ordering = F.col("topic") == "ordering"
     where = F.when(is_ordering, "the ordering topic").otherwise(F.concat(F.lit("payload partition "), F.col("partition").cast("string")))
     found = F.concat(F.lit("offsets "), F.col("first").cast("string"), F.lit(" to "), F.col("last").cast("string"), F.lit(" of "), where)
-    missing = gone.where(~F.col("settled")).select(
+    unsettled = missing.where(~F.col("settled")).select(
         F.when(is_ordering, F.col("first")).alias("offset"),
         F.concat(found, F.lit(" are not there")).alias("found"),
         F.lit("a record at each offset").alias("expected"),
     )
-    return missing.union(_sequence_rows(_unexcused(numbered, gone.where(is_ordering))))
+    return unsettled.union(_sequence_rows(_unexcused(numbered, missing.where(is_ordering))))
 
 
-def _unexcused(numbered: DataFrame, gone: DataFrame) -> DataFrame:
+def _unexcused(numbered: DataFrame, missing: DataFrame) -> DataFrame:
     """Returns the entries that skip a sequence, if no ordering offset is missing since the entry of their incarnation before them.
 
     There may be many missing offsets: a mirror that writes in transactions leaves one for each. So a running sum counts them up to each
     entry, and no task gets all of them.
     """
-    marks = gone.select(F.col("first").alias("offset"), F.lit(1).alias("gap"))
+    marks = missing.select(F.col("first").alias("offset"), F.lit(1).alias("gap"))
     together = numbered.unionByName(marks, allowMissingColumns=True)
     counted = before(together, "gaps", F.coalesce("gap", F.lit(0)), "sum", "offset").where(F.col("gap").isNull())
     counted = counted.withColumn("gaps", F.coalesce("gaps", F.lit(0)))

@@ -49,11 +49,11 @@ def files() -> dict[str, str]:
         ("replication = 3", "replication = 2", "kafka.replication: 2 copies: without one site nothing would be acknowledged, choose 3"),
         ('cluster_id = "Qk1vZHJsS2VhX2VtcGxlMQ"', 'cluster_id = "prod"', "'prod' is no cluster id; for a new cluster write '"),
         ('cluster_id = "Qk1vZHJsS2VhX2VtcGxlMQ"', "", "kafka.cluster_id: '' is no cluster id"),
-        ("id = 102", "id = 101", "the node id 101 stands there twice"),
-        ("id = 102", "id = 1", "the node id 1 stands there twice"),
+        ("id = 102", "id = 101", "the node id 101 is given twice"),
+        ("id = 102", "id = 1", "the node id 1 is given twice"),
         ("id = 102", "id = -2", "node id -2 should be 0 to"),
-        ('name = "paris-1"', 'name = "london-1"', "the worker name 'london-1' stands there twice"),
-        ('name = "paris"', 'name = "london"', "the site name 'london' stands there twice"),
+        ('name = "paris-1"', 'name = "london-1"', "the worker name 'london-1' is given twice"),
+        ('name = "paris"', 'name = "london"', "the site name 'london' is given twice"),
         ('name = "paris"', 'name = "../paris"', "'../paris' should be 1 to 50 letters"),
         ("notary.paris.example", "notary.paris.example:80", "'notary.paris.example:80' is neither a DNS name nor an IPv4 address"),
         ("notary.paris.example", "notary.london.example", "notary.london.example has two workers"),
@@ -72,15 +72,15 @@ def files() -> dict[str, str]:
         ("replication = 3", 'security = "PLAINTEXT"', "PLAINTEXT is for one machine, and kafka.london.example is not its loopback"),
         ("replication = 3", 'java_options = ["-Da b"]', "kafka.java_options: '-Da b' should have no white space"),
         ("replication = 3", "broker_heap_mib = 128", "kafka.broker_heap_mib: 128 is too small: choose 256 or more"),
-        ("[kafka]", "[ports]\nbroker = 9093\n[kafka]", "ports: 9093 stands there twice"),
-        ("[kafka]", "[ports]\nscram = 9093\n[kafka]", "ports: 9093 stands there twice"),
+        ("[kafka]", "[ports]\nbroker = 9093\n[kafka]", "ports: 9093 is given twice"),
+        ("[kafka]", "[ports]\nscram = 9093\n[kafka]", "ports: 9093 is given twice"),
         ("replication = 3", 'security = "PLAINTEXT"\n[ports]\nscram = 9094', "ports.scram: passwords need TLS"),
         ("[kafka]", "[ports]\nbroker = 0\n[kafka]", "ports.broker: 0 should be 1 to 65535"),
         ("[kafka]", "[archive]\nurl = 'segments'\n[kafka]", "archive.url: 'segments' should be a URL, such as s3://bucket/notary, or the"),
         ("[kafka]", "[snapshots]\nurl = 's3:bucket'\n[kafka]", "snapshots.url: 's3:bucket' should be a URL"),
         ("[kafka]", "[folders]\nconfig = 'etc'\n[kafka]", "folders.config: 'etc' should be an absolute path"),
         ("[kafka]", "[folders]\nconfig = '/etc/../x'\n[kafka]", "folders.config: '/etc/../x' should be an absolute path"),
-        ("[kafka]", "[clients]\nreaders = ['broker-1']\n[kafka]", "the certificate 'broker-1' stands there twice"),
+        ("[kafka]", "[clients]\nreaders = ['broker-1']\n[kafka]", "the certificate 'broker-1' is given twice"),
     ],
 )
 def test_a_mistake_is_named_with_its_remedy(
@@ -97,7 +97,7 @@ def test_two_controllers_in_one_site(tmp_path: Path) -> None:
     text = EXAMPLE.read_text().replace('controllers = [{ id = 102, host = "kafka.paris.example" }]\n', "")
     more = '[{ id = 101, host = "kafka.london.example" }, { id = 102, host = "kafka2.london.example" }]'
     (tmp_path / "sites.toml").write_text(text.replace('[{ id = 101, host = "kafka.london.example" }]', more))
-    with pytest.raises(SitesError, match="london has 2 of 3 controllers, and nothing goes on without it"):
+    with pytest.raises(SitesError, match="london has 2 of 3 controllers, and its loss would stop the cluster"):
         read_sites(tmp_path / "sites.toml")
 
 

@@ -1,15 +1,34 @@
 """Tests that `docs/dependencies.md` lists the direct dependencies and the releases that the lock pins."""
 
+import ast
 import re
 import shlex
+import sys
 import tomllib
+from collections.abc import Iterator
+from importlib.metadata import packages_distributions
 from pathlib import Path
 from typing import Any
 
+import pytest
 import yaml
 from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
 
 ROOT = Path(__file__).parents[2]
+EXTRAS = {
+    "ordering": (),
+    "payload": (),
+    "joiner": (),
+    "notary": ("traces", "s3", "parquet"),
+    "spark_join": ("spark",),
+    "deploy": ("dev",),
+    "loadtest": ("dev",),
+    "tests": ("dev",),
+}
+"""The extras with which each package runs, besides the dependencies of all."""
+GENERATED = "openapi_client"
+"""The client that a test generates from the OpenAPI document."""
 _PIN = re.compile(r"^([a-z0-9-]+)==(\S+)", re.MULTILINE)
 
 
@@ -28,6 +47,27 @@ def wanted() -> list[Requirement]:
     return [Requirement(each) for group in (project["dependencies"], *project["optional-dependencies"].values()) for each in group]
 
 
+def declared(package: str) -> set[str]:
+    """Returns the distributions that a package may import."""
+    project: dict[str, Any] = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    groups = [project["dependencies"], *(project["optional-dependencies"][extra] for extra in EXTRAS[package])]
+    return {canonicalize_name(Requirement(each).name) for group in groups for each in group}
+
+
+def imported(package: str) -> set[str]:
+    """Returns the top-level modules of others that a package imports, at its start or later."""
+    modules = {name.partition(".")[0] for file in (ROOT / package).rglob("*.py") for name in _imports(ast.parse(file.read_text()))}
+    return modules - sys.stdlib_module_names - EXTRAS.keys() - {GENERATED}
+
+
+def _imports(tree: ast.Module) -> Iterator[str]:
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom) and node.module is not None and not node.level:
+            yield node.module
+
+
 def pins() -> set[tuple[str, str]]:
     """Returns the names and releases of all lock files."""
     return {pin for file in (ROOT / "requirements").glob("*.txt") for pin in _PIN.findall(file.read_text())}
@@ -36,6 +76,15 @@ def pins() -> set[tuple[str, str]]:
 def test_each_direct_dependency_has_a_row() -> None:
     """The page has a complete row for each direct dependency, and for no other package."""
     assert sorted(listed()) == sorted({each.name for each in wanted()})
+
+
+@pytest.mark.parametrize("package", EXTRAS)
+def test_each_import_is_declared(package: str) -> None:
+    """Each library that a package imports is a dependency, or in an extra with which the package runs: none comes by another's grace."""
+    providers, may = packages_distributions(), declared(package)
+    modules = imported(package)
+    assert modules
+    assert [each for each in sorted(modules) if may.isdisjoint(map(canonicalize_name, providers.get(each, [])))] == []
 
 
 def test_releases_are_those_of_the_lock() -> None:

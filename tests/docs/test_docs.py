@@ -161,6 +161,17 @@ def test_the_worked_example_hashes_to_its_id() -> None:
     assert first in example.split("```")[4]
 
 
+def test_rates_of_the_readme_are_measured() -> None:
+    """The rate in README.md is that of three brokers in the table of performance.md, for submissions of the same number of requests."""
+    ((rate, requests),) = re.findall(
+        r"with three brokers, a notary\s+decides ([\d,]+) requests a second, in submissions of (\d+)", text("README.md")
+    )
+    head, *rows = [line for line in text("docs/performance.md").split("## In short")[1].splitlines() if line.startswith("| ")]
+    assert head.split("|")[2].strip() == "three brokers"
+    measured = [row.split("|")[2].strip() for row in rows if row.startswith(f"| {requests} requests a submission")]
+    assert [each.partition("/s")[0] for each in measured] == [rate]
+
+
 @pytest.mark.parametrize("word", ["clock_ms", "NAME_BYTES_MAX"])
 def test_shared_words_are_defined_once(word: str) -> None:
     """A word that packages share is defined in `ordering` only, except in the independent verifier, which shares nothing."""

@@ -118,11 +118,26 @@ def test_the_walk_on_brokers_prints_the_page(shell: Shell, tmp_path: Path) -> No
     assert {file.name for file in tmp_path.iterdir()} == {"output"}
 
 
-@pytest.mark.parametrize("page", ["README.md", "docs/tutorial.md", "docs/load.md"])
+PAGES = sorted(str(file.relative_to(ROOT)) for pattern in ("*.md", "docs/**/*.md", "deploy/*/README.md") for file in ROOT.glob(pattern))
+
+
+def blocks_of(page: str) -> list[tuple[str, str]]:
+    """Returns (language, text) of each block of code on a page."""
+    found = re.findall(r"^( *)```(\w*)[^\n]*\n(.*?)^\1```$", (ROOT / page).read_text(), re.MULTILINE | re.DOTALL)
+    return [(language, block) for _, language, block in found]
+
+
+@pytest.mark.parametrize("page", PAGES)
 def test_pasted_into_any_shell(page: str) -> None:
-    """No block of commands has a comment, an unmatched glob or an unquoted URL with `?`: zsh would not run these as bash does."""
-    blocks = re.findall(r"^```sh\n(.*?)^```", (ROOT / page).read_text(), re.MULTILINE | re.DOTALL)
-    assert blocks
-    for block in blocks:
-        assert not re.search(r"(^|\s)#", block), block
-        assert not re.search(r"""(?<!["'\w])https?://[^\s"']*\?""", block), block
+    """No block of commands has a comment or an unquoted URL with `?`: zsh would not run these as bash does."""
+    for language, block in blocks_of(page):
+        if language == "sh":
+            assert not re.search(r"(^|\s)#", block, re.MULTILINE), block
+            assert not re.search(r"""(?<!["'\w])https?://[^\s"']*\?""", block), block
+
+
+def test_blocks_of_deploy_have_a_language() -> None:
+    """Each block of the pages in `deploy/` has a language, so that the test of the shell's blocks reads all commands."""
+    languages = {page: [language for language, _ in blocks_of(page)] for page in PAGES if page.startswith("deploy/")}
+    assert len(languages) == 4
+    assert [page for page, used in languages.items() if not set(used) <= {"sh", "yaml"} or "sh" not in used] == []

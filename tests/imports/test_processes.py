@@ -15,7 +15,7 @@ import pytest
 from deploy.local import CannotRun
 from deploy.local.tether import release, tie
 from loadtest.openloop.__main__ import main as openloop
-from loadtest.peers import front
+from loadtest.peers import http_adapter
 from loadtest.peers.servers import Servers
 from loadtest.rig import make, run_module, worker
 from loadtest.rig.closed_loop import ClosedLoad, LoadResult
@@ -119,9 +119,9 @@ def test_loads_import_no_planted_module(planted: Planted, tmp_path: Path) -> Non
 
 
 @pytest.mark.seconds
-def test_watchers_and_fronts_import_no_planted_module(planted: Planted, tmp_path: Path) -> None:
-    """The processes that end brokers and peers import none, nor does a peer's front end, which finds no peer and ends after its imports."""
+def test_watchers_and_adapters_import_no_planted_module(planted: Planted, tmp_path: Path) -> None:
+    """The processes that end brokers and peers import none, nor does a peer's HTTP adapter, which ends after its imports without a peer."""
     release(tie(tmp_path / "no-cluster"))
     with Servers.opened("none") as servers, pytest.raises(CannotRun, match="No module named"):
-        front.start(servers, "loadtest.peers.none", "nowhere")
+        http_adapter.start(servers, "loadtest.peers.none", "nowhere")
     assert planted.imported == []

@@ -76,10 +76,10 @@ def one_broker(folder: Path) -> Iterator[Broker]:
     cluster = Cluster.create(folder / "cluster", 1)
     (port,) = free_ports(1)
     state = cluster.state
-    place = f"{state.brokers[0].host}:{state.brokers[0].port}"
+    address = f"{state.brokers[0].host}:{state.brokers[0].port}"
     overrides = {
-        "listeners": f"BROKER://{place},CONTROLLER://{state.brokers[0].host}:{state.brokers[0].controller_port},TLS://127.0.0.1:{port}",
-        "advertised.listeners": f"BROKER://{place},TLS://127.0.0.1:{port}",
+        "listeners": f"BROKER://{address},CONTROLLER://{state.brokers[0].host}:{state.brokers[0].controller_port},TLS://127.0.0.1:{port}",
+        "advertised.listeners": f"BROKER://{address},TLS://127.0.0.1:{port}",
         "listener.security.protocol.map": "BROKER:PLAINTEXT,CONTROLLER:PLAINTEXT,TLS:SSL",
         "listener.name.tls.ssl.keystore.type": "PEM",
         "listener.name.tls.ssl.keystore.location": str(key),

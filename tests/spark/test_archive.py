@@ -92,8 +92,8 @@ def _edited(old: bytes, new: bytes) -> Callable[[Path], None]:
     ("harm", "message"),
     [
         (_missing_file, r"00000002\.parquet: its range says SHA-256 .* nothing that can be read"),
-        (_truncated_file, r"00000002\.parquet: its range says SHA-256 [0-9a-f]{64}, and there is [0-9a-f]{64}"),
-        (_other_records, r"00000002\.parquet: its range says SHA-256 [0-9a-f]{64}, and there is [0-9a-f]{64}"),
+        (_truncated_file, r"00000002\.parquet: its range lists SHA-256 [0-9a-f]{64}, the file has [0-9a-f]{64}"),
+        (_other_records, r"00000002\.parquet: its range lists SHA-256 [0-9a-f]{64}, the file has [0-9a-f]{64}"),
         (_missing_range, r"range 1 is missing, and 00000002\.json is there"),
         (_range_twice, r"00000002\.parquet begins at offset \d+ of ordering partition 0, and what was archived before it ends at \d+"),
         (_edited(b'"archive_version":2', b'"archive_version":3'), r"archive version 3, and this software reads 2: use a newer one"),

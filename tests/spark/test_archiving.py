@@ -106,7 +106,7 @@ def test_last_file_that_was_replaced(tmp_path: Path) -> None:
     (tmp_path / path).parent.mkdir(parents=True)
     pq.write_table(pa.table({"offset": [1], "value": [b"x"]}), tmp_path / path)
     listed = ArchivedFile(path, "ordering", 0, 0, 2, 2, "ab" * 32)
-    with pytest.raises(CouldNotVerify, match=f"{path}: its range says SHA-256 {'ab' * 32}, and there is "):
+    with pytest.raises(CouldNotVerify, match=f"{path}: its range lists SHA-256 {'ab' * 32}, the file has "):
         _last_record(tmp_path, listed)
 
 

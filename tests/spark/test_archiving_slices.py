@@ -20,15 +20,18 @@ def test_each_offset_once_and_payloads_first(entries: int, payloads: list[tuple[
         return dict.fromkeys(payload, offset + ahead)
 
     parts = list(slices(wanted, records_max, payload_ends))
-    ends = {place: offset_range.offset_first for place, offset_range in wanted.items()}
+    ends = {topic_partition: offset_range.offset_first for topic_partition, offset_range in wanted.items()}
     for part in parts:
         assert 0 < offsets_in(part) <= records_max + len(wanted)
-        for place, offset_range in part.items():
-            assert ends[place] == offset_range.offset_first < offset_range.offset_end
-            ends[place] = offset_range.offset_end
+        for topic_partition, offset_range in part.items():
+            assert ends[topic_partition] == offset_range.offset_first < offset_range.offset_end
+            ends[topic_partition] = offset_range.offset_end
         if ORDERING in part:
             wanted_then = payload_ends(part[ORDERING].offset_end)
-            assert all(ends[place] >= min(offset_range.offset_end, wanted_then[place]) for place, offset_range in payload.items())
-    assert ends == {place: offset_range.offset_end for place, offset_range in wanted.items()}
+            assert all(
+                ends[topic_partition] >= min(offset_range.offset_end, wanted_then[topic_partition])
+                for topic_partition, offset_range in payload.items()
+            )
+    assert ends == {topic_partition: offset_range.offset_end for topic_partition, offset_range in wanted.items()}
     if offsets_in(wanted) <= records_max:
         assert len(parts) <= 1

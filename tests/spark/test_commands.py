@@ -188,7 +188,7 @@ def test_a_settled_log_is_built_on(tmp_path: Path, command: Callable[..., int], 
     monday, tuesday = (archive(writer.log.by_partition, tmp_path / str(len(ends)), ends) for ends in ([first], [first, writer.ends]))
     assert command("verify", "--archive", monday, "--out", tmp_path / "monday", "--keep-state") == 0
     said = capsys.readouterr().err
-    assert "spark_join verify: 6 records of 2 writers had another history; the owner has settled that this one stands" in said
+    assert "spark_join verify: 6 records of 2 writers had another history; the owner declared this history valid (settle record)" in said
     report = json.loads((tmp_path / "monday/report.json").read_text())
     assert (report["violations"], report["settled"]["writers"], report["settled"]["records"]) == ({}, 2, 6)
     shown = report["settled"]["shown"]

@@ -410,6 +410,6 @@ def test_what_cannot_be_compared(spark: SparkSession, tmp_path: Path, left: Left
         _verified(spark, tmp_path / "1", left, other)
     records = {partition: records if partition >= 0 else records[:3] for partition, records in left.by_partition.items()}
     with pytest.raises(
-        CouldNotVerify, match=r"has read the ordering topic up to offset \d+, and what was read here ends at 3: read the log after"
+        CouldNotVerify, match=r"has read the ordering topic up to offset \d+, and this run read up to 3: read the log after"
     ):
         _verified(spark, tmp_path / "2", left._replace(by_partition=records), left.early)

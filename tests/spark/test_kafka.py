@@ -175,7 +175,7 @@ async def test_log_of_real_workers(
         assert _rows(live.payload) == _rows(archived.payload)
         records = sum(each.records for each in ranges)
         assert records == len(_rows(live.ordering)) + len(_rows(live.payload))
-        since = {place: end // 2 for place, end in live.log_end_offsets.items()}
+        since = {topic_partition: end // 2 for topic_partition, end in live.log_end_offsets.items()}
         live_rest, archived_rest = read_kafka(spark, kafka, since), read_archive(spark, folder, since)
         assert live_rest.log_end_offsets == archived_rest.log_end_offsets == archived.log_end_offsets
         assert _rows(live_rest.ordering) == _rows(archived_rest.ordering) == _rows(live.ordering)[since["ordering", 0] :]

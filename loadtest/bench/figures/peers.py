@@ -5,7 +5,7 @@
 | append and read | how many requests a second can be appended and read back, with nothing decoded or decided? |
 | verify | how many a second can be decoded and their signatures verified, with nothing before or after? |
 | apply | how many can be decided and persisted (the figure `apply`)? |
-| etcd alone | how many transactions a second does etcd's own client reach, without a front? |
+| etcd alone | how many transactions a second does etcd's own client reach, without an HTTP adapter? |
 """
 
 import asyncio

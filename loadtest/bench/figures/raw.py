@@ -65,7 +65,7 @@ async def idle_latency(bootstrap: str, prefix: str, pairs: int, seed: int) -> Id
                 send.send(payload, value, KEY, at % PARTITIONS), send.send(ordering, bytes(ENTRY_BYTES + 32), None, 0)
             )
             await asyncio.gather(*both)
-            if at >= WARM_UP_PAIRS:  # the first pairs meet cold connections and metadata
+            if at >= WARM_UP_PAIRS:  # the first pairs open connections and load metadata
                 took.add((time.perf_counter() - started) * 1000)
     return Idle(took.percentile_ms(50), took.percentile_ms(99), pairs)
 
@@ -121,7 +121,7 @@ async def read_back(bootstrap: str, prefix: str) -> tuple[float, int]:
         while left > read:
             fetched = await client.getmany(timeout_ms=10_000)
             if not fetched:
-                raise RuntimeError(f"{left - read} records of {prefix} do not come")
+                raise RuntimeError(f"{left - read} records of topic prefix {prefix} were not returned in time")
             read += sum(map(len, fetched.values()))
         return time.perf_counter() - started, read
 

@@ -10,7 +10,7 @@ from loadtest.openloop.checker import Ledger
 from loadtest.openloop.plan import LoadPlan, Mix
 from loadtest.openloop.tally import StageTally, Tally, decode, encode, figure, lines_of, reasons_against, total
 from loadtest.rig.schedule import stages_of
-from tests.loadtest.openloop.test_ledger import _heard
+from tests.loadtest.openloop.test_ledger import _seen
 
 PLAN = LoadPlan(
     run="r", seed="s", stages=stages_of("steady", 10.0, 2.0, warm_up_seconds=1.0), mix=Mix(submission_requests=2), urls=("http://a",),
@@ -28,9 +28,9 @@ def _complete() -> Tally:
     return Tally(stages, sent=15, answered=15, decided=30, counts={"committed": 30}, finished=True)
 
 
-def _reasons(tally: Tally, heard: int = 30) -> list[str]:
+def _reasons(tally: Tally, positions: int = 30) -> list[str]:
     ledger = Ledger(0)
-    ledger.hear(_heard(*[(position, 1) for position in range(heard)]))
+    ledger.add(_seen(*[(position, 1) for position in range(positions)]))
     ledger.close(alone=True)
     return reasons_against(tally, ledger, submissions=15)
 
@@ -70,7 +70,7 @@ def test_anything_wrong_has_none(spoil: Callable[[Tally], None], why: str) -> No
 def test_a_gap_has_none() -> None:
     """A violation that the ledger found counts like that of any process."""
     ledger = Ledger(0)
-    ledger.hear(_heard((0, 1), (2, 1)))
+    ledger.add(_seen((0, 1), (2, 1)))
     ledger.close(alone=True)
     assert any("gaps" in reason for reason in reasons_against(_complete(), ledger, submissions=15))
 

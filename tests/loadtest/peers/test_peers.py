@@ -21,7 +21,7 @@ from loadtest.bench.figures.peers import measure_limits
 from loadtest.bench.report import Report
 from loadtest.peers.__main__ import ON_BROKERS, PEERS, main, start
 from loadtest.peers.contest import ContestConflict, ContestDecision, ask, changed, contest, double_spends, recheck
-from loadtest.peers.front import PeerDecision, PeerServer
+from loadtest.peers.http_adapter import HttpAdapter, PeerDecision
 from loadtest.peers.servers import Servers
 from loadtest.peers.single_topic import PAYLOAD, SingleTopicLog, cut, join
 from loadtest.rig.generate import party_key_pem, submissions
@@ -113,7 +113,7 @@ async def test_a_peer_that_double_spends_is_found_out(tmp_path: Path) -> None:
     parties = tmp_path / "parties.json"
     parties.write_text(json.dumps({PARTY: party_key_pem().decode()}))
     gate = Gate(NOTARY, Parties(parties), lambda: None, time.monotonic, bytes_max=1 << 20, body_s_max=20.0, turn_s_max=0.005)
-    server = Server(PeerServer(gate, Careless()), bind("127.0.0.1", 0))
+    server = Server(HttpAdapter(gate, Careless()), bind("127.0.0.1", 0))
     await server.start()
     try:
         assert any("spent twice" in problem for problem in await asyncio.to_thread(contest, server.url, 1))

@@ -1,7 +1,7 @@
-"""The HTTP front of a peer that has none: HTTP, decoding, signatures. It does a worker's steps before the log, with the notary's own code.
+"""The HTTP adapter of a peer without HTTP: decodes, checks signatures. It does a worker's steps before the log, with the notary's own code.
 
 The server (`notary.http.Server`) and the gate (`notary.gate`: decoder and signature check) are those of a worker. Answers have the form of
-docs/http.md, without position, log time and receipt, which no peer has. So a peer's front does somewhat less than a worker's, never more:
+docs/http.md, without position, log time and receipt, which no peer has. So a peer's adapter does somewhat less than a worker's, never more:
 no metrics, no handling of slow bodies, no quotas.
 
 Peers decide requests of inputs only. The load has no references and time windows; a request that has them is rejected.
@@ -49,7 +49,7 @@ class PeerDecision(msgspec.Struct, frozen=True, gc=False):
 
 
 class Decider(Protocol):
-    """A peer, as its front sees it."""
+    """A peer, as its HTTP adapter sees it."""
 
     async def decide(self, submission: Submission) -> Sequence[PeerDecision]:
         """Returns durable verdicts, in the order of the requests. Raises `OutcomeUnknown`."""
@@ -80,7 +80,7 @@ class _Decisions(msgspec.Struct):
 _encode = msgspec.json.Encoder().encode
 
 
-class PeerServer:
+class HttpAdapter:
     """Handles `POST /v1/submissions`, and `/readyz`."""
 
     def __init__(self, gate: Gate, decider: Decider) -> None:
@@ -113,7 +113,7 @@ class PeerServer:
         call.answer(problem_of(problem))
 
     def left(self) -> None:
-        """Called when a call has ended; a front does not count them."""
+        """Called when a call has ended; an adapter does not count them."""
 
     async def _decide(self, call: Call, submission: Submission) -> None:
         try:
@@ -144,7 +144,7 @@ async def serve(open_decider: Open, address: str, port: int, parties: Path) -> N
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
     gate = Gate(NOTARY, Parties(parties), lambda: None, time.monotonic, bytes_max=BODIES_BYTES_MAX, body_s_max=20.0, turn_s_max=0.005)
     async with open_decider(address) as decider:
-        server = Server(PeerServer(gate, decider), bind("127.0.0.1", port), settings=HttpSettings(connections_per_address_max=0))
+        server = Server(HttpAdapter(gate, decider), bind("127.0.0.1", port), settings=HttpSettings(connections_per_address_max=0))
         await server.start()
         await stop.wait()
         await server.stop(5.0)
@@ -157,13 +157,13 @@ def main(open_decider: Open) -> None:
 
 
 def start(servers: Servers, module: str, address: str) -> str:
-    """Start the front of a peer whose servers run, by the peer's module; returns its URL."""
+    """Start the HTTP adapter of a peer whose servers run, by the peer's module; returns its URL."""
     parties = servers.folder / "parties.json"
     parties.write_bytes(orjson.dumps({PARTY: party_key_pem().decode()}))
     (port,) = free_ports(1)
     url = f"http://127.0.0.1:{port}"
     command = [sys.executable, "-P", "-m", module, address, str(port), str(parties)]
-    servers.start("front", command, lambda: is_ready(url))
+    servers.start("http-adapter", command, lambda: is_ready(url))
     return url
 
 
