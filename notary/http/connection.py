@@ -314,6 +314,8 @@ class Connection(asyncio.Protocol):
                 if self._last:
                     self._go(Event.STOP)
             elif state >= ConnectionState.CLOSING:
+                if logger.isEnabledFor(logging.DEBUG) and before < ConnectionState.CLOSING:
+                    logger.debug("a connection ends event=%s state=%s network=%s", event.name.lower(), before.name.lower(), self.network)
                 self._end(before)
 
     def _end(self, before: ConnectionState) -> None:

@@ -15,6 +15,7 @@ from notary.http.submission import SUBMISSIONS, AnswerForm
 from notary.index import ROW_US
 from notary.wire import encode_decisions
 from ordering.errors import Fatal
+from ordering.ids import excerpt
 from ordering.pieces import Pieces
 
 logger = logging.getLogger("notary.http")
@@ -151,6 +152,11 @@ class InFlight:
         status, headers = 200, JSON
         if None in decisions:
             status, headers = 202, [*JSON, (b"retry-after", b"%d" % RETRY_AFTER_UNDECIDED_S)]
+        if logger.isEnabledFor(logging.DEBUG):
+            undecided = decisions.count(None)
+            logger.debug(
+                "decisions are returned party=%s requests=%d undecided=%d", excerpt(self._submission.party, 300), len(requests), undecided
+            )
         self._end_trace()
         self._app.answer(self._call, SUBMISSIONS, (status, headers, encode_decisions(decisions)), self._since_s)
 

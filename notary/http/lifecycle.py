@@ -16,6 +16,7 @@ from notary.http.turns import AnswerBacklog, Turns
 from notary.metrics import Metrics
 from notary.worker import Worker
 from ordering.errors import Fatal, NotaryError, NotReady
+from ordering.ids import excerpt
 
 logger = logging.getLogger("notary.http")
 
@@ -119,6 +120,14 @@ class Lifecycle:
 
     def answer(self, call: Call, route: str, answer: Answer, since_s: float | None = None, *, after_body: bool = False) -> None:
         """Count an answer, and send it."""
+        if logger.isEnabledFor(logging.DEBUG):
+            logger.debug(
+                "a call is answered method=%s path=%s status=%d network=%s",
+                excerpt(call.method),
+                excerpt(call.path, 300),
+                answer[0],
+                call.network,
+            )
         if self.metrics is not None:
             seconds = None if since_s is None else time.perf_counter() - since_s
             self.metrics.answered(route or "unknown", answer[0], seconds)

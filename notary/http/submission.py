@@ -1,5 +1,6 @@
 """Calls that send a submission, from their head to the gate. A worker that listens itself uses this module, and an acceptor process too."""
 
+import logging
 import re
 import time
 from typing import Final, Protocol
@@ -12,6 +13,9 @@ from notary.gate import Gate, check_json
 from notary.http.call import Call, Headers
 from notary.http.problems import MethodNotAllowed
 from notary.http.query import wants_receipts
+from ordering.ids import excerpt
+
+logger = logging.getLogger("notary.http")
 
 SUBMISSIONS: Final = "/v1/submissions"
 
@@ -78,7 +82,10 @@ class SubmissionCall(Body):
         self._taker.admitted(self, submission)
 
     def rejected(self, problem: Exception) -> None:
-        """Report the refusal to the taker, which answers the call."""
+        """Report the rejection to the taker, which answers the call."""
+        if logger.isEnabledFor(logging.DEBUG):
+            party = excerpt(self.party.decode(errors="replace"), 300)
+            logger.debug("a submission is rejected reason=%s party=%s network=%s: %s", type(problem).__name__, party, self.network, problem)
         self._taker.rejected(self.call, problem, self.since_s)
 
     def left(self) -> None:

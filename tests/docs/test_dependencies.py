@@ -105,5 +105,5 @@ def test_hooks_run_programs_of_the_lock() -> None:
     hooks = [hook for repo in yaml.safe_load((ROOT / ".pre-commit-config.yaml").read_text())["repos"] for hook in repo["hooks"]]
     assert {hook["language"] for hook in hooks} == {"system"}
     programs = {shlex.split(hook["entry"])[0] for hook in hooks}
-    assert programs == {f".venv/bin/{name}" for name in ("ruff", "codespell", "python")}
+    assert programs == {f".venv/bin/{name}" for name in ("ruff", "codespell", "mypy", "python")}
     assert {"ruff", "codespell"} <= dict(pins()).keys()

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import logging
 import socket
 import struct
 from collections.abc import AsyncIterator, Mapping
@@ -385,3 +386,23 @@ async def test_the_gate_rests_with_the_service(own_directory: NotaryDirectory) -
         assert worker is not None
         App(service=False).attach(worker)
         assert worker.gate.duty is service.app.duty
+
+
+async def test_each_decision_point_has_a_debug_line(own_directory: NotaryDirectory, bank: Bank, caplog: pytest.LogCaptureFixture) -> None:
+    """A rejected submission, returned decisions, an answered call and the end of a connection have a line at debug, and none at info."""
+    async with serving(own_directory) as service:
+        service.gate.set()
+        for level in (logging.INFO, logging.DEBUG):
+            with caplog.at_level(level, "notary.http"):
+                await service.post(bank.body(spend()))
+                await service.post(bank.body(spend()).replace(b"Bank A", b"Bank X"))
+                await service.http.get("/v1/checkpoint", headers={"connection": "close"})
+            if level == logging.INFO:
+                assert caplog.messages == []
+    for line in (
+        f"decisions are returned party={bank.name!r} requests=1 undecided=0",
+        f"a submission is rejected reason=UnknownParty party={bank.name.replace('Bank A', 'Bank X')!r} network=127.0.0.1: ",
+        "a call is answered method='GET' path='/v1/checkpoint' status=200 network=127.0.0.1",
+        "a connection ends event=",
+    ):
+        assert [each for each in caplog.messages if each.startswith(line)], line
