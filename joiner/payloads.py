@@ -1,7 +1,7 @@
 """Payload records until their entries are applied, and the search for the content of an entry (R3, R5, R8). Pure.
 
 Records wait in memory. Above a limit they are dropped, and their names are summarized. If the content of the entry at the head may be among
-the dropped ones, the log is read again (`await_content`): a later content must not take the place of the first one. So no decision depends
+the dropped ones, the log is read again (`await_content`). A later content must not take the place of the first one. So no decision depends
 on the memory of the worker that makes it.
 """
 

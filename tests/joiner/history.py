@@ -7,6 +7,7 @@ from hashlib import sha256
 from typing import Any
 
 from joiner import AdmittedSubmission, Effect, IncarnationState, Joiner, JoinerLimits, JoinerState, Mark, OrderedBatch, Ready, Sender
+from joiner.ready import FillWanted
 from joiner.recheck import Recheck
 from ordering.errors import OutcomeUnknown
 from ordering.log import ORDERING, Record
@@ -297,3 +298,17 @@ def named(batches: Iterable[OrderedBatch]) -> list[tuple[int, int, str]]:
 
 def _hex(label: str) -> str:
     return sha256(label.encode()).hexdigest()
+
+
+def registered(*names: str, limits: JoinerLimits | None = None) -> tuple[History, Reading]:
+    """Returns a log with these workers (w1 by default) registered, and a reading of it."""
+    history, reading = History(), Reading(limits=limits)
+    reading.step(history.genesis)
+    for name in names or ("w1",):
+        reading.step(history.register(name))
+    return history, reading
+
+
+def wanted(partition: int, incarnation: int, sequence: int, *labels: str) -> FillWanted:
+    """Returns the proposal of a fill for a batch with these labels."""
+    return FillWanted(partition, incarnation, sequence, sha256(value(*labels)).digest())

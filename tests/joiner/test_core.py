@@ -1,37 +1,23 @@
 """Tests of the joiner's core, one behaviour at a time. `history` writes the logs; the test passes every record to the joiner."""
 
 import time
-from collections.abc import Iterator
 from hashlib import sha256
-from itertools import pairwise
 
 import pytest
 
 import payload.codec
 import payload.submission
-from joiner import Joiner, JoinerLimits, core
+from joiner import JoinerLimits, core
 from joiner.core import SENT_AT_AHEAD_MAX_MS, VOTERS_MS
 from joiner.due import FILL_SCANS
-from joiner.ready import Fenced, FenceWanted, FillWanted, Ready, RootSeen
+from joiner.ready import Fenced, Ready, RootSeen
 from ordering.log import ORDERING
 from ordering.records import batch_key
 from payload import Request
-from tests.joiner.history import KEY, T0, History, Reading, named, requests, rest, value
+from tests.joiner.history import KEY, T0, History, Reading, named, registered, requests, rest, value
 
 HOLE_MS = JoinerLimits().hole_timeout_ms
 SCAN_MS = HOLE_MS // FILL_SCANS
-
-
-def _registered(*names: str, limits: JoinerLimits | None = None) -> tuple[History, Reading]:
-    history, reading = History(), Reading(limits=limits)
-    reading.step(history.genesis)
-    for name in names or ("w1",):
-        reading.step(history.register(name))
-    return history, reading
-
-
-def _wanted(partition: int, incarnation: int, sequence: int, *labels: str) -> FillWanted:
-    return FillWanted(partition, incarnation, sequence, sha256(value(*labels)).digest())
 
 
 def _kinds(ready: Ready) -> list[str]:
@@ -43,7 +29,7 @@ def _kinds(ready: Ready) -> list[str]:
 
 def test_an_entry_waits_for_its_payload() -> None:
     """An entry waits for its payload, and comes out with the payload's requests."""
-    history, reading = _registered()
+    history, reading = registered()
     assert reading.step(history.entry(1, 1, "a", "b")).batches == []
     assert reading.joiner.hole is not None
     (batch,) = reading.step(history.payload(1, 1, "a", "b")).batches
@@ -54,7 +40,7 @@ def test_an_entry_waits_for_its_payload() -> None:
 
 def test_a_payload_waits_for_its_entry() -> None:
     """A payload waits for its entry."""
-    history, reading = _registered()
+    history, reading = registered()
     ready = reading.step(history.payload(1, 1, "a"))
     assert not ready.advanced
     assert reading.joiner.buffered_records == 1
@@ -64,7 +50,7 @@ def test_a_payload_waits_for_its_entry() -> None:
 
 def test_an_unregistered_incarnation_is_skipped() -> None:
     """An entry of an incarnation that has not registered is skipped with an anomaly, and does not block the head."""
-    history, reading = _registered()
+    history, reading = registered()
     ready = reading.step(history.entry(2, 1, "a"))
     assert ready.advanced
     assert [anomaly.kind for anomaly in ready.anomalies] == ["skipped"]
@@ -73,7 +59,7 @@ def test_an_unregistered_incarnation_is_skipped() -> None:
 
 def test_a_fenced_incarnation_is_skipped() -> None:
     """An entry of a fenced incarnation is skipped, even if its payload is there."""
-    history, reading = _registered()
+    history, reading = registered()
     ready = reading.step(history.payload(1, 1, "a"), history.fence(1, 0), history.entry(1, 1, "a"))
     assert ready.batches == []
     assert [anomaly.kind for anomaly in ready.anomalies] == ["orphan-dropped", "skipped"]
@@ -81,7 +67,7 @@ def test_a_fenced_incarnation_is_skipped() -> None:
 
 def test_a_repeated_entry_is_skipped() -> None:
     """A second copy of an entry, as a retry or a mirror appends it, is skipped."""
-    history, reading = _registered()
+    history, reading = registered()
     reading.step(history.entry(1, 1, "a"), history.payload(1, 1, "a"))
     ready = reading.step(history.entry(1, 1, "a"), history.payload(1, 1, "a"))
     assert [anomaly.kind for anomaly in ready.anomalies] == ["skipped"]
@@ -91,7 +77,7 @@ def test_a_repeated_entry_is_skipped() -> None:
 
 def test_a_lower_sequence_is_skipped() -> None:
     """An entry below the last counted sequence of its incarnation is skipped, and its payload is dropped as an orphan."""
-    history, reading = _registered()
+    history, reading = registered()
     reading.step(history.payload(1, 1, "a"), history.payload(1, 2, "b"))
     ready = reading.step(history.entry(1, 2, "b"))
     assert [anomaly.kind for anomaly in ready.anomalies] == ["orphan-dropped"]
@@ -101,7 +87,7 @@ def test_a_lower_sequence_is_skipped() -> None:
 
 def test_partition_that_is_none() -> None:
     """An entry for a partition that is not declared is skipped with an anomaly that has both numbers; its sequence is not counted."""
-    history, reading = _registered()
+    history, reading = registered()
     ready = reading.step(history.entry(1, 7, "a", partition=2), history.entry(1, 8, "a", partition=2**32 - 1))
     assert _kinds(ready) == ["skipped", "skipped"]
     assert "names payload partition 2, the log has 2" in ready.anomalies[0].text
@@ -112,7 +98,7 @@ def test_partition_that_is_none() -> None:
 
 def test_an_empty_batch_is_no_fill() -> None:
     """A batch without requests is a batch, not a fill."""
-    history, reading = _registered()
+    history, reading = registered()
     reading.step(history.entry(1, 1), history.payload(1, 1))
     assert named(reading.batches) == [(1, 1, "0")]
 
@@ -123,7 +109,7 @@ def test_an_empty_batch_is_no_fill() -> None:
 )
 def test_a_malformed_ordering_record_is_skipped(garbage: bytes | None) -> None:
     """An ordering record that does not decode is skipped with an anomaly that has its offset."""
-    history, reading = _registered()
+    history, reading = registered()
     ready = reading.step(history.put(ORDERING, b"key", garbage), history.entry(1, 1, "a"), history.payload(1, 1, "a"))
     assert [(anomaly.kind, anomaly.partition, anomaly.offset) for anomaly in ready.anomalies] == [("malformed", ORDERING, 2)]
     assert named(ready.batches) == [(1, 1, "1")]
@@ -132,7 +118,7 @@ def test_a_malformed_ordering_record_is_skipped(garbage: bytes | None) -> None:
 @pytest.mark.parametrize("key", [None, b"", bytes(15), bytes(17)])
 def test_a_malformed_payload_key_is_skipped(key: bytes | None) -> None:
     """A payload record with a malformed key is skipped with an anomaly, and is not read again."""
-    history, reading = _registered()
+    history, reading = registered()
     ready = reading.step(history.put(1, key, value("a")), history.register("w2"))
     assert [(anomaly.kind, anomaly.partition, anomaly.offset) for anomaly in ready.anomalies] == [("malformed", 1, 0)]
     assert ready.offsets_next[1] == 0
@@ -144,14 +130,14 @@ def test_a_malformed_payload_key_is_skipped(key: bytes | None) -> None:
 
 def test_a_payload_before_the_fill_counts() -> None:
     """A payload that comes before the fill is the content."""
-    history, reading = _registered()
+    history, reading = registered()
     reading.step(history.payload(1, 1, "a"), history.fill(1, 1, "a"), history.entry(1, 1, "a"))
     assert named(reading.batches) == [(1, 1, "1")]
 
 
 def test_a_fill_before_the_payload_counts() -> None:
     """A fill that comes before the payload empties the batch, and the late payload is ignored."""
-    history, reading = _registered()
+    history, reading = registered()
     reading.step(history.fill(1, 1, "a"), history.payload(1, 1, "a"), history.entry(1, 1, "a"))
     assert named(reading.batches) == [(1, 1, "filled")]
     assert reading.batches[0].requests == ()
@@ -161,7 +147,7 @@ def test_a_fill_before_the_payload_counts() -> None:
 
 def test_first_of_two_payloads() -> None:
     """The payload whose hash the entry names is the content, whichever of two records with one key comes first."""
-    history, reading = _registered()
+    history, reading = registered()
     reading.step(history.payload(1, 1, "x"), history.payload(1, 1, "a"), history.entry(1, 1, "a"))
     reading.step(history.payload(1, 2, "b"), history.payload(1, 2, "x"), history.entry(1, 2, "b"))
     assert [batch.requests for batch in reading.batches] == [requests("a"), requests("b")]
@@ -169,7 +155,7 @@ def test_first_of_two_payloads() -> None:
 
 def test_payload_in_another_partition() -> None:
     """A payload in another partition than the entry's is not its content, and is dropped when the batch is applied."""
-    history, reading = _registered()
+    history, reading = registered()
     reading.step(history.payload(1, 1, "a", partition=1), history.entry(1, 1, "a", partition=0))
     assert reading.joiner.hole is not None
     ready = reading.step(history.fill(1, 1, partition=0))
@@ -185,7 +171,7 @@ def test_payload_in_another_partition() -> None:
 )
 def test_bad_content_decides_nothing(content: bytes) -> None:
     """A payload of the right hash that does not decode, or has other ids, decides nothing and causes an anomaly; it is no fill."""
-    history, reading = _registered()
+    history, reading = registered()
     named_hash = sha256(content).digest()
     ready = reading.step(
         history.put(0, batch_key(1, 1), content), history.payload(1, 1, "a"), history.entry(1, 1, "a", payload_hash=named_hash)
@@ -202,7 +188,7 @@ def test_bad_content_decides_nothing(content: bytes) -> None:
 @pytest.mark.parametrize("entry_first", [False, True], ids=["payload-first", "entry-first"])
 def test_other_bytes_are_skipped(content: bytes, entry_first: bool) -> None:
     """Bytes under the key that are neither the payload nor a valid fill are skipped: the payload behind them is the content."""
-    history, reading = _registered()
+    history, reading = registered()
     junk, payload, entry = history.put(0, batch_key(1, 1), content), history.payload(1, 1, "a"), history.entry(1, 1, "a")
     for record in (entry, junk, payload) if entry_first else (junk, payload, entry):
         reading.step(record)
@@ -212,7 +198,7 @@ def test_other_bytes_are_skipped(content: bytes, entry_first: bool) -> None:
 
 def test_ids_in_another_order() -> None:
     """The ids of the payload must be the entry's, in the same order."""
-    history, reading = _registered()
+    history, reading = registered()
     other_order = sha256(value("b", "a")).digest()
     ready = reading.step(history.payload(1, 1, "b", "a"), history.entry(1, 1, "a", "b", payload_hash=other_order))
     assert named(reading.batches) == [(1, 1, "0")]
@@ -242,7 +228,7 @@ def test_own_batch_is_not_trusted_blindly() -> None:
 
 def test_unregistered_orphans_are_counted() -> None:
     """Payloads of incarnations that have not registered are counted separately, by number and cost, until these register."""
-    history, reading = _registered()
+    history, reading = registered()
     reading.step(history.payload(1, 1, "a"), history.payload(2, 1, "b"), history.fill(2, 2, partition=1), history.payload(3, 1, "c"))
     records, size_bytes = reading.joiner.unregistered
     assert records == 3
@@ -254,7 +240,7 @@ def test_unregistered_orphans_are_counted() -> None:
 
 def test_unknown_incarnation_is_kept() -> None:
     """A payload of an unknown incarnation waits for its register record, which may still come in the ordering topic."""
-    history, reading = _registered()
+    history, reading = registered()
     reading.step(history.payload(2, 1, "a"))
     assert reading.joiner.buffered_records == 1
     reading.step(history.register("w2"), history.entry(2, 1, "a"))
@@ -263,7 +249,7 @@ def test_unknown_incarnation_is_kept() -> None:
 
 def test_payloads_of_a_fenced_incarnation_are_dropped() -> None:
     """All payloads of a fenced incarnation are dropped, and later ones are not kept."""
-    history, reading = _registered()
+    history, reading = registered()
     reading.step(history.payload(1, 1, "a"), history.payload(1, 9, "b", partition=1), history.fill(1, 4))
     ready = reading.step(history.fence(1, 0))
     assert [fenced.state.incarnation for fenced in ready.fenced] == [1]
@@ -275,7 +261,7 @@ def test_payloads_of_a_fenced_incarnation_are_dropped() -> None:
 
 def test_register_fences_the_duplicate_worker_name() -> None:
     """A register record begins an incarnation, fences the earlier one of that worker name and reports by whom."""
-    history, reading = _registered("w1")
+    history, reading = registered("w1")
     reading.step(history.payload(1, 1, "a"))
     ready = reading.step(history.register("w1"))
     (new,) = ready.registered
@@ -288,7 +274,7 @@ def test_register_fences_the_duplicate_worker_name() -> None:
 
 def test_a_copied_register_record_has_no_effect() -> None:
     """A copy of a register record begins no incarnation and fences none."""
-    history, reading = _registered()
+    history, reading = registered()
     reading.step(history.register("w2", nonce_of="same"))
     ready = reading.step(history.register("w2", nonce_of="same"))
     assert (ready.registered, ready.fenced, ready.incarnations) == ([], [], [])
@@ -298,7 +284,7 @@ def test_a_copied_register_record_has_no_effect() -> None:
 
 def test_a_fence_of_an_older_sequence_has_no_effect() -> None:
     """A fence for a sequence that is no longer the last one counted has no effect."""
-    history, reading = _registered()
+    history, reading = registered()
     reading.step(history.entry(1, 1, "a"), history.payload(1, 1, "a"))
     ready = reading.step(history.fence(1, 0))
     assert (ready.fenced, [anomaly.kind for anomaly in ready.anomalies]) == ([], ["skipped"])
@@ -307,7 +293,7 @@ def test_a_fence_of_an_older_sequence_has_no_effect() -> None:
 
 def test_fence_waits_behind_a_hole() -> None:
     """Records behind a hole are not applied: a fence there compares with the sequences counted before the hole."""
-    history, reading = _registered()
+    history, reading = registered()
     ready = reading.step(history.entry(1, 1, "a"), history.fence(1, 0))
     assert not ready.fenced
     ready = reading.step(history.payload(1, 1, "a"))
@@ -315,45 +301,11 @@ def test_fence_waits_behind_a_hole() -> None:
     assert not ready.fenced
 
 
-def test_a_fence_is_proposed_after_silent_log_time() -> None:
-    """An incarnation with an orphan here is proposed for a fence after worker_timeout of silent log time, and again only after a while."""
-    limits = JoinerLimits(worker_timeout_ms=1000, fence_bytes_min=0)
-    history, reading = _registered("w1", "w2", limits=limits)
-    reading.step(history.entry(1, 1, "x", at=T0), history.payload(1, 1, "x"), history.payload(1, 5, "orphan"), now=0)
-    assert reading.step(now=10**9).fences == []
-    reading.step(history.entry(2, 1, "b", at=T0 + 1000), history.payload(2, 1, "b"), now=10**9)
-    assert reading.step(now=2 * 10**9).fences == []
-    assert reading.step(history.entry(2, 2, "c", at=T0 + 1001), history.payload(2, 2, "c"), now=3 * 10**9).fences == []
-    assert reading.step(now=3 * 10**9 + HOLE_MS).fences == [FenceWanted(1, 1)]
-    assert reading.step(now=3 * 10**9 + 2 * HOLE_MS - 1).fences == []
-    assert reading.step(now=3 * 10**9 + 2 * HOLE_MS).fences == [FenceWanted(1, 1)]
-
-
-def test_no_fence_while_memory_is_free() -> None:
-    """A payload of an idle incarnation leads to no fence while payloads need little memory: anyone who may write can forge it."""
-    limits = JoinerLimits(worker_timeout_ms=1000, buffer_bytes_max=8_000)
-    history, reading = _registered("busy", "idle", limits=limits)
-    reading.step(history.put(0, batch_key(2, 1 << 60), b"forged"), now=0)
-    reading.step(history.entry(1, 1, "a", at=T0 + 5000), history.payload(1, 1, "a"), now=10)
-    assert reading.step(now=10 + HOLE_MS).fences == []
-    reading.step(history.put(1, batch_key(9, 1), b"forged" * 300), now=10 + HOLE_MS)
-    assert reading.step(now=10 + 2 * HOLE_MS).fences == [FenceWanted(2, 0)]
-
-
-def test_a_fence_ends_what_holds_a_restart_back() -> None:
-    """The payload of an incarnation that never returns leads to a fence once a restart would read many later payloads again."""
-    history, reading = _registered("busy", "gone", limits=JoinerLimits(worker_timeout_ms=1000, held_back_max=2))
-    reading.step(history.payload(2, 1, "b"), history.entry(1, 1, "a", at=T0 + 5000), history.payload(1, 1, "a"), now=0)
-    assert reading.step(now=HOLE_MS).fences == []
-    reading.step(history.payload(1, 2, "c"), history.entry(1, 2, "c", at=T0 + 5001), now=HOLE_MS)
-    assert reading.step(now=2 * HOLE_MS).fences == [FenceWanted(2, 0)]
-
-
 def test_a_step_beside_many_unknown_incarnations() -> None:
     """A step takes as long beside payloads of many incarnations that never registered as beside a few."""
 
     def least_s(count: int) -> float:
-        history, reading = _registered()
+        history, reading = registered()
         reading.step(*[history.put(0, batch_key(1_000 + number, 1), b"x") for number in range(count)])
         assert reading.joiner.unregistered[0] == count
         steps = []
@@ -367,27 +319,11 @@ def test_a_step_beside_many_unknown_incarnations() -> None:
     assert least_s(20_000) < 20 * least_s(100)
 
 
-def test_no_fence_after_a_quiet_night() -> None:
-    """An incarnation whose payload came just before its entry is not fenced when the first entry after a pause moves log time far ahead."""
-    history, reading = _registered("w1", "w2", limits=JoinerLimits(fence_bytes_min=0))
-    ready = reading.step(history.payload(2, 1, "b"), history.entry(1, 1, "a"), history.payload(1, 1, "a"), now=0)
-    assert ready.fences == []
-    reading.step(history.entry(2, 1, "b"), now=5)
-    assert reading.step(now=10**9).fences == []
-
-
-def test_no_fence_without_an_orphan() -> None:
-    """A silent incarnation that uses no memory is not fenced."""
-    history, reading = _registered("w1", "w2", limits=JoinerLimits(worker_timeout_ms=1000, fence_bytes_min=0))
-    reading.step(history.entry(2, 1, "a", at=T0), history.payload(2, 1, "a"))
-    assert reading.step(history.entry(2, 2, "b", at=T0 + 5000), history.payload(2, 2, "b")).fences == []
-
-
 # ---- R6: log time ----
 
 
 def _log_times(*entries: tuple[int, int]) -> list[int]:
-    history, reading = _registered()
+    history, reading = registered()
     for sequence, (at, sent_at) in enumerate(entries, 1):
         reading.step(history.entry(1, sequence, at=at, sent_at=sent_at), history.fill(1, sequence))
     return [batch.log_time_ms for batch in reading.batches]
@@ -416,7 +352,7 @@ def test_log_time_never_falls() -> None:
 
 def test_skipped_entries_do_not_move_log_time() -> None:
     """An entry that does not count, or a hole, does not change log time."""
-    history, reading = _registered()
+    history, reading = registered()
     reading.step(history.entry(1, 2, "a", at=T0), history.payload(1, 2, "a"))
     ready = reading.step(history.entry(1, 1, at=T0 + 100), history.entry(5, 1, at=T0 + 100), history.entry(1, 3, partition=9, at=T0 + 100))
     assert ready.log_time_ms == T0
@@ -424,117 +360,19 @@ def test_skipped_entries_do_not_move_log_time() -> None:
     assert reading.step(history.fill(1, 4)).log_time_ms == T0 + 200
 
 
-# ---- R4: holes ----
-
-
-def test_fill_proposed_after_the_timeout() -> None:
-    """A hole at the head is proposed for a fill after hole_timeout, not before, and again only after another hole_timeout."""
-    history, reading = _registered()
-    assert reading.step(history.entry(1, 1, "a"), now=100).fills == []
-    assert reading.step(now=100 + HOLE_MS - 1).fills == []
-    assert reading.step(now=100 + HOLE_MS).fills == [_wanted(0, 1, 1, "a")]
-    assert reading.step(now=100 + 2 * HOLE_MS - 1).fills == []
-    assert reading.step(now=100 + 2 * HOLE_MS - 1 + SCAN_MS).fills == [_wanted(0, 1, 1, "a")]
-
-
-def test_holes_behind_that_are_as_old() -> None:
-    """Entries behind the hole that waited as long and lack content are filled with it; younger ones, and those with content, are not."""
-    history, reading = _registered("w1", "w2")
-    reading.step(
-        history.entry(1, 1, "a"), history.entry(2, 1, "b", partition=1), history.entry(1, 2, "c"), history.payload(1, 2, "c"), now=0
-    )
-    reading.step(history.entry(1, 3, "d"), now=1)
-    assert reading.step(now=HOLE_MS).fills == [_wanted(0, 1, 1, "a"), _wanted(1, 2, 1, "b")]
-    assert reading.step(now=HOLE_MS + SCAN_MS).fills == [_wanted(0, 1, 3, "d")]
-
-
-def _scans(limits: JoinerLimits, entries: int) -> Iterator[tuple[int, list[FillWanted]]]:
-    """Yields (time, proposals) of steps a millisecond apart, from the first proposal on, with this many holes that stay."""
-    history, reading = _registered(limits=limits)
-    reading.step(*[history.entry(1, sequence, partition=sequence % 2) for sequence in range(1, entries + 1)], now=0)
-    for now in range(limits.hole_timeout_ms, 4 * limits.hole_timeout_ms):
-        yield now, reading.step(now=now).fills
-
-
-def test_holes_are_looked_for_now_and_then(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Few waiting records are examined in a hole_timeout, however many wait behind an old hole and however many steps come."""
-    looked_at = 0
-
-    def counted(self: Joiner, fill: FillWanted) -> bool:
-        nonlocal looked_at
-        looked_at += 1
-        return True
-
-    monkeypatch.setattr(Joiner, "is_hole", counted)
-    limits = JoinerLimits(hole_timeout_ms=100, fill_scan_records_max=50, fills_proposed_max=1000)
-    assert max(len(fills) for _, fills in _scans(limits, 5_000)) == 50
-    # Each is proposed once in a timeout, so it is examined once.
-    assert looked_at <= 3 * 50
-    looked_at = 0
-    monkeypatch.setattr(Joiner, "is_hole", lambda self, fill: counted(self, fill) and False)
-    list(_scans(limits, 5_000))
-    assert looked_at <= 3 * (FILL_SCANS + 1) * 50
-
-
-def test_every_hole_gets_its_turn() -> None:
-    """If there are more holes than are proposed at once, each is proposed within a hole_timeout, the earliest first, and none twice."""
-    limits = JoinerLimits(hole_timeout_ms=100, fills_proposed_max=10)
-    proposed = [(now, fill) for now, fills in _scans(limits, 60) for fill in fills]
-    first = [fill for now, fill in proposed if now < 200]
-    assert [fill.sequence for fill in first] == list(range(1, 61))
-    for sequence in range(1, 61):
-        times = [now for now, fill in proposed if fill.sequence == sequence]
-        assert all(later - now >= 100 for now, later in pairwise(times))
-        assert len(times) >= 2
-
-
-def test_holes_beyond_the_scan_move_up() -> None:
-    """Holes beyond the scan are proposed once those before them are filled."""
-    limits = JoinerLimits(hole_timeout_ms=100, fill_scan_records_max=3, fills_proposed_max=2)
-    history, reading = _registered(limits=limits)
-    reading.step(*[history.entry(1, sequence) for sequence in range(1, 21)], now=0)
-    for now in range(0, 100_000, 10):
-        ready = reading.step(now=now)
-        reading.step(*[history.fill(fill.incarnation, fill.sequence) for fill in ready.fills], now=now)
-    assert named(reading.batches) == [(1, sequence, "filled") for sequence in range(1, 21)]
-
-
-def test_entries_that_will_not_count_are_not_filled() -> None:
-    """Behind a hole, entries of unknown incarnations, repeated ones and those of undeclared partitions are no holes."""
-    history, reading = _registered()
-    reading.step(history.entry(1, 1, "a"), history.entry(9, 1, "b"), history.entry(1, 1, "a"), history.entry(1, 2, "c", partition=5), now=0)
-    assert reading.step(now=HOLE_MS).fills == [_wanted(0, 1, 1, "a")]
-
-
-def test_a_new_hole_has_its_own_clock() -> None:
-    """An entry that becomes the hole at the head gets a full hole_timeout from then on."""
-    history, reading = _registered()
-    reading.step(history.entry(1, 1, "a"), history.entry(1, 2, "b"), now=0)
-    reading.step(history.payload(1, 1, "a"), now=HOLE_MS - 1)
-    assert reading.step(now=HOLE_MS).fills == []
-    assert reading.step(now=2 * HOLE_MS - 1).fills == [_wanted(0, 1, 2, "b")]
-
-
-def test_hole_closed_in_time() -> None:
-    """A hole whose content comes in the step that would have proposed it is not proposed."""
-    history, reading = _registered()
-    reading.step(history.entry(1, 1, "a"), now=0)
-    assert reading.step(history.payload(1, 1, "a"), now=HOLE_MS).fills == []
-
-
 # ---- R8: offsets to resume from ----
 
 
 def test_offsets_only_when_the_head_moved() -> None:
     """A step that did not move the head has nothing to persist, whatever payloads it read."""
-    history, reading = _registered()
+    history, reading = registered()
     ready = reading.step(history.payload(1, 1, "a"))
     assert (ready.advanced, ready.offsets_next, ready.incarnations) == (False, {}, [])
 
 
 def test_resume_at_the_earliest_buffered() -> None:
     """After a restart a partition is read from its earliest buffered payload, else from behind its mark, and ordering from the head."""
-    history, reading = _registered()
+    history, reading = registered()
     reading.step(history.payload(1, 9, "orphan"), history.payload(1, 1, "a"), history.payload(1, 2, "b", partition=1))
     ready = reading.step(history.entry(1, 1, "a"), history.entry(1, 2, "b", partition=1), history.entry(1, 3, "hole"))
     assert ready.offsets_next == {ORDERING: 4, 0: 0, 1: 1}
@@ -545,7 +383,7 @@ def test_resume_at_the_earliest_buffered() -> None:
 
 def test_resume_keeps_the_first() -> None:
     """After a restart the first record of a key is still the first, even if the reader was past it."""
-    history, reading = _registered()
+    history, reading = registered()
     reading.step(history.fill(1, 1, "a"), history.payload(1, 1, "a"), history.register("w2"))
     again = reading.restarted()
     again.step(*rest(history, reading.state), history.entry(1, 1, "a"))
@@ -591,7 +429,7 @@ def test_a_restart_after_any_step_emits_the_same_batches() -> None:
 
 def test_records_handed_in_twice() -> None:
     """Records that a new reader repeats are ignored."""
-    history, reading = _registered()
+    history, reading = registered()
     entry, payload = history.entry(1, 1, "a"), history.payload(1, 1, "a")
     reading.step(entry, payload)
     ready = reading.step(*history.by_partition[ORDERING], *history.by_partition[0])
@@ -605,7 +443,7 @@ def test_records_handed_in_twice() -> None:
 
 def test_full_buffer_pauses_all_but_the_head() -> None:
     """A full buffer pauses every payload partition except the one that the head waits for, and resumes them well below its limit."""
-    history, reading = _registered(limits=JoinerLimits(buffer_bytes_max=6000))
+    history, reading = registered(limits=JoinerLimits(buffer_bytes_max=6000))
     orphan = [history.payload(1, sequence, "x" * 10, partition=1) for sequence in range(2, 9)]
     assert reading.step(*orphan).paused == {0, 1}
     assert reading.step(history.entry(1, 1, "a", partition=0)).paused == {1}
@@ -614,39 +452,9 @@ def test_full_buffer_pauses_all_but_the_head() -> None:
     assert reading.step(history.entry(1, 8, "x" * 10, partition=1)).paused == frozenset()
 
 
-def test_full_queue_pauses_ordering() -> None:
-    """The ordering queue is bounded in ids: behind a hole the ordering topic is paused until the hole is closed."""
-    history, reading = _registered(limits=JoinerLimits(queue_ids_max=4))
-    reading.step(history.entry(1, 1, "a"))
-    ready = reading.step(*[history.entry(1, sequence, "b", "c") for sequence in (2, 3, 4)])
-    assert ready.paused == {ORDERING}
-    ready = reading.step(*[history.fill(1, sequence) for sequence in (1, 2, 3, 4)])
-    assert ready.paused == frozenset()
-    assert len(reading.batches) == 4
-
-
-def test_full_queue_counts_records_without_ids() -> None:
-    """A flood of ordering records without transaction ids is bounded too."""
-    history, reading = _registered(limits=JoinerLimits(queue_ids_max=10))
-    reading.step(history.entry(1, 1, "a"))
-    flood = [history.put(ORDERING, None, b"garbage") for _ in range(10)]
-    assert reading.step(*flood, *[history.entry(1, sequence) for sequence in (2, 3)]).paused == {ORDERING}
-    assert reading.step(history.fill(1, 1), history.fill(1, 2), history.fill(1, 3)).paused == frozenset()
-
-
-def test_full_queue_counts_bytes() -> None:
-    """Records behind a hole are bounded in bytes too, whatever is in them: one of many megabytes weighs more than a short one."""
-    history, reading = _registered(limits=JoinerLimits(queue_ids_max=1_000))
-    reading.step(history.entry(1, 1, "a"), *[history.put(ORDERING, None, b"garbage") for _ in range(100)])
-    assert reading.joiner.queued_ids < 200
-    assert reading.step(history.put(ORDERING, None, bytes(32_000))).paused == {ORDERING}
-    assert reading.step(history.fill(1, 1)).paused == frozenset()
-    assert reading.joiner.queued_ids == 0
-
-
 def test_a_step_ends_at_its_limit() -> None:
     """A step ends after the batch that reaches its limit and reports that there is more; a step without records continues."""
-    history, reading = _registered(limits=JoinerLimits(step_requests_max=2))
+    history, reading = registered(limits=JoinerLimits(step_requests_max=2))
     records = [history.entry(1, sequence, f"{sequence}") for sequence in (1, 2, 3)]
     records += [history.payload(1, sequence, f"{sequence}") for sequence in (1, 2, 3)]
     ready = reading.step(*records)
@@ -657,7 +465,7 @@ def test_a_step_ends_at_its_limit() -> None:
 
 def test_step_bound_reached_exactly() -> None:
     """A step that reaches its bound with the last record has no more."""
-    history, reading = _registered(limits=JoinerLimits(step_requests_max=1))
+    history, reading = registered(limits=JoinerLimits(step_requests_max=1))
     assert not reading.step(history.entry(1, 1, "a"), history.payload(1, 1, "a")).more
 
 
@@ -685,7 +493,7 @@ def _prepared(reading: Reading) -> tuple[int, tuple[Request, ...]]:
 @pytest.mark.parametrize("entry_first", [True, False])
 def test_a_large_batch_has_a_step_of_its_own(entry_first: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """Records before it are applied first. It is decoded in pieces before its step, and comes out alone, with what follows it."""
-    history, reading = _registered(limits=_LARGE)
+    history, reading = registered(limits=_LARGE)
     small = [history.entry(1, 1, "s"), history.payload(1, 1, "s")]
     large = [history.entry(1, 2, "a", "b"), history.payload(1, 2, "a", "b")]
     after = [history.entry(1, 3, "t"), history.payload(1, 3, "t")]
@@ -704,14 +512,14 @@ def test_a_large_batch_has_a_step_of_its_own(entry_first: bool, monkeypatch: pyt
 
 def test_a_large_batch_is_applied_without_preparation_too() -> None:
     """A step without records applies it: `prepare` only saves that step time."""
-    history, reading = _registered(limits=_LARGE)
+    history, reading = registered(limits=_LARGE)
     assert reading.step(history.payload(1, 1, "a", "b"), history.entry(1, 1, "a", "b")).more
     assert named(reading.step().batches) == [(1, 1, "2")]
 
 
 def test_what_is_not_its_content_is_not_decoded(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing is decoded for an entry without a good signature, nor from a record that is not the entry's content."""
-    history, reading = _registered(limits=_LARGE)
+    history, reading = registered(limits=_LARGE)
     monkeypatch.setattr(core, "decode_requests_in_pieces", _undecodable)
     forged = history.payload(1, 1, "x", "y")
     assert reading.step(forged, history.entry(1, 1, "a", "b")).more
@@ -722,7 +530,7 @@ def test_what_is_not_its_content_is_not_decoded(monkeypatch: pytest.MonkeyPatch)
 
 def test_a_hole_stays_one_while_its_large_content_waits() -> None:
     """An interruption before its step reads again what was skipped as another record's content: after a cut it may be the content."""
-    history, reading = _registered(limits=_LARGE)
+    history, reading = registered(limits=_LARGE)
     reading.step(history.payload(1, 1, "s"), history.entry(1, 1, "s"))
     reading.step(history.entry(1, 2, "a", "b"))
     skipped = history.payload(1, 2, "x")
@@ -737,7 +545,7 @@ def test_a_hole_stays_one_while_its_large_content_waits() -> None:
 
 def test_roots_are_handed_on() -> None:
     """Roots are emitted by the step that applies their checkpoints, with the writer's name and the voters."""
-    history, reading = _registered()
+    history, reading = registered()
     reading.step(history.entry(1, 1, "a"))
     assert reading.step(history.checkpoint(1, 5)).roots_seen == []
     (seen,) = reading.step(history.fill(1, 1)).roots_seen
@@ -748,7 +556,7 @@ def test_roots_are_handed_on() -> None:
 
 def test_checkpoints_of_no_incarnation_do_not_count() -> None:
     """A checkpoint of an incarnation that has not registered, or has ended, is skipped with an anomaly."""
-    history, reading = _registered()
+    history, reading = registered()
     reading.step(history.fence(1, 0))
     ready = reading.step(history.checkpoint(1, 5), history.checkpoint(9, 5))
     assert ready.roots_seen == []
@@ -757,7 +565,7 @@ def test_checkpoints_of_no_incarnation_do_not_count() -> None:
 
 def test_voters_were_active_within_a_day_of_log_time() -> None:
     """The voters were active within a day of log time: one that left has no vote, a fenced one has none, one that only registered has."""
-    history, reading = _registered()
+    history, reading = registered()
     reading.step(history.register("gone"), history.register("fenced"), history.fence(3, 0))
     late = T0 + VOTERS_MS + 60_000
     reading.step(history.register("new", at=late), history.entry(1, 1, "a", at=late), history.payload(1, 1, "a"))
@@ -768,7 +576,7 @@ def test_voters_were_active_within_a_day_of_log_time() -> None:
 
 def test_batch_is_a_value() -> None:
     """A batch is a plain value: offset, name, log time, content."""
-    history, reading = _registered()
+    history, reading = registered()
     (batch,) = reading.step(history.entry(1, 1, "a", at=T0), history.payload(1, 1, "a")).batches
     assert (batch.offset, batch.incarnation, batch.sequence, batch.log_time_ms) == (2, 1, 1, T0)
     assert (batch.filled, batch.requests) == (False, requests("a"))
