@@ -116,7 +116,7 @@ def _power(number: Column) -> Column:
 def page(report: Mapping[str, Any], numbers: Series, violations: Violations) -> str:
     """Renders the page. `report` is the content of `report.json`."""
     wrong = sum(report["violations"].values())
-    drawn = bars("By type", "violations", report["violations"])
+    drawn = bars("By type", "violations", report["violations"]) if wrong else Markup()
     if violations.over_time:
         unit = "in which bin there are how many; each type by its own scale"
         drawn += lanes("Where in the log", unit, violations.over_time, *_time_axis(numbers))

@@ -1,7 +1,11 @@
 """Tests that the page shows what the report contains, for any log, and that text from the log stays text."""
 
+import os
 import re
+import subprocess
+import sys
 from html.parser import HTMLParser
+from pathlib import Path
 
 import pytest
 from pyspark.sql import Row, SparkSession
@@ -226,13 +230,19 @@ def test_moments_that_no_calendar_has(at_ms: int, text: str) -> None:
     assert moment(at_ms) == text
 
 
+def boxes(drawn: str) -> list[tuple[float, float]]:
+    """Returns the width and height of each bar, in the order of the page."""
+    corners = re.findall(r'd="M ([\d.]+) ([\d.]+) L ([\d.]+) [\d.]+ L [\d.]+ ([\d.]+) L [\d.]+ [\d.]+ z', drawn)
+    return [(float(right) - float(left), abs(float(bottom) - float(top))) for left, top, right, bottom in corners]
+
+
 def test_bars_stand_on_each_other() -> None:
     """Heights are in proportion, the highest sum fits, and a name is escaped in the tooltip."""
     drawn = stacked("T", "u", {"a<": [1, 0], "b": [3, 2]}, time_ticks(0, 10_000), "axis")
-    heights = [float(each) for each in re.findall(r'<rect [^>]*height="([\d.]+)"', drawn)]
-    assert heights[1] == pytest.approx(3 * heights[0], abs=0.2)
-    assert heights[2] == pytest.approx(2 * heights[0], abs=0.2)
-    assert sum(heights[:2]) <= 240
+    first, high, middle = [height for _, height in boxes(drawn)]
+    assert high == pytest.approx(3 * first, abs=0.2)
+    assert middle == pytest.approx(2 * first, abs=0.2)
+    assert first + high <= 240
     assert "<title>a&lt;: 1</title>" in drawn
     Reader(drawn)
 
@@ -240,19 +250,30 @@ def test_bars_stand_on_each_other() -> None:
 def test_few_among_many_are_seen() -> None:
     """The longest bar and the highest of a lane fill their space, and one among a hundred million still has a width and a height."""
     drawn = bars("T", "u", {"a<": 100_000_000, "b": 1})
-    widths = [float(each) for each in re.findall(r'width="([\d.]+)" height', drawn)]
+    widths = [width for width, _ in boxes(drawn)]
     assert widths[0] > 500 * widths[1] / 2 > 0
     assert {"a<", "100,000,000", "1"} <= set(Reader(drawn).text)
     drawn = lanes("T", "u", {"a": [100_000_000, 0, 1], "b": [0, 2, 0]}, time_ticks(0, 10_000), "axis")
-    heights = [float(each) for each in re.findall(r'height="([\d.]+)"><title>', drawn)]
-    assert len(heights) == 3
-    assert heights[0] == heights[2] > heights[1] > 0
+    many, few, other = [height for _, height in boxes(drawn)]
+    assert many == pytest.approx(other)
+    assert many > few > 0
     Reader(drawn)
 
 
 def test_lines_have_gaps() -> None:
     """A line ends where there is no value, and a single value is visible."""
     drawn = lines("T", "u", {"a": [1.0, None, 2.0, 3.0]}, time_ticks(0, 10_000), "axis")
-    assert [len(each.split()) for each in re.findall(r'points="([^"]+)"', drawn)] == [2]
-    assert drawn.count("<circle") == 1
+    paths = [re.findall(r"([ML]) ([\d.]+)", path) for path in re.findall(r'd="([^"]+)" class="l0"', drawn)]
+    joined, alone = paths
+    assert [command for command, _ in joined] == ["M", "M", "L"]
+    assert float(alone[1][1]) - float(alone[0][1]) > 2
     Reader(drawn)
+
+
+def test_plots_are_drawn_by_need_and_alike() -> None:
+    """Two pages of the same numbers are the same bytes, and only drawing imports matplotlib."""
+    code = "import sys, spark_join.commands; sys.exit('matplotlib' in sys.modules)"
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
+    assert subprocess.run([sys.executable, "-P", "-c", code], env=environment, check=False).returncode == 0
+    points: dict[str, list[float | None]] = {"$a$": [1.0, 2.0], "b": [None, 3.0]}
+    assert lines("T", "u", points, time_ticks(0, 10_000), "$x$") == lines("T", "u", points, time_ticks(0, 10_000), "$x$")
