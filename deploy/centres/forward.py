@@ -68,8 +68,8 @@ def forward(devices: dict[int, Device], dice: random.Random) -> None:
             read = os.read(commands, 65_536)
             if not read:
                 return
-            *commands, asked = (asked + read).split(b"\n")
-            for command in commands:
+            *texts, asked = (asked + read).split(b"\n")
+            for command in texts:
                 print(_obey(command.decode(), lines), flush=True)
         for number, packet in lines.due(time.monotonic()):
             try:
