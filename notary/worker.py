@@ -1,4 +1,4 @@
-"""The composition of one worker. It has no logic: each part documents itself."""
+"""The composition of one worker: makes its parts and connects them. It decides nothing; each part documents itself."""
 
 import asyncio
 import os
