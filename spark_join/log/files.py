@@ -149,7 +149,7 @@ def fault_of_file(folder: Path, path: str, sha256: str, records: int, offset_fir
         with open(file, "rb") as opened:
             found = file_digest(opened, "sha256").hexdigest()
     except OSError as problem:
-        found = f"nothing that can be read ({problem.strerror})"
+        return f"{file} cannot be read ({problem.strerror}), and its range lists it"
     if found != sha256:
         return f"{file}: its range lists SHA-256 {sha256}, the file has {found}"
     try:
