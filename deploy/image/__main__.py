@@ -15,8 +15,7 @@ from deploy.commands import install_debian, run
 from deploy.local.errors import CannotRun
 from deploy.local.jars import SPARK, cache_folder, fetch_jars
 from deploy.local.java import find_java
-from deploy.local.placed import move_into_place
-from ordering.durable import locked_file
+from ordering.durable import locked_file, move_into_place
 
 DONE, COULD_NOT = 0, 2
 ROOT: Final = Path(__file__).parents[2]

@@ -30,7 +30,6 @@ N`, `down`.
 | `mirror` | `Mirror`: MirrorMaker 2, which copies a notary's topics from one cluster to another |
 | `java`, `jars` | finds a Java; fetches the jars once |
 | `golang` | third-party Go programs, built once |
-| `placed` | moves what was fetched or built into its place in the cache |
 
 Kafka's jars stay in `.cache/kafka/<version>`, or in the folder that NOTARY_KAFKA_HOME names; the jars with which Spark reads
 Kafka in `.cache/spark-kafka/<version>`, or in that of NOTARY_SPARK_KAFKA_HOME; Kafka's tools in

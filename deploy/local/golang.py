@@ -8,8 +8,7 @@ from pathlib import Path
 
 from deploy.commands import run
 from deploy.local.errors import CannotRun
-from deploy.local.placed import move_into_place
-from ordering.durable import locked_file
+from ordering.durable import locked_file, move_into_place
 
 
 def build(module: Path, packages: Sequence[str], cache: Path, link: str = "") -> Path:

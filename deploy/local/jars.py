@@ -20,8 +20,7 @@ from pathlib import Path
 
 from deploy.local.errors import CannotRun
 from deploy.local.java import Java
-from deploy.local.placed import move_into_place
-from ordering.durable import locked_file
+from ordering.durable import locked_file, move_into_place
 
 KAFKA = Path(__file__).parents[1] / "kafka"
 """The folder of the files for the Java side: `ivy.xml`, `jars.sha256`, `log4j2.xml`."""

@@ -18,11 +18,10 @@ from pathlib import Path
 from deploy.local.errors import CannotRun
 from deploy.local.jars import BROKER, KAFKA, fetch_jars
 from deploy.local.java import Java, find_java
-from deploy.local.placed import move_into_place
 from deploy.local.ports import free_ports, listens
 from deploy.local.process import spawn
 from deploy.local.settings import Addresses, ClusterSettings, jvm_flags, server_properties
-from ordering.durable import locked_file
+from ordering.durable import locked_file, move_into_place
 
 TRAINING_SECONDS_MAX = 60
 

@@ -21,8 +21,7 @@ from deploy.local import golang
 from deploy.local.errors import CannotRun
 from deploy.local.jars import JMX, STRIMZI, cache_folder, fetch_jars
 from deploy.local.java import find_java
-from deploy.local.placed import move_into_place
-from ordering.durable import locked_file
+from ordering.durable import locked_file, move_into_place
 
 STRIMZI_JAVA_MIN: Final = 21
 _STRIMZI_TYPES: Final = ("kafka.Kafka", "nodepool.KafkaNodePool", "topic.KafkaTopic", "user.KafkaUser", "mirrormaker2.KafkaMirrorMaker2")
