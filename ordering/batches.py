@@ -1,9 +1,14 @@
-"""Record batches as brokers send them (Kafka's record batch format, version 2): their heads, and their records without headers.
+"""Record batches as brokers send them (Kafka's record batch format, version 2): their heads, and their records as a client expects them.
 
 The notary's records have no headers. A writer without the notary's key may append a record that has some: brokers accept any bytes as a
 header's key, and millions of headers in one batch. The Kafka client would fail at a key that is not UTF-8, and would need gigabytes for the
 others. So `WithoutHeaders` removes headers before the client decodes a batch. Key, value, offset and time of the record stay: every worker
 reads the same record, and skips it (R10).
+
+Brokers number the records of a batch, but they do not look at the offsets that the records in it claim, and they accept numbers with bits
+that Java ignores. The client would believe a claimed offset, and continue to read there; it would fail at such a number. So the records of
+each batch get the offsets that the broker gave them: the base offset, and one more for each record. (No batch has gaps: the topics are not
+compacted, and a producer's batch with other counts is rejected.)
 
 A compressed batch may be a decompression bomb, and needs codecs that the client lacks. The topics have `compression.type=uncompressed`:
 brokers decompress what a producer compressed, and reject the batch if it is larger than `max.message.bytes` then. If a batch is compressed
@@ -29,6 +34,8 @@ _CODECS: Final = ("none", "gzip", "snappy", "lz4", "zstd")
 _CODEC_BITS, _CONTROL_BIT = 0x07, 0x20
 _VARINT_BYTES_MAX: Final = 5
 """The bytes of the longest length, a number of 32 bits."""
+_NULL: Final = b"\x01"
+"""The length -1, of a null."""
 RECORDS_AT_ONCE: Final = 1000
 """Records that are examined in one turn of the event loop: about 3 ms."""
 
@@ -98,7 +105,7 @@ async def without_headers(records: bytes) -> bytes:
         if codec := head.attributes & _CODEC_BITS:
             name = _CODECS[codec] if codec < len(_CODECS) else f"codec {codec}"
             raise CompressedBatch(f"the batch at offset {head.base_offset} is compressed ({name})")
-        pieces = await _pieces(records, head.start + _RECORDS_FROM, head.end)
+        pieces = await _pieces(records, head.start + _RECORDS_FROM, head.end, head.last_delta + 1)
         if pieces is not None and _is_intact(batch := records[head.start : head.end]):
             made = bytearray(batch[:_RECORDS_FROM]) + b"".join(pieces)
             _LENGTH.pack_into(made, _LENGTH_FROM, len(made) - _BEFORE_LENGTH_ENDS)
@@ -112,53 +119,70 @@ def _is_intact(batch: bytes) -> bool:
     return bool(calc_crc32c(batch[_CRC_COVERS_FROM:]) == _CRC.unpack_from(batch, _CRC_FROM)[0])
 
 
-async def _pieces(records: bytes, at: int, end: int) -> list[bytes] | None:
-    """Returns the records between two indexes, without headers, in pieces; None if none has headers, or if the lengths of one are wrong."""
+async def _pieces(records: bytes, at: int, end: int, count: int) -> list[bytes] | None:
+    """Returns the `count` records between two indexes, as the client is to decode them, in pieces.
+
+    None if all are correct already, or if the batch is none that brokers accept.
+    """
     found: list[bytes] = []
     copied, number = at, 0
     try:
         while at < end:
-            number += 1
-            if number % RECORDS_AT_ONCE == 0:
+            if number % RECORDS_AT_ONCE == RECORDS_AT_ONCE - 1:
                 await asyncio.sleep(0)
             start = at
-            length, body = _varint(records, at)
+            length, body, is_exact = _varint(records, at)
             at = body + length
-            headers = _headers_from(records, body)
+            offset, after_time, key, value, headers, are_exact = _fields(records, body)
             if not body < headers < at <= end:
                 return None
-            if headers + 1 != at:  # a count of 0 is one byte
-                kept = records[body:headers] + b"\0"
-                found += [records[copied:start], _encoded(len(kept)), kept]
+            if headers + 1 != at or offset != number or not (is_exact and are_exact):  # a count of 0 headers is one byte
+                fields = b"".join([_encoded(number), *[_NULL if each is None else _with_length(records[each]) for each in (key, value)]])
+                made = records[body:after_time] + fields + b"\0"
+                found += [records[copied:start], _encoded(len(made)), made]
                 copied = at
+            number += 1
     except (IndexError, ValueError):
         return None
-    return [*found, records[copied:end]] if found else None
+    return [*found, records[copied:end]] if found and number == count else None
 
 
-def _headers_from(records: bytes, at: int) -> int:
-    """Returns the index of the count of headers of the record whose body begins at `at`."""
+def _fields(records: bytes, at: int) -> tuple[int, int, slice | None, slice | None, int, bool]:
+    """Returns the parts of the record whose body begins at `at`.
+
+    These are its offset from the batch's, the index after its time, its key and value (None for null), and the index of the count of its
+    headers. The last part is False if a number in it has more than 32 bits.
+    """
     at += 1  # attributes
-    for _ in range(2):  # the deltas of time and offset
-        while records[at] & 0x80:
-            at += 1
+    while records[at] & 0x80:  # the time, from the batch's
         at += 1
-    for _ in range(2):  # key and value; a length of -1 is null
-        length, at = _varint(records, at)
-        at += max(length, 0)
-    return at
+    after_time = at + 1
+    offset, at, exact_offset = _varint(records, after_time)
+    length, at, exact_key = _varint(records, at)
+    key = slice(at, at := at + length) if length >= 0 else None
+    length, at, exact_value = _varint(records, at)
+    value = slice(at, at := at + length) if length >= 0 else None
+    return offset, after_time, key, value, at, exact_offset and exact_key and exact_value
 
 
-def _varint(records: bytes, at: int) -> tuple[int, int]:
-    """Returns (number, index after it) of a zigzag varint. Raises `ValueError` for one that is longer than those of lengths."""
-    number = 0
+def _varint(records: bytes, at: int) -> tuple[int, int, bool]:
+    """Returns (number, index after it, whether it has 32 bits) of a zigzag varint. Raises `ValueError` if it has too many bytes.
+
+    Brokers ignore further bits in its fifth byte, as Java does in a shift. The Kafka client here would read another number.
+    """
+    bits = 0
     for shift in range(0, 7 * _VARINT_BYTES_MAX, 7):
         byte = records[at]
         at += 1
-        number |= (byte & 0x7F) << shift
+        bits |= (byte & 0x7F) << shift
         if not byte & 0x80:
-            return (number >> 1) ^ -(number & 1), at
-    raise ValueError(f"a length has more than {_VARINT_BYTES_MAX} bytes")
+            number = bits & 0xFFFFFFFF
+            return (number >> 1) ^ -(number & 1), at, number == bits
+    raise ValueError(f"a number has more than {_VARINT_BYTES_MAX} bytes")
+
+
+def _with_length(content: bytes) -> bytes:
+    return _encoded(len(content)) + content
 
 
 def _encoded(number: int) -> bytes:

@@ -98,7 +98,9 @@ def replace_file(file: Path, content: bytes, mode: int = 0o644) -> None:
 
 
 def move_into_place(made: Path, target: Path) -> None:
-    """Rename a file or a folder, whose content is on the disk already, to `target`, durably. It replaces a file, or an empty folder.
+    """Rename a file or a folder to `target`, durably. It replaces a file, or an empty folder.
+
+    The caller has synced the content, unless it can be made again.
 
     Raises `OSError`; if only the new name could not be synced, `made` is gone all the same.
     """

@@ -81,7 +81,7 @@ class ArchivedLog:
                     f" {file.partition}, and the files before it end at {end}: a range is missing or present twice"
                 )
             before.append(file)
-        self.last_range = self.ends | {file.number: file.offset_first for file in ranges[-1].files}
+        self.last_range = self.ends | {file.number: file.offset_first for file in reversed(ranges[-1].files)}
         """The offset at which the last range begins, by topic-partition."""
 
     def unlisted(self) -> list[Path]:

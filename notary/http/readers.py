@@ -1,5 +1,6 @@
 """The access check for reads, where only parties may read decisions (docs/http.md, Access to reads)."""
 
+import contextlib
 from collections.abc import Callable
 from functools import lru_cache
 from typing import Final
@@ -88,10 +89,9 @@ def _der(signature: bytes) -> bytes:
 @lru_cache(1_024)
 def _read(certificate: bytes) -> tuple[str, bytes | None]:
     """Returns the subject of a certificate, and its public key as `Parties.has_key` takes it; None for a key that cannot be read."""
-    subject = "an unknown subject"
-    try:
+    subject, key = "an unknown subject", None
+    with contextlib.suppress(ValueError, UnsupportedAlgorithm):
         read = x509.load_der_x509_certificate(certificate)
-        subject = read.subject.rfc4514_string() or "no subject"
-        return subject, read.public_key().public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo)
-    except (ValueError, UnsupportedAlgorithm):
-        return subject, None
+        key = read.public_key().public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo)
+        subject = read.subject.rfc4514_string() or "no subject"  # last: subjects of old authorities may not be readable
+    return subject, key

@@ -1,5 +1,7 @@
 """Tests of `Joiner.snapshot` and `restore`: nothing of the state is left out, and a restored joiner continues like the first."""
 
+from operator import attrgetter
+
 import msgspec
 import pytest
 
@@ -46,14 +48,18 @@ def test_an_attribute_that_is_left_out_is_found() -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["_log_time_ms", "_offset_head", "_queue_ids", "_skipped", "_fills_due_ms", "_buffer_full", "_since_effect"]
+    "name",
+    ["_log_time_ms", "_offset_head", "_queue.ids", "_skipped", "_due.fills_due_ms", "_buffer_full", "_since_effect", "payloads.read_again"],
 )
 def test_the_comparison_finds_a_difference(name: str) -> None:
     """The comparison finds a single attribute with another value."""
     _, reading = _waiting()
     other = Joiner(worker_name="reader")
     assert restored(reading.joiner, other) == []
-    setattr(other, name, "another")
+    *parts, last = name.split(".")
+    part = attrgetter(".".join(parts))(other) if parts else other
+    assert hasattr(part, last)
+    setattr(part, last, "another")
     assert differences(reading.joiner, other) == [f"joiner.{name}"]
 
 

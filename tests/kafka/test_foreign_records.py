@@ -70,6 +70,29 @@ def as_zstd(batch: bytes) -> bytes:
     return with_body(batch, b"\x28\xb5\x2f\xfd\x20" + bytes([len(body)]) + struct.pack("<I", 1 | len(body) << 3)[:3] + body, ZSTD)
 
 
+def with_offset(batch: bytes) -> bytes:
+    """Its record claims an offset far behind the end of the log."""
+    return with_deltas(batch, varint(0), varint(1_000_000))
+
+
+def with_time(batch: bytes) -> bytes:
+    """The number in which its record has its time is longer than 32 bits."""
+    return with_deltas(batch, b"\x80" * 9 + b"\x01", varint(0))
+
+
+def with_deltas(batch: bytes, time: bytes, offset: bytes) -> bytes:
+    """Returns a batch of one record with other deltas of time and offset."""
+    body = batch[HEAD_BYTES + 1 : HEAD_BYTES + 2] + time + offset + batch[HEAD_BYTES + 4 :]
+    return with_body(batch, varint(len(body)) + body)
+
+
+def with_long_length(batch: bytes) -> bytes:
+    """The length of its record has bits beyond the 32nd, which Java ignores."""
+    body = batch[HEAD_BYTES + 1 :]
+    low = len(body) << 1
+    return with_body(batch, bytes([low & 127 | 128, low >> 7 & 127 | 128, 128, 128, 0x10]) + body)
+
+
 def as_bomb(batch: bytes) -> bytes:
     """Its record has 64 MiB of zeros, which compress to 64 KB."""
     head = b"\x00\x00\x00\x01" + varint(BOMB_BYTES)  # attributes, deltas of time and offset, no key
@@ -100,7 +123,7 @@ async def append(cluster: Cluster, topic: str, change: Callable[[bytes], bytes],
         await producer.stop()
 
 
-@pytest.mark.parametrize("change", [with_bad_header, as_gzip, as_zstd])
+@pytest.mark.parametrize("change", [with_bad_header, as_gzip, as_zstd, with_offset, with_time, with_long_length])
 async def test_no_record_of_others_stops_a_worker(
     kafka_cluster: Cluster,
     kafka_prefix: str,

@@ -84,6 +84,41 @@ async def test_a_header_key_that_is_no_text_is_removed() -> None:
     assert rows(await without_headers(signed(changed))) == [(0, 1_000, b"k", b"v")]
 
 
+def with_more_bits(number: int) -> bytes:
+    """Returns a zigzag varint with a bit beyond the 32nd, which brokers ignore."""
+    bits = number << 1 ^ number >> 31
+    return bytes([bits >> shift & 0x7F | 0x80 for shift in (0, 7, 14, 21)] + [bits >> 28 & 0x0F | 0x10])
+
+
+def encoded(number: int) -> bytes:
+    """Returns a zigzag varint."""
+    bits, found = number << 1 ^ number >> 31, bytearray()
+    while bits > 0x7F:
+        found.append(bits & 0x7F | 0x80)
+        bits >>= 7
+    return bytes([*found, bits])
+
+
+@pytest.mark.parametrize("odd", ["offset", "length", "claimed", "key", "value", "null", "count"])
+async def test_each_record_has_the_offset_of_the_broker(odd: str) -> None:
+    """A record that claims another offset, or has numbers that the client reads otherwise than brokers, is the record that brokers have."""
+    key, value = None if odd == "null" else b"k", b"v" * 100
+    body = b"\0\0" + (with_more_bits(1) if odd == "offset" else encoded(1_000_000 if odd == "claimed" else 1))
+    body += with_more_bits(-1) if key is None else (with_more_bits if odd == "key" else encoded)(1) + key
+    body += (with_more_bits if odd == "value" else encoded)(100) + value + b"\0"
+    made = bytearray(batch(5, (b"k", b"first", []), (b"k", b"", []), (b"k", b"last", [])))
+    records = [bytes(made[61 : 61 + 13]), bytes(made[61 + 13 : 61 + 13 + 8]), bytes(made[61 + 13 + 8 :])]
+    records[1] = (with_more_bits if odd == "length" else encoded)(len(body)) + body
+    made[61:] = b"".join(records[:2] if odd == "count" else records)
+    made[8:12] = (len(made) - 12).to_bytes(4, "big")
+    changed = signed(made)
+    if odd == "count":  # no broker accepts it
+        assert await without_headers(changed) is changed
+        return
+    found = [(offset, k, v) for offset, _, k, v in rows(await without_headers(changed))]
+    assert found == [(5, b"k", b"first"), (6, key, value), (7, b"k", b"last")]
+
+
 async def test_a_batch_with_a_wrong_checksum_stays_wrong() -> None:
     """A damaged batch gets no new checksum: the client reports it."""
     damaged = bytearray(batch(0, (b"k", b"value", [("h", b"v")])))
