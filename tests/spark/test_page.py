@@ -15,6 +15,8 @@ from spark_join.constants import OUTCOMES
 from spark_join.report.page import BINS, Moment, Series, Violations, page, series, violations_over_time
 from spark_join.report.plots import bars, lanes, lines, moment, stacked, time_ticks
 
+pytestmark = pytest.mark.seconds  # matplotlib draws each page
+
 HOSTILE = "O=<script>alert(1)</script><img src=x onerror=alert(1)>\"'&\u202egnp.\u2066\x07</td>"
 SAID = {
     "notary": HOSTILE,
