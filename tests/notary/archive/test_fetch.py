@@ -26,7 +26,7 @@ from tests.notary.disk import Killed
 
 
 async def test_two_ranges_hold_each_record_once(tmp_path: Path) -> None:
-    """Records behind the command's head come with a later segment; a process that starts again goes on where the segments end."""
+    """Records behind the command's head come with a later segment; a process that starts again continues where the segments end."""
     made = Streamed(tmp_path)
     await made.append(*FIRST)
     stream = made.stream()
