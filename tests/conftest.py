@@ -1,6 +1,7 @@
 """Fixtures for all tests: one small Kafka cluster, started when the first test needs it, and a fresh topic prefix per test."""
 
 import os
+import re
 import signal
 import sys
 import uuid
@@ -34,6 +35,15 @@ def _refuse_processes(event: str, _: object) -> None:
 
 if os.environ.get("NO_PROCESSES"):
     sys.addaudithook(_refuse_processes)
+
+
+_LEFT_OUT = re.compile(r"^pytestmark = .*\bmark\.(?:kafka|chaos|spark|exhaustive|peers|image|rehearsal|nightly|go|seconds)\b", re.MULTILINE)
+
+
+def pytest_ignore_collect(collection_path: Path) -> bool | None:
+    """Leave out files of which `make check` runs no test: their imports take seconds in each of its processes."""
+    left_out = "NO_PROCESSES" in os.environ and collection_path.suffix == ".py" and _LEFT_OUT.search(collection_path.read_text())
+    return True if left_out else None
 
 
 def pytest_configure(config: pytest.Config) -> None:

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parents[2]
+from tests.sources import ROOT
+
 PAGE = ROOT / "docs" / "architecture.md"
 PACKAGES = ("ordering", "payload", "joiner", "notary", "spark_join", "deploy", "loadtest")
 _FILE = re.compile(rf"\b(?:{'|'.join((*PACKAGES, 'tests', 'docs'))})/[\w/.-]*\w")

@@ -6,8 +6,8 @@ import shlex
 import sys
 import tomllib
 from collections.abc import Iterator
+from functools import cache
 from importlib.metadata import packages_distributions
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,7 +15,8 @@ import yaml
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
-ROOT = Path(__file__).parents[2]
+from tests.sources import ROOT, statements, trees
+
 EXTRAS = {
     "ordering": (),
     "payload": (),
@@ -56,16 +57,22 @@ def declared(package: str) -> set[str]:
 
 def imported(package: str) -> set[str]:
     """Returns the top-level modules of others that a package imports, at its start or later."""
-    modules = {name.partition(".")[0] for file in (ROOT / package).rglob("*.py") for name in _imports(ast.parse(file.read_text()))}
+    modules = {name.partition(".")[0] for _, module in trees(package) for name in _imports(module)}
     return modules - sys.stdlib_module_names - EXTRAS.keys() - {GENERATED}
 
 
 def _imports(tree: ast.Module) -> Iterator[str]:
-    for node in ast.walk(tree):
+    for node in statements(tree):
         if isinstance(node, ast.Import):
             yield from [alias.name for alias in node.names]
         elif isinstance(node, ast.ImportFrom) and node.module is not None and not node.level:
             yield node.module
+
+
+@cache
+def providers() -> dict[str, list[str]]:
+    """Returns the installed distributions of each top-level module."""
+    return dict(packages_distributions())
 
 
 def pins() -> set[tuple[str, str]]:
@@ -81,10 +88,10 @@ def test_each_direct_dependency_has_a_row() -> None:
 @pytest.mark.parametrize("package", EXTRAS)
 def test_each_import_is_declared(package: str) -> None:
     """Each library that a package imports is a dependency, or in an extra with which the package runs: none comes by another's grace."""
-    providers, may = packages_distributions(), declared(package)
+    may = declared(package)
     modules = imported(package)
     assert modules
-    assert [each for each in sorted(modules) if may.isdisjoint(map(canonicalize_name, providers.get(each, [])))] == []
+    assert [each for each in sorted(modules) if may.isdisjoint(map(canonicalize_name, providers().get(each, [])))] == []
 
 
 def test_releases_are_those_of_the_lock() -> None:

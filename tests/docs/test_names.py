@@ -3,18 +3,17 @@
 import ast
 from collections import defaultdict
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
-REPOSITORY = Path(__file__).parents[2]
+from tests.sources import ROOT, statements, trees
+
 PACKAGES = ("deploy", "joiner", "loadtest", "notary", "ordering", "payload", "spark_join")
 
 
 def _modules() -> Iterator[tuple[str, ast.Module]]:
-    for package in PACKAGES:
-        for file in sorted((REPOSITORY / package).rglob("*.py")):
-            yield str(file.relative_to(REPOSITORY)), ast.parse(file.read_text())
+    for file, module in trees(*PACKAGES):
+        yield str(file.relative_to(ROOT)), module
 
 
 def shared(modules: Iterator[tuple[str, ast.Module]]) -> dict[str, list[str]]:
@@ -31,7 +30,7 @@ def misnamed(module: ast.Module) -> list[int]:
     """Returns the lines that keep the result of `getLogger` under a name other than `logger`."""
     return [
         node.lineno
-        for node in ast.walk(module)
+        for node in statements(module)
         if isinstance(node, ast.Assign)
         and isinstance(node.value, ast.Call)
         and ast.unparse(node.value.func) == "logging.getLogger"

@@ -13,12 +13,13 @@ import re
 import sys
 import tomllib
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
-ROOT = Path(__file__).parents[2]
+from tests.sources import ROOT, statements
+
 LIST = Path(__file__).with_name("words.toml")
 PACKAGES = ("ordering", "payload", "joiner", "notary", "loadtest", "spark_join", "deploy", "tests", "docs", "project")
 PROJECT = ("Makefile", "pyproject.toml", ".pre-commit-config.yaml", ".ci/*", "requirements/*.in")
@@ -77,7 +78,7 @@ def texts(file: Path) -> Iterator[str]:
         for found in _COMMENTS.finditer(source):
             yield re.sub(r"^[ \t]*#+ ?", "", found[0], flags=re.MULTILINE)
         return
-    for node in ast.walk(ast.parse(source)):
+    for node in statements(ast.parse(source)):
         if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str):
             yield from re.split(r"\n\s*\n|\n(?=\s*[-*|] ?)| \| ", node.value.value)
     last, line, at, comment = 0, 1, 0, ""
@@ -99,14 +100,14 @@ def count(file: Path, openings: list[str], words: list[str]) -> Counts:
     listed = re.compile(rf"(?<![a-z])(?:{'|'.join(word.replace(' ', chr(92) + 's+') for word in words)})(?![a-z])", re.IGNORECASE)
     prose = _CODE_BLOCK.sub("", file.read_text()) if file.suffix == ".md" else file.read_text()
     found = list(texts(file))
-    return Counts(sum(len(begins.findall(text)) for text in found), len(listed.findall(prose)), len(long_sentences(file)))
+    return Counts(sum(len(begins.findall(text)) for text in found), len(listed.findall(prose)), len(long_sentences(file, found)))
 
 
-def long_sentences(file: Path) -> list[tuple[int, str]]:
-    """Returns the sentences of a file with more than `SENTENCE_WORDS_MAX` words, each with its number of words, longest first."""
+def long_sentences(file: Path, found: Iterable[str]) -> list[tuple[int, str]]:
+    """Returns the sentences of more than `SENTENCE_WORDS_MAX` words in the texts of a file, each with that number, longest first."""
     if file.name == "CHANGELOG.md":
         return []
-    sentences = (sentence for text in texts(file) for sentence in _SENTENCE_END.split(text))
+    sentences = (sentence for text in found for sentence in _SENTENCE_END.split(text))
     counted = ((sum(any(map(str.isalnum, word)) for word in sentence.split()), " ".join(sentence.split())) for sentence in sentences)
     return sorted((each for each in counted if each[0] > SENTENCE_WORDS_MAX), reverse=True)
 

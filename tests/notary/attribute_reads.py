@@ -10,8 +10,6 @@ from collections.abc import Iterable, Mapping
 from typing import TypeAlias
 
 Function: TypeAlias = ast.FunctionDef | ast.AsyncFunctionDef
-_PASSES = 4
-"""A member may get its class from a member of another class, and that one from a third."""
 _COPIES = ("replace", "deepcopy", "copy")
 
 
@@ -26,9 +24,14 @@ class AttributeReads:
         self._results: dict[str, str] = {}
         trees = list(trees)
         self._classes = {node.name for tree in trees for node in ast.walk(tree) if isinstance(node, ast.ClassDef)}
-        for _ in range(_PASSES):
+        before = None
+        while before != (before := self._learned()):  # a member may get its class from a member of another class
             for tree in trees:
                 self._block(tree.body, {}, "")
+
+    def _learned(self) -> tuple[int, int]:
+        """Returns how many members and results have a class: both only grow."""
+        return sum(map(len, self._members.values())), len(self._results)
 
     def _annotated(self, annotation: ast.expr | None) -> str:
         """Returns the class of ours that an annotation names, also inside of `Final`, `Annotated`, `X | None` and quotes."""
@@ -70,10 +73,11 @@ class AttributeReads:
 
     def _expressions(self, node: ast.AST, known: dict[str, str]) -> None:
         """Note each read in a statement's own expressions."""
-        for each in ast.walk(node):
+        nodes = list(ast.walk(node))
+        for each in nodes:
             if isinstance(each, ast.NamedExpr):
                 known[each.target.id] = self._kind(each.value, known)
-        for each in ast.walk(node):
+        for each in nodes:
             if isinstance(each, ast.Attribute) and isinstance(each.ctx, ast.Load) and (kind := self._kind(each.value, known)):
                 self.found.add((kind, each.attr))
 

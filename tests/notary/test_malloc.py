@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from tests.docs.words import ROOT
+from tests.sources import ROOT
 
 SCRIPT = """
 import ctypes, sys
