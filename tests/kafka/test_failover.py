@@ -340,7 +340,7 @@ async def test_a_mirror_with_gaps(
     before = f"{kafka_prefix}-a"
     content = TopicPartition(f"{kafka_prefix}.payload", third.partition)
     await mirror_without(f"{kafka_prefix}-b", content, batch_key(third.incarnation, third.sequence), -1)
-    async with AIOKafkaProducer(bootstrap_servers=bootstrap, transactional_id=kafka_prefix, transaction_timeout_ms=20_000) as killed:
+    async with AIOKafkaProducer(bootstrap_servers=bootstrap, transactional_id=kafka_prefix, transaction_timeout_ms=10_000) as killed:
         await killed.begin_transaction()
         await killed.send_and_wait(f"{kafka_prefix}-b.payload", b"a record of a MirrorMaker that is killed", partition=0)
         with monkeypatch.context() as failing:
