@@ -66,7 +66,7 @@ test-spark: test-setup $(if $(LANES),test-others)  ## what Spark makes of a log,
 	@$(call timed,spark,nice -n 5 $(PYTEST) $(call marked,spark) -q -m "spark and not ($(if $(LANES),kafka or )$(APART))" --durations 10)
 
 # A session of its own costs half a minute, but with one session the other lane ended five minutes before this one.
-test-spark-brokers: test-setup test-faults
+test-spark-brokers: test-setup $(if $(LANES),test-faults)
 	@$(call timed,spark on brokers,nice -n 5 $(PYTEST) $(call marked,spark) -q -m "spark and kafka and not ($(APART))" --durations 10)
 
 check: $(VENV)/.dev  ## fast, the inner loop: lint, types, the tests that start no process, and how long each took
