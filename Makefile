@@ -31,7 +31,7 @@ marked = $(sort $(patsubst %/conftest.py,%,$(shell grep -rlE --include='*.py' 'm
 SHELL := /bin/bash
 timed = TIMEFORMAT='$(1): %0R s; CPU %0U + %0S s'; time { $(2); }
 
-.PHONY: help demo test test-setup test-lint test-others test-faults test-spark-brokers test-brokers test-computes check check-lint check-tests nightly test-properties test-wheel test-lowest test-latest coverage test-peers test-image test-spark lint kafka manifests manifests-live manifests-tools image image-tools simulate scopes mutants chaos hostile rehearse operations sites bench bench-spark bench-ready bench-plot load peers compare clean lock
+.PHONY: help demo test test-kafka test-tools test-lint test-others test-faults test-spark-brokers test-brokers test-computes check check-lint check-tests nightly test-properties test-wheel test-lowest test-latest coverage test-peers test-image test-spark lint kafka manifests manifests-live manifests-tools image image-tools simulate scopes mutants chaos hostile rehearse operations sites bench bench-spark bench-ready bench-plot load peers compare clean lock
 
 help:  ## what can be made
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 12
@@ -42,31 +42,34 @@ demo: $(VENV)/.runtime  ## a notary on an embedded log, a double spend and a cra
 test: $(VENV)/.dev  ## lint, types, all tests on real brokers; it installs nothing outside of this folder
 	@$(call timed,make test,$(MAKE) --no-print-directory --jobs 6 LANES=yes test-lint test-brokers test-faults test-spark-brokers test-computes test-spark)
 
-# First Kafka and the tools are fetched and built, beside the tests that need neither.
-test-setup: $(VENV)/.dev
-	@$(call timed,kafka and tools,$(MAKE) --no-print-directory kafka && $(MAKE) --no-print-directory manifests-tools)
+# First Kafka is fetched, then the tools are fetched and built, beside the tests that need neither.
+test-kafka: $(VENV)/.dev
+	@$(call timed,kafka,$(MAKE) --no-print-directory kafka)
+
+test-tools: test-kafka
+	@$(call timed,tools,nice -n 5 $(MAKE) --no-print-directory manifests-tools)
 
 test-lint: $(VENV)/.dev
 	@$(call timed,lint and types,nice -n 5 $(MAKE) --no-print-directory lint)
 
-test-brokers: test-setup
+test-brokers: test-kafka
 	@$(call timed,brokers,$(PYTEST) $(filter-out $(OWN_BROKERS),$(call marked,kafka|chaos)) -q -m "$(ALONE)" --durations 10)
 
-test-faults: test-setup $(if $(LANES),test-brokers)
+test-faults: test-tools $(if $(LANES),test-brokers)
 	@$(call timed,brokers of their own,$(PYTEST) $(filter $(OWN_BROKERS),$(call marked,kafka|chaos)) -q -m "$(ALONE)" --durations 10)
 
 # They wait half of the time too: for their processes, and for deadlines that pass.
 test-others: $(VENV)/.dev
 	@$(call timed,tests without brokers,EXAMPLES=$(or $(EXAMPLES),0.5) nice -n 5 $(PYTEST) -q $(TWO) -m "$(OTHERS) and not go" --durations 10)
 
-test-computes: test-others test-setup
+test-computes: test-others test-tools
 	@$(call timed,what computes,nice -n 10 $(PYTEST) $(call marked,exhaustive|go) -q $(TWO) -m "$(COMPUTES)" --durations 10)
 
-test-spark: test-setup $(if $(LANES),test-others)  ## what Spark makes of a log, against the notary and the checkers
+test-spark: test-kafka $(if $(LANES),test-others)  ## what Spark makes of a log, against the notary and the checkers
 	@$(call timed,spark,nice -n 5 $(PYTEST) $(call marked,spark) -q -m "spark and not ($(if $(LANES),kafka or )$(APART))" --durations 10)
 
 # A session of its own costs half a minute, but with one session the other lane ended five minutes before this one.
-test-spark-brokers: test-setup $(if $(LANES),test-faults)
+test-spark-brokers: test-kafka $(if $(LANES),test-faults)
 	@$(call timed,spark on brokers,nice -n 5 $(PYTEST) $(call marked,spark) -q -m "spark and kafka and not ($(APART))" --durations 10)
 
 check: $(VENV)/.dev  ## fast, the inner loop: lint, types, the tests that start no process, and how long each took

@@ -27,7 +27,8 @@ from spark_join.kept_state import newest_state, read_state, verified_ranges, wri
 from spark_join.log import LogFrames
 from spark_join.log.archive import read_archive, read_ranges, unlisted
 from spark_join.log.archiving import archive
-from spark_join.log.kafka import Kafka, decode_properties, jar_settings, parse_properties, read_kafka
+from spark_join.log.brokers import read_kafka
+from spark_join.log.kafka import Kafka, decode_properties, jar_settings, parse_properties
 from spark_join.log.restore import restore
 from spark_join.order.payloads import Keys, read_keys
 from spark_join.report import RunMetadata, refuse_used, write_report

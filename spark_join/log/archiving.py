@@ -21,8 +21,10 @@ from spark_join.engine.files import sync_file, sync_folder
 from spark_join.errors import CouldNotVerify
 from spark_join.log import ORDERING, TopicPartition, describe
 from spark_join.log.archive import ARCHIVE_VERSION, ASIDE, ArchivedFile, Range, ends_of, read_ranges
+from spark_join.log.brokers import read_all, without_records
 from spark_join.log.files import RECORD, Digest, Digester, Written, digests, fault_of_file, has_copies, write_files, write_nothing
 from spark_join.log.kafka import Admin, Kafka, OffsetRange, read_log_offsets, read_records
+from spark_join.log.rereading import read_again
 from spark_join.order.ordering_records import refuse_no_genesis
 
 PAYLOAD_LEAD_MS: Final = 60_000
@@ -140,7 +142,7 @@ def _refuse_other_log(
             )
     offsets = {topic_partition: tail.offset_last for topic_partition, tail in tails.items() if tail.offset_last is not None}
     there = {topic_partition: OffsetRange(offset, offset + 1) for topic_partition, offset in offsets.items()}
-    found = digests(read_records(session, kafka, there)) if there else {}
+    found = digests(read_all(session, kafka, there)) if there else {}
     for topic_partition, tail in tails.items():
         if found.get(topic_partition) != tail:
             raise CouldNotVerify(
@@ -183,6 +185,12 @@ def _write_range(
         with open(descriptor, "wb") as file:
             on_stage(f"records of range {number}")
             written = write_files(read_records(session, kafka, wanted), folder, temporary.stem)
+            short = without_records(wanted, {each: file.digest.records for each, file in written.items()})
+            for topic_partition in short.keys() & written.keys():
+                (folder / written.pop(topic_partition).path).unlink()
+            if short:
+                on_stage(f"records of range {number} that Java's client does not return")
+                written |= write_files(read_again(session, kafka, short), folder, temporary.stem)
             # A partition may have offsets without any record. Deleted records are another case: reading them fails.
             written |= {
                 topic_partition: write_nothing(folder, temporary.stem, topic_partition)

@@ -20,7 +20,7 @@ from deploy.local.jars import SPARK, fetch_jars
 from deploy.local.java import find_java
 from spark_join.engine.session import cause
 from spark_join.errors import CouldNotVerify
-from spark_join.log import LogFrames, TopicPartition
+from spark_join.log import TopicPartition
 
 API_MS_MAX: Final = 30_000
 """Deadline of one call to the cluster, with all its retries."""
@@ -217,40 +217,6 @@ class Admin:
             f"Kafka at {self._kafka.bootstrap} {what}: {cause(problem)}. Are the brokers there, and do --kafka-config and --kafka-option"
             " say how to connect to them?"
         )
-
-
-def read_kafka(
-    session: SparkSession,
-    kafka: Kafka,
-    since: Mapping[TopicPartition, int] | None = None,
-    *,
-    task_records_max: int = TASK_RECORDS_MAX,
-) -> LogFrames:
-    """Reads the log from its start, or in each partition from `since` on, to its current end. Raises `CouldNotVerify`.
-
-    A task reads `task_records_max` offsets of a partition at most.
-    """
-    with Admin(session, kafka) as admin:
-        log_offsets = read_log_offsets(admin, kafka)
-    wanted: dict[TopicPartition, OffsetRange] = {}
-    for (topic, partition), offset_range in log_offsets.items():
-        first = (since or {}).get((topic, partition), 0)
-        if offset_range.offset_first > first:
-            raise CouldNotVerify(
-                f"topic {kafka.prefix}.{topic} partition {partition} begins at offset {offset_range.offset_first}: the records before are"
-                " deleted. Verify from the archive that has them (--archive)"
-            )
-        wanted[topic, partition] = OffsetRange(min(first, offset_range.offset_end), offset_range.offset_end)
-    read = {}
-    for name in ("ordering", "payload"):
-        of_topic = {topic_partition: offset_range for topic_partition, offset_range in wanted.items() if topic_partition[0] == name}
-        read[name] = read_records(session, kafka, of_topic, task_records_max).drop("topic")
-    ends = {topic_partition: offset_range.offset_end for topic_partition, offset_range in log_offsets.items()}
-
-    def at(topic_partitions: Mapping[TopicPartition, int]) -> DataFrame:
-        return read_records(session, kafka, {each: OffsetRange(offset, offset + 1) for each, offset in topic_partitions.items()})
-
-    return LogFrames(read["ordering"], read["payload"], len(log_offsets) - 1, ends, at)
 
 
 def read_log_offsets(admin: Admin, kafka: Kafka) -> dict[TopicPartition, OffsetRange]:

@@ -16,9 +16,10 @@ from pyspark.sql import SparkSession
 from spark_join.errors import CouldNotVerify
 from spark_join.log import TopicPartition, describe
 from spark_join.log.archive import ArchivedFile, ends_of, read_archive, read_ranges, unlisted
+from spark_join.log.client import client_settings
 from spark_join.log.files import Digest, Digester, digests
 from spark_join.log.kafka import Admin, Kafka, OffsetRange, read_log_offsets, read_records
-from spark_join.log.sending import Job, Sent, client_settings, digest_of_first, send
+from spark_join.log.sending import Job, Sent, digest_of_first, send
 
 REPLICAS_WANTED: Final = 3
 TOPIC_SETTINGS: Final = {

@@ -5,8 +5,6 @@ the log end offset of its partition, so a second attempt appends nothing twice.
 """
 
 import asyncio
-import re
-import ssl
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice
 from typing import Any, Final
@@ -18,6 +16,7 @@ from aiokafka.errors import KafkaError
 from aiokafka.producer.message_accumulator import BatchBuilder
 
 from spark_join.errors import CouldNotVerify
+from spark_join.log.client import client_settings
 from spark_join.log.files import RECORD, Digest, Digester
 from spark_join.log.kafka import Kafka
 
@@ -27,18 +26,6 @@ RECORD_BYTES_MAX: Final = 9 << 20
 """Above the limit of the topics, 8 MiB, which the brokers enforce."""
 SEND_S_MAX: Final = 120
 """Deadline for one batch, in seconds; also for connecting and for closing."""
-
-_TRUST, _KEY = "ssl.truststore", "ssl.keystore"
-_KNOWN: Final = {
-    "security.protocol",
-    "sasl.mechanism",
-    "sasl.jaas.config",
-    "ssl.endpoint.identification.algorithm",
-    "ssl.key.password",
-    *(f"{store}.{what}" for store in (_TRUST, _KEY) for what in ("type", "location")),
-}
-_ESCAPED: Final = re.compile(r"\\(.)")
-_SECRET: Final = re.compile(r'\b(username|password)\s*=\s*"((?:[^"\\]|\\.)*)"')
 
 
 class Job(msgspec.Struct, frozen=True):
@@ -143,39 +130,3 @@ async def _end(topic_partition: TopicPartition, settings: Mapping[str, Any]) -> 
             return int(ends[topic_partition])
     finally:
         await consumer.stop()
-
-
-def client_settings(kafka: Kafka) -> dict[str, Any]:
-    """Returns keyword arguments with which aiokafka's clients connect as Java's do with these properties: PEM files, PLAIN or SCRAM.
-
-    Raises `CouldNotVerify` for a security property that has no equivalent.
-    """
-    given = {name: value for name, value in kafka.properties.items() if name.startswith(("security.", "ssl.", "sasl."))}
-    if unknown := sorted(given.keys() - _KNOWN):
-        raise CouldNotVerify(f"restore cannot connect with {', '.join(unknown)}: what it takes is {', '.join(sorted(_KNOWN))}")
-    protocol = given.get("security.protocol", "PLAINTEXT")
-    settings: dict[str, Any] = {"bootstrap_servers": kafka.bootstrap, "security_protocol": protocol}
-    if protocol.endswith("SSL"):
-        settings["ssl_context"] = _tls(given)
-    if protocol.startswith("SASL"):
-        secrets = dict(_SECRET.findall(given.get("sasl.jaas.config", "")))
-        if secrets.keys() != {"username", "password"}:
-            raise CouldNotVerify('restore needs a sasl.jaas.config with username="…" and password="…"')
-        settings["sasl_mechanism"] = given.get("sasl.mechanism", "GSSAPI")
-        settings["sasl_plain_username"] = _ESCAPED.sub(r"\1", secrets["username"])
-        settings["sasl_plain_password"] = _ESCAPED.sub(r"\1", secrets["password"])
-    return settings
-
-
-def _tls(given: Mapping[str, str]) -> ssl.SSLContext:
-    for store in (_TRUST, _KEY):
-        if f"{store}.location" in given and given.get(f"{store}.type") != "PEM":
-            raise CouldNotVerify(f"restore reads PEM files only: set {store}.type=PEM, and {store}.location to such a file")
-    try:
-        context = ssl.create_default_context(cafile=given.get(f"{_TRUST}.location"))
-        if key := given.get(f"{_KEY}.location"):
-            context.load_cert_chain(key, password=given.get("ssl.key.password"))
-    except OSError as problem:  # SSLError is one
-        raise CouldNotVerify(f"the files of ssl.truststore.location and ssl.keystore.location cannot be used: {problem}") from None
-    context.check_hostname = bool(given.get("ssl.endpoint.identification.algorithm", "https"))
-    return context

@@ -18,8 +18,9 @@ from spark_join.engine.session import cause
 from spark_join.errors import CouldNotVerify
 from spark_join.log.archive import ArchivedFile, read_archive, unlisted
 from spark_join.log.archiving import Archived, _last_record, archive
+from spark_join.log.brokers import read_kafka
 from spark_join.log.files import Digest, digests
-from spark_join.log.kafka import Admin, Kafka, read_kafka, read_log_offsets, read_records
+from spark_join.log.kafka import Admin, Kafka, read_log_offsets, read_records
 from spark_join.log.restore import Restored, restore
 from tests.checkers.signed_log import SignedLog
 from tests.spark.broker import Broker

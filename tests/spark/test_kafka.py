@@ -27,9 +27,10 @@ from spark_join.errors import CouldNotVerify
 from spark_join.kept_state import read_state, write_state
 from spark_join.log.archive import read_archive
 from spark_join.log.archiving import Archived, archive
-from spark_join.log.kafka import Admin, Kafka, decode_properties, parse_properties, read_kafka, read_log_offsets
+from spark_join.log.brokers import read_kafka
+from spark_join.log.client import client_settings
+from spark_join.log.kafka import Admin, Kafka, decode_properties, parse_properties, read_log_offsets
 from spark_join.log.restore import TOPIC_SETTINGS, Restored
-from spark_join.log.sending import client_settings
 from spark_join.state import rest_of, start
 from spark_join.verify import Verified, verify
 from tests.checkers.replay import replay

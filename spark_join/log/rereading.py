@@ -1,0 +1,134 @@
+"""Reads a partition without Java's client, which does not return all records.
+
+Brokers do not compare the offsets that the records of a batch claim with those that they give the batch. Java's client believes the claim.
+A record that claims an earlier offset is dropped. After one that claims a later offset, all up to there are dropped, and Spark's Kafka
+source reports no loss. So anybody who may write to a topic could hide records from the verifier, without the notary's key.
+"""
+
+import asyncio
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Final, NamedTuple
+
+import pyarrow as pa
+from aiokafka import TopicPartition as KafkaPartition
+from aiokafka.client import AIOKafkaClient
+from aiokafka.errors import KafkaError, for_code
+from aiokafka.protocol.fetch import FetchRequest
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.pandas.types import from_arrow_schema
+
+from spark_join.errors import CouldNotVerify
+from spark_join.log import TopicPartition
+from spark_join.log.batches import DecodedRecord, decode
+from spark_join.log.client import client_settings
+from spark_join.log.kafka import Kafka, OffsetRange
+
+FETCH_BYTES: Final = 4 << 20
+"""Bytes of one fetch; a larger batch comes alone."""
+FETCH_WAIT_MS: Final = 500
+READ_S_MAX: Final = 60
+"""Deadline of the next records, in seconds, with all attempts at other leaders."""
+_AGAIN_S: Final = 0.2
+_SCHEMA: Final = pa.schema(
+    [
+        ("topic", pa.string()),
+        ("offset", pa.int64()),
+        ("append_time_ms", pa.int64()),
+        ("key", pa.binary()),
+        ("value", pa.binary()),
+        ("partition", pa.int32()),
+    ]
+)
+"""The columns of `kafka.read_records`."""
+
+
+class TaskOffsets(NamedTuple):
+    """The offsets that one task reads."""
+
+    topic_partition: TopicPartition
+    offset_first: int
+    offset_end: int
+
+
+def read_again(
+    session: SparkSession, kafka: Kafka, wanted: Mapping[TopicPartition, OffsetRange], task_records_max: int | None = None
+) -> DataFrame:
+    """Returns the records between `wanted` offsets, in the columns of `kafka.read_records`.
+
+    A task reads one partition in the order of offsets; with `task_records_max`, a part of it with at most so many offsets. Raises
+    `CouldNotVerify` if aiokafka cannot connect with these properties; so does a task that cannot read.
+    """
+    client_settings(kafka)
+    parts = [
+        TaskOffsets(topic_partition, first, min(first + step, offset_range.offset_end))
+        for topic_partition, offset_range in wanted.items()
+        for step in [task_records_max or max(1, offset_range.offset_end - offset_range.offset_first)]
+        for first in range(offset_range.offset_first, offset_range.offset_end, step)
+    ]
+
+    def read(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            for number in batch.column("id").to_pylist():
+                yield from _read(kafka, parts[number])
+
+    # One row for each task, which a `repartition` would not promise.
+    return session.range(0, len(parts), 1, max(1, len(parts))).mapInArrow(read, from_arrow_schema(_SCHEMA))
+
+
+def _read(kafka: Kafka, part: TaskOffsets) -> Iterator[pa.RecordBatch]:
+    """Yields the records of each fetch. Raises `CouldNotVerify`."""
+    topic, partition = part.topic_partition
+    name = kafka.ordering if topic == "ordering" else kafka.payload
+    offset = part.offset_first
+    with asyncio.Runner() as runner:
+        client = AIOKafkaClient(loop=runner.get_loop(), **client_settings(kafka))
+        try:
+            runner.run(_connect(client, name))
+            while offset < part.offset_end:
+                records, offset = runner.run(_fetch(client, KafkaPartition(name, partition), offset))
+                inside = [record for record in records if record.offset < part.offset_end]
+                rows = [{"topic": topic, "partition": partition, **record._asdict()} for record in inside]
+                yield pa.RecordBatch.from_pylist(rows, _SCHEMA)
+        except (KafkaError, TimeoutError, ValueError) as problem:
+            raise CouldNotVerify(f"{name} partition {partition} cannot be read at offset {offset}: {problem}") from None
+        finally:
+            runner.run(client.close())
+
+
+async def _connect(client: AIOKafkaClient, topic: str) -> None:
+    async with asyncio.timeout(READ_S_MAX):
+        await client.bootstrap()
+        await client.set_topics([topic])
+
+
+async def _fetch(client: AIOKafkaClient, partition: KafkaPartition, offset: int) -> tuple[list[DecodedRecord], int]:
+    """Returns records from that offset on, and the offset after them; asks each new leader until `READ_S_MAX` has passed.
+
+    Raises `KafkaError`, `TimeoutError` and `ValueError`.
+    """
+    problem = "it has no leader"
+    request = FetchRequest(FETCH_WAIT_MS, 1, FETCH_BYTES, 0, [(partition.topic, [(partition.partition, offset, FETCH_BYTES)])])
+    try:
+        async with asyncio.timeout(READ_S_MAX):
+            while True:
+                leader = client.cluster.leader_for_partition(partition)
+                if leader is not None and leader >= 0:
+                    try:
+                        ((_, ((_, code, *_, fetched),)),) = (await client.send(leader, request)).topics
+                        failed: KafkaError | None = for_code(code)() if code else None
+                    except KafkaError as raised:
+                        failed = raised
+                    else:
+                        if failed is not None and not failed.retriable:
+                            raise failed
+                    if failed is None:
+                        problem = "the log ends here"
+                        records, offset_next = decode(fetched or b"", offset)
+                        if offset_next > offset:
+                            return records, offset_next
+                        continue
+                    problem = str(failed)
+                await asyncio.sleep(_AGAIN_S)
+                await client.force_metadata_update()
+    except TimeoutError:
+        raise TimeoutError(f"for {READ_S_MAX} s, {problem}") from None

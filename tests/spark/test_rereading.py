@@ -1,0 +1,114 @@
+"""Tests of logs with records that Java's client does not return, on a real broker."""
+
+import asyncio
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+
+from ordering.records import Genesis
+from ordering.signatures import NO_LOG_ID, sign_record
+from spark_join.errors import CouldNotVerify
+from spark_join.log import rereading
+from spark_join.log.archive import read_archive
+from spark_join.log.archiving import archive
+from spark_join.log.brokers import read_kafka
+from spark_join.log.kafka import Admin, Kafka, OffsetRange
+from spark_join.log.rereading import read_again
+from tests.joiner.history import KEY, NOTARY, OWNER
+from tests.kafka.foreign_batches import (
+    append,
+    with_earlier_offset,
+    with_later_offset,
+    with_offset,
+)
+from tests.spark.broker import Broker
+
+pytestmark = [pytest.mark.spark, pytest.mark.kafka, pytest.mark.timeout(600)]
+
+GENESIS = sign_record(Genesis(bytes(16), 1, KEY.public_key, OWNER.public_key, NOTARY, "notary.example/test"), NO_LOG_ID, OWNER)
+
+
+def values(records: DataFrame) -> list[tuple[int, bytes]]:
+    """Returns offset and value of each record, in the order of offsets."""
+    return [(row.offset, bytes(row.value)) for row in records.select("offset", "value").orderBy("offset").collect()]
+
+
+def fill(broker: Broker, prefix: str, change: Callable[[bytes], bytes], monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
+    """Append ten records to both topics, one that is changed, and ten more; returns the values of each topic."""
+    broker.make(prefix)
+    before, after = [[GENESIS, *(f"{number}".encode() for number in some)] for some in (range(9), range(10, 19))]
+    broker.append(prefix, {-1: before, 0: before})
+    for topic in ("ordering", "payload"):
+        asyncio.run(append(broker.bootstrap, f"{prefix}.{topic}", change, monkeypatch))
+    broker.append(prefix, {-1: after, 0: after})
+    return [*before, b"junk", *after]
+
+
+@pytest.mark.parametrize("change", [with_offset, with_earlier_offset, with_later_offset])
+def test_each_record_has_the_offset_of_the_broker(
+    spark: SparkSession,
+    kafka_broker: Broker,
+    kafka_prefix: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    change: Callable[[bytes], bytes],
+) -> None:
+    """A record of somebody without the key is in both topics: no record behind it is hidden, neither from a run nor from an archive."""
+    written = [*enumerate(fill(kafka_broker, kafka_prefix, change, monkeypatch))]
+    kafka = Kafka(kafka_broker.bootstrap, kafka_prefix, {})
+    live = read_kafka(spark, kafka, task_records_max=8)
+    assert values(live.ordering) == values(live.payload) == written
+    assert values(read_kafka(spark, kafka, {("ordering", 0): 12, ("payload", 0): 10}).ordering) == written[12:]
+    assert values(live.at({("payload", 0): 10})) == written[10:11]
+    (added,) = archive(spark, kafka, tmp_path, lambda stage: None, 1_000_000)
+    assert (added.records, added.gaps) == (2 * len(written), {})
+    archived = read_archive(spark, tmp_path)
+    assert values(archived.ordering) == values(archived.payload) == written
+    assert list(archive(spark, kafka, tmp_path, lambda stage: None, 1_000_000)) == []
+    assert len(list(tmp_path.rglob("*.parquet"))) == 2
+
+
+def test_the_last_archived_record_may_be_one(
+    spark: SparkSession, kafka_broker: Broker, kafka_prefix: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An archive that ends with such a record goes on behind it."""
+    kafka_broker.make(kafka_prefix)
+    kafka_broker.append(kafka_prefix, {-1: [GENESIS]})
+    asyncio.run(append(kafka_broker.bootstrap, f"{kafka_prefix}.ordering", with_offset, monkeypatch))
+    kafka = Kafka(kafka_broker.bootstrap, kafka_prefix, {})
+    assert [each.records for each in archive(spark, kafka, tmp_path, lambda stage: None, 1_000_000)] == [2]
+    kafka_broker.append(kafka_prefix, {-1: [b"more"]})
+    assert [each.records for each in archive(spark, kafka, tmp_path, lambda stage: None, 1_000_000)] == [1]
+    assert values(read_archive(spark, tmp_path).ordering) == [(0, GENESIS), (1, b"junk"), (2, b"more")]
+
+
+def test_offsets_of_a_transaction_have_no_record(spark: SparkSession, kafka_broker: Broker, kafka_prefix: str) -> None:
+    """The marker of a transaction stays an offset without a record."""
+    kafka_broker.make(kafka_prefix)
+    kafka_broker.append(kafka_prefix, {-1: [b"a"]}, transactional_id=kafka_prefix)
+    kafka = Kafka(kafka_broker.bootstrap, kafka_prefix, {})
+    with Admin(spark, kafka) as admin:
+        while admin.log_offsets(kafka.ordering)[0].offset_end < 2:  # brokers write the marker after they have confirmed the commit
+            time.sleep(0.1)
+    kafka_broker.append(kafka_prefix, {-1: [b"b"]})
+    log = read_kafka(spark, kafka)
+    assert (values(log.ordering), log.log_end_offsets["ordering", 0]) == ([(0, b"a"), (2, b"b")], 3)
+
+
+def test_what_cannot_be_read_is_reported(
+    spark: SparkSession, kafka_broker: Broker, kafka_prefix: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Offsets that the log does not have, and properties that aiokafka does not know, are reported, and nothing waits for ever."""
+    kafka_broker.make(kafka_prefix)
+    kafka_broker.append(kafka_prefix, {-1: [b"a"]})
+    kafka = Kafka(kafka_broker.bootstrap, kafka_prefix, {})
+    with pytest.raises(CouldNotVerify, match=r"\.ordering partition 0 cannot be read at offset 7: .*OffsetOutOfRangeError"):
+        list(rereading._read(kafka, rereading.TaskOffsets(("ordering", 0), 7, 9)))
+    monkeypatch.setattr(rereading, "READ_S_MAX", 1)
+    with pytest.raises(CouldNotVerify, match=r"\.ordering partition 0 cannot be read at offset 1: for 1 s, the log ends here"):
+        list(rereading._read(kafka, rereading.TaskOffsets(("ordering", 0), 0, 9)))
+    with pytest.raises(CouldNotVerify, match=r"cannot connect with ssl\.engine\.factory\.class"):
+        read_again(spark, Kafka("b:1", "p", {"ssl.engine.factory.class": "x"}), {("ordering", 0): OffsetRange(0, 1)})
