@@ -16,15 +16,15 @@ from typing import Final
 import msgspec
 import pyarrow.parquet as pq
 from pyspark.sql import SparkSession
+from pyspark.sql import functions as F
 
 from spark_join.engine.files import sync_file, sync_folder
 from spark_join.errors import CouldNotVerify
 from spark_join.log import ORDERING, TopicPartition, describe
 from spark_join.log.archive import ARCHIVE_VERSION, ASIDE, ArchivedFile, Range, ends_of, read_ranges
-from spark_join.log.brokers import read_all, without_records
+from spark_join.log.brokers import read_all
 from spark_join.log.files import RECORD, Digest, Digester, Written, digests, fault_of_file, has_copies, write_files, write_nothing
 from spark_join.log.kafka import Admin, Kafka, OffsetRange, read_log_offsets, read_records
-from spark_join.log.rereading import read_again
 from spark_join.order.ordering_records import refuse_no_genesis
 
 PAYLOAD_LEAD_MS: Final = 60_000
@@ -74,7 +74,7 @@ def archive(
         if left and not ranges:
             on_stage("genesis record")
             _refuse_no_genesis(session, kafka, log_offsets[ORDERING])
-        parts = slices(wanted, range_records_max, lambda offset: _payload_ends(session, kafka, admin, offset, wanted[ORDERING].offset_end))
+        parts = slices(wanted, range_records_max, lambda offset: _payload_ends(session, kafka, admin, offset, wanted))
         for number, part in enumerate(parts, len(ranges) + 1):
             left -= offsets_in(part)
             listed = _write_range(session, kafka, folder, number, Range(ARCHIVE_VERSION, len(log_offsets) - 1, []), part, on_stage)
@@ -89,16 +89,30 @@ def archive(
             )
 
 
-def _payload_ends(session: SparkSession, kafka: Kafka, admin: Admin, offset: int, log_end_offset: int) -> dict[TopicPartition, int]:
+def _payload_ends(
+    session: SparkSession, kafka: Kafka, admin: Admin, offset: int, wanted: Mapping[TopicPartition, OffsetRange]
+) -> dict[TopicPartition, int]:
     """Returns the end of the payload partitions `PAYLOAD_LEAD_MS` after the record at `offset` of the ordering topic.
 
-    Partitions that have no later record are left out.
+    Partitions that have no later record are left out. So are those for which brokers return an earlier record: they look for a time among
+    the offsets that records claim.
     """
-    if offset == log_end_offset:
+    if offset == wanted[ORDERING].offset_end:
         return {}
-    first = read_records(session, kafka, {ORDERING: OffsetRange(offset, log_end_offset)}).select("append_time_ms").head()
-    found = {} if first is None else admin.offsets_at(kafka.payload, first.append_time_ms + PAYLOAD_LEAD_MS)
-    return {("payload", partition): offset for partition, offset in found.items()}
+    first = read_all(session, kafka, {ORDERING: OffsetRange(offset, offset + 1)}).select("append_time_ms").head()
+    if first is None:
+        return {}
+    until_ms = first.append_time_ms + PAYLOAD_LEAD_MS
+    ends = {
+        ("payload", partition): end
+        for partition, end in admin.offsets_at(kafka.payload, until_ms).items()
+        if end < wanted["payload", partition].offset_end
+    }
+    if not ends:
+        return {}
+    found = read_all(session, kafka, {topic_partition: OffsetRange(end, end + 1) for topic_partition, end in ends.items()})
+    late = found.where(F.col("append_time_ms") >= until_ms).select("topic", "partition").collect()
+    return {(row.topic, row.partition): ends[row.topic, row.partition] for row in late}
 
 
 def _refuse_fewer_partitions(folder: Path, ranges: list[Range], kafka: Kafka, payload_partitions: int) -> None:
@@ -184,13 +198,7 @@ def _write_range(
         os.fchmod(descriptor, 0o644)  # mkstemp lets only the owner read, but any user may verify
         with open(descriptor, "wb") as file:
             on_stage(f"records of range {number}")
-            written = write_files(read_records(session, kafka, wanted), folder, temporary.stem)
-            short = without_records(wanted, {each: file.digest.records for each, file in written.items()})
-            for topic_partition in short.keys() & written.keys():
-                (folder / written.pop(topic_partition).path).unlink()
-            if short:
-                on_stage(f"records of range {number} that Java's client does not return")
-                written |= write_files(read_again(session, kafka, short), folder, temporary.stem)
+            written = write_files(read_all(session, kafka, wanted), folder, temporary.stem)
             # A partition may have offsets without any record. Deleted records are another case: reading them fails.
             written |= {
                 topic_partition: write_nothing(folder, temporary.stem, topic_partition)

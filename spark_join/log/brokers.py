@@ -53,20 +53,13 @@ def read_all(
     """
     found = read_records(session, kafka, wanted, task_records_max)
     counts = {(row.topic, row.partition): row["count"] for row in found.groupBy("topic", "partition").count().collect()}
-    short = without_records(wanted, counts)
+    short = {
+        topic_partition: offset_range
+        for topic_partition, offset_range in wanted.items()
+        if counts.get(topic_partition, 0) < offset_range.offset_end - offset_range.offset_first
+    }
     if not short:
         return found
     again = read_again(session, kafka, short, task_records_max)
     others = {topic_partition: offset_range for topic_partition, offset_range in wanted.items() if topic_partition not in short}
     return read_records(session, kafka, others, task_records_max).union(again) if others else again
-
-
-def without_records(
-    wanted: Mapping[TopicPartition, OffsetRange], counts: Mapping[TopicPartition, int]
-) -> dict[TopicPartition, OffsetRange]:
-    """Returns the partitions that have fewer records than offsets; `counts` has the records by partition."""
-    return {
-        topic_partition: offset_range
-        for topic_partition, offset_range in wanted.items()
-        if counts.get(topic_partition, 0) < offset_range.offset_end - offset_range.offset_first
-    }

@@ -255,6 +255,7 @@ def read_records(
         "startingOffsets": orjson.dumps(starts).decode(),
         "endingOffsets": orjson.dumps(ends).decode(),
         "failOnDataLoss": "true",
+        "kafka.isolation.level": "read_uncommitted",  # as workers read
     }
     if task_records_max is not None:
         options["maxRecordsPerPartition"] = str(task_records_max)

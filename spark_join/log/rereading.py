@@ -7,6 +7,7 @@ source reports no loss. So anybody who may write to a topic could hide records f
 
 import asyncio
 from collections.abc import Iterable, Iterator, Mapping
+from itertools import islice
 from typing import Final, NamedTuple
 
 import pyarrow as pa
@@ -19,12 +20,14 @@ from pyspark.sql.pandas.types import from_arrow_schema
 
 from spark_join.errors import CouldNotVerify
 from spark_join.log import TopicPartition
-from spark_join.log.batches import DecodedRecord, decode
+from spark_join.log.batches import decode, offset_after
 from spark_join.log.client import client_settings
 from spark_join.log.kafka import Kafka, OffsetRange
 
 FETCH_BYTES: Final = 4 << 20
 """Bytes of one fetch; a larger batch comes alone."""
+ROWS_MAX: Final = 10_000
+"""Records that a task has at once."""
 FETCH_WAIT_MS: Final = 500
 READ_S_MAX: Final = 60
 """Deadline of the next records, in seconds, with all attempts at other leaders."""
@@ -85,11 +88,14 @@ def _read(kafka: Kafka, part: TaskOffsets) -> Iterator[pa.RecordBatch]:
         try:
             runner.run(_connect(client, name))
             while offset < part.offset_end:
-                records, offset = runner.run(_fetch(client, KafkaPartition(name, partition), offset))
-                inside = [record for record in records if record.offset < part.offset_end]
-                rows = [{"topic": topic, "partition": partition, **record._asdict()} for record in inside]
-                yield pa.RecordBatch.from_pylist(rows, _SCHEMA)
-        except (KafkaError, TimeoutError, ValueError) as problem:
+                fetched = runner.run(_fetch(client, KafkaPartition(name, partition), offset))
+                records = decode(fetched, offset, part.offset_end)
+                while rows := [*islice(records, ROWS_MAX)]:
+                    columns = [pa.array(column, kind) for column, kind in zip(zip(*rows, strict=True), _SCHEMA.types[1:-1], strict=True)]
+                    topics, partitions = pa.array([topic] * len(rows)), pa.array([partition] * len(rows), pa.int32())
+                    yield pa.RecordBatch.from_arrays([topics, *columns, partitions], schema=_SCHEMA)
+                offset = offset_after(fetched, offset)
+        except (KafkaError, TimeoutError, ValueError, OverflowError) as problem:
             raise CouldNotVerify(f"{name} partition {partition} cannot be read at offset {offset}: {problem}") from None
         finally:
             runner.run(client.close())
@@ -101,8 +107,8 @@ async def _connect(client: AIOKafkaClient, topic: str) -> None:
         await client.set_topics([topic])
 
 
-async def _fetch(client: AIOKafkaClient, partition: KafkaPartition, offset: int) -> tuple[list[DecodedRecord], int]:
-    """Returns records from that offset on, and the offset after them; asks each new leader until `READ_S_MAX` has passed.
+async def _fetch(client: AIOKafkaClient, partition: KafkaPartition, offset: int) -> bytes:
+    """Returns batches, of which the last one ends behind that offset; asks each new leader until `READ_S_MAX` has passed.
 
     Raises `KafkaError`, `TimeoutError` and `ValueError`.
     """
@@ -123,9 +129,8 @@ async def _fetch(client: AIOKafkaClient, partition: KafkaPartition, offset: int)
                             raise failed
                     if failed is None:
                         problem = "the log ends here"
-                        records, offset_next = decode(fetched or b"", offset)
-                        if offset_next > offset:
-                            return records, offset_next
+                        if offset_after(fetched or b"", offset) > offset:
+                            return bytes(fetched)
                         continue
                     problem = str(failed)
                 await asyncio.sleep(_AGAIN_S)

@@ -277,7 +277,9 @@ def test_restore_goes_on(spark: SparkSession, kafka: Kafka, kafka_broker: Broker
     kafka_broker.append(other.prefix, {-1: VALUES[-1], 0: [*VALUES[0], b"p4"]})
     _archived(spark, other, tmp_path / "other")
     before = _there(spark, copy)
-    with pytest.raises(CouldNotVerify, match=r"-copy\.\w+ partition 0 holds .* is no restore of this archive .* nothing is appended to it"):
+    with pytest.raises(
+        CouldNotVerify, match=r"-copy\.\w+ partition 0 holds .* is no interrupted restore of this archive .* nothing is appended to it"
+    ):
         _restored(spark, copy, tmp_path / "other", go_on=True)
     assert _there(spark, copy) == before
     restored = _restored(spark, copy, tmp_path, go_on=True)
@@ -290,7 +292,9 @@ def test_restore_goes_on(spark: SparkSession, kafka: Kafka, kafka_broker: Broker
     in_use = r"-copy\.ordering exists and has records: nothing is written to a log that is in use"
     with pytest.raises(CouldNotVerify, match=in_use):
         _restored(spark, copy, tmp_path)
-    with pytest.raises(CouldNotVerify, match=r"-copy\.\w+ partition 0 holds .* is no restore of this archive .* nothing is appended to it"):
+    with pytest.raises(
+        CouldNotVerify, match=r"-copy\.\w+ partition 0 holds .* is no interrupted restore of this archive .* nothing is appended to it"
+    ):
         _restored(spark, copy, tmp_path / "other", go_on=True)
     assert _there(spark, copy) == _there(spark, kafka)
     kafka_broker.append(copy.prefix, {0: [b"p5"]})

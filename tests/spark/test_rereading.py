@@ -11,12 +11,13 @@ from pyspark.sql import DataFrame, SparkSession
 from ordering.records import Genesis
 from ordering.signatures import NO_LOG_ID, sign_record
 from spark_join.errors import CouldNotVerify
-from spark_join.log import rereading
+from spark_join.log import archiving, rereading
 from spark_join.log.archive import read_archive
 from spark_join.log.archiving import archive
 from spark_join.log.brokers import read_kafka
 from spark_join.log.kafka import Admin, Kafka, OffsetRange
 from spark_join.log.rereading import read_again
+from spark_join.log.restore import restore
 from tests.joiner.history import KEY, NOTARY, OWNER
 from tests.kafka.foreign_batches import (
     append,
@@ -83,6 +84,40 @@ def test_the_last_archived_record_may_be_one(
     kafka_broker.append(kafka_prefix, {-1: [b"more"]})
     assert [each.records for each in archive(spark, kafka, tmp_path, lambda stage: None, 1_000_000)] == [1]
     assert values(read_archive(spark, tmp_path).ordering) == [(0, GENESIS), (1, b"junk"), (2, b"more")]
+
+
+def test_a_range_has_the_payloads_of_its_entries(
+    spark: SparkSession, kafka_broker: Broker, kafka_prefix: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Brokers look for a time among claimed offsets: records that claim early ones move no payload behind the range of its entry."""
+    kafka_broker.make(kafka_prefix)
+    for number in range(6):
+        time.sleep(0.05)
+        asyncio.run(append(kafka_broker.bootstrap, f"{kafka_prefix}.payload", with_earlier_offset, monkeypatch))
+        kafka_broker.append(kafka_prefix, {0: [f"{number}".encode()]})
+        time.sleep(0.01)
+        kafka_broker.append(kafka_prefix, {-1: [f"{number}".encode() if number else GENESIS]})
+    monkeypatch.setattr(archiving, "PAYLOAD_LEAD_MS", 5)
+    there: set[bytes] = set()
+    ranges = 0
+    for _ in archive(spark, Kafka(kafka_broker.bootstrap, kafka_prefix, {}), tmp_path, lambda stage: None, 6):
+        ranges += 1
+        log = read_archive(spark, tmp_path)
+        there = {value for _, value in values(log.payload)}
+        assert {value for _, value in values(log.ordering)} - {GENESIS} <= there
+    assert ranges > 2
+    assert len(there) == 7
+
+
+def test_a_restore_continues_in_its_own_topics(
+    spark: SparkSession, kafka_broker: Broker, kafka_prefix: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Topics that begin with the records of an archive are compared as brokers have them."""
+    written = fill(kafka_broker, kafka_prefix, with_later_offset, monkeypatch)
+    kafka = Kafka(kafka_broker.bootstrap, kafka_prefix, {})
+    assert len([*archive(spark, kafka, tmp_path, lambda stage: None, 1_000_000)]) == 1
+    done = restore(spark, kafka, tmp_path, lambda stage: None, lambda text: None, go_on=True)
+    assert (sum(done.records.values()), done.appended) == (2 * len(written), 0)
 
 
 def test_offsets_of_a_transaction_have_no_record(spark: SparkSession, kafka_broker: Broker, kafka_prefix: str) -> None:
