@@ -8,8 +8,8 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check
 PYTEST ?= $(BIN)/python -m pytest
 COMPILE := $(BIN)/python -m piptools compile --quiet --strip-extras --generate-hashes --no-emit-index-url --no-emit-find-links --no-header
 # `make test` runs in lanes, with three processes or a little more at a time: with four or five, tests with deadlines failed on two slow
-# cores. One lane has the tests on shared brokers, then those with brokers of their own, and then Spark's on a broker. Another has two
-# processes for those without brokers, and then Spark's without one; at a low priority those that compute follow too.
+# cores. One lane has the tests on shared brokers, then those with brokers of their own, and then some of Spark's. Another has two processes
+# for those without brokers, and then the rest of Spark's; at a low priority those that compute follow too.
 # Tests that install packages of Debian (`peers`, `image`) or take long (`nightly`, `rehearsal`) are left to `make nightly`.
 AWAY := peers or image or rehearsal
 APART := $(AWAY) or nightly
@@ -21,6 +21,9 @@ TWO := --numprocesses 2 --dist loadfile --no-loadscope-reorder
 # One of the two lanes has these tests, each of which starts its own brokers.
 OWN_BROKERS := tests/deploy tests/deploy/% tests/chaos tests/chaos/% tests/kafka/test_failover.py tests/kafka/test_lost_tails.py
 
+# The other lane has these tests of Spark: a session of its own costs half a minute, but with one session the first lane ended minutes earlier.
+SPARK_BESIDE := tests/spark/test_kafka.py tests/spark/test_rereading.py
+
 # Compiled modules are kept: tests start hundreds of processes, and each would compile the packages again.
 export PYTHONDONTWRITEBYTECODE :=
 
@@ -31,7 +34,7 @@ marked = $(sort $(patsubst %/conftest.py,%,$(shell grep -rlE --include='*.py' 'm
 SHELL := /bin/bash
 timed = TIMEFORMAT='$(1): %0R s; CPU %0U + %0S s'; time { $(2); }
 
-.PHONY: help demo test test-kafka test-tools test-lint test-others test-faults test-spark-brokers test-brokers test-computes check check-lint check-tests nightly test-properties test-wheel test-lowest test-latest coverage test-peers test-image test-spark lint kafka manifests manifests-live manifests-tools image image-tools simulate scopes mutants chaos hostile rehearse operations sites bench bench-spark bench-ready bench-plot load peers compare clean lock
+.PHONY: help demo test test-kafka test-tools test-lint test-others test-faults test-spark-beside test-brokers test-computes check check-lint check-tests nightly test-properties test-wheel test-lowest test-latest coverage test-peers test-image test-spark lint kafka manifests manifests-live manifests-tools image image-tools simulate scopes mutants chaos hostile rehearse operations sites bench bench-spark bench-ready bench-plot load peers compare clean lock
 
 help:  ## what can be made
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 12
@@ -40,7 +43,7 @@ demo: $(VENV)/.runtime  ## a notary on an embedded log, a double spend and a cra
 	$(BIN)/notary demo
 
 test: $(VENV)/.dev  ## lint, types, all tests on real brokers; it installs nothing outside of this folder
-	@$(call timed,make test,$(MAKE) --no-print-directory --jobs 6 LANES=yes test-lint test-brokers test-faults test-spark-brokers test-computes test-spark)
+	@$(call timed,make test,$(MAKE) --no-print-directory --jobs 6 LANES=yes test-lint test-brokers test-faults test-spark-beside test-computes test-spark)
 
 # First Kafka is fetched, then the tools are fetched and built, beside the tests that need neither.
 test-kafka: $(VENV)/.dev
@@ -66,11 +69,10 @@ test-computes: test-others test-tools
 	@$(call timed,what computes,nice -n 10 $(PYTEST) $(call marked,exhaustive|go) -q $(TWO) -m "$(COMPUTES)" --durations 10)
 
 test-spark: test-kafka $(if $(LANES),test-others)  ## what Spark makes of a log, against the notary and the checkers
-	@$(call timed,spark,nice -n 5 $(PYTEST) $(call marked,spark) -q -m "spark and not ($(if $(LANES),kafka or )$(APART))" --durations 10)
+	@$(call timed,spark,nice -n 5 $(PYTEST) $(filter-out $(if $(LANES),$(SPARK_BESIDE)),$(call marked,spark)) -q -m "spark and not ($(APART))" --durations 10)
 
-# A session of its own costs half a minute, but with one session the other lane ended five minutes before this one.
-test-spark-brokers: test-kafka $(if $(LANES),test-faults)
-	@$(call timed,spark on brokers,nice -n 5 $(PYTEST) $(call marked,spark) -q -m "spark and kafka and not ($(APART))" --durations 10)
+test-spark-beside: test-kafka $(if $(LANES),test-faults)
+	@$(call timed,spark beside,nice -n 5 $(PYTEST) $(SPARK_BESIDE) -q -m "spark and not ($(APART))" --durations 10)
 
 check: $(VENV)/.dev  ## fast, the inner loop: lint, types, the tests that start no process, and how long each took
 	@$(call timed,make check,$(MAKE) --no-print-directory --jobs 2 check-lint check-tests)
