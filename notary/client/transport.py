@@ -12,14 +12,12 @@ It maps each reply to the next step:
 """
 
 import asyncio
-import os
 import random
 import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
-from functools import cache
 from http.cookiejar import CookieJar, DefaultCookiePolicy
 from ssl import SSLContext
 from typing import Any, Final, TypeVar
@@ -120,19 +118,13 @@ def http_client(tls: SSLContext | None, connect_s_max: float) -> httpx.AsyncClie
                 DefaultCookiePolicy(allowed_domains=())
             ),  # else one worker's cookies would go to others: cookies ignore ports
             follow_redirects=False,
-            verify=_trusted(os.environ.get("SSL_CERT_FILE"), os.environ.get("SSL_CERT_DIR")) if tls is None else tls,
+            verify=True if tls is None else tls,
         )
     except (OSError, ValueError, ImportError, httpx.InvalidURL) as problem:
         # All other arguments are constants, so the environment is the cause; a SOCKS proxy needs a package that may be missing.
         raise ConfigurationError(
             f"a proxy or certificates of the environment (HTTPS_PROXY, ALL_PROXY, SSL_CERT_FILE, ...) cannot be used: {problem}"
         ) from None
-
-
-@cache
-def _trusted(*_: str | None) -> SSLContext:
-    """Returns a context with the authorities that httpx trusts, read once for each content of its variables: it takes 20 ms."""
-    return httpx.create_ssl_context()
 
 
 def current_traceparent() -> str:

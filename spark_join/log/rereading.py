@@ -19,7 +19,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.pandas.types import from_arrow_schema
 
 from spark_join.errors import CouldNotVerify
-from spark_join.log import TopicPartition
+from spark_join.log import TopicPartition, describe
 from spark_join.log.batches import decode, offset_after
 from spark_join.log.client import client_settings
 from spark_join.log.kafka import Kafka, OffsetRange
@@ -61,7 +61,13 @@ def read_again(
     A task reads one partition in the order of offsets; with `task_records_max`, a part of it with at most so many offsets. Raises
     `CouldNotVerify` if aiokafka cannot connect with these properties; so does a task that cannot read.
     """
-    client_settings(kafka)
+    try:
+        client_settings(kafka)
+    except CouldNotVerify as problem:
+        names = ", ".join(describe(topic_partition, kafka.prefix) for topic_partition in wanted)
+        raise CouldNotVerify(
+            f"Java's client returned fewer records than offsets of {names}, so aiokafka must read them. {problem}"
+        ) from None
     parts = [
         TaskOffsets(topic_partition, first, min(first + step, offset_range.offset_end))
         for topic_partition, offset_range in wanted.items()
