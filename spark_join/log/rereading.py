@@ -94,13 +94,13 @@ def _read(kafka: Kafka, part: TaskOffsets) -> Iterator[pa.RecordBatch]:
         try:
             runner.run(_connect(client, name))
             while offset < part.offset_end:
-                fetched = runner.run(_fetch(client, KafkaPartition(name, partition), offset))
+                fetched, offset_next = runner.run(_fetch(client, KafkaPartition(name, partition), offset))
                 records = decode(fetched, offset, part.offset_end)
                 while rows := [*islice(records, ROWS_MAX)]:
                     columns = [pa.array(column, kind) for column, kind in zip(zip(*rows, strict=True), _SCHEMA.types[1:-1], strict=True)]
                     topics, partitions = pa.array([topic] * len(rows)), pa.array([partition] * len(rows), pa.int32())
                     yield pa.RecordBatch.from_arrays([topics, *columns, partitions], schema=_SCHEMA)
-                offset = offset_after(fetched, offset)
+                offset = offset_next
         except (KafkaError, TimeoutError, ValueError, OverflowError) as problem:
             raise CouldNotVerify(f"{name} partition {partition} cannot be read at offset {offset}: {problem}") from None
         finally:
@@ -108,13 +108,16 @@ def _read(kafka: Kafka, part: TaskOffsets) -> Iterator[pa.RecordBatch]:
 
 
 async def _connect(client: AIOKafkaClient, topic: str) -> None:
-    async with asyncio.timeout(READ_S_MAX):
-        await client.bootstrap()
-        await client.set_topics([topic])
+    try:
+        async with asyncio.timeout(READ_S_MAX):
+            await client.bootstrap()
+            await client.set_topics([topic])
+    except TimeoutError:
+        raise TimeoutError(f"no broker has answered for {READ_S_MAX} s") from None
 
 
-async def _fetch(client: AIOKafkaClient, partition: KafkaPartition, offset: int) -> bytes:
-    """Returns batches, of which the last one ends behind that offset; asks each new leader until `READ_S_MAX` has passed.
+async def _fetch(client: AIOKafkaClient, partition: KafkaPartition, offset: int) -> tuple[bytes, int]:
+    """Returns batches and the offset after them, which is behind that offset; asks each new leader until `READ_S_MAX` has passed.
 
     Raises `KafkaError`, `TimeoutError` and `ValueError`.
     """
@@ -135,8 +138,8 @@ async def _fetch(client: AIOKafkaClient, partition: KafkaPartition, offset: int)
                             raise failed
                     if failed is None:
                         problem = "the log ends here"
-                        if offset_after(fetched or b"", offset) > offset:
-                            return bytes(fetched)
+                        if (offset_next := offset_after(fetched or b"", offset)) > offset:
+                            return bytes(fetched), offset_next
                         continue
                     problem = str(failed)
                 await asyncio.sleep(_AGAIN_S)

@@ -30,7 +30,7 @@ class AttributeReads:
                 self._block(tree.body, {}, "")
 
     def _learned(self) -> tuple[int, int]:
-        """Returns how many members and results have a class: both only grow."""
+        """Returns how many members and results are known: both only grow."""
         return sum(map(len, self._members.values())), len(self._results)
 
     def _annotated(self, annotation: ast.expr | None) -> str:

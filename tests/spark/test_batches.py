@@ -1,5 +1,6 @@
 """Tests of record batches without a broker: what Spark's tasks decode is what the notary's client reads."""
 
+import tracemalloc
 from collections.abc import Callable
 
 import pytest
@@ -84,6 +85,17 @@ def test_a_batch_that_expands_is_refused(monkeypatch: pytest.MonkeyPatch) -> Non
     assert len(decoded(as_gzip(batch((None, bytes(900)))))) == 1
     with pytest.raises(ValueError, match="batch at offset 0 has more than 1000 bytes"):
         decoded(as_gzip(batch((None, bytes(1000)))))
+
+
+def test_a_batch_of_many_records_takes_little_memory() -> None:
+    """Records are decoded one at a time: a batch of tiny ones, which anybody may append, takes no hundred bytes for each."""
+    fetched = batch(*[(None, None)] * 50_000)
+    tracemalloc.start()
+    try:
+        assert sum(1 for _ in decode(fetched, 0, 50_000)) == 50_000
+        assert tracemalloc.get_traced_memory()[1] < 3 * len(fetched)
+    finally:
+        tracemalloc.stop()
 
 
 def test_what_no_broker_sends_is_refused() -> None:
