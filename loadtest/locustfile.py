@@ -25,13 +25,13 @@ clients: set[str] = set()
 
 
 class NotaryUser(User):
-    """One connection of the load: sends the next submission that is due, whenever it is free."""
+    """One user of the load. The process that sends has one connection to each URL for it."""
 
     wait_time = constant(1)
 
     @task
-    def follow_the_schedule(self) -> None:
-        """Send submissions until none is left."""
+    def wait_for_the_end(self) -> None:
+        """Return when the run is over."""
         if member is not None:
             member.work()
 

@@ -27,11 +27,13 @@ Here each request is sent at its intended time, as in production, even if the la
 | `generate` | the requests of a process, from a seed, with the possible outcomes of each | yes |
 | `checker` | the answers of a notary, decoded strictly and checked; the positions seen by all processes | yes |
 | `tally` | counts and times; the figure, or the reasons why there is none | yes |
-| `process` | one process's part: generating, pacing, retrying; keep-alive HTTP on geventhttpclient | gevent |
-| `run` | the processes and their coordinator, over Locust's messages | Locust |
+| `process` | one process's part: generating, sending, retrying; a child of a Locust process | no |
+| `run` | the Locust processes, their children and their coordinator, over Locust's messages | Locust |
 | `../locustfile.py` | the wiring: user, shape, events | Locust |
 | `__main__` | `make load`: brokers, workers, Locust, in one command | no |
 
-The schedule and the histograms are those of every open loop (`rig/schedule`, `rig/latencies`). The connections are not: Locust patches the
-standard library of its process. So nothing but `locust` itself imports `run` and the wiring.
+The loop, its schedule, its connections and its histograms are those of every open loop (`rig`). Locust has the command line, the web form,
+the tables and the processes. Its users wait while a child sends, and the child has a connection to each URL for each of them. Locust
+patches the standard library of its own process, so asyncio does not work there, and nothing but `locust` itself imports `run` and the
+wiring.
 """

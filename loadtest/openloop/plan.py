@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from loadtest.rig.schedule import SHAPES, STEPS, Stage, slots_count, stages_of
+from loadtest.rig.schedule import SHAPES, STEPS, Stage, arrivals_count, stages_of
 from loadtest.rig.signing import PARTY
 
 Distribution: TypeAlias = Literal["fixed", "poisson", "uniform", "geometric"]
@@ -77,7 +77,7 @@ class LoadPlan(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def submissions(self) -> int:
         """The number of submissions that this process has to send."""
-        return slots_count(self.stages, self.mix.submission_requests, self.process, self.processes)
+        return arrivals_count(self.stages, self.mix.submission_requests, self.process, self.processes)
 
     @property
     def seconds(self) -> float:

@@ -1,8 +1,9 @@
 """The coordinator of a run, in the master or in the only process, and the members: all processes that send.
 
 The coordinator plans, and waits until all submissions are generated and every user has started. Then it sends the start time, collects the
-reports of the members, and prints the result. In a plain `locust` with one process they call each other; under `--processes` and
-`--worker`, Locust's own connection between master and workers carries the same messages:
+reports of the members, and prints the result. A member has a child that generates and sends (`process`). In a plain `locust` with one
+process they call each other; under `--processes` and `--worker`, Locust's own connection between master and workers carries the same
+messages:
 
 | from | message | fields |
 |---|---|---|
@@ -13,9 +14,13 @@ reports of the members, and prints the result. In a plain `locust` with one proc
 | member | results so far | `run`, `process`, `tally`, `seen_positions` |
 """
 
+import contextlib
 import logging
+import os
+import subprocess
 import sys
 import time
+import urllib.request
 import uuid
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -29,13 +34,12 @@ from locust.env import Environment
 
 from loadtest.openloop.checker import Ledger
 from loadtest.openloop.plan import LoadPlan, Unusable, plan_of, urls_of
-from loadtest.openloop.process import LoadProcess, connect
-from loadtest.openloop.tally import Tally, decode, encode, figure, lines_of, reasons_against, total
-from loadtest.rig.machine import load_average, machine
-from loadtest.rig.schedule import slots_count
+from loadtest.openloop.process import CONNECT_S_MAX, Start, TimedSubmission, read_next, write
+from loadtest.openloop.tally import Tally, decode, figure, lines_of, reasons_against, total
+from loadtest.rig.machine import load_average, machine, python_path
+from loadtest.rig.schedule import arrivals_count
 
 MESSAGE = "openloop"
-REPORT_S = 1.0
 GRACE_S = 15.0
 """The time after the last deadline by which every process has reported its share, or never will."""
 START_IN_S = 0.5
@@ -47,75 +51,91 @@ Send = Callable[[Mapping[str, Any]], None]
 
 
 class Member:
-    """The state of this process in a run, if there is one."""
+    """The state of this process in a run, if there is one. Its child generates and sends (`process`)."""
 
     def __init__(self, environment: Environment, send: Send) -> None:
         self._environment = environment
         self._send = send
-        self._process: LoadProcess | None = None
-        self._ready = Event()
-        self._busy: gevent.Greenlet[..., Any] | None = None
+        self._plan: LoadPlan | None = None
+        self._child: subprocess.Popen[bytes] | None = None
+        self._relaying: gevent.Greenlet[..., Any] | None = None
+        self._over = Event()
 
     def handle(self, message: Mapping[str, Any]) -> None:
         """Handle a message of the coordinator."""
         if message["kind"] == "make":
             self.drop()
-            plan = msgspec.convert(message["plan"], LoadPlan)
-            self._process = LoadProcess(plan, self._record)
-            self._busy = gevent.spawn(self._make, self._process)
-        elif message["kind"] == "go" and self._process is not None and self._process.plan.run == message["run"]:
+            self._over.clear()
+            self._plan = plan = msgspec.convert(message["plan"], LoadPlan)
+            self._child = subprocess.Popen(
+                [sys.executable, "-P", "-m", "loadtest.openloop.process"],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                env=os.environ | {"PYTHONPATH": python_path()},
+                start_new_session=True,  # a Ctrl-C is for Locust, which then ends this one
+            )
+            self._write(plan)
+            self._relaying = gevent.spawn(self._relay, plan, self._child)
+        elif message["kind"] == "go" and self._plan is not None and self._plan.run == message["run"]:
             # Locust's own rates start here too, not with the generation.
             self._environment.stats.clear_all()
-            self._process.go(message["at_unix_s"])
-            self._busy = gevent.spawn(self._keep_reporting, self._process)
+            runner = self._environment.runner
+            self._write(Start(message["at_unix_s"], max(1, runner.user_count if runner is not None else 1)))
 
     def work(self) -> None:
-        """Send submissions as one user. Returns when the schedule is finished; waits while there is none."""
-        self._ready.wait()
-        if self._process is not None:
-            self._process.work()
+        """Return when the run is over. Locust's users only wait: the child has a connection for each."""
+        self._over.wait()
 
     def drop(self) -> None:
         """Stop and forget the run."""
-        if self._busy is not None:
-            self._busy.kill()
-        if self._process is not None:
-            self._process.close()
-        self._ready.clear()
-        self._process = self._busy = None
+        if self._relaying is not None:
+            self._relaying.kill()
+        if self._child is not None:
+            self._child.kill()
+            self._child.wait()
+            for pipe in (self._child.stdin, self._child.stdout):
+                if pipe is not None:
+                    pipe.close()
+        self._plan = self._child = self._relaying = None
+        self._over.set()
 
-    def _make(self, process: LoadProcess) -> None:
-        plan = process.plan
-        began_s = time.perf_counter()
+    def _write(self, message: Any) -> None:
+        assert self._child is not None
+        assert self._child.stdin is not None
+        # If the child is gone, `_relay` reports it.
+        with contextlib.suppress(BrokenPipeError):
+            write(self._child.stdin, message)
+            self._child.stdin.flush()
 
-        def progress(made: int, of: int) -> None:
-            took_s = time.perf_counter() - began_s
-            logger.info("process %d: %s of %s submissions made and signed after %.0f s", plan.process, f"{made:,}", f"{of:,}", took_s)
-
-        try:
-            process.make(progress)
-        except Exception as problem:
-            self._send({"run": plan.run, "process": plan.process, "problem": f"making the requests: {type(problem).__name__}: {problem}"})
-            return
-        self._ready.set()
-        self._send({"run": plan.run, "process": plan.process, "made": True})
-
-    def _keep_reporting(self, process: LoadProcess) -> None:
-        finished = False
+    def _relay(self, plan: LoadPlan, child: "subprocess.Popen[bytes]") -> None:
+        """Pass on what the child reports."""
+        assert child.stdout is not None
+        began_s, finished = time.perf_counter(), False
+        own = {"run": plan.run, "process": plan.process}
         while not finished:
-            gevent.sleep(REPORT_S)
-            finished = process.tally.finished
-            tally, seen_positions = process.report()
-            self._send({"run": process.plan.run, "process": process.plan.process, "tally": encode(tally), "seen_positions": seen_positions})
+            message = read_next(child.stdout)
+            if message is None:
+                message = {"problem": f"a process that sends ended with {child.wait()}"}
+            if "progress" in message:
+                made, took_s = message["progress"], time.perf_counter() - began_s
+                text = "process %d: %s of %s submissions made and signed after %.0f s"
+                logger.info(text, plan.process, f"{made:,}", f"{plan.submissions:,}", took_s)
+                continue
+            for timed in message.pop("timed", ()):
+                self._record(TimedSubmission(*timed))
+            finished = "problem" in message or ("tally" in message and message["tally"]["finished"])
+            self._send({**own, **message})
+        self._over.set()
 
-    def _record(self, stage: str, ms: float, octets: int, requests: int, why: str | None) -> None:
+    def _record(self, timed: TimedSubmission) -> None:
         """Add two rows to Locust's table: submissions are its requests; transactions are next to them, and not in the total."""
-        environment = self._environment
+        environment, ms, why = self._environment, timed.ms, timed.failure
+        name = f"submissions, {timed.stage}"
         environment.events.request.fire(
-            request_type="POST", name=f"submissions, {stage}", response_time=ms, response_length=octets, exception=why, context={}
+            request_type="POST", name=name, response_time=ms, response_length=timed.octets, exception=why, context={}
         )
-        transactions = environment.stats.get(f"transactions, {stage}", "in them")
-        for _ in range(requests):
+        transactions = environment.stats.get(f"transactions, {timed.stage}", "in them")
+        for _ in range(timed.requests):
             transactions.log(ms, 0)  # type: ignore[arg-type]  # Locust itself passes a float here
             if why is not None:
                 transactions.log_error(why)
@@ -224,7 +244,7 @@ class Coordinator:
             tally.finished = not missing
             self._ledger.close(alone=not options.not_alone and not missing and not tally.failed)
             reasons = reasons_against(
-                tally, self._ledger, submissions=slots_count(plan.stages, plan.mix.submission_requests), problems=problems
+                tally, self._ledger, submissions=arrivals_count(plan.stages, plan.mix.submission_requests), problems=problems
             )
         if reasons:
             self._refuse(reasons)
@@ -276,22 +296,17 @@ class Coordinator:
 
 def _ask(urls: tuple[str, ...]) -> tuple[dict[str, Any], int]:
     """Returns the notary's description of itself, and the number of decisions: the highest that any worker reports."""
-    about: dict[str, Any] = {}
-    sizes = []
-    for url in urls:
-        client = connect(url)
-        try:
-            about = about or orjson.loads(_get(client, "/v1/notary"))
-            # A checkpoint's second line is the size of the tree.
-            sizes.append(int(_get(client, "/v1/checkpoint").split(b"\n")[1]))
-        finally:
-            client.close()
-    return about, max(sizes)
+    # A checkpoint's second line is the size of the tree.
+    sizes = [int(_get(f"{url}/v1/checkpoint").split(b"\n")[1]) for url in urls]
+    return orjson.loads(_get(f"{urls[0]}/v1/notary")), max(sizes)
 
 
-def _get(client: Any, path: str) -> bytes:
-    response = client.get(path)
-    body = bytes(response.read())
-    if response.status_code != 200:
-        raise OSError(f"{client.host}:{client.port}{path}: status {response.status_code}: {body[:300].decode(errors='replace')}")
-    return body
+def _get(url: str) -> bytes:
+    # The load's connections use no proxy either.
+    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+    try:
+        with opener.open(url, timeout=CONNECT_S_MAX) as reply:
+            body: bytes = reply.read()
+            return body
+    except OSError as problem:
+        raise OSError(f"{url}: {problem}") from problem

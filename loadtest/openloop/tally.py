@@ -51,7 +51,7 @@ class Tally(msgspec.Struct):
     violations: list[str] = []
     cpu_seconds: float = 0.0
     finished: bool = False
-    """True if every slot is accounted for, and the decisions were replayed."""
+    """True if every arrival is accounted for, and the decisions were replayed."""
 
     def answered_at(self, seconds: float) -> None:
         """Count an answer `seconds` after the start."""

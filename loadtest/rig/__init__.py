@@ -10,13 +10,10 @@ The command lines above it (`bench`, `openloop`, `peers`) share these parts, and
 | `schedule` | the intended start of each submission of an open loop | yes |
 | `connections` | keep-alive HTTP on asyncio, as small as this service permits; clients that check Retry-After | no |
 | `closed_loop` | the closed loop: a connection sends its next submission after the last answer | no |
-| `open_loop` | the open loop: submissions are sent when they are due | no |
+| `open_loop` | the open loop: submissions are sent when they are due; a load at more than the capacity | no |
 | `latencies` | latencies in HdrHistograms; errors, counted | yes |
 | `machine` | the machine of a measurement; environment, CPU time and memory of its processes and of others | no |
 | `progress` | lines of progress, and a bar | no |
-
-`openloop` sends by the same schedule and counts by the same histograms, but on gevent: Locust patches the standard library of its process,
-and asyncio does not work there.
 """
 
 from loadtest.rig.machine import environment, python_path

@@ -9,6 +9,7 @@ import ssl
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
+from functools import lru_cache
 from typing import Protocol, cast
 from urllib.parse import urlsplit
 
@@ -44,6 +45,7 @@ class ClientConnection(asyncio.Protocol):
         self._buffer = b""
         self._length = -1
         self._transport: asyncio.Transport
+        self._problem = ""
         self.waiting = False
         """True while a call has no answer yet."""
 
@@ -69,9 +71,13 @@ class ClientConnection(asyncio.Protocol):
         buffer = self._buffer + data if self._buffer else data
         if self._length < 0:
             head_end = buffer.find(b"\r\n\r\n")
-            found = _LENGTH(buffer, 0, head_end) if head_end >= 0 else None
-            if found is None:
+            if head_end < 0:
                 self._buffer = buffer
+                return
+            found = _LENGTH(buffer, 0, head_end)
+            if found is None:
+                self._problem = "an answer without Content-Length, which this client does not read"
+                self._transport.abort()
                 return
             self._length = head_end + 4 + int(found[1])
         if len(buffer) < self._length:
@@ -82,7 +88,7 @@ class ClientConnection(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Report the end of the connection to the caller."""
-        why = f"connection lost with a submission unanswered: {exc or 'closed by the service'}" if self.waiting else ""
+        why = f"connection lost with a submission unanswered: {self._problem or exc or 'closed by the service'}" if self.waiting else ""
         self.waiting = False
         self._caller.lost(self, why)
 
@@ -90,10 +96,63 @@ class ClientConnection(asyncio.Protocol):
 async def connect(url: str, make: Callable[[], ClientConnection]) -> ClientConnection:
     """Returns a connection to the service at that URL; for https, OpenSSL's own settings (SSL_CERT_FILE) define the trusted authorities."""
     address = urlsplit(url)
-    host, port = address.hostname or "127.0.0.1", address.port or 80
-    trust = ssl.create_default_context() if address.scheme == "https" else None
+    trust = _trusted() if address.scheme == "https" else None
+    host, port = address.hostname or "127.0.0.1", address.port or (443 if trust else 80)
     _, connection = await asyncio.get_running_loop().create_connection(make, host, port, ssl=trust)
     return connection
+
+
+@lru_cache(maxsize=1)
+def _trusted() -> ssl.SSLContext:
+    return ssl.create_default_context()
+
+
+class Channel:
+    """Calls to one URL, one at a time. After its connection ended, the next call needs a new one."""
+
+    def __init__(self, url: str) -> None:
+        self.url = url
+        self.answered_s = 0.0
+        """The time at which the last byte of the last answer arrived, by `time.perf_counter`."""
+        self._connection: ClientConnection | None = None
+        self._answer: asyncio.Future[bytes] | None = None
+
+    @property
+    def is_open(self) -> bool:
+        """Whether there is a connection, and no side has closed it."""
+        return self._connection is not None and not self._connection.is_closing()
+
+    async def open(self) -> None:
+        """Connect. Raises `OSError`, or its kind `ConnectionResetError` if the service closes the connection at once."""
+        self.close()
+        self._connection = await connect(self.url, lambda: ClientConnection(self))
+
+    async def call(self, data: bytes) -> bytes:
+        """Send a complete call; returns the complete answer. Raises `ConnectionResetError` if the connection ends before it."""
+        connection = self._connection
+        if connection is None or connection.is_closing():
+            raise ConnectionResetError("the service has closed the connection")
+        self._answer = asyncio.get_running_loop().create_future()
+        connection.call(data)
+        return await self._answer
+
+    def close(self) -> None:
+        """Close the connection; a call without an answer gets none."""
+        if self._connection is not None:
+            self._connection.close()
+        self._connection = None
+
+    def answered(self, connection: ClientConnection, answer: bytes) -> None:
+        """Read the clock, and pass the answer to `call`."""
+        self.answered_s = time.perf_counter()
+        # Without a call it is a rejection of the connection itself, which closes next.
+        if self._answer is not None and not self._answer.done():
+            self._answer.set_result(answer)
+
+    def lost(self, connection: ClientConnection, why: str) -> None:
+        """End the call, unless another connection has it by now."""
+        if connection is self._connection and self._answer is not None and not self._answer.done():
+            self._answer.set_exception(ConnectionResetError(why or "the service has closed the connection"))
 
 
 def head_of(url: str, *, receipts: bool = True) -> bytes:
@@ -149,7 +208,7 @@ class Probe:
 
     def __init__(self, url: str, head: bytes, pool: deque[Made], *, obedient: bool) -> None:
         """It takes its submissions from `pool`. An obedient one waits for Retry-After, an impatient one retries every `AGAIN_S`."""
-        self._url = url
+        self._channel = Channel(url)
         self._head = head
         self._pool = pool
         self.obedient = obedient
@@ -159,24 +218,20 @@ class Probe:
         """For each retry: True if it was admitted."""
         self.waiting = False
         """True while its submission is rejected and not admitted since."""
-        self._answer: asyncio.Future[bytes] | None = None
 
     async def run(self, begins_after_s: float = 0.0) -> None:
         """Send submissions until cancelled."""
         await asyncio.sleep(begins_after_s)
-        connection: ClientConnection | None = None
         while self._pool:
             made = self._pool.popleft()
             since_s, first_s = time.perf_counter(), None
             while True:
-                if connection is None:
-                    connection = await connect(self._url, lambda: ClientConnection(self))
-                self._answer = asyncio.get_running_loop().create_future()
+                if not self._channel.is_open:
+                    await self._channel.open()
                 sent_s = time.perf_counter()
-                connection.call(self._head % len(made.body) + made.body)
-                answer = await self._answer
-                if not answer:
-                    connection = None
+                try:
+                    answer = await self._channel.call(self._head % len(made.body) + made.body)
+                except ConnectionResetError:
                     continue
                 retry_s = retry_after_s(answer)
                 rejected = status_of(answer) in REJECTED and retry_s is not None
@@ -190,15 +245,6 @@ class Probe:
             if first_s is not None:
                 # The wait ends when the admitted attempt was sent: it does not include the time for the decision.
                 self.waits.append((first_s, sent_s - since_s))
-
-    def answered(self, connection: ClientConnection, answer: bytes) -> None:
-        """Pass the answer to `run`."""
-        if self._answer is not None and not self._answer.done():
-            self._answer.set_result(answer)
-
-    def lost(self, connection: ClientConnection, why: str) -> None:
-        """Make `run` connect again."""
-        self.answered(connection, b"")
 
 
 def results_of(probes: Sequence[Probe]) -> ProbeResults:

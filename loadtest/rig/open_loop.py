@@ -2,18 +2,22 @@
 
     python -P -m loadtest.rig.open_loop '{"urls": ["http://127.0.0.1:8080"], ...}'     the fields of `Offer`; prints one `Offered`
 
-A due submission takes a free connection. Without one it waits, and the wait is part of its latency, which counts from the intended start.
-Connections are opened before the start, or on demand. A rejected submission (503, 429) was not admitted, so its bytes are offered again
-later, like another client's. So no more submissions are generated than can be decided. In addition, probes check Retry-After.
+`OpenLoop` is the loop of every open load, Locust's included (`loadtest.openloop`). Its users share one schedule. A free user takes
+the next arrival and waits until it is due. When no user is free, the next submissions are sent late. Latency counts from the intended
+start, so it includes that wait.
+
+`OfferedLoad` offers more than the capacity. Each user has one connection, which is opened before the start, or on first use. A rejected
+submission (503, 429) was not admitted, so its bytes are offered again later, like another client's. So no more submissions are generated
+than can be decided. In addition, probes check Retry-After.
 """
 
 import asyncio
-import contextlib
 import gc
 import sys
 import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from functools import partial
 from itertools import islice
 from urllib.parse import urlsplit
 
@@ -23,10 +27,9 @@ import uvloop
 from loadtest.rig.closed_loop import ClosedLoad, LoadResult, PreparedLoad, run_all, wrong
 from loadtest.rig.connections import (
     REJECTED,
-    ClientConnection,
+    Channel,
     Probe,
     ProbeResults,
-    connect,
     head_of,
     results_of,
     retry_after_s,
@@ -35,16 +38,42 @@ from loadtest.rig.connections import (
 from loadtest.rig.generate import submissions
 from loadtest.rig.latencies import Failures, Latencies, Percentiles, percentiles_of
 from loadtest.rig.machine import costs, resident_bytes
-from loadtest.rig.schedule import Stage, slots
+from loadtest.rig.schedule import Arrival, Stage, arrivals, arrivals_count
 from loadtest.rig.signing import PARTY, Made
 
 WARM_UP_SHARE = 0.3
 """The warm-up's share of the time; a queue takes seconds until it is full."""
-TICK_S = 0.001
 CHECK_S = 0.5
 CONNECTING_MAX = 64
 OPENINGS_MAX = 5
 """The attempts to open each connection before the start."""
+
+Submit = Callable[[int, Arrival, float], Awaitable[None]]
+"""Sends one submission, and returns when it is accounted for: (its number, its arrival, its intended start on this clock)."""
+
+
+class OpenLoop:
+    """One run through a schedule, by any number of users."""
+
+    def __init__(self, schedule: Iterable[Arrival]) -> None:
+        self._schedule = iter(schedule)
+        self.taken = 0
+        """The number of arrivals that users have taken."""
+        self.is_over = False
+        """Set it to end the run: then no user takes another arrival."""
+
+    async def follow(self, started_s: float, submit: Submit) -> None:
+        """Take arrivals as one user, until none is left or the run is over. The schedule starts at `started_s`, by `time.perf_counter`."""
+        while not self.is_over and (arrival := next(self._schedule, None)) is not None:
+            number = self.taken
+            self.taken += 1
+            due_s = started_s + arrival.due_s
+            if (wait_s := due_s - time.perf_counter()) > 0:
+                await asyncio.sleep(wait_s)
+            await submit(number, arrival, due_s)
+
+
+# ---- a load above the capacity, in a process of its own ----
 
 
 class Offer(msgspec.Struct, frozen=True):
@@ -65,7 +94,7 @@ class Offer(msgspec.Struct, frozen=True):
     probes: int = 0
     receipts: bool = True
     connections_open: bool = True
-    """True if all connections are opened before the start, like those of long-lived clients; else each is opened when needed."""
+    """True if all connections are opened before the start, like those of long-lived clients; else each is opened on first use."""
     party: str = PARTY
     beside: Sequence[ClosedLoad] = ()
     """Closed loops that run in the same process meanwhile, as of other parties."""
@@ -118,16 +147,8 @@ class Offered(msgspec.Struct):
     """The results of the closed loops."""
 
 
-class SentSubmission(msgspec.Struct, frozen=True, gc=False):
-    """A submission in flight."""
-
-    made: Made
-    due_s: float
-    sent_s: float
-
-
-class OpenLoop:
-    """The state of one run, on one event loop."""
+class OfferedLoad:
+    """The state of one such load, on one event loop."""
 
     def __init__(self, offer: Offer) -> None:
         self.offer = offer
@@ -135,18 +156,14 @@ class OpenLoop:
         count = min(count, int(offer.requests_per_s * offer.seconds / offer.requests) + 1_000 * offer.probes + 1)
         self.pool = deque(islice(submissions(offer.seed, offer.requests, offer.inputs, party=offer.party), count))
         self.head = head_of(offer.urls[0], receipts=offer.receipts)
-        self._greeting = f"GET /v1/notary HTTP/1.1\r\nHost: {urlsplit(offer.urls[0]).netloc}\r\n\r\n".encode()
         self.outcome = Offered()
         self.failures = Failures()
-        self._free: deque[ClientConnection] = deque()
-        self._asked: dict[ClientConnection, SentSubmission] = {}
-        self._greeted: dict[ClientConnection, asyncio.Future[bool]] = {}
-        self._waiting: deque[float] = deque()  # the intended starts of submissions without a connection
-        self._open = self._opening = 0
-        self._openings: set[asyncio.Task[None]] = set()
+        self._stages = [Stage("", offer.requests_per_s, offer.seconds)]
+        self._loop = OpenLoop(arrivals(self._stages, offer.requests))
+        self._channels = [Channel(offer.urls[number % len(offer.urls)]) for number in range(offer.connections_max)]
+        self._opening = asyncio.Semaphore(CONNECTING_MAX)
         self._steady = False
         self._counts_from_s = float("inf")
-        self._drained = asyncio.Event()
         self._decided_ms = Latencies()
         self._answered_ms = Latencies()
         self._rejected_ms = Latencies()
@@ -159,165 +176,106 @@ class OpenLoop:
         """Offer submissions, wait for those admitted; returns the results."""
         offer, outcome = self.offer, self.outcome
         if offer.connections_open:
-            await self._open_all()
+            await asyncio.gather(*[self._greet(channel) for channel in self._channels])
         probes = [Probe(offer.urls[0], self.head, self.pool, obedient=bool(number % 2)) for number in range(offer.probes)]
         # Staggered: probes with the same Retry-After at the same time would return together, in effect as one client.
         probing = [asyncio.create_task(probe.run(offer.seconds * WARM_UP_SHARE * at / len(probes))) for at, probe in enumerate(probes)]
         started_s = time.perf_counter()
         looking = asyncio.create_task(self._keep_looking(started_s))
-        schedule = slots([Stage("", offer.requests_per_s, offer.seconds)], offer.requests)
-        slot = next(schedule, None)
-        steady_from_s = started_s + offer.seconds * WARM_UP_SHARE
-        before: dict[str, float] = {}
-        while slot is not None:
-            now_s = time.perf_counter()
-            if not self._steady and now_s >= steady_from_s:
-                self._steady, before, steady_from_s = True, costs(offer.pids), now_s
-                self._counts_from_s = now_s
-            while slot is not None and (due_s := started_s + slot.due_s) <= now_s:
-                outcome.due += self._steady
-                self._offer(due_s)
-                slot = next(schedule, None)
-            await asyncio.sleep(TICK_S)
+        users = [asyncio.create_task(self._loop.follow(started_s, partial(self._submit, channel))) for channel in self._channels]
+        await asyncio.sleep(offer.seconds * WARM_UP_SHARE)
+        self._steady, before, steady_from_s = True, costs(offer.pids), time.perf_counter()
+        self._counts_from_s = steady_from_s
+        await asyncio.sleep(started_s + offer.seconds - time.perf_counter())
+        self._steady, self._loop.is_over = False, True
         ended_s, after = time.perf_counter(), costs(offer.pids)
-        self._steady = False
-        outcome.unsent = len(self._waiting)
-        self._waiting.clear()
         for task in (*probing, looking):
             task.cancel()
-        if self._asked:
-            self._drained.clear()
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(offer.drain_s_max):
-                    await self._drained.wait()
-        if self._asked:
-            self.failures.add(f"{len(self._asked)} submissions without an answer {offer.drain_s_max:g} s after the end")
+        _, waiting = await asyncio.wait(users, timeout=offer.drain_s_max)
+        if waiting:
+            self.failures.add(f"{len(waiting)} submissions without an answer {offer.drain_s_max:g} s after the end")
+        for channel in self._channels:
+            channel.close()
+        for user in waiting:
+            user.cancel()
+        outcome.due = len([arrival for arrival in arrivals(self._stages, offer.requests) if started_s + arrival.due_s >= steady_from_s])
+        if not outcome.ran_out:
+            outcome.unsent = arrivals_count(self._stages, offer.requests) - self._loop.taken
         outcome.drained_s = max(0.0, self._answered_last_s - ended_s)
         outcome.seconds = ended_s - steady_from_s
         outcome.cpu_seconds = {name: after[name] - before.get(name, 0.0) for name in after}
         self._sum_up(probes)
         return outcome
 
-    # ---- connections ----
-
-    def _offer(self, due_s: float) -> None:
-        """Send a due submission on a free connection, or let it wait for one."""
-        self._waiting.append(due_s)
-        self._send_waiting()
-        if self._waiting and self._open + self._opening < self.offer.connections_max and self._opening < CONNECTING_MAX:
-            self._opening += 1
-            opening = asyncio.create_task(self._connect())
-            self._openings.add(opening)
-            opening.add_done_callback(self._openings.discard)
-
-    async def _open_all(self) -> None:
-        """Open all connections. An answer on each shows that the service has accepted it."""
-        for at in range(0, self.offer.connections_max, CONNECTING_MAX):
-            numbers = range(at, min(at + CONNECTING_MAX, self.offer.connections_max))
-            await asyncio.gather(*[self._open_one(self._url(number)) for number in numbers])
-
-    async def _open_one(self, url: str) -> None:
-        """Open a connection and wait for an answer on it.
+    async def _greet(self, channel: Channel) -> None:
+        """Open a connection and wait for an answer on it, which shows that the service has accepted it.
 
         A service with short deadlines closes a connection on which a busy machine sends too late. Then open another, `OPENINGS_MAX` in all.
         """
-        for _ in range(OPENINGS_MAX):
-            connection = await connect(url, lambda: ClientConnection(self))
-            if connection.is_closing():
-                continue
-            greeted = self._greeted[connection] = asyncio.get_running_loop().create_future()
-            connection.call(self._greeting)
-            if await greeted:
+        greeting = f"GET /v1/notary HTTP/1.1\r\nHost: {urlsplit(channel.url).netloc}\r\n\r\n".encode()
+        async with self._opening:
+            for _ in range(OPENINGS_MAX):
+                try:
+                    await channel.open()
+                    await channel.call(greeting)
+                except ConnectionResetError:
+                    continue
                 return
-        raise OSError(f"the service at {url} closed {OPENINGS_MAX} connections before the start")
+        raise OSError(f"the service at {channel.url} closed {OPENINGS_MAX} connections before the start")
 
-    def _url(self, number: int) -> str:
-        return self.offer.urls[number % len(self.offer.urls)]
-
-    async def _connect(self) -> None:
+    async def _submit(self, channel: Channel, _number: int, _arrival: Arrival, due_s: float) -> None:
+        """Send the next submission of the pool, and count the result."""
+        if not self.pool:
+            self.outcome.ran_out = self._loop.is_over = True
+            return
+        made = self.pool.popleft()
         try:
-            connection = await connect(self._url(self._open), lambda: ClientConnection(self))
+            if not channel.is_open:
+                async with self._opening:
+                    await channel.open()
         except OSError as problem:
             self.failures.add(f"no connection: {problem}")
+            self.pool.append(made)
             return
-        finally:
-            self._opening -= 1
-        self._open += 1
-        self._free.append(connection)
-        self._send_waiting()
-
-    def _send_waiting(self) -> None:
-        while self._waiting and self._free:
-            if not self.pool:
-                self.outcome.ran_out = True
-                self._waiting.clear()
-                return
-            connection, made, due_s = self._free.pop(), self.pool.popleft(), self._waiting.popleft()
-            now_s = time.perf_counter()
-            self._asked[connection] = SentSubmission(made, due_s, now_s)
-            if self._steady:
-                self.outcome.sent += 1
-                self._late_ms.add((now_s - due_s) * 1000)
-            connection.call(self.head % len(made.body) + made.body)
-
-    def answered(self, connection: ClientConnection, answer: bytes) -> None:
-        """Read the clock, then handle the answer."""
-        now_s = time.perf_counter()
-        if (greeted := self._greeted.pop(connection, None)) is not None:
-            self._open += 1
-            self._free.append(connection)
-            greeted.set_result(True)
+        sent_s = time.perf_counter()
+        if self._steady:
+            self.outcome.sent += 1
+            self._late_ms.add((sent_s - due_s) * 1000)
+        try:
+            answer = await channel.call(self.head % len(made.body) + made.body)
+        except ConnectionResetError:
+            # The outcome of the submission is unknown; when it is sent again, it gets its decision.
+            self.outcome.dropped += self._steady
+            self.pool.append(made)
             return
-        asked = self._asked.pop(connection, None)
-        if asked is None:
-            return  # a rejection of the connection itself, before anything was sent: it closes next
-        self._answered_last_s = now_s
+        self._count(made, answer, due_s, sent_s, channel.answered_s)
+
+    def _count(self, made: Made, answer: bytes, due_s: float, sent_s: float, answered_s: float) -> None:
+        self._answered_last_s = answered_s
         status = status_of(answer)
         if status in REJECTED:
             self._rejected += 1
-            self.pool.append(asked.made)
+            self.pool.append(made)
             after_s = retry_after_s(answer)
             if after_s is None:
                 self.failures.add("a rejection without Retry-After")
             elif self._steady:
                 self.outcome.rejected += 1
-                self._rejected_ms.add((now_s - asked.sent_s) * 1000)
+                self._rejected_ms.add((answered_s - sent_s) * 1000)
                 self._retry_after_s.append(after_s)
         elif status == 202:
             self.outcome.undecided += self._steady
         else:
             self._decided += 1
-            if (why := wrong(answer, asked.made.ids, receipts=self.offer.receipts)) is not None:
+            if (why := wrong(answer, made.ids, receipts=self.offer.receipts)) is not None:
                 self.failures.add(why)
-            else:
-                self.outcome.decided += self._steady
-                # Count answers that arrive after the end too: otherwise the slowest answers would be missing.
-                if asked.due_s >= self._counts_from_s:
-                    self._decided_ms.add((now_s - asked.due_s) * 1000)
-                if asked.sent_s >= self._counts_from_s:
-                    self._answered_ms.add((now_s - asked.sent_s) * 1000)
-        self._free.append(connection)
-        self._send_waiting()
-        if not self._asked:
-            self._drained.set()
-
-    def lost(self, connection: ClientConnection, why: str) -> None:
-        """Handle a closed connection; another one may be opened instead."""
-        if (greeted := self._greeted.pop(connection, None)) is not None:
-            greeted.set_result(False)
-            return
-        self._open -= 1
-        if connection in self._free:
-            self._free.remove(connection)
-        asked = self._asked.pop(connection, None)
-        if asked is not None:
-            # The outcome of the submission is unknown; when it is sent again, it gets its decision.
-            self.outcome.dropped += self._steady
-            self.pool.append(asked.made)
-        if not self._asked:
-            self._drained.set()
-
-    # ---- figures ----
+                return
+            self.outcome.decided += self._steady
+            # Count answers that arrive after the end too: otherwise the slowest answers would be missing.
+            if due_s >= self._counts_from_s:
+                self._decided_ms.add((answered_s - due_s) * 1000)
+            if sent_s >= self._counts_from_s:
+                self._answered_ms.add((answered_s - sent_s) * 1000)
 
     async def _keep_looking(self, started_s: float) -> None:
         workers = self.offer.pids.get("worker", [])
@@ -339,7 +297,7 @@ class OpenLoop:
 
 async def drive(offer: Offer) -> Offered:
     """Generate the bodies and offer them; returns the results."""
-    load, beside = OpenLoop(offer), [PreparedLoad(each) for each in offer.beside]
+    load, beside = OfferedLoad(offer), [PreparedLoad(each) for each in offer.beside]
     gc.collect()
     gc.freeze()
     others = asyncio.create_task(run_all(beside))

@@ -36,7 +36,7 @@ class Stage(msgspec.Struct, frozen=True):
         return self.name != WARM_UP
 
 
-class Slot(NamedTuple):
+class Arrival(NamedTuple):
     """One submission of the schedule."""
 
     stage: int
@@ -77,19 +77,19 @@ def submissions_of(stage: Stage, submission_requests: int) -> int:
     return max(1, round(stage.requests_per_s * stage.seconds / submission_requests))
 
 
-def slots(stages: Sequence[Stage], submission_requests: int, process: int = 0, processes: int = 1) -> Iterator[Slot]:
-    """Yields the slots of one process, in order."""
+def arrivals(stages: Sequence[Stage], submission_requests: int, process: int = 0, processes: int = 1) -> Iterator[Arrival]:
+    """Yields the arrivals of one process, in order."""
     begins_s, number = 0.0, 0
     for at, stage in enumerate(stages):
         count = submissions_of(stage, submission_requests)
         for own in range((process - number) % processes, count, processes):
-            yield Slot(at, begins_s + own * stage.seconds / count)
+            yield Arrival(at, begins_s + own * stage.seconds / count)
         begins_s += stage.seconds
         number += count
 
 
-def slots_count(stages: Sequence[Stage], submission_requests: int, process: int = 0, processes: int = 1) -> int:
-    """Returns the number of slots of one process."""
+def arrivals_count(stages: Sequence[Stage], submission_requests: int, process: int = 0, processes: int = 1) -> int:
+    """Returns the number of arrivals of one process."""
     total = sum([submissions_of(stage, submission_requests) for stage in stages])
     return len(range(process, total, processes))
 

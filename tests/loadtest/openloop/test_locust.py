@@ -16,6 +16,7 @@ from itertools import cycle
 from pathlib import Path
 
 import msgspec
+import psutil
 import pytest
 
 from loadtest.openloop.generate import PlannedSubmission
@@ -114,6 +115,20 @@ def test_a_server_that_dies_leaves_no_figure(tmp_path: Path, service: Service) -
     assert not (tmp_path / "figure.json").exists()
 
 
+def test_a_process_that_dies_leaves_no_figure(tmp_path: Path, service: Service) -> None:
+    """If the process that sends is killed, the run ends at once without a figure, and the reason is its exit code."""
+    locust = _locust(tmp_path, service.url, "--rate", "20", "--run-time", "600")
+    while _decisions(service.url) < 20:
+        assert locust.poll() is None
+        time.sleep(0.05)
+    (sender,) = psutil.Process(locust.pid).children()
+    sender.kill()
+    output, errors = locust.communicate()
+    assert locust.returncode == 1, output + errors
+    assert "NO FIGURE: a process that sends ended with -9" in errors
+    assert not (tmp_path / "figure.json").exists()
+
+
 @pytest.mark.nightly
 def test_a_run_that_is_cut_short_has_no_figure(tmp_path: Path, service: Service) -> None:
     """After Ctrl-C midway there is no result, although nothing has failed."""
@@ -190,7 +205,11 @@ async def test_what_is_no_answer_is_asked_again(tmp_path: Path) -> None:
         output, errors = await asyncio.to_thread(locust.communicate)
     assert locust.returncode == 0, output + errors
     figure = json.loads((tmp_path / "figure.json").read_text())["figure"]
-    assert figure["attempts_retried"].keys() == {"status 202", "status 503", "broken: HTTPConnectionClosed"}
+    assert figure["attempts_retried"].keys() == {
+        "status 202",
+        "status 503",
+        "broken: connection lost with a submission unanswered: closed by the service",
+    }
     assert sum(figure["attempts_retried"].values()) == len(bodies)
 
 

@@ -150,6 +150,13 @@ async def test_a_wrong_answer_is_an_error() -> None:
     assert (await _offered(lambda body: b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}")).errors > 0
 
 
+async def test_an_answer_of_unknown_length_ends_its_connection() -> None:
+    """An answer without Content-Length is no answer: the load does not wait for its end, and counts a dropped submission."""
+    result = await _offered(lambda body: b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n")
+    assert result.dropped > 0
+    assert (result.decided, result.errors) == (0, 0)
+
+
 async def test_submissions_without_a_connection_wait_and_are_counted() -> None:
     """With one connection to a service that never answers, one submission is sent and the others are reported as unsent."""
     result = await _offered(lambda body: b"", connections_max=1, drain_s_max=1.0)

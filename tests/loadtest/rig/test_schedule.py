@@ -4,7 +4,7 @@ from itertools import pairwise
 
 import pytest
 
-from loadtest.rig.schedule import WARM_UP, Shape, Stage, begin_of, slots, slots_count, stages_of, submissions_of
+from loadtest.rig.schedule import WARM_UP, Shape, Stage, arrivals, arrivals_count, begin_of, stages_of, submissions_of
 
 
 def test_the_rate_counts_requests() -> None:
@@ -16,20 +16,20 @@ def test_the_rate_counts_requests() -> None:
 
 @pytest.mark.parametrize("processes", [1, 2, 3, 7])
 def test_processes_share_every_slot_once(processes: int) -> None:
-    """All processes together have the slots of a single process, each once and in order."""
+    """All processes together have the arrivals of a single process, each once and in order."""
     stages = (Stage("a", 10, 3), Stage("b", 101, 1), Stage("c", 1, 5))
-    shares = [list(slots(stages, 1, process, processes)) for process in range(processes)]
-    assert sorted([slot for share in shares for slot in share]) == sorted(slots(stages, 1))
+    shares = [list(arrivals(stages, 1, process, processes)) for process in range(processes)]
+    assert sorted([arrival for share in shares for arrival in share]) == sorted(arrivals(stages, 1))
     for process, share in enumerate(shares):
-        assert share == sorted(share, key=lambda slot: slot.due_s)
-        assert len(share) == slots_count(stages, 1, process, processes)
+        assert share == sorted(share, key=lambda arrival: arrival.due_s)
+        assert len(share) == arrivals_count(stages, 1, process, processes)
 
 
 def test_starts_are_even_within_a_stage() -> None:
     """Each stage's submissions are spread evenly over its time, from its start on."""
     stages = (Stage("a", 20, 2), Stage("b", 80, 1))
     for at, stage in enumerate(stages):
-        due = [slot.due_s for slot in slots(stages, 2) if slot.stage == at]
+        due = [arrival.due_s for arrival in arrivals(stages, 2) if arrival.stage == at]
         assert due[0] == begin_of(stages, at)
         assert [later - earlier for earlier, later in pairwise(due)] == pytest.approx([2 / stage.requests_per_s] * (len(due) - 1))
 
