@@ -17,12 +17,14 @@ waits for a broker, and a writer or reader that failed once is replaced.
 
 import asyncio
 from collections import defaultdict
-from collections.abc import Collection, Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from functools import partial
 from typing import Any, Final
 
 import msgspec
 from aiokafka import AIOKafkaConsumer, TopicPartition
 from aiokafka.errors import ConsumerStoppedError, KafkaError, OffsetOutOfRangeError
+from aiokafka.producer.message_accumulator import BatchBuilder
 
 from ordering.batches import WithoutHeaders
 from ordering.certificates import connection_error_text, shake_hands
@@ -229,22 +231,6 @@ class KafkaLog:
                 raise
         return {partition: LogOffsets(firsts[topic_partition], ends[topic_partition]) for partition, topic_partition in asked.items()}
 
-    async def open_transactions(self) -> list[int]:
-        """Returns the topic-partitions in which a transaction is open, in order. Raises `NotReady`.
-
-        The notary makes no transactions. MirrorMaker does, and one that was killed leaves its last one open until the brokers abort it.
-        """
-        ends = {partition: log_offsets.log_end for partition, log_offsets in (await self.offsets()).items()}
-        consumer = self._consumer(self._timeouts.offsets_ms, isolation_level="read_committed")
-        try:
-            await consumer.start()
-            committed = await consumer.end_offsets([self._partitions[partition] for partition in ends])
-        except (KafkaError, TimeoutError) as problem:
-            raise NotReady(f"Kafka does not return the offsets up to which transactions have ended: {error_text(problem)}") from problem
-        finally:
-            await consumer.stop()
-        return sorted(partition for partition, end in ends.items() if committed[self._partitions[partition]] < end)
-
     def leaders(self) -> Mapping[int, str | None]:
         """Returns the payload partitions that have a leader, each with its leader's rack; at most a few seconds old.
 
@@ -315,7 +301,7 @@ class KafkaLog:
         if watcher is not None:
             await stop_consumer(watcher, self._timeouts.close_ms / 1000)
 
-    def _consumer(self, request_timeout_ms: int, *, isolation_level: str = "read_uncommitted") -> AIOKafkaConsumer:
+    def _consumer(self, request_timeout_ms: int) -> AIOKafkaConsumer:
         consumer = AIOKafkaConsumer(
             **self._settings,
             group_id=None,
@@ -329,7 +315,7 @@ class KafkaLog:
             max_partition_fetch_bytes=FETCH_PARTITION_BYTES_MAX,
             max_poll_records=POLL_RECORDS_MAX,
             request_timeout_ms=request_timeout_ms,
-            isolation_level=isolation_level,
+            isolation_level="read_uncommitted",
         )
         Leadership(consumer._client, self._timeouts.connect_ms)
         return consumer
@@ -357,16 +343,44 @@ class KafkaWriter:
         topic_partition = self._partitions.get(partition)
         if topic_partition is None:
             raise ConfigurationError(f"this log has no {describe(partition)}: it has {len(self._partitions) - 1} payload partitions")
+        await self._deliver(partition, lambda: self._producer.send(topic_partition.topic, value, key, topic_partition.partition))
+
+    async def copy(self, partition: int, records: Sequence[Record], offset: int) -> int:
+        """Append records of another log with their times, in order; the first one must get this offset. Returns the offset after the last.
+
+        Raises `OutcomeUnknown` for any failure, as `append`, also if another process has appended a record meanwhile.
+        """
+        self._check()
+        topic, at = self._partitions[partition], 0
+        while at < len(records):
+            batch, first = self._producer.create_batch(), at
+            while at < len(records) and self._add(batch, records[at]):
+                at += 1
+            batch.close()
+            assert at > first, "a batch may have one record of any size"
+            metadata = await self._deliver(partition, partial(self._producer.send_batch, batch, topic.topic, partition=topic.partition))
+            if metadata.offset != offset:
+                self._break(f"{describe(partition)} has a record of another process at offset {offset}")
+                self._check()
+            offset += at - first
+        return offset
+
+    @staticmethod
+    def _add(batch: BatchBuilder, record: Record) -> bool:
+        return batch.append(timestamp=record.append_time_ms, key=record.key, value=record.value) is not None
+
+    async def _deliver(self, partition: int, send: Callable[[], Awaitable["asyncio.Future[Any]"]]) -> Any:
+        """Returns what the brokers acknowledged. One call of `send` at a time for each topic-partition, first come, first served."""
         limit = asyncio.timeout(self._timeouts.append_ms / 1000)
         self._limits.add(limit)
         try:
             async with limit:
                 async with self._turns[partition]:
                     self._check()
-                    delivery = await self._producer.send(topic_partition.topic, value, key, topic_partition.partition)
+                    delivery = await send()
                     # A cancelled or timed-out caller never retrieves the result; retrieve it, so that asyncio does not log it.
                     delivery.add_done_callback(_retrieve)
-                await delivery
+                return await delivery
         except TimeoutError as problem:
             # After a crash, a close or the loss of a broker from here on, the record may be in the log, or not, or may still arrive.
             self._break(f"{describe(partition)} did not acknowledge within {self._timeouts.append_ms} ms")

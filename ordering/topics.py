@@ -13,7 +13,7 @@ Kafka acknowledges from memory: a broker writes to its disk later. A record that
 lose power at once, with every disk intact. `flush.messages=1` on the ordering topic (`flush_ordering`) has each replica write before it
 acknowledges.
 
-A mirror's topics are in another cluster, and MirrorMaker 2 copies the records of the log into them. They keep the times that the records
+A mirror's topics are in another cluster, and `notary mirror` copies the records of the log into them. They keep the times that the records
 carry (`CreateTime`), since log time, decisions and roots depend on the source's append times. No worker starts on them until `notary
 failover` has made a log of them and called `use_append_times`.
 """

@@ -27,14 +27,12 @@ N`, `down`.
 | `health` | the cluster's metadata, as each running broker reports it |
 | `tether` | ends the brokers of a `with` block whose process died |
 | `runtime` | a Java, Kafka's jars and a class archive: ready to run |
-| `mirror` | `Mirror`: MirrorMaker 2, which copies a notary's topics from one cluster to another |
 | `java`, `jars` | finds a Java; fetches the jars once |
 | `golang` | third-party Go programs, built once |
 
 Kafka's jars stay in `.cache/kafka/<version>`, or in the folder that NOTARY_KAFKA_HOME names; the jars with which Spark reads
 Kafka in `.cache/spark-kafka/<version>`, or in that of NOTARY_SPARK_KAFKA_HOME; Kafka's tools in
-`.cache/kafka-tools/<version>`, or in that of NOTARY_KAFKA_TOOLS_HOME; MirrorMaker in `.cache/kafka-mirror/<version>`, or in
-that of KAFKA_MIRROR_HOME. It runs on Linux and macOS.
+`.cache/kafka-tools/<version>`, or in that of NOTARY_KAFKA_TOOLS_HOME. It runs on Linux and macOS.
 """
 
 from deploy.local.cluster import Cluster

@@ -1,15 +1,13 @@
-"""Ends the brokers of a `with Cluster…` block, or a MirrorMaker, if the block's process dies in it (SIGKILL, a time limit).
+"""Ends the brokers of a `with Cluster…` block if the block's process dies in it (SIGKILL, a time limit).
 
 The block's process has the write end of a pipe to a watcher process. However the block's process ends, the kernel closes
-the pipe. Then the watcher takes down the cluster that is still in the folder, or ends MirrorMaker.
+the pipe. Then the watcher takes down the cluster that is still in the folder.
 """
 
 import os
 import subprocess
 import sys
 from pathlib import Path
-
-from deploy.local.process import BrokerProcess
 
 # Source text, not a module: a module of this package would import all of the package at its start, and take 40 MB, not 10.
 _WATCH = """
@@ -19,28 +17,13 @@ from deploy.local import Cluster
 if Cluster.exists(sys.argv[1]):
     Cluster.open(sys.argv[1]).down()
 """
-_WATCH_PROCESS = """
-import signal, sys
-sys.stdin.buffer.read()
-from deploy.local.process import BrokerProcess
-BrokerProcess(int(sys.argv[1]), sys.argv[2]).send(signal.SIGKILL)
-"""
 
 
 def tie(directory: Path) -> "subprocess.Popen[bytes]":
     """Start the watcher of the cluster in `directory`. It takes down that cluster and ends once its `stdin` is closed."""
-    return _watch(_WATCH, str(directory))
-
-
-def tie_process(process: BrokerProcess) -> "subprocess.Popen[bytes]":
-    """Start the watcher of one process. It ends that process, and itself, once its `stdin` is closed."""
-    return _watch(_WATCH_PROCESS, str(process.pid), process.born)
-
-
-def _watch(source: str, *arguments: str) -> "subprocess.Popen[bytes]":
     search_path = os.pathsep.join(filter(None, [str(Path(__file__).parents[2]), os.environ.get("PYTHONPATH")]))
     return subprocess.Popen(
-        [sys.executable, "-P", "-c", source, *arguments],
+        [sys.executable, "-P", "-c", _WATCH, str(directory)],
         env=os.environ | {"PYTHONPATH": search_path},
         stdin=subprocess.PIPE,
         stdout=subprocess.DEVNULL,
@@ -50,7 +33,7 @@ def _watch(source: str, *arguments: str) -> "subprocess.Popen[bytes]":
 
 
 def release(watcher: "subprocess.Popen[bytes]") -> None:
-    """End the watcher, and wait for its end. Call this after the cluster was taken down, or the process has ended."""
+    """End the watcher, and wait for its end. Call this after the cluster was taken down."""
     assert watcher.stdin is not None
     watcher.stdin.close()
     watcher.wait()

@@ -24,7 +24,7 @@ from deploy.local.java import find_java
 from ordering.durable import locked_file, move_into_place
 
 STRIMZI_JAVA_MIN: Final = 21
-_STRIMZI_TYPES: Final = ("kafka.Kafka", "nodepool.KafkaNodePool", "topic.KafkaTopic", "user.KafkaUser", "mirrormaker2.KafkaMirrorMaker2")
+_STRIMZI_TYPES: Final = ("kafka.Kafka", "nodepool.KafkaNodePool", "topic.KafkaTopic", "user.KafkaUser")
 
 
 @dataclass(frozen=True)

@@ -161,7 +161,7 @@ def acls(sites: Sites) -> list[Acl]:
     """Returns the rights of the principals on both topics. No client may Alter, AlterConfigs or Delete (which covers DeleteRecords)."""
     rights: list[Acl] = [
         (tuple(map(worker_principal, sites.workers)), ("Read", "Write", "Describe", "DescribeConfigs")),
-        (sites.clients.readers, ("Read", "Describe")),
+        (sites.clients.readers, ("Read", "Describe", "DescribeConfigs")),
         (sites.clients.operators, ("Create", "Read", "Write", "Describe", "DescribeConfigs")),
     ]
     return [(principals, operations) for principals, operations in rights if principals]

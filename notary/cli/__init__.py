@@ -38,6 +38,7 @@ COMMANDS = {
     "init": "make a notary's keys, configuration and log",
     "key": "show the notary's keys, prepare the next key, or put it in force",
     "log": "show a log's records, their signers, and the reasons why records took no effect",
+    "mirror": "copy the log into a mirror in another cluster, until a signal ends it",
     "partitions": "give a log more payload partitions",
     "party": "register a party, whose submissions are accepted from then on",
     "retire": "end a worker's incarnation and its vote",

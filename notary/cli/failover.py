@@ -1,4 +1,4 @@
-"""`notary failover`: makes the topics that MirrorMaker has filled in another cluster the notary's log (R11, docs/salvage.md).
+"""`notary failover`: makes the mirror that `notary mirror` has filled in another cluster the notary's log (R11, docs/salvage.md).
 
 A mirror is a prefix of the log, so a failover is a salvage, with the crash table of `notary.cli.salvage`. There are three differences:
 
@@ -7,12 +7,11 @@ A mirror is a prefix of the log, so a failover is a salvage, with the crash tabl
 - At the end the topics are set to the brokers' append times (`use_append_times`). No worker starts before that. A crash just before leaves
   a completed salvage, and the next run continues.
 
-`--prepare` creates the topics, before MirrorMaker starts.
+`--prepare` creates the topics, before `notary mirror` starts.
 """
 
 import argparse
 import asyncio
-import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime
@@ -23,16 +22,13 @@ from notary.config import Config, load
 from notary.salvage.choice import Choice
 from notary.salvage.reach import Reach, facts_of_reach, lines_of_reach, reach_of
 from ordering.errors import ConfigurationError
-from ordering.kafka import KafkaLog
 from ordering.local_reader import describe
 from ordering.records import SALVAGE_FORMAT
 from ordering.topics import create_topics, use_append_times, uses_append_times
 
 WORK: Final = "failover"
 QUIET_S: Final = 3.0
-"""The mirror must not grow for this time: MirrorMaker copies new records several times a second."""
-OPEN_S_MAX: Final = 120.0
-"""The brokers abort the transaction of a killed MirrorMaker after one minute, and check for such transactions every 10 s."""
+"""The mirror must not grow for this time: `notary mirror` copies new records several times a second."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -41,7 +37,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--prepare",
         action="store_true",
-        help="create the topics that MirrorMaker will fill, with the settings of a mirror; the log itself must be up",
+        help="create the topics that `notary mirror` will fill, with the settings of a mirror; the log itself must be up",
     )
     parser.add_argument("--flush-messages", action="store_true", help="with --prepare: like `notary init --flush-messages`")
     salvage.add_arguments(parser, WORK)
@@ -82,7 +78,7 @@ async def _prepare(source: Config, target: Config, arguments: argparse.Namespace
     if not active:
         print(f"warning        format version {SALVAGE_FORMAT} is not active, and no failover is possible without it:")
         print(f"               `notary activate {SALVAGE_FORMAT}`")
-    print("next           start MirrorMaker (docs/runbook.md, Failover to a mirror)")
+    print("next           start `notary mirror` (docs/runbook.md, Failover to a mirror)")
     return EXIT_DONE
 
 
@@ -93,11 +89,6 @@ async def _coming(log: owner.OwnedLog) -> str:
     after = await log.log.offsets()
     counts = {partition: after[partition].log_end - offsets.log_end for partition, offsets in before.items() if partition in after}
     return next((f"{count} records came into {describe(partition)}" for partition, count in counts.items() if count), "")
-
-
-async def _open(log: owner.OwnedLog) -> list[int]:
-    assert isinstance(log.log, KafkaLog)
-    return await log.log.open_transactions()
 
 
 class _Failover(salvage.SalvageCommand):
@@ -117,26 +108,12 @@ class _Failover(salvage.SalvageCommand):
                 " failover was made already, and workers can start there, or --to names the brokers of the source: name the mirror's"
             )
         async with owner.opened(self._config, self.name, mirror=True) as opened:
-            await self._until_closed(opened)
             if (came := await _coming(opened)) and (came := await _coming(opened)):  # records in flight may still arrive the first time
                 raise ConfigurationError(
-                    f"the mirror still grows: {came} within {QUIET_S:g} s. Stop the workers of the old side. Wait until MirrorMaker has"
-                    " copied everything, unless its source is gone. Then stop MirrorMaker, and run the same command again"
+                    f"the mirror still grows: {came} within {QUIET_S:g} s. Stop the workers of the old side. Wait until `notary mirror`"
+                    " has copied everything, unless its source is gone. Then stop it, and run the same command again"
                 )
             yield opened
-
-    async def _until_closed(self, log: owner.OwnedLog) -> None:
-        """Wait until MirrorMaker's transactions have ended. Spark would take a later end marker of a transaction for a lost record."""
-        deadline_s = time.monotonic() + OPEN_S_MAX
-        if await _open(log):
-            self._say("MirrorMaker was killed in a transaction; waiting until the brokers end it, for about a minute")
-        while partitions := await _open(log):
-            if time.monotonic() > deadline_s:
-                raise ConfigurationError(
-                    f"a transaction is open in {describe(partitions[0])} for more than {OPEN_S_MAX:g} s: a MirrorMaker still runs. Stop it,"
-                    " and run the same command again"
-                )
-            await asyncio.sleep(1)
 
     async def _salvage(self, job: salvage.SalvageJob) -> int:
         """Refuse a mirror that is no prefix of its source: records in its middle are missing, or its topics were not empty."""
@@ -147,7 +124,7 @@ class _Failover(salvage.SalvageCommand):
             known = "No record is" if agreed is None else f"Only the ordering records up to {agreed} are"
             raise ConfigurationError(
                 f"the mirror is no prefix of the log: {names} saw another history than the history of its records. {known} known to"
-                " be unchanged. Records in its middle are missing, or its topics had records before MirrorMaker started. Fail over to"
+                " be unchanged. Records in its middle are missing, or its topics had records before `notary mirror` started. Fail over to"
                 " another mirror, or restore an archive (docs/runbook.md, 'Failover to a mirror')"
             )
         return await super()._salvage(job)
@@ -184,5 +161,7 @@ class _Failover(salvage.SalvageCommand):
     async def _place_key(self, job: salvage.SalvageJob, choice: Choice | None, offset: int | None) -> int:
         code = await super()._place_key(job, choice, offset)
         if not self._arguments.json:
-            print(f'               with [log] bootstrap = "{self._config.log.bootstrap}". Never start MirrorMaker in this direction again')
+            print(
+                f'               with [log] bootstrap = "{self._config.log.bootstrap}". Never start `notary mirror` in this direction again'
+            )
         return code

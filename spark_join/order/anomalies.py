@@ -66,8 +66,8 @@ def settled_by_owner(missing: DataFrame | None, records: DataFrame) -> DataFrame
     """Returns `missing` (`missing_offsets`), with `settled` true for the runs inside a history that the owner has signed.
 
     The view of a `done` (R11) is exactly the history of the records before it: the owner's command has read them all, and declares them
-    valid. A mirror has runs before it: MirrorMaker writes in transactions, whose markers take offsets. In a payload partition a run is
-    before the `done` if no entry behind the `done` has its content before the run.
+    valid. A log that a program copied in transactions has runs before it: the transactions' markers take offsets. In a payload partition a
+    run is before the `done` if no entry behind the `done` has its content before the run.
 
     The view of a settle record (R10) is the history up to one record, and a run before that record is settled. Workers send before and
     after it alike. So in a payload partition the content of an entry in that history must come after the run too.

@@ -14,7 +14,6 @@ from typing import Any
 import pytest
 
 from deploy.image.__main__ import EXTRAS
-from deploy.local.mirror import mirror_properties
 from deploy.manifests import KUBERNETES, MIRROR, OVERLAYS, Manifest, Schemas, Tools, __main__, name_of, render
 from deploy.manifests.render import documents
 from notary.config import Config, load
@@ -48,11 +47,16 @@ def worker_container(manifests: list[Manifest]) -> dict[str, Any]:
     return dict(container)
 
 
+def settings_of(manifests: list[Manifest]) -> dict[str, str]:
+    """Returns the files of the ConfigMap with the settings, by name."""
+    (settings,) = (each["data"] for name, each in of_kind(manifests, "ConfigMap").items() if name.startswith("settings"))
+    return dict(settings)
+
+
 def worker_config(manifests: list[Manifest], folder: Path) -> Config:
     """Returns a worker's configuration, as `notary serve` would read it in its pod."""
-    (settings,) = (each for name, each in of_kind(manifests, "ConfigMap").items() if name.startswith("settings"))
     file = folder / "notary.toml"
-    file.write_text(settings["data"]["notary.toml"])
+    file.write_text(settings_of(manifests)["notary.toml"])
     environment = {each["name"]: each.get("value", "zone-a") for each in worker_container(manifests).get("env", [])}
     return load(file, {"worker.name": "worker-0"}, environment)
 
@@ -75,21 +79,29 @@ def test_every_kind_that_is_wanted_is_there(rendered: Rendered, overlay: str) ->
     }  # fmt: skip
 
 
-def test_a_mirror_has_makers_and_no_workers(tools: Tools, schemas: Schemas) -> None:
-    """The mirror's site fits the schemas. It runs MirrorMaker with the settings of `mirror.properties`, and nothing that needs a log."""
+def test_a_mirror_has_one_process_that_copies_and_no_workers(tools: Tools, schemas: Schemas) -> None:
+    """The mirror's site fits the schemas. It runs `notary mirror` from the source to its brokers, and nothing that needs a log."""
     manifests = render(tools, KUBERNETES / MIRROR)
     (source,) = documents((KUBERNETES / MIRROR / "source.yaml").read_text())
     assert [problem for manifest in [*manifests, source] for problem in schemas.problems(manifest)] == []
     assert of_kind(manifests, "KafkaTopic") == {}
     assert of_kind(manifests, "StatefulSet")["worker"]["spec"]["replicas"] == 0
     assert all(each["spec"]["suspend"] for each in of_kind(manifests, "CronJob").values())
-    maker = of_kind(manifests, "KafkaMirrorMaker2")["mirror"]["spec"]
-    (copied,) = maker["mirrors"]
-    lines = mirror_properties("source:1", "target:1", "notary", replicas=3, tasks=4).splitlines()
-    wanted = dict(line.split(" = ") for line in lines if line and not line.startswith("#"))
-    found = {f"target.{key}": value for key, value in maker["target"]["config"].items()} | copied["sourceConnector"]["config"]
-    assert {key: str(value) for key, value in found.items()}.items() <= wanted.items()
-    assert copied["topicsPattern"] == wanted["source->target.topics"].replace(r"\\", "\\").replace(", ", ",")
+    mirror = of_kind(manifests, "Deployment")["mirror"]["spec"]
+    assert (mirror["replicas"], mirror["strategy"]["type"]) == (1, "Recreate")
+    pod = mirror["template"]["spec"]
+    (container,) = pod["containers"]
+    files = [Path(word) for word in container["command"] if word.startswith("/")]
+    mounts = {mount["mountPath"]: mount["name"] for mount in container["volumeMounts"]}
+    secrets = {volume["name"]: volume.get("secret", {}).get("secretName") for volume in pod["volumes"]}
+    bootstraps, users = [], []
+    for file in files:
+        assert mounts[str(file.parent)] == "settings"
+        log = tomllib.loads(settings_of(manifests)[file.name])["log"]
+        bootstraps.append(log["bootstrap"])
+        users.append([secrets[mounts[str(Path(log[name]).parent)]] for name in ("ca_file", "cert_file", "key_file")])
+    assert bootstraps == ["log.source.example:9094", "log-kafka-bootstrap:9093"]
+    assert users == [["source-ca", "source-user", "source-user"], ["log-cluster-ca-cert", "mirror", "mirror"]]
 
 
 def _put(path: str, value: Any) -> Callable[[Manifest], None]:

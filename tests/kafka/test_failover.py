@@ -1,4 +1,4 @@
-"""Tests a mirror in another cluster, the failover to it, and the way back: MirrorMaker 2, brokers and workers as real processes."""
+"""Tests a mirror in another cluster, the failover to it, and the way back: `notary mirror`, brokers and workers as real processes."""
 
 import asyncio
 import json
@@ -12,10 +12,10 @@ import pytest
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
 
 from deploy.local import Cluster
-from deploy.local.mirror import Mirror
 from notary import cli
 from notary.cli import failover
 from notary.index.view import viewing
+from ordering.batches import WithoutHeaders
 from ordering.errors import NotReady
 from ordering.records import Checkpoint, Entry, batch_key, decode
 from ordering.topics import create_topics
@@ -23,15 +23,16 @@ from tests.checkers.history import Decided
 from tests.checkers.indexes import Rows
 from tests.clients.load import until
 from tests.clients.party import spend, state
+from tests.kafka.mirrors import Mirror
 from tests.kafka.workers import Notary, Worker
 
 pytestmark = pytest.mark.kafka
 
 PARTITIONS = 4
 LARGE = 3_000_000
-"""More than a producer sends, or MirrorMaker copies, with settings of their own."""
-Copied: TypeAlias = dict[TopicPartition, list[tuple[int, bytes | None, bytes | None, tuple[tuple[str, bytes], ...]]]]
-"""The records of each topic-partition: time, key, value, headers."""
+"""More than a producer sends, or a consumer reads, with settings of its own."""
+Copied: TypeAlias = dict[TopicPartition, list[tuple[int, bytes | None, bytes | None]]]
+"""The records of each topic-partition: time, key, value."""
 Owner: TypeAlias = Callable[..., Awaitable[Any]]
 
 
@@ -69,31 +70,32 @@ def owner(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytes
     return run
 
 
-async def _read(bootstrap: str, prefix: str, isolation: str = "read_uncommitted") -> Copied:
-    """Returns all records of both topics, without transaction markers."""
+async def _read(bootstrap: str, prefix: str) -> Copied:
+    """Returns all records of both topics, as workers read them."""
     partitions = [TopicPartition(f"{prefix}.ordering", 0), *[TopicPartition(f"{prefix}.payload", each) for each in range(PARTITIONS)]]
     found: Copied = {partition: [] for partition in partitions}
-    consumer = AIOKafkaConsumer(bootstrap_servers=bootstrap, auto_offset_reset="earliest", isolation_level=isolation)
+    consumer = AIOKafkaConsumer(bootstrap_servers=bootstrap, auto_offset_reset="earliest")
+    WithoutHeaders(consumer._client)
     await consumer.start()
     try:
         consumer.assign(partitions)
         ends = await consumer.end_offsets(partitions)
         while [each for each in partitions if await consumer.position(each) < ends[each]]:
             for partition, records in (await consumer.getmany(timeout_ms=100)).items():
-                found[partition] += [(each.timestamp, each.key, each.value, tuple(each.headers)) for each in records]
+                found[partition] += [(each.timestamp, each.key, each.value) for each in records]
     finally:
         await consumer.stop()
     return found
 
 
 async def _append(bootstrap: str, records: Copied) -> None:
-    """Append these records, as a MirrorMaker would that is late."""
+    """Append these records, as a mirroring process would that is late."""
     producer = AIOKafkaProducer(bootstrap_servers=bootstrap, acks="all", max_request_size=2 * LARGE)
     await producer.start()
     try:
         for partition, some in records.items():
-            for timestamp, key, value, headers in some:
-                await producer.send_and_wait(partition.topic, value, key, partition.partition, timestamp, list(headers))
+            for timestamp, key, value in some:
+                await producer.send_and_wait(partition.topic, value, key, partition.partition, timestamp)
     finally:
         await producer.stop()
 
@@ -170,15 +172,15 @@ async def test_a_failover_and_the_way_back(
     await owner("activate", 2)
     assert (await owner("failover", "--to", target.bootstrap, "--prepare"))["format_active"]
     payload = TopicPartition(f"{kafka_prefix}.payload", 1)
-    headed = (b"a key", bytes(LARGE), (("a header", b"its value"),))
-    await _append(source.bootstrap, {payload: [(1, *headed)]})
+    large = (b"a key", bytes(LARGE))
+    await _append(source.bootstrap, {payload: [(1, *large)]})
     old = await notary.start("old", index="index-old").ready()
 
-    with Mirror(tmp_path / "mirror", source.bootstrap, target.bootstrap, kafka_prefix) as mirror:
+    with Mirror(notary.directory / "notary.toml", target.bootstrap) as mirror:
         async with _load(notary, old, decided):
 
             async def is_under_way() -> bool:
-                assert mirror.alive, mirror.log.read_text()[-4000:]
+                mirror.check_alive()
                 return len((await _read(target.bootstrap, kafka_prefix))[ordering]) > 50
 
             await until(is_under_way, 0.5)
@@ -191,7 +193,7 @@ async def test_a_failover_and_the_way_back(
             await until(lambda: len(decided) > shown + 20)
         last_ms = time.time() * 1_000
         complete = await _read(source.bootstrap, kafka_prefix)
-        # The disaster: the brokers, their disks and MirrorMaker.
+        # The disaster: the brokers, their disks and the mirroring process.
         source.kill(1)
         source.down()
         mirror.stop()
@@ -199,7 +201,7 @@ async def test_a_failover_and_the_way_back(
     copied = await _read(target.bootstrap, kafka_prefix)
     for partition, records in copied.items():
         assert records == complete[partition][: len(records)], partition
-    assert copied[payload][0][1:] == headed
+    assert copied[payload][0][1:] == large
 
     plan = await owner("failover", "--to", target.bootstrap, "--plan", "--index", old_index)
     kept = plan["kept"]
@@ -232,13 +234,8 @@ async def test_a_failover_and_the_way_back(
     with Cluster.create(tmp_path / "home", brokers=1) as home:
         back = ["failover", "--to", home.bootstrap, "--work", tmp_path / "back"]
         await owner(*back, "--prepare")
-        with Mirror(tmp_path / "mirror back", target.bootstrap, home.bootstrap, kafka_prefix) as mirror:
-
-            async def is_copied() -> bool:
-                assert mirror.alive, mirror.log.read_text()[-4000:]
-                return await _read(home.bootstrap, kafka_prefix) == await _read(target.bootstrap, kafka_prefix)
-
-            await until(is_copied, 0.5)
+        with Mirror(notary.directory / "notary.toml", home.bootstrap) as mirror:
+            await _until_complete(mirror, target, home, kafka_prefix)
             mirror.stop()
         plan = await owner(*back, "--plan", "--index", notary.directory / "index-new" / "new")
         assert (plan["kept"], plan["end"], plan["mirror"]["missing"]) == (kept + 1, kept + 1, [])
@@ -263,20 +260,20 @@ async def test_a_failover_and_the_way_back(
 
 
 @pytest.mark.nightly
-async def test_a_killed_mirrormaker_repeats_nothing(
+async def test_a_killed_mirroring_loses_nothing(
     clusters: list[Cluster], mirrored: Notary, owner: Owner, kafka_prefix: str, tmp_path: Path
 ) -> None:
-    """MirrorMaker is killed while it copies, and continues: each record is committed once in the target, and the mirror is complete."""
+    """`notary mirror` is killed while it copies, and continues: the mirror gets each record, at its offset in the log."""
     (source, target), notary = clusters, mirrored
     decided: list[Decided] = []
     await owner("activate", 2)
     await owner("failover", "--to", target.bootstrap, "--prepare")
     old = await notary.start("old", index="index-old").ready()
-    with Mirror(tmp_path / "mirror", source.bootstrap, target.bootstrap, kafka_prefix) as mirror:
+    with Mirror(notary.directory / "notary.toml", target.bootstrap) as mirror:
 
         async def copied(number: int) -> None:
             async def enough() -> bool:
-                assert mirror.alive, mirror.log.read_text()[-4000:]
+                mirror.check_alive()
                 return sum(map(len, (await _read(target.bootstrap, kafka_prefix)).values())) > number
 
             await until(enough, 0.2)
@@ -289,24 +286,22 @@ async def test_a_killed_mirrormaker_repeats_nothing(
             mirror.start()
             await copied(2 * shown)
         await old.stop()
-
-        async def is_complete() -> bool:
-            committed = await _read(target.bootstrap, kafka_prefix, "read_committed")
-            return committed == await _read(source.bootstrap, kafka_prefix)
-
-        await until(is_complete, 0.5)
+        await _until_complete(mirror, source, target, kafka_prefix)
         mirror.stop()
     plan = await owner("failover", "--to", target.bootstrap, "--plan", "--index", notary.directory / "index-old" / "old")
     assert (plan["kept"], plan["end"], plan["mirror"]["missing"]) == (len(decided), len(decided), [])
 
 
-async def test_a_mirror_with_gaps(
-    notary: Notary, kafka_cluster: Cluster, owner: Owner, kafka_prefix: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """An entry that is missing in the middle of a mirror is noticed, and the mirror refused; a missing payload is named, and sealed.
+async def _until_complete(mirror: Mirror, source: Cluster, target: Cluster, prefix: str) -> None:
+    async def is_complete() -> bool:
+        mirror.check_alive()
+        return await _read(target.bootstrap, prefix) == await _read(source.bootstrap, prefix)
 
-    A transaction that is open is awaited.
-    """
+    await until(is_complete, 0.5)
+
+
+async def test_a_mirror_with_gaps(notary: Notary, kafka_cluster: Cluster, owner: Owner, kafka_prefix: str, tmp_path: Path) -> None:
+    """An entry that is missing in the middle of a mirror is noticed, and the mirror refused; a missing payload is named, and sealed."""
     bootstrap = kafka_cluster.bootstrap
     ordering = TopicPartition(f"{kafka_prefix}.ordering", 0)
     await owner("activate", 2)
@@ -314,14 +309,14 @@ async def test_a_mirror_with_gaps(
     decided = [await _decide(notary, worker, number) for number in range(6)]
 
     async def shows_all() -> bool:
-        values = [value or b"" for _, _, value, _ in (await _read(bootstrap, kafka_prefix))[ordering]]
+        values = [value or b"" for _, _, value in (await _read(bootstrap, kafka_prefix))[ordering]]
         return any(isinstance(record, Checkpoint) and record.tree_size == len(decided) for record in map(decode, values))
 
     await until(shows_all, 0.5)
     await worker.stop()
     assert "are no mirror: " in await owner("failover", "--to", bootstrap, "--plan", fails=True)
     records = await _read(bootstrap, kafka_prefix)
-    entries = [number for number, (_, _, value, _) in enumerate(records[ordering]) if isinstance(decode(value), Entry)]
+    entries = [number for number, (_, _, value) in enumerate(records[ordering]) if isinstance(decode(value), Entry)]
     third = decode(records[ordering][entries[2]][2])
     assert isinstance(third, Entry)
 
@@ -340,13 +335,7 @@ async def test_a_mirror_with_gaps(
     before = f"{kafka_prefix}-a"
     content = TopicPartition(f"{kafka_prefix}.payload", third.partition)
     await mirror_without(f"{kafka_prefix}-b", content, batch_key(third.incarnation, third.sequence), -1)
-    async with AIOKafkaProducer(bootstrap_servers=bootstrap, transactional_id=kafka_prefix, transaction_timeout_ms=10_000) as killed:
-        await killed.begin_transaction()
-        await killed.send_and_wait(f"{kafka_prefix}-b.payload", b"a record of a MirrorMaker that is killed", partition=0)
-        with monkeypatch.context() as failing:
-            failing.setattr(failover, "OPEN_S_MAX", 0.0)
-            assert "a transaction is open in payload partition 0" in await owner("failover", "--to", bootstrap, "--plan", fails=True)
-        plan = await owner("failover", "--to", bootstrap, "--plan")  # the brokers abort it meanwhile
+    plan = await owner("failover", "--to", bootstrap, "--plan")
     assert (plan["kept"], plan["seals"], plan["mirror"]["missing"][0]) == (2, True, [2, 2])
     assert [each["missing"] for each in plan["mirror"]["waiting"]] == [True, False, False, False]
     assert plan["mirror"]["decided_at_source"] == 6

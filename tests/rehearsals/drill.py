@@ -37,7 +37,7 @@ from tests.spark.archived import archive
 Verifier = Callable[[Sequence[str]], int]
 """Runs a command line of `spark_join` in the session of the rehearsals; returns its exit code."""
 
-_UNIT = re.compile(r"ssh (?P<host>\S+) systemctl (?P<verb>start|stop) (?:notary-worker|kafka-broker|mirror-maker)")
+_UNIT = re.compile(r"ssh (?P<host>\S+) systemctl (?P<verb>start|stop) (?:notary-worker|kafka-broker|notary-mirror)")
 _VARIABLE = re.compile(r"ssh (?P<host>\S+) systemctl (?:un)?set-environment NOTARY_(?P<setting>\w+)(?:=(?P<value>\S*))?")
 _HOST = re.compile(r"ssh (?P<host>\S+) (?P<command>.*)", re.DOTALL)
 _SPARK = re.compile(r"(?:python -P -m spark_join|notary verify-log) ?(?P<words>.*)")

@@ -9,8 +9,8 @@ import pytest
 from aiokafka import AIOKafkaConsumer, TopicPartition
 
 from deploy.local import Cluster
-from deploy.local.mirror import Mirror
 from tests.clients.load import Load
+from tests.kafka.mirrors import Mirror
 from tests.rehearsals.drill import Drill
 
 
@@ -30,9 +30,9 @@ def cluster(tmp_path: Path, target: Cluster) -> Iterator[Cluster]:
 
 @pytest.mark.rehearsal("failover to a mirror")
 async def test_a_cluster_is_lost(drill: Drill, cluster: Cluster, target: Cluster, tmp_path: Path) -> None:
-    """The brokers are destroyed while MirrorMaker copies: the mirror becomes the log, and an index puts back what was not copied."""
+    """The brokers are destroyed while `notary mirror` copies: the mirror becomes the log, and an index puts back what was not copied."""
     notary = drill.notary
-    mirror = Mirror(tmp_path / "mirror-maker", cluster.bootstrap, target.bootstrap, notary.prefix)
+    mirror = Mirror(notary.directory / "notary.toml", target.bootstrap)
     drill.words["mirror-1:9092"] = target.bootstrap
     drill.units["mirror-1"] = lambda verb: mirror.start() if verb == "start" else mirror.stop()
     await drill.follow(0)

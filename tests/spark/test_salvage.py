@@ -91,7 +91,7 @@ def test_a_night_in_the_middle_of_a_salvage(spark: SparkSession, tmp_path: Path)
 
 @pytest.mark.nightly
 def test_offsets_without_records_before_a_failover(spark: SparkSession, tmp_path: Path) -> None:
-    """Missing offsets before the last `done`, such as MirrorMaker's markers leave, are no violation; those behind it are."""
+    """Missing offsets before the last `done`, such as the markers of transactions leave, are no violation; those behind it are."""
     history = History()
     history.activate(2)
     history.register(version=2)

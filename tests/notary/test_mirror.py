@@ -1,0 +1,179 @@
+"""Tests the copying of a log into a mirror, on brokers: the records that it has, and the place where it continues."""
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager, suppress
+from functools import partial
+
+import pytest
+
+from deploy.local import Cluster
+from notary import mirror
+from notary.mirror import LogMirror
+from ordering.errors import ConfigurationError
+from ordering.kafka import KafkaLog
+from ordering.log import ORDERING, Record
+from ordering.topics import add_partitions, create_topics
+from tests.clients.load import until
+from tests.kafka.foreign_batches import append, with_bad_header, with_later_offset, with_offset
+
+pytestmark = pytest.mark.kafka
+
+PARTITIONS = 3
+
+
+class Logs:
+    """A log and its mirror, on the same brokers."""
+
+    def __init__(self, bootstrap: str, prefix: str) -> None:
+        self.bootstrap = bootstrap
+        self.source, self.target = f"{prefix}-a", f"{prefix}-b"
+
+    async def create(self) -> None:
+        """Create the topics."""
+        await create_topics(self.bootstrap, self.source, PARTITIONS)
+        await create_topics(self.bootstrap, self.target, PARTITIONS, mirror=True)
+
+    @asynccontextmanager
+    async def opened(self, prefix: str) -> AsyncIterator[KafkaLog]:
+        """Yields the log or the mirror."""
+        log = await KafkaLog.open(self.bootstrap, prefix, mirror=prefix == self.target)
+        try:
+            yield log
+        finally:
+            await log.close()
+
+    async def put(self, prefix: str, partition: int, *values: bytes) -> None:
+        """Append records to the log or to the mirror."""
+        async with self.opened(prefix) as log:
+            writer = await log.open_writer()
+            for value in values:
+                await writer.append(partition, b"key", value)
+            await writer.close()
+
+    async def repeat(self, records: Sequence[Record], offset: int) -> None:
+        """Append records to the mirror, which are in it already, as a request that arrives late."""
+        async with self.opened(self.target) as log:
+            writer = await log.open_writer()
+            assert await writer.copy(records[0].partition, records, offset) == offset + len(records)
+            await writer.close()
+
+    async def read(self, prefix: str) -> dict[int, list[Record]]:
+        """Returns all records of the log or of the mirror, as workers read them."""
+        async with self.opened(prefix) as log:
+            ends = {partition: offsets.log_end for partition, offsets in (await log.offsets()).items()}
+            found: dict[int, list[Record]] = {partition: [] for partition in ends}
+            reader = await log.open_reader(dict.fromkeys(ends, 0))
+            while any(reader.offset_next(partition) < end for partition, end in ends.items()):
+                for record in await reader.poll(100):
+                    found[record.partition].append(record)
+            await reader.close()
+        return found
+
+    @asynccontextmanager
+    async def copying(self) -> AsyncIterator["asyncio.Task[None]"]:
+        """Copies in the block; yields the task."""
+        async with self.opened(self.source) as source, self.opened(self.target) as target:
+            task = asyncio.create_task(LogMirror(source, target, partial(add_partitions, self.bootstrap, self.target)).run())
+            try:
+                yield task
+            finally:
+                task.cancel()
+                with suppress(asyncio.CancelledError, ConfigurationError):
+                    await task
+
+    async def until_complete(self, task: "asyncio.Task[None]") -> None:
+        """Wait until the mirror has the same records at the same offsets."""
+
+        async def is_complete() -> bool:
+            assert not task.done(), task.exception()
+            return await self.read(self.target) == await self.read(self.source)
+
+        await until(is_complete, 0.2)
+
+
+@pytest.fixture
+async def logs(kafka_cluster: Cluster, kafka_prefix: str) -> Logs:
+    """An empty log and an empty mirror."""
+    made = Logs(kafka_cluster.bootstrap, kafka_prefix)
+    await made.create()
+    return made
+
+
+@pytest.mark.parametrize("copied_before", [True, False])
+async def test_a_record_without_the_key_hides_no_other(logs: Logs, copied_before: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A mirror gets the records behind one that claims another offset, or that has a bad header, also if it fetches all at once.
+
+    Java's client, MirrorMaker's, loses those that come in the same fetch, for ever.
+    """
+
+    async def put() -> None:
+        for change in (with_offset, with_later_offset, with_bad_header):
+            await append(logs.bootstrap, f"{logs.source}.ordering", change, monkeypatch)
+            await logs.put(logs.source, ORDERING, *[b"after %d" % number for number in range(6)])
+
+    if not copied_before:
+        await put()
+    async with logs.copying() as task:
+        if copied_before:
+            await put()
+        await logs.until_complete(task)
+    assert len((await logs.read(logs.target))[ORDERING]) == 21
+
+
+async def test_a_mirror_continues_behind_its_last_record(logs: Logs) -> None:
+    """A mirror that has repeated some records, at its end, continues behind the place that its last record has in the log."""
+    await logs.put(logs.source, 2, *[b"%d" % number for number in range(8)])
+    async with logs.copying() as task:
+        await logs.until_complete(task)
+    first = (await logs.read(logs.target))[2]
+    await logs.repeat(first[5:7], 8)
+    await logs.put(logs.source, 2, b"later")
+    async with logs.copying() as task:
+
+        async def has_the_last() -> bool:
+            assert not task.done()
+            return (await logs.read(logs.target))[2][-1].value == b"later"
+
+        await until(has_the_last, 0.2)
+    values = [record.value for record in (await logs.read(logs.target))[2]]
+    # The last record before the stop was the seventh, so the eighth is copied again.
+    assert values == [*[record.value for record in first], b"5", b"6", b"7", b"later"]
+
+
+async def test_a_mirror_gets_new_partitions(logs: Logs, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A partition that the log gets while it is copied is copied too."""
+    monkeypatch.setattr(mirror, "PARTITIONS_S", 0.2)
+    async with logs.copying() as task:
+        await logs.put(logs.source, 0, b"before")
+        await logs.until_complete(task)
+        await add_partitions(logs.bootstrap, logs.source, PARTITIONS + 1)
+        await logs.put(logs.source, PARTITIONS, b"in the new one")
+        await logs.until_complete(task)
+    assert (await logs.read(logs.target))[PARTITIONS][0].value == b"in the new one"
+
+
+async def test_another_log_is_not_copied_behind_a_mirror(logs: Logs, monkeypatch: pytest.MonkeyPatch) -> None:
+    """If the log does not have the mirror's last record, nothing is appended, and the process ends with the reason."""
+    monkeypatch.setattr(mirror, "CONTRADICTED_S", 1.5)
+    await logs.put(logs.source, ORDERING, b"a", b"b")
+    await logs.put(logs.target, ORDERING, b"a", b"of another history")
+    async with logs.copying() as task:
+        with pytest.raises(ConfigurationError, match=r"does not have the mirror's last record of the ordering topic, at offset 1 there"):
+            await task
+    assert len((await logs.read(logs.target))[ORDERING]) == 2
+
+
+async def test_two_processes_do_not_lose_a_record(logs: Logs) -> None:
+    """If a second process copies too, each notices the other's records, and every record is in the mirror at least once."""
+    async with logs.copying() as one, logs.copying() as other:
+        values = [b"%d" % number for number in range(40)]
+        for value in values:
+            await logs.put(logs.source, 1, value)
+
+        async def has_all() -> bool:
+            assert not one.done()
+            assert not other.done()
+            return {record.value for record in (await logs.read(logs.target))[1]} == set(values)
+
+        await until(has_all, 0.2)
