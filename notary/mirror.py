@@ -7,8 +7,9 @@ topic-partition in the mirror shows where to continue in the log.
 | situation | behaviour |
 |---|---|
 | a crash, a lost broker | it begins again behind the mirror's last records; it may repeat some, and a record counts once |
-| reading was interrupted (R10) | the same: the log is copied further only if it still has the mirror's last record |
-| the log lost that record, or is another log | it stops: further records would have another history than the mirror |
+| reading was interrupted (R10) | the same: nothing is appended before the log is known to have the last record of each topic-partition |
+| the log lost one of these records, or is another log | it stops: further records would have another history than the mirror |
+| a payload partition has no leader | the others are copied; that one once it has a leader |
 | the log has more payload partitions | the mirror gets as many |
 """
 
@@ -16,25 +17,30 @@ import asyncio
 import contextlib
 import logging
 from collections import defaultdict
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from typing import Final
 
 from ordering.errors import ConfigurationError, NotaryError, NotReady, OutcomeUnknown, OutOfRange
 from ordering.kafka import KafkaLog, KafkaWriter
 from ordering.local_reader import describe
-from ordering.log import ORDERING, Reader, Record
+from ordering.log import ORDERING, LogOffsets, Reader, Record
 
 logger = logging.getLogger("notary.mirror")
 
 POLL_MS: Final = 200
 AGAIN_S: Final = 1.0
 REPORT_S: Final = 10.0
+"""The time between two log lines."""
 PARTITIONS_S: Final = 60.0
-"""The time between two looks at the number of payload partitions."""
+"""The time between two looks at the number of payload partitions, and at those without a leader."""
 CONTRADICTED_S: Final = 10.0
 """The log must lack a record for this time: a broker that was elected a moment ago may lag."""
 READ_S_MAX: Final = 30.0
-"""The time within which the mirror's brokers return their last record."""
+"""The time within which the mirror's brokers return their last records."""
+LOOK_BACK: Final = 10
+"""The search for a record begins so many offsets before the expected one, and ten times as many if it is not found there."""
+LAST_RECORDS: Final = 10
+"""The last record of the mirror is among so many offsets: markers of transactions may follow it."""
 
 
 class OtherLog(NotaryError):
@@ -49,142 +55,169 @@ class LogMirror:
         self._source = source
         self._target = target
         self._add_partitions = add_partitions
-        self._offsets_copied: dict[int, int] = {}  # per topic-partition: the offset in the log of the mirror's last record
-        self._search: set[int] = set()  # topic-partitions whose last record is searched for from the beginning of the log
+        self._copied_to: dict[int, int] = {}  # per topic-partition: the offset in the log of the mirror's last record, as far as known
+        self._look_back: defaultdict[int, int] = defaultdict(lambda: LOOK_BACK)
+        self._contradicted_since_s: float | None = None
         self.copied = 0
         """Counts the records that the mirror acknowledged."""
 
     async def run(self) -> None:
         """Copy until cancelled. Raises `ConfigurationError` if the log lacks a record of the mirror."""
-        contradicted_since_s: float | None = None
         now_s = asyncio.get_running_loop().time
         while True:
-            copied = self.copied
             try:
                 await self._copy()
                 continue
             except (OtherLog, OutOfRange) as problem:
-                if contradicted_since_s is None or self.copied > copied:
-                    contradicted_since_s = now_s()
-                if now_s() - contradicted_since_s >= CONTRADICTED_S:
+                if self._contradicted_since_s is None:
+                    self._contradicted_since_s = now_s()
+                if now_s() - self._contradicted_since_s >= CONTRADICTED_S:
                     raise ConfigurationError(
-                        f"{problem}. The mirror is a copy of another history: the log lost records, or was created again. Keep the mirror,"
-                        " and find out which side is right (docs/runbook.md, 'Failover to a mirror')"
+                        f"{problem}. Either the log lost records or was created again, or records were freed in it before they were copied,"
+                        " or another program wrote into the mirror. Find out which (docs/runbook.md, 'Failover to a mirror')"
                     ) from None
                 logger.warning("the log lacks a record of the mirror, reading it again: %s", problem)
             except (NotReady, OutcomeUnknown) as problem:
-                contradicted_since_s = None
                 logger.warning("copying was interrupted, trying again: %s", problem)
             await asyncio.sleep(AGAIN_S)
 
     async def _copy(self) -> None:
-        """Copy from behind the mirror's last records until the log has more partitions. Raises the errors that `run` handles."""
+        """Copy from behind the mirror's last records until other partitions are to be copied. Raises the errors that `run` handles."""
         await self._extend()
         log, mirror = await self._source.offsets(), await self._target.offsets()
-        partitions = range(ORDERING, self._source.payload_partitions)
-        if missing := [partition for partition in partitions if partition not in log or partition not in mirror]:
-            raise NotReady(f"{describe(missing[0])} has no leader")
+        partitions = frozenset(log.keys() & mirror.keys() & set(self._partitions()))
+        if ORDERING not in partitions:
+            raise NotReady("the ordering topic has no leader")
+        if partitions != set(self._partitions()):
+            logger.warning("%s has no leader and is not copied now", describe(min(set(self._partitions()) - partitions)))
         ends = {partition: mirror[partition].log_end for partition in partitions}
-        sought = await self._last_records(ends)
-        begin = {partition: offsets.log_start for partition, offsets in log.items()}
-        for partition in sought.keys() - self._search:
-            # In most mirrors each record has the offset that it has in the log.
-            expected = self._offsets_copied.get(partition, ends[partition] - 1)
-            if log[partition].log_start <= expected < log[partition].log_end:
-                begin[partition] = expected
+        sought = await self._last_records({partition: mirror[partition] for partition in partitions})
+        begin = {partition: log[partition].log_start for partition in partitions}
+        for partition, record in list(sought.items()):
+            known, expected = self._copied_to.get(partition), record.offset
+            if known is not None and known + 1 == log[partition].log_start == log[partition].log_end:
+                del sought[partition]  # all records were freed, after they were copied
             else:
-                self._search_for(partition)
-        writer = await self._target.open_writer()
+                at = min(expected if known is None else known, log[partition].log_end)
+                begin[partition] = max(begin[partition], at - self._look_back[partition])
+        reader = await self._source.open_reader(begin)
         try:
-            reader = await self._source.open_reader(begin)
+            ends_of_log = {partition: offsets.log_end for partition, offsets in log.items()}
+            copy = _Copy(reader, frozenset(self._partitions()), partitions, ends, ends_of_log)
+            held = await self._find(copy, sought, {partition for partition in sought if begin[partition] > log[partition].log_start})
+            self._contradicted_since_s = None
+            writer = await self._target.open_writer()
             try:
-                copy = _Copy(reader, writer, ends, sought, {partition: log[partition].log_end for partition in sought})
-                await self._copy_with(copy)
+                await self._copy_with(copy, writer, held)
             finally:
-                await reader.close()
-        finally:
-            await writer.close()
-
-    async def _copy_with(self, copy: "_Copy") -> None:
-        interruptions, now_s = copy.reader.interruptions, asyncio.get_running_loop().time
-        report_s, extend_s = now_s() + REPORT_S, now_s() + PARTITIONS_S
-        while True:
-            records = await copy.reader.poll(POLL_MS)
-            if copy.reader.interruptions != interruptions:
-                raise NotReady("reading was interrupted: the log is compared with the mirror's last records first")
-            found = defaultdict[int, list[Record]](list)
-            for record in records:
-                if record.partition not in copy.sought:
-                    found[record.partition].append(record)
-                elif _same(record, copy.sought[record.partition]):
-                    del copy.sought[record.partition]
-                    self._search.discard(record.partition)
-                    self._offsets_copied[record.partition] = record.offset
-                elif record.partition not in self._search:
-                    self._search_for(record.partition)
-                    raise NotReady("the log is read again, from its beginning")
-            self._check_found(copy)
-            # Payloads first: an entry in the mirror should not wait for its payload.
-            payloads = [self._append(copy, partition, some) for partition, some in found.items() if partition != ORDERING]
-            await asyncio.gather(*payloads)
-            if ORDERING in found:
-                await self._append(copy, ORDERING, found[ORDERING])
-            if now_s() >= report_s:
-                report_s = now_s() + REPORT_S
-                await self._report(copy.reader)
-            if now_s() >= extend_s:
-                extend_s = now_s() + PARTITIONS_S
-                if await self._extend():
-                    return
-
-    async def _append(self, copy: "_Copy", partition: int, records: Sequence[Record]) -> None:
-        copy.ends[partition] = await copy.writer.copy(partition, records, copy.ends[partition])
-        self._offsets_copied[partition] = records[-1].offset
-        self.copied += len(records)
-
-    def _search_for(self, partition: int) -> None:
-        logger.info("the mirror's last record of %s has another offset in the log: it is searched for", describe(partition))
-        self._search.add(partition)
-
-    def _check_found(self, copy: "_Copy") -> None:
-        """Raise `OtherLog` if the log was read to its end, and a record of the mirror was not in it."""
-        for partition, record in copy.sought.items():
-            if copy.reader.offset_next(partition) >= copy.ends_of_log[partition]:
-                if partition not in self._search:
-                    self._search_for(partition)
-                    raise NotReady("the log is read again, from its beginning")
-                raise OtherLog(f"the log does not have the mirror's last record of {describe(partition)}, at offset {record.offset} there")
-
-    async def _last_records(self, ends: Mapping[int, int]) -> dict[int, Record]:
-        """Returns the mirror's last record of each topic-partition that has any."""
-        wanted = {partition: end - 1 for partition, end in ends.items() if end}
-        found: dict[int, Record] = {}
-        reader = await self._target.open_reader(wanted)
-        try:
-            async with asyncio.timeout(READ_S_MAX):
-                while wanted.keys() - found.keys():
-                    found |= {record.partition: record for record in await reader.poll(POLL_MS)}
-        except TimeoutError:
-            missing = min(wanted.keys() - found.keys())
-            raise NotReady(f"the mirror's brokers do not return the last record of {describe(missing)}") from None
+                await writer.close()
         finally:
             await reader.close()
+
+    def _partitions(self) -> range:
+        return range(ORDERING, self._source.payload_partitions)
+
+    async def _find(self, copy: "_Copy", sought: dict[int, Record], from_later: set[int]) -> list[Record]:
+        """Read up to the first copy of each record sought; returns the records behind them that were read too.
+
+        Nothing is appended before all are found: the mirror may be another log's. `from_later`: the partitions that are not read from the
+        beginning of the log.
+        """
+        behind: list[Record] = []
+        first = set(from_later)
+        while sought:
+            copy.pause_all_but(sought)
+            for record in await copy.poll():
+                partition = record.partition
+                wanted = sought.get(partition)
+                if wanted is None:
+                    behind.append(record)
+                elif partition in first and record.append_time_ms >= wanted.append_time_ms:
+                    self._look_further_back(partition)  # an equal record may be before this one
+                elif _same(record, wanted):
+                    del sought[partition]
+                    self._copied_to[partition] = record.offset
+                    self._look_back.pop(partition, None)
+                first.discard(partition)
+            for partition, wanted in sought.items():
+                if copy.reader.offset_next(partition) >= copy.ends_of_log[partition]:
+                    if partition in from_later:
+                        self._look_further_back(partition)
+                    raise OtherLog(
+                        f"the log does not have the mirror's last record of {describe(partition)}, at offset {wanted.offset} there"
+                    )
+        copy.pause_all_but(copy.partitions)
+        return behind
+
+    def _look_further_back(self, partition: int) -> None:
+        self._look_back[partition] *= 10
+        raise NotReady(f"the mirror's last record of {describe(partition)} has another offset in the log: it is searched for")
+
+    async def _copy_with(self, copy: "_Copy", writer: KafkaWriter, records: Sequence[Record]) -> None:
+        now_s = asyncio.get_running_loop().time
+        report_s, look_s = now_s() + REPORT_S, now_s() + PARTITIONS_S
+        while True:
+            found = defaultdict[int, list[Record]](list)
+            for record in records:
+                found[record.partition].append(record)
+            # Payloads first: an entry in the mirror should not wait for its payload.
+            payloads = [self._append(copy, writer, partition, some) for partition, some in found.items() if partition != ORDERING]
+            await asyncio.gather(*payloads)
+            if ORDERING in found:
+                await self._append(copy, writer, ORDERING, found[ORDERING])
+            if now_s() >= report_s:
+                report_s = now_s() + REPORT_S
+                await self._report(copy)
+            if now_s() >= look_s:
+                look_s = now_s() + PARTITIONS_S
+                await self._extend()
+                log, mirror = await self._source.offsets(), await self._target.offsets()
+                if copy.partitions != log.keys() & mirror.keys() & set(self._partitions()):
+                    return
+            records = await copy.poll()
+
+    async def _append(self, copy: "_Copy", writer: KafkaWriter, partition: int, records: Sequence[Record]) -> None:
+        copy.ends[partition] = await writer.copy(partition, records, copy.ends[partition])
+        self._copied_to[partition] = records[-1].offset
+        self.copied += len(records)
+
+    async def _last_records(self, offsets: Mapping[int, LogOffsets]) -> dict[int, Record]:
+        """Returns the mirror's last record of each topic-partition that has any."""
+        begin = {partition: max(of.log_start, of.log_end - LAST_RECORDS) for partition, of in offsets.items()}
+        found: dict[int, Record] = {}
+        reader = await self._target.open_reader(begin)
+        try:
+            reader.pause(set(range(ORDERING, self._target.payload_partitions)) - offsets.keys())
+            async with asyncio.timeout(READ_S_MAX):
+                while left := [partition for partition, of in offsets.items() if reader.offset_next(partition) < of.log_end]:
+                    found |= {record.partition: record for record in await reader.poll(POLL_MS)}
+        except TimeoutError:
+            raise NotReady(f"the mirror's brokers do not return the last records of {describe(min(left))}") from None
+        finally:
+            await reader.close()
+        for partition, of in offsets.items():
+            if partition not in found and begin[partition] > of.log_start:
+                raise ConfigurationError(
+                    f"{describe(partition)} of the mirror ends with {LAST_RECORDS} offsets without a record, as transactions leave them:"
+                    " another program writes there. Make the mirror anew (docs/runbook.md, 'Failover to a mirror')"
+                )
         return found
 
-    async def _extend(self) -> bool:
-        """Give the mirror as many payload partitions as the log has; returns True if it had fewer."""
+    async def _extend(self) -> None:
+        """Give the mirror as many payload partitions as the log has."""
         with contextlib.suppress(NotReady):
             await self._source.has_partitions(self._source.payload_partitions + 1)
         count = self._source.payload_partitions
-        if self._target.payload_partitions >= count:
-            return False
-        await self._add_partitions(count)
-        await self._target.has_partitions(count)
-        logger.info("the mirror has %d payload partitions now", count)
-        return True
+        with contextlib.suppress(NotReady):
+            await self._target.has_partitions(count)
+        if self._target.payload_partitions < count:
+            await self._add_partitions(count)
+            await self._target.has_partitions(count)
+            logger.info("the mirror has %d payload partitions now", count)
 
-    async def _report(self, reader: Reader) -> None:
-        lag = sum([offsets.log_end - reader.offset_next(partition) for partition, offsets in (await self._source.offsets()).items()])
+    async def _report(self, copy: "_Copy") -> None:
+        ends = {partition: offsets.log_end for partition, offsets in (await self._source.offsets()).items() if partition in copy.partitions}
+        lag = sum([end - copy.reader.offset_next(partition) for partition, end in ends.items()])
         logger.info("copied=%d lag_records=%d", self.copied, max(0, lag))
 
 
@@ -192,16 +225,33 @@ class _Copy:
     """One run of copying, until a failure."""
 
     def __init__(
-        self, reader: Reader, writer: KafkaWriter, ends: dict[int, int], sought: dict[int, Record], ends_of_log: Mapping[int, int]
+        self,
+        reader: Reader,
+        all_partitions: frozenset[int],
+        partitions: frozenset[int],
+        ends: dict[int, int],
+        ends_of_log: Mapping[int, int],
     ) -> None:
         self.reader = reader
-        self.writer = writer
+        self._all = all_partitions
+        self.partitions = partitions
+        """The topic-partitions that have a leader on both sides."""
         self.ends = ends
         """Per topic-partition: the offset of the next record in the mirror."""
-        self.sought = sought
-        """The mirror's last records that the log has not returned yet. Records before them are not copied."""
         self.ends_of_log = ends_of_log
-        """The log end offsets at the start: the record sought must be before it."""
+        """The log end offsets at the start: each record of the mirror must be before it."""
+        self._interruptions = reader.interruptions
+
+    def pause_all_but(self, partitions: Collection[int]) -> None:
+        """Read these topic-partitions only."""
+        self.reader.pause(self._all - frozenset(partitions))
+
+    async def poll(self) -> list[Record]:
+        """Returns the next records. Raises `NotReady` when reading was interrupted (R10)."""
+        records = await self.reader.poll(POLL_MS)
+        if self.reader.interruptions != self._interruptions:
+            raise NotReady("reading was interrupted: the log is compared with the mirror's last records first")
+        return records
 
 
 def _same(one: Record, other: Record) -> bool:

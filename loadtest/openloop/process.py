@@ -81,9 +81,11 @@ def write(file: IO[bytes], message: Any) -> None:
 
 
 def read_next(file: IO[bytes]) -> Any:
-    """Returns the next record as plain objects, or None at the end of the file."""
-    length = file.read(_LENGTH.size)
-    return msgspec.msgpack.decode(file.read(*_LENGTH.unpack(length))) if length else None
+    """Returns the next record as plain objects, or None at the end of the file, which may be within a record."""
+    head = file.read(_LENGTH.size)
+    (length,) = _LENGTH.unpack(head) if len(head) == _LENGTH.size else (0,)
+    record = file.read(length)
+    return msgspec.msgpack.decode(record) if length and len(record) == length else None
 
 
 class NoReply(Exception):

@@ -186,6 +186,9 @@ class Coordinator:
         except (Unusable, OSError, LookupError, ValueError) as problem:
             self._problems.append(str(problem))
             return
+        if (options.num_users or 1) < len(sends):
+            self._problems.append(f"--users {options.num_users} is less than the {len(sends)} processes: each sends as one user at least")
+            return
         self._plan, self._ledger = plan, Ledger(position_first)
         logger.info(
             "seed %s, %d processes, %s",

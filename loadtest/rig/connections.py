@@ -146,7 +146,7 @@ class Channel:
         """Read the clock, and pass the answer to `call`."""
         self.answered_s = time.perf_counter()
         # Without a call it is a rejection of the connection itself, which closes next.
-        if self._answer is not None and not self._answer.done():
+        if connection is self._connection and self._answer is not None and not self._answer.done():
             self._answer.set_result(answer)
 
     def lost(self, connection: ClientConnection, why: str) -> None:

@@ -45,6 +45,7 @@ WARM_UP_SHARE = 0.3
 """The warm-up's share of the time; a queue takes seconds until it is full."""
 CHECK_S = 0.5
 CONNECTING_MAX = 64
+GREETING_S_MAX = 10.0
 OPENINGS_MAX = 5
 """The attempts to open each connection before the start."""
 
@@ -216,12 +217,13 @@ class OfferedLoad:
         async with self._opening:
             for _ in range(OPENINGS_MAX):
                 try:
-                    await channel.open()
-                    await channel.call(greeting)
-                except ConnectionResetError:
+                    async with asyncio.timeout(GREETING_S_MAX):
+                        await channel.open()
+                        await channel.call(greeting)
+                except (ConnectionResetError, TimeoutError):
                     continue
                 return
-        raise OSError(f"the service at {channel.url} closed {OPENINGS_MAX} connections before the start")
+        raise OSError(f"the service at {channel.url} closed {OPENINGS_MAX} connections, or did not answer on them, before the start")
 
     async def _submit(self, channel: Channel, _number: int, _arrival: Arrival, due_s: float) -> None:
         """Send the next submission of the pool, and count the result."""

@@ -1,7 +1,7 @@
 """Tests the copying of a log into a mirror, on brokers: the records that it has, and the place where it continues."""
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from functools import partial
 
@@ -12,7 +12,7 @@ from notary import mirror
 from notary.mirror import LogMirror
 from ordering.errors import ConfigurationError
 from ordering.kafka import KafkaLog
-from ordering.log import ORDERING, Record
+from ordering.log import ORDERING, LogOffsets, Record
 from ordering.topics import add_partitions, create_topics
 from tests.clients.load import until
 from tests.kafka.foreign_batches import append, with_bad_header, with_later_offset, with_offset
@@ -28,6 +28,7 @@ class Logs:
     def __init__(self, bootstrap: str, prefix: str) -> None:
         self.bootstrap = bootstrap
         self.source, self.target = f"{prefix}-a", f"{prefix}-b"
+        self.offsets_of = KafkaLog.offsets
 
     async def create(self) -> None:
         """Create the topics."""
@@ -61,7 +62,7 @@ class Logs:
     async def read(self, prefix: str) -> dict[int, list[Record]]:
         """Returns all records of the log or of the mirror, as workers read them."""
         async with self.opened(prefix) as log:
-            ends = {partition: offsets.log_end for partition, offsets in (await log.offsets()).items()}
+            ends = {partition: offsets.log_end for partition, offsets in (await self.offsets_of(log)).items()}
             found: dict[int, list[Record]] = {partition: [] for partition in ends}
             reader = await log.open_reader(dict.fromkeys(ends, 0))
             while any(reader.offset_next(partition) < end for partition, end in ends.items()):
@@ -141,27 +142,86 @@ async def test_a_mirror_continues_behind_its_last_record(logs: Logs) -> None:
     assert values == [*[record.value for record in first], b"5", b"6", b"7", b"later"]
 
 
-async def test_a_mirror_gets_new_partitions(logs: Logs, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A partition that the log gets while it is copied is copied too."""
+async def test_equal_records_hide_no_other(logs: Logs) -> None:
+    """If the mirror's last record is in the log twice, at the same time, the mirror continues behind the first one."""
+    async with logs.opened(logs.source) as log:
+        writer = await log.open_writer()
+        equal, between, last = [Record(ORDERING, 0, 1, b"key", value) for value in (b"equal", b"between", b"last")]
+        await writer.copy(ORDERING, [equal, between, equal, last], 0)
+        await writer.close()
+    first = (await logs.read(logs.source))[ORDERING][0]
+    for offset in range(3):
+        await logs.repeat([first], offset)
+    async with logs.copying() as task:
+
+        async def has_the_last() -> bool:
+            assert not task.done()
+            return (await logs.read(logs.target))[ORDERING][-1].value == b"last"
+
+        await until(has_the_last, 0.2)
+    values = [record.value for record in (await logs.read(logs.target))[ORDERING]]
+    assert values == [b"equal"] * 3 + [b"between", b"equal", b"last"]
+
+
+@pytest.mark.parametrize("extended_before", [True, False])
+async def test_a_mirror_gets_new_partitions(logs: Logs, extended_before: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A partition that the log gets while it is copied is copied too, also if the mirror has had it before."""
     monkeypatch.setattr(mirror, "PARTITIONS_S", 0.2)
+    if extended_before:
+        await add_partitions(logs.bootstrap, logs.target, PARTITIONS + 1)
     async with logs.copying() as task:
         await logs.put(logs.source, 0, b"before")
-        await logs.until_complete(task)
+
+        async def has_it() -> bool:
+            assert not task.done(), task.exception()
+            return bool((await logs.read(logs.target))[0])
+
+        await until(has_it, 0.2)
         await add_partitions(logs.bootstrap, logs.source, PARTITIONS + 1)
         await logs.put(logs.source, PARTITIONS, b"in the new one")
         await logs.until_complete(task)
     assert (await logs.read(logs.target))[PARTITIONS][0].value == b"in the new one"
 
 
+async def test_a_partition_without_a_leader_delays_no_other(logs: Logs, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The other topic-partitions are copied meanwhile; that one once it has a leader, from where it was."""
+    monkeypatch.setattr(mirror, "PARTITIONS_S", 0.2)
+    await logs.put(logs.source, 1, b"first")
+    async with logs.copying() as task:
+        await logs.until_complete(task)
+    has_leader = False
+    offsets = KafkaLog.offsets
+
+    async def some_offsets(log: KafkaLog) -> Mapping[int, LogOffsets]:
+        return {partition: of for partition, of in (await offsets(log)).items() if has_leader or partition != 1}
+
+    with monkeypatch.context() as led:
+        led.setattr(KafkaLog, "offsets", some_offsets)
+        async with logs.copying() as task:
+            await logs.put(logs.source, 1, b"later")
+            await logs.put(logs.source, ORDERING, b"an entry")
+
+            async def has_the_entry() -> bool:
+                assert not task.done(), task.exception()
+                return bool((await logs.read(logs.target))[ORDERING])
+
+            await until(has_the_entry, 0.2)
+            assert [record.value for record in (await logs.read(logs.target))[1]] == [b"first"]
+            has_leader = True
+            await logs.until_complete(task)
+
+
 async def test_another_log_is_not_copied_behind_a_mirror(logs: Logs, monkeypatch: pytest.MonkeyPatch) -> None:
     """If the log does not have the mirror's last record, nothing is appended, and the process ends with the reason."""
     monkeypatch.setattr(mirror, "CONTRADICTED_S", 1.5)
     await logs.put(logs.source, ORDERING, b"a", b"b")
+    await logs.put(logs.source, 0, b"a payload")
     await logs.put(logs.target, ORDERING, b"a", b"of another history")
     async with logs.copying() as task:
         with pytest.raises(ConfigurationError, match=r"does not have the mirror's last record of the ordering topic, at offset 1 there"):
             await task
-    assert len((await logs.read(logs.target))[ORDERING]) == 2
+    records = await logs.read(logs.target)
+    assert (len(records[ORDERING]), records[0]) == (2, [])
 
 
 async def test_two_processes_do_not_lose_a_record(logs: Logs) -> None:

@@ -2,13 +2,14 @@
 
 import json
 from collections import Counter
+from io import BytesIO
 from random import Random
 
 import pytest
 
 from loadtest.openloop.generate import drawing
 from loadtest.openloop.plan import Distribution, Mix
-from loadtest.openloop.process import Pool
+from loadtest.openloop.process import Pool, read_next, write
 from loadtest.rig.generate import party_key
 from loadtest.rig.signing import NOTARY, PARTY
 from notary.parties import verifier
@@ -109,3 +110,13 @@ def test_a_pool_gives_back_what_was_put_in() -> None:
             pool.add(one)
         pool.rewind()
         assert [pool.take() for _ in made] == made
+
+
+@pytest.mark.parametrize("missing", [1, 5, 8])
+def test_a_record_that_is_cut_is_the_end(missing: int) -> None:
+    """A process that is killed may leave a part of a record: that is the end of its output, like no record."""
+    file = BytesIO()
+    write(file, {"made": True})
+    complete = file.getvalue()
+    assert read_next(BytesIO(complete)) == {"made": True}
+    assert read_next(BytesIO(complete[:-missing])) is None
