@@ -49,6 +49,17 @@ _NAME_ANOTHER: Final = (
     "Name a folder that this process may write, on a disk that is not read-only, by `[index] directory` (NOTARY_INDEX_DIRECTORY):"
     " docs/runbook.md, 'A folder cannot be written'"
 )
+UNCACHE: Final = 1_000
+"""Once a compaction has replaced a file, nearly all of its blocks are removed from the cache (RocksDB's `uncache_aggressiveness`)."""
+FILTERS_PART: Final = 2
+"""Once the bloom filters need more than the cache divided by this, new files get filters in parts.
+
+A lookup then reads a part of a filter into the cache, and not all of it, a megabyte. While all filters are in the cache, complete ones are
+faster. A compaction sooner or later replaces the older files.
+"""
+COUNTED_WRITES: Final = 256
+"""The number of writes after which the rows are counted again."""
+_IN_PARTS: Final = "{partition_filters=true;index_type=kTwoLevelIndexSearch;metadata_block_size=16384;pin_top_level_index_and_filter=true}"
 PREFIX_BYTES_MAX: Final = 128
 """The longest prefix that rocksdict can extract; it is longer than any key."""
 
@@ -92,16 +103,20 @@ class RocksFamily:
 class RocksStore:
     """A `Store` in RocksDB. When `write` returns, the batch is in RocksDB's write-ahead log, which is not synced."""
 
-    def __init__(self, store: Rdict) -> None:
+    def __init__(self, store: Rdict, settings: IndexSettings) -> None:
         self._store = store
+        self._rows_max = settings.cache_bytes // FILTERS_PART * 8 // settings.bloom_bits_per_key
+        self._filters_in_parts = False
+        self._writes = 0
         self._families: dict[str, Any] = {name: store.get_column_family(name) for name in FAMILIES}
         # The handles keep the store open, and its lock held, as long as they exist.
         self._handles: dict[str, Any] = {name: store.get_column_family_handle(name) for name in FAMILIES}
+        self._divide_filters()
 
     @classmethod
     def open(cls, directory: Path, settings: IndexSettings) -> "RocksStore":
         """Open the store in that directory; create it if it is missing. Raises `ConfigurationError` or `Fatal` with the remedy."""
-        return cls(open_store(directory, settings))
+        return cls(open_store(directory, settings), settings)
 
     def family(self, name: str) -> Family:
         """Returns the rows of a family, for reading."""
@@ -118,10 +133,23 @@ class RocksStore:
     def write(self, batch: WriteBatch) -> None:
         """Write the batch atomically."""
         self._store.write(batch)
+        self._writes += 1
+        if self._writes % COUNTED_WRITES == 0:
+            self._divide_filters()
 
     def flush(self) -> None:
         """Sync the write-ahead log: everything written so far survives a crash of the machine."""
         self._store.flush_wal(True)
+
+    def _divide_filters(self) -> None:
+        """Let new files have filters in parts if the filters of all rows need too much of the cache."""
+        if self._filters_in_parts:
+            return
+        rows = sum([self._families[name].property_int_value("rocksdb.estimate-num-keys") or 0 for name in LOOKED_UP])
+        if rows > self._rows_max:
+            for name in LOOKED_UP:
+                self._families[name].set_options({"block_based_table_factory": _IN_PARTS})
+            self._filters_in_parts = True
 
     def close(self) -> None:
         """Close the files and release their lock.
@@ -166,6 +194,9 @@ def open_store(directory: Path, settings: IndexSettings, *, read_only: bool = Fa
         ) from problem
     if not read_only:
         try:
+            for family in LOOKED_UP:
+                # rocksdict has no other way to set it.
+                store.get_column_family(family).set_options({"uncache_aggressiveness": str(UNCACHE)})
             check_settings(store, directory, settings)
         except Fatal:
             store.close()
@@ -183,6 +214,7 @@ def check_settings(store: Rdict, directory: Path, settings: IndexSettings) -> No
     for family in FAMILIES:
         wanted["CFOptions", family + ".write_buffer_size"] = str(settings.write_buffer_bytes)
     for family in LOOKED_UP:
+        wanted["CFOptions", family + ".uncache_aggressiveness"] = str(UNCACHE)
         wanted["TableOptions", family + ".filter_policy"] = "bloomfilter"
         wanted["CFOptions", family + ".prefix_extractor"] = "max_len"
         wanted["CFOptions", family + ".memtable_whole_key_filtering"] = "true"

@@ -1,6 +1,7 @@
 """The contract of `notary.index.store`, tested with RocksDB and with the simulator's disk."""
 
 from collections.abc import Callable, Iterator
+from hashlib import sha256
 from pathlib import Path
 
 import pytest
@@ -117,3 +118,31 @@ class TestTheSimulatedDisk:
         disk.write([(META, b"a", b"2")])
         disk.restore(1)
         assert disk.families[META] == {b"a": b"1"}
+
+
+def test_filters_of_a_large_index_are_in_parts(tmp_path: Path) -> None:
+    """Once the filters of all rows need half of the cache, new files have filters in parts, at once after opening too; all rows stay."""
+    settings = IndexSettings(cache_bytes=16 << 10, write_buffer_bytes=64 << 10)
+    rows = [(sha256(b"%d" % number).digest(), b"%d" % number) for number in range(12_800)]
+    store = RocksStore.open(tmp_path, settings)
+    try:
+        in_parts = []
+        for at in range(0, len(rows), 25):
+            write(store, *[(STATES, key, value) for key, value in rows[at : at + 25]])
+            in_parts.append(_in_parts(tmp_path))
+        assert in_parts == sorted(in_parts)
+        assert set(in_parts) == {False, True}
+        store.close()
+        store = RocksStore.open(tmp_path, settings)
+        assert _in_parts(tmp_path)
+        keys = [key for key, _ in rows]
+        assert store.family(STATES).get(keys) == [value for _, value in rows]
+        assert store.family(STATES).get([sha256(key).digest() for key in keys]) == [None] * len(keys)
+    finally:
+        store.close()
+
+
+def _in_parts(directory: Path) -> bool:
+    options = max(directory.glob("OPTIONS-*")).read_text()
+    _, _, table = options.partition(f'[TableOptions/BlockBasedTable "{STATES}"]')
+    return "partition_filters=true" in table.partition("[")[0]
