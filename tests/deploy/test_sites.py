@@ -128,7 +128,7 @@ RIGHTS = {
     "describe": {"worker-london-1", "spark", "archive", "operator", "broker-1"},
     "read": {"worker-london-1", "spark", "archive", "operator", "broker-1"},
     "write": {"worker-london-1", "operator", "broker-1"},
-    "read settings": {"worker-london-1", "operator", "broker-1"},
+    "read settings": {"worker-london-1", "spark", "archive", "operator", "broker-1"},
     "create this topic": {"operator", "broker-1"},
 }
 """The rights on the two topics, by principal. Everything else is for the servers themselves."""
