@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from deploy.local.ports import PORT_END, PORT_MIN, is_free
+from deploy.local.ports import PORT_END, PORT_MIN, hold
 
 ROOT = Path(__file__).parents[2]
 BLOCK_S_MAX = 150.0
@@ -32,7 +32,7 @@ def sections() -> dict[str, list[tuple[str, list[str]]]]:
 
 def three_ports() -> str:
     """Returns the first digits of three free ports, whose last digits are 1, 2 and 3."""
-    return str(next(first for first in range(PORT_MIN // 10, PORT_END // 10) if all(is_free(first * 10 + last) for last in (1, 2, 3))))
+    return str(next(first for first in range(PORT_MIN // 10, PORT_END // 10) if all(hold(first * 10 + last) for last in (1, 2, 3))))
 
 
 class Shell:

@@ -4,7 +4,6 @@ import asyncio
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -19,6 +18,7 @@ import msgspec
 import psutil
 import pytest
 
+from deploy.local.ports import free_ports
 from loadtest.openloop.generate import PlannedSubmission
 from loadtest.rig import Service, make, worker
 from loadtest.rig.signing import NOTARY
@@ -46,8 +46,7 @@ def _locust(tmp_path: Path, url: str, *options: str, headless: bool = True) -> "
 
 
 def _free_port() -> str:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        return str(server.getsockname()[1])
+    return str(free_ports(1)[0])
 
 
 def _decisions(url: str) -> int:

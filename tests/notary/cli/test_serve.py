@@ -16,6 +16,7 @@ from typing import Any
 import httpx
 import pytest
 
+from deploy.local.ports import free_ports
 from loadtest.rig.machine import family
 from notary.index import Index
 from notary.index.store import META, STATES
@@ -230,8 +231,7 @@ def test_a_worker_without_a_key_of_the_log_is_rejected(own_decided: Path, tmp_pa
 
 def _ready_line_of(config: Path, wanted: str, **settings: object) -> str:
     """Returns the first line of `/readyz` with this text, of a worker that does not become ready."""
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        listen = f"127.0.0.1:{free.getsockname()[1]}"
+    listen = f"127.0.0.1:{free_ports(1)[0]}"
     process = serve(config, listen=listen, settings=settings)
     try:
         line = ""

@@ -1,7 +1,6 @@
 """The read-only calls: transactions, states, the notary, its document, health and metrics."""
 
 import json
-import socket
 from collections.abc import Callable, Iterator
 
 import httpx
@@ -9,6 +8,7 @@ import pytest
 from jsonschema import Draft202012Validator
 from openapi_spec_validator import OpenAPIV31SpecValidator
 
+from deploy.local.ports import free_ports
 from payload import REQUESTS_MAX, SUBMISSION_BYTES_MAX
 from tests.notary.http.checked_client import WITH_ACCEPTORS, CheckedClient, Wire
 from tests.notary.party import NOTARY, Bank, fresh_hash, fresh_state, spend, transaction_id
@@ -229,18 +229,10 @@ def split(tmp_path_factory: pytest.TempPathFactory, bank: Bank) -> Iterator[tupl
     """A worker with health on another port, and that port's URL."""
     directory = NotaryDirectory.create(tmp_path_factory.mktemp("split") / "notary")
     directory.register(bank)
-    port = free_port()
+    (port,) = free_ports(1)
     with NotaryProcess.start(directory.config, settings={"HTTP_HEALTH_LISTEN": f"127.0.0.1:{port}"}) as process:
         yield process, f"http://127.0.0.1:{port}"
         assert process.stop() == 0
-
-
-def free_port() -> int:
-    """Returns a port that was free a moment ago."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
 
 
 @pytest.mark.seconds
@@ -268,7 +260,7 @@ def test_the_health_port_is_open_when_the_other_is_full(
     own_directory: NotaryDirectory, notary_process: Callable[..., NotaryProcess]
 ) -> None:
     """Each port has its own connection limit: clients that use up theirs do not make the worker look dead."""
-    health = f"127.0.0.1:{free_port()}"
+    health = f"127.0.0.1:{free_ports(1)[0]}"
     process = notary_process(own_directory.config, settings={"HTTP_HEALTH_LISTEN": health, "HTTP_CONNECTIONS_MAX": 2})
     with Wire(process.url) as first, Wire(process.url) as second:
         for wire in (first, second):
@@ -282,7 +274,7 @@ def test_the_health_port_is_open_when_the_other_is_full(
 @pytest.mark.seconds
 def test_a_worker_without_a_log_is_alive_and_not_ready(own_directory: NotaryDirectory) -> None:
     """Without Kafka the process lives, reports why it is not ready, and ends at once on a signal."""
-    port, nobody = free_port(), free_port()
+    port, nobody = free_ports(2)
     settings = {"LOG_KIND": "kafka", "LOG_BOOTSTRAP": f"127.0.0.1:{nobody}"}
     process = serve(own_directory.config, listen=f"127.0.0.1:{port}", settings=settings)
     try:

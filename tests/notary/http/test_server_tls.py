@@ -342,8 +342,7 @@ def test_idle_clients_do_not_hold_the_end_up(serve_tls: Callable[..., Service]) 
 
 def test_health_may_have_a_port_without_tls(own_directory: NotaryDirectory, serve_tls: Callable[..., Service]) -> None:
     """Probes reach `health_listen` by plain HTTP, whatever certificates clients must show."""
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        health = f"127.0.0.1:{free.getsockname()[1]}"
+    health = f"127.0.0.1:{free_ports(1)[0]}"
     Authority("Clients").put(own_directory.path / "client-ca.pem")
     serve_tls(HTTP_TLS_CLIENT_CA_FILE="client-ca.pem", HTTP_HEALTH_LISTEN=health)
     assert httpx.get(f"http://{health}/readyz", trust_env=False, timeout=60).text == "ok\n"
