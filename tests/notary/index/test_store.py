@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from notary.index import IndexSettings
-from notary.index.rocks import RocksStore
+from notary.index.rocks import RocksStore, open_store
 from notary.index.store import DECISIONS, FAMILIES, META, STATES, Store
 from tests.simulation.disk import SimulatedDisk, SimulatedStore
 
@@ -140,6 +140,31 @@ def test_filters_of_a_large_index_are_in_parts(tmp_path: Path) -> None:
         assert store.family(STATES).get([sha256(key).digest() for key in keys]) == [None] * len(keys)
     finally:
         store.close()
+
+
+def test_a_large_filter_stays_in_the_cache(tmp_path: Path) -> None:
+    """Lookups of missing keys do not read a filter again and again that needs two sevenths of the cache."""
+    settings = IndexSettings(cache_bytes=2 << 20)
+    rows = settings.cache_bytes // 7  # of two bytes each in the filter
+    store = RocksStore.open(tmp_path, settings)
+    write(store, *[(STATES, sha256(b"%d" % number).digest(), b"") for number in range(rows)])
+    store.close()
+    opened = open_store(tmp_path, settings)
+    opened.get_column_family(STATES).compact_range(None, None)  # filters of the first level stay in memory
+    opened.close()
+    store = RocksStore.open(tmp_path, settings)
+    try:
+        before = _read_bytes()
+        for number in range(rows, rows + 1_000):
+            assert store.family(STATES).get(sha256(b"%d" % number).digest()) is None
+        assert _read_bytes() - before < settings.cache_bytes
+    finally:
+        store.close()
+
+
+def _read_bytes() -> int:
+    """Returns the bytes that this process has read so far, from disks or the system's cache."""
+    return int(Path("/proc/self/io").read_text().split()[1])
 
 
 def _in_parts(directory: Path) -> bool:
