@@ -137,6 +137,8 @@ class Metrics:
             ("notary_agreed_size", "The largest tree size at which another checkpoint had our root.", lambda: index.agreement.agreed_size),
             ("notary_root_disagreement", "1 while workers have different roots.", lambda: int(index.agreement.in_disagreement)),
             ("notary_index_quarantined", "1 when this index is wrong and serves no more.", lambda: int(bool(index.agreement.quarantined))),
+            ("notary_index_filter_bytes", "Bytes that the bloom filters of all rows need.", lambda: index.filter_bytes),
+            ("notary_index_cache_bytes", "index.cache_bytes, where they should fit.", lambda: index.cache_bytes),
             ("notary_suspicions_open", "Workers with another history during this replay.", lambda: len(driver.joiner.suspicions.open)),
             ("notary_history_records", "Records of the log that took effect.", lambda: driver.joiner.history.seen),
             ("notary_topic_problems", "Settings by which the topics may lose records.", lambda: len(topic_watch.problems)),

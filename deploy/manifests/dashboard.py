@@ -109,6 +109,8 @@ PANELS: Final = (
     ),
     Panel("Log", "Longest turn of the event loop", "s", _each("notary_loop_turn_seconds")),
     Panel("Memory", "Resident memory", "bytes", _each("notary_memory_bytes")),
+    Panel("Memory", "Bloom filters of all rows", "bytes", _each("notary_index_filter_bytes")),
+    Panel("Memory", "The cache where they should fit", "bytes", _each("notary_index_cache_bytes")),
     Panel("Memory", "Payloads without an entry yet", "bytes", _each("notary_buffered_bytes")),
     Panel("Memory", "The same, in records", "none", _each("notary_buffered_records")),
     Panel("Memory", "Payloads of nobody registered", "bytes", _each("notary_unregistered_bytes")),

@@ -22,7 +22,10 @@ FULL_AT: Final = 0.7
 """The planned utilization of a worker's main thread; the rest is for bursts, and for slower cores."""
 WORKERS_MAX: Final = 60
 MEMORY_MIB: Final = 1_024
-"""A worker's memory: 256 MiB of RocksDB cache, as much for buffers, and the rest for pending submissions and Python."""
+"""A worker's memory: 256 MiB of RocksDB cache, as much for buffers, and the rest for pending submissions and Python.
+
+It lasts until the bloom filters do not fit into the cache: about fifty million requests of one input.
+"""
 BROKER_MEMORY_MIB: Final = 6_144
 DAY_S: Final = 86_400
 
@@ -86,6 +89,11 @@ class Load(msgspec.Struct, frozen=True):
         """Bytes in one worker's index, after compaction."""
         return 150 + 105 * self.inputs
 
+    @property
+    def filter_bytes(self) -> float:
+        """Bytes of one worker's bloom filters: 20 bits (`IndexSettings`) for the id and for each input."""
+        return 2.5 * (1 + self.inputs)
+
     # ---- workers ----
 
     def main_thread_us(self, workers: int) -> float:
@@ -116,6 +124,8 @@ class Size(msgspec.Struct, frozen=True):
     memory_mib_of_a_worker: int
     index_gib_a_year: float
     """Growth of each worker's index, in GiB."""
+    filters_gib_a_year: float
+    """Growth of the bloom filters of it, in GiB. Requests are fast while they are in memory (`index.cache_bytes`)."""
     cores_of_a_broker: float
     memory_mib_of_a_broker: int
     log_gib_a_day: float
@@ -151,6 +161,7 @@ def size_of(load: Load) -> Size:
         cores_of_a_worker=_cores(cores_of_a_worker),
         memory_mib_of_a_worker=MEMORY_MIB,
         index_gib_a_year=round(load.index_bytes * load.tps * DAY_S * 365 / 2**30, 1),
+        filters_gib_a_year=round(load.filter_bytes * load.tps * DAY_S * 365 / 2**30, 2),
         cores_of_a_broker=_cores(cores_of_a_broker),
         memory_mib_of_a_broker=BROKER_MEMORY_MIB,
         log_gib_a_day=round(per_s * DAY_S / 2**30, 2),
@@ -190,6 +201,7 @@ def run(arguments: argparse.Namespace) -> int:
     size = msgspec.structs.replace(
         size,
         index_gib_a_year=round(size.index_gib_a_year * share, 1),
+        filters_gib_a_year=round(size.filters_gib_a_year * share, 2),
         log_gib_a_day=round(size.log_gib_a_day * share, 2),
         log_gib_a_year=round(size.log_gib_a_year * share, 1),
     )
@@ -202,7 +214,8 @@ def run(arguments: argparse.Namespace) -> int:
     print(f"workers        {size.workers}, {size.workers // CENTRES} in each centre: full at {size.workers_full_at_tps:,}/s together,")
     print(f"               at {size.left_full_at_tps:,}/s when a centre is gone")
     print(f"each worker    {size.cores_of_a_worker:g} cores, {size.memory_mib_of_a_worker:,} MiB,")
-    print(f"               {size.index_gib_a_year:,} GiB of index a year")
+    print(f"               {size.index_gib_a_year:,} GiB of index a year, of it {size.filters_gib_a_year:,} GiB of bloom filters:")
+    print("               add memory for them (index.cache_bytes), or each request reads the disk")
     print(f"brokers        {REPLICAS}, one in each centre, each {size.cores_of_a_broker:g} cores, {size.memory_mib_of_a_broker:,} MiB,")
     print(f"               {size.log_gib_a_day:,} GiB of log a day, {size.log_gib_a_year:,} a year")
     print("controllers    3, one in each centre, each 1 core, 1,024 MiB")

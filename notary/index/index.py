@@ -132,6 +132,16 @@ class Index:
         """Close the store and release the lock of its directory. A process that ends without this loses nothing."""
         self._store.close()
 
+    @property
+    def filter_bytes(self) -> int:
+        """Bytes that the bloom filters of all rows need, about. Once they do not fit into `cache_bytes`, requests take longer."""
+        return self._store.filter_bytes
+
+    @property
+    def cache_bytes(self) -> int:
+        """The most bytes of filters and blocks that the index keeps in memory (`index.cache_bytes`)."""
+        return self._store.cache_bytes
+
     # ---- the step ----
 
     @property

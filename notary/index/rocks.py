@@ -105,7 +105,8 @@ class RocksStore:
 
     def __init__(self, store: Rdict, settings: IndexSettings) -> None:
         self._store = store
-        self._rows_max = settings.cache_bytes // FILTERS_PART * 8 // settings.bloom_bits_per_key
+        self.cache_bytes: Final = settings.cache_bytes
+        self._bits = settings.bloom_bits_per_key
         self._filters_in_parts = False
         self._writes = 0
         self._families: dict[str, Any] = {name: store.get_column_family(name) for name in FAMILIES}
@@ -117,6 +118,12 @@ class RocksStore:
     def open(cls, directory: Path, settings: IndexSettings) -> "RocksStore":
         """Open the store in that directory; create it if it is missing. Raises `ConfigurationError` or `Fatal` with the remedy."""
         return cls(open_store(directory, settings), settings)
+
+    @property
+    def filter_bytes(self) -> int:
+        """Bytes that the bloom filters of all rows need, by RocksDB's estimate of the rows; 0 once it is closed."""
+        families = [family for name, family in self._families.items() if name in LOOKED_UP]
+        return sum([family.property_int_value("rocksdb.estimate-num-keys") or 0 for family in families]) * self._bits // 8
 
     def family(self, name: str) -> Family:
         """Returns the rows of a family, for reading."""
@@ -143,10 +150,7 @@ class RocksStore:
 
     def _divide_filters(self) -> None:
         """Let new files have filters in parts if the filters of all rows need too much of the cache."""
-        if self._filters_in_parts:
-            return
-        rows = sum([self._families[name].property_int_value("rocksdb.estimate-num-keys") or 0 for name in LOOKED_UP])
-        if rows > self._rows_max:
+        if not self._filters_in_parts and self.filter_bytes > self.cache_bytes // FILTERS_PART:
             for name in LOOKED_UP:
                 self._families[name].set_options({"block_based_table_factory": _IN_PARTS})
             self._filters_in_parts = True

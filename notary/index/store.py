@@ -61,6 +61,16 @@ class WriteBatch(Protocol):
 class Store(Protocol):
     """The families of one index."""
 
+    @property
+    def filter_bytes(self) -> int:
+        """Bytes that the bloom filters of all rows need, about; 0 for a store without."""
+        ...
+
+    @property
+    def cache_bytes(self) -> int:
+        """The most bytes of filters and blocks that the store keeps in memory."""
+        ...
+
     def family(self, name: str) -> Family:
         """Returns the rows of a family, for reading."""
         ...

@@ -133,6 +133,8 @@ class SimulatedBatch:
 class SimulatedStore:
     """A `Store` on a simulated disk. It calls `step` wherever the process may die."""
 
+    filter_bytes = cache_bytes = 0
+
     def __init__(self, disk: SimulatedDisk, step: Callable[[str], None]) -> None:
         self._disk = disk
         self._step = step

@@ -144,6 +144,8 @@ CASES = (
     _case("NotaryHoleStays", fires=False, at="1m", notary_hole="0x11 1 0x240"),
     _case("NotaryLoopIsHeld", fires=True, at="15m", notary_loop_turn_seconds="0.6x240"),
     _case("NotaryLoopIsHeld", fires=False, at="15m", notary_loop_turn_seconds="0.6x24 0.01x240"),
+    _case("NotaryIndexOutgrowsItsCache", fires=True, at="90m", notary_index_filter_bytes="80x1200", notary_index_cache_bytes="100x1200"),
+    _case("NotaryIndexOutgrowsItsCache", fires=False, at="90m", notary_index_filter_bytes="70x1200", notary_index_cache_bytes="100x1200"),
     _case("NotaryLagRises", fires=True, at="5m", notary_lag_records="0+100x240"),
     _case("NotaryLagRises", fires=False, at="5m", notary_lag_records="90000-100x240"),
     _case("NotaryLagRises", fires=False, at="5m", notary_lag_records="0+1x240"),

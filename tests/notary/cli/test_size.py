@@ -10,6 +10,7 @@ from loadtest.bench.figures.stages import workers_full_at
 from loadtest.bench.report import ResultLine
 from notary.cli import main
 from notary.cli.size import Load, size_of
+from notary.index import IndexSettings
 from ordering.errors import ConfigurationError
 
 PERFORMANCE = (Path(__file__).parents[3] / "docs" / "performance.md").read_text()
@@ -73,6 +74,11 @@ def test_more_of_anything_takes_more() -> None:
     assert large.log_gib_a_year == pytest.approx(6 * small.log_gib_a_year, rel=0.01)
     assert size_of(Load(6_000, 4, 100)).workers < large.workers
     assert size_of(Load(1_000, 8, 1)).index_gib_a_year > small.index_gib_a_year
+
+
+def test_bloom_filters_have_the_bits_of_the_index() -> None:
+    """A request of three inputs has four keys in filters."""
+    assert Load(1, 3, 1).filter_bytes == 4 * IndexSettings().bloom_bits_per_key / 8
 
 
 def test_a_centre_may_be_gone() -> None:

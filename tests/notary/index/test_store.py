@@ -131,10 +131,12 @@ def test_filters_of_a_large_index_are_in_parts(tmp_path: Path) -> None:
             write(store, *[(STATES, key, value) for key, value in rows[at : at + 25]])
             in_parts.append(_in_parts(tmp_path))
         assert in_parts == sorted(in_parts)
+        assert store.filter_bytes == pytest.approx(len(rows) * 2.5, rel=0.01)
         assert set(in_parts) == {False, True}
         store.close()
         store = RocksStore.open(tmp_path, settings)
         assert _in_parts(tmp_path)
+        assert store.cache_bytes == settings.cache_bytes < store.filter_bytes
         keys = [key for key, _ in rows]
         assert store.family(STATES).get(keys) == [value for _, value in rows]
         assert store.family(STATES).get([sha256(key).digest() for key in keys]) == [None] * len(keys)
