@@ -22,6 +22,4 @@ def test_a_held_port_can_be_listened_on_and_not_held_again() -> None:
 
 def test_a_port_where_a_server_listens_is_not_held() -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
-        port = server.getsockname()[1]
-        assert not hold(port)
-    assert hold(port)
+        assert not hold(server.getsockname()[1])
