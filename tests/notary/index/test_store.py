@@ -9,6 +9,7 @@ import pytest
 from notary.index import IndexSettings
 from notary.index.rocks import RocksStore, open_store
 from notary.index.store import DECISIONS, FAMILIES, META, STATES, Store
+from ordering.settings import INTEGER_MAX
 from tests.simulation.disk import SimulatedDisk, SimulatedStore
 
 Opens = Callable[[], Store]
@@ -160,6 +161,18 @@ def test_a_large_filter_stays_in_the_cache(tmp_path: Path) -> None:
         for number in range(rows, rows + 1_000):
             assert store.family(STATES).get(sha256(b"%d" % number).digest()) is None
         assert _read_bytes() - before < settings.cache_bytes
+    finally:
+        store.close()
+
+
+@pytest.mark.parametrize("cache_bytes", [1, INTEGER_MAX])
+def test_any_cache_that_a_setting_allows_opens(cache_bytes: int, tmp_path: Path) -> None:
+    """RocksDB reserves addresses for the cache's table by its size, and with 16 TiB the process ends without a message."""
+    store = RocksStore.open(tmp_path, IndexSettings(cache_bytes=cache_bytes, write_buffer_bytes=64 << 10))
+    try:
+        keys = [number.to_bytes(32) for number in range(5_000)]
+        write(store, *[(STATES, key, key) for key in keys])
+        assert store.family(STATES).get(keys) == keys
     finally:
         store.close()
 
