@@ -11,9 +11,11 @@ from joiner import AdmittedSubmission
 from ordering.errors import NotaryError
 
 TURN_BYTES: Final = 4 << 10
-"""The bytes of one party's bodies that are decoded in its turn, before the next party's turn."""
+"""The bytes of a party's bodies that are decoded in its turn, times its weight, before the next party's turn."""
 ADDRESSES_SHARE_MIN: Final = 8
-"""All addresses together get as many bytes as one party: at least one for every eight of all parties."""
+"""All addresses together get as many bytes as a party of weight 1: at least one for every eight of all parties."""
+DEBT_BYTES_MAX: Final = 1 << 20
+"""A party pays at most this many bytes of later turns for bodies that came in the lane of an address."""
 AHEAD_BYTES_MAX: Final = 2 << 20
 """The longest lead, in bytes, that parties have over addresses, or addresses over parties. The other side catches up this much at most."""
 
@@ -46,7 +48,7 @@ class Body:
     The gate then calls `admitted` or `rejected` of a subclass: once, unless the client left.
     """
 
-    __slots__ = ("_data", "_gate", "network", "parties", "party", "size", "ticket", "unread_s")
+    __slots__ = ("_data", "_gate", "network", "of_party", "parties", "party", "size", "ticket", "unread_s")
 
     def __init__(self, gate: Admission, ticket: bytes = b"") -> None:
         """`ticket`: the ticket in the call's head, unchecked."""
@@ -54,9 +56,11 @@ class Body:
         self.network = ""
         """The client's address; empty if it does not matter."""
         self.parties: Set[bytes] = frozenset()
-        """The parties of submissions that were admitted on its connection before."""
+        """The parties of new submissions that were admitted on its connection before."""
         self.party = b""
         """The party that it names in its first piece, as the first member, where our clients write it; empty if it does not."""
+        self.of_party = True
+        """False if it waited in the lane of its client's address."""
         self.unread_s = 0.0
         """The time for which it waited in its connection."""
         self.size = 0
@@ -132,33 +136,36 @@ class _Waiting(msgspec.Struct, frozen=True, gc=False):
 
 
 class _Lane:
-    """The complete bodies of one party."""
+    """The complete bodies of one party, or of one address."""
 
-    __slots__ = ("bodies", "left_bytes", "size_bytes")
+    __slots__ = ("bodies", "left_bytes", "size_bytes", "weight")
 
-    def __init__(self) -> None:
+    def __init__(self, weight: int) -> None:
         self.bodies: deque[_Waiting] = deque()
         self.size_bytes = 0
         """The bytes of `bodies`."""
-        self.left_bytes = TURN_BYTES
+        self.weight = weight
+        self.left_bytes = TURN_BYTES * weight
 
 
 class Lanes:
-    """Complete bodies that are not decoded yet, in one lane for each party. Each lane in turn yields `TURN_BYTES` (surplus round robin).
+    """Complete bodies that are not decoded yet, in one lane for each party.
 
-    An empty lane stays while it has yielded more than its share and other lanes have bodies. So a party that sends one large body after
-    another, each when the last one was taken, gets no more than its share. All bodies whose first member does not name a registered party
-    share one lane, so made-up names win no turns.
+    Each lane in turn yields `TURN_BYTES` times its party's weight (surplus round robin). An empty lane stays while it has yielded more than
+    its share and other lanes have bodies. So a party that sends one large body after another, each when the last one was taken, gets no
+    more than its share. All bodies whose first member does not name a registered party share one lane, so made-up names win no turns.
 
-    Anyone may name a party. So a body counts for its party only on a connection on which a submission of that party was admitted. Any other
-    body counts for its client's address. All addresses together have about the share of one party (`ADDRESSES_SHARE_MIN`).
+    Anyone may name a party. So a body counts for its party only on a connection on which a new submission of that party was admitted. Any
+    other body counts for its client's address. All addresses together have about the share of one party (`ADDRESSES_SHARE_MIN`). Such a
+    body counts for its party later, once it is known to be a new submission of that party (`charge`). Otherwise a party that always opens
+    new connections would have a second share.
     """
 
-    __slots__ = ("_addresses", "_ahead_bytes", "_is_registered", "_parties")
+    __slots__ = ("_addresses", "_ahead_bytes", "_parties", "_weight_of")
 
-    def __init__(self, is_registered: Callable[[bytes], bool]) -> None:
-        """`is_registered` returns True for the name of a registered party, in UTF-8."""
-        self._is_registered = is_registered
+    def __init__(self, weight_of: Callable[[bytes], int]) -> None:
+        """`weight_of` returns the weight of a registered party, by its name in UTF-8; 0 if no party has that name."""
+        self._weight_of = weight_of
         self._parties, self._addresses = _Ring(), _Ring()
         self._ahead_bytes = 0
         """The lead of parties over addresses, in bytes; negative if addresses lead."""
@@ -168,15 +175,21 @@ class Lanes:
 
     def add(self, body: Body, now_s: float) -> None:
         """Append a body to its lane."""
-        key, of_party = self.lane_of(body, body.party)
-        ring = self._ring(of_party=of_party)
+        key, body.of_party = self.lane_of(body, body.party)
+        ring = self._ring(of_party=body.of_party)
         lane = ring.lanes.get(key)
         if lane is None:
-            lane = ring.lanes[key] = _Lane()
+            lane = ring.add(key, (self._weight_of(key) if body.of_party else 0) or 1)
         lane.bodies.append(_Waiting(body, body.size, now_s))
         lane.size_bytes += body.size
         ring.bodies += 1
         ring.size_bytes += body.size
+
+    def charge(self, party: bytes, size_bytes: int) -> None:
+        """Shorten the next turns of a registered party by the bytes of its bodies that were taken from the lane of an address."""
+        if self._parties.bodies and (weight := self._weight_of(party)):
+            lane = self._parties.lanes.get(party) or self._parties.add(party, weight)
+            lane.left_bytes = max(lane.left_bytes - size_bytes, -DEBT_BYTES_MAX)
 
     def age_s(self, key: bytes, now_s: float, *, of_party: bool) -> float:
         """Returns the seconds that the oldest body has waited in the lane of a registered party or an address; 0 if the lane is empty."""
@@ -184,17 +197,17 @@ class Lanes:
         return now_s - lane.bodies[0].since_s if lane is not None and lane.bodies else 0.0
 
     def ahead_bytes(self, key: bytes, *, of_party: bool) -> int:
-        """Returns an estimate of the bytes that will be decoded before a body that comes now, from the number of lanes."""
+        """Returns an estimate of the bytes that will be decoded before a body that comes now, from the weights of the lanes."""
         ring = self._ring(of_party=of_party)
         lane, waiting_bytes = ring.lanes.get(key), self._parties.size_bytes + self._addresses.size_bytes
         if lane is None:
             return 0
-        turns = len(ring.lanes)
+        turns = ring.weights
         if of_party:
             turns += self._addresses.bodies > 0
         elif self._parties.bodies:
-            turns *= 1 + max(len(self._parties.lanes), ADDRESSES_SHARE_MIN)
-        return min(waiting_bytes, lane.size_bytes * turns)
+            turns *= 1 + max(self._parties.weights, ADDRESSES_SHARE_MIN)
+        return min(waiting_bytes, lane.size_bytes * turns // lane.weight)
 
     def take_older(self, since_s: float) -> list[Body]:
         """Remove and return the bodies that have waited since before that time."""
@@ -204,7 +217,7 @@ class Lanes:
         """Returns (key, of_party) of the lane for a body that names `party`: `of_party` is False for the lane of an address."""
         if body.network and party not in body.parties:
             return body.network.encode(), False
-        return (party if party and self._is_registered(party) else b""), True
+        return (party if party and self._weight_of(party) else b""), True
 
     def _ring(self, *, of_party: bool) -> "_Ring":
         return self._parties if of_party else self._addresses
@@ -224,7 +237,7 @@ class Lanes:
     def take(self, *, of_party: bool) -> Body:
         """Remove and return the next body of a party, or of an address. There must be one."""
         waiting = self._ring(of_party=of_party).take()
-        parties = max(1, min(len(self._parties.lanes), ADDRESSES_SHARE_MIN))
+        parties = max(1, min(self._parties.weights, ADDRESSES_SHARE_MIN))
         ahead_bytes = self._ahead_bytes + (waiting.size if of_party else -waiting.size * parties)
         self._ahead_bytes = max(-AHEAD_BYTES_MAX, min(ahead_bytes, AHEAD_BYTES_MAX))
         if not self:  # addresses may be ahead by a body that is still decoded
@@ -235,22 +248,30 @@ class Lanes:
 class _Ring:
     """Lanes in the order of their turns."""
 
-    __slots__ = ("bodies", "lanes", "size_bytes")
+    __slots__ = ("bodies", "lanes", "size_bytes", "weights")
 
     def __init__(self) -> None:
         self.lanes: OrderedDict[bytes, _Lane] = OrderedDict()
         """Lanes by address, or by the party that a body names first: empty for an unregistered party, or none."""
-        self.bodies = self.size_bytes = 0
+        self.bodies = self.size_bytes = self.weights = 0
+        """The number of bodies in all lanes, their bytes, and the sum of the lanes' weights."""
+
+    def add(self, key: bytes, weight: int) -> _Lane:
+        """Returns a new lane, whose turn comes last."""
+        lane = self.lanes[key] = _Lane(weight)
+        self.weights += weight
+        return lane
 
     def take(self) -> _Waiting:
         """Remove and return the next body. There must be one."""
         while True:
             key, lane = next(iter(self.lanes.items()))
             if lane.left_bytes <= 0:
-                lane.left_bytes += TURN_BYTES
+                lane.left_bytes += TURN_BYTES * lane.weight
                 self.lanes.move_to_end(key)
             elif not lane.bodies:
                 del self.lanes[key]
+                self.weights -= lane.weight
             else:
                 break
         waiting = lane.bodies.popleft()

@@ -1,7 +1,7 @@
 """The turns of the event loop in which unauthenticated clients are served: while the worker has work, at most a third of the time.
 
-A client is authenticated if a submission was admitted on its connection, or lately on any connection from its address. A decision needs a
-dozen turns or more: its submission is read, decoded, appended, read back, applied and answered. If each turn also served unauthenticated
+A client is authenticated if a new submission was admitted on its connection, or lately on any connection from its address. A decision needs
+a dozen turns or more: its submission is read, decoded, appended, read back, applied and answered. If each turn also served unauthenticated
 clients up to a time limit, the decision would wait for a dozen times this limit. So all work for these clients is done in the same turns,
 the active slices. A pause follows, twice as long as the slice, in which the loop does no such work. Its turns are short, so that decisions
 progress.

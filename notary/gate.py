@@ -180,7 +180,7 @@ class Gate:
         self._unauthenticated_bytes: Counter[str] = Counter()
         """The bytes of unauthenticated bodies among them, by address; the empty string has the sum over all addresses."""
         self._bodies: set[Body] = set()
-        self._asked = Lanes(self.is_registered)
+        self._asked = Lanes(self.weight_of)
         self._pace = Pace()
         """The bytes decoded a second while bodies wait."""
         self.duty = DutyCycle(clock_s)
@@ -212,12 +212,13 @@ class Gate:
             return problem
         return self._capacity.rejection(1, 1, verified=False)
 
-    def is_registered(self, party: bytes) -> bool:
-        """Returns True for the name of a registered party, in UTF-8."""
+    def weight_of(self, party: bytes) -> int:
+        """Returns the weight of a registered party, by its name in UTF-8; 0 if no party has that name."""
         try:
-            return self._parties.get(party.decode()) is not None
+            registered = self._parties.get(party.decode())
         except UnicodeDecodeError:
-            return False
+            return 0
+        return 0 if registered is None else registered.weight
 
     @property
     def is_open(self) -> bool:
@@ -246,7 +247,7 @@ class Gate:
 
     def stop(self) -> None:
         """Reject all bodies that are not decoded yet, incomplete ones too."""
-        self._asked = Lanes(self.is_registered)
+        self._asked = Lanes(self.weight_of)
         self._decoding = {}
         for body in list(self._bodies):
             body.reject(NotReady(SHUTTING_DOWN))
@@ -453,6 +454,20 @@ class Gate:
         requests, size_bytes = len(submission.requests), len(submission.encoded)
         if (rejection := self._rejection(requests, size_bytes, submission.party, b"", verified=True)) is not None:
             raise rejection
+
+    def count_new(self, submission: Submission, *, of_party: bool) -> None:
+        """Count an admitted submission that is new: neither decided nor pending. `of_party`: it came in its party's lane.
+
+        Otherwise it came in the lane of its client's address. Its party pays for it now, since only now it is certain that nobody else sent
+        a copy of an earlier submission.
+        """
+        if not of_party:
+            self._asked.charge(submission.party.encode(), len(submission.encoded))
+
+    def count_retry(self, submission: Submission) -> None:
+        """Give the quota of an admitted submission back, all of whose requests were decided before. Anyone may send a copy of it."""
+        if self._quota is not None:
+            self._quota.charge(submission.party, -len(submission.requests))
 
     def _admit_decoded(self, submission: Submission, verify: Verify, ticket: bytes) -> AdmittedSubmission:
         requests = len(submission.requests)

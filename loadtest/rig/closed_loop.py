@@ -309,12 +309,14 @@ async def drive_all(loads: Sequence[ClosedLoad]) -> list[LoadResult]:
     return await run_all(prepared)
 
 
-async def run_all(loads: "Sequence[PreparedLoad]") -> list[LoadResult]:
-    """Run prepared loads at once; returns their results. The steady part of all begins at the same time."""
+async def run_all(loads: "Sequence[PreparedLoad]", steady: asyncio.Event | None = None) -> list[LoadResult]:
+    """Run prepared loads at once; returns their results. The steady part of all begins at once, when all are warm and `steady` is set."""
     for load in loads:
         await load.begin()
     warm = asyncio.gather(*[load.is_warm() for load in loads])
     await asyncio.wait([warm], timeout=WARM_UP_S_MAX)
+    if steady is not None:
+        await steady.wait()
     return await asyncio.gather(*[load.measure() for load in loads])
 
 

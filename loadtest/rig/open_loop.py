@@ -164,6 +164,8 @@ class OfferedLoad:
         self._channels = [Channel(offer.urls[number % len(offer.urls)]) for number in range(offer.connections_max)]
         self._opening = asyncio.Semaphore(CONNECTING_MAX)
         self._steady = False
+        self.is_steady = asyncio.Event()
+        """Set once its measured part begins."""
         self._counts_from_s = float("inf")
         self._decided_ms = Latencies()
         self._answered_ms = Latencies()
@@ -187,6 +189,7 @@ class OfferedLoad:
         await asyncio.sleep(offer.seconds * WARM_UP_SHARE)
         self._steady, before, steady_from_s = True, costs(offer.pids), time.perf_counter()
         self._counts_from_s = steady_from_s
+        self.is_steady.set()
         await asyncio.sleep(started_s + offer.seconds - time.perf_counter())
         self._steady, self._loop.is_over = False, True
         ended_s, after = time.perf_counter(), costs(offer.pids)
@@ -302,7 +305,7 @@ async def drive(offer: Offer) -> Offered:
     load, beside = OfferedLoad(offer), [PreparedLoad(each) for each in offer.beside]
     gc.collect()
     gc.freeze()
-    others = asyncio.create_task(run_all(beside))
+    others = asyncio.create_task(run_all(beside, load.is_steady))
     outcome = await load.run()
     outcome.beside = await others
     return outcome

@@ -116,6 +116,8 @@ class AcceptorApp:
         if isinstance(message, Answered):
             call = self._calls.pop(message.number)
             call.left = None
+            if message.party:
+                call.add_party(message.party)
             call.answer(message.answer)
             return
         self._rejection = None if message.rejection is None else NotAdmitting(message.rejection)

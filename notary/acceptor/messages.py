@@ -89,6 +89,8 @@ class Answered(msgspec.Struct, frozen=True, gc=False, array_like=True, tag=1):
 
     number: int
     answer: Answer
+    party: str = ""
+    """The party of its submission, if this was admitted and new; else empty."""
 
 
 class AdmissionState(msgspec.Struct, frozen=True, gc=False, array_like=True, tag=2):

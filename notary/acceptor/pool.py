@@ -250,7 +250,7 @@ class _Process:
     def _answer(self, number: int) -> Callable[[Call, Answer, bool], None]:
         def answer(call: Call, answer: Answer, after_body: bool) -> None:
             self._reads.pop(number, None)
-            self._link.send(Answered(number, answer))
+            self._link.send(Answered(number, answer, next(iter(call.parties), b"").decode()))
 
         return answer
 

@@ -99,7 +99,8 @@ class App(Lifecycle):
 
     def admitted(self, submission_call: SubmissionCall, submission: AdmittedSubmission) -> None:
         """Queue a submission that the gate has admitted."""
-        InFlight(self, submission_call.call, submission, submission_call.form, submission_call.since_s).start()
+        call, form, since_s = submission_call.call, submission_call.form, submission_call.since_s
+        InFlight(self, call, submission, form, since_s, of_party=submission_call.of_party).start()
 
     def rejected(self, call: Call, problem: Exception, since_s: float) -> None:
         """Answer a submission that was rejected: at its head, during its body, or later."""

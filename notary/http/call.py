@@ -10,6 +10,8 @@ Answer: TypeAlias = tuple[int, Headers, bytes]
 JSON: Final[Headers] = [(b"content-type", b"application/json")]
 TEXT: Final[Headers] = [(b"content-type", b"text/plain; charset=utf-8")]
 METRICS: Final[Headers] = [(b"content-type", b"text/plain; version=0.0.4; charset=utf-8")]
+PARTIES_MAX: Final = 64
+"""The number of parties that are remembered for one connection, which may be a proxy's."""
 
 
 class BodyReader(Protocol):
@@ -62,7 +64,7 @@ class Call:
         self.network = ""
         """The client's address, as far as the client cannot choose it (`notary.http.server.network_of`)."""
         self.parties: set[bytes] = set()
-        """The parties of submissions that were admitted on its connection, in UTF-8; one set for all calls of the connection."""
+        """The parties of new submissions that were admitted on its connection, in UTF-8; one set for all calls of the connection."""
         self.unread_s = 0.0
         """The time for which its connection waited to be read, in seconds."""
         self.headers = headers
@@ -78,6 +80,14 @@ class Call:
         """False if its client had left, or closed its half of the connection, before the application got the call: no long poll begins."""
         self.left: Callable[[], None] | None = None
         """Called when the client leaves, or closes its half of the connection, before the answer."""
+
+    def add_party(self, party: str) -> None:
+        """A new submission of this party was admitted on its connection, which is the party's from now on.
+
+        A copy of an earlier submission is not enough: anyone who has seen one may send it.
+        """
+        if len(self.parties) < PARTIES_MAX:
+            self.parties.add(party.encode())
 
     def certificate(self) -> bytes | None:
         """Returns the accepted certificate of the client, in DER; None if it has shown none."""

@@ -87,7 +87,7 @@ class Connection(asyncio.Protocol):
         self._host = host
         self.network = network
         self.parties: set[bytes] = set()
-        """The parties of submissions that were admitted on this connection (`Call.parties`). With any, its client is authenticated."""
+        """The parties of new submissions that were admitted on this connection (`Call.parties`). With any, its client is authenticated."""
         self._client = ClientKey(network, self.parties)
         self._lines = host.lines
         self._loop = asyncio.get_running_loop()

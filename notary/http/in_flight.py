@@ -28,10 +28,25 @@ IDS_A_PIECE: Final = 200
 class InFlight:
     """One submission: `start` queues it, `_decided` or the end of its wait calls `end`, and `_answer` answers it."""
 
-    __slots__ = ("_app", "_call", "_counts", "_decisions", "_form", "_pending", "_since_s", "_submission", "_timer", "_tracing", "_worker")
+    __slots__ = (
+        "_app",
+        "_call",
+        "_counts",
+        "_decisions",
+        "_form",
+        "_of_party",
+        "_pending",
+        "_since_s",
+        "_submission",
+        "_timer",
+        "_tracing",
+        "_worker",
+    )
 
-    def __init__(self, app: Lifecycle, call: Call, submission: AdmittedSubmission, form: AnswerForm, since_s: float) -> None:
-        """`since_s`: when its head came, by `time.perf_counter`."""
+    def __init__(
+        self, app: Lifecycle, call: Call, submission: AdmittedSubmission, form: AnswerForm, since_s: float, *, of_party: bool = True
+    ) -> None:
+        """`since_s`: when its head came, by `time.perf_counter`. `of_party`: it came in its party's lane (`notary.bodies`)."""
         assert app.worker is not None, "its gate has stopped"
         self._app = app
         self._worker = app.worker
@@ -39,6 +54,7 @@ class InFlight:
         self._submission = submission
         self._form = form
         self._since_s = since_s
+        self._of_party = of_party
         self._decisions: Sequence[Decision] | None = None
         self._pending: Pending[Decision] | None = None
         self._counts = False
@@ -83,11 +99,16 @@ class InFlight:
             app.admission_changed()
             return
         if self in app.waiting:
+            self._worker.gate.count_retry(self._submission)
             self.end()
 
     def _queue(self) -> None:
         """Queue the submission for the log, and wait for its decisions as long as the client wants."""
+        is_new = self._submission not in self._worker.sender.queue
         pending = self._worker.sender.submit(self._submission)
+        if is_new:
+            self._call.add_party(self._submission.party)
+            self._worker.gate.count_new(self._submission, of_party=self._of_party)
         settings, asked_s = self._worker.config.http, self._form.wait_s
         wait_s = min(settings.wait_s_default if asked_s is None else asked_s, settings.wait_s_max)
         if not wait_s:

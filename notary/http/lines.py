@@ -46,7 +46,7 @@ class ClientKey(NamedTuple):
     network: str
     """Its address (`notary.http.call.Call.network`)."""
     parties: Set[bytes] = frozenset()
-    """The parties of submissions that were admitted on its connection."""
+    """The parties of new submissions that were admitted on its connection."""
 
     @property
     def line(self) -> str:

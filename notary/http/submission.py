@@ -19,8 +19,6 @@ logger = logging.getLogger("notary.http")
 
 SUBMISSIONS: Final = "/v1/submissions"
 
-PARTIES_MAX: Final = 64
-"""The number of parties that are remembered for one connection, which may be a proxy's."""
 TICKET: Final = b"ticket"
 TICKET_BYTES_MAX: Final = 128  # a ticket has 59; the limit keeps an acceptor process from passing on long values that are none
 TRACEPARENT_BYTES_MAX: Final = 128  # version 00 has 55; later versions may be longer
@@ -76,9 +74,7 @@ class SubmissionCall(Body):
         call.reader = self
 
     def admitted(self, submission: AdmittedSubmission) -> None:
-        """Pass the submission to the taker. Its signature is valid, so its connection belongs to the party from now on."""
-        if len(self.call.parties) < PARTIES_MAX:
-            self.call.parties.add(submission.party.encode())
+        """Pass the submission to the taker."""
         self._taker.admitted(self, submission)
 
     def rejected(self, problem: Exception) -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from notary import parties
-from notary.bodies import TURN_BYTES, Body, Lanes
+from notary.bodies import DEBT_BYTES_MAX, TURN_BYTES, Body, Lanes
 from notary.gate import UNAUTHENTICATED_ADDRESS_PART, UNAUTHENTICATED_PART, Gate
 from notary.parties import Parties
 from payload import SUBMISSION_BYTES_MAX
@@ -33,7 +33,7 @@ def test_each_party_has_the_same_share_whatever_the_size_of_its_bodies(gate: Gat
     """While three parties wait, none is ahead of another by more than the bytes of a turn and its largest body; each keeps its order."""
     sizes = {"O=Small": 500, "O=Medium": 9_000, "O=Large": 3 * TURN_BYTES}
     waiting = {party: [body_of(gate, party, size) for _ in range(20 * 3 * TURN_BYTES // size)] for party, size in sizes.items()}
-    lanes = Lanes(lambda party: True)
+    lanes = Lanes(lambda party: 1)
     for bodies in waiting.values():
         for body in bodies:
             lanes.add(body, 0.0)
@@ -49,9 +49,70 @@ def test_each_party_has_the_same_share_whatever_the_size_of_its_bodies(gate: Gat
     assert not lanes
 
 
+def test_a_party_has_turns_by_its_weight(gate: Gate) -> None:
+    """While both wait, a party of weight 3 has three times the bytes of a party of weight 1, give or take a turn and a body."""
+    lanes = Lanes({b"O=Heavy": 3, b"O=Light": 1}.__getitem__)
+    for _ in range(400):
+        for party in ("O=Light", "O=Heavy"):
+            lanes.add(body_of(gate, party, 3_000), 0.0)
+    taken_bytes = {b"O=Light": 0, b"O=Heavy": 0}
+    while taken_bytes[b"O=Heavy"] < 400 * 3_000:
+        body = lanes.take(of_party=True)
+        taken_bytes[body.party] += body.size
+        assert abs(taken_bytes[b"O=Heavy"] - 3 * taken_bytes[b"O=Light"]) <= 3 * (TURN_BYTES + 3_000)
+
+
+def test_new_connections_give_a_party_no_second_share(gate: Gate) -> None:
+    """A party whose bodies also come on new connections pays for them later: it gets no more than another party of its weight."""
+    lanes, size = Lanes(lambda party: 1), 2 * TURN_BYTES
+    taken_bytes = {b"O=Patient": 0, b"O=Greedy": 0}
+
+    def come(party: str, parties_before: set[bytes]) -> None:
+        body = body_of(gate, party, size)
+        body.network, body.parties = "127.0.0.1", parties_before
+        lanes.add(body, 0.0)
+
+    for _ in range(300):
+        come("O=Patient", {b"O=Patient"})
+        come("O=Greedy", {b"O=Greedy"})
+        come("O=Greedy", set())
+    while taken_bytes[b"O=Patient"] < 200 * size:
+        body = lanes.take(of_party=lanes.whose_turn() is True)
+        taken_bytes[body.party] += body.size
+        if not body.of_party:
+            lanes.charge(body.party, body.size)
+        assert taken_bytes[b"O=Greedy"] <= taken_bytes[b"O=Patient"] + 2 * (size + TURN_BYTES)
+    assert taken_bytes[b"O=Greedy"] >= 190 * size, "it gets its share"
+
+
+def test_what_a_party_pays_later_is_bounded(gate: Gate) -> None:
+    """A party that was charged far too much waits for as many bytes of others as are kept, then it has its share again."""
+    lanes = Lanes(lambda party: 1)
+    for _ in range(2 * DEBT_BYTES_MAX // TURN_BYTES):
+        for party in ("O=Charged", "O=Other"):
+            lanes.add(body_of(gate, party, TURN_BYTES), 0.0)
+    lanes.charge(b"O=Charged", 50 * DEBT_BYTES_MAX)
+    others_bytes = 0
+    while (body := lanes.take(of_party=True)).party != b"O=Charged":
+        others_bytes += body.size
+    assert DEBT_BYTES_MAX - 2 * TURN_BYTES <= others_bytes <= DEBT_BYTES_MAX + 2 * TURN_BYTES
+    assert [lanes.take(of_party=True).party for _ in range(40)].count(b"O=Charged") == 20
+
+
+def test_nobody_pays_while_nobody_waits(gate: Gate) -> None:
+    """A charge has no effect while no other party waits, nor for a name that no party has."""
+    lanes = Lanes(lambda party: int(party != b"O=Unknown"))
+    lanes.charge(b"O=Early", DEBT_BYTES_MAX)
+    lanes.add(body_of(gate, "O=Other", TURN_BYTES), 0.0)
+    lanes.charge(b"O=Unknown", DEBT_BYTES_MAX)
+    for party in ("O=Early", "O=Unknown", "O=Other"):
+        lanes.add(body_of(gate, party, TURN_BYTES), 0.0)
+    assert [lanes.take(of_party=True).party for _ in range(4)] == [b"O=Other", b"O=Early", b"O=Unknown", b"O=Other"]
+
+
 def test_one_large_body_after_another_gets_no_more_than_its_share(gate: Gate) -> None:
     """A party whose next large body comes when its last one was taken is not ahead of the others by more than one body and a turn."""
-    lanes, large = Lanes(lambda party: True), 20 * TURN_BYTES
+    lanes, large = Lanes(lambda party: 1), 20 * TURN_BYTES
     for _ in range(200):
         lanes.add(body_of(gate, "O=Small", TURN_BYTES), 0.0)
     lanes.add(body_of(gate, "O=Large", large), 0.0)
@@ -67,7 +128,7 @@ def test_one_large_body_after_another_gets_no_more_than_its_share(gate: Gate) ->
 
 def test_addresses_together_have_the_share_of_one_party(gate: Gate) -> None:
     """Nine parties wait, and a hundred addresses: a tenth of the bytes would be an equal share, and a ninth is the least that they get."""
-    lanes = Lanes(lambda party: True)
+    lanes = Lanes(lambda party: 1)
     for at in range(900):
         authenticated, other = body_of(gate, f"O=Party {at % 9}", TURN_BYTES), body_of(gate, "O=Named", TURN_BYTES)
         authenticated.network, authenticated.parties = "127.0.0.1", {f"O=Party {at % 9}".encode()}
@@ -80,7 +141,7 @@ def test_addresses_together_have_the_share_of_one_party(gate: Gate) -> None:
 
 def test_names_that_are_not_registered_share_one_lane(gate: Gate) -> None:
     """A thousand made-up parties have as many turns as one."""
-    lanes = Lanes(lambda party: party == b"O=Known")
+    lanes = Lanes(lambda party: int(party == b"O=Known"))
     for at in range(1000):
         lanes.add(body_of(gate, f"O=Made up {at}", TURN_BYTES), 0.0)
         lanes.add(body_of(gate, "O=Known", TURN_BYTES), 0.0)
@@ -90,7 +151,7 @@ def test_names_that_are_not_registered_share_one_lane(gate: Gate) -> None:
 
 def test_a_party_is_not_delayed_by_clients_that_only_name_it(gate: Gate) -> None:
     """A body counts for its party after a submission of it was admitted, before that for its address; parties have half of all bytes."""
-    lanes = Lanes(lambda party: True)
+    lanes = Lanes(lambda party: 1)
     for at in range(600):
         for network, parties_before in (("127.0.0.2", b""), (f"127.0.1.{at % 200}", b"O=Other"), ("127.0.0.1", b"O=Named")):
             body = body_of(gate, "O=Named", TURN_BYTES)
@@ -104,7 +165,7 @@ def test_a_party_is_not_delayed_by_clients_that_only_name_it(gate: Gate) -> None
 
 def test_the_wait_in_a_lane_is_that_of_its_oldest_body(gate: Gate) -> None:
     """Each lane has its own wait; one that was emptied has none, also while it stays because it is ahead of the others."""
-    lanes = Lanes(lambda party: True)
+    lanes = Lanes(lambda party: 1)
     for at in range(3):
         lanes.add(body_of(gate, "O=Slow", TURN_BYTES), float(at))
     lanes.add(body_of(gate, "O=Quick", TURN_BYTES), 5.0)
@@ -128,8 +189,8 @@ def test_bytes_that_are_no_text_are_no_registered_name(tmp_path: Path) -> None:
     """A party with the replacement character in its name lends no lanes of its own to bytes that are not UTF-8."""
     parties.write(tmp_path / "parties.json", {"O=\ufffd": Bank("O=\ufffd").public_pem.decode()})
     gate = Gate(NOTARY, Parties(tmp_path / "parties.json"), lambda: None, lambda: 0.0, bytes_max=1 << 30, body_s_max=20.0, turn_s_max=0.005)
-    assert gate.is_registered("O=\ufffd".encode())
-    assert not any(gate.is_registered(b"O=%c" % octet) for octet in range(0x80, 0x100))
+    assert gate.weight_of("O=\ufffd".encode()) == 1
+    assert not any(gate.weight_of(b"O=%c" % octet) for octet in range(0x80, 0x100))
 
 
 def test_unauthenticated_bodies_leave_capacity_for_others(gate: Gate) -> None:
@@ -170,7 +231,7 @@ class IncompleteBody(Body):
 
 def test_the_bytes_ahead_of_a_body_are_those_of_the_turns_before_its_own(gate: Gate) -> None:
     """A party's body waits for one of each other lane for each of its own; an address waits for all parties in turn, too."""
-    lanes = Lanes(lambda party: True)
+    lanes = Lanes(lambda party: 1)
     assert lanes.ahead_bytes(b"O=A", of_party=True) == 0
     many = [body_of(gate, "O=A", 700) for _ in range(50)]
     for waiting in (*many, body_of(gate, "O=B", 700), body_of(gate, "O=C", 700)):
@@ -182,6 +243,16 @@ def test_the_bytes_ahead_of_a_body_are_those_of_the_turns_before_its_own(gate: G
     while lanes:
         lanes.take(of_party=lanes.whose_turn() is True)
     assert lanes.ahead_bytes(b"O=A", of_party=True) == 0
+
+
+def test_a_heavier_party_waits_for_fewer_bytes(gate: Gate) -> None:
+    """Ten bodies of a party of weight 4 wait for a quarter as many others as ten of a party of weight 1."""
+    lanes = Lanes({b"O=Heavy": 4, b"O=Light": 1}.__getitem__)
+    bodies = [body_of(gate, party, 700) for party in ("O=Heavy", "O=Light") for _ in range(100)]
+    for body in bodies[:10] + bodies[100:]:
+        lanes.add(body, 0.0)
+    assert lanes.ahead_bytes(b"O=Heavy", of_party=True) == 10 * bodies[0].size * 5 // 4
+    assert lanes.ahead_bytes(b"O=Light", of_party=True) == 110 * bodies[0].size, "no more than waits"
 
 
 def test_a_body_in_tiny_pieces_takes_the_memory_that_is_counted(gate: Gate) -> None:

@@ -31,7 +31,7 @@ from loadtest.bench.figure import (
     run_alone,
 )
 from loadtest.bench.loads import INPUTS, Case, closed_load, failed, name_of, offer_figures, offer_for, parameters_of, run_loads, run_offer
-from loadtest.bench.report import Report
+from loadtest.bench.report import Report, ResultLine
 from loadtest.rig import RunningNotary, log_name, notary_on
 from loadtest.rig.closed_loop import ClosedLoad, LoadResult
 
@@ -197,7 +197,8 @@ def main(arguments: list[str] | None = None) -> int:
 def _rows(lines: Lines) -> Sequence[Row]:
     head = (
         "one of ten parties sends", "the others, before and after", "meanwhile", "they keep", "the one with least",
-        "their p99, before and after", "meanwhile", "the greedy one decided, before and after", "meanwhile", "of its submissions rejected",
+        "their p99, before and after", "meanwhile", "the greedy one decided, before and after", "meanwhile", "its part of all",
+        "of its submissions rejected",
     )  # fmt: skip
     return [head] + [
         (
@@ -209,10 +210,17 @@ def _rows(lines: Lines) -> Sequence[Row]:
             *milliseconds(line, "others_latency_ms_p99"),
             _both(line.figures["greedy_before_after_requests_per_s"], "/s"),
             f"{number(line, 'greedy_requests_per_s')}/s",
+            f"{_part(line):.2f}",
             f"{line.figures['greedy_rejected_share']:.0%}",
         )
         for line in lines
     ]
+
+
+def _part(line: ResultLine) -> float:
+    """Returns the greedy party's part of all decisions meanwhile; a tenth is fair."""
+    greedy, others = line.figures["greedy_requests_per_s"], line.figures["others_requests_per_s"]
+    return float(greedy / (greedy + others)) if greedy else 0.0
 
 
 def _both(values: Sequence[float], unit: str) -> str:

@@ -11,7 +11,7 @@ import pytest
 
 from notary.acceptor.app import AcceptorApp
 from notary.acceptor.link import Link
-from notary.acceptor.messages import AcceptorSettings, AdmissionState, Down, Submitted, Up
+from notary.acceptor.messages import AcceptorSettings, AdmissionState, Answered, Down, Submitted, Up
 from notary.http import Server, bind
 from notary.http.call import TEXT
 from notary.http.machine import ConnectionState
@@ -106,6 +106,26 @@ async def test_a_burst_does_not_delay_the_messages_of_its_worker(acceptor: Linke
         assert {call.result() for call in calls if call.done()} == {503}
         assert submitted > 0
         await ended(calls)
+
+
+@pytest.mark.parametrize("party", ["", "O=Bank"])
+async def test_a_connection_is_a_partys_once_the_worker_says_so(acceptor: LinkedAcceptor, party: str) -> None:
+    """A valid signature is not enough, since anyone may send a copy: the worker knows whether the submission is new."""
+    loop = asyncio.get_running_loop()
+    async with acceptor.running():
+        host, _, port = acceptor.server.url.removeprefix("http://").rpartition(":")
+        reader, writer = await asyncio.open_connection(host, int(port))
+        writer.write(post_head(len(acceptor.body)) + acceptor.body)
+        handed = b""
+        while not _submitted(handed):
+            handed += await loop.sock_recv(acceptor.worker, 1 << 20)
+        (connection,) = acceptor.server.connections
+        assert not connection.parties
+        answered = msgspec.msgpack.encode(Answered(1, (200, TEXT, b""), party))
+        await loop.sock_sendall(acceptor.worker, len(answered).to_bytes(4, "little") + answered)
+        assert (await reader.readline()).split()[1] == b"200"
+        assert connection.parties == ({party.encode()} if party else set())
+        writer.close()
 
 
 def _submitted(data: bytes) -> int:

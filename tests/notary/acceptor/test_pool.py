@@ -13,6 +13,8 @@ import pytest
 
 from loadtest.rig.machine import family
 from notary.acceptor import AcceptorPool
+from notary.acceptor.link import Link
+from notary.acceptor.messages import Answered
 from notary.config import load
 from notary.gate import HELD_S
 from notary.http import App, turns
@@ -213,6 +215,24 @@ async def test_a_retry_of_what_waits_is_sent_once(own_directory: NotaryDirectory
         assert one == other
         assert service.worker.sender.batches_sent == 1
         assert (await service.post(bank.body(spend()))).status_code == 429
+
+
+async def test_a_worker_says_which_submissions_are_new(own_directory: NotaryDirectory, bank: Bank, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An acceptor process hears of the party with the answer to a new submission, and not with that to a copy of it."""
+    parties: list[str] = []
+    send = Link.send
+
+    def noted(link: Link[Any, Any], message: Any) -> None:
+        if isinstance(message, Answered):
+            parties.append(message.party)
+        send(link, message)
+
+    monkeypatch.setattr(Link, "send", noted)
+    async with serving(own_directory, {"http.acceptor_processes": 1}) as service:
+        service.gate.set()
+        body = bank.body(spend())
+        assert [(await service.http.post("/v1/submissions", content=body, headers=JSON)).status_code for _ in range(2)] == [200, 200]
+    assert parties == [bank.name, ""]
 
 
 # ---- clients that leave ----

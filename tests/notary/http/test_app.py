@@ -14,6 +14,7 @@ import pytest
 from msgspec.structs import replace
 
 from notary.acceptor import AcceptorPool
+from notary.bodies import Lanes
 from notary.config import load
 from notary.http import App, Server, bind
 from notary.http.settings import HttpSettings
@@ -117,6 +118,28 @@ async def serving(
         await server.stop(5)
         worker.close()
         await log.close()
+
+
+async def test_a_party_is_charged_for_its_new_submissions_on_new_connections(
+    own_directory: NotaryDirectory, bank: Bank, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first submission of a connection came in the lane of its address. A copy costs the party nothing: anyone may send it."""
+    charged: list[bytes] = []
+    monkeypatch.setattr(Lanes, "charge", lambda lanes, party, size: charged.append(party))
+    first, second = bank.body(spend()), bank.body(spend())
+    async with serving(own_directory) as service, httpx.AsyncClient(base_url=service.http.base_url, timeout=60) as stranger:
+        waiting = asyncio.create_task(service.post(first))
+        await service.pending()
+        copied = asyncio.create_task(stranger.post("/v1/submissions", content=first, headers=JSON))
+        await asyncio.sleep(0.1)  # it comes while the other is pending, most likely; else it is decided: neither is charged
+        service.gate.set()
+        assert [(await each).status_code for each in (waiting, copied)] == [200, 200]
+        async with httpx.AsyncClient(base_url=service.http.base_url, timeout=60) as another:
+            assert (await another.post("/v1/submissions", content=first, headers=JSON)).status_code == 200
+        assert (await service.post(second)).status_code == 200, "on a connection of the party"
+        assert charged == [bank.name.encode()]
+        assert (await stranger.post("/v1/submissions", content=bank.body(spend()), headers=JSON)).status_code == 200
+        assert charged == [bank.name.encode()] * 2, "copies have not made the connection the party's"
 
 
 async def test_who_does_not_wait_hears_that_the_outcome_is_unknown(own_directory: NotaryDirectory, bank: Bank) -> None:

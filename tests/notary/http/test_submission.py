@@ -291,6 +291,19 @@ def test_a_quota_is_answered_with_when_to_come_again(
     assert process.stop() == 0
 
 
+def test_a_copy_of_a_decided_submission_uses_no_quota(
+    own_directory: NotaryDirectory, bank: Bank, notary_process: Callable[..., NotaryProcess]
+) -> None:
+    """Anyone who has seen a submission may send it again, so only its first sending counts: then a new one is still admitted."""
+    process = notary_process(own_directory.config, settings={"LIMITS_PARTY_REQUESTS_PER_S": 1_000})
+    with CheckedClient(process.url) as client:
+        body = bank.body(*[spend() for _ in range(400)])
+        statuses = [client.post(body).status_code for _ in range(6)]  # 400 a second would come back, were each charged
+        assert statuses == [200] * 6
+        client.decide(bank, *[spend() for _ in range(400)])
+    assert process.stop() == 0
+
+
 def test_decisions_survive_the_index(own_directory: NotaryDirectory, bank: Bank, notary_process: Callable[..., NotaryProcess]) -> None:
     """A worker that is killed and started without its index returns the same decisions, since the log is the truth."""
     state = fresh_state()
