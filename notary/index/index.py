@@ -1,9 +1,9 @@
 """`Index`: applies a step in one write batch (R8) and answers queries."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from hashlib import sha256
 from pathlib import Path
+from types import TracebackType
 from typing import Final, TypeVar
 
 import msgspec
@@ -25,7 +25,20 @@ from notary.decision import (
 )
 from notary.index import rows
 from notary.index.rocks import IndexSettings, RocksStore
-from notary.index.store import DECISIONS, INDEX_FORMAT_VERSION, META, POSITIONS, REMEDY, STATES, TILES, Family, Store, WriteBatch, reading
+from notary.index.store import (
+    DECISIONS,
+    INDEX_FORMAT_VERSION,
+    META,
+    POSITIONS,
+    REMEDY,
+    STATES,
+    TILES,
+    Family,
+    Reading,
+    Store,
+    WriteBatch,
+    raise_fatal,
+)
 from notary.index.tiles import StoredTree
 from notary.tree import HASH_BYTES, TILE_WIDTH, leaf_hash
 from ordering.errors import ConfigurationError, CorruptRecord, Fatal, FatalCode, Quarantined
@@ -117,7 +130,7 @@ class Index:
     def over(cls, store: Store, directory: Path, *, notary_name: str, log_identity: str, worker_name: str = "") -> "Index":
         """Open the index in a store that is open already; on an error the store is closed. Messages name `directory`."""
         try:
-            with reading(directory):
+            with Reading(directory):
                 _check_owner(store, directory, notary_name, log_identity)
                 index = cls(store, directory, worker_name)
             if index.agreement.quarantined:
@@ -161,7 +174,7 @@ class Index:
 
     def joiner_state(self) -> JoinerState:
         """Returns the state from which the joiner resumes (R8, R10). Raises `Fatal` when the rows are inconsistent."""
-        with reading(self.directory):
+        with Reading(self.directory):
             return joiner_state_of(self._meta, self._offsets_next, self._log_time_ms)
 
     def prepare(self, requests: Sequence[Request]) -> Iterator[None]:
@@ -253,7 +266,7 @@ class Index:
             spent.update(dict.fromkeys(item.inputs, rows.state_row(id_, position)))
             cited = [conflict for conflict in from_row(id_, row).conflicts if conflict.state not in spent]
             if cited:
-                with self._sound():
+                with self._sound:
                     found = self._states.get([conflict.state for conflict in cited])
                 spent.update(
                     {
@@ -316,7 +329,7 @@ class Index:
 
     def _observe(self, agreement: Agreement, records: Sequence[tuple[RootSeen | VoteVoid, int]], size: int) -> Agreement:
         if records or agreement.pending:
-            with reading(self.directory):
+            with Reading(self.directory):
                 agreement = observe(agreement, records, self._worker_name, size, self.tree.root_at)
         return msgspec.structs.replace(agreement, offset_next=records[-1][0].offset + 1) if records else agreement
 
@@ -327,21 +340,9 @@ class Index:
             sizes.append(max([sizes[-1], *[decision.position + 1 for decision in decisions]]))
         return [(seen, sizes[seen.batches_before]) for seen in ready.roots_seen]
 
-    @contextmanager
-    def _sound(self) -> Iterator[None]:
-        """Guard reads: a row that is malformed or contradicts the tree quarantines the index (`Quarantined`).
-
-        A row that cannot be read now raises `Fatal` only.
-        """
-        if self.broken:
-            raise Fatal(FatalCode.INDEX_UNWRITABLE, self.broken)
-        try:
-            with reading(self.directory):
-                yield
-        except Fatal as problem:
-            if isinstance(problem.__cause__, CorruptRecord):
-                raise self.quarantine(str(problem.__cause__)) from problem
-            raise
+    @property
+    def _sound(self) -> "_Sound":
+        return _Sound(self)
 
     def _found(self, batches: Sequence[OrderedBatch]) -> Found:
         """Returns the decided ids and the consumed states among those of the batches, as they are before the step."""
@@ -364,7 +365,7 @@ class Index:
 
     def _look_up(self, ids: list[TransactionId], states: list[StateRef], found: Found) -> None:
         """Add to `found` which of these ids are decided and which states consumed; one batched get for each of the two families."""
-        with self._sound():
+        with self._sound:
             if ids:
                 decided = {id_: from_row(id_, row) for id_, row in zip(ids, self._decisions.get(ids), strict=True) if row is not None}
                 for decision in decided.values():
@@ -381,12 +382,12 @@ class Index:
 
     def has_decided(self, transaction_ids: Sequence[TransactionId]) -> bool:
         """Returns True if this worker has decided all of these transactions. About 5 us each."""
-        with self._sound():
+        with self._sound:
             return None not in self._decisions.get(list(transaction_ids))
 
     def position(self, transaction_id: TransactionId) -> int | None:
         """Returns the position of a transaction's decision; None when this worker has none."""
-        with self._sound():
+        with self._sound:
             row = self._decisions.get(transaction_id)
             return None if row is None else self._checked(transaction_id, row)
 
@@ -396,7 +397,7 @@ class Index:
 
     def decision_in_pieces(self, transaction_id: TransactionId) -> Pieces[Decision | None]:
         """Does the work of `decision` in pieces."""
-        with self._sound():
+        with self._sound:
             row = self._decisions.get(transaction_id)
             if row is None:
                 yield ROW_US
@@ -429,7 +430,7 @@ class Index:
         """
         leaves: list[bytes] = []
         corrupt = f"the rows of the positions {first} to {first + count - 1} do not fit together"
-        with self._sound():
+        with self._sound:
             ids = self._positions.get_in_passing([rows.U64.pack(at) for at in range(first, first + count)])
             yield count * ROW_US
             hashes: list[bytes] = []
@@ -450,24 +451,24 @@ class Index:
 
     def tile(self, level: int, index: int, width: int) -> bytes:
         """Returns the first `width` hashes of a stored tile, after comparing it with the tile above it."""
-        with self._sound():
+        with self._sound:
             return self.tree.sound_tile(level, index)[: width * HASH_BYTES]
 
     def transaction_at(self, position: int) -> TransactionId | None:
         """Returns the id of the transaction decided at that position; None if the position has none, or if the id was lost (R11)."""
-        with self._sound():
+        with self._sound:
             row = self._positions.get(rows.U64.pack(position))
             return None if row is None or rows.undecided_of(row) is not None else row
 
     def undecided(self) -> dict[int, Item]:
         """Returns the positions without a decision, after salvages (R11). It reads the rows of all positions."""
-        with self._sound():
+        with self._sound:
             found = [(key, rows.undecided_of(row)) for key, row in self._positions.items()]
         return {rows.U64.unpack(key)[0]: item for key, item in found if item is not None}
 
     def consumed(self, state: StateRef) -> Consumed | None:
         """Returns the transaction that consumed the state; None while the state is neither consumed nor reserved."""
-        with self._sound():
+        with self._sound:
             row = self._states.get(state)
             if row is None:
                 return None
@@ -504,6 +505,30 @@ class Index:
 
     def _rows_with(self, prefix: bytes) -> list[tuple[bytes, bytes]]:
         return _rows_with(self._meta, prefix)
+
+
+class _Sound:
+    """Guards reads: a row that is malformed or contradicts the tree quarantines the index (`Quarantined`).
+
+    A row that cannot be read now raises `Fatal` only.
+    """
+
+    __slots__ = ("_index",)
+
+    def __init__(self, index: Index) -> None:
+        self._index = index
+
+    def __enter__(self) -> None:
+        if self._index.broken:
+            raise Fatal(FatalCode.INDEX_UNWRITABLE, self._index.broken)
+
+    def __exit__(self, kind: type[BaseException] | None, problem: BaseException | None, trace: TracebackType | None) -> None:
+        if problem is None:
+            return
+        corrupt = problem.__cause__ if isinstance(problem, Fatal) else problem
+        if isinstance(corrupt, CorruptRecord):
+            raise self._index.quarantine(str(corrupt)) from problem
+        raise_fatal(self._index.directory, problem)
 
 
 def _pieces_of(requests: Sequence[Request], rows_max: int) -> Iterator[tuple[list[TransactionId], list[StateRef]]]:

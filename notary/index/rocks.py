@@ -39,6 +39,10 @@ LOOKED_UP: Final = (STATES, DECISIONS)
 Their keys are hashes, so in a sorted memtable nearly every key comparison would miss the processor's cache. So their memtables are hash
 tables, which the flushing thread sorts. RocksDB hashes the prefix of a key, which here is the complete key (docs/performance.md).
 """
+MEMTABLES: Final = 8
+"""The memtables that share the write buffer of such a family. They are flushed together: small ones are sorted in the processor's cache."""
+MEMTABLE_BYTES_MIN: Final = 64 << 10
+"""RocksDB makes no smaller memtable."""
 BUCKET_BYTES: Final = 256
 """The memtable's size divided by the number of its hash buckets. In a full memtable two or three rows share a bucket.
 
@@ -156,14 +160,17 @@ class RocksStore:
             self._filters_in_parts = True
 
     def close(self) -> None:
-        """Close the files and release their lock.
+        """Close the files and release their lock. Memtables are not flushed: the next start reads the write-ahead log.
 
         Rows that RocksDB cannot write any more, for example on a full disk, are read again from the log (R8).
         """
         families, self._families, self._handles = self._families, {}, {}
-        for opened in (*families.values(), self._store):
+        # rocksdict flushes as it closes. With several memtables to a flush, RocksDB forgets such a flush if another one runs, and waits for
+        # ever (github.com/facebook/rocksdb/issues/12094, 13280). Once its threads have ended, closing flushes nothing, and raises.
+        closings = [self.flush, lambda: self._store.cancel_all_background(True)]
+        for close in (*closings, *[opened.close for opened in (*families.values(), self._store)]):
             with contextlib.suppress(Exception):  # rocksdict raises bare Exception
-                opened.close()
+                close()
 
 
 def open_store(directory: Path, settings: IndexSettings, *, read_only: bool = False) -> Rdict:
@@ -218,6 +225,8 @@ def check_settings(store: Rdict, directory: Path, settings: IndexSettings) -> No
     for family in FAMILIES:
         wanted["CFOptions", family + ".write_buffer_size"] = str(settings.write_buffer_bytes)
     for family in LOOKED_UP:
+        wanted["CFOptions", family + ".write_buffer_size"] = str(_memtable_bytes(settings))
+        wanted["CFOptions", family + ".min_write_buffer_number_to_merge"] = str(_memtables(settings))
         wanted["CFOptions", family + ".uncache_aggressiveness"] = str(UNCACHE)
         wanted["TableOptions", family + ".filter_policy"] = "bloomfilter"
         wanted["CFOptions", family + ".prefix_extractor"] = "max_len"
@@ -246,8 +255,16 @@ def _ignored(directory: Path, where: tuple[str, str], found: str | None, wanted:
     return f"the index {directory} opened with {where[0]} {where[1]} = {found}, wanted {wanted}: this RocksDB ignored it"
 
 
+def _memtables(settings: IndexSettings) -> int:
+    return max(1, min(MEMTABLES, settings.write_buffer_bytes // MEMTABLE_BYTES_MIN))
+
+
+def _memtable_bytes(settings: IndexSettings) -> int:
+    return settings.write_buffer_bytes // _memtables(settings)
+
+
 def _buckets(settings: IndexSettings) -> int:
-    return max(1, settings.write_buffer_bytes // BUCKET_BYTES)
+    return max(1, _memtable_bytes(settings) // BUCKET_BYTES)
 
 
 def _database_options(settings: IndexSettings) -> Options:
@@ -280,6 +297,10 @@ def _family_options(settings: IndexSettings, looked_up: Sequence[str]) -> Mappin
         options.set_block_based_table_factory(table)
         options.set_write_buffer_size(settings.write_buffer_bytes)
         if family in looked_up:
+            memtables = _memtables(settings)
+            options.set_write_buffer_size(_memtable_bytes(settings))
+            options.set_min_write_buffer_number_to_merge(memtables)
+            options.set_max_write_buffer_number(2 * memtables)
             # A bloom filter for rows in the memtable: without it a step of 4-input requests costs a fifth more.
             options.set_memtable_prefix_bloom_ratio(MEMTABLE_BLOOM_RATIO)
             options.set_memtable_whole_key_filtering(True)

@@ -17,7 +17,7 @@ from typing import Final
 
 from notary.decision import from_row
 from notary.index import rows
-from notary.index.store import DECISIONS, FAMILIES, STATES, reading
+from notary.index.store import DECISIONS, FAMILIES, STATES, Reading
 from notary.index.view import viewing
 from ordering.errors import ConfigurationError, CorruptRecord, Fatal
 from ordering.ids import STATE_REF_BYTES
@@ -46,7 +46,7 @@ def scrub(directory: Path, rest: Callable[[float], None], now_s: Callable[[], fl
 
 def _part(part: Iterator[tuple[bytes, bytes]], family: str, directory: Path) -> tuple[int, bytes | None]:
     count, last = 0, None
-    with reading(directory):
+    with Reading(directory):
         for key, row in part:
             if family == STATES:
                 if len(key) != STATE_REF_BYTES:

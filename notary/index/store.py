@@ -11,8 +11,8 @@ The contract of every implementation:
 """
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from pathlib import Path
+from types import TracebackType
 from typing import Any, Final, Protocol, overload
 
 from ordering.errors import CorruptRecord, Fatal, FatalCode, NotaryError
@@ -104,16 +104,28 @@ def disk_full(directory: Path, problem: Exception) -> Fatal:
     )
 
 
-@contextmanager
-def reading(directory: Path) -> Iterator[None]:
+class Reading:
     """Turn errors of reading or decoding a row in this block into `Fatal`: an index that lost a row must not answer."""
-    try:
-        yield
-    except CorruptRecord as problem:
+
+    __slots__ = ("_directory",)
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: type[BaseException] | None, problem: BaseException | None, trace: TracebackType | None) -> None:
+        if problem is not None:
+            raise_fatal(self._directory, problem)
+
+
+def raise_fatal(directory: Path, problem: BaseException) -> None:
+    """Raise the `Fatal` for an error of reading or decoding a row; return for any other error."""
+    if isinstance(problem, CorruptRecord):
         raise Fatal(FatalCode.INDEX_DAMAGED, f"the index {directory} is corrupt: {problem}. {REMEDY}") from problem
-    except NotaryError:
-        raise
-    except Exception as problem:  # rocksdict raises bare Exception
-        if NO_SPACE in str(problem):  # opening a new index writes its first rows
-            raise disk_full(directory, problem) from problem
-        raise Fatal(FatalCode.INDEX_DAMAGED, f"the index {directory} cannot be read: {problem}. {REMEDY}") from problem
+    if isinstance(problem, NotaryError) or not isinstance(problem, Exception):  # rocksdict raises bare Exception
+        return
+    if NO_SPACE in str(problem):  # opening a new index writes its first rows
+        raise disk_full(directory, problem) from problem
+    raise Fatal(FatalCode.INDEX_DAMAGED, f"the index {directory} cannot be read: {problem}. {REMEDY}") from problem

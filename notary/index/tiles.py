@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from notary.decision import hashes_of
 from notary.index import rows
-from notary.index.store import reading
+from notary.index.store import Reading
 from notary.tree import (
     HASH_BYTES,
     TILE_BYTES,
@@ -37,7 +37,7 @@ class StoredTree:
         self._family = family
         self._directory = directory
         self._fresh: dict[tuple[int, int], bytes] = {}  # the last step's tiles: roots are computed before the step is written
-        with reading(directory):
+        with Reading(directory):
             edge = read_edge(size, self.tile)
             if [len(tile) for tile in edge] != [width * HASH_BYTES for width in edge_widths(size)]:
                 raise CorruptRecord(f"its tiles do not end at position {size}, which its progress row names")
@@ -80,7 +80,7 @@ class StoredTree:
 
     def tile(self, level: int, index: int) -> bytes:
         """Returns the present bytes of a tile; a tile at the right edge may be partial. Raises `Fatal` for a missing or malformed one."""
-        with reading(self._directory):
+        with Reading(self._directory):
             tile: bytes | None = self._fresh.get((level, index)) or self._family.get(rows.tile_key(level, index))
             if tile is None or not tile or len(tile) % HASH_BYTES or len(tile) > TILE_BYTES:
                 raise CorruptRecord(f"tile ({level}, {index}) has {0 if tile is None else len(tile)} bytes")
@@ -117,5 +117,5 @@ class StoredTree:
         return tile, inside
 
     def _inside(self, level: int, index: int) -> Inside:
-        with reading(self._directory):
+        with Reading(self._directory):
             return self._full(level, index)[1]

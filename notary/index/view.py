@@ -31,7 +31,7 @@ from notary.decision import Decision, from_row
 from notary.index import rows
 from notary.index.index import decode_agreement, decode_log_state, joiner_state_of
 from notary.index.rocks import IndexSettings, RocksFamily, open_store
-from notary.index.store import DECISIONS, INDEX_FORMAT_VERSION, META, REMEDY, STATES, TILES, reading
+from notary.index.store import DECISIONS, INDEX_FORMAT_VERSION, META, REMEDY, STATES, TILES, Reading
 from notary.index.tiles import StoredTree
 from ordering.clock import clock_ms
 from ordering.errors import ConfigurationError, CorruptRecord, Fatal, FatalCode
@@ -55,7 +55,7 @@ class IndexView:
         """Use `viewing`."""
         self._store = store
         self._directory = directory
-        with reading(directory):
+        with Reading(directory):
             self._meta = self._family(META)
             self.format_version = self._format_version()
             self.notary_name = self._fact(rows.NOTARY_KEY).decode()
@@ -71,7 +71,7 @@ class IndexView:
 
     def decisions(self) -> Iterator[Decision]:
         """Yields all decisions, in the order of their transaction ids. Raises `Fatal` for a row that cannot be read or decoded."""
-        with reading(self._directory):
+        with Reading(self._directory):
             for id_, row in self._rows(DECISIONS, TRANSACTION_ID_BYTES):
                 yield from_row(id_, row)
 
@@ -80,7 +80,7 @@ class IndexView:
 
         Reserved states are left out: nobody knows which transaction consumed them (R11).
         """
-        with reading(self._directory):
+        with Reading(self._directory):
             for state, row in self._rows(STATES, STATE_REF_BYTES):
                 consumer, position = rows.state_of(row)
                 if position != rows.RESERVED:
@@ -97,17 +97,17 @@ class IndexView:
 
     def joiner_state(self) -> JoinerState:
         """Returns the state from which a joiner resumes, as `Index.joiner_state` does. Raises `Fatal` when the rows are inconsistent."""
-        with reading(self._directory):
+        with Reading(self._directory):
             return joiner_state_of(self._meta, self.offsets_next, self.log_time_ms)
 
     def quarantined(self) -> str:
         """Returns why the index is quarantined; empty if it is not."""
-        with reading(self._directory):
+        with Reading(self._directory):
             return decode_agreement(self._meta.get(rows.AGREEMENT_KEY)).quarantined
 
     def unfit(self) -> str:
         """Returns why the index may be wrong: quarantined, in a root disagreement (R9) or suspected (R10); empty if it is none of these."""
-        with reading(self._directory):
+        with Reading(self._directory):
             agreement = decode_agreement(self._meta.get(rows.AGREEMENT_KEY))
         suspected = ", ".join(sorted(self.joiner_state().suspicions))
         return (

@@ -186,3 +186,24 @@ def _in_parts(directory: Path) -> bool:
     options = max(directory.glob("OPTIONS-*")).read_text()
     _, _, table = options.partition(f'[TableOptions/BlockBasedTable "{STATES}"]')
     return "partition_filters=true" in table.partition("[")[0]
+
+
+def test_small_memtables_are_flushed_together_and_closing_flushes_nothing(tmp_path: Path) -> None:
+    """The write buffer has eight memtables; all of them become one table file. Rows since then are in the write-ahead log, and come back."""
+    settings = IndexSettings(cache_bytes=1 << 20, write_buffer_bytes=8 << 16)
+    store = RocksStore.open(tmp_path, settings)
+    keys = [sha256(b"%d" % at).digest() for at in range(20_000)]
+    for key in keys:
+        write(store, (STATES, key, key))
+        if store._families[STATES].property_value("rocksdb.num-files-at-level0") != "0":
+            break
+    flushed = list(tmp_path.glob("*.sst"))
+    assert len(flushed) == 1
+    written = keys[: keys.index(key) + 1]
+    before = sum(file.stat().st_size for file in flushed)
+    assert before < sum(len(key) * 2 for key in written), "the memtable that is written to is not in the file"
+    store.close()
+    assert list(tmp_path.glob("*.sst")) == flushed
+    store = RocksStore.open(tmp_path, settings)
+    assert store.family(STATES).get(written) == written
+    store.close()
