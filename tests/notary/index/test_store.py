@@ -189,7 +189,7 @@ def _in_parts(directory: Path) -> bool:
 
 
 def test_small_memtables_are_flushed_together_and_closing_flushes_nothing(tmp_path: Path) -> None:
-    """The write buffer has eight memtables; all of them become one table file. Rows since then are in the write-ahead log, and come back."""
+    """Eight memtables become one table file. Later rows are in the write-ahead log, and come back."""
     settings = IndexSettings(cache_bytes=1 << 20, write_buffer_bytes=8 << 16)
     store = RocksStore.open(tmp_path, settings)
     keys = [sha256(b"%d" % at).digest() for at in range(20_000)]
