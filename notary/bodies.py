@@ -14,8 +14,8 @@ TURN_BYTES: Final = 4 << 10
 """The bytes of a party's bodies that are decoded in its turn, times its weight, before the next party's turn."""
 ADDRESSES_SHARE_MIN: Final = 8
 """All addresses together get as many bytes as a party of weight 1: at least one for every eight of all parties."""
-DEBT_BYTES_MAX: Final = 1 << 20
-"""A party pays at most this many bytes of later turns for bodies that came in the lane of an address."""
+DEBT_BYTES_MAX: Final = 256 << 10
+"""A lane that is this many bytes behind pays nothing more for bodies of its party that came in the lane of an address."""
 AHEAD_BYTES_MAX: Final = 2 << 20
 """The longest lead, in bytes, that parties have over addresses, or addresses over parties. The other side catches up this much at most."""
 
@@ -177,19 +177,19 @@ class Lanes:
         """Append a body to its lane."""
         key, body.of_party = self.lane_of(body, body.party)
         ring = self._ring(of_party=body.of_party)
-        lane = ring.lanes.get(key)
-        if lane is None:
-            lane = ring.add(key, (self._weight_of(key) if body.of_party else 0) or 1)
+        lane = ring.lane(key, (self._weight_of(key) if body.of_party else 0) or 1)
         lane.bodies.append(_Waiting(body, body.size, now_s))
         lane.size_bytes += body.size
         ring.bodies += 1
         ring.size_bytes += body.size
 
     def charge(self, party: bytes, size_bytes: int) -> None:
-        """Shorten the next turns of a registered party by the bytes of its bodies that were taken from the lane of an address."""
-        if self._parties.bodies and (weight := self._weight_of(party)):
-            lane = self._parties.lanes.get(party) or self._parties.add(party, weight)
-            lane.left_bytes = max(lane.left_bytes - size_bytes, -DEBT_BYTES_MAX)
+        """Shorten the next turns of a party by the bytes of its bodies that were taken from the lane of an address.
+
+        A party without a lane pays nothing: it has no share of its own meanwhile.
+        """
+        if (lane := self._parties.lanes.get(party)) is not None:
+            lane.left_bytes = min(lane.left_bytes, max(lane.left_bytes - size_bytes, -DEBT_BYTES_MAX))
 
     def age_s(self, key: bytes, now_s: float, *, of_party: bool) -> float:
         """Returns the seconds that the oldest body has waited in the lane of a registered party or an address; 0 if the lane is empty."""
@@ -206,12 +206,14 @@ class Lanes:
         if of_party:
             turns += self._addresses.bodies > 0
         elif self._parties.bodies:
-            turns *= 1 + max(self._parties.weights, ADDRESSES_SHARE_MIN)
-        return min(waiting_bytes, lane.size_bytes * turns // lane.weight)
+            turns *= 1 + min(self._parties.weights, ADDRESSES_SHARE_MIN)
+        return min(waiting_bytes, (lane.size_bytes + max(0, -lane.left_bytes)) * turns // lane.weight)
 
     def take_older(self, since_s: float) -> list[Body]:
         """Remove and return the bodies that have waited since before that time."""
-        return [body for ring in (self._parties, self._addresses) for body in ring.take_older(since_s)]
+        older = [body for ring in (self._parties, self._addresses) for body in ring.take_older(since_s)]
+        self._forget_shares_if_empty()
+        return older
 
     def lane_of(self, body: Body, party: bytes) -> tuple[bytes, bool]:
         """Returns (key, of_party) of the lane for a body that names `party`: `of_party` is False for the lane of an address."""
@@ -240,9 +242,12 @@ class Lanes:
         parties = max(1, min(self._parties.weights, ADDRESSES_SHARE_MIN))
         ahead_bytes = self._ahead_bytes + (waiting.size if of_party else -waiting.size * parties)
         self._ahead_bytes = max(-AHEAD_BYTES_MAX, min(ahead_bytes, AHEAD_BYTES_MAX))
+        self._forget_shares_if_empty()
+        return waiting.body
+
+    def _forget_shares_if_empty(self) -> None:
         if not self:  # addresses may be ahead by a body that is still decoded
             self._parties, self._addresses, self._ahead_bytes = _Ring(), _Ring(), min(self._ahead_bytes, 0)
-        return waiting.body
 
 
 class _Ring:
@@ -256,10 +261,15 @@ class _Ring:
         self.bodies = self.size_bytes = self.weights = 0
         """The number of bodies in all lanes, their bytes, and the sum of the lanes' weights."""
 
-    def add(self, key: bytes, weight: int) -> _Lane:
-        """Returns a new lane, whose turn comes last."""
-        lane = self.lanes[key] = _Lane(weight)
-        self.weights += weight
+    def lane(self, key: bytes, weight: int) -> _Lane:
+        """Returns the lane of that name, with this weight from now on. A new lane has its turn last."""
+        lane = self.lanes.get(key)
+        if lane is None:
+            lane = self.lanes[key] = _Lane(weight)
+            self.weights += weight
+        elif lane.weight != weight:
+            self.weights += weight - lane.weight
+            lane.weight = weight
         return lane
 
     def take(self) -> _Waiting:

@@ -19,8 +19,9 @@ The cheapest checks come first. R6 leaves all of them to the worker, since the s
 | the decoded submission | the signature | `bad-signature` |
 | | capacity for all its requests, by party; quota for all its requests | `overloaded`, `quota-exceeded` |
 
-Only the last check affects later submissions: it charges the quota, and reserves capacity for a large submission that does not fit.
-So nobody can use up another party's quota or capacity with a false name.
+Only the last check affects later submissions: it reserves capacity for a large submission that does not fit. The quota is charged when the
+submission is queued (`Gate.count_new`). So nobody can use up another party's quota or capacity with a false name, or with a copy of an
+earlier submission.
 
 An acceptor process has a gate too. Its worker reports to it whether submissions are admitted, and which parties have no capacity. Only the
 worker knows capacity and quota exactly, so the worker's gate checks both again for each submission (`Gate.admit_verified`).
@@ -455,19 +456,20 @@ class Gate:
         if (rejection := self._rejection(requests, size_bytes, submission.party, b"", verified=True)) is not None:
             raise rejection
 
-    def count_new(self, submission: Submission, *, of_party: bool) -> None:
-        """Count an admitted submission that is new: neither decided nor pending. `of_party`: it came in its party's lane.
+    def count_new(self, submission: Submission, *, of_party: bool = True) -> None:
+        """Count an admitted submission that is new here, neither decided nor pending: charge its party's quota, and its share of the lanes.
 
-        Otherwise it came in the lane of its client's address. Its party pays for it now, since only now it is certain that nobody else sent
-        a copy of an earlier submission.
+        Anyone may send a copy of an earlier submission, so a copy costs the party nothing. `of_party`: the submission came in its party's
+        lane, where the party has paid for it.
         """
-        if not of_party:
-            self._asked.charge(submission.party.encode(), len(submission.encoded))
-
-    def count_retry(self, submission: Submission) -> None:
-        """Give the quota of an admitted submission back, all of whose requests were decided before. Anyone may send a copy of it."""
         if self._quota is not None:
-            self._quota.charge(submission.party, -len(submission.requests))
+            self._quota.charge(submission.party, len(submission.requests))
+        if not of_party:
+            self.charge_lane(submission.party, len(submission.encoded))
+
+    def charge_lane(self, party: str, size_bytes: int) -> None:
+        """Count the bytes of a party's new submission that came in the lane of its client's address."""
+        self._asked.charge(party.encode(), size_bytes)
 
     def _admit_decoded(self, submission: Submission, verify: Verify, ticket: bytes) -> AdmittedSubmission:
         requests = len(submission.requests)
@@ -477,8 +479,6 @@ class Gate:
         if not verify(submission.signature, message):
             raise BadSignature(_BAD_SIGNATURE)
         self._check(requests, len(submission.encoded), submission.party, ticket, verified=True)
-        if self._quota is not None:
-            self._quota.charge(submission.party, requests)
         if ticket and self.tickets is not None:
             self.tickets.use(ticket, submission.party)
         return AdmittedSubmission.of(submission)

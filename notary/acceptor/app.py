@@ -106,6 +106,8 @@ class AcceptorApp:
         self._rejection: NotAdmitting | None = None
         self._called = 0
         self._calls: dict[int, Call] = {}
+        self._of_address: dict[int, int] = {}
+        """The bytes of submissions that came in the lane of their client's address, by number, until the worker has answered them."""
         self._rejected: dict[tuple[str, int], int] = defaultdict(int)
         self._answered: dict[tuple[str, int], list[float]] = defaultdict(list)
         self._handshakes_failed = 0
@@ -116,8 +118,10 @@ class AcceptorApp:
         if isinstance(message, Answered):
             call = self._calls.pop(message.number)
             call.left = None
+            size_bytes = self._of_address.pop(message.number, 0)
             if message.party:
                 call.add_party(message.party)
+                self.gate.charge_lane(message.party, size_bytes)
             call.answer(message.answer)
             return
         self._rejection = None if message.rejection is None else NotAdmitting(message.rejection)
@@ -180,7 +184,10 @@ class AcceptorApp:
 
     def admitted(self, submission_call: SubmissionCall, submission: AdmittedSubmission) -> None:
         """Hand the submission to the worker. Its gate makes the final decision on admission."""
-        self._hand_over(submission_call.call, Submitted(self._number(), submission_call.since_s, submission_call.form, submission))
+        number = self._number()
+        if not submission_call.of_party:
+            self._of_address[number] = len(submission.encoded)
+        self._hand_over(submission_call.call, Submitted(number, submission_call.since_s, submission_call.form, submission))
 
     def rejected(self, call: Call, problem: Exception, since_s: float) -> None:
         """Answer a rejected call here."""

@@ -99,7 +99,6 @@ class InFlight:
             app.admission_changed()
             return
         if self in app.waiting:
-            self._worker.gate.count_retry(self._submission)
             self.end()
 
     def _queue(self) -> None:

@@ -523,7 +523,7 @@ class _Sound:
             raise Fatal(FatalCode.INDEX_UNWRITABLE, self._index.broken)
 
     def __exit__(self, kind: type[BaseException] | None, problem: BaseException | None, trace: TracebackType | None) -> None:
-        if problem is None:
+        if problem is None or isinstance(problem, Quarantined):
             return
         corrupt = problem.__cause__ if isinstance(problem, Fatal) else problem
         if isinstance(corrupt, CorruptRecord):

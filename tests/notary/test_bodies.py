@@ -91,7 +91,9 @@ def test_what_a_party_pays_later_is_bounded(gate: Gate) -> None:
     for _ in range(2 * DEBT_BYTES_MAX // TURN_BYTES):
         for party in ("O=Charged", "O=Other"):
             lanes.add(body_of(gate, party, TURN_BYTES), 0.0)
+    before = lanes.ahead_bytes(b"O=Charged", of_party=True)
     lanes.charge(b"O=Charged", 50 * DEBT_BYTES_MAX)
+    assert lanes.ahead_bytes(b"O=Charged", of_party=True) >= before
     others_bytes = 0
     while (body := lanes.take(of_party=True)).party != b"O=Charged":
         others_bytes += body.size
@@ -99,15 +101,62 @@ def test_what_a_party_pays_later_is_bounded(gate: Gate) -> None:
     assert [lanes.take(of_party=True).party for _ in range(40)].count(b"O=Charged") == 20
 
 
+def test_a_charge_forgives_no_debt(gate: Gate) -> None:
+    """A lane that is further behind than a charge may bring it, because its last body was large, stays so far behind."""
+    lanes, large = Lanes(lambda party: 1), SUBMISSION_BYTES_MAX
+    taken_bytes = {b"O=Large": 0, b"O=Other": 0}
+    for _ in range(4 * large // 100_000):
+        lanes.add(body_of(gate, "O=Other", 100_000), 0.0)
+    lanes.add(body_of(gate, "O=Large", large), 0.0)
+    while taken_bytes[b"O=Other"] < 3 * large:
+        body = lanes.take(of_party=True)
+        taken_bytes[body.party] += body.size
+        if body.party == b"O=Large":
+            lanes.add(body_of(gate, "O=Large", large), 0.0)
+            lanes.charge(b"O=Large", 1)
+    assert taken_bytes[b"O=Large"] <= 4 * large
+
+
 def test_nobody_pays_while_nobody_waits(gate: Gate) -> None:
-    """A charge has no effect while no other party waits, nor for a name that no party has."""
-    lanes = Lanes(lambda party: int(party != b"O=Unknown"))
+    """A charge has no effect on a party without bodies, and none remains once all bodies have been taken, or rejected."""
+    lanes = Lanes(lambda party: 1)
     lanes.charge(b"O=Early", DEBT_BYTES_MAX)
-    lanes.add(body_of(gate, "O=Other", TURN_BYTES), 0.0)
-    lanes.charge(b"O=Unknown", DEBT_BYTES_MAX)
-    for party in ("O=Early", "O=Unknown", "O=Other"):
+    for party in ("O=Early", "O=Other"):
         lanes.add(body_of(gate, party, TURN_BYTES), 0.0)
-    assert [lanes.take(of_party=True).party for _ in range(4)] == [b"O=Other", b"O=Early", b"O=Unknown", b"O=Other"]
+    lanes.charge(b"O=Early", DEBT_BYTES_MAX)
+    assert len(lanes.take_older(1.0)) == 2
+    for party in ("O=Early", "O=Other"):
+        lanes.add(body_of(gate, party, TURN_BYTES), 0.0)
+    assert [lanes.take(of_party=True).party for _ in range(2)] == [b"O=Early", b"O=Other"]
+
+
+def test_a_changed_weight_counts_from_the_next_body(gate: Gate) -> None:
+    """It also counts while earlier bodies of the party wait."""
+    weights = {b"O=Grows": 1, b"O=Stays": 1}
+    lanes = Lanes(weights.__getitem__)
+    for _ in range(100):
+        for party in ("O=Grows", "O=Stays"):
+            lanes.add(body_of(gate, party, TURN_BYTES), 0.0)
+    weights[b"O=Grows"] = 4
+    lanes.add(body_of(gate, "O=Grows", TURN_BYTES), 0.0)
+    assert [lanes.take(of_party=True).party for _ in range(52)].count(b"O=Grows") in range(40, 44)
+
+
+def test_the_wait_of_an_address_is_that_of_its_share(gate: Gate) -> None:
+    """Beside a party of great weight, addresses have a ninth of the bytes, and the estimate says so."""
+    lanes = Lanes(lambda party: 100)
+    for _ in range(500):
+        lanes.add(body_of(gate, "O=Heavy", TURN_BYTES), 0.0)
+    for _ in range(10):
+        body = body_of(gate, "O=Heavy", TURN_BYTES)
+        body.network = "127.0.0.1"
+        lanes.add(body, 0.0)
+    ahead_bytes, taken_bytes, of_addresses = lanes.ahead_bytes(b"127.0.0.1", of_party=False), 0, 0
+    while of_addresses < 10:
+        body = lanes.take(of_party=lanes.whose_turn() is True)
+        taken_bytes += body.size
+        of_addresses += not body.of_party
+    assert ahead_bytes / 2 <= taken_bytes <= 2 * ahead_bytes
 
 
 def test_one_large_body_after_another_gets_no_more_than_its_share(gate: Gate) -> None:

@@ -499,12 +499,12 @@ async def test_a_quota_is_rejected_with_a_ticket_and_never_passed_by_one(file: P
     gate = Gate(
         NOTARY, Parties(file), lambda: None, clock, bytes_max=1 << 20, body_s_max=20.0, turn_s_max=0.005, quota=quota, tickets=tickets
     )
-    gate.admit(KNOWN.body(*(spend() for _ in range(10))))
+    gate.count_new(gate.admit(KNOWN.body(*(spend() for _ in range(10)))))
     with pytest.raises(QuotaExceeded) as rejected:
         gate.admit(KNOWN.body(*(spend() for _ in range(10))))
     clock.now_s += rejected.value.retry_after_s
     assert tickets.counts(rejected.value.ticket, KNOWN.name)
-    gate.admit(KNOWN.body(*(spend() for _ in range(10))))
+    gate.count_new(gate.admit(KNOWN.body(*(spend() for _ in range(10)))))
     with pytest.raises(QuotaExceeded):
         gate.admit(KNOWN.body(*(spend() for _ in range(10))), rejected.value.ticket)
     assert gate.rejections == {"quota": 2}

@@ -142,6 +142,22 @@ async def test_a_party_is_charged_for_its_new_submissions_on_new_connections(
         assert charged == [bank.name.encode()] * 2, "copies have not made the connection the party's"
 
 
+async def test_a_copy_of_a_pending_submission_uses_no_quota(own_directory: NotaryDirectory, bank: Bank) -> None:
+    """Only its first sending is charged: the rest of the quota is there for a new submission."""
+    body = bank.body(*[spend() for _ in range(100)])
+    async with serving(own_directory, {"limits.party_requests_per_s": 250}) as service:
+        waiting = asyncio.create_task(service.post(body))
+        await service.pending()
+        copies = [asyncio.create_task(service.http.post("/v1/submissions", content=body, headers=JSON)) for _ in range(3)]
+        while len(service.app.waiting) < 4:  # noqa: ASYNC110 - polled from outside
+            await asyncio.sleep(0.005)
+        quota = service.worker.gate._quota
+        assert quota is not None
+        assert quota.rejection(bank.name, 125) is None
+        service.gate.set()
+        assert [(await each).status_code for each in (waiting, *copies)] == [200] * 4
+
+
 async def test_who_does_not_wait_hears_that_the_outcome_is_unknown(own_directory: NotaryDirectory, bank: Bank) -> None:
     """With `wait=0` and a slow log the answer is a 202 with null for unknown decisions; later the same submission gets a 200."""
     async with serving(own_directory) as service:
