@@ -12,6 +12,7 @@ import pytest
 from notary.acceptor.app import AcceptorApp
 from notary.acceptor.link import Link
 from notary.acceptor.messages import AcceptorSettings, AdmissionState, Answered, Down, Submitted, Up
+from notary.bodies import Lanes
 from notary.http import Server, bind
 from notary.http.call import TEXT
 from notary.http.machine import ConnectionState
@@ -109,9 +110,12 @@ async def test_a_burst_does_not_delay_the_messages_of_its_worker(acceptor: Linke
 
 
 @pytest.mark.parametrize("party", ["", "O=Bank"])
-async def test_a_connection_is_a_partys_once_the_worker_says_so(acceptor: LinkedAcceptor, party: str) -> None:
-    """A valid signature is not enough, since anyone may send a copy: the worker knows whether the submission is new."""
-    loop = asyncio.get_running_loop()
+async def test_a_connection_is_a_partys_once_the_worker_says_so(
+    acceptor: LinkedAcceptor, party: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A valid signature is not enough, since anyone may send a copy: the worker knows if the submission is new. Then the party pays."""
+    loop, charged = asyncio.get_running_loop(), list[tuple[bytes, int]]()
+    monkeypatch.setattr(Lanes, "charge", lambda lanes, party, size_bytes: charged.append((party, size_bytes)))
     async with acceptor.running():
         host, _, port = acceptor.server.url.removeprefix("http://").rpartition(":")
         reader, writer = await asyncio.open_connection(host, int(port))
@@ -125,6 +129,8 @@ async def test_a_connection_is_a_partys_once_the_worker_says_so(acceptor: Linked
         await loop.sock_sendall(acceptor.worker, len(answered).to_bytes(4, "little") + answered)
         assert (await reader.readline()).split()[1] == b"200"
         assert connection.parties == ({party.encode()} if party else set())
+        assert [name for name, _ in charged] == ([party.encode()] if party else [])
+        assert all(0.9 * len(acceptor.body) < size_bytes <= len(acceptor.body) for _, size_bytes in charged)
         writer.close()
 
 

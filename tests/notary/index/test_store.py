@@ -1,5 +1,6 @@
 """The contract of `notary.index.store`, tested with RocksDB and with the simulator's disk."""
 
+import time
 from collections.abc import Callable, Iterator
 from hashlib import sha256
 from pathlib import Path
@@ -192,14 +193,17 @@ def test_small_memtables_are_flushed_together_and_closing_flushes_nothing(tmp_pa
     """Eight memtables become one table file. Later rows are in the write-ahead log, and come back."""
     settings = IndexSettings(cache_bytes=1 << 20, write_buffer_bytes=8 << 16)
     store = RocksStore.open(tmp_path, settings)
-    keys = [sha256(b"%d" % at).digest() for at in range(20_000)]
+    keys, states = [sha256(b"%d" % at).digest() for at in range(20_000)], store._families[STATES]
     for key in keys:
         write(store, (STATES, key, key))
-        if store._families[STATES].property_value("rocksdb.num-files-at-level0") != "0":
+        if states.property_value("rocksdb.num-files-at-level0") != "0" or states.property_int_value("rocksdb.num-immutable-mem-table") >= 8:
             break
+    while states.property_value("rocksdb.num-files-at-level0") == "0":  # no more is written, so there is no second flush
+        time.sleep(0.005)
     flushed = list(tmp_path.glob("*.sst"))
     assert len(flushed) == 1
     written = keys[: keys.index(key) + 1]
+    del states
     store.close()
     assert list(tmp_path.glob("*.sst")) == flushed
     store = RocksStore.open(tmp_path, settings)
