@@ -19,6 +19,7 @@ from notary.config import load
 from notary.http import App, Server, bind
 from notary.http.settings import HttpSettings
 from notary.index.store import DECISIONS, STATES
+from notary.quota import Quota
 from notary.service import reasons
 from notary.worker import Worker
 from ordering.embedded import EmbeddedLog, EmbeddedWriter
@@ -156,6 +157,30 @@ async def test_a_copy_of_a_pending_submission_uses_no_quota(own_directory: Notar
         assert quota.rejection(bank.name, 125) is None
         service.gate.set()
         assert [(await each).status_code for each in (waiting, *copies)] == [200] * 4
+
+
+async def test_an_old_request_at_the_front_evades_no_quota(
+    own_directory: NotaryDirectory, bank: Bank, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A submission that may be a retry is queued some turns after its admission. It is charged then, with all of its requests."""
+    charged: list[int] = []
+    charge = Quota.charge
+
+    def noted(quota: Quota, party: str, requests: int) -> None:
+        charged.append(requests)
+        charge(quota, party, requests)
+
+    monkeypatch.setattr(Quota, "charge", noted)
+    old = spend()
+    async with serving(own_directory, {"limits.party_requests_per_s": 50}) as service:
+        service.gate.set()
+        assert (await service.post(bank.body(old))).status_code == 200
+        bodies = [bank.body(old, *[spend() for _ in range(30)]) for _ in range(4)]
+        answers = await asyncio.gather(*[service.http.post("/v1/submissions", content=body, headers=JSON) for body in bodies])
+        statuses = [answer.status_code for answer in answers]
+        assert set(statuses) <= {200, 429}
+        assert sorted(charged) == [1] + [31] * statuses.count(200)
+        assert statuses.count(200) >= 1
 
 
 async def test_who_does_not_wait_hears_that_the_outcome_is_unknown(own_directory: NotaryDirectory, bank: Bank) -> None:
