@@ -29,7 +29,7 @@ from joiner.rate import Shortest
 from joiner.ready import Fenced, FenceWanted, FillWanted, OrderedBatch, Ready
 from joiner.settings import QueueLimits, SenderSettings
 from ordering.errors import Fatal, FatalCode, NotReady, OutcomeUnknown
-from ordering.log import ORDERING, Log, Writer
+from ordering.log import ORDERING, Leader, Log, Writer
 from ordering.records import FORMAT_VERSION, Checkpoint, Entry, Fence, OrderingRecord, Register, batch_key
 from ordering.signatures import SigningKey, sign_fill, sign_record
 from payload import PartitionChoice
@@ -386,7 +386,7 @@ class Sender(Generic[Decision]):
                 gathering and self.queue.queued_bytes < settings.batch_bytes_early
             ):
                 return
-            partition = self._choice.choose(self._leaders())
+            partition = self._choice.choose(self._leaders(), self.queue.queued_bytes)
             if partition is not None and self._leaderless:
                 logger.info("a payload partition has a leader again")
             elif partition is None and not self._leaderless:
@@ -406,11 +406,11 @@ class Sender(Generic[Decision]):
             session.holds_back = asyncio.get_running_loop().time() < self._sequential_until_s
             sends.create_task(self._send(session, sequence, partition, batch, session.holds_back))
 
-    def _leaders(self) -> dict[int, str | None]:
-        """Returns the payload partitions that an entry may name and that have a leader now, with the data centre of the leader."""
+    def _leaders(self) -> dict[int, Leader]:
+        """Returns the payload partitions that an entry may name and that have a leader now."""
         log_state = self._joiner.log_state
         declared = 0 if log_state is None else log_state.payload_partitions
-        return {partition: centre for partition, centre in self._log.leaders().items() if partition < declared}
+        return {partition: leader for partition, leader in self._log.leaders().items() if partition < declared}
 
     async def _send(self, session: _Session, sequence: int, partition: int, batch: Batch[Decision], in_turn: bool) -> None:
         """Append both records together (R1). If a crash leaves only one of them, peers fill the hole of the entry, or drop the payload.

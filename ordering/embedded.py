@@ -22,7 +22,7 @@ from ordering.clock import clock_ms
 from ordering.durable import make_directory
 from ordering.errors import ConfigurationError, Fatal, FatalCode, NotReady, OutcomeUnknown
 from ordering.local_reader import Arrivals, LocalReader, check_partitions, describe, size
-from ordering.log import ORDERING, LogOffsets, Record
+from ordering.log import ORDERING, Leader, LogOffsets, Record
 from ordering.settings import PAYLOAD_PARTITIONS_DEFAULT
 from ordering.store import (
     KEY,
@@ -158,9 +158,9 @@ class EmbeddedLog:
         self.check_open()
         return {partition: LogOffsets(0, end) for partition, end in self._ends_visible.items()}
 
-    def leaders(self) -> Mapping[int, str | None]:
-        """Returns every payload partition, with no data centre."""
-        return dict.fromkeys(range(self.payload_partitions))
+    def leaders(self) -> Mapping[int, Leader]:
+        """Returns every payload partition."""
+        return dict.fromkeys(range(self.payload_partitions), Leader())
 
     async def close(self) -> None:
         """Wait for the fsync under way, fail the appends queued behind it with `OutcomeUnknown`, and release the lock of the directory."""

@@ -34,7 +34,7 @@ from ordering.errors import ConfigurationError, NotReady, OutcomeUnknown, OutOfR
 from ordering.interruptions import Interruptions
 from ordering.leadership import Leadership
 from ordering.local_reader import check_partitions, describe
-from ordering.log import ORDERING, BrokerSeen, LogOffsets, Record
+from ordering.log import ORDERING, BrokerSeen, Leader, LogOffsets, Record
 from ordering.settings import LogSettings
 from ordering.topics import EITHER, LOG, MESSAGE_BYTES_MAX, inspect, topic_names
 
@@ -90,7 +90,7 @@ class KafkaLog:
         # The watcher is a consumer that requests offsets and knows the leaders. It is created on demand, and again after each failure.
         self._watcher: AIOKafkaConsumer | None = None
         self._watching = asyncio.Lock()
-        self._leaders: dict[int, str | None] = {}
+        self._leaders: dict[int, Leader] = {}
         self._brokers: dict[int, BrokerSeen] = {}
         self._certificate_ends_s: dict[int, float] = {}
         self._prefix = prefix
@@ -231,18 +231,19 @@ class KafkaLog:
                 raise
         return {partition: LogOffsets(firsts[topic_partition], ends[topic_partition]) for partition, topic_partition in asked.items()}
 
-    def leaders(self) -> Mapping[int, str | None]:
-        """Returns the payload partitions that have a leader, each with its leader's rack; at most a few seconds old.
+    def leaders(self) -> Mapping[int, Leader]:
+        """Returns the payload partitions that have a leader, each with its leader; at most a few seconds old.
 
         While no broker can be reached, the result is the last one; then `offsets` raises `NotReady`.
         """
         if self._watcher is not None and (cluster := self._watcher._client.cluster).topics():
             leaders = {}
+            of_ordering = cluster.leader_for_partition(self._partitions[ORDERING])
             for partition, topic_partition in self._partitions.items():
                 node = cluster.leader_for_partition(topic_partition)
                 if partition != ORDERING and node is not None and node != -1:
                     broker = cluster.broker_metadata(node)
-                    leaders[partition] = broker.rack if broker is not None else None
+                    leaders[partition] = Leader(broker.rack if broker is not None else None, node == of_ordering)
             self._leaders = leaders
         return self._leaders
 

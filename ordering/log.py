@@ -100,6 +100,15 @@ class BrokerSeen(msgspec.Struct, frozen=True):
     """The expiry of its certificate as this worker last saw it, in seconds since 1970; None without TLS, or before the first check."""
 
 
+class Leader(msgspec.Struct, frozen=True):
+    """The broker that takes the appends to a payload partition."""
+
+    data_centre: str | None = None
+    """Its `broker.rack`; None if it is unknown."""
+    leads_ordering: bool = True
+    """True if it leads the ordering topic too. Always True for a log without brokers."""
+
+
 class Log(Protocol):
     """An existing log; creating one is separate (`ordering.topics`, `EmbeddedLog.create`)."""
 
@@ -129,8 +138,8 @@ class Log(Protocol):
         """Returns each partition's log start and log end offset now, without leaderless payload partitions. Raises `NotReady`."""
         ...
 
-    def leaders(self) -> Mapping[int, str | None]:
-        """Returns the payload partitions that can take an append, each with the data centre of its leader (None: unknown)."""
+    def leaders(self) -> Mapping[int, Leader]:
+        """Returns the payload partitions that can take an append, each with its leader."""
         ...
 
     async def close(self) -> None:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from ordering.clock import clock_ms
 from ordering.errors import ConfigurationError, NotReady, OutcomeUnknown
 from ordering.local_reader import Arrivals, LocalReader, check_partitions, describe, size
-from ordering.log import ORDERING, LogOffsets, Record
+from ordering.log import ORDERING, Leader, LogOffsets, Record
 
 
 class MemoryLog:
@@ -54,9 +54,9 @@ class MemoryLog:
         self.check_open()
         return {partition: LogOffsets(0, len(records)) for partition, records in self._records.items()}
 
-    def leaders(self) -> Mapping[int, str | None]:
-        """Returns every payload partition, with no data centre."""
-        return dict.fromkeys(range(self._payload_partitions))
+    def leaders(self) -> Mapping[int, Leader]:
+        """Returns every payload partition."""
+        return dict.fromkeys(range(self._payload_partitions), Leader())
 
     async def close(self) -> None:
         """Wake waiting readers, which then fail; the records stay with the object and cannot be reached."""

@@ -24,6 +24,16 @@ class Case(msgspec.Struct, frozen=True):
     connections: int = 0
     """The connections to each worker; 0 for as many as keep it busy."""
 
+    @property
+    def connections_each(self) -> int:
+        """The connections to each worker."""
+        return self.connections or connections_of(self.requests, self.inputs)
+
+    @property
+    def text(self) -> str:
+        """Names the requests of a submission, and the connections if they are others than usual."""
+        return f"{self.requests} a submission" + (f", {self.connections} connections" if self.connections else "")
+
 
 def name_of(case: Case, running: RunningNotary) -> str:
     """Returns the name of a case on that notary."""
@@ -54,7 +64,7 @@ def closed_load(running: RunningNotary, case: Case, seconds: float, seed: int, *
         seed=seed,
         requests=case.requests,
         inputs=case.inputs,
-        connections=(case.connections or connections_of(case.requests, case.inputs)) * len(running.urls),
+        connections=case.connections_each * len(running.urls),
         seconds=seconds,
         submissions_max=ahead_of(case.requests, case.inputs, seconds),
         pids=dict(running.pids),

@@ -1,4 +1,4 @@
-"""The command line: `python -P -m loadtest.peers [--only notary,postgresql,…] [--seconds N] [--requests-per-submission N] [--json FILE]`.
+"""The command line: `python -P -m loadtest.peers [--only notary,postgresql,…] [--seconds N] [--loads N:CONNECTIONS,…] [--json FILE]`.
 
 `--fetch` fetches the peers instead, once: Debian's PostgreSQL if there is none, and etcd built from its modules.
 
@@ -11,6 +11,7 @@ import argparse
 import contextlib
 import logging
 import os
+import re
 import sys
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -23,7 +24,7 @@ from deploy.local import CannotRun, Cluster
 from deploy.local.ports import free_ports
 from loadtest.bench.figure import exit_code
 from loadtest.bench.figures.peers import add_results, measure_limits
-from loadtest.bench.loads import INPUTS, connections_of, run_load
+from loadtest.bench.loads import INPUTS, Case, run_load
 from loadtest.bench.report import Report, report_to
 from loadtest.peers import etcd, postgresql
 from loadtest.peers.contest import contest, recheck
@@ -122,14 +123,14 @@ def start(name: str, cluster: Cluster | None) -> AbstractContextManager[Peer]:
 
 
 def take_turns(
-    peers: Mapping[str, Peer], requests: int, seconds: float, rounds: int, seed: int, wrong: Mapping[str, list[str]]
+    peers: Mapping[str, Peer], case: Case, seconds: float, rounds: int, seed: int, wrong: Mapping[str, list[str]]
 ) -> dict[str, list[LoadResult]]:
     """Returns the results of each peer's loads; the first is a warm-up and estimates the size of the next. Extends `wrong`.
 
     Each load has a seed of its own: its states can be consumed only once.
     """
     results: dict[str, list[LoadResult]] = {name: [] for name in peers}
-    ahead_per_s = dict.fromkeys(peers, WARM_UP_REQUESTS_PER_S.get(requests, WARM_UP_REQUESTS_PER_S_ELSE) / requests)
+    ahead_per_s = dict.fromkeys(peers, WARM_UP_REQUESTS_PER_S.get(case.requests, WARM_UP_REQUESTS_PER_S_ELSE) / case.requests)
     for turn in range(rounds + 1):
         for name, peer in peers.items():
             took_s = seconds if turn else min(seconds, WARM_UP_S)
@@ -139,9 +140,9 @@ def take_turns(
             load = ClosedLoad(
                 urls=[peer.url],
                 seed=seed,
-                requests=requests,
-                inputs=INPUTS,
-                connections=connections_of(requests),
+                requests=case.requests,
+                inputs=case.inputs,
+                connections=case.connections_each,
                 seconds=took_s,
                 submissions_max=max(int(ahead_per_s[name] * took_s), 1),
                 pids=peer.pids(),
@@ -151,7 +152,7 @@ def take_turns(
             result = run_load(load)
             wrong[name].extend(result.failures)
             if result.submissions:
-                wrong[name].extend(recheck(peer.url, seed, requests, INPUTS))
+                wrong[name].extend(recheck(peer.url, seed, case.requests, case.inputs))
             if turn:
                 results[name].append(result)
             else:
@@ -173,7 +174,12 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--only", default=",".join(NAMES), metavar="NAME,…", help=f"of {', '.join(NAMES)} (default: all)")
     parser.add_argument("--seconds", type=float, default=10.0, help="of each load, of which a fifth warms up (default: 10)")
     parser.add_argument("--rounds", type=int, default=2, help="turns of each (default: 2)")
-    parser.add_argument("--requests-per-submission", default="1,100", metavar="N,…", help="(default: 1,100)")
+    parser.add_argument(
+        "--loads",
+        default="1,1:256,100",
+        metavar="N[:CONNECTIONS],…",
+        help="requests of a submission, and the connections if they should be others than usual (default: 1,1:256,100)",
+    )
     parser.add_argument("--json", default="bench-peers.jsonl", metavar="FILE", help="where the JSON lines go (default: bench-peers.jsonl)")
     parser.add_argument("--brokers", type=int, choices=(1, 3), default=3, help="of the notary and of single-topic (default: 3)")
     parser.add_argument("--seed", type=int, default=1, help="of everything that is generated (default: 1)")
@@ -185,18 +191,18 @@ def main(arguments: list[str] | None = None) -> int:
     if unknown := set(names) - set(NAMES):
         parser.error(f"--only: {', '.join(sorted(unknown))} is none of {', '.join(NAMES)}")
     try:
-        sizes = [int(size) for size in chosen.requests_per_submission.split(",")]
-    except ValueError:
-        parser.error("--requests-per-submission: numbers with commas between them")
+        cases = [_case(load) for load in chosen.loads.split(",")]
+    except ValueError as problem:
+        parser.error(f"--loads {chosen.loads}: {problem}")
     logging.getLogger("aiokafka").setLevel(logging.CRITICAL)
     in_order = [name for name in NAMES if name in names]
     return exit_code(
-        lambda report: compare(report, in_order, sizes, chosen.seconds, chosen.rounds, chosen.brokers, chosen.seed),
+        lambda report: compare(report, in_order, cases, chosen.seconds, chosen.rounds, chosen.brokers, chosen.seed),
         report_to(chosen.json, table=False),
     )
 
 
-def compare(report: Report, names: list[str], sizes: list[int], seconds: float, rounds: int, brokers: int, seed: int) -> None:
+def compare(report: Report, names: list[str], cases: list[Case], seconds: float, rounds: int, brokers: int, seed: int) -> None:
     """Start the peers, measure them in turns, report."""
     with ExitStack() as stack:
         cluster = stack.enter_context(brokers_of(brokers)) if {*ON_BROKERS, LIMITS} & set(names) else None
@@ -206,12 +212,12 @@ def compare(report: Report, names: list[str], sizes: list[int], seconds: float, 
                 progress(f"starting {name}")
                 peers[name] = stack.enter_context(start(name, cluster))
         wrong = {name: contest(peer.url, seed) for name, peer in peers.items()}
-        results: dict[int, dict[str, list[LoadResult]]] = {}
-        shares: dict[int, float | None] = {}
-        for at, size in enumerate(sizes if peers else []):
+        results: list[dict[str, list[LoadResult]]] = []
+        shares: list[float | None] = []
+        for at, case in enumerate(cases if peers else []):
             report.begin()
-            results[size] = take_turns(peers, size, seconds, rounds, seed + SEED_STEP * (at + 1), wrong)
-            shares[size] = report.others_share()
+            results.append(take_turns(peers, case, seconds, rounds, seed + SEED_STEP * (at + 1), wrong))
+            shares.append(report.others_share())
         alone: dict[int, float] = {}
         if LIMITS in names:
             assert cluster is not None
@@ -220,8 +226,16 @@ def compare(report: Report, names: list[str], sizes: list[int], seconds: float, 
             etcd_alone = member.load_alone if isinstance(member, Etcd) else None
             alone = measure_limits(report, cluster.bootstrap, etcd_alone, seconds / 2, seed)
         parameters = {"seconds": seconds, "rounds": rounds, "brokers": brokers, "seed": seed}
-        for size, of_all in results.items():
-            add_results(report, of_all, size, parameters, wrong, alone.get(size), shares[size])
+        for case, of_all, share in zip(cases, results, shares, strict=False):
+            add_results(report, of_all, case, parameters, wrong, alone.get(case.requests), share)
+
+
+def _case(load: str) -> Case:
+    """Returns the case of a load as the command line names it. Raises `ValueError`."""
+    numbers = re.fullmatch("([1-9][0-9]*)(?::([1-9][0-9]*))?", load)
+    if numbers is None:
+        raise ValueError(f"expected N or N:CONNECTIONS, as in 1 or 1:256, got {load!r}")
+    return Case(int(numbers[1]), INPUTS, int(numbers[2] or 0))
 
 
 def fetch() -> int:

@@ -37,7 +37,7 @@ from notary.open_log import open_log
 from notary.service import serve_until
 from notary.worker import Worker
 from ordering.errors import NotaryError, OutcomeUnknown
-from ordering.log import ORDERING, Log, LogOffsets, Reader, Record, Writer
+from ordering.log import ORDERING, Leader, Log, LogOffsets, Reader, Record, Writer
 from ordering.records import Entry, batch_key, decode
 from ordering.signatures import FILL_BYTES
 
@@ -83,9 +83,9 @@ class SingleTopicLog:
         log_offsets = (await self._inner.offsets())[ORDERING]
         return {ORDERING: log_offsets, PAYLOAD: log_offsets}
 
-    def leaders(self) -> Mapping[int, str | None]:
-        """Returns the one partition without a data centre: an append waits for a new leader."""
-        return {PAYLOAD: None}
+    def leaders(self) -> Mapping[int, Leader]:
+        """Returns the one partition: an append waits for a new leader."""
+        return {PAYLOAD: Leader()}
 
     async def close(self) -> None:
         """Close the inner log."""

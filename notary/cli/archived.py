@@ -20,7 +20,7 @@ import pyarrow.parquet as pq
 from notary.archive.segment import RECORD, other_columns
 from ordering.errors import ConfigurationError
 from ordering.local_reader import POLL_BYTES_MAX, POLL_RECORDS_MAX, check_partitions, size
-from ordering.log import ORDERING, LogOffsets, Record, Writer
+from ordering.log import ORDERING, Leader, LogOffsets, Record, Writer
 
 ARCHIVE_VERSION: Final = 2
 _REMEDY: Final = "Take the file from another copy of the archive"
@@ -145,7 +145,7 @@ class ArchivedLog:
         """Returns log start offset and log end offset of each topic-partition: 0, and the end of the last range."""
         return {partition: LogOffsets(0, end) for partition, end in self.ends.items()}
 
-    def leaders(self) -> Mapping[int, str | None]:
+    def leaders(self) -> Mapping[int, Leader]:
         """Returns no leaders, since an archive has no brokers."""
         return {}
 

@@ -19,7 +19,7 @@ from joiner import Driver, DriverSettings, Joiner, JoinerLimits, QueueLimits, Se
 from notary.decision import Decision
 from notary.index import Index, IndexSettings
 from ordering.errors import CorruptRecord, Fatal, OutcomeUnknown
-from ordering.log import ORDERING, Log, LogOffsets, Reader, Record, Writer
+from ordering.log import ORDERING, Leader, Log, LogOffsets, Reader, Record, Writer
 from ordering.memory import MemoryLog
 from ordering.records import Entry, Fence, Genesis, OrderingRecord, OwnerRecord, Register, View, decode
 from ordering.signatures import FILL_BYTES, NO_LOG_ID, SigningKey, log_id_of, sign_record
@@ -108,8 +108,8 @@ class FaultyLog(MemoryLog):
             self.on_offsets(log_offsets)
         return log_offsets
 
-    def leaders(self) -> Mapping[int, str | None]:
-        return {partition: rack for partition, rack in super().leaders().items() if partition not in self.without_leader}
+    def leaders(self) -> Mapping[int, Leader]:
+        return {partition: leader for partition, leader in super().leaders().items() if partition not in self.without_leader}
 
     def cut(self, *ends: int) -> None:
         """Lose every record from these offsets on: of the ordering topic, then of each partition."""

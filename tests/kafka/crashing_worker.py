@@ -27,7 +27,7 @@ from notary import cli
 from notary.config import Config
 from notary.decision import Decision
 from notary.index import Index
-from ordering.log import ORDERING, Log, LogOffsets, Reader, Record, Writer
+from ordering.log import ORDERING, Leader, Log, LogOffsets, Reader, Record, Writer
 from ordering.records import Entry, decode
 from ordering.signatures import FILL_BYTES
 
@@ -155,7 +155,7 @@ class CrashingLog:
         """Returns the wrapped log's values."""
         return await self._inner.offsets()
 
-    def leaders(self) -> Mapping[int, str | None]:
+    def leaders(self) -> Mapping[int, Leader]:
         """Returns the wrapped log's values."""
         return self._inner.leaders()
 

@@ -9,7 +9,9 @@ import pytest
 from aiokafka import AIOKafkaProducer, TopicPartition
 from aiokafka.admin import AIOKafkaAdminClient, NewTopic, RecordsToDelete
 from aiokafka.admin.config_resource import ConfigResourceType
+from aiokafka.conn import AIOKafkaConnection
 from aiokafka.errors import CorruptRecordException
+from aiokafka.protocol.produce import ProduceRequest
 
 import ordering.topics
 from deploy.local import Cluster
@@ -90,7 +92,31 @@ async def test_topics_are_created_once(kafka_cluster: Cluster, kafka_prefix: str
     assert await problems_of(kafka_cluster, kafka_prefix) == []
     log = await opened(kafka_cluster, kafka_prefix)
     assert log.payload_partitions == 3
-    assert set(log.leaders().values()) <= {"dc1", "dc2", "dc3"}
+    leaders = log.leaders().values()
+    assert {leader.data_centre for leader in leaders} == {"dc1", "dc2", "dc3"}
+    assert [leader.leads_ordering for leader in leaders].count(True) == 1
+    await log.close()
+
+
+async def test_records_for_one_broker_travel_together(kafka_cluster: Cluster, kafka_prefix: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two appends at once are one produce request if one broker leads both partitions, and two requests otherwise."""
+    sent: list[int] = []
+    send = AIOKafkaConnection.send
+
+    def counted(self: AIOKafkaConnection, request: Any, *others: Any, **named: Any) -> Any:
+        if isinstance(request, ProduceRequest):
+            sent.append(sum(len(partitions) for _, partitions in request._topics))
+        return send(self, request, *others, **named)
+
+    monkeypatch.setattr(AIOKafkaConnection, "send", counted)
+    await create_topics(kafka_cluster.bootstrap, kafka_prefix, 3)
+    log = await opened(kafka_cluster, kafka_prefix)
+    writer = await log.open_writer()
+    for partition, leader in log.leaders().items():
+        sent.clear()
+        await asyncio.gather(writer.append(partition, b"key", b"payload"), writer.append(ORDERING, None, b"entry"))
+        assert sent == ([2] if leader.leads_ordering else [1, 1])
+    await writer.close()
     await log.close()
 
 

@@ -19,7 +19,7 @@ import msgspec
 
 from ordering.errors import ConfigurationError, NotReady, OutcomeUnknown, OutOfRange
 from ordering.local_reader import check_partitions, describe
-from ordering.log import ORDERING, LogOffsets, Record
+from ordering.log import ORDERING, Leader, LogOffsets, Record
 from tests.simulation.plan import AppendFates, Plan
 
 CHECK_AGAIN_S = 0.1
@@ -425,9 +425,9 @@ class SimulatedLog:
         known = range(ORDERING, self._partitions)
         return {partition: LogOffsets(0, cluster.end(partition)) for partition in known if partition not in cluster.leaderless}
 
-    def leaders(self) -> Mapping[int, str | None]:
+    def leaders(self) -> Mapping[int, Leader]:
         """Returns the payload partitions that accept appends."""
-        return {partition: None for partition in range(self._partitions) if self.cluster.takes(partition)}
+        return {partition: Leader() for partition in range(self._partitions) if self.cluster.takes(partition)}
 
     async def close(self) -> None:
         """Close the log and everything opened from it."""

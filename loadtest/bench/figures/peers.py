@@ -37,7 +37,7 @@ from loadtest.bench.figures.raw import (
     read_all,
     topic_partitions,
 )
-from loadtest.bench.loads import INPUTS, connections_of
+from loadtest.bench.loads import INPUTS, Case
 from loadtest.bench.report import Report
 from loadtest.rig.closed_loop import LoadResult
 from loadtest.rig.generate import party_key_pem, payload_values, submissions
@@ -63,14 +63,14 @@ _COLUMNS: Final = (
 def add_results(
     report: Report,
     results: Mapping[str, Sequence[LoadResult]],
-    requests: int,
+    case: Case,
     parameters: Mapping[str, Any],
     wrong: Mapping[str, Sequence[str]],
     append_and_read: float | None,
     others_share: float | None,
 ) -> None:
     """Report and print all peers' loads of one size. `append_and_read`: the rate of the log alone, in requests a second."""
-    table = Table(title=f"{requests} requests a submission, {connections_of(requests)} connections", title_justify="left", box=None)
+    table = Table(title=f"{case.requests} requests a submission, {case.connections_each} connections", title_justify="left", box=None)
     table.add_column("")
     for text, _, _ in _COLUMNS:
         table.add_column(text, justify="right")
@@ -81,12 +81,12 @@ def add_results(
             figures["notary_times"] = rates["notary"] / rates[name] if rates[name] else 0.0
         if name == "notary" and append_and_read:
             figures["share_of_append_and_read"] = rates[name] / append_and_read
-            goal = LIMIT_GOAL.get(requests)
+            goal = LIMIT_GOAL.get(case.requests)
         for text in wrong[name][:WRONG_LISTED]:
             progress(f"{name} is wrong: {text}")
         failed = bool(wrong[name]) or bool(figures["errors"]) or not rates[name]
-        about = {"peer": name, "requests": requests, "inputs": INPUTS, "connections": connections_of(requests), **parameters}
-        report.add("peers", f"{name}, {requests} a submission", figures, about, goal, failed=failed, others_share=others_share)
+        about = {"peer": name, "requests": case.requests, "inputs": INPUTS, "connections": case.connections_each, **parameters}
+        report.add("peers", f"{name}, {case.text}", figures, about, goal, failed=failed, others_share=others_share)
         cells = [format(figures[key], form) if key in figures else "" for _, key, form in _COLUMNS]
         table.add_row(f"{name}{'  FAILED' if failed else ''}", *cells)
     Console(width=None if sys.stdout.isatty() else 120, highlight=False).print("", table)

@@ -69,10 +69,11 @@ def test_what_was_committed_outlives_a_crash(peer: Any) -> None:
 def test_the_command_compares(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """The command writes a JSON line for each peer and size, with rate, latency and the cost of servers and worker, and a table."""
     out = tmp_path / "peers.jsonl"
-    flags = ["--only", "postgresql", "--seconds", "1", "--rounds", "1", "--requests-per-submission", "10", "--json", str(out)]
+    flags = ["--only", "postgresql", "--seconds", "1", "--rounds", "1", "--loads", "10:3", "--json", str(out)]
     assert main(flags) == 0
     (result,) = [json.loads(line) for line in out.read_text().splitlines()]
     assert (result["figure"], result["parameters"]["peer"], result["failed"]) == ("peers", "postgresql", False)
+    assert (result["case"], result["parameters"]["connections"]) == ("postgresql, 10 a submission, 3 connections", 3)
     assert {"requests_per_s", "latency_ms_p99", "server_cpu_s_per_1000", "worker_cpu_s_per_1000"} <= result["figures"].keys()
     assert "postgresql" in capsys.readouterr().out
 
@@ -95,6 +96,15 @@ def test_an_unknown_peer_is_rejected(capsys: pytest.CaptureFixture[str]) -> None
         main(["--only", "etcetera"])
     assert stopped.value.code == 2
     assert "single-topic" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("loads", ["", "many", "1:", "0", "1:-1", "1:x", "1,,100"])
+def test_an_unreadable_load_is_rejected(loads: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """A `--loads` that names no number of requests or connections starts nothing and quotes the part that is wrong."""
+    with pytest.raises(SystemExit) as stopped:
+        main(["--only", "postgresql", "--loads", loads])
+    assert stopped.value.code == 2
+    assert f"--loads {loads}: expected" in capsys.readouterr().err
 
 
 # ---- wrong peers ----
