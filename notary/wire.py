@@ -4,6 +4,7 @@ The structs are also the schemas of the OpenAPI document (`notary.http.openapi`)
 skips unknown members, so that newer workers may add some; `decision_of_object` rejects them, since no receipt proves them.
 """
 
+from binascii import hexlify
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Final, Literal, TypeAlias
 
@@ -98,6 +99,8 @@ class NotaryJson(msgspec.Struct, frozen=True, kw_only=True):
     limits: dict[str, int] = {}
 
 
+_COMMITTED: Final = b'{"transaction_id":"%b","position":%d,"outcome":"committed","reason":null,"conflicts":[],"log_time":%d,"receipt":%b}'
+"""A `DecisionJson` that was committed, with its receipt. It takes half of the encoder's time."""
 _NO_CONFLICTS: Final = b'"conflicts":[]'
 _MEMBERS: Final = frozenset(DecisionJson.__struct_fields__)
 _CONFLICT_MEMBERS: Final = frozenset(ConflictJson.__struct_fields__)
@@ -126,6 +129,8 @@ def to_json(decision: Decision) -> DecisionJson:
 
 def encode_decision(decision: Decision, receipt: bytes = b"") -> bytes:
     """Encodes a decision. `receipt` is its receipt as a JSON string; empty: the object has no such member."""
+    if receipt and not decision.outcome and not decision.conflicts:
+        return _COMMITTED % (hexlify(decision.transaction_id), decision.position, decision.log_time_ms, receipt)
     return _with_receipt(_encode(to_json(decision)), receipt)
 
 

@@ -10,7 +10,7 @@ from typing import Final
 
 from ordering.log import Leader
 
-SMALL_BYTES_MAX: Final = 64 * 1024
+SMALL_BYTES_MAX: Final = 128 * 1024
 """Up to this size a batch costs its brokers more for its produce requests than for its bytes."""
 
 

@@ -68,7 +68,7 @@ CODE: Final[dict[Any, str | None]] = {
     notary.http: "http",
     notary.http.in_flight.InFlight._answer: "answer",
     notary.worker: None,
-    notary.http.lookups.rendered: "answer",
+    notary.http.in_flight.InFlight._receipt: "answer",
     notary.service: None,
     notary.receipts: "answer",
     notary.decision: None,

@@ -8,10 +8,8 @@ changes, not even a partial one, so caches may keep it. Only the checkpoint chan
 from collections.abc import Callable
 from typing import Final, TypeAlias
 
-from notary.decision import Decision
 from notary.http.call import JSON, TEXT, Answer, Headers
 from notary.http.problems import NotFound
-from notary.index import TILE_US
 from notary.tree import TILE_HEIGHT, TILE_WIDTH
 from notary.tree.paths import TilePath, parse_tile_path
 from notary.version import VERSION
@@ -31,9 +29,6 @@ NOTARY: Final = "/v1/notary"
 RECEIPT: Final = "/receipt"
 IMMUTABLE: Final[Headers] = [(b"content-type", b"application/octet-stream"), (b"cache-control", b"public, max-age=31536000, immutable")]
 CHANGES: Final[Headers] = [*TEXT, (b"cache-control", b"no-cache")]
-
-RECEIPT_US: Final = 5
-"""The time to make a receipt from tiles that are in memory."""
 
 
 def asked_transaction(rest: str) -> bytes:
@@ -56,17 +51,7 @@ def _transaction(worker: Worker, rest: str) -> Answer | Pieces[Answer]:
 def _decision(worker: Worker, transaction_id: TransactionId) -> Pieces[Answer]:
     decision = yield from worker.index.decision_in_pieces(transaction_id)
     assert decision is not None, "what was decided stays decided"
-    return 200, JSON, (yield from rendered(worker, decision, receipts=False))
-
-
-def rendered(worker: Worker, decision: Decision, *, receipts: bool) -> Pieces[bytes]:
-    """Returns the JSON of a decision, with its receipt if wanted."""
-    receipt = b""
-    if receipts:
-        tiles_read = worker.index.tree.tiles_read
-        receipt = worker.issuer.receipt_json(decision.position)
-        yield RECEIPT_US + (worker.index.tree.tiles_read - tiles_read) * TILE_US
-    return (yield from encode_in_pieces(decision, receipt))
+    return 200, JSON, (yield from encode_in_pieces(decision))
 
 
 def _state(worker: Worker, rest: str) -> Answer:

@@ -537,6 +537,10 @@ def _pieces_of(requests: Sequence[Request], rows_max: int) -> Iterator[tuple[lis
     states: list[StateRef] = []
     for request in requests:
         ids.append(request.transaction_id)
+        if len(ids) + len(states) + len(request.inputs) + len(request.references) < rows_max:
+            states += request.inputs
+            states += request.references
+            continue
         for of_request in (request.inputs, request.references):
             at = 0
             while at < len(of_request):

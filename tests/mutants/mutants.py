@@ -426,9 +426,9 @@ MUTANTS: Final = (
     Mutant(
         "no receipt is given",
         "contract",
-        lookups.rendered,
-        "if receipts:",
-        "if False:",
+        InFlight._receipt,
+        "if not self._form.receipts:",
+        "if True:",
     ),
     Mutant(
         "a worker writes the root of another size",

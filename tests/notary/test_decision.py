@@ -64,6 +64,15 @@ def test_json_of_the_examples(vector: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize("conflicts", [(), MANY])
 @pytest.mark.parametrize("outcome", Outcome)
+@pytest.mark.parametrize("number", [0, 2**63 - 1])
+def test_a_receipt_is_the_last_member(number: int, outcome: Outcome, conflicts: tuple[Conflict, ...]) -> None:
+    """The receipt follows the members that the decision has without it, which stay the same to the byte."""
+    decision, receipt = Decision(number, ID, outcome, -number, conflicts), b'"a\\nreceipt"'
+    assert encode_decision(decision, receipt) == encode_decision(decision)[:-1] + b',"receipt":' + receipt + b"}"
+
+
+@pytest.mark.parametrize("conflicts", [(), MANY])
+@pytest.mark.parametrize("outcome", Outcome)
 def test_a_row_is_decoded_as_encoded(outcome: Outcome, conflicts: tuple[Conflict, ...]) -> None:
     """Decoding a row returns the decision that was encoded."""
     decision = Decision(2**64 - 1, ID, outcome, -(2**63), conflicts)

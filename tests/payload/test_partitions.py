@@ -48,7 +48,7 @@ def test_leaders_in_the_own_data_centre_come_first() -> None:
 
 
 def test_two_leaders_in_the_own_data_centre_are_not_equal() -> None:
-    """Of several leaders in the worker's own data centre, the one that leads the ordering topic too comes first."""
+    """If several leaders are in the worker's own data centre, the one that leads the ordering topic too comes first."""
     choice = PartitionChoice("x")
     assert [choice.choose({0: Y, 1: FAR_X, 2: X}, SMALL) for _ in range(2)] == [2, 2]
 
