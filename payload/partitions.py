@@ -22,7 +22,10 @@ class PartitionChoice:
         self._last = -1
 
     def choose(self, leaders: Mapping[int, Leader], batch_bytes: int) -> int | None:
-        """Returns the next partition, or None when none has a leader. `leaders`: partition -> its leader."""
+        """Returns the next partition, or None when none has a leader.
+
+        `leaders`: partition -> its leader. The batch has at most `batch_bytes`.
+        """
         candidates = list(leaders)
         if self._data_centre is not None:
             candidates = [partition for partition in candidates if leaders[partition].data_centre == self._data_centre] or candidates
