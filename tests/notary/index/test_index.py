@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from hashlib import sha256
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import msgspec
@@ -20,7 +21,7 @@ from joiner import Effect, IncarnationState, Joiner, LogState, Mark, OrderedBatc
 from joiner.history import HISTORY_KEPT, NO_CONTENT
 from notary.decision import Outcome
 from notary.index import INDEX_FORMAT_VERSION, Index, IndexSettings, rows
-from notary.index.index import LOOKED_UP_AT_ONCE, Found
+from notary.index.index import LOOKED_UP_AT_ONCE, Found, _pieces_of
 from notary.index.rocks import RocksFamily, RocksStore, check_settings, open_store
 from notary.index.store import DECISIONS, FAMILIES, META
 from notary.tree import TILE_WIDTH, tile_widths
@@ -111,6 +112,21 @@ def test_a_large_step_is_looked_up_in_pieces(index: Index, monkeypatch: pytest.M
     assert len(counts) == 5
     assert [decision.position for decision in decisions] == [7, *range(10, 2_010)]
     assert index.position_next == 2_010
+
+
+@pytest.mark.parametrize("rows_max", [2, 3, 7, 20])
+def test_pieces_of_a_step_have_all_rows_in_order(rows_max: int) -> None:
+    """No piece has more rows than allowed, and none is lost or repeated, whatever number of inputs and references a request has."""
+    random = Random(rows_max)
+
+    def states() -> tuple[bytes, ...]:
+        return tuple([random.randbytes(36) for _ in range(random.choice([0, 1, 1, 2, rows_max - 1, rows_max, 2 * rows_max + 1]))])
+
+    requests = [Request(random.randbytes(32), states(), states(), 0, 1, bytes(32)) for _ in range(200)]
+    pieces = list(_pieces_of(requests, rows_max))
+    assert all(0 < len(ids) + len(found) <= rows_max for ids, found in pieces)
+    assert [id_ for ids, _ in pieces for id_ in ids] == [request.transaction_id for request in requests]
+    assert [state for _, found in pieces for state in found] == [state for each in requests for state in (*each.inputs, *each.references)]
 
 
 def test_a_request_of_many_states_is_looked_up_in_pieces(index: Index, monkeypatch: pytest.MonkeyPatch) -> None:
