@@ -171,8 +171,9 @@ class InFlight:
                     decisions.append(None)
                     continue
                 receipt, took_us = self._receipt(decision)
-                spent_us += took_us + DECISION_US + len(decision.conflicts) * CONFLICT_US
+                spent_us += took_us + DECISION_US
                 if len(decision.conflicts) <= CONFLICTS_A_PIECE:
+                    spent_us += len(decision.conflicts) * CONFLICT_US
                     decisions.append(encode_decision(decision, receipt))
                 else:
                     decisions.append((yield from encode_in_pieces(decision, receipt)))

@@ -117,6 +117,19 @@ async def test_many_conflicts_are_read_and_written_in_pieces(service: Service, b
     assert call.returned() == (200, complete)
 
 
+async def test_rejections_of_many_conflicts_are_answered_in_pieces(service: Service, bank: Bank) -> None:
+    """A submission of rejections whose conflicts just fit into a piece each, sent again, holds the loop no longer than others."""
+    states = [f"{fresh_hash()}:{at}" for at in range(decisions.CONFLICTS_A_PIECE)]
+    await service.post(bank.body(spend(*states)))
+    body = bank.body(*[spend(*states) for _ in range(40)])
+    first = (await service.post(body)).json()["decisions"]
+    assert {len(each["conflicts"]) for each in first} == {len(states)}
+    retry = Counting(SUBMISSIONS, "POST")
+    service.app.take_verified(retry, decode_submission(body, NOTARY), AnswerForm(True, None), 0.0)
+    assert await retry.turns() >= 40 * len(states) // (TURN_US + SHARE_US)
+    assert retry.returned() == (200, {"decisions": first})
+
+
 async def test_answers_are_made_address_by_address_and_party_by_party(service: Service) -> None:
     """Work for another address, and for another party, does not wait until much work for one has been done."""
     done: list[str] = []

@@ -198,7 +198,9 @@ def test_small_memtables_are_flushed_together_and_closing_flushes_nothing(tmp_pa
         write(store, (STATES, key, key))
         if states.property_value("rocksdb.num-files-at-level0") != "0" or states.property_int_value("rocksdb.num-immutable-mem-table") >= 8:
             break
-    while states.property_value("rocksdb.num-files-at-level0") == "0":  # no more is written, so there is no second flush
+    for _ in range(4_000):  # no more is written, so there is no second flush
+        if states.property_value("rocksdb.num-files-at-level0") != "0":
+            break
         time.sleep(0.005)
     flushed = list(tmp_path.glob("*.sst"))
     assert len(flushed) == 1
