@@ -20,7 +20,8 @@ The cheapest checks come first. R6 leaves all of them to the worker, since the s
 | | capacity for all its requests, by party; quota for all its requests | `overloaded`, `quota-exceeded` |
 
 Only the last check affects later submissions: it reserves capacity for a large submission that does not fit. The quota is charged when the
-submission is queued (`Gate.count_new`). So nobody can use up another party's quota or capacity with a false name, or with a copy of an
+submission is queued (`Gate.count_new`). One that may be decided already is looked up first, in later turns of the loop, and then checked
+again (`Gate.check_again`). So nobody can use up another party's quota or capacity with a false name, or with a copy of an
 earlier submission.
 
 An acceptor process has a gate too. Its worker reports to it whether submissions are admitted, and which parties have no capacity. Only the
@@ -448,13 +449,13 @@ class Gate:
             raise problem
         return self._admit_decoded(submission, _verified, ticket)
 
-    def check_capacity(self, submission: Submission) -> None:
-        """Raise `Overloaded`, with a ticket, if a submission that was admitted some turns ago has no capacity in the queue any more."""
-        if self._capacity is None or submission in self._capacity:
-            return
-        requests, size_bytes = len(submission.requests), len(submission.encoded)
-        if (rejection := self._rejection(requests, size_bytes, submission.party, b"", verified=True)) is not None:
-            raise rejection
+    def check_again(self, submission: Submission) -> None:
+        """Check capacity and quota for a submission that was admitted some turns ago and is not charged yet: others may have used them up.
+
+        Raises `Overloaded` or `QuotaExceeded`, with a ticket.
+        """
+        if self._capacity is None or submission not in self._capacity:
+            self._check(len(submission.requests), len(submission.encoded), submission.party, b"", verified=True)
 
     def count_new(self, submission: Submission, *, of_party: bool = True) -> None:
         """Count an admitted submission that is new here, neither decided nor pending: charge its party's quota, and its share of the lanes.

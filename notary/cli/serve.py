@@ -18,7 +18,7 @@ from notary.config import SETTINGS, Config, load
 from notary.http import App, Server, bind, parse_listen
 from notary.logs import set_level, set_up_logging
 from notary.loop_watch import LoopWatch
-from notary.malloc import return_large_blocks
+from notary.malloc import bound_memory
 from notary.open_log import identify, open_log
 from notary.service import serve_until
 from notary.snapshots.schedule import restore_at_start
@@ -63,7 +63,7 @@ def run(arguments: argparse.Namespace) -> int:
         set_up_logging(config.logging.log_level, as_json=as_json)
         gc.freeze()  # modules and their objects stay for ever
         gc.set_threshold(GARBAGE_OBJECTS)
-        return_large_blocks()
+        bound_memory()
         return uvloop.run(_serve(config, arguments))
     except Exception as problem:
         if not as_json:

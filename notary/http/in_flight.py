@@ -83,7 +83,7 @@ class InFlight:
             self._queue()
 
     def _check_whether_retried(self) -> Pieces[None]:
-        """Answer the submission if all its requests are decided; else queue it, if there still is capacity."""
+        """Answer the submission if all its requests are decided; else queue it, if there still is capacity and quota."""
         app, requests = self._app, self._submission.requests
         try:
             for at in range(0, len(requests), IDS_A_PIECE):
@@ -93,7 +93,7 @@ class InFlight:
                 if not self._worker.index.has_decided([request.transaction_id for request in piece]):
                     if (closed := app.closed()) is not None:
                         raise closed
-                    self._worker.gate.check_capacity(self._submission)
+                    self._worker.gate.check_again(self._submission)
                     self._queue()
                     return
                 yield len(piece) * ROW_US

@@ -581,6 +581,15 @@ async def test_a_false_name_takes_no_capacity_from_its_party(file: Path, clock: 
         gate.admit(KNOWN.body(spend()))
 
 
+async def test_submissions_that_were_looked_up_together_use_one_quota(limited: Gate) -> None:
+    """All of them are admitted in one turn, and queued after a look-up: by then another may have used up the quota."""
+    admitted = [limited.admit(KNOWN.body(*[spend() for _ in range(6)])) for _ in range(2)]
+    limited.check_again(admitted[0])
+    limited.count_new(admitted[0])
+    with pytest.raises(QuotaExceeded):
+        limited.check_again(admitted[1])
+
+
 async def test_a_large_retry_reserves_capacity(file: Path, clock: Clock) -> None:
     """Its signature was verified some turns ago, before the look-up whether it is decided."""
     queue: SubmissionQueue[object] = SubmissionQueue(QueueLimits())
@@ -590,6 +599,6 @@ async def test_a_large_retry_reserves_capacity(file: Path, clock: Clock) -> None
     while queue.pending_requests < 2000:
         queue.put(gate.admit(KNOWN.body(*[spend() for _ in range(500)])))
     with pytest.raises(Overloaded):
-        gate.check_capacity(retry)
+        gate.check_again(retry)
     with pytest.raises(Overloaded):
         gate.admit(KNOWN.body(spend()))

@@ -3,8 +3,9 @@
     python -P -m loadtest.bench.figures.long [--requests 10000000] [--inputs 1] [--brokers 1] [--out bench-long.jsonl] [--ready]
 
 One worker, a closed loop, all answers checked; another process generates the submissions concurrently (`Ahead`). The figures for each tenth
-of the requests are the rate, latencies, CPU seconds of worker, brokers and load for a thousand requests, the worker's memory, and the disk
-space of index and log. Memory and rate are also recorded over time. Ctrl-C ends the run and reports the figures measured so far.
+of the requests are the rate, latencies, CPU seconds of worker, brokers and load for a thousand requests, the worker's memory at its end and
+at most, and the disk space of index and log. Memory and rate are also recorded over time. Ctrl-C ends the run and reports the figures
+measured so far.
 
 At the end, `--ready` measures how soon a worker with an empty disk is ready, from a snapshot and by a replay of the log that was just
 filled. Two new workers start in turn beside the one that was loaded.
@@ -140,6 +141,7 @@ def figures_of(load: LongLoad) -> dict[str, Any]:
                 for name, cpu_s in tenth.sample.cpu_s.items()
             },
             "worker_mib": tenth.sample.worker_bytes / MIB,
+            "worker_mib_max": max([at.worker_bytes for at in load.samples if before.seconds <= at.seconds <= tenth.sample.seconds]) / MIB,
             "brokers_mib": tenth.sample.brokers_bytes / MIB,
             "index_mib": tenth.index_bytes / MIB,
             "log_mib": tenth.log_bytes / MIB,
@@ -256,12 +258,12 @@ def main(arguments: list[str] | None = None) -> int:
 
 def _rows(lines: Lines) -> Sequence[Row]:
     line = lines[-1]
-    head = ("tenth", "requests/s", "p50", "p99", "worker, CPU s for 1,000", "brokers", "worker's memory", "index", "log")
+    head = ("tenth", "requests/s", "p50", "p99", "worker, CPU s for 1,000", "brokers", "worker's memory, at most", "index", "log")
     rows: list[Row] = [head]
     for number, tenth in enumerate(line.figures["tenths"], 1):
         latencies = [f"{tenth[name]:,.0f} ms" for name in ("latency_ms_p50", "latency_ms_p99")]
         costs = [f"{tenth[name]:.3f}" if name in tenth else "" for name in ("worker_cpu_s_per_1000", "brokers_cpu_s_per_1000")]
-        sizes = [f"{tenth[name]:,.0f} MiB" for name in ("worker_mib", "index_mib", "log_mib")]
+        sizes = [f"{tenth[name]:,.0f} MiB" for name in ("worker_mib_max", "index_mib", "log_mib")]
         rows.append((str(number), f"{tenth['requests_per_s']:,.0f}", *latencies, *costs, *sizes))
     ratio, cores = line.figures.get("last_to_first_tenth"), line.figures["load_cores"]
     everything = (

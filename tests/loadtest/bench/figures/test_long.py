@@ -29,7 +29,7 @@ def test_a_run_reports_each_tenth(tmp_path: Path) -> None:
     assert len(figures["tenths"]) == 10
     for tenth in figures["tenths"]:
         assert tenth["requests_per_s"] > 0
-        assert min(tenth["worker_mib"], tenth["index_mib"], tenth["log_mib"]) > 0
+        assert min(tenth["worker_mib"], tenth["worker_mib_max"], tenth["index_mib"], tenth["log_mib"]) > 0
     first, last = figures["tenths"][0], figures["tenths"][-1]
     assert abs(figures["last_to_first_tenth"] - last["requests_per_s"] / first["requests_per_s"]) < 0.01
     assert figures["load_cores"] > 0
