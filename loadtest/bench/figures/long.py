@@ -141,7 +141,10 @@ def figures_of(load: LongLoad) -> dict[str, Any]:
                 for name, cpu_s in tenth.sample.cpu_s.items()
             },
             "worker_mib": tenth.sample.worker_bytes / MIB,
-            "worker_mib_max": max([at.worker_bytes for at in load.samples if before.seconds <= at.seconds <= tenth.sample.seconds]) / MIB,
+            "worker_mib_max": max(
+                [at.worker_bytes for at in (*load.samples, tenth.sample) if before.seconds <= at.seconds <= tenth.sample.seconds]
+            )
+            / MIB,
             "brokers_mib": tenth.sample.brokers_bytes / MIB,
             "index_mib": tenth.index_bytes / MIB,
             "log_mib": tenth.log_bytes / MIB,
