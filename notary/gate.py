@@ -20,9 +20,9 @@ The cheapest checks come first. R6 leaves all of them to the worker, since the s
 | | capacity for all its requests, by party; quota for all its requests | `overloaded`, `quota-exceeded` |
 
 Only the last check affects later submissions: it reserves capacity for a large submission that does not fit. The quota is charged when the
-submission is queued (`Gate.count_new`). One that may be decided already is looked up first, in later turns of the loop, and then checked
-again (`Gate.check_again`). So nobody can use up another party's quota or capacity with a false name, or with a copy of an
-earlier submission.
+submission is queued (`Gate.count_new`). So nobody can use up another party's quota or capacity with a false name, or with a copy of an
+earlier submission. One that may be decided already is looked up before that, in later turns of the loop, and then checked once more
+(`Gate.check_again`).
 
 An acceptor process has a gate too. Its worker reports to it whether submissions are admitted, and which parties have no capacity. Only the
 worker knows capacity and quota exactly, so the worker's gate checks both again for each submission (`Gate.admit_verified`).

