@@ -130,6 +130,21 @@ async def test_rejections_of_many_conflicts_are_answered_in_pieces(service: Serv
     assert retry.returned() == (200, {"decisions": first})
 
 
+async def test_a_burst_with_old_requests_first_is_charged_one_by_one(own_directory: NotaryDirectory, bank: Bank) -> None:
+    """All are admitted in one turn of the loop, before any is charged, and are looked up later: the quota is enough for one."""
+    old = spend()
+    async with serving(own_directory, {"limits.party_requests_per_s": 4}) as service:
+        service.gate.set()
+        assert (await service.post(bank.body(old))).status_code == 200
+        before = service.worker.index.position_next
+        calls = [submit(service, bank.body(old, spend(), spend())) for _ in range(4)]
+        for call in calls:
+            await call.turns()
+        statuses = [call.returned()[0] for call in calls]
+        assert statuses.count(429) == 4 - statuses.count(200) >= 2, statuses
+        assert service.worker.index.position_next == before + 2 * statuses.count(200)
+
+
 async def test_answers_are_made_address_by_address_and_party_by_party(service: Service) -> None:
     """Work for another address, and for another party, does not wait until much work for one has been done."""
     done: list[str] = []
