@@ -164,6 +164,8 @@ class SubmissionQueue(Generic[Decision]):
         limiter, kept = (self._ticketed, 0) if ticketed else (self._plain, self._spared_requests // TICKETS_PART)
         limit, limit_bytes = limits.pending_requests_max - kept, limits.pending_bytes_max
         if limiter.rejects(requests, size_bytes, here, here_bytes, limit, limit_bytes, verified=verified):
+            if ticketed and verified:
+                self._plain.want(requests, size_bytes)  # as in a share
             if verified or limiter.full:
                 self.rate.rejected()
             return Overloaded(f"{here} requests are waiting already: send the same again later", self.rate.seconds_for(here))

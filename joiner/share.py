@@ -26,11 +26,11 @@ class Limiter:
     and would admit only small ones.
     """
 
-    __slots__ = ("_wanted", "full")
+    __slots__ = ("_wanted", "_wanted_bytes", "full")
 
     def __init__(self) -> None:
         self.full = False
-        self._wanted = 0  # the number of requests of the largest rejected submission
+        self._wanted = self._wanted_bytes = 0  # the most requests, and the most bytes, of a rejected submission
 
     def rejects(
         self, requests: int, size_bytes: int, here: int, here_bytes: int, requests_max: int, bytes_max: int, *, verified: bool
@@ -39,15 +39,20 @@ class Limiter:
 
         It keeps capacity free for this addition only if it is `verified`: its party has signed it.
         """
-        if self.full and here_bytes <= OPENS_AT * bytes_max:
+        if self.full:
             capacity = requests_max - min(self._wanted, requests_max // 2)
-            if here <= min(OPENS_AT * requests_max, capacity):
-                self.full, self._wanted = False, 0
+            capacity_bytes = bytes_max - min(self._wanted_bytes, bytes_max // 2)
+            if here <= min(OPENS_AT * requests_max, capacity) and here_bytes <= min(OPENS_AT * bytes_max, capacity_bytes):
+                self.full, self._wanted, self._wanted_bytes = False, 0, 0
         if not self.full and here + requests <= requests_max and here_bytes + size_bytes <= bytes_max:
             return False
         if verified or here >= requests_max or here_bytes >= bytes_max:
-            self.full, self._wanted = True, max(self._wanted, requests if verified else 1)
+            self.want(requests if verified else 1, size_bytes if verified else 1)
         return True
+
+    def want(self, requests: int, size_bytes: int) -> None:
+        """Reject all submissions until one of this size fits."""
+        self.full, self._wanted, self._wanted_bytes = True, max(self._wanted, requests), max(self._wanted_bytes, size_bytes)
 
 
 class Share(Generic[Waiting]):
@@ -86,7 +91,10 @@ class Share(Generic[Waiting]):
         own, own_bytes = self.pending_requests, self.pending_bytes
         requests_max = self._capacity(capacity[0], here[0] - own, weights, times)
         bytes_max = self._capacity(capacity[1], here[1] - own_bytes, weights, times)
-        return limiter.rejects(requests, size_bytes, own, own_bytes, requests_max, bytes_max, verified=verified)
+        rejects = limiter.rejects(requests, size_bytes, own, own_bytes, requests_max, bytes_max, verified=verified)
+        if rejects and ticketed and verified:  # submissions without a ticket wait too: they must not go before those with one
+            self.plain.want(requests, size_bytes)
+        return rejects
 
     def _capacity(self, capacity: int, others: int, weights: int, times: int) -> int:
         """Returns the part of the capacity that this party may use; `others` is the part that the others use."""

@@ -14,7 +14,7 @@ The cheapest checks come first. R6 leaves all of them to the worker, since the s
 | | while the queue is not calm: capacity for the party, if `party` is the first member, as our clients write it | `overloaded` |
 | the complete body, in the turn of its party | the worker is ready, again | `not-ready` |
 | | the party, which is decoded before the rest of the body | `unknown-party` |
-| | capacity for one request of the party and for the body's bytes; quota for one request | `overloaded`, `quota-exceeded` |
+| | capacity for one request of the party; quota for one request | `overloaded`, `quota-exceeded` |
 | | the format | `malformed` |
 | the decoded submission | the signature | `bad-signature` |
 | | capacity for all its requests, by party; quota for all its requests | `overloaded`, `quota-exceeded` |
@@ -39,7 +39,7 @@ from typing import Final, Protocol, TypeVar
 import msgspec
 
 from joiner import AdmittedSubmission
-from joiner.rate import Pace
+from joiner.rate import WAIT_S_MAX, Pace
 from notary.bodies import Body, Lanes
 from notary.duty_cycle import DutyCycle
 from notary.parties import Parties, Verify
@@ -178,7 +178,7 @@ class Gate:
         self._bytes_max = bytes_max
         self._body_s_max = body_s_max
         self.body_bytes = 0
-        """The bytes of all bodies that are incomplete or not decoded yet."""
+        """The bytes of all bodies that are incomplete or not decoded yet, and of submissions that are looked up (`count_bytes`)."""
         self._unauthenticated_bytes: Counter[str] = Counter()
         """The bytes of unauthenticated bodies among them, by address; the empty string has the sum over all addresses."""
         self._bodies: set[Body] = set()
@@ -201,12 +201,12 @@ class Gate:
 
         `at_head`: while the gate is open, check only the queue. The worker's state is checked before the body is decoded.
         """
-        rejection = self._rejection(1, 1, None, ticket)
-        if at_head and rejection is None and not self._was_closed:
-            return None
-        problem = self._closed()
-        self._was_closed = problem is not None
-        return problem or rejection
+        if not (at_head and not self._was_closed and self._overloaded(1, 1, None, ticket) is None):
+            problem = self._closed()
+            self._was_closed = problem is not None
+            if problem is not None:
+                return problem
+        return self._rejection(1, 1, None, ticket)
 
     def peek(self) -> NotaryError | None:
         """Returns the result of `closed` without a ticket. Counts no rejection, since no submission was rejected."""
@@ -259,16 +259,13 @@ class Gate:
     def count_piece(self, body: Body, data: bytes) -> NotaryError | None:
         """Count a piece of a body, or return the reason to reject the body. Only received bytes count, not declared ones."""
         size = body.size + len(data)
-        others_bytes = self.body_bytes - body.size + (0 if self._capacity is None else self._capacity.pending_bytes)
         if size > SUBMISSION_BYTES_MAX:
             return TooLarge(f"the body has more than {SUBMISSION_BYTES_MAX} bytes, the limit of a submission: {_FEWER}")
-        if others_bytes and others_bytes + size > self._bytes_max:
-            # A body larger than the complete capacity is read when nothing else is there, as in the queue.
-            return Overloaded(
-                f"{others_bytes} bytes of submissions wait here already, of {self._bytes_max} at most: send the same again later"
-            )
+        if (full := self._no_bytes(self.body_bytes - body.size, size)) is not None:
+            return full
         if body.is_unauthenticated and (whose := self._unauthenticated_too_many(body, size)):
-            return Overloaded(f"submissions {whose} use all bytes reserved for unauthenticated connections: send the same again later")
+            text = f"submissions {whose} use all bytes reserved for unauthenticated connections: send the same again later"
+            return self._with_ticket(Overloaded(text), "capacity", None)
         rejection = None
         if not body.size and self._capacity is not None and not self._capacity.is_calm(1, 1) and body.party:
             # Reject it before its end. A body that names two parties is rejected for either of them, and is never admitted.
@@ -278,6 +275,15 @@ class Gate:
         if rejection is None:
             self._count_bytes(body, len(data))
         return rejection
+
+    def _no_bytes(self, others_bytes: int, size: int) -> Overloaded | None:
+        """Returns the rejection if `size` bytes exceed the limit, besides those of other bodies and of the queue; else None."""
+        others_bytes += 0 if self._capacity is None else self._capacity.pending_bytes
+        if others_bytes and others_bytes + size > self._bytes_max:
+            # A body larger than the complete capacity is read when nothing else is there, as in the queue.
+            text = f"{others_bytes} bytes of submissions wait here already, of {self._bytes_max} at most: send the same again later"
+            return self._with_ticket(Overloaded(text), "capacity", None)
+        return None
 
     def _unauthenticated_too_many(self, body: Body, size: int) -> str:
         """Returns the origin of the unauthenticated bodies that leave no capacity for `size` bytes, as a phrase; else empty."""
@@ -291,9 +297,16 @@ class Gate:
         return ""
 
     def _count_bytes(self, body: Body, size: int) -> None:
+        self.count_bytes(size, body.network if body.is_unauthenticated else "")
+
+    def count_bytes(self, size: int, network: str) -> None:
+        """Count bytes of a body, or of an admitted submission that is looked up; negative ones once it is queued or answered.
+
+        `network`: the client's address if it is unauthenticated; else empty.
+        """
         self.body_bytes += size
-        if body.is_unauthenticated:
-            for key in ("", body.network):
+        if network:
+            for key in ("", network):
                 self._unauthenticated_bytes[key] += size
                 if not self._unauthenticated_bytes[key]:
                     del self._unauthenticated_bytes[key]
@@ -312,7 +325,7 @@ class Gate:
             return None
         if body.ticket and wait_s <= 2 * DECODING_WAIT_S and self.tickets is not None and self.tickets.counts(body.ticket, name):
             return None
-        after_s = 1 + math.ceil(wait_s)
+        after_s = min(WAIT_S_MAX, 1 + math.ceil(wait_s))  # the pace may be low only because the worker was busy
         return self._with_ticket(
             Overloaded(f"submissions wait {wait_s:.1f} s to be read: send the same again later", after_s), "share", name
         )
@@ -437,7 +450,7 @@ class Gate:
     def _admit(self, body: bytes, ticket: bytes) -> Generator[None, None, AdmittedSubmission]:
         """The work of `admit` in pieces. The longest pieces decode the party, the JSON, or a part of the states."""
         party, verify = self._party_of(body)
-        self._check(1, len(body), party, ticket)
+        self._check(1, 1, party, ticket)
         submission = yield from decode_in_pieces(body, self._notary_name)
         if submission.party != party:  # two decoders disagree; a signature must never be checked with another party's key
             raise Malformed("JSON parsers disagree about its party: give `party` once, as plain text", "party")
@@ -447,24 +460,29 @@ class Gate:
         """Admit a submission whose party, format and signature an acceptor process has checked."""
         if (problem := self._closed()) is not None:
             raise problem
+        if self.body_bytes and (full := self._no_bytes(self.body_bytes, len(submission.encoded))) is not None:
+            raise full  # other submissions are looked up
         return self._admit_decoded(submission, _verified, ticket)
 
-    def check_again(self, submission: Submission) -> None:
+    def check_again(self, submission: Submission, ticket: bytes = b"") -> None:
         """Check capacity and quota for a submission that was admitted some turns ago and is not charged yet: others may have used them up.
 
         Raises `Overloaded` or `QuotaExceeded`, with a ticket.
         """
         if self._capacity is None or submission not in self._capacity:
-            self._check(len(submission.requests), len(submission.encoded), submission.party, b"", verified=True)
+            self._check(len(submission.requests), len(submission.encoded), submission.party, ticket, verified=True)
 
-    def count_new(self, submission: Submission, *, of_party: bool = True) -> None:
+    def count_new(self, submission: Submission, ticket: bytes = b"", *, of_party: bool = True) -> None:
         """Count an admitted submission that is new here, neither decided nor pending: charge its party's quota, and its share of the lanes.
+        Its ticket is used.
 
         Anyone may send a copy of an earlier submission, so a copy costs the party nothing. `of_party`: the submission came in its party's
         lane, where the party has paid for it.
         """
         if self._quota is not None:
             self._quota.charge(submission.party, len(submission.requests))
+        if ticket and self.tickets is not None:
+            self.tickets.use(ticket, submission.party)
         if not of_party:
             self.charge_lane(submission.party, len(submission.encoded))
 
@@ -480,24 +498,26 @@ class Gate:
         if not verify(submission.signature, message):
             raise BadSignature(_BAD_SIGNATURE)
         self._check(requests, len(submission.encoded), submission.party, ticket, verified=True)
-        if ticket and self.tickets is not None:
-            self.tickets.use(ticket, submission.party)
         return AdmittedSubmission.of(submission)
 
     def _rejection(self, requests: int, size_bytes: int, party: str | None, ticket: bytes, *, verified: bool = False) -> Overloaded | None:
         """Returns the rejection if there is no capacity for this much, with a ticket for the retry; else None."""
+        problem = self._overloaded(requests, size_bytes, party, ticket, verified=verified)
+        return None if problem is None else self._with_ticket(problem, "capacity" if party is None else "share", party)
+
+    def _overloaded(self, requests: int, size_bytes: int, party: str | None, ticket: bytes, *, verified: bool = False) -> Overloaded | None:
+        """Returns the same without a ticket, and counts no rejection."""
         capacity, tickets = self._capacity, self.tickets
         if capacity is None or capacity.is_calm(requests, size_bytes):
             return None
         ticketed = bool(ticket) and tickets is not None and tickets.counts(ticket, party)
-        problem = capacity.rejection(requests, size_bytes, party, ticketed=ticketed, verified=verified)
-        return None if problem is None else self._with_ticket(problem, "capacity" if party is None else "share", party)
+        return capacity.rejection(requests, size_bytes, party, ticketed=ticketed, verified=verified)
 
     def _check(self, requests: int, size_bytes: int, party: str, ticket: bytes, *, verified: bool = False) -> None:
         """Raise `Overloaded` or `QuotaExceeded` if there is no capacity, or no quota, for this much from a party."""
         if (overloaded := self._rejection(requests, size_bytes, party, ticket, verified=verified)) is not None:
             raise overloaded
-        if self._quota is not None and (exceeded := self._quota.rejection(party, requests)) is not None:
+        if self._quota is not None and (exceeded := self._quota.rejection(party, requests, verified=verified)) is not None:
             raise self._with_ticket(exceeded, "quota", party)
 
     def _with_ticket(self, problem: Rejection, reason: str, party: str | None) -> Rejection:

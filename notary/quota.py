@@ -1,12 +1,17 @@
 """The quota of each party: requests a second."""
 
+import math
 from collections.abc import Callable
+from typing import Final
 
 import msgspec
 
 from ordering.errors import NotaryError
 from ordering.ids import excerpt
 from ordering.settings import NotNegative
+
+LATE_S: Final = 1.0
+"""A client may come back this much later than `Retry-After`, and still find its tokens reserved."""
 
 
 class QuotaSettings(msgspec.Struct, frozen=True):
@@ -26,7 +31,11 @@ class QuotaExceeded(NotaryError):
 
 
 class Quota:
-    """A token bucket for each party, one second deep; a submission larger than the bucket passes when it is full."""
+    """A token bucket for each party, one second deep; a submission larger than the bucket passes when it is full.
+
+    A rejected submission reserves its tokens until it may come again. Otherwise smaller ones of its party would take each new token, and it
+    would never pass.
+    """
 
     def __init__(
         self, settings: QuotaSettings, clock_s: Callable[[], float], per_s_of: Callable[[str], int | None] = lambda party: None
@@ -35,23 +44,39 @@ class Quota:
         self._settings = settings
         self._per_s_of = per_s_of
         self._clock_s = clock_s
-        self._buckets: dict[str, tuple[float, float]] = {}  # party -> (tokens, as of); registered parties only
+        # Registered parties only.
+        self._buckets: dict[str, tuple[float, float]] = {}  # party -> (tokens, as of)
+        self._reserved: dict[str, tuple[int, float]] = {}  # party -> (tokens, until)
 
-    def rejection(self, party: str, requests: int) -> QuotaExceeded | None:
-        """Returns the reason why the party may not send this many requests now; None if it may."""
+    def rejection(self, party: str, requests: int, *, verified: bool = True) -> QuotaExceeded | None:
+        """Returns the reason why the party may not send this many requests now; None if it may.
+
+        An unverified submission reserves nothing, and may use what is reserved: it is checked again once it is verified.
+        """
         if not (per_s := self._of(party)):
             return None
-        tokens, needed = self._tokens(party, per_s, self._clock_s()), min(requests, per_s)
-        if tokens < needed:
-            wait_s = max(1, round((needed - tokens) / per_s + 0.5))
-            return QuotaExceeded(f"more than {per_s} requests a second of {excerpt(party, 300)}: send the same again later", wait_s)
-        return None
+        now, needed = self._clock_s(), min(requests, per_s)
+        missing = needed - self._tokens(party, per_s, now)
+        reserved, until_s = self._reserved.get(party, (0, now))
+        if until_s <= now:
+            self._reserved.pop(party, None)
+            reserved = 0
+        wait_s = missing / per_s
+        if missing > 0 and verified:
+            self._reserved[party] = max(needed, reserved), max(until_s, now + _seconds(wait_s) + LATE_S)
+        elif missing <= 0 and verified and needed < reserved and missing + reserved > 0:
+            wait_s = min((missing + reserved) / per_s, until_s - now)
+        elif missing <= 0:
+            return None
+        return QuotaExceeded(f"more than {per_s} requests a second of {excerpt(party, 300)}: send the same again later", _seconds(wait_s))
 
     def charge(self, party: str, requests: int) -> None:
         """Count requests that `rejection` has let pass in the same turn of the loop."""
         if per_s := self._of(party):
             now = self._clock_s()
             self._buckets[party] = (self._tokens(party, per_s, now) - requests, now)
+            if min(requests, per_s) >= self._reserved.get(party, (0, 0.0))[0]:
+                self._reserved.pop(party, None)
 
     def _of(self, party: str) -> int:
         own = self._per_s_of(party)
@@ -60,3 +85,7 @@ class Quota:
     def _tokens(self, party: str, per_s: int, now: float) -> float:
         tokens, as_of = self._buckets.get(party, (float(per_s), now))
         return min(float(per_s), tokens + (now - as_of) * per_s)
+
+
+def _seconds(wait_s: float) -> int:
+    return max(1, math.ceil(wait_s))

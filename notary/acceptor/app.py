@@ -122,6 +122,8 @@ class AcceptorApp:
             if message.party:
                 call.add_party(message.party)
                 self.gate.charge_lane(message.party, size_bytes)
+                if (ticket := header(call.headers, TICKET)) is not None:
+                    self._tickets.use(ticket, message.party)
             call.answer(message.answer)
             return
         self._rejection = None if message.rejection is None else NotAdmitting(message.rejection)

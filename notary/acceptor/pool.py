@@ -234,11 +234,8 @@ class _Process:
             self._reads[message.number] = called
             self._app.take_read(called)
         elif isinstance(message, ClientLeft):
-            read = self._reads.get(message.number)
-            if read is not None:
-                read.may_wait = False  # its turn may come later
-                if read.left is not None:
-                    read.left()
+            if (read := self._reads.get(message.number)) is not None:
+                _client_left(read)
         elif isinstance(message, AnswerCounts):
             self._app.answered_before(message.call, message.status, message.count, message.seconds)
         elif isinstance(message, HandshakesFailed):
@@ -257,3 +254,12 @@ class _Process:
     def _lost(self) -> None:
         self.ended.set()
         self.serves_or_ended.set()
+        for read in list(self._reads.values()):
+            _client_left(read)
+
+
+def _client_left(read: Call) -> None:
+    """End its long poll, if it has begun one."""
+    read.may_wait = False  # its turn may come later
+    if read.left is not None:
+        read.left()

@@ -266,10 +266,17 @@ def _topic_and_number(partition: int) -> tuple[str, int]:
 def prune(store: SnapshotStore, segments: Sequence[Segment], archived: EarlierArchive, keep_after_ms: int) -> list[str]:
     """Remove the segments that an archive has and that were sealed before that time. Returns their names. Raises `ConfigurationError`.
 
+    The last segment of each topic-partition stays: a new process of a worker continues behind it, and compares it with the log. Without it
+    that process would seal the complete log again, and a lost end of the log would stay unknown.
+
     Before that, every file of the archive that has their records is compared with its range, and their last records with the archive.
     The manifest goes first: a crash after it leaves a file that no manifest names.
     """
     ends = archived.ends
+    lasts: dict[int, tuple[int, str]] = {}
+    for segment in segments:
+        for part in segment.parts:
+            lasts[part.partition] = max(lasts.get(part.partition, (0, "")), (part.offset_end, segment.name))
     old = [
         segment
         for segment in segments
@@ -281,9 +288,10 @@ def prune(store: SnapshotStore, segments: Sequence[Segment], archived: EarlierAr
     for sentence in archived.damaged(lambda done, total: None, since):
         raise ConfigurationError(f"{sentence}. No segment was removed")
     compare_lasts(old, archived)
-    for segment in old:
-        store.remove(MANIFESTS, segment.name)
-    kept = {segment.sha256 for segment in segments} - {segment.sha256 for segment in old}
-    for digest in {segment.sha256 for segment in old} - kept:
+    removed = {segment.name: segment.sha256 for segment in old if segment.name not in {name for _, name in lasts.values()}}
+    for name in removed:
+        store.remove(MANIFESTS, name)
+    kept = {segment.sha256 for segment in segments if segment.name not in removed}  # two workers may have sealed one file
+    for digest in {*removed.values()} - kept:
         store.remove(FILES, digest)
-    return [segment.name for segment in old]
+    return list(removed)

@@ -55,7 +55,7 @@ INDEX: Final = ".trim-index"
 """The restored index, in the folder of `--work`. No worker's index has such a name, whatever that folder is."""
 FORMER_INDEX: Final = "index"
 """The name of the restored index in releases before: a killed run left it."""
-_SAME_SCHEMES: Final = {"s3a": "s3", "gcs": "gs", "abfss": "abfs"}
+_SAME_SCHEMES: Final = {"s3a": "s3", "gcs": "gs", "abfss": "abfs", "az": "abfs", "ssh": "sftp"}
 _FILE_SCHEMES: Final = ("file", "local")
 REPORT: Final = "report.json"
 NAMES_SHOWN: Final = 5

@@ -39,6 +39,7 @@ class InFlight:
         "_counts",
         "_decisions",
         "_form",
+        "_looked_up",
         "_of_party",
         "_pending",
         "_since_s",
@@ -56,7 +57,10 @@ class InFlight:
         self._app = app
         self._worker = app.worker
         self._call = call
-        self._submission = submission
+        self._submission: AdmittedSubmission | Pending[Decision] = submission
+        """Once it is queued, the pending one: if many calls have the same bytes, only these are in memory."""
+        self._looked_up: tuple[int, str] | None = None
+        """The bytes that count at the gate while its requests are looked up, and the client's address if it is unauthenticated."""
         self._form = form
         self._since_s = since_s
         self._of_party = of_party
@@ -70,6 +74,7 @@ class InFlight:
     def start(self) -> None:
         """Queue the submission. If it may be a retry, check first whether all its requests are decided."""
         worker, submission = self._worker, self._submission
+        assert isinstance(submission, AdmittedSubmission)
         # A decided request stays decided (R7): its retry needs neither the log nor a wait. One look-up, of the first request, excludes
         # most submissions.
         may_be_retried = worker.index.has_decided([submission.requests[0].transaction_id])
@@ -78,6 +83,8 @@ class InFlight:
             self._tracing.__enter__()
         self._app.waiting.add(self)
         if may_be_retried:
+            self._looked_up = len(submission.encoded), "" if self._call.parties else self._call.network
+            worker.gate.count_bytes(*self._looked_up)
             self._app.turns.do(self._check_whether_retried(), party=submission.party)
         else:
             self._queue()
@@ -91,13 +98,17 @@ class InFlight:
                     break
                 piece = requests[at : at + IDS_A_PIECE]
                 if not self._worker.index.has_decided([request.transaction_id for request in piece]):
-                    if (closed := app.closed()) is not None:
+                    submission = self._submission
+                    assert isinstance(submission, AdmittedSubmission)
+                    self._release()
+                    if (closed := app.closed(self._form.ticket)) is not None:
                         raise closed
-                    self._worker.gate.check_again(self._submission)
+                    self._worker.gate.check_again(submission, self._form.ticket)
                     self._queue()
                     return
                 yield len(piece) * ROW_US
         except Exception as problem:
+            self._release()
             app.waiting.discard(self)
             self._end_trace()
             app.reject(self._call, SUBMISSIONS, problem, self._since_s)
@@ -108,11 +119,13 @@ class InFlight:
 
     def _queue(self) -> None:
         """Queue the submission for the log, and wait for its decisions as long as the client wants."""
-        is_new = self._submission not in self._worker.sender.queue
-        pending = self._worker.sender.submit(self._submission)
+        submission = self._submission
+        assert isinstance(submission, AdmittedSubmission)
+        is_new = submission not in self._worker.sender.queue
+        pending = self._submission = self._worker.sender.submit(submission)
         if is_new:
-            self._call.add_party(self._submission.party)
-            self._worker.gate.count_new(self._submission, of_party=self._of_party)
+            self._call.add_party(submission.party)
+            self._worker.gate.count_new(submission, self._form.ticket, of_party=self._of_party)
         settings, asked_s = self._worker.config.http, self._form.wait_s
         wait_s = min(settings.wait_s_default if asked_s is None else asked_s, settings.wait_s_max)
         if not wait_s:
@@ -146,6 +159,7 @@ class InFlight:
         try:
             yield from self._answer()
         finally:  # a bug in one answer must not keep the gate from decoding
+            self._release()
             if self._counts:
                 self._app.unanswered.leave()
 
@@ -206,6 +220,13 @@ class InFlight:
         tiles_read = tree.tiles_read
         receipt = self._worker.issuer.receipt_json(decision.position)
         return receipt, RECEIPT_US + (tree.tiles_read - tiles_read) * TILE_US
+
+    def _release(self) -> None:
+        """Its bytes count at the gate no more: it is queued, rejected or answered."""
+        if self._looked_up is not None:
+            size, network = self._looked_up
+            self._looked_up = None
+            self._worker.gate.count_bytes(-size, network)
 
     def _may_not_read(self) -> bool:
         return self._app.turns.silent or self._app.worker is not self._worker

@@ -77,7 +77,7 @@ def sign_note(text: str, signers: Sequence[tuple[str, Ed25519PrivateKey]]) -> st
     return "".join(lines)
 
 
-def open_note(note: str, keys: Sequence[VerifierKey], malformed: Reason) -> tuple[str, list[VerifierKey]]:
+def open_note(note: str, keys: Sequence[VerifierKey], malformed: Reason, length_max: int = NOTE_BYTES_MAX) -> tuple[str, list[VerifierKey]]:
     """Verifies a note. Returns (its text, the known keys that signed it).
 
     Raises `NotVerified` with one of these reasons:
@@ -86,8 +86,8 @@ def open_note(note: str, keys: Sequence[VerifierKey], malformed: Reason) -> tupl
     - "bad-signature": the signature of a known key does not verify;
     - "unknown-key": no known key signed it; "wrong-origin": no signature even has the name of a known key.
     """
-    if len(note) > NOTE_BYTES_MAX:
-        raise NotVerified(malformed, f"a note of {len(note)} characters is too long: at most {NOTE_BYTES_MAX}")
+    if len(note) > length_max:
+        raise NotVerified(malformed, f"a note of {len(note)} characters is too long: at most {length_max}")
     if (control := _control_character(note)) is not None:
         raise NotVerified(malformed, f"the note holds the control character {control[0]!r}")
     text, blank, signatures = note.rpartition("\n\n")

@@ -14,6 +14,8 @@ from notary.receipts.errors import NotVerified
 from notary.receipts.note import VerifierKey, open_note, sign_note
 
 HEAD: Final = "notary/snapshot/v1"
+MANIFEST_BYTES_MAX: Final = 64 << 20
+"""A file of an index has at most 64 MiB, and a line of some 120 bytes here, so this is enough for an index of 30 TB."""
 is_file_of_an_index = re.compile(r"\d{6,20}\.(sst|log)|MANIFEST-\d{6,20}|CURRENT").fullmatch
 """Matches the names of RocksDB's files that make an index; its own logs, options and lock are made anew at every opening."""
 _SHA256 = re.compile(r"[0-9a-f]{64}").fullmatch
@@ -71,7 +73,7 @@ def sign(manifest: Manifest, origin: str, key: Ed25519PrivateKey) -> str:
 
 def open_manifest(note: str, name: str, trusted: Sequence[VerifierKey]) -> Manifest:
     """Returns the manifest of a note. Raises `NotVerified` unless a trusted key signed it, under this name."""
-    text, _ = open_note(note, trusted, "malformed-snapshot")
+    text, _ = open_note(note, trusted, "malformed-snapshot", MANIFEST_BYTES_MAX)
     head, _, body = text.partition("\n")
     try:
         if head != HEAD:

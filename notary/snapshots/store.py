@@ -4,11 +4,13 @@ The contract: `put` is durable when it returns, and atomic: a file appears under
 stores keep this contract. In others (SFTP, SMB) a process that is killed may leave the beginning of a file. Its length differs from that in
 the manifest, and the next snapshot with that file writes it again.
 
-The store is not trusted. Its errors are raised as `NotReady`, and a missing file as `FileNotFoundError`.
+The store is not trusted. Its errors are raised as `NotReady`, a missing file as `FileNotFoundError`, and one file that cannot be read as
+another `OSError`.
 """
 
 import contextlib
 import os
+import re
 import shutil
 import tempfile
 from collections.abc import Iterator
@@ -26,6 +28,7 @@ FILES: Final = "files"
 MANIFESTS: Final = "manifests"
 _OBJECT_STORES: Final = ("s3", "s3a", "gs", "gcs", "az", "abfs", "abfss")
 """Object stores have no folders, so none has to be made."""
+_is_mistyped = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:").match
 
 
 class SnapshotStore(Protocol):
@@ -36,7 +39,7 @@ class SnapshotStore(Protocol):
         ...
 
     def chunks(self, folder: str, name: str) -> Iterator[bytes]:
-        """Yields a file's content in pieces. Raises `FileNotFoundError`."""
+        """Yields a file's content in pieces. Raises `FileNotFoundError`, or another `OSError` if this file cannot be read."""
         ...
 
     def put(self, source: Path, folder: str, name: str) -> None:
@@ -55,12 +58,14 @@ class SnapshotStore(Protocol):
 def store_of(url: str, relative_to: Path) -> SnapshotStore:
     """Returns the store of a URL, or of a folder. Raises `ConfigurationError` if the package for such a URL is not installed."""
     if "://" not in url:
+        if _is_mistyped(url):
+            raise ConfigurationError(f"{url} is neither a URL nor a folder: write SCHEME://…, or ./{url} for a folder of that name")
         return Folder(relative_to / url)
     try:
         from fsspec.core import url_to_fs  # here, since a store that is a folder needs no fsspec
 
         file_system, root = url_to_fs(url, use_listings_cache=False, skip_instance_cache=True)
-    except (ImportError, ValueError) as problem:
+    except Exception as problem:  # each file system checks its own settings, with exceptions of its own
         raise ConfigurationError(
             f"{url} cannot be used for snapshots: {problem}. For s3:// install kafka-notary[s3], for others fsspec and the package it names"
         ) from None
@@ -141,13 +146,21 @@ class Remote:
         return "/".join((self._root, *parts))
 
     @contextlib.contextmanager
-    def _mapped(self) -> Iterator[None]:
+    def _mapped(self, *, of_one_file: bool = False) -> Iterator[None]:
+        """Raise errors as `NotReady`. `of_one_file`: but a `PermissionError` as it is: that file's rights or storage class close it."""
         try:
             yield
         except FileNotFoundError:
             raise
+        except PermissionError as problem:
+            if of_one_file:
+                raise
+            raise self._unusable(problem) from problem
         except Exception as problem:  # each library behind fsspec has its own exception types
-            raise NotReady(f"the store of snapshots {self._url} cannot be used: {type(problem).__name__}: {problem}") from problem
+            raise self._unusable(problem) from problem
+
+    def _unusable(self, problem: Exception) -> NotReady:
+        return NotReady(f"the store of snapshots {self._url} cannot be used: {type(problem).__name__}: {problem}")
 
     def sizes(self, folder: str) -> dict[str, int]:
         """As `SnapshotStore` describes it."""
@@ -165,7 +178,7 @@ class Remote:
 
     def chunks(self, folder: str, name: str) -> Iterator[bytes]:
         """As `SnapshotStore` describes it."""
-        with self._mapped(), self._fs.open(self._path(folder, name), "rb") as opened:
+        with self._mapped(of_one_file=True), self._fs.open(self._path(folder, name), "rb") as opened:
             yield from chunks_of(opened)
 
     def put(self, source: Path, folder: str, name: str) -> None:

@@ -9,7 +9,6 @@ import shutil
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Final
 
 import msgspec
 
@@ -18,12 +17,10 @@ from notary.index import CURRENT, INDEX_FORMAT_VERSION, viewing
 from notary.receipts.errors import NotVerified, printable
 from notary.receipts.note import VerifierKey
 from notary.snapshots.make import TRANSFERS, Counter, Progress, hashed, history_of
-from notary.snapshots.manifest import Manifest, SnapshotFile, open_manifest
+from notary.snapshots.manifest import MANIFEST_BYTES_MAX, Manifest, SnapshotFile, open_manifest
 from notary.snapshots.store import FILES, MANIFESTS, SnapshotStore
 from ordering.durable import make_directory, move_into_place, sync, sync_directory
 from ordering.errors import ConfigurationError, Fatal
-
-MANIFEST_BYTES_MAX: Final = 1 << 20
 
 
 class FoundSnapshot(msgspec.Struct, frozen=True):
@@ -41,7 +38,7 @@ def find(store: SnapshotStore, trusted: Sequence[VerifierKey], notary: str) -> I
             if size > MANIFEST_BYTES_MAX:
                 raise NotVerified("malformed-snapshot", f"the manifest {name} has {size} bytes, more than {MANIFEST_BYTES_MAX}")
             parts: list[bytes] = []
-            hashed(store.chunks(MANIFESTS, name), lambda _: None, parts.append, bytes_max=MANIFEST_BYTES_MAX)
+            hashed(store.chunks(MANIFESTS, name), lambda _: None, parts.append, bytes_max=size)
             note = b"".join(parts).decode(errors="replace")
             manifest = open_manifest(note, name, trusted)
             if manifest.notary != notary:
@@ -144,7 +141,7 @@ def _copy(store: SnapshotStore, manifest: Manifest, stage: Path, progress: Progr
     def get(file: SnapshotFile) -> None:
         try:
             with (stage / file.name).open("xb") as out:
-                found = hashed(store.chunks(FILES, file.sha256), counter, out.write, bytes_max=file.bytes)
+                found = hashed(_chunks(store, manifest, file), counter, out.write, bytes_max=file.bytes)
                 sync(out)
         except FileNotFoundError:
             found = (0, "")
@@ -156,6 +153,20 @@ def _copy(store: SnapshotStore, manifest: Manifest, stage: Path, progress: Progr
         list(transfers.map(get, others))
     get(last)  # without CURRENT no folder is an index
     sync_directory(stage)
+
+
+def _chunks(store: SnapshotStore, manifest: Manifest, file: SnapshotFile) -> Iterator[bytes]:
+    """Yields the content of a file. Raises `NotVerified` if the store has it and cannot read it: an older snapshot may do without it.
+
+    An error of the reader's own disk is none of the store's, and is not raised here.
+    """
+    try:
+        yield from store.chunks(FILES, file.sha256)
+    except FileNotFoundError:
+        raise
+    except OSError as problem:
+        why = f"its file {file.name}, {FILES}/{file.sha256}, cannot be read: {problem.strerror or problem}"
+        raise NotVerified("malformed-snapshot", printable(f"{manifest.name}: {why}")) from None
 
 
 def _compare(stage: Path, manifest: Manifest) -> None:

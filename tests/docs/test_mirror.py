@@ -42,7 +42,7 @@ RUN_BY = {
     "notary/archive": ("tests/notary/archive", "compared"),
     "notary/cli": ("tests/notary/cli", "activate failover parquet partitions replay retire settle snapshot staged"),
     "notary/client": ("tests/notary/client", "answers request_file signer tls transport trust"),
-    "notary/http": ("tests/notary/http", "awaited call health in_flight lifecycle machine openapi problems query writing"),
+    "notary/http": ("tests/notary/http", "awaited call health lifecycle machine openapi problems query writing"),
     "notary/index": ("tests/notary/index", "rocks rows tiles"),
     "notary/salvage": ("tests/notary/salvage", "forest indexes kept past report statements"),
     "notary/snapshots": ("tests/notary/snapshots", "make manifest"),

@@ -527,7 +527,7 @@ MUTANTS: Final = (
         "self._buckets.get(next(iter(self._buckets), ''), (float(per_s), now))",
         seeds=200,
     ),
-    Mutant("no quota is ever used up", "contract", Quota.rejection, "tokens < needed", "False", seeds=200),
+    Mutant("no quota is ever used up", "contract", Quota.rejection, "needed - self._tokens(party, per_s, now)", "0", seeds=200),
     Mutant("a body of any size is read", "contract", Gate.count_piece, "size > SUBMISSION_BYTES_MAX", "False", seeds=100),
     Mutant("any media type will do", "contract", submission._form_of, "check_json(content_type, encoding)", "pass", seeds=100),
     Mutant(

@@ -5,6 +5,7 @@ import contextlib
 import json
 import re
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -19,7 +20,7 @@ from notary.quota import Quota, QuotaExceeded, QuotaSettings
 from notary.tickets import Tickets
 from ordering.errors import Malformed, NotReady, Overloaded
 from payload import decode_submission
-from tests.notary.party import NOTARY, Bank, spend
+from tests.notary.party import NOTARY, Bank, fresh_state, spend
 
 KNOWN = Bank("O=Known")
 OTHER = Bank("O=Other", p256=True)
@@ -225,7 +226,7 @@ def shared(file: Path, clock: Clock, queue: SubmissionQueue[None]) -> Gate:
     )
 
 
-def fill(gate: Gate, queue: SubmissionQueue[None], ticket: bytes = b"") -> Overloaded:
+def fill(gate: Gate, queue: SubmissionQueue[Any], ticket: bytes = b"") -> Overloaded:
     """Admit submissions of the known party until one is rejected; returns that rejection."""
     while True:
         try:
@@ -473,7 +474,9 @@ async def test_a_client_that_returns_after_retry_after_is_preferred(shared: Gate
         shared.admit(body)
     with pytest.raises(BadSignature):
         shared.admit(KNOWN.body(spend(), signature="AAAA"), first)
-    queue.put(shared.admit(body, first))
+    admitted = shared.admit(body, first)
+    queue.put(admitted)
+    shared.count_new(admitted, first)
     assert shared.tickets is not None
     assert shared.tickets.used == 1
     with pytest.raises(Overloaded):
@@ -602,3 +605,119 @@ async def test_a_large_retry_reserves_capacity(file: Path, clock: Clock) -> None
         gate.check_again(retry)
     with pytest.raises(Overloaded):
         gate.admit(KNOWN.body(spend()))
+
+
+async def test_a_rejection_for_another_reason_is_not_counted(file: Path, clock: Clock, queue: SubmissionQueue[None]) -> None:
+    """While a worker with a full queue is not ready, it gives no tickets, and counts no rejections with a ticket."""
+    problem: list[NotReady] = []
+    gate = Gate(
+        NOTARY,
+        Parties(file),
+        lambda: problem[0] if problem else None,
+        clock,
+        bytes_max=1 << 20,
+        body_s_max=20.0,
+        turn_s_max=0.005,
+        capacity=queue,
+        tickets=Tickets(b"k" * 32, clock),
+    )
+    fill(gate, queue)
+    while gate.peek() is None:
+        queue.put(gate.admit(OTHER.body(spend())) if queue.rejection(1, 9, OTHER.name) is None else gate.admit(THIRD.body(spend())))
+    gate.rejections.clear()
+    problem.append(NotReady("the log is away"))
+    for at_head in (False, True):
+        assert gate.closed(at_head=at_head) is problem[0]
+    assert not gate.rejections
+
+
+async def test_a_submission_with_many_bytes_reserves_capacity(file: Path, clock: Clock) -> None:
+    """After its rejection, smaller ones of its party are rejected until it fits, also if it has few requests and many bytes."""
+    queue: SubmissionQueue[object] = SubmissionQueue(QueueLimits(pending_bytes_max=1 << 20, batch_requests_max=40))
+    gate = Gate(NOTARY, Parties(file), lambda: None, clock, bytes_max=4 << 20, body_s_max=20.0, turn_s_max=0.005, capacity=queue)
+    small = [KNOWN.body(*[spend() for _ in range(40)]) for _ in range(600)]
+    large = KNOWN.body(spend(*[fresh_state() for _ in range(2500)]))
+    with contextlib.suppress(Overloaded):
+        while True:
+            queue.put(gate.admit(small.pop()))
+    while small:  # batches are decided, the large one comes again, and so do small ones
+        queue.answer(queue.take_batch(), [object()] * 40)
+        with contextlib.suppress(Overloaded):
+            gate.admit(large)
+            return
+        for _ in range(2):
+            with contextlib.suppress(Overloaded):
+                queue.put(gate.admit(small.pop()))
+    pytest.fail("the large one was never admitted")
+
+
+async def test_the_stated_wait_is_bounded(shared: Gate, clock: Clock) -> None:
+    """The pace of decoding may have been low for another reason, such as a slow log. The wait that clients get stays below a minute."""
+    shared._pace.begin(clock.now_s)
+    clock.now_s += 60
+    shared._pace.answered(len(KNOWN.body(spend())), clock.now_s)  # one small body was decoded in a minute, since the log was slow
+    for _ in range(5):
+        body = RecordingBody(shared)
+        body.piece(KNOWN.body(*[spend() for _ in range(100)]))
+        shared._asked.add(body, clock.now_s)
+    clock.now_s += 1.1 * BACKLOG_S
+    late = RecordingBody(shared)
+    late.piece(KNOWN.body(spend()))
+    (problem,) = late.results
+    assert isinstance(problem, Overloaded)
+    assert problem.retry_after_s <= 60
+
+
+async def test_a_body_without_bytes_left_gets_a_ticket(file: Path, clock: Clock) -> None:
+    """Each `overloaded` for a submission has a ticket (docs/http.md, Tickets)."""
+    tickets = Tickets(b"k" * 32, clock)
+    gate = Gate(NOTARY, Parties(file), lambda: None, clock, bytes_max=1 << 10, body_s_max=20.0, turn_s_max=0.005, tickets=tickets)
+    first, second = RecordingBody(gate), RecordingBody(gate)
+    first.piece(b" " * 1000)
+    second.piece(b" " * 1000)
+    (problem,) = second.results
+    assert isinstance(problem, Overloaded)
+    assert problem.ticket
+    assert gate.rejections == {"capacity": 1}
+
+
+def narrow(file: Path, clock: Clock) -> tuple[Gate, SubmissionQueue[object]]:
+    """Returns a gate that issues tickets, and its queue: capacity for 99 requests, of which a party may have 90 without tickets."""
+    queue: SubmissionQueue[object] = SubmissionQueue(QueueLimits(pending_requests_max=100, batch_requests_max=1))
+    tickets = Tickets(b"k" * 32, clock)
+    gate = Gate(
+        NOTARY, Parties(file), lambda: None, clock, bytes_max=4 << 20, body_s_max=20.0, turn_s_max=0.005, capacity=queue, tickets=tickets
+    )
+    return gate, queue
+
+
+async def test_a_large_submission_with_a_ticket_reserves_capacity(file: Path, clock: Clock) -> None:
+    """Rejected although it has a ticket, it keeps capacity free, from submissions without tickets too."""
+    gate, queue = narrow(file, clock)
+    large = KNOWN.body(*[spend() for _ in range(30)])
+    rejected = fill(gate, queue)
+    for _ in range(5):
+        clock.now_s += rejected.retry_after_s
+        try:
+            gate.admit(large, rejected.ticket)
+        except Overloaded as again:
+            rejected = again
+        else:
+            return
+        for _ in range(50):  # until it comes again: other clients of its party send as much as is decided
+            queue.answer(queue.take_batch(), [object()])
+            with contextlib.suppress(Overloaded):
+                queue.put(gate.admit(KNOWN.body(spend())))
+    pytest.fail("it was never admitted")
+
+
+async def test_tickets_are_no_worse_than_none(file: Path, clock: Clock) -> None:
+    """A large submission with a ticket is rejected. A small one with a ticket is admitted at the latest when one without is."""
+    gate, queue = narrow(file, clock)
+    first, second = fill(gate, queue), fill(gate, queue)
+    clock.now_s += first.retry_after_s
+    with pytest.raises(Overloaded):
+        gate.admit(KNOWN.body(*[spend() for _ in range(30)]), first.ticket)
+    while queue.rejection(1, 100, KNOWN.name) is not None:
+        queue.answer(queue.take_batch(), [object()])
+    gate.admit(KNOWN.body(spend()), second.ticket)

@@ -7,7 +7,7 @@ import pytest
 
 from notary import parties
 from notary.parties import Parties
-from notary.quota import Quota, QuotaExceeded, QuotaSettings
+from notary.quota import LATE_S, Quota, QuotaExceeded, QuotaSettings
 from tests.notary.party import Bank
 from tests.notary.test_gate import Clock
 
@@ -84,3 +84,39 @@ def test_a_party_may_have_a_quota_of_its_own(tmp_path: Path, clock: Clock) -> No
         parties.write(file, entries | {KNOWN: msgspec.structs.replace(entries[KNOWN], requests_per_s=own)})
         known.reload()
         assert (sends(KNOWN), sends(OTHER)) == (expected, [True, False])
+
+
+def test_a_large_submission_is_admitted_after_its_wait(quota: Quota, clock: Clock) -> None:
+    """Its rejection reserves tokens. Meanwhile other clients of its party send small ones all the time, and get what is left."""
+    small = 0
+    for large in (10, 35):
+        quota.charge(KNOWN, 10)
+        rejected = quota.rejection(KNOWN, large)
+        assert rejected is not None
+        for _ in range(rejected.retry_after_s * 10 + 5):
+            clock.now_s += 0.1
+            small += send(quota, KNOWN, 1) is None
+        assert send(quota, KNOWN, large) is None
+        clock.now_s += 10
+    assert not small
+
+
+def test_what_is_left_over_is_not_reserved(quota: Quota, clock: Clock) -> None:
+    """A rejected submission reserves its own tokens only, until shortly after it may come again."""
+    assert send(quota, KNOWN, 6) is None
+    assert send(quota, KNOWN, 5) is not None
+    assert send(quota, KNOWN, 1) is not None
+    clock.now_s += 0.2001
+    assert send(quota, KNOWN, 1) is None
+    rejected = send(quota, KNOWN, 1)
+    assert rejected is not None
+    clock.now_s += 1 + LATE_S
+    assert [send(quota, KNOWN, 1) is None for _ in range(11)] == [True] * 10 + [False]
+
+
+def test_an_unverified_submission_reserves_nothing(quota: Quota) -> None:
+    """Anybody may name a party, so only a signed submission reserves."""
+    assert send(quota, KNOWN, 5) is None
+    assert quota.rejection(KNOWN, 9, verified=False) is not None
+    assert send(quota, KNOWN, 5) is None
+    assert send(quota, KNOWN, 9) is not None

@@ -235,7 +235,39 @@ async def test_a_worker_says_which_submissions_are_new(own_directory: NotaryDire
     assert parties == [bank.name, ""]
 
 
+async def test_a_ticket_of_a_rejected_call_stays_valid(own_directory: NotaryDirectory, bank: Bank) -> None:
+    """The worker may reject a call although its process has let it pass, here for the quota. That uses no ticket."""
+    settings = {"limits.pending_requests_max": 100, "limits.party_requests_per_s": 15, "http.acceptor_processes": 1}
+    async with serving(own_directory, settings) as service:
+        assert (await service.post(bank.body(*(spend() for _ in range(60))), prefer="wait=0")).status_code == 202
+        body = bank.body(*(spend() for _ in range(10)))
+        rejected = await service.post(body)
+        assert rejected.status_code == 503
+        ticket = rejected.headers["ticket"]
+        await asyncio.sleep(int(rejected.headers["retry-after"]))
+        exceeded = await service.post(body, prefer="wait=0", ticket=ticket)
+        assert exceeded.status_code == 429
+        await asyncio.sleep(int(exceeded.headers["retry-after"]))
+        assert (await service.post(body, prefer="wait=0", ticket=ticket)).status_code == 202
+        service.gate.set()
+        await service.worker.sender.queue.drain()
+
+
 # ---- clients that leave ----
+
+
+async def test_long_polls_end_with_their_process(own_directory: NotaryDirectory) -> None:
+    """The clients of a process that was killed have left. Their long polls make place for others."""
+    async with serving(own_directory, {"http.acceptor_processes": 1}) as service:
+        poll = asyncio.create_task(service.http.get(f"/v1/transactions/{fresh_hash()}?wait=60"))
+        while not service.app.long_polls:  # noqa: ASYNC110 - polled from outside
+            await asyncio.sleep(0.005)
+        os.kill(family([os.getpid()])[-1], signal.SIGKILL)
+        with pytest.raises(httpx.TransportError):
+            await poll
+        async with asyncio.timeout(5):
+            while service.app.long_polls:  # noqa: ASYNC110 - polled from outside
+                await asyncio.sleep(0.005)
 
 
 async def test_a_long_poll_ends_when_its_client_has_left(own_directory: NotaryDirectory) -> None:

@@ -36,7 +36,7 @@ class Streamed:
         """Sign the next segments with this key."""
         self.key, self.public_key = key, key.public_key().public_bytes_raw()
 
-    def stream(self, worker: str = "w1", trusted: Sequence[VerifierKey] = ()) -> SegmentStream:
+    def process(self, worker: str = "w1", trusted: Sequence[VerifierKey] = ()) -> SegmentStream:
         """Returns a new process's stream."""
         keyring: Any = SimpleNamespace(private_key=lambda key: self.key if key == self.public_key else None)
         names = NAME, ORIGIN, worker

@@ -36,7 +36,7 @@ async def test_a_foreign_file_is_named(tmp_path: Path) -> None:
     """The error for a file among the manifests that is none has its name."""
     made = Streamed(tmp_path)
     await made.append(*FIRST)
-    await made.stream().seal(made.command(1))
+    await made.process().seal(made.command(1))
     (made.folder / "segments" / MANIFESTS / "stray.txt").write_text("hello")
     with pytest.raises(NotVerified, match=r"the manifest stray\.txt: a note is"):
         made.found()

@@ -102,8 +102,10 @@ def test_segments_are_the_log(
     (tmp_path / "complete").rename(tmp_path / "archive")
     assert json.loads(run("prune"))["removed"] == []
     removed = json.loads(run("prune", "--margin-s", "0"))["removed"]
-    assert len(removed) >= 2
-    assert [*(tmp_path / "segments" / "manifests").iterdir()] == [*(tmp_path / "segments" / "files").iterdir()] == []
+    assert removed
+    lasts = [each.read_text() for each in (tmp_path / "segments" / "manifests").iterdir()]  # the next process continues behind them
+    assert 1 <= len(lasts) <= len({partition for partition, _ in held})
+    assert all(any(file.name in last for last in lasts) for file in (tmp_path / "segments" / "files").iterdir())
 
 
 async def _of(bootstrap: str, prefix: str) -> dict[tuple[int, int], Record]:

@@ -37,7 +37,7 @@ class ArchiveFixture:
         self._records = 0
         self.now_ms = 1_000_000
 
-    def stream(self, worker: str) -> SegmentStream:
+    def process(self, worker: str) -> SegmentStream:
         """Returns the stream of a worker."""
         keyring = Keyring(*self._files, ORIGIN, time.monotonic)
         names = self._identity, self._notary, ORIGIN, worker
@@ -81,7 +81,7 @@ async def fixture(directory: NotaryDirectory) -> AsyncIterator[ArchiveFixture]:
 
 async def test_a_later_worker_leaves_it_to_one_that_seals(fixture: ArchiveFixture) -> None:
     """A worker whose turn is later seals nothing while another does; when no new segment comes, it takes the other's place."""
-    first, second = fixture.stream("w1"), fixture.stream("w2")
+    first, second = fixture.process("w1"), fixture.process("w2")
     assert (await fixture.command(first)).segments == 1
     for _ in range(3):
         await fixture.write()
@@ -98,7 +98,7 @@ async def test_a_later_worker_leaves_it_to_one_that_seals(fixture: ArchiveFixtur
 
 async def test_a_clock_that_is_ahead_holds_nobody_up(fixture: ArchiveFixture) -> None:
     """The last segment of a dead worker whose clock was ahead counts once; one that is old does not count at all."""
-    ahead, second, third = fixture.stream("w1"), fixture.stream("w2"), fixture.stream("w3")
+    ahead, second, third = fixture.process("w1"), fixture.process("w2"), fixture.process("w3")
     fixture.now_ms += 1_000 * LEAVE_MS
     await fixture.command(ahead)
     fixture.now_ms -= 1_000 * LEAVE_MS
@@ -114,7 +114,7 @@ async def test_a_clock_that_is_ahead_holds_nobody_up(fixture: ArchiveFixture) ->
 
 async def test_a_worker_that_wakes_up_does_no_harm(fixture: ArchiveFixture, tmp_path: Path) -> None:
     """A worker that was paused after its look at the store seals again what another has sealed: an archive of both has each record once."""
-    paused, other = fixture.stream("w1"), fixture.stream("w2")
+    paused, other = fixture.process("w1"), fixture.process("w2")
     await fixture.command(paused)
     await fixture.write()
     fixture.now_ms += 10 * LEAVE_MS

@@ -23,7 +23,7 @@ async def sealed(directory: NotaryDirectory) -> None:
     log = EmbeddedLog.open(directory.path / "log")
     genesis, log_id = await read_genesis(log)
     fixture = ArchiveFixture(directory, log, genesis.notary_name, log_id)
-    stream = fixture.stream("w1")
+    stream = fixture.process("w1")
     assert (await fixture.command(stream)).segments == 1
     await stream.close()
     await log.close()
@@ -46,12 +46,12 @@ def test_a_store_without_segments_is_an_error(directory: NotaryDirectory, tmp_pa
 
 
 def test_a_quiet_notary_is_no_error(directory: NotaryDirectory, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """`fetch`, `prune`, and `fetch` again: the store is empty, and the archive has all of it."""
+    """`fetch`, `prune`, and `fetch` again: the store has the last segment only, and the archive has all of it."""
     asyncio.run(sealed(directory))
     store, archive = directory.path / "segments", tmp_path / "archive"
     for action, flags in (("fetch", ()), ("prune", ("--margin-s", "0")), ("fetch", ())):
         assert run(directory, action, store, archive, *flags) == 0
-    assert [*(store / "manifests").iterdir()] == []
+    assert len([*(store / "manifests").iterdir()]) == 1
     assert capsys.readouterr().out.splitlines()[-1] == "the archive has all of them"
 
 

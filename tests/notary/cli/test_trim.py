@@ -127,6 +127,8 @@ def test_the_folder_of_another_trim_stays(own_directory: NotaryDirectory, capsys
         ("/x/y/", "local:///x//y"),
         ("s3://bucket/of", "s3a://bucket//of/"),
         ("gs://bucket", "gcs://bucket/"),
+        ("abfs://container/of", "az://container/of"),
+        ("sftp://host/of", "ssh://host/of/"),
     ],
 )
 def test_a_store_has_one_name(tmp_path: Path, one: str, other: str) -> None:

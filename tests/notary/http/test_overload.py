@@ -205,3 +205,39 @@ async def test_a_weight_is_read_while_the_worker_runs(own_directory: NotaryDirec
         assert queue._weights == 7
         service.gate.set()
         await queue.drain()
+
+
+async def test_a_ticket_is_valid_for_a_submission_that_is_looked_up_first(own_directory: NotaryDirectory, bank: Bank) -> None:
+    """A submission with an old request at its front is queued some turns after its admission. Its ticket still opens the last part then."""
+    old = spend()
+    async with serving(own_directory, {"limits.pending_requests_max": 100}) as service:
+        service.gate.set()
+        assert (await service.post(bank.body(old))).status_code == 200
+        service.gate.clear()
+        assert (await service.post(bank.body(*(spend() for _ in range(60))), prefer="wait=0")).status_code == 202
+        body = bank.body(old, *(spend() for _ in range(9)))
+        rejected = await service.post(body)
+        assert rejected.status_code == 503
+        await asyncio.sleep(int(rejected.headers["retry-after"]))
+        assert (await service.post(body, prefer="wait=0", ticket=rejected.headers["ticket"])).status_code == 202
+        assert b"notary_tickets_used_total 1.0" in service.worker.metrics.text()
+        service.gate.set()
+        await service.worker.sender.queue.drain()
+
+
+async def test_a_copy_of_a_decided_submission_uses_no_ticket(own_directory: NotaryDirectory, bank: Bank) -> None:
+    """It uses no capacity, and anyone may send it. Its ticket stays valid."""
+    decided = bank.body(spend())
+    async with serving(own_directory, {"limits.pending_requests_max": 100}) as service:
+        service.gate.set()
+        assert (await service.post(decided)).status_code == 200
+        service.gate.clear()
+        assert (await service.post(bank.body(*(spend() for _ in range(60))), prefer="wait=0")).status_code == 202
+        body = bank.body(*(spend() for _ in range(10)))
+        rejected = await service.post(body)
+        ticket = rejected.headers["ticket"]
+        await asyncio.sleep(int(rejected.headers["retry-after"]))
+        assert (await service.post(decided, ticket=ticket)).status_code == 200
+        assert (await service.post(body, prefer="wait=0", ticket=ticket)).status_code == 202
+        service.gate.set()
+        await service.worker.sender.queue.drain()

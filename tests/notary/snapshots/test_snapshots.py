@@ -21,7 +21,7 @@ from notary.index import Index, rows, viewing
 from notary.index.index import _encode
 from notary.index.store import META
 from notary.receipts.errors import NotVerified
-from notary.snapshots.manifest import Manifest
+from notary.snapshots.manifest import MANIFEST_BYTES_MAX, Manifest
 from notary.snapshots.store import Folder
 from notary.snapshots.take import damaged_files, find, restore
 from tests.notary.http.checked_client import CheckedClient
@@ -115,7 +115,7 @@ DAMAGE: dict[str, tuple[Callable[[SnapshotFixture], Any], str]] = {
     "garbage": (lambda fixture: _manifest(fixture).write_text("garbage"), "malformed-snapshot"),
     "empty": (lambda fixture: _manifest(fixture).write_bytes(b""), "malformed-snapshot"),
     "no text": (lambda fixture: _manifest(fixture).write_bytes(bytes(range(256))), "malformed-snapshot"),
-    "too long": (lambda fixture: _manifest(fixture).write_bytes(bytes((1 << 20) + 1)), "more than 1048576"),
+    "too long": (lambda fixture: os.truncate(_manifest(fixture), MANIFEST_BYTES_MAX + 1), f"more than {MANIFEST_BYTES_MAX}"),
     "another key": (_signed_by_another, "unknown-key"),
 }
 

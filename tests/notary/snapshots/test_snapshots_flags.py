@@ -27,6 +27,21 @@ def test_a_negative_margin_is_refused(fixture: SnapshotFixture) -> None:
     assert "--margin-s is -1: give 0 or more" in fixture.snapshot("prune", "--margin-s", "-1", code=2)["stderr"]
 
 
+@pytest.mark.parametrize("url", ["github://x", "reference://x", "dir://x"])
+def test_a_url_that_lacks_its_settings_is_refused(fixture: SnapshotFixture, url: str) -> None:
+    """A URL whose file system cannot be made from it alone is a wrong argument, not a bug."""
+    decided = fixture.snapshot("list", "--url", url, code=2)["stderr"]
+    assert f"{url} cannot be used for snapshots" in decided
+    assert "Traceback" not in decided
+
+
+@pytest.mark.parametrize("url", ["s3:/bucket/notary", "s3:bucket"])
+def test_a_mistyped_url_is_no_folder(fixture: SnapshotFixture, url: str) -> None:
+    """With one slash too few the snapshot would be on this machine's own disk, and the command would report success."""
+    assert f"{url} is neither a URL nor a folder" in fixture.snapshot("create", "--url", url, code=2)["stderr"]
+    assert not (fixture.directory.path / "s3:").exists()
+
+
 def test_prune_keeps_at_least_one(fixture: SnapshotFixture) -> None:
     """`--keep 0` is not replaced by the configuration's number."""
     assert "set --keep" in fixture.snapshot("prune", "--keep", "0", code=2)["stderr"]

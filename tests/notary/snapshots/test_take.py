@@ -5,11 +5,13 @@ import os
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
+from fsspec.implementations.local import LocalFileSystem
 
-from notary.snapshots.manifest import Manifest
+from notary.snapshots.manifest import Manifest, SnapshotFile
 from notary.snapshots.store import FILES, MANIFESTS, Folder
 from notary.snapshots.take import damaged_files, prune
 from tests.notary.snapshots.fixture import SnapshotFixture
@@ -148,3 +150,66 @@ def test_a_mounted_folder_is_refused_first(fixture: SnapshotFixture, monkeypatch
 
     monkeypatch.setattr(Path, "rmdir", busy)
     assert "cannot be replaced by a restored index: Device or resource busy" in fixture.snapshot("restore", code=2)["stderr"]
+
+
+def test_a_closed_manifest_of_a_remote_store_blocks_no_restore(fixture: SnapshotFixture, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An object that its own rights or its storage class close (S3: AccessDenied, InvalidObjectState) blocks neither restore nor create.
+
+    s3fs raises both as `PermissionError`.
+    """
+    made = fixture.snapshot("create")["snapshot"]
+    (fixture.store / MANIFESTS / "9.note").write_bytes(b"closed")
+    opened = LocalFileSystem._open
+
+    def closed(self: LocalFileSystem, path: str, *args: Any, **flags: Any) -> Any:
+        if path.endswith("9.note"):
+            raise PermissionError(errno.EACCES, "The operation is not valid for the object's storage class", path)
+        return opened(self, path, *args, **flags)
+
+    shutil.rmtree(fixture.index)
+    monkeypatch.setattr(LocalFileSystem, "_open", closed)
+    restored = fixture.snapshot("restore", "--url", f"file://{fixture.store}")
+    assert restored["snapshot"] == made
+    assert "9.note cannot be read: The operation is not valid" in restored["stderr"]
+    assert not fixture.snapshot("create", "--url", f"file://{fixture.store}", "--if-older-s", "600")["made"]
+
+
+def test_an_unreadable_file_costs_one_snapshot(fixture: SnapshotFixture, monkeypatch: pytest.MonkeyPatch) -> None:
+    """If a file of the newest snapshot cannot be read, a bad sector or a closed object, an older snapshot is restored."""
+    made = fixture.snapshot("create")["snapshot"]
+    bad = SnapshotFile("999999.sst", 3, "ba" * 32)
+    newest = fixture.signed(msgspec.structs.replace(_only(fixture), decisions=9_000, files=(*_only(fixture).files, bad)))
+    chunks = Folder.chunks
+
+    def damaged(store: Folder, folder: str, name: str) -> Iterator[bytes]:
+        if name == bad.sha256:
+            raise OSError(errno.EIO, "Input/output error", name)
+        return chunks(store, folder, name)
+
+    shutil.rmtree(fixture.index)
+    monkeypatch.setattr(Folder, "chunks", damaged)
+    restored = fixture.snapshot("restore")
+    assert restored["snapshot"] == made
+    assert newest in restored["stderr"]
+    assert "Input/output error" in restored["stderr"]
+
+
+def test_a_full_disk_is_no_fault_of_the_snapshot(fixture: SnapshotFixture, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An error of this machine's own disk ends a restore: no other snapshot helps, and no snapshot is called unsound."""
+    fixture.snapshot("create")
+
+    def full(opened: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    shutil.rmtree(fixture.index)
+    monkeypatch.setattr("notary.snapshots.take.sync", full)
+    assert "No space left" in fixture.snapshot("restore", code=2)["stderr"]
+
+
+def test_an_index_of_a_terabyte_has_a_manifest_that_opens(fixture: SnapshotFixture) -> None:
+    """RocksDB's files have at most 64 MiB, so a large index has many. Its manifest is longer than a receipt may be, and opens."""
+    fixture.snapshot("create")
+    small = _only(fixture)
+    files = tuple([SnapshotFile(f"{number:06d}.sst", 64 << 20, f"{number:064x}") for number in range(500_000, 500_000 + (1 << 14))])
+    large = fixture.signed(msgspec.structs.replace(small, decisions=2 * 10**9, files=(*small.files, *files)))
+    assert [each.name for each in fixture.found()] == [large, small.name]
