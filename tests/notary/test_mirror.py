@@ -48,9 +48,11 @@ class Logs:
         """Append records to the log or to the mirror."""
         async with self.opened(prefix) as log:
             writer = await log.open_writer()
-            for value in values:
-                await writer.append(partition, b"key", value)
-            await writer.close()
+            try:
+                for value in values:
+                    await writer.append(partition, b"key", value)
+            finally:
+                await writer.close()
 
     async def repeat(self, records: Sequence[Record], offset: int) -> None:
         """Append records to the mirror, which are in it already, as a request that arrives late."""
@@ -178,7 +180,15 @@ async def test_a_mirror_gets_new_partitions(logs: Logs, extended_before: bool, m
 
         await until(has_it, 0.2)
         await add_partitions(logs.bootstrap, logs.source, PARTITIONS + 1)
-        await logs.put(logs.source, PARTITIONS, b"in the new one")
+
+        async def is_in_the_new_one() -> bool:
+            try:
+                await logs.put(logs.source, PARTITIONS, b"in the new one")
+            except ConfigurationError:  # a broker that does not know the partition yet has answered
+                return False
+            return True
+
+        await until(is_in_the_new_one, 0.2)
         await logs.until_complete(task)
     assert (await logs.read(logs.target))[PARTITIONS][0].value == b"in the new one"
 
