@@ -220,9 +220,21 @@ def queue() -> SubmissionQueue[None]:
 @pytest.fixture
 def shared(file: Path, clock: Clock, queue: SubmissionQueue[None]) -> Gate:
     """A gate in front of that queue, which issues tickets."""
-    tickets = Tickets(b"k" * 32, clock)
+    return before(queue, file, clock, [])
+
+
+def before(queue: SubmissionQueue[Any], file: Path, clock: Clock, problem: list[NotReady]) -> Gate:
+    """Returns a gate in front of a queue, which issues tickets. It is closed while `problem` has a member."""
     return Gate(
-        NOTARY, Parties(file), lambda: None, clock, bytes_max=1 << 20, body_s_max=20.0, turn_s_max=0.005, capacity=queue, tickets=tickets
+        NOTARY,
+        Parties(file),
+        lambda: problem[0] if problem else None,
+        clock,
+        bytes_max=1 << 20,
+        body_s_max=20.0,
+        turn_s_max=0.005,
+        capacity=queue,
+        tickets=Tickets(b"k" * 32, clock),
     )
 
 
@@ -425,16 +437,7 @@ async def test_no_body_waits_for_ever_while_the_log_stalls(shared: Gate, queue: 
 async def test_bodies_that_wait_are_rejected_when_the_gate_closes(file: Path, clock: Clock, queue: SubmissionQueue[None]) -> None:
     """No batch is taken any more, so nothing wakes the gate: it looks by itself whether it has closed."""
     problem: list[NotReady] = []
-    gate = Gate(
-        NOTARY,
-        Parties(file),
-        lambda: problem[0] if problem else None,
-        clock,
-        bytes_max=1 << 20,
-        body_s_max=20.0,
-        turn_s_max=0.005,
-        capacity=queue,
-    )
+    gate = before(queue, file, clock, problem)
     queue.put(gate.admit(KNOWN.body(*(spend() for _ in range(50)))))
     body = RecordingBody(gate)
     body.piece(KNOWN.body(spend()))
@@ -610,17 +613,7 @@ async def test_a_large_retry_reserves_capacity(file: Path, clock: Clock) -> None
 async def test_a_rejection_for_another_reason_is_not_counted(file: Path, clock: Clock, queue: SubmissionQueue[None]) -> None:
     """While a worker with a full queue is not ready, it gives no tickets, and counts no rejections with a ticket."""
     problem: list[NotReady] = []
-    gate = Gate(
-        NOTARY,
-        Parties(file),
-        lambda: problem[0] if problem else None,
-        clock,
-        bytes_max=1 << 20,
-        body_s_max=20.0,
-        turn_s_max=0.005,
-        capacity=queue,
-        tickets=Tickets(b"k" * 32, clock),
-    )
+    gate = before(queue, file, clock, problem)
     fill(gate, queue)
     while gate.peek() is None:
         queue.put(gate.admit(OTHER.body(spend())) if queue.rejection(1, 9, OTHER.name) is None else gate.admit(THIRD.body(spend())))
