@@ -33,7 +33,7 @@ A rejection for lack of capacity or quota carries a ticket. A retry with it may 
 import asyncio
 import math
 from collections import Counter
-from collections.abc import Callable, Generator, Set
+from collections.abc import Callable, Generator, Sequence, Set
 from typing import Final, Protocol, TypeVar
 
 import msgspec
@@ -46,7 +46,7 @@ from notary.parties import Parties, Verify
 from notary.quota import Quota, QuotaExceeded
 from notary.tickets import Tickets
 from ordering.errors import Malformed, NotaryError, NotReady, Overloaded
-from ordering.ids import excerpt
+from ordering.ids import TransactionId, excerpt
 from ordering.pieces import completed
 from payload import SUBMISSION_BYTES_MAX, Submission, check_party, decode_in_pieces, signed_message
 
@@ -159,10 +159,13 @@ class Gate:
         turn_s_max: float,
         capacity: Capacity | None = None,
         quota: Quota | None = None,
+        has_decided: Callable[[Sequence[TransactionId]], bool] | None = None,
         tickets: Tickets | None = None,
     ) -> None:
         """`closed` returns the reason to reject all submissions now; None while they are admitted. The gate works for `turn_s_max` in one
         turn of the loop, and decodes a large body in pieces of a millisecond or two. An acceptor process has no quota.
+
+        `has_decided` returns True if all these transactions are decided; without it no rejection reserves quota.
         """
         self._notary_name = notary_name
         self._parties = parties
@@ -171,6 +174,7 @@ class Gate:
         self._clock_s = clock_s
         self._capacity = capacity
         self._quota = quota
+        self._has_decided = has_decided
         self.tickets = tickets
         self.rejections: Counter[str] = Counter()
         """The number of rejections with a ticket, by reason."""
@@ -201,12 +205,12 @@ class Gate:
 
         `at_head`: while the gate is open, check only the queue. The worker's state is checked before the body is decoded.
         """
-        if not (at_head and not self._was_closed and self._overloaded(1, 1, None, ticket) is None):
-            problem = self._closed()
-            self._was_closed = problem is not None
-            if problem is not None:
-                return problem
-        return self._rejection(1, 1, None, ticket)
+        overloaded = self._overloaded(1, 1, None, ticket)
+        if at_head and overloaded is None and not self._was_closed:
+            return None
+        problem = self._closed()
+        self._was_closed = problem is not None
+        return problem if problem is not None or overloaded is None else self._with_ticket(overloaded, "capacity", None)
 
     def peek(self) -> NotaryError | None:
         """Returns the result of `closed` without a ticket. Counts no rejection, since no submission was rejected."""
@@ -470,7 +474,7 @@ class Gate:
         Raises `Overloaded` or `QuotaExceeded`, with a ticket.
         """
         if self._capacity is None or submission not in self._capacity:
-            self._check(len(submission.requests), len(submission.encoded), submission.party, ticket, verified=True)
+            self._check_verified(submission, ticket)
 
     def count_new(self, submission: Submission, ticket: bytes = b"", *, of_party: bool = True) -> None:
         """Count an admitted submission that is new here, neither decided nor pending: charge its party's quota, and its share of the lanes.
@@ -491,13 +495,12 @@ class Gate:
         self._asked.charge(party.encode(), size_bytes)
 
     def _admit_decoded(self, submission: Submission, verify: Verify, ticket: bytes) -> AdmittedSubmission:
-        requests = len(submission.requests)
         if self._capacity is not None and submission in self._capacity:
             return AdmittedSubmission.of(submission)  # the same bytes are in the queue: their signature was verified, and the quota charged
         message = signed_message(self._notary_name, submission.party, [request.transaction_id for request in submission.requests])
         if not verify(submission.signature, message):
             raise BadSignature(_BAD_SIGNATURE)
-        self._check(requests, len(submission.encoded), submission.party, ticket, verified=True)
+        self._check_verified(submission, ticket)
         return AdmittedSubmission.of(submission)
 
     def _rejection(self, requests: int, size_bytes: int, party: str | None, ticket: bytes, *, verified: bool = False) -> Overloaded | None:
@@ -519,6 +522,17 @@ class Gate:
             raise overloaded
         if self._quota is not None and (exceeded := self._quota.rejection(party, requests, verified=verified)) is not None:
             raise self._with_ticket(exceeded, "quota", party)
+
+    def _check_verified(self, submission: Submission, ticket: bytes) -> None:
+        """Check capacity and quota for all its requests. If it is new and exceeds the quota, it reserves its part of it."""
+        requests, party = len(submission.requests), submission.party
+        try:
+            self._check(requests, len(submission.encoded), party, ticket, verified=True)
+        except QuotaExceeded:
+            decided = self._has_decided
+            if self._quota is not None and decided is not None and not decided([submission.requests[0].transaction_id]):
+                self._quota.reserve(party, requests)
+            raise
 
     def _with_ticket(self, problem: Rejection, reason: str, party: str | None) -> Rejection:
         self.rejections[reason] += 1

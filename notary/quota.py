@@ -51,24 +51,32 @@ class Quota:
     def rejection(self, party: str, requests: int, *, verified: bool = True) -> QuotaExceeded | None:
         """Returns the reason why the party may not send this many requests now; None if it may.
 
-        An unverified submission reserves nothing, and may use what is reserved: it is checked again once it is verified.
+        An unverified submission may use what is reserved: it is checked again once it is verified.
         """
         if not (per_s := self._of(party)):
             return None
         now, needed = self._clock_s(), min(requests, per_s)
         missing = needed - self._tokens(party, per_s, now)
         reserved, until_s = self._reserved.get(party, (0, now))
-        if until_s <= now:
-            self._reserved.pop(party, None)
-            reserved = 0
-        wait_s = missing / per_s
-        if missing > 0 and verified:
-            self._reserved[party] = max(needed, reserved), max(until_s, now + _seconds(wait_s) + LATE_S)
-        elif missing <= 0 and verified and needed < reserved and missing + reserved > 0:
+        if missing > 0:
+            wait_s = missing / per_s
+        elif verified and needed < reserved and missing + reserved > 0 and now < until_s:
             wait_s = min((missing + reserved) / per_s, until_s - now)
-        elif missing <= 0:
+        else:
             return None
-        return QuotaExceeded(f"more than {per_s} requests a second of {excerpt(party, 300)}: send the same again later", _seconds(wait_s))
+        wait_s = max(1, math.ceil(wait_s))
+        return QuotaExceeded(f"more than {per_s} requests a second of {excerpt(party, 300)}: send the same again later", wait_s)
+
+    def reserve(self, party: str, requests: int) -> None:
+        """Reserve the tokens of a rejected submission. It must be new: anyone may send a copy of an earlier one, as often as they want."""
+        if not (per_s := self._of(party)):
+            return
+        now, needed = self._clock_s(), min(requests, per_s)
+        if (missing := needed - self._tokens(party, per_s, now)) <= 0:
+            return
+        reserved, until_s = self._reserved.get(party, (0, now))
+        kept = reserved if now < until_s else 0
+        self._reserved[party] = max(needed, kept), max(until_s, now + max(1, math.ceil(missing / per_s)) + LATE_S)
 
     def charge(self, party: str, requests: int) -> None:
         """Count requests that `rejection` has let pass in the same turn of the loop."""
@@ -85,7 +93,3 @@ class Quota:
     def _tokens(self, party: str, per_s: int, now: float) -> float:
         tokens, as_of = self._buckets.get(party, (float(per_s), now))
         return min(float(per_s), tokens + (now - as_of) * per_s)
-
-
-def _seconds(wait_s: float) -> int:
-    return max(1, math.ceil(wait_s))

@@ -110,6 +110,7 @@ class Worker:
             turn_s_max=GATE_TURN_S,
             capacity=self.sender.queue,
             quota=Quota(config.quota, around.now_s, self.parties.requests_per_s_of),
+            has_decided=index.has_decided,
             tickets=self.tickets,
         )
         self.sender.queue.capacity_freed = self.gate.resume

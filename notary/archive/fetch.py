@@ -288,7 +288,8 @@ def prune(store: SnapshotStore, segments: Sequence[Segment], archived: EarlierAr
     for sentence in archived.damaged(lambda done, total: None, since):
         raise ConfigurationError(f"{sentence}. No segment was removed")
     compare_lasts(old, archived)
-    removed = {segment.name: segment.sha256 for segment in old if segment.name not in {name for _, name in lasts.values()}}
+    stay = {name for _, name in lasts.values()}
+    removed = {segment.name: segment.sha256 for segment in old if segment.name not in stay}
     for name in removed:
         store.remove(MANIFESTS, name)
     kept = {segment.sha256 for segment in segments if segment.name not in removed}  # two workers may have sealed one file

@@ -28,10 +28,12 @@ def quota(clock: Clock) -> Quota:
 
 
 def send(quota: Quota, party: str, requests: int) -> QuotaExceeded | None:
-    """Send as the gate does: charge what is not rejected."""
+    """Send a new submission as the gate does: charge what is not rejected, and reserve the rest."""
     rejection = quota.rejection(party, requests)
     if rejection is None:
         quota.charge(party, requests)
+    else:
+        quota.reserve(party, requests)
     return rejection
 
 
@@ -91,7 +93,7 @@ def test_a_large_submission_is_admitted_after_its_wait(quota: Quota, clock: Cloc
     small = 0
     for large in (10, 35):
         quota.charge(KNOWN, 10)
-        rejected = quota.rejection(KNOWN, large)
+        rejected = send(quota, KNOWN, large)
         assert rejected is not None
         for _ in range(rejected.retry_after_s * 10 + 5):
             clock.now_s += 0.1

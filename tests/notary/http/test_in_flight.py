@@ -97,3 +97,17 @@ async def test_copies_of_a_pending_submission_are_in_memory_once(
         assert held.bytes() <= 2 << 20
         service.gate.set()
         assert [(await asyncio.to_thread(wire.answer))[0] for wire in wires] == [200] * 30
+
+
+async def test_a_copy_of_a_decided_submission_reserves_no_quota(own_directory: NotaryDirectory, bank: Bank) -> None:
+    """Anyone who has seen it may send it all the time. The party's new submissions still get the quota; a rejected new one reserves it."""
+    large = bank.body(*[spend() for _ in range(600)])
+    async with serving(own_directory, {"limits.party_requests_per_s": 600}) as service:
+        service.gate.set()
+        assert (await service.post(large)).status_code == 200
+        await asyncio.sleep(1.1)
+        assert (await service.post(bank.body(*[spend() for _ in range(590)]))).status_code == 200
+        assert (await service.post(large)).status_code == 429
+        assert (await service.post(bank.body(spend()))).status_code == 200
+        assert (await service.post(bank.body(*[spend() for _ in range(600)]))).status_code == 429
+        assert (await service.post(bank.body(spend()))).status_code == 429
