@@ -15,7 +15,7 @@ from typing import Final, Generic, TypeAlias, TypeVar
 
 from joiner.rate import Pace, Rate
 from joiner.settings import QueueLimits
-from joiner.share import TICKETS_PART, Limiter, Share
+from joiner.share import TICKETS_PART, Limiters, Share
 from ordering.errors import Overloaded
 from payload import Request, Submission, encode_batch
 
@@ -104,7 +104,7 @@ class SubmissionQueue(Generic[Decision]):
         """The requests, and the bytes, of submissions that are not in a batch."""
         self.pending_requests = 0
         self.pending_bytes = 0
-        self._plain, self._ticketed = Limiter(), Limiter()
+        self._limiters = Limiters()
 
     def __len__(self) -> int:
         """The number of submissions that are in no batch."""
@@ -156,17 +156,15 @@ class SubmissionQueue(Generic[Decision]):
         here, here_bytes, limits = self.pending_requests, self.pending_bytes, self._limits
         if party is not None and self._is_too_much(party, requests, size_bytes, ticketed=ticketed, verified=verified):
             share = self._shares.get(party)
-            if verified or (share is not None and share.limiter(ticketed=ticketed).full):
+            if verified or (share is not None and share.limiters.one(ticketed=ticketed).full):
                 self.rate.rejected()
             own = 0 if share is None else share.pending_requests
             after_s = self.rate.seconds_for(here) if share is None else self._seconds_for(share)
             return Overloaded(f"{own} requests of this party are waiting already, and {here} of all: send the same again later", after_s)
-        limiter, kept = (self._ticketed, 0) if ticketed else (self._plain, self._spared_requests // TICKETS_PART)
+        kept = 0 if ticketed else self._spared_requests // TICKETS_PART
         limit, limit_bytes = limits.pending_requests_max - kept, limits.pending_bytes_max
-        if limiter.rejects(requests, size_bytes, here, here_bytes, limit, limit_bytes, verified=verified):
-            if ticketed and verified:
-                self._plain.want(requests, size_bytes)  # as in a share
-            if verified or limiter.full:
+        if self._limiters.rejects(requests, size_bytes, here, here_bytes, limit, limit_bytes, ticketed=ticketed, verified=verified):
+            if verified or self._limiters.one(ticketed=ticketed).full:
                 self.rate.rejected()
             return Overloaded(f"{here} requests are waiting already: send the same again later", self.rate.seconds_for(here))
         return None
@@ -176,7 +174,7 @@ class SubmissionQueue(Generic[Decision]):
         return {
             party: self._seconds_for(share)
             for party, share in self._shares.items()
-            if share.plain.full and self._is_too_much(party, 1, 1, ticketed=False, verified=False)
+            if share.limiters.plain.full and self._is_too_much(party, 1, 1, ticketed=False, verified=False)
         }
 
     def check_capacity(self, requests: int, size_bytes: int, party: str | None = None) -> None:

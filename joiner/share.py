@@ -55,10 +55,42 @@ class Limiter:
         self.full, self._wanted, self._wanted_bytes = True, max(self._wanted, requests), max(self._wanted_bytes, size_bytes)
 
 
+class Limiters:
+    """Two limiters of one capacity: for submissions without a ticket, and for those with one, which may use more of it."""
+
+    __slots__ = ("plain", "ticketed")
+
+    def __init__(self) -> None:
+        self.plain = Limiter()
+        self.ticketed = Limiter()
+
+    def one(self, *, ticketed: bool) -> Limiter:
+        """Returns the limiter for submissions with a ticket, or for those without."""
+        return self.ticketed if ticketed else self.plain
+
+    def rejects(
+        self,
+        requests: int,
+        size_bytes: int,
+        here: int,
+        here_bytes: int,
+        requests_max: int,
+        bytes_max: int,
+        *,
+        ticketed: bool,
+        verified: bool,
+    ) -> bool:
+        """Returns the result of one limiter. The maxima are those with a ticket, or those without."""
+        rejects = self.one(ticketed=ticketed).rejects(requests, size_bytes, here, here_bytes, requests_max, bytes_max, verified=verified)
+        if rejects and ticketed and verified:  # submissions without a ticket wait too: they must not go before those with one
+            self.plain.want(requests, size_bytes)
+        return rejects
+
+
 class Share(Generic[Waiting]):
     """One party's part of the queue. It exists while the party has pending submissions."""
 
-    __slots__ = ("deficit", "pending_bytes", "pending_requests", "plain", "ticketed", "waiting", "weight")
+    __slots__ = ("deficit", "limiters", "pending_bytes", "pending_requests", "waiting", "weight")
 
     def __init__(self, weight: int) -> None:
         self.weight = weight
@@ -68,12 +100,7 @@ class Share(Generic[Waiting]):
         """The requests it may still send this round (Shreedhar and Varghese, Efficient Fair Queuing using Deficit Round Robin, 1995)."""
         self.pending_requests = 0
         self.pending_bytes = 0
-        self.plain = Limiter()
-        self.ticketed = Limiter()
-
-    def limiter(self, *, ticketed: bool) -> Limiter:
-        """Returns the limiter for submissions with a ticket, or for those without."""
-        return self.ticketed if ticketed else self.plain
+        self.limiters = Limiters()
 
     def rejects(
         self,
@@ -87,14 +114,11 @@ class Share(Generic[Waiting]):
         verified: bool,
     ) -> bool:
         """Returns True if an addition of this size exceeds the party's part. `capacity` and `here` are (requests, bytes) of all parties."""
-        limiter, times = self.limiter(ticketed=ticketed), TICKETED if ticketed else PLAIN
+        times = TICKETED if ticketed else PLAIN
         own, own_bytes = self.pending_requests, self.pending_bytes
         requests_max = self._capacity(capacity[0], here[0] - own, weights, times)
         bytes_max = self._capacity(capacity[1], here[1] - own_bytes, weights, times)
-        rejects = limiter.rejects(requests, size_bytes, own, own_bytes, requests_max, bytes_max, verified=verified)
-        if rejects and ticketed and verified:  # submissions without a ticket wait too: they must not go before those with one
-            self.plain.want(requests, size_bytes)
-        return rejects
+        return self.limiters.rejects(requests, size_bytes, own, own_bytes, requests_max, bytes_max, ticketed=ticketed, verified=verified)
 
     def _capacity(self, capacity: int, others: int, weights: int, times: int) -> int:
         """Returns the part of the capacity that this party may use; `others` is the part that the others use."""

@@ -27,6 +27,18 @@ def _only(fixture: SnapshotFixture) -> Manifest:
     return manifest
 
 
+def unreadable(monkeypatch: pytest.MonkeyPatch, unread: str, problem: OSError) -> None:
+    """Make the read of one file of a folder fail."""
+    chunks = Folder.chunks
+
+    def read(store: Folder, folder: str, name: str) -> Iterator[bytes]:
+        if name == unread:
+            raise problem
+        return chunks(store, folder, name)
+
+    monkeypatch.setattr(Folder, "chunks", read)
+
+
 def test_a_dangling_link_costs_no_snapshot(fixture: SnapshotFixture) -> None:
     """A dangling link among the manifests hides none of them, so `prune` removes no file that a manifest names."""
     fixture.snapshot("create")
@@ -92,15 +104,8 @@ def test_an_unreadable_manifest_blocks_no_restore(fixture: SnapshotFixture, monk
     """A manifest that cannot be read is reported, and the next snapshot is restored."""
     made = fixture.snapshot("create")["snapshot"]
     (fixture.store / MANIFESTS / "9.note").write_bytes(b"closed")
-    chunks = Folder.chunks
-
-    def closed(store: Folder, folder: str, name: str) -> Iterator[bytes]:
-        if name == "9.note":
-            raise PermissionError(errno.EACCES, "Permission denied", name)
-        return chunks(store, folder, name)
-
     shutil.rmtree(fixture.index)
-    monkeypatch.setattr(Folder, "chunks", closed)
+    unreadable(monkeypatch, "9.note", PermissionError(errno.EACCES, "Permission denied"))
     restored = fixture.snapshot("restore")
     assert restored["snapshot"] == made
     assert "9.note cannot be read: Permission denied" in restored["stderr"]
@@ -179,15 +184,8 @@ def test_an_unreadable_file_costs_one_snapshot(fixture: SnapshotFixture, monkeyp
     made = fixture.snapshot("create")["snapshot"]
     bad = SnapshotFile("999999.sst", 3, "ba" * 32)
     newest = fixture.signed(msgspec.structs.replace(_only(fixture), decisions=9_000, files=(*_only(fixture).files, bad)))
-    chunks = Folder.chunks
-
-    def damaged(store: Folder, folder: str, name: str) -> Iterator[bytes]:
-        if name == bad.sha256:
-            raise OSError(errno.EIO, "Input/output error", name)
-        return chunks(store, folder, name)
-
     shutil.rmtree(fixture.index)
-    monkeypatch.setattr(Folder, "chunks", damaged)
+    unreadable(monkeypatch, bad.sha256, OSError(errno.EIO, "Input/output error"))
     restored = fixture.snapshot("restore")
     assert restored["snapshot"] == made
     assert newest in restored["stderr"]
