@@ -142,29 +142,30 @@ class SubmissionQueue(Generic[Decision]):
         )
 
     def rejection(
-        self, requests: int, size_bytes: int, party: str | None = None, *, ticketed: bool = False, verified: bool = True
+        self, requests: int, size_bytes: int, party: str | None = None, *, ticketed: bool = False, reserve: bool = False
     ) -> Overloaded | None:
         """Returns the reason why this much of `party`, or of any party, cannot be admitted, with an estimate for the retry; None if it can.
 
         A party may have as many requests pending as the worker decides for it in `pending_s_max`. So the worker answers each admitted
         submission in time, for any number of clients. Up to a party's equal part of the capacity, only lack of memory causes a rejection.
-        `verified`: the party's signature was verified. Anybody may name a party: without it, only a full queue affects later submissions.
+        `reserve`: the rejection reserves capacity. That is for verified new submissions, since anyone may name a party, or send a copy of a
+        decided one. Other rejections affect later submissions only if the queue is full.
         """
         # Admit a submission larger than the complete queue if nothing else is pending: otherwise it could never be admitted.
         if self.is_calm(requests, size_bytes) or not self.pending_requests:
             return None
         here, here_bytes, limits = self.pending_requests, self.pending_bytes, self._limits
-        if party is not None and self._is_too_much(party, requests, size_bytes, ticketed=ticketed, verified=verified):
+        if party is not None and self._is_too_much(party, requests, size_bytes, ticketed=ticketed, reserve=reserve):
             share = self._shares.get(party)
-            if verified or (share is not None and share.limiters.one(ticketed=ticketed).full):
+            if reserve or (share is not None and share.limiters.one(ticketed=ticketed).full):
                 self.rate.rejected()
             own = 0 if share is None else share.pending_requests
             after_s = self.rate.seconds_for(here) if share is None else self._seconds_for(share)
             return Overloaded(f"{own} requests of this party are waiting already, and {here} of all: send the same again later", after_s)
         kept = 0 if ticketed else self._spared_requests // TICKETS_PART
         limit, limit_bytes = limits.pending_requests_max - kept, limits.pending_bytes_max
-        if self._limiters.rejects(requests, size_bytes, here, here_bytes, limit, limit_bytes, ticketed=ticketed, verified=verified):
-            if verified or self._limiters.one(ticketed=ticketed).full:
+        if self._limiters.rejects(requests, size_bytes, here, here_bytes, limit, limit_bytes, ticketed=ticketed, reserve=reserve):
+            if reserve or self._limiters.one(ticketed=ticketed).full:
                 self.rate.rejected()
             return Overloaded(f"{here} requests are waiting already: send the same again later", self.rate.seconds_for(here))
         return None
@@ -174,13 +175,8 @@ class SubmissionQueue(Generic[Decision]):
         return {
             party: self._seconds_for(share)
             for party, share in self._shares.items()
-            if share.limiters.plain.full and self._is_too_much(party, 1, 1, ticketed=False, verified=False)
+            if share.limiters.plain.full and self._is_too_much(party, 1, 1, ticketed=False, reserve=False)
         }
-
-    def check_capacity(self, requests: int, size_bytes: int, party: str | None = None) -> None:
-        """Raise `Overloaded` if so many requests and bytes are rejected now (`rejection`)."""
-        if (rejection := self.rejection(requests, size_bytes, party)) is not None:
-            raise rejection
 
     def put(self, submission: AdmittedSubmission) -> Pending[Decision]:
         """Admit a submission that `rejection` does not reject. The `waiters` of the result get its decisions.
@@ -288,14 +284,14 @@ class SubmissionQueue(Generic[Decision]):
         for waiter in pending.waiters:
             waiter(decisions)
 
-    def _is_too_much(self, party: str, requests: int, size_bytes: int, *, ticketed: bool, verified: bool) -> bool:
+    def _is_too_much(self, party: str, requests: int, size_bytes: int, *, ticketed: bool, reserve: bool) -> bool:
         """Returns True if an addition of this size exceeds the party's part of the capacity."""
         capacity, here, share = self._capacity_requests(), self.pending_requests, self._shares.get(party)
         if share is None:
             weight = self.weight_of(party)
             return here + requests > capacity + self._spared_requests and requests > capacity * weight // (self._weights + weight)
         all_capacity, all_here = (capacity, self._limits.pending_bytes_max - self._spared_bytes), (here, self.pending_bytes)
-        return share.rejects(requests, size_bytes, all_capacity, all_here, self._weights, ticketed=ticketed, verified=verified)
+        return share.rejects(requests, size_bytes, all_capacity, all_here, self._weights, ticketed=ticketed, reserve=reserve)
 
     def _seconds_for(self, share: Share[Pending[Decision]]) -> int:
         """Returns the seconds until a party's pending requests are decided at its part of the rate, or all pending ones, if sooner."""

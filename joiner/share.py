@@ -33,11 +33,11 @@ class Limiter:
         self._wanted = self._wanted_bytes = 0  # the most requests, and the most bytes, of a rejected submission
 
     def rejects(
-        self, requests: int, size_bytes: int, here: int, here_bytes: int, requests_max: int, bytes_max: int, *, verified: bool
+        self, requests: int, size_bytes: int, here: int, here_bytes: int, requests_max: int, bytes_max: int, *, reserve: bool
     ) -> bool:
         """Returns True if an addition of this size does not fit besides the present requests and bytes.
 
-        It keeps capacity free for this addition only if it is `verified`: its party has signed it.
+        With `reserve`, it keeps capacity free for this addition.
         """
         if self.full:
             capacity = requests_max - min(self._wanted, requests_max // 2)
@@ -46,8 +46,8 @@ class Limiter:
                 self.full, self._wanted, self._wanted_bytes = False, 0, 0
         if not self.full and here + requests <= requests_max and here_bytes + size_bytes <= bytes_max:
             return False
-        if verified or here >= requests_max or here_bytes >= bytes_max:
-            self.want(requests if verified else 1, size_bytes if verified else 1)
+        if reserve or here >= requests_max or here_bytes >= bytes_max:
+            self.want(requests if reserve else 1, size_bytes if reserve else 1)
         return True
 
     def want(self, requests: int, size_bytes: int) -> None:
@@ -78,11 +78,11 @@ class Limiters:
         bytes_max: int,
         *,
         ticketed: bool,
-        verified: bool,
+        reserve: bool,
     ) -> bool:
         """Returns the result of one limiter. The maxima are those with a ticket, or those without."""
-        rejects = self.one(ticketed=ticketed).rejects(requests, size_bytes, here, here_bytes, requests_max, bytes_max, verified=verified)
-        if rejects and ticketed and verified:  # submissions without a ticket wait too: they must not go before those with one
+        rejects = self.one(ticketed=ticketed).rejects(requests, size_bytes, here, here_bytes, requests_max, bytes_max, reserve=reserve)
+        if rejects and ticketed and reserve:  # submissions without a ticket wait too: they must not go before those with one
             self.plain.want(requests, size_bytes)
         return rejects
 
@@ -111,14 +111,14 @@ class Share(Generic[Waiting]):
         weights: int,
         *,
         ticketed: bool,
-        verified: bool,
+        reserve: bool,
     ) -> bool:
         """Returns True if an addition of this size exceeds the party's part. `capacity` and `here` are (requests, bytes) of all parties."""
         times = TICKETED if ticketed else PLAIN
         own, own_bytes = self.pending_requests, self.pending_bytes
         requests_max = self._capacity(capacity[0], here[0] - own, weights, times)
         bytes_max = self._capacity(capacity[1], here[1] - own_bytes, weights, times)
-        return self.limiters.rejects(requests, size_bytes, own, own_bytes, requests_max, bytes_max, ticketed=ticketed, verified=verified)
+        return self.limiters.rejects(requests, size_bytes, own, own_bytes, requests_max, bytes_max, ticketed=ticketed, reserve=reserve)
 
     def _capacity(self, capacity: int, others: int, weights: int, times: int) -> int:
         """Returns the part of the capacity that this party may use; `others` is the part that the others use."""

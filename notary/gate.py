@@ -126,11 +126,11 @@ class Capacity(Protocol):
         ...
 
     def rejection(
-        self, requests: int, size_bytes: int, party: str | None = None, *, ticketed: bool = False, verified: bool = True
+        self, requests: int, size_bytes: int, party: str | None = None, *, ticketed: bool = False, reserve: bool = False
     ) -> Overloaded | None:
         """Returns the rejection if there is no capacity for this much of the party, or without a party of any; else None.
 
-        With `verified`, a rejection may affect later ones: the largest rejected submission gets capacity before others.
+        With `reserve`, a rejection affects later ones: the largest rejected submission gets capacity before others.
         """
         ...
 
@@ -165,7 +165,7 @@ class Gate:
         """`closed` returns the reason to reject all submissions now; None while they are admitted. The gate works for `turn_s_max` in one
         turn of the loop, and decodes a large body in pieces of a millisecond or two. An acceptor process has no quota.
 
-        `has_decided` returns True if all these transactions are decided; without it no rejection reserves quota.
+        `has_decided` returns True if all these transactions are decided; without it no rejection reserves capacity or quota.
         """
         self._notary_name = notary_name
         self._parties = parties
@@ -216,7 +216,7 @@ class Gate:
         """Returns the result of `closed` without a ticket. Counts no rejection, since no submission was rejected."""
         if (problem := self._closed()) is not None or self._capacity is None or self._capacity.is_calm(1, 1):
             return problem
-        return self._capacity.rejection(1, 1, verified=False)
+        return self._capacity.rejection(1, 1)
 
     def weight_of(self, party: bytes) -> int:
         """Returns the weight of a registered party, by its name in UTF-8; 0 if no party has that name."""
@@ -503,36 +503,39 @@ class Gate:
         self._check_verified(submission, ticket)
         return AdmittedSubmission.of(submission)
 
-    def _rejection(self, requests: int, size_bytes: int, party: str | None, ticket: bytes, *, verified: bool = False) -> Overloaded | None:
+    def _rejection(self, requests: int, size_bytes: int, party: str | None, ticket: bytes, *, reserve: bool = False) -> Overloaded | None:
         """Returns the rejection if there is no capacity for this much, with a ticket for the retry; else None."""
-        problem = self._overloaded(requests, size_bytes, party, ticket, verified=verified)
+        problem = self._overloaded(requests, size_bytes, party, ticket, reserve=reserve)
         return None if problem is None else self._with_ticket(problem, "capacity" if party is None else "share", party)
 
-    def _overloaded(self, requests: int, size_bytes: int, party: str | None, ticket: bytes, *, verified: bool = False) -> Overloaded | None:
+    def _overloaded(self, requests: int, size_bytes: int, party: str | None, ticket: bytes, *, reserve: bool = False) -> Overloaded | None:
         """Returns the same without a ticket, and counts no rejection."""
         capacity, tickets = self._capacity, self.tickets
         if capacity is None or capacity.is_calm(requests, size_bytes):
             return None
         ticketed = bool(ticket) and tickets is not None and tickets.counts(ticket, party)
-        return capacity.rejection(requests, size_bytes, party, ticketed=ticketed, verified=verified)
+        return capacity.rejection(requests, size_bytes, party, ticketed=ticketed, reserve=reserve)
 
-    def _check(self, requests: int, size_bytes: int, party: str, ticket: bytes, *, verified: bool = False) -> None:
-        """Raise `Overloaded` or `QuotaExceeded` if there is no capacity, or no quota, for this much from a party."""
-        if (overloaded := self._rejection(requests, size_bytes, party, ticket, verified=verified)) is not None:
+    def _check(self, requests: int, size_bytes: int, party: str, ticket: bytes, *, reserve: bool = False) -> None:
+        """Raise `Overloaded` or `QuotaExceeded` if there is no capacity, or no quota, for this much from a party.
+
+        `reserve`: the rejection reserves it.
+        """
+        if (overloaded := self._rejection(requests, size_bytes, party, ticket, reserve=reserve)) is not None:
             raise overloaded
-        if self._quota is not None and (exceeded := self._quota.rejection(party, requests, verified=verified)) is not None:
+        if self._quota is not None and (exceeded := self._quota.rejection(party, requests, reserve=reserve)) is not None:
             raise self._with_ticket(exceeded, "quota", party)
 
     def _check_verified(self, submission: Submission, ticket: bytes) -> None:
-        """Check capacity and quota for all its requests. If it is new and exceeds the quota, it reserves its part of it."""
-        requests, party = len(submission.requests), submission.party
-        try:
-            self._check(requests, len(submission.encoded), party, ticket, verified=True)
-        except QuotaExceeded:
-            decided = self._has_decided
-            if self._quota is not None and decided is not None and not decided([submission.requests[0].transaction_id]):
-                self._quota.reserve(party, requests)
-            raise
+        """Check capacity and quota for all its requests. If it is rejected and new, it reserves them."""
+        requests, size_bytes, party = len(submission.requests), len(submission.encoded), submission.party
+        is_limited = self._quota is not None and self._quota.limits(party)
+        is_limited = is_limited or not (self._capacity is None or self._capacity.is_calm(requests, size_bytes))
+        self._check(requests, size_bytes, party, ticket, reserve=is_limited and self._is_new(submission))
+
+    def _is_new(self, submission: Submission) -> bool:
+        """Returns True if its first transaction is not decided. Anyone may send a copy of a decided submission, as often as they want."""
+        return self._has_decided is not None and not self._has_decided([submission.requests[0].transaction_id])
 
     def _with_ticket(self, problem: Rejection, reason: str, party: str | None) -> Rejection:
         self.rejections[reason] += 1

@@ -48,10 +48,15 @@ class Quota:
         self._buckets: dict[str, tuple[float, float]] = {}  # party -> (tokens, as of)
         self._reserved: dict[str, tuple[int, float]] = {}  # party -> (tokens, until)
 
-    def rejection(self, party: str, requests: int, *, verified: bool = True) -> QuotaExceeded | None:
+    def limits(self, party: str) -> bool:
+        """Returns True if the party has a quota."""
+        return self._of(party) > 0
+
+    def rejection(self, party: str, requests: int, *, reserve: bool = False) -> QuotaExceeded | None:
         """Returns the reason why the party may not send this many requests now; None if it may.
 
-        An unverified submission may use what is reserved: it is checked again once it is verified.
+        `reserve`: the submission is verified and new, so its rejection reserves tokens, and it leaves those that another one has reserved.
+        Others may use them: they are checked again once they are verified, or are copies of earlier submissions and are not charged.
         """
         if not (per_s := self._of(party)):
             return None
@@ -59,24 +64,15 @@ class Quota:
         missing = needed - self._tokens(party, per_s, now)
         reserved, until_s = self._reserved.get(party, (0, now))
         if missing > 0:
-            wait_s = missing / per_s
-        elif verified and needed < reserved and missing + reserved > 0 and now < until_s:
-            wait_s = min((missing + reserved) / per_s, until_s - now)
+            wait_s = max(1, math.ceil(missing / per_s))
+            if reserve:
+                kept = reserved if now < until_s else 0
+                self._reserved[party] = max(needed, kept), max(until_s, now + wait_s + LATE_S)
+        elif reserve and needed < reserved and missing + reserved > 0 and now < until_s:
+            wait_s = max(1, math.ceil(min((missing + reserved) / per_s, until_s - now)))
         else:
             return None
-        wait_s = max(1, math.ceil(wait_s))
         return QuotaExceeded(f"more than {per_s} requests a second of {excerpt(party, 300)}: send the same again later", wait_s)
-
-    def reserve(self, party: str, requests: int) -> None:
-        """Reserve the tokens of a rejected submission. It must be new: anyone may send a copy of an earlier one, as often as they want."""
-        if not (per_s := self._of(party)):
-            return
-        now, needed = self._clock_s(), min(requests, per_s)
-        if (missing := needed - self._tokens(party, per_s, now)) <= 0:
-            return
-        reserved, until_s = self._reserved.get(party, (0, now))
-        kept = reserved if now < until_s else 0
-        self._reserved[party] = max(needed, kept), max(until_s, now + max(1, math.ceil(missing / per_s)) + LATE_S)
 
     def charge(self, party: str, requests: int) -> None:
         """Count requests that `rejection` has let pass in the same turn of the loop."""

@@ -84,6 +84,8 @@ class KafkaLog:
         self._settings = settings
         self._timeouts = timeouts
         self._identity = identity
+        self.payload_topic_id = ""
+        """Set by `open`. No other topic, of this or another cluster, has the same."""
         ordering, payload = topic_names(prefix)
         self._partitions = {ORDERING: TopicPartition(ordering, 0)}
         self._partitions |= {number: TopicPartition(payload, number) for number in range(payload_partitions)}
@@ -122,6 +124,7 @@ class KafkaLog:
         identity = f"kafka:{facts.cluster_id}:{topic_prefix}:{ordering.topic_id}:{payload.topic_id}"
         settings = client_settings(bootstrap, client_id, security)
         log = cls(settings, security, topic_prefix, len(payload.replicas), identity, timeouts)
+        log.payload_topic_id = payload.topic_id
         # The first connections take longer than later requests, with TLS and on a busy machine, so use the longer deadline here.
         await log._offsets_within(timeouts.open_ms)
         return log

@@ -185,16 +185,29 @@ async def add_partitions(
 
 
 async def free_records(
-    bootstrap: str, prefix: str, offsets_first: Mapping[int, int], security: KafkaSecurity | None = None, *, timeout_ms: int = 30_000
+    bootstrap: str,
+    prefix: str,
+    topic_id: str,
+    offsets_first: Mapping[int, int],
+    security: KafkaSecurity | None = None,
+    *,
+    timeout_ms: int = 30_000,
 ) -> dict[int, int]:
     """Delete the records of payload partitions before these offsets (DeleteRecords). Returns each one's log start offset afterwards.
 
-    Repeating it changes nothing. Raises `ConfigurationError` for a user without the right, `NotReady` when the brokers are unreachable.
+    Repeating it changes nothing. Raises `ConfigurationError` for a user without the right, or a topic with another id than `topic_id`;
+    `NotReady` when the brokers are unreachable.
     """
     payload = topic_names(prefix)[1]
     right = "It needs the ACL operation Delete on that topic, and no other right (docs/runbook.md, 'Freeing old payloads')"
     wanted = {TopicPartition(payload, partition): RecordsToDelete(offset) for partition, offset in offsets_first.items()}
     async with admin(bootstrap, "notary-trim", security, timeout_ms) as client:
+        described = (await describe_cluster(client, [payload])).topics.get(payload)
+        if described is not None and described.topic_id != topic_id:
+            raise ConfigurationError(
+                f"the topic {payload} at {bootstrap} is another one than the log's: it has the id {described.topic_id}, and the log's has"
+                f" {topic_id}. Name brokers of the log's cluster"
+            )
         try:
             found = await client.delete_records(wanted)
         except TopicAuthorizationFailedError as problem:

@@ -70,7 +70,7 @@ class WorkersCapacity:
         return self.full is None and not self.full_parties
 
     def rejection(
-        self, requests: int, size_bytes: int, party: str | None = None, *, ticketed: bool = False, verified: bool = True
+        self, requests: int, size_bytes: int, party: str | None = None, *, ticketed: bool = False, reserve: bool = False
     ) -> Overloaded | None:
         """Returns the reason why the worker would reject a submission. Only the worker knows the capacity left for tickets."""
         if ticketed:

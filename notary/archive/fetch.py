@@ -8,7 +8,7 @@ that number removes them, and each run before removes those older than an hour, 
 
 import contextlib
 import math
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from hashlib import file_digest
 from pathlib import Path
 from tempfile import TemporaryFile
@@ -263,14 +263,23 @@ def _topic_and_number(partition: int) -> tuple[str, int]:
     return ("ordering", 0) if partition == ORDERING else ("payload", partition)
 
 
-def prune(store: SnapshotStore, segments: Sequence[Segment], archived: EarlierArchive, keep_after_ms: int) -> list[str]:
+def prune(
+    store: SnapshotStore,
+    segments: Sequence[Segment],
+    archived: EarlierArchive,
+    keep_after_ms: int,
+    margin_s: float,
+    find_others: Callable[[frozenset[str]], Iterable[Segment]],
+) -> list[str]:
     """Remove the segments that an archive has and that were sealed before that time. Returns their names. Raises `ConfigurationError`.
 
     The last segment of each topic-partition stays: a new process of a worker continues behind it, and compares it with the log. Without it
     that process would seal the complete log again, and a lost end of the log would stay unknown.
 
     Before that, every file of the archive that has their records is compared with its range, and their last records with the archive.
-    The manifest goes first: a crash after it leaves a file that no manifest names.
+    The manifests go first, then the files that no manifest names and that are older than `margin_s`; a younger one may belong to a segment
+    in the making. So a crash between them leaves files that the next call removes. `find_others` returns the segments but those with these
+    names: those sealed since `segments` were listed.
     """
     ends = archived.ends
     lasts: dict[int, tuple[int, str]] = {}
@@ -289,10 +298,12 @@ def prune(store: SnapshotStore, segments: Sequence[Segment], archived: EarlierAr
         raise ConfigurationError(f"{sentence}. No segment was removed")
     compare_lasts(old, archived)
     stay = {name for _, name in lasts.values()}
-    removed = {segment.name: segment.sha256 for segment in old if segment.name not in stay}
+    removed = [segment.name for segment in old if segment.name not in stay]
     for name in removed:
         store.remove(MANIFESTS, name)
-    kept = {segment.sha256 for segment in segments if segment.name not in removed}  # two workers may have sealed one file
-    for digest in {*removed.values()} - kept:
+    unnamed = {digest for digest in store.sizes(FILES) if store.age_s(FILES, digest) > margin_s}
+    unnamed -= {segment.sha256 for segment in segments if segment.name not in removed}
+    unnamed -= {segment.sha256 for segment in find_others(frozenset([segment.name for segment in segments]))}
+    for digest in unnamed:
         store.remove(FILES, digest)
-    return list(removed)
+    return removed

@@ -106,10 +106,11 @@ def _trusted(config: Config) -> list[Any]:
     return list(keys.verifier_keys(config.path(config.key_history_file), config.origin)[1])
 
 
-def _segments(config: Config) -> "list[FoundSegment]":
+def _segments(config: Config, but: frozenset[str] = frozenset()) -> "list[FoundSegment]":
+    """Returns the segments in the store, but those with these names. Raises `NotVerified` for a manifest that cannot be used."""
     from notary.archive.segment import find  # imported late: it needs pyarrow
 
-    return list(find(store_of(config.archive.url, Path(config.directory)), _trusted(config), config.name))
+    return list(find(store_of(config.archive.url, Path(config.directory)), _trusted(config), config.name, but))
 
 
 @contextmanager
@@ -159,6 +160,7 @@ def _prune(config: Config, arguments: argparse.Namespace) -> int:
         if archived is None:
             raise none
         store = store_of(config.archive.url, Path(config.directory))
-        removed = prune(store, segments, archived, clock_ms() - 1000 * arguments.margin_s)
+        keep_after_ms = clock_ms() - 1000 * arguments.margin_s
+        removed = prune(store, segments, archived, keep_after_ms, arguments.margin_s, lambda known: _segments(config, known))
     print(json_line({"removed": removed}) if arguments.json else f"removed {len(removed)} segments")
     return EXIT_DONE

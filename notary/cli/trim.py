@@ -311,8 +311,9 @@ class _Trimming:
         if position > log.state.trimmed:
             await self._mark(log, kept, position)
         bootstrap, principal = security
+        assert isinstance(log.log, KafkaLog)
         try:
-            freed = await free_records(bootstrap, self._config.log.topic_prefix, wanted, principal)
+            freed = await free_records(bootstrap, self._config.log.topic_prefix, log.log.payload_topic_id, wanted, principal)
         except (ConfigurationError, NotReady) as problem:
             raise type(problem)(
                 f"the mark at position {position} is in the log, and not all payloads are freed: {problem}. Run the same command again"

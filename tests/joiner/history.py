@@ -6,10 +6,22 @@ from collections.abc import Container, Iterable, Sequence
 from hashlib import sha256
 from typing import Any
 
-from joiner import AdmittedSubmission, Effect, IncarnationState, Joiner, JoinerLimits, JoinerState, Mark, OrderedBatch, Ready, Sender
+from joiner import (
+    AdmittedSubmission,
+    Effect,
+    IncarnationState,
+    Joiner,
+    JoinerLimits,
+    JoinerState,
+    Mark,
+    OrderedBatch,
+    Ready,
+    Sender,
+    SubmissionQueue,
+)
 from joiner.ready import FillWanted
 from joiner.recheck import Recheck
-from ordering.errors import OutcomeUnknown
+from ordering.errors import OutcomeUnknown, Overloaded
 from ordering.log import ORDERING, Record
 from ordering.records import (
     FORMAT_VERSION,
@@ -44,11 +56,19 @@ def submission(*labels: str, party: str = PARTY) -> Submission:
     return decode_submission(json.dumps({"party": party, "signature": "", "requests": asked}).encode(), NOTARY)
 
 
+def new_rejected(
+    queue: SubmissionQueue[Any], requests: int, size_bytes: int, party: str | None = None, *, ticketed: bool = False
+) -> Overloaded | None:
+    """Returns the queue's rejection of a verified new submission, which reserves capacity; None if there is enough."""
+    return queue.rejection(requests, size_bytes, party, ticketed=ticketed, reserve=True)
+
+
 def ask(sender: Sender[Any], *labels: str) -> "asyncio.Future[Sequence[Any]]":
     """Submit one request per label as `notary.gate` does; returns their decisions, or `OutcomeUnknown`. Raises `Overloaded`."""
     admitted = AdmittedSubmission.of(submission(*labels))
-    if admitted not in sender.queue:
-        sender.queue.check_capacity(len(admitted.requests), len(admitted.encoded), admitted.party)
+    rejection = new_rejected(sender.queue, len(admitted.requests), len(admitted.encoded), admitted.party)
+    if rejection is not None and admitted not in sender.queue:
+        raise rejection
     answer: asyncio.Future[Sequence[Any]] = asyncio.get_running_loop().create_future()
 
     def decided(decisions: Sequence[Any] | None) -> None:

@@ -13,7 +13,7 @@ from joiner import AdmittedSubmission, Batch, QueueLimits, SubmissionQueue
 from joiner.queue import QUANTUM
 from payload import Request
 from tests.examples import some
-from tests.joiner.history import submission
+from tests.joiner.history import new_rejected, submission
 
 Queue = SubmissionQueue[None]
 REQUEST: Request = submission("any").requests[0]
@@ -170,20 +170,20 @@ async def still(monkeypatch: pytest.MonkeyPatch) -> None:
 async def test_capacity_is_left_for_small_parties() -> None:
     """One party fills its capacity: others find capacity for an equal share at once, and the first is rejected until it has as little."""
     queue, senders = queue_of(pending_requests_max=1_000), Senders()
-    while queue.rejection(1, 8, "A", ticketed=True) is None:
+    while new_rejected(queue, 1, 8, "A", ticketed=True) is None:
         queue.put(senders.make("A", 1))
     assert queue.pending_requests == 900, "a batch's worth is for others"
-    while queue.rejection(1, 8, "B") is None:
+    while new_rejected(queue, 1, 8, "B") is None:
         queue.put(senders.make("B", 1))
     assert queue.pending_requests == 990, "of this a tenth is for those with tickets"
-    rejected = queue.rejection(1, 8, "A", ticketed=True)
+    rejected = new_rejected(queue, 1, 8, "A", ticketed=True)
     assert rejected is not None
     assert str(rejected).startswith("900 requests of this party")
     for _ in range(20):
         answered(queue, queue.take_batch())
-        while queue.rejection(1, 8, "B") is None:
+        while new_rejected(queue, 1, 8, "B") is None:
             queue.put(senders.make("B", 1))
-        while queue.rejection(1, 8, "A") is None:
+        while new_rejected(queue, 1, 8, "A") is None:
             queue.put(senders.make("A", 1))
     shares = {party: share.pending_requests for party, share in queue._shares.items()}
     assert 0.8 <= shares["A"] / shares["B"] <= 1.25
@@ -196,7 +196,7 @@ async def test_capacity_is_shared_by_weight() -> None:
     queue, senders = queue_of({"A": 3}, pending_requests_max=10_000), Senders()
     for _ in range(200):
         for party in "ABAB":
-            while queue.rejection(50, 8, party) is None:
+            while new_rejected(queue, 50, 8, party) is None:
                 queue.put(senders.make(party, 50))
         answered(queue, queue.take_batch())
     shares = {party: share.pending_requests for party, share in queue._shares.items()}
@@ -213,23 +213,23 @@ async def test_retry_after_depends_on_the_own_backlog() -> None:
         for _ in range(count):
             queue.put(senders.make(party, 1))
     queue._limits = QueueLimits(pending_requests_max=500, batch_requests_max=100)
-    rejections = {party: queue.rejection(1_000, 8, party) for party in "AB"}
+    rejections = {party: new_rejected(queue, 1_000, 8, party) for party in "AB"}
     assert {party: rejection.retry_after_s for party, rejection in rejections.items() if rejection is not None} == {"A": 8, "B": 1}
 
 
 async def test_who_brings_a_ticket_gets_the_last_part() -> None:
     """A tenth of a party's capacity is closed to submissions without a ticket, also while they are rejected until a tenth is decided."""
     queue, senders = queue_of(pending_requests_max=1_000), Senders()
-    while queue.rejection(1, 8, "A") is None:
+    while new_rejected(queue, 1, 8, "A") is None:
         queue.put(senders.make("A", 1))
     assert queue.pending_requests == 810
     for _ in range(2):
         while queue.pending_requests < 900:
-            assert queue.rejection(1, 8, "A", ticketed=True) is None
+            assert new_rejected(queue, 1, 8, "A", ticketed=True) is None
             queue.put(senders.make("A", 1))
-        assert queue.rejection(1, 8, "A", ticketed=True) is not None
+        assert new_rejected(queue, 1, 8, "A", ticketed=True) is not None
         answered(queue, queue.take_batch())
-        assert queue.rejection(1, 8, "A") is not None
+        assert new_rejected(queue, 1, 8, "A") is not None
 
 
 class Worker:
@@ -277,7 +277,7 @@ class Worker:
 
     def _offer(self, one: AdmittedSubmission, later: list[tuple[float, int, AdmittedSubmission]], *, ticketed: bool) -> None:
         requests = len(one.requests)
-        rejected = self.queue.rejection(1, 8, ticketed=ticketed) or self.queue.rejection(requests, 8, one.party, ticketed=ticketed)
+        rejected = new_rejected(self.queue, 1, 8, ticketed=ticketed) or new_rejected(self.queue, requests, 8, one.party, ticketed=ticketed)
         if rejected is None:
             self.queue.put(one)
         elif one.party != "flood":

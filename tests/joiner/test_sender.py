@@ -17,7 +17,7 @@ from ordering.memory import MemoryLog
 from ordering.records import batch_key
 from ordering.signatures import is_fill
 from tests.joiner.faulty import PARTITIONS, FaultyLog, Keys, Start
-from tests.joiner.history import KEY, PARTY, History, ask, signing_key, submission
+from tests.joiner.history import KEY, PARTY, History, ask, new_rejected, signing_key, submission
 
 
 def _sender(**settings: int) -> Sender[object]:
@@ -67,8 +67,8 @@ async def test_one_larger_than_the_queue() -> None:
     """A submission larger than the complete queue is admitted when nothing else waits: otherwise it could never be."""
     sender = _sender(pending_requests_max=1)
     ask(sender, "a", "b")
-    assert sender.queue.rejection(1, 1) is not None
-    assert sender.queue.rejection(1, 1, "O=B") is not None
+    assert new_rejected(sender.queue, 1, 1) is not None
+    assert new_rejected(sender.queue, 1, 1, "O=B") is not None
 
 
 async def test_not_ready_before_it_has_registered() -> None:
@@ -128,12 +128,12 @@ async def test_a_full_queue_opens_when_a_tenth_is_decided() -> None:
     queue = sender.queue
     for number in range(17):
         ask(sender, f"{number}")
-    assert queue.rejection(1, 1, PARTY) is None
-    assert queue.rejection(2, 1, PARTY) is not None
-    assert queue.rejection(1, 1, PARTY) is not None
+    assert new_rejected(queue, 1, 1, PARTY) is None
+    assert new_rejected(queue, 2, 1, PARTY) is not None
+    assert new_rejected(queue, 1, 1, PARTY) is not None
     queue.answer(queue.take_batch(), [None])
-    assert (queue.pending_requests, queue.rejection(2, 1, PARTY) is None, queue.rejection(3, 1, PARTY) is None) == (16, True, False)
-    assert queue.rejection(1, 1, PARTY) is not None, "there is no capacity for the one of three"
+    assert (queue.pending_requests, new_rejected(queue, 2, 1, PARTY) is None, new_rejected(queue, 3, 1, PARTY) is None) == (16, True, False)
+    assert new_rejected(queue, 1, 1, PARTY) is not None, "there is no capacity for the one of three"
 
 
 async def test_a_large_one_gets_in() -> None:
@@ -142,11 +142,11 @@ async def test_a_large_one_gets_in() -> None:
     queue = sender.queue
     for number in range(18):
         ask(sender, f"{number}")
-    assert queue.rejection(8, 1, PARTY) is not None
-    while queue.rejection(1, 1, PARTY) is not None:
+    assert new_rejected(queue, 8, 1, PARTY) is not None
+    while new_rejected(queue, 1, 1, PARTY) is not None:
         queue.answer(queue.take_batch(), [None])
     assert queue.pending_requests == 10
-    assert queue.rejection(8, 1, PARTY) is None
+    assert new_rejected(queue, 8, 1, PARTY) is None
 
 
 async def test_no_more_than_is_decided_in_time() -> None:
@@ -156,21 +156,21 @@ async def test_no_more_than_is_decided_in_time() -> None:
     for number in range(36):
         ask(sender, f"{number}")
     queue.rate.per_s = 20.5
-    rejection = queue.rejection(2, 1, PARTY)
+    rejection = new_rejected(queue, 2, 1, PARTY)
     assert rejection is not None
     assert rejection.retry_after_s == 2
     queue.rate.per_s = 1_000.0
-    assert queue.rejection(2, 1, PARTY) is None
+    assert new_rejected(queue, 2, 1, PARTY) is None
     queue.rate.per_s = 0.1
     for _ in range(3):
         batch = queue.take_batch()
         queue.answer(batch, [None] * len(batch.requests))
     assert queue.pending_requests == 6
     ask(sender, *(f"{number}" for number in range(50, 53)))
-    assert queue.rejection(1, 1, PARTY) is not None, "a batch's worth, but for the part of those with tickets"
-    assert queue.rejection(1, 1, PARTY, ticketed=True) is None
+    assert new_rejected(queue, 1, 1, PARTY) is not None, "a batch's worth, but for the part of those with tickets"
+    assert new_rejected(queue, 1, 1, PARTY, ticketed=True) is None
     queue.answer(queue.take_batch(), [None] * 9)
-    assert queue.rejection(10, 1, PARTY) is None
+    assert new_rejected(queue, 10, 1, PARTY) is None
 
 
 async def test_no_batch_is_sent_while_the_log_has_one_that_is_not_applied() -> None:

@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import json
 import re
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from notary.parties import Parties
 from notary.quota import Quota, QuotaExceeded, QuotaSettings
 from notary.tickets import Tickets
 from ordering.errors import Malformed, NotReady, Overloaded
+from ordering.ids import TransactionId
 from payload import decode_submission
 from tests.notary.party import NOTARY, Bank, fresh_state, spend
 
@@ -70,10 +72,20 @@ class RecordingBody(Body):
         self.done.set_result(None)
 
 
-def gate_of(file: Path, clock: Clock, quota_per_s: int = 0) -> Gate:
-    """Returns an open gate without a queue behind it."""
-    quota = Quota(QuotaSettings(party_requests_per_s=quota_per_s), clock) if quota_per_s else None
-    return Gate(NOTARY, Parties(file), lambda: None, clock, bytes_max=1 << 20, body_s_max=20.0, turn_s_max=0.005, quota=quota)
+def nothing_decided(transaction_ids: Sequence[TransactionId]) -> bool:
+    """Returns False: every submission is new."""
+    return False
+
+
+def gate_of(file: Path, clock: Clock, closed: Callable[[], NotReady | None] = lambda: None, bytes_max: int = 1 << 20, **parts: Any) -> Gate:
+    """Returns a gate with these parts. Without a closed, it is open; without a capacity, no queue is behind it."""
+    parts = {"has_decided": nothing_decided} | parts
+    return Gate(NOTARY, Parties(file), closed, clock, bytes_max=bytes_max, body_s_max=20.0, turn_s_max=0.005, **parts)
+
+
+def ten_a_second(clock: Clock) -> Quota:
+    """Returns a quota of 10 requests a second for each party."""
+    return Quota(QuotaSettings(party_requests_per_s=10), clock)
 
 
 @pytest.fixture
@@ -85,7 +97,7 @@ def gate(file: Path, clock: Clock) -> Gate:
 @pytest.fixture
 def limited(file: Path, clock: Clock) -> Gate:
     """A gate with a quota of 10 requests a second."""
-    return gate_of(file, clock, 10)
+    return gate_of(file, clock, quota=ten_a_second(clock))
 
 
 @pytest.mark.parametrize("bank", [KNOWN, OTHER], ids=["ed25519", "p256"])
@@ -225,17 +237,7 @@ def shared(file: Path, clock: Clock, queue: SubmissionQueue[None]) -> Gate:
 
 def before(queue: SubmissionQueue[Any], file: Path, clock: Clock, problem: list[NotReady]) -> Gate:
     """Returns a gate in front of a queue, which issues tickets. It is closed while `problem` has a member."""
-    return Gate(
-        NOTARY,
-        Parties(file),
-        lambda: problem[0] if problem else None,
-        clock,
-        bytes_max=1 << 20,
-        body_s_max=20.0,
-        turn_s_max=0.005,
-        capacity=queue,
-        tickets=Tickets(b"k" * 32, clock),
-    )
+    return gate_of(file, clock, lambda: problem[0] if problem else None, capacity=queue, tickets=Tickets(b"k" * 32, clock))
 
 
 def fill(gate: Gate, queue: SubmissionQueue[Any], ticket: bytes = b"") -> Overloaded:
@@ -501,10 +503,8 @@ async def test_tickets_open_no_more_than_the_last_part(shared: Gate, queue: Subm
 
 async def test_a_quota_is_rejected_with_a_ticket_and_never_passed_by_one(file: Path, clock: Clock) -> None:
     """A ticket opens capacity, and does not raise the quota."""
-    tickets, quota = Tickets(b"k" * 32, clock), Quota(QuotaSettings(party_requests_per_s=10), clock)
-    gate = Gate(
-        NOTARY, Parties(file), lambda: None, clock, bytes_max=1 << 20, body_s_max=20.0, turn_s_max=0.005, quota=quota, tickets=tickets
-    )
+    tickets = Tickets(b"k" * 32, clock)
+    gate = gate_of(file, clock, quota=ten_a_second(clock), tickets=tickets)
     gate.count_new(gate.admit(KNOWN.body(*(spend() for _ in range(10)))))
     with pytest.raises(QuotaExceeded) as rejected:
         gate.admit(KNOWN.body(*(spend() for _ in range(10))))
@@ -573,7 +573,7 @@ async def test_a_false_name_takes_no_capacity_from_its_party(file: Path, clock: 
     """A large submission without capacity keeps capacity free for itself, but only if its party has signed it."""
     queue: SubmissionQueue[object] = SubmissionQueue(QueueLimits())
     queue.rate.per_s = 1000.0  # as measured: capacity for 3,000 requests, of which one party may have 8/9
-    gate = Gate(NOTARY, Parties(file), lambda: None, clock, bytes_max=64 << 20, body_s_max=20.0, turn_s_max=0.005, capacity=queue)
+    gate = gate_of(file, clock, bytes_max=64 << 20, capacity=queue)
     while queue.pending_requests < 2000:
         queue.put(gate.admit(KNOWN.body(*[spend() for _ in range(500)])))
     large = [spend() for _ in range(1000)]
@@ -600,10 +600,15 @@ async def test_a_large_retry_reserves_capacity(file: Path, clock: Clock) -> None
     """Its signature was verified some turns ago, before the look-up whether it is decided."""
     queue: SubmissionQueue[object] = SubmissionQueue(QueueLimits())
     queue.rate.per_s = 1000.0
-    gate = Gate(NOTARY, Parties(file), lambda: None, clock, bytes_max=64 << 20, body_s_max=20.0, turn_s_max=0.005, capacity=queue)
+    gate = gate_of(file, clock, bytes_max=64 << 20, capacity=queue)
     retry = decode_submission(KNOWN.body(*[spend() for _ in range(1000)]), NOTARY)
     while queue.pending_requests < 2000:
         queue.put(gate.admit(KNOWN.body(*[spend() for _ in range(500)])))
+    gate._has_decided = lambda transaction_ids: True
+    with pytest.raises(Overloaded):
+        gate.check_again(retry)
+    gate.admit(KNOWN.body(spend()))  # anyone may send a copy of a decided one, so it reserves nothing
+    gate._has_decided = nothing_decided
     with pytest.raises(Overloaded):
         gate.check_again(retry)
     with pytest.raises(Overloaded):
@@ -627,7 +632,7 @@ async def test_a_rejection_for_another_reason_is_not_counted(file: Path, clock: 
 async def test_a_submission_with_many_bytes_reserves_capacity(file: Path, clock: Clock) -> None:
     """After its rejection, smaller ones of its party are rejected until it fits, also if it has few requests and many bytes."""
     queue: SubmissionQueue[object] = SubmissionQueue(QueueLimits(pending_bytes_max=1 << 20, batch_requests_max=40))
-    gate = Gate(NOTARY, Parties(file), lambda: None, clock, bytes_max=4 << 20, body_s_max=20.0, turn_s_max=0.005, capacity=queue)
+    gate = gate_of(file, clock, bytes_max=4 << 20, capacity=queue)
     small = [KNOWN.body(*[spend() for _ in range(40)]) for _ in range(600)]
     large = KNOWN.body(spend(*[fresh_state() for _ in range(2500)]))
     with contextlib.suppress(Overloaded):
@@ -664,7 +669,7 @@ async def test_the_stated_wait_is_bounded(shared: Gate, clock: Clock) -> None:
 async def test_a_body_without_bytes_left_gets_a_ticket(file: Path, clock: Clock) -> None:
     """Each `overloaded` for a submission has a ticket (docs/http.md, Tickets)."""
     tickets = Tickets(b"k" * 32, clock)
-    gate = Gate(NOTARY, Parties(file), lambda: None, clock, bytes_max=1 << 10, body_s_max=20.0, turn_s_max=0.005, tickets=tickets)
+    gate = gate_of(file, clock, bytes_max=1 << 10, tickets=tickets)
     first, second = RecordingBody(gate), RecordingBody(gate)
     first.piece(b" " * 1000)
     second.piece(b" " * 1000)
@@ -678,10 +683,7 @@ def narrow(file: Path, clock: Clock) -> tuple[Gate, SubmissionQueue[object]]:
     """Returns a gate that issues tickets, and its queue: capacity for 99 requests, of which a party may have 90 without tickets."""
     queue: SubmissionQueue[object] = SubmissionQueue(QueueLimits(pending_requests_max=100, batch_requests_max=1))
     tickets = Tickets(b"k" * 32, clock)
-    gate = Gate(
-        NOTARY, Parties(file), lambda: None, clock, bytes_max=4 << 20, body_s_max=20.0, turn_s_max=0.005, capacity=queue, tickets=tickets
-    )
-    return gate, queue
+    return gate_of(file, clock, bytes_max=4 << 20, capacity=queue, tickets=tickets), queue
 
 
 async def test_a_large_submission_with_a_ticket_reserves_capacity(file: Path, clock: Clock) -> None:

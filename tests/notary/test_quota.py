@@ -28,12 +28,10 @@ def quota(clock: Clock) -> Quota:
 
 
 def send(quota: Quota, party: str, requests: int) -> QuotaExceeded | None:
-    """Send a new submission as the gate does: charge what is not rejected, and reserve the rest."""
-    rejection = quota.rejection(party, requests)
+    """Send a new submission as the gate does: charge it, or reserve its tokens."""
+    rejection = quota.rejection(party, requests, reserve=True)
     if rejection is None:
         quota.charge(party, requests)
-    else:
-        quota.reserve(party, requests)
     return rejection
 
 
@@ -119,6 +117,6 @@ def test_what_is_left_over_is_not_reserved(quota: Quota, clock: Clock) -> None:
 def test_an_unverified_submission_reserves_nothing(quota: Quota) -> None:
     """Anybody may name a party, so only a signed submission reserves."""
     assert send(quota, KNOWN, 5) is None
-    assert quota.rejection(KNOWN, 9, verified=False) is not None
+    assert quota.rejection(KNOWN, 9) is not None
     assert send(quota, KNOWN, 5) is None
     assert send(quota, KNOWN, 9) is not None

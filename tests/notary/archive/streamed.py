@@ -1,7 +1,7 @@
 """A log in memory, its segments in a folder, and an archive that is made of them."""
 
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from types import SimpleNamespace
@@ -77,10 +77,15 @@ class Streamed:
         found = self.found() if segments is None else segments
         return fetch(self.store, found, self.folder / "archive", self.archive, self.trusted[-1].public_key)
 
-    def prune(self, keep_after_ms: int = 10**9) -> list[str]:
-        """Remove the segments that the archive has."""
+    def prune(self, keep_after_ms: int = 10**9, margin_s: float = -1.0, meanwhile: Callable[[], object] = lambda: None) -> list[str]:
+        """Remove the segments that the archive has, and unnamed files. `meanwhile` runs after the manifests were removed."""
+
+        def find_others(known: frozenset[str]) -> list[FoundSegment]:
+            meanwhile()
+            return list(find(self.store, self.trusted, NAME, known))
+
         assert self.archive is not None
-        return prune(self.store, self.found(), self.archive, keep_after_ms)
+        return prune(self.store, self.found(), self.archive, keep_after_ms, margin_s, find_others)
 
     @contextmanager
     def hidden(self) -> Iterator[None]:

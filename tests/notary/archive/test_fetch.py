@@ -15,7 +15,7 @@ from notary.archive.stream import COMMANDS_PER_CHECK, SegmentStream
 from notary.cli.archived import ArchivedLog
 from notary.receipts.errors import NotVerified
 from notary.receipts.note import VerifierKey
-from notary.snapshots.store import MANIFESTS
+from notary.snapshots.store import FILES, MANIFESTS
 from ordering.durable import create_file
 from ordering.errors import ConfigurationError, NotReady
 from ordering.log import ORDERING, Record
@@ -588,3 +588,39 @@ async def test_a_file_that_another_segment_names_stays(tmp_path: Path) -> None:
     assert removed.endswith("-w1.note")
     (tmp_path / "archive").rename(tmp_path / "another copy")
     assert made.fetch().records == 4
+
+
+async def test_files_that_no_segment_names_are_removed_when_they_are_old(tmp_path: Path) -> None:
+    """A `prune` that is killed after the manifests leaves such files, and so does a worker that is killed before its manifest."""
+    made = Streamed(tmp_path)
+    await made.append(*FIRST)
+    process = made.process()
+    await process.seal(made.command(1))
+    await made.append((0, b"p1"), (1, b"q1"), (ORDERING, b"o2"))
+    await process.seal(made.command(3))
+    first, second = made.found()
+    made.fetch()
+    made.store.remove(MANIFESTS, first.name)  # and the process was killed
+    assert made.prune(margin_s=3_600) == []
+    assert made.store.sizes(FILES).keys() == {first.sha256, second.sha256}
+    assert made.prune() == []
+    assert made.store.sizes(FILES).keys() == {second.sha256}
+
+
+async def test_a_segment_that_is_sealed_during_a_prune_keeps_its_file(tmp_path: Path) -> None:
+    """Two workers that seal the same records name one file. The first worker's segment is removed while the second one's appears."""
+    made = Streamed(tmp_path)
+    await made.append(*FIRST)
+    await made.process("w1").seal(made.command(1))
+    with made.hidden():
+        await made.process("w2").seal(made.command(1))
+    first, second = made.found()
+    assert first.sha256 == second.sha256
+    await made.append((0, b"p1"), (1, b"q1"), (ORDERING, b"o2"))
+    await made.process("w1").seal(made.command(3))
+    made.fetch()
+    note = tmp_path / "segments" / MANIFESTS / second.name
+    content = note.read_bytes()
+    note.unlink()
+    assert made.prune(meanwhile=lambda: note.write_bytes(content)) == [first.name]
+    assert second.sha256 in made.store.sizes(FILES)

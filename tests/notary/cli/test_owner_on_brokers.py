@@ -16,6 +16,7 @@ from notary.cli.trim import Snapshot, to_free
 from notary.index import viewing
 from notary.snapshots.manifest import Manifest, SnapshotHistory
 from notary.verify import trusted_keys, verify_receipt
+from ordering.errors import ConfigurationError
 from ordering.kafka import KafkaLog
 from ordering.topics import free_records
 from tests.notary.cli.written import append, entry, register, signing_key
@@ -150,7 +151,11 @@ async def _free(bootstrap: str, prefix: str, index: Path) -> int:
         state = view.joiner_state()
     snapshot = Snapshot("", Manifest("", "", 0, "", 0, 0, "", 0, SnapshotHistory(0, ""), {}, ()), state)
     unneeded = to_free([snapshot], dict.fromkeys(state.marks, 0))
-    assert await free_records(bootstrap, prefix, unneeded) == unneeded
+    log = await KafkaLog.open(bootstrap, prefix)
+    await log.close()
+    with pytest.raises(ConfigurationError, match=f"is another one than the log's: it has the id {log.payload_topic_id}"):
+        await free_records(bootstrap, prefix, "the id of this name's topic in another cluster", unneeded)
+    assert await free_records(bootstrap, prefix, log.payload_topic_id, unneeded) == unneeded  # the call before has freed nothing
     return sum(unneeded.values())
 
 
