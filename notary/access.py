@@ -91,7 +91,7 @@ def alone_in(directory: Path, busy: str) -> Iterator[None]:
     """
     with contextlib.ExitStack() as held:
         try:
-            held.enter_context(locked_directory(directory, wait=False))
+            held.enter_context(locked_directory(directory))
         except BlockingIOError:
             raise ConfigurationError(busy) from None
         yield

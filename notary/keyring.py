@@ -5,6 +5,7 @@ key, and the history that ends with it, to each machine as `<key file>.next` and
 these files, without a restart.
 """
 
+import contextlib
 import logging
 from collections.abc import Callable
 from pathlib import Path
@@ -129,11 +130,9 @@ class Keyring:
         # The first lookup of a key reads the files at once: they may have been copied here since the start.
         if public_key not in self._keys and self._now_s() - self._checked_at_s.get(public_key, -CHECK_AGAIN_S) >= CHECK_AGAIN_S:
             self._checked_at_s[public_key] = self._now_s()
-            try:
-                self._add(keys.load(self._key_file))
-                self._read_next_key()
-            except ConfigurationError:
-                return None  # the file may be in the middle of a replacement; the caller reports a missing key
+            for read in (lambda: self._add(keys.load(self._key_file)), self._read_next_key):
+                with contextlib.suppress(ConfigurationError):  # it may be in the middle of a replacement; the caller reports a missing key
+                    read()
         return self._keys.get(public_key)
 
     def _read_next_key(self) -> None:

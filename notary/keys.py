@@ -158,9 +158,10 @@ def begin_anew(key_file: Path, history_file: Path, origin: str) -> Ed25519Privat
     if key_file.exists():
         raise ConfigurationError(f"{key_file} is there: a key that is not lost is rotated without --lost")
     try:
-        # Drop a history that was prepared with the lost key: the key that it names may be lost too.
-        next_of(history_file).unlink(missing_ok=True)
         key = load(key_next) if key_next.exists() else create(key_next)
+        if not _ends_with(next_of(history_file), key.public_key(), origin):
+            # It was prepared with the lost key, and the key that it names may be lost too.
+            next_of(history_file).unlink(missing_ok=True)
         sync_directory(key_next.parent)
     except OSError as problem:
         raise ConfigurationError(
@@ -170,12 +171,16 @@ def begin_anew(key_file: Path, history_file: Path, origin: str) -> Ed25519Privat
 
 
 def end_anew(key_file: Path, history_file: Path, origin: str) -> None:
-    """Put the key of `begin_anew` in place, with a history that begins with it: no lost key can endorse it.
+    """Put the key of `begin_anew` in place. If the lost key has not endorsed it, it begins a new history.
 
     Raises `ConfigurationError`. After an error or a kill the same call completes it.
     """
+    key, history = load(next_of(key_file)).public_key(), Path(os.path.realpath(history_file))
     try:
-        replace_file(Path(os.path.realpath(history_file)), _first(origin, load(next_of(key_file)).public_key()))
+        if next_of(history_file).exists():
+            move_into_place(next_of(history_file), history)
+        elif not _ends_with(history, key, origin):
+            replace_file(history, _first(origin, key))
         # A crash here leaves a history without its key: no worker starts, and the same command continues.
         move_into_place(next_of(key_file), Path(os.path.realpath(key_file)))
     except OSError as problem:
@@ -259,6 +264,14 @@ def finish(key_file: Path, history_file: Path, origin: str) -> bool:
         return False
     move_into_place(next_of(history_file), real_history)
     return True
+
+
+def _ends_with(history_file: Path, key: Ed25519PublicKey, origin: str) -> bool:
+    """Returns true if the file is a sound key history that ends with this key."""
+    try:
+        return _read_history(history_file, origin, key)[-1].verifier_key == verifier_key(origin, key)
+    except ConfigurationError:
+        return False
 
 
 def _is_half_placed(key: Ed25519PublicKey, history_file: Path, origin: str) -> bool:
@@ -353,7 +366,7 @@ def alone_with(key_file: Path) -> Iterator[None]:
     directory = Path(os.path.realpath(key_file)).parent
     with contextlib.ExitStack() as held:
         try:
-            held.enter_context(locked_directory(directory, wait=False))
+            held.enter_context(locked_directory(directory))
         except BlockingIOError:
             raise ConfigurationError(
                 f"another process is changing files in {directory}: wait for it, then look at `notary key show` before you try again"

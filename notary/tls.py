@@ -159,7 +159,7 @@ def _certificate(file: str) -> x509.Certificate:
         return x509.load_pem_x509_certificates(Path(file).read_bytes())[0]
     except OSError as problem:
         raise _unreadable("certificate", file, problem) from None
-    except ValueError as problem:
+    except (ValueError, x509.InvalidVersion) as problem:
         raise ConfigurationError(
             f"the certificate {file} is no PEM certificate ({problem}). The file holds the service's own first, then those of its issuers"
         ) from None

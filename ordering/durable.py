@@ -7,15 +7,20 @@ checks, so it has its own functions. RocksDB syncs its own files.
 import contextlib
 import fcntl
 import os
+import select
 from collections.abc import Iterable, Iterator
 from errno import EEXIST, EMLINK, ENOSYS, EOPNOTSUPP, EPERM
 from glob import escape
 from pathlib import Path
+from stat import S_IMODE
 from typing import IO, Any, Final
 from uuid import uuid4
 
 _NO_LINKS: Final = (EPERM, EOPNOTSUPP, ENOSYS, EMLINK)
 """The errors of `link` on a file system without hard links."""
+LOCK_S: Final = 5.0
+"""The time to wait for a lock that other processes hold for milliseconds."""
+_LOCK_TRY_S: Final = 0.01
 
 
 def sync_directory(directory: Path) -> None:
@@ -80,16 +85,22 @@ def create_file(file: Path, content: bytes, mode: int = 0o666) -> None:
     sync_directory(file.parent)
 
 
-def replace_file(file: Path, content: bytes, mode: int = 0o644) -> None:
+def replace_file(file: Path, content: bytes, mode: int = 0o644, *, like: os.stat_result | None = None) -> None:
     """Replace the content of a file, or create it, durably. A reader or a crash finds the old content or the new one, never a part.
 
-    The new file never has more permissions than `mode`. The caller holds a lock if another process may replace the same file at the same
-    time. A symbolic link is replaced, not followed. Raises `OSError`.
+    The new file never has more permissions than `mode`. With `like` it gets that file's mode, and its owner as far as this user may give
+    it. The caller holds a lock if another process may replace the same file at the same time. A symbolic link is replaced, not followed.
+    Raises `OSError`.
     """
+    if like is not None:
+        mode = S_IMODE(like.st_mode)
     beside = file.with_name(f".{file.name}.new")
     beside.unlink(missing_ok=True)  # a crash of an earlier call left it
     try:
         _write_new(beside, content, mode & 0o600)
+        if like is not None:
+            with contextlib.suppress(PermissionError):
+                os.chown(beside, like.st_uid, like.st_gid)
         beside.chmod(mode)
         move_into_place(beside, file)
     except OSError:
@@ -117,36 +128,52 @@ def _write_new(file: Path, content: bytes, mode: int) -> None:
 
 
 @contextlib.contextmanager
-def locked_directory(directory: Path, *, wait: bool = True) -> Iterator[None]:
+def locked_directory(directory: Path, wait_s: float = 0.0) -> Iterator[None]:
     """Hold an exclusive lock on a directory for the length of a block. The system releases it when the process dies.
 
-    Raises `BlockingIOError` if another process holds it and `wait` is false; `OSError` for a directory that cannot be read.
+    Raises `BlockingIOError` if another process holds it for longer than `wait_s`; `OSError` for a directory that cannot be read.
     """
     descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+        _lock(descriptor, wait_s)
         yield
     finally:
         os.close(descriptor)
 
 
 @contextlib.contextmanager
-def locked_file(file: Path, mode: int = 0o644) -> Iterator[int]:
+def locked_file(file: Path, mode: int = 0o644, wait_s: float | None = None) -> Iterator[int]:
     """Wait for an exclusive lock on a file, created if it is missing, and hold it for the length of a block.
 
     Yields a descriptor for reading and writing, which the block leaves open. The system releases the lock when the process dies.
-    Raises `OSError`.
+    Raises `BlockingIOError` if another process holds it for longer than `wait_s`, None: for ever; another `OSError` for an unusable file.
     """
     while True:
         descriptor = os.open(file, os.O_RDWR | os.O_CREAT, mode)
         try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX)
+            _lock(descriptor, wait_s)
             # The former holder may have removed the file, or its directory: a lock on a removed file has no effect, so try again.
             if _is_still_at(descriptor, file):
                 yield descriptor
                 return
         finally:
             os.close(descriptor)
+
+
+def _lock(descriptor: int, wait_s: float | None) -> None:
+    """Lock an open file or directory. Raises `BlockingIOError` if another process holds the lock for longer than `wait_s`."""
+    if wait_s is None:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        return
+    for tries_left in range(round(wait_s / _LOCK_TRY_S), -1, -1):
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if not tries_left:
+                raise
+            select.select([], [], [], _LOCK_TRY_S)
+        else:
+            return
 
 
 def _is_still_at(descriptor: int, file: Path) -> bool:

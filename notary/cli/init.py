@@ -123,6 +123,11 @@ class _Keys(msgspec.Struct, frozen=True):
     @classmethod
     def load(cls, directory: Path) -> "_Keys":
         """Read the keys of an existing directory. Raises `ConfigurationError`."""
+        if not (directory / OWNER_KEY).exists():
+            raise ConfigurationError(
+                f"{directory / CONFIG} exists already, and {OWNER_KEY} is not beside it: to complete a `notary init` that was interrupted,"
+                " put it back; to make another notary, choose another directory"
+            )
         return cls(keys.load(directory / KEY), keys.load(directory / OWNER_KEY, keys.OWNERS))
 
     def genesis(self, arguments: argparse.Namespace) -> Genesis:

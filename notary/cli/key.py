@@ -150,10 +150,12 @@ async def _replace_lost(config: Config, arguments: argparse.Namespace) -> int:
                 facts |= {"previous_verifier_key": lost, "offset": outcome.offset}
             # A crash here leaves the new key in force, and its file under `.next`: the same command continues.
             keys.end_anew(*files)
+    is_endorsed = len(keys.present_history(*files)) > 1
     if arguments.json:
-        print(json_line(facts | {"key_history_file": str(files[1])}))
+        print(json_line(facts | {"key_history_file": str(files[1]), "endorsed": is_endorsed}))
         return EXIT_DONE
-    print(f"new key        {facts['verifier_key']}, and nothing endorses it: give it to every client and verifier")
+    whose = "which the lost key has endorsed" if is_endorsed else "and nothing endorses it: give it to every client and verifier"
+    print(f"new key        {facts['verifier_key']}, {whose}")
     print(f"next           copy {files[0]} and {files[1]} to every other worker's machine now: workers without the key cannot write")
     return EXIT_DONE
 

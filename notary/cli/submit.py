@@ -102,7 +102,7 @@ def add_tls_arguments(parser: argparse.ArgumentParser) -> None:
 def tls_of(arguments: argparse.Namespace) -> SSLContext | None:
     """Returns the TLS context of the TLS arguments; None for the machine's default. Raises `ConfigurationError`."""
     files = (arguments.tls_ca, arguments.tls_cert, arguments.tls_key)
-    return tls_context(*files) if any(files) else None
+    return None if files == (None, None, None) else tls_context(*files)
 
 
 def run(arguments: argparse.Namespace) -> int:

@@ -1,6 +1,7 @@
 """`AsyncClient`: the client for asyncio programs; `blocking.Client` is the client for all others."""
 
 import asyncio
+import re
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from contextlib import suppress
 from ssl import SSLContext
@@ -23,13 +24,14 @@ from notary.client.errors import Contradiction, Rejected, Unanswered, Unproven, 
 from notary.client.requests import PreparedRequest, RequestLike, prepare
 from notary.client.route import RetryPolicy
 from notary.client.signer import Signer
-from notary.client.transport import Exhausted, Reply, Transport, current_traceparent, rejected, wall_clock_s
+from notary.client.transport import Exhausted, Further, Reply, Transport, current_traceparent, rejected, wall_clock_s
 from notary.client.trust import KnownNotaries, Trust
 from notary.receipts.errors import NotVerified
-from ordering.errors import ConfigurationError
+from ordering.errors import ConfigurationError, Malformed
 from ordering.ids import NAME_BYTES_MAX, excerpt, format_state, parse_state
 
 T = TypeVar("T")
+_TRACEPARENT = re.compile(r"[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}(-[!-~]*)?").fullmatch
 
 SUBMISSION_DEADLINE_S = 60.0
 """The time to retry one submission, also that of `notary submit`. It is longer than a failover of the log's partition leaders."""
@@ -101,6 +103,8 @@ class AsyncClient:
         ends = asyncio.get_running_loop().time() + deadline_s
         if self._signer is None:
             raise ConfigurationError("to submit, the client must be given a party and its signer")
+        if traceparent and not _TRACEPARENT(traceparent):
+            raise Malformed(f"{excerpt(traceparent)} is no W3C Trace Context, such as 00-<32 hex digits>-<16 hex digits>-01", "traceparent")
         asked = list(requests)  # iterated once: an iterator would be empty the second time
         name = await self._name(ends, trusted=receipts)
         # Encode and check everything before the first byte is sent, so that bad input raises here and not at a worker.
@@ -127,15 +131,23 @@ class AsyncClient:
         `Malformed`, `Rejected`, `Unproven`, `Unreachable`.
         """
         wanted = canonical_id(transaction_id)
+        path = f"/v1/transactions/{wanted}"
+        ends = asyncio.get_running_loop().time() + deadline_s
+        if receipts:
+            await self._name(ends, trusted=True)
+        sign = await self._signing(ends)
 
-        def read(reply: Reply) -> tuple[Answer | None]:
+        def read(reply: Reply) -> tuple[Answer | None] | Further[tuple[Answer | None]]:
             if reply.status == 404 and reply.is_problem:
                 return (None,)
-            return (read_transaction(_found(reply), wanted),)
+            answer = read_transaction(_found(reply), wanted)
+            if not receipts:
+                return (answer,)
+            # The same worker must prove it: if it cannot, the decision does not count either, and another worker is asked for both.
+            return Further(f"{path}/receipt", sign(f"{path}/receipt"), lambda proof: self._prove(answer, proof))
 
-        ends = asyncio.get_running_loop().time() + deadline_s
-        [answer] = await self._look_up(f"/v1/transactions/{wanted}", read, deadline_s)
-        return await self._with_receipt(answer, ends) if receipts and answer is not None else answer
+        [answer] = await self._proven(lambda: self._look_up(path, read, ends, sign), ends)
+        return answer
 
     async def state(self, state: str | bytes, *, deadline_s: float = LOOKUP_DEADLINE_S) -> StateAnswer:
         """Returns the consumer of a state, as far as the answering worker has read the log. No receipt proves this answer.
@@ -143,7 +155,8 @@ class AsyncClient:
         Raises `Malformed`, `Rejected`, `Unreachable`.
         """
         wanted = format_state(parse_state(format_state(state) if isinstance(state, bytes) else state, "state"))
-        return await self._look_up(f"/v1/states/{wanted}", lambda reply: read_state(_found(reply), wanted), deadline_s)
+        ends = asyncio.get_running_loop().time() + deadline_s
+        return await self._look_up(f"/v1/states/{wanted}", lambda reply: read_state(_found(reply), wanted), ends, await self._signing(ends))
 
     async def notary(self, *, deadline_s: float = LOOKUP_DEADLINE_S) -> NotaryDescription:
         """Returns the notary's name, keys and limits, as the worker reports them. Raises `Rejected`, `Unreachable`."""
@@ -207,8 +220,11 @@ class AsyncClient:
             return await ask()
         except Unproven as problem:
             if problem.reason == "unknown-key" and self._trust.keys == keys:  # else another call has followed the rotation meanwhile
-                with suppress(Unproven, Rejected, Unreachable):
-                    await self._meet(ends, wants_more=True)
+                try:
+                    with suppress(Unproven, Rejected, Unreachable):
+                        await self._meet(ends, wants_more=True)
+                except ConfigurationError as cannot:  # the notary may have decided: the caller must get the transactions' ids
+                    raise Unproven(problem.url, NotVerified("unknown-key", f"its new key cannot be kept: {cannot}")) from None
             if self._trust.keys == keys:
                 raise
         try:
@@ -217,29 +233,28 @@ class AsyncClient:
             problem.may_be_decided = True
             raise
 
-    async def _with_receipt(self, answer: Answer, ends: float) -> Answer:
-        await self._name(ends, trusted=True)
+    def _prove(self, answer: Answer, reply: Reply) -> tuple[Answer] | None:
+        """Returns a decision with the receipt of a reply; None if the worker has no receipt for it yet. Raises `Rejected`, `Unproven`."""
+        if reply.status == 404 and reply.is_problem:
+            return None
+        return (_checked(self._trust, msgspec.structs.replace(answer, receipt=_found(reply).decode(errors="replace")), reply.url),)
 
-        def read(reply: Reply) -> Answer | None:
-            if reply.status == 404 and reply.is_problem:
-                return None  # this worker has not read that far yet
-            proven = msgspec.structs.replace(answer, receipt=_found(reply).decode(errors="replace"))
-            return _checked(self._trust, proven, reply.url)
+    async def _signing(self, ends: float) -> Callable[[str], dict[str, str]]:
+        """Returns a function that returns the headers for a look-up. Workers may answer only parties, others ignore the signature."""
+        signer = self._signer
+        if signer is None:
+            return lambda path: {}
+        name = await self._name(ends, trusted=False)
+        return lambda path: signer.sign_read(self.party, name, path, wall_clock_s())
 
-        path = f"/v1/transactions/{answer.transaction_id}/receipt"
-        return await self._proven(lambda: self._look_up(path, read, ends - asyncio.get_running_loop().time()), ends)
-
-    async def _look_up(self, path: str, read: Callable[[Reply], T | None], deadline_s: float) -> T:
-        ends = asyncio.get_running_loop().time() + deadline_s
-        headers = None
-        if self._signer is not None:
-            # Workers may answer only parties, so sign the call. Other workers ignore the signature.
-            name = await self._name(ends, trusted=False)
-            headers = self._signer.sign_read(self.party, name, path, wall_clock_s())
+    async def _look_up(
+        self, path: str, read: Callable[[Reply], T | Further[T] | None], ends: float, sign: Callable[[str], dict[str, str]]
+    ) -> T:
+        began = asyncio.get_running_loop().time()
         try:
-            return await self._transport.exchange("GET", path, read, ends, headers=headers)
+            return await self._transport.exchange("GET", path, read, ends, headers=sign(path))
         except Exhausted as problem:
-            raise Unreachable(f"no answer to {path} within {deadline_s:g} s", problem.reasons) from None
+            raise Unreachable(f"no answer to {path} within {ends - began:.3g} s", problem.reasons) from None
 
 
 class _Known:
@@ -251,6 +266,8 @@ class _Known:
         self._trust = trust
         self.answers: list[Answer | None] = [None] * len(prepared.requests)
         self._from = [""] * len(prepared.requests)
+        self._at: dict[int, int] = {}
+        """Position -> the index of the request that was decided there."""
 
     def read(self, reply: Reply) -> list[Answer] | None:
         """Add a reply. Returns all answers once there are all, None while some are missing."""
@@ -262,11 +279,13 @@ class _Known:
                 continue
             if self._trust is not None:
                 _checked(self._trust, answer, reply.url)
-            before = self.answers[at]
+            other = self._at.setdefault(answer.position, at)
+            before = self.answers[other]
             if before is None:
                 self.answers[at], self._from[at] = answer, reply.url
-            elif not before.same_decision(answer):
-                raise Contradiction(before, self._from[at], answer, reply.url)
+            elif other != at or not before.same_decision(answer):
+                self.answers[other] = self.answers[at] = None  # neither is an outcome
+                raise Contradiction(before, self._from[other], answer, reply.url)
             elif before.receipt is None:
                 self.answers[at] = answer
         complete = [answer for answer in self.answers if answer is not None]

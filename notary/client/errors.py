@@ -87,7 +87,7 @@ class Unproven(NotaryError):
 
 
 class Contradiction(NotaryError):
-    """Two decisions for one transaction that cannot both be true: evidence against the notary, to be kept.
+    """Two decisions that cannot both be true, for one transaction or at one position: evidence against the notary, to be kept.
 
     `first` and `second` are the answers, `first_url` and `second_url` their senders. `answers` holds the other answers received so far,
     one item for each of `transaction_ids`.
@@ -98,8 +98,10 @@ class Contradiction(NotaryError):
         self.second, self.second_url = second, second_url
         self.transaction_ids: tuple[str, ...] = ()
         self.answers: tuple[Answer | None, ...] = ()
+        same = first.transaction_id == second.transaction_id
+        about = f"for transaction {first.transaction_id}" if same else f"at position {first.position}"
         super().__init__(
-            f"two decisions for transaction {first.transaction_id} contradict each other; keep this as evidence and report it to "
+            f"two decisions {about} contradict each other; keep this as evidence and report it to "
             f"the operator of the notary: {first_url} returned {_json(first)}, {second_url} returned {_json(second)}"
         )
 

@@ -16,6 +16,8 @@ def tls_context(
     `cert_file` and `key_file`: the client certificate and its key, PEM, the key without a password. The key may be in the certificate's
     file. The file with the key must not be open to other users. Raises `ConfigurationError`, which names the file.
     """
+    if "" in (ca_file, cert_file, key_file):
+        raise ConfigurationError("the name of a TLS file is empty: give the file, or leave the argument out")
     if key_file is not None and cert_file is None:
         raise ConfigurationError(f"the TLS key {key_file} is of no use without its certificate: give both")
     try:

@@ -12,6 +12,7 @@ It maps each reply to the next step:
 """
 
 import asyncio
+import os
 import random
 import re
 import sys
@@ -19,8 +20,8 @@ from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from http.cookiejar import CookieJar, DefaultCookiePolicy
-from ssl import SSLContext
-from typing import Any, Final, TypeVar
+from ssl import SSLContext, create_default_context
+from typing import Any, Final, Generic, TypeVar
 
 import httpx
 import msgspec
@@ -72,6 +73,14 @@ class Reply(msgspec.Struct, frozen=True):
         return content_type.partition(";")[0].strip().lower() == _PROBLEM
 
 
+class Further(msgspec.Struct, Generic[T], frozen=True):
+    """A result of `read` that needs another reply of the same worker: GET `path`, which its own `read` decodes."""
+
+    path: str
+    headers: Mapping[str, str]
+    read: Callable[[Reply], T | None]
+
+
 class _Problem(msgspec.Struct):
     type: str = "about:blank"
     title: str = ""
@@ -118,13 +127,18 @@ def http_client(tls: SSLContext | None, connect_s_max: float) -> httpx.AsyncClie
                 DefaultCookiePolicy(allowed_domains=())
             ),  # else one worker's cookies would go to others: cookies ignore ports
             follow_redirects=False,
-            verify=True if tls is None else tls,
+            verify=_authorities_of_this_machine() if tls is None else tls,
         )
     except (OSError, ValueError, ImportError, httpx.InvalidURL) as problem:
         # All other arguments are constants, so the environment is the cause; a SOCKS proxy needs a package that may be missing.
         raise ConfigurationError(
             f"a proxy or certificates of the environment (HTTPS_PROXY, ALL_PROXY, SSL_CERT_FILE, ...) cannot be used: {problem}"
         ) from None
+
+
+def _authorities_of_this_machine() -> SSLContext:
+    """Returns a context with them, or with those that the environment names. OpenSSL would ignore a file that cannot be read."""
+    return create_default_context(cafile=os.environ.get("SSL_CERT_FILE") or None, capath=os.environ.get("SSL_CERT_DIR") or None)
 
 
 def current_traceparent() -> str:
@@ -161,7 +175,7 @@ class Transport:
         self,
         method: str,
         path: str,
-        read: Callable[[Reply], T | None],
+        read: Callable[[Reply], T | Further[T] | None],
         ends: float,
         body: bytes | None = None,
         headers: Mapping[str, str] | None = None,
@@ -170,7 +184,7 @@ class Transport:
 
         `read` raises `Malformed` for a reply that breaks the contract, and `Unproven` for an outcome without a valid receipt. It returns
         None for an incomplete answer: then the same bytes are sent again, after the reply's `Retry-After`, to another URL if possible.
-        Raises `Exhausted`, `Rejected`, `Unproven`, and any other error of `read`.
+        It returns `Further` to ask the same worker for more. Raises `Exhausted`, `Rejected`, `Unproven`, and any other error of `read`.
         """
         attempts = _Attempts()
         try:
@@ -184,7 +198,7 @@ class Transport:
         attempts: "_Attempts",
         method: str,
         path: str,
-        read: Callable[[Reply], T | None],
+        read: Callable[[Reply], T | Further[T] | None],
         ends: float,
         body: bytes | None,
         headers: Mapping[str, str] | None,
@@ -212,9 +226,12 @@ class Transport:
                 reply = await self._attempt(method, url, path, body, ends - started, more)
                 tickets[url] = reply.headers.get("ticket", "")
                 attempts.may_be_decided |= reply.sent_before
-                if reply.status < 200 or 300 <= reply.status < 400 or reply.status in _TRY_AGAIN or reply.status >= 500:
-                    raise _Unusable(_said(reply), reply.retry_after_s, may_be_decided=reply.status not in _NOT_ADMITTED)
+                _check_usable(reply)
                 result = read(reply)
+                if isinstance(result, Further):
+                    reply = await self._attempt("GET", url, result.path, None, max(0.0, ends - clock()), result.headers)
+                    _check_usable(reply)
+                    result = result.read(reply)
             except Rejected as problem:
                 if problem.status not in _ASK_THE_OTHERS:
                     raise
@@ -356,6 +373,12 @@ def _problem(reply: Reply) -> _Problem:
         except (msgspec.DecodeError, ValueError, RecursionError):
             pass
     return _Problem(detail=f"not an answer of a notary, whose errors are {_PROBLEM}: {excerpt(reply.body)}")
+
+
+def _check_usable(reply: Reply) -> None:
+    """Raise `_Unusable` for a status with which the next URL is tried."""
+    if reply.status < 200 or 300 <= reply.status < 400 or reply.status in _TRY_AGAIN or reply.status >= 500:
+        raise _Unusable(_said(reply), reply.retry_after_s, may_be_decided=reply.status not in _NOT_ADMITTED)
 
 
 def _retry_after_s(value: str) -> float:

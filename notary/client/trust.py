@@ -17,10 +17,10 @@ import msgspec
 
 from notary.client.answers import Answer, NotaryDescription
 from notary.receipts import VerifierKey, parse_verifier_key
-from notary.receipts.errors import NotVerified
+from notary.receipts.errors import NotVerified, printable
 from notary.receipts.key_history import follow
 from notary.verify import verify_receipt
-from ordering.durable import locked_file, make_directory, sync, sync_directory
+from ordering.durable import LOCK_S, locked_file, make_directory, sync, sync_directory
 from ordering.errors import ConfigurationError
 
 FILE_VARIABLE: Final = "NOTARY_KNOWN_NOTARIES"
@@ -54,8 +54,8 @@ class KnownNotaries:
         except RuntimeError as problem:
             raise ConfigurationError(f"there is no place to keep the notary's verifier key: {problem}. {_INSTEAD}") from None
 
-    def find(self, urls: Sequence[str]) -> Known | None:
-        """Returns the line of the first of these URLs that has one; None without any.
+    def find(self, urls: Sequence[str]) -> list[Known]:
+        """Returns the lines of these URLs, the first one for each key. After a rotation they may have several keys of one notary.
 
         Raises `ConfigurationError` for a file that cannot be used, and for URLs with lines of different notaries.
         """
@@ -67,41 +67,53 @@ class KnownNotaries:
                     )
                 return self._find(opened.read(), urls)
         except FileNotFoundError:
-            return None
+            return []
         except (OSError, UnicodeDecodeError) as problem:
             raise self._unusable(problem) from None
 
     def keep(self, urls: Sequence[str], key: VerifierKey, name: str, instead_of: VerifierKey | None = None) -> Known:
-        """Append a key for these URLs, durably. Returns the line now in force.
+        """Append a key for these URLs, and for the others that have `instead_of`, durably. Returns the line now in force.
 
         A key that another program has appended for them meanwhile stays in force, unless it is `instead_of`. Raises `ConfigurationError`.
         """
         file = self.file
         try:
             make_directory(file.parent, 0o700)
-            with locked_file(file, 0o600) as descriptor, open(descriptor, "r+", encoding="utf-8", closefd=False) as opened:
+            with locked_file(file, 0o600, LOCK_S) as descriptor, open(descriptor, "r+", encoding="utf-8", closefd=False) as opened:
                 text = opened.read()
-                if (known := self._find(text, urls)) is not None and known.key != instead_of:
-                    return known
+                others = [known for known in self._find(text, urls) if known.key not in (key, instead_of)]
+                if others:
+                    return others[0]
+                lines = self._lines_by_url(text)
+                rotated = [known.url for known in lines.values() if (known.key, known.name) == (instead_of, name)]
+                new = [url for url in dict.fromkeys([*urls, *rotated]) if url not in lines or lines[url].key != key]
+                if not new:
+                    return lines[urls[0]]
                 # A crash during this write may leave a cut-off line, which later reads report with its number.
-                added = "".join([f"{url} {key} {msgspec.json.encode(name).decode()}\n" for url in urls])
-                opened.write(added if text else _HEAD + added)
+                before = text if not text or text.endswith("\n") else f"{text}\n"
+                added = "".join([f"{url} {key} {msgspec.json.encode(name).decode()}\n" for url in new])
+                opened.write((before[len(text) :] if text else _HEAD) + added)
                 sync(opened)
                 sync_directory(file.parent)  # the file may be new
+        except BlockingIOError:
+            raise ConfigurationError(
+                f"another program has locked the known notaries {file} for {LOCK_S:g} s: end it, or wait for it. {_INSTEAD}"
+            ) from None
         except (OSError, UnicodeDecodeError) as problem:
             raise self._unusable(problem) from None
-        return Known(urls[0], key, name, (text or _HEAD).count("\n") + 1)
+        return Known(new[0], key, name, (before or _HEAD).count("\n") + 1)
 
-    def _find(self, text: str, urls: Sequence[str]) -> Known | None:
-        lines = {known.url: known for known in self._lines(text)}
+    def _find(self, text: str, urls: Sequence[str]) -> list[Known]:
+        lines = self._lines_by_url(text)
         found = [lines[url] for url in urls if url in lines]
         for other in found[1:]:
-            if (other.key, other.name) != (found[0].key, found[0].name):
-                raise ConfigurationError(
-                    f"{self.file} has different notaries for {found[0].url} (line {found[0].line}) and {other.url} (line {other.line}):"
-                    " give URLs of one notary, or remove the line that is out of date"
-                )
-        return found[0] if found else None
+            if (other.key.name, other.name) != (found[0].key.name, found[0].name):
+                raise ConfigurationError(f"{self.file} has different notaries for {_places(found[0], other)}: {_OF_ONE}")
+        return list({known.key: known for known in reversed(found)}.values())[::-1]
+
+    def _lines_by_url(self, text: str) -> dict[str, Known]:
+        """Returns the last line of each URL."""
+        return {known.url: known for known in self._lines(text)}
 
     def _lines(self, text: str) -> Iterable[Known]:
         for number, line in enumerate(text.split("\n"), 1):
@@ -120,6 +132,11 @@ class KnownNotaries:
         return ConfigurationError(f"the known notaries {self.file} cannot be used: {why}. {_INSTEAD}")
 
 
+def _places(first: Known, other: Known) -> str:
+    return f"{first.url} (line {first.line}) and {other.url} (line {other.line})"
+
+
+_OF_ONE: Final = "give URLs of one notary, or remove the line that is out of date"
 _INSTEAD: Final = "Give the notary's verifier key (--verifier-key), or another file (--known-notaries)"
 
 
@@ -156,7 +173,7 @@ class Trust:
         if self._line is not None and self._line.key in keys and keys.index(shown) > keys.index(self._line.key):
             self._line = self._known.keep(self._urls, shown, notary.name, instead_of=self._line.key)
             text = f"the notary {notary.name!r} has a new verifier key, endorsed by the one before"
-            self._known.say(f"{text}: {shown}, kept in {self._known.file}")
+            self._known.say(printable(f"{text}: {shown}, kept in {self._known.file}"))
         met, self.keys = keys != self.keys, keys
         return met
 
@@ -182,16 +199,28 @@ class Trust:
         )
 
     def _first_use(self, notary: NotaryDescription, shown: VerifierKey) -> None:
-        self._line = self._known.find(self._urls)
-        if self._line is None:
+        if lines := self._known.find(self._urls):
+            self._line = self._first_of(lines, notary)
+        else:
             # The warning comes first: if it cannot be shown, the key must not be trusted.
             self._known.say(
-                f"WARNING: first use of {', '.join(self._urls)}. Nobody has checked that this is the notary {notary.name!r}. Its verifier"
-                f" key {shown} is trusted from now on, and kept in {self._known.file}. Compare it with the operator's, or give"
-                " --verifier-key"
+                printable(
+                    f"WARNING: first use of {', '.join(self._urls)}. Nobody has checked that this is the notary {notary.name!r}. Its"
+                    f" verifier key {shown} is trusted from now on, and kept in {self._known.file}. Compare it with the operator's, or give"
+                    " --verifier-key"
+                )
             )
             self._line = self._known.keep(self._urls, shown, notary.name)
         self.keys = [self._line.key]
+
+    def _first_of(self, lines: Sequence[Known], notary: NotaryDescription) -> Known:
+        """Returns the line whose key all the other lines' keys follow: programs that use other URLs have followed a rotation before."""
+        for line in lines:
+            following = follow([line.key], notary.keys)
+            if all(other.key in following for other in lines):
+                return line
+        why = f"{self._known.file} has different keys for {_places(*lines[:2])}, and it shows no endorsement of one by the other: {_OF_ONE}"
+        raise NotVerified("unknown-key", why)
 
 
 def _on_stderr(text: str) -> None:

@@ -90,7 +90,7 @@ def _der(signature: bytes) -> bytes:
 def _read(certificate: bytes) -> tuple[str, bytes | None]:
     """Returns the subject of a certificate, and its public key as `Parties.has_key` takes it; None for a key that cannot be read."""
     subject, key = "an unknown subject", None
-    with contextlib.suppress(ValueError, UnsupportedAlgorithm):
+    with contextlib.suppress(ValueError, UnsupportedAlgorithm, x509.InvalidVersion):
         read = x509.load_der_x509_certificate(certificate)
         key = read.public_key().public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo)
         subject = read.subject.rfc4514_string() or "no subject"  # last: subjects of old authorities may not be readable

@@ -537,3 +537,13 @@ def test_a_former_key_signs_fills_alone(tmp_path: Path, caplog: pytest.LogCaptur
     (tmp_path / "k.pem.former").chmod(0o644)
     assert ring.fill_key_for(of_former) is None
     assert "cannot use the former key" in caplog.text
+
+
+def test_a_prepared_key_is_found_without_the_present_one(tmp_path: Path) -> None:
+    """A running worker needs no key file. With the prepared files it needs none after the rotation either."""
+    key_file, history = tmp_path / "k.pem", tmp_path / "keys.json"
+    keys.create_history(history, ORIGIN, keys.create(key_file).public_key())
+    ring = Keyring(key_file, history, ORIGIN, lambda: 0.0)
+    prepared = keys.prepare(key_file, history, ORIGIN)
+    key_file.unlink()
+    assert ring.key_for(prepared.key.public_key().public_bytes_raw()) is not None

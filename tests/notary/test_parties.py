@@ -1,6 +1,7 @@
 """The parties: loaded, checked, and loaded again when the file changes."""
 
 import asyncio
+import base64
 import json
 import os
 from pathlib import Path
@@ -14,6 +15,7 @@ from hypothesis import strategies as st
 
 from notary import parties
 from notary.parties import Parties
+from ordering.durable import locked_directory
 from ordering.errors import ConfigurationError
 from tests.notary.party import Bank
 
@@ -219,3 +221,92 @@ def test_a_wrong_entry_is_named(file: Path, wrong: tuple[dict[str, object], str]
     with pytest.raises(ConfigurationError, match=rf"parties\.json, party 'O=A': {why}"):
         known.reload()
     assert (len(known), known.get("O=B")) == (1, None)
+
+
+def of_no_version(bank: Bank) -> str:
+    """Returns the party's certificate with a version that X.509 does not have."""
+    lines = bank.certificate_pem().decode().splitlines()
+    encoded = base64.b64decode("".join(lines[1:-1])).replace(b"\xa0\x03\x02\x01\x02", b"\xa0\x03\x02\x01\x03", 1)
+    return f"{lines[0]}\n{base64.encodebytes(encoded).decode()}{lines[-1]}\n"
+
+
+async def test_a_certificate_of_no_version_leaves_the_present_parties(
+    file: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A library raises an error of its own for it. Nor does a bug in the reading of one file end it."""
+    with pytest.raises(ConfigurationError, match="is not a valid X509 version"):
+        parties.add(file, "O=B", of_no_version(Bank("O=B")).encode(), "b.pem")
+    known = Parties(file)
+    file.write_text(json.dumps({"O=B": of_no_version(Bank("O=B"))}))
+    await checked(known)
+    assert "is rejected, the present parties stay in use" in caplog.text
+    monkeypatch.setattr(parties, "load_public_key", lambda pem, source: 1 / 0)
+    await checked(known)
+    assert "cannot be read, the present parties stay in use" in caplog.text
+    assert known.get("O=A") is not None
+
+
+async def checked(known: Parties) -> None:
+    """Have the file read once by `follow`, which must go on."""
+    following = asyncio.create_task(known.follow())
+    known.look_now()
+    await asyncio.sleep(0.1)
+    assert not following.done()
+    following.cancel()
+
+
+@pytest.mark.parametrize("mode", [0o600, 0o640, 0o644])
+def test_the_mode_of_the_file_stays(mode: int, file: Path) -> None:
+    """The parties' names may be confidential."""
+    file.chmod(mode)
+    parties.add(file, "O=B", Bank("O=B").public_pem, "b.pem")
+    assert file.stat().st_mode & 0o777 == mode
+
+
+def test_a_party_is_added_behind_a_link(file: Path, tmp_path: Path) -> None:
+    """Several workers may share the file that the link leads to."""
+    link = tmp_path / "link.json"
+    link.symlink_to(file)
+    assert parties.add(link, "O=B", Bank("O=B").public_pem, "b.pem") == "added"
+    assert list(parties.read(file)) == ["O=A", "O=B"]
+    assert link.is_symlink()
+
+
+@pytest.mark.parametrize("form", ["no line end", "crlf", "certificate"])
+def test_the_same_key_in_another_text_is_the_same_key(form: str, file: Path) -> None:
+    """The file may be written by hand. Its text stays."""
+    bank = Bank("O=B")
+    pem = bank.public_pem.decode()
+    text = {"no line end": pem.strip(), "crlf": pem.replace("\n", "\r\n"), "certificate": bank.certificate_pem().decode()}[form]
+    file.write_text(json.dumps({bank.name: text}))
+    assert parties.add(file, bank.name, bank.public_pem, "b.pem", weight=2) == "changed"
+    assert parties.read(file)[bank.name] == parties.RegisteredParty(text, 2)
+
+
+def test_a_replaced_file_of_the_same_size_and_time_is_read(file: Path) -> None:
+    """All Ed25519 keys have one length, and a copy may keep the time of its original."""
+    old, new = Bank("O=A"), Bank("O=A")
+    for bank in (old, new):
+        file.write_text(json.dumps({bank.name: bank.public_pem.decode()}))
+        os.utime(file, (1, 1))
+        if bank is old:
+            known = Parties(file)
+    known.reload()
+    party = known.get("O=A")
+    assert party is not None
+    assert not party.verify(old.sign(b"x"), b"x")
+
+
+@pytest.mark.parametrize("text", ['{"O=A": "x", "O=A": "y"}', '{"O=A": {"public_key": "x", "public_key": "y"}}'])
+def test_a_member_that_is_there_twice_is_an_error(text: str, file: Path) -> None:
+    """One of the keys is out of date, and parsers differ on which one counts."""
+    file.write_text(text)
+    with pytest.raises(ConfigurationError, match="is there twice: remove one"):
+        Parties(file)
+
+
+def test_a_folder_that_is_locked_for_long_is_reported(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`notary key rotate` holds the lock while it waits for the brokers."""
+    monkeypatch.setattr(parties, "LOCK_S", 0.05)
+    with locked_directory(file.parent), pytest.raises(ConfigurationError, match="another process, such as `notary key rotate`"):
+        parties.add(file, "O=B", Bank("O=B").public_pem, "b.pem")

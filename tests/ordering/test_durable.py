@@ -139,10 +139,10 @@ def test_locked_directory_admits_one_process(tmp_path: Path) -> None:
     """Another process is turned away while the lock is held, and gets it afterwards."""
     code = (
         "import sys; from pathlib import Path; from ordering.durable import locked_directory\n"
-        "with locked_directory(Path(sys.argv[1]), wait=False): pass"
+        "with locked_directory(Path(sys.argv[1])): pass"
     )
     command = [sys.executable, "-P", "-c", code, str(tmp_path)]
-    with locked_directory(tmp_path, wait=False):
+    with locked_directory(tmp_path):
         assert "BlockingIOError" in subprocess.run(command, capture_output=True, text=True, check=False).stderr
     subprocess.run(command, check=True)
 

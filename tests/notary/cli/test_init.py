@@ -445,3 +445,12 @@ def test_usage_errors_exit_2() -> None:
     with pytest.raises(SystemExit) as ended:
         cli.main(["init"])
     assert ended.value.code == 2
+
+
+def test_a_second_init_without_the_owners_key(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """`init` says to move the owner's key off the machine. A second call there says what is missing."""
+    assert init(*names(tmp_path / "n")) == 0
+    (tmp_path / "n" / "owner-key.pem").rename(tmp_path / "elsewhere.pem")
+    capsys.readouterr()
+    assert init(*names(tmp_path / "n"), "--kafka", "127.0.0.1:1") == 2
+    assert "notary.toml exists already, and owner-key.pem is not beside it" in capsys.readouterr().err

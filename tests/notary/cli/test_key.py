@@ -18,6 +18,7 @@ from joiner import Joiner, LogState
 from notary import cli, keys
 from notary.config import load
 from notary.verify import NotVerified, trusted_keys, verify_receipt
+from ordering.durable import move_into_place
 from ordering.embedded import EmbeddedLog
 from tests.notary.party import Bank, spend
 from tests.notary.process import ROOT, NotaryDirectory, NotaryProcess, serve_fails
@@ -430,3 +431,40 @@ def test_a_rotation_that_is_killed_can_be_repeated(tmp_path: Path) -> None:
     for made in tmp_path.glob("notary-*/"):
         config = load(made / "notary.toml", environment={})
         assert keys.load(config.path(config.key_file))
+
+
+@pytest.mark.parametrize("is_over", [False, True])
+def test_lost_keeps_the_endorsement_of_a_prepared_key(
+    is_over: bool, directory: NotaryDirectory, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It was endorsed before the present key was lost, so clients go on to trust the notary. Its record may be in the log."""
+    first = present_key(directory)
+    assert key("prepare", directory) == 0
+    key_file, *_ = files = [directory.path / name for name in ("notary-key.pem", "notary-key.pem.next", "notary-keys.json.next")]
+    prepared = [(file.read_bytes(), file.stat().st_mode) for file in files]
+    if is_over:
+        assert key("rotate", directory) == 0
+        for file, (content, mode) in zip(files, prepared, strict=True):  # a second machine, as `prepare` left it
+            file.write_bytes(content)
+            file.chmod(mode)
+    key_file.unlink()
+    capsys.readouterr()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(keys, "move_into_place", killed_after_one(move_into_place))
+        assert key("rotate", directory, "--lost") == 2
+    assert key("rotate", directory, "--lost") == 0
+    assert "which the lost key has endorsed" in capsys.readouterr().out
+    assert present_key(directory) in map(str, trusted_keys(first, key_json(capsys, "show", directory)))
+
+
+def killed_after_one(function: Callable[..., None]) -> Callable[..., None]:
+    """Returns a function that works once, and then ends its process."""
+    calls: list[Any] = []
+
+    def once(*arguments: Any) -> None:
+        if calls:
+            raise OSError("killed")
+        calls.append(arguments)
+        function(*arguments)
+
+    return once

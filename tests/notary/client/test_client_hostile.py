@@ -1,7 +1,9 @@
 """The asyncio client against workers that attack it: keys, names, cookies, compression, waits, and texts for a terminal."""
 
+import argparse
 import asyncio
 import json
+import ssl
 import zlib
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
@@ -12,10 +14,13 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from notary.cli import main
-from notary.client import KnownNotaries, Rejected, Unanswered, Unproven
+from notary.cli.submit import tls_of
+from notary.client import Contradiction, KnownNotaries, Rejected, Unanswered, Unproven, tls_context
+from notary.client.transport import http_client
 from notary.receipts import VerifierKey
 from notary.receipts.key_history import endorse
-from ordering.errors import ConfigurationError
+from ordering.errors import ConfigurationError, Malformed
+from tests.notary.certificates import Authority
 from tests.notary.client import scripted
 from tests.notary.client.scripted import (
     KEY,
@@ -156,14 +161,14 @@ async def test_a_key_that_was_replaced_endorses_no_other(tmp_path: Path) -> None
         known.keep(urls, VERIFIER, NAME)
         async with client_of(urls, verifier_keys=(), known_notaries=known) as client:
             await client.submit([request(0)])
-            assert known.find(urls).key == key_of(SECOND)  # type: ignore[union-attr]
+            assert [line.key for line in known.find(urls)] == [key_of(SECOND)]
             worker.described, worker.then = rotated_to(THIRD), decided_with(notary, THIRD)  # type: ignore[assignment]
             with pytest.raises(Unproven):
                 await client.submit([request(1)], deadline_s=3)
             worker.described = {"keys": [{"verifier_key": VERIFIER_KEY}]}
             with pytest.raises(Unproven):
                 await client.submit([request(1)], deadline_s=3)
-        assert known.find(urls).key == key_of(SECOND)  # type: ignore[union-attr]
+        assert [line.key for line in known.find(urls)] == [key_of(SECOND)]
 
 
 @pytest.mark.parametrize("attackers", [0, 1])
@@ -189,7 +194,7 @@ async def test_a_name_with_a_line_separator_leaves_the_file_in_order(tmp_path: P
         known.keep(["http://honest"], VERIFIER, NAME)
         async with client_of(urls, verifier_keys=(), known_notaries=known) as client:
             await client.notary_name()
-        assert known.find(["http://honest"]) is not None
+        assert known.find(["http://honest"])
     with pytest.raises(ConfigurationError, match="is not a notary's URL"):
         client_of(["http://127.0.0.1:1/a b"])
 
@@ -202,7 +207,7 @@ async def test_a_description_that_is_rejected_pins_no_key(tmp_path: Path) -> Non
         async with client_of(urls, verifier_keys=(), known_notaries=known) as client:
             with pytest.raises(Unproven):
                 await client.notary_name(deadline_s=5)
-        assert known.find(urls) is None
+        assert not known.find(urls)
 
 
 def submitted(folder: Path, worker: Worker) -> int:
@@ -270,3 +275,74 @@ async def test_concurrent_calls_follow_one_rotation() -> None:
         async with client_of(urls, notary_name=NAME) as client:
             done = await asyncio.gather(*[client.submit([request(number)]) for number in range(4)])
     assert [len(answers) for answers in done] == [1] * 4
+
+
+class Liar(Worker):
+    """A worker that shows decisions with another log time, and has no receipts for them."""
+
+    def _get(self, path: str) -> bytes:
+        kind, _, what = path.removeprefix("/v1/").partition("/")
+        if kind == "transactions" and what in self.notary.decisions:
+            return reply(200, {**self.notary.decisions[what], "log_time": 1})
+        if kind == "transactions":
+            return reply(404, {"type": "/problems/not-found"}, PROBLEM)
+        return super()._get(path)
+
+
+async def test_a_look_up_asks_another_worker_for_decision_and_proof() -> None:
+    """One worker shows a decision that it cannot prove. The next one proves its own."""
+    notary = Notary()
+    with staged(Liar(notary, []), Worker(notary, [])) as urls:
+        async with client_of(urls[1:]) as client:
+            [answer] = await client.submit([request(1)])
+        async with client_of(urls) as client:
+            assert await client.transaction(answer.transaction_id) == answer
+
+
+async def test_two_transactions_at_one_position_contradict_each_other() -> None:
+    """Two replies prove them: the notary signed two trees. Neither is an outcome."""
+    notary = Notary()
+
+    def forked(number: int) -> Callable[[bytes], bytes]:
+        def step(body: bytes) -> bytes:
+            decided = [{**each, "position": 0} for each in notary.submit(body)]
+            shown = [{**each, "receipt": receipt_of(each)} if at == number else None for at, each in enumerate(decided)]
+            return reply(202, {"decisions": shown}, "Retry-After: 0")
+
+        return step
+
+    with staged(Attacker(notary, [forked(0), forked(1)])) as urls:
+        async with client_of(urls) as client:
+            with pytest.raises(Contradiction, match="two decisions at position 0") as raised:
+                await client.submit([request(1), request(2)])
+    assert raised.value.answers == (None, None)
+
+
+@pytest.mark.parametrize("span", ["\xe9", "00-a\nb", "00-1234"])
+async def test_a_trace_that_is_none_is_rejected_before_anything_is_sent(span: str) -> None:
+    """A header cannot have such characters, and no server reads such a trace."""
+    worker = Worker(Notary(), [])
+    with staged(worker) as urls:
+        async with client_of(urls) as client:
+            with pytest.raises(Malformed, match="W3C Trace Context"):
+                await client.submit([request(1)], traceparent=span)
+    assert not worker.headers
+
+
+def test_by_default_the_authorities_of_this_machine_are_trusted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not those of a Python package, which differ here."""
+    monkeypatch.setattr("certifi.where", lambda: str(Authority("Of the package").put(tmp_path / "package.pem")))
+    for name in ("SSL_CERT_FILE", "SSL_CERT_DIR"):
+        monkeypatch.delenv(name, raising=False)
+    used: Any = http_client(None, 3.0)._transport
+    serials = [
+        {each["serialNumber"] for each in context.get_ca_certs()}
+        for context in (ssl.create_default_context(), tls_context(), used._pool._ssl_context)
+    ]
+    assert serials[0] == serials[1] == serials[2]
+
+
+def test_an_empty_name_of_a_tls_file_is_a_mistake() -> None:
+    """With an unset variable, `--tls-ca "$CA"` must not mean all authorities of this machine."""
+    with pytest.raises(ConfigurationError, match="is empty"):
+        tls_of(argparse.Namespace(tls_ca="", tls_cert=None, tls_key=None))

@@ -1,0 +1,129 @@
+"""The file of known notaries, and the keys that follow from those in it."""
+
+import fcntl
+from pathlib import Path
+from typing import Any
+
+import pytest
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+from notary.client import KnownNotaries, Unproven
+from notary.client.answers import NotaryDescription
+from notary.client.trust import Trust
+from notary.receipts import VerifierKey
+from notary.receipts.errors import NotVerified
+from notary.wire import HistoricKey
+from ordering import durable
+from ordering.errors import ConfigurationError
+from tests.notary.client.scripted import NAME, ORIGIN, VERIFIER, VERIFIER_KEY, Notary, request, staged
+from tests.notary.client.test_client import client_of
+from tests.notary.client.test_client_hostile import SECOND, Attacker, decided_with, key_of, rotated_to
+
+A, B = "http://a:8080", "http://b:8080"
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    """The name of a file that is not there yet."""
+    return tmp_path / "known"
+
+
+def trust(file: Path, *urls: str) -> Trust:
+    """Returns the trust of a new program with these URLs."""
+    return Trust(urls, (), KnownNotaries(file, lambda text: None))
+
+
+def described(key: str = VERIFIER_KEY) -> NotaryDescription:
+    """Returns the description of a notary with this key only."""
+    return NotaryDescription(name=NAME, origin=ORIGIN, verifier_key=key)
+
+
+def rotated() -> NotaryDescription:
+    """Returns the description of the same notary after a rotation."""
+    shown: Any = rotated_to(SECOND)
+    keys = tuple([HistoricKey(**each) for each in shown["keys"]])
+    return NotaryDescription(name=NAME, origin=ORIGIN, verifier_key=shown["verifier_key"], keys=keys)
+
+
+def test_a_rotation_seen_through_one_url_counts_for_the_others(file: Path) -> None:
+    """All lines with the former key get the new one. So does a client that runs, and has met the former key."""
+    running = trust(file, A, B)
+    running.meet(described())
+    trust(file, A).meet(rotated())
+    assert [line.key for line in KnownNotaries(file).find([A, B])] == [key_of(SECOND)]
+    assert running.meet(rotated())
+    both = trust(file, A, B)
+    both.meet(rotated())
+    assert both.keys == [key_of(SECOND)]
+
+
+def test_a_first_use_after_a_rotation_fits_the_former_key(file: Path) -> None:
+    """One program met the notary before a rotation, another one after it. A program with both URLs needs the endorsement."""
+    trust(file, A).meet(described())
+    trust(file, B).meet(rotated())
+    for urls in ((A, B), (B, A)):
+        with pytest.raises(NotVerified, match="has different keys"):
+            trust(file, *urls).meet(described())
+    both = trust(file, A, B)
+    both.meet(rotated())
+    assert both.keys == [VERIFIER, key_of(SECOND)]
+    assert [line.key for line in KnownNotaries(file).find([A, B])] == [key_of(SECOND)]
+
+
+def test_keys_that_nothing_endorses_are_not_of_one_notary(file: Path) -> None:
+    """An attacker at the second URL was met first there: it is not trusted with the notary of the first one."""
+    trust(file, A).meet(described())
+    trust(file, B).meet(described(str(key_of(Ed25519PrivateKey.generate()))))
+    for shown in (described(), rotated()):
+        with pytest.raises(NotVerified, match="has different keys"):
+            trust(file, A, B).meet(shown)
+
+
+async def test_a_new_key_that_cannot_be_kept_leaves_the_outcome_unknown(file: Path) -> None:
+    """The submission is decided under the new key. The error has its ids, and says that the file cannot be written."""
+    notary = Notary()
+    worker = Attacker(notary, described={"verifier_key": VERIFIER_KEY})
+    with staged(worker) as urls:
+        async with client_of(urls, verifier_keys=(), known_notaries=KnownNotaries(file, lambda text: None)) as client:
+            await client.submit([request(1)])
+            worker.described, worker.then = rotated_to(SECOND), decided_with(notary, SECOND)  # type: ignore[assignment]
+            file.write_text("no line of such a file")
+            with pytest.raises(Unproven, match=r"its new key cannot be kept: .*, line 1, is not a URL") as raised:
+                await client.submit([request(2)], deadline_s=5)
+    assert len(raised.value.transaction_ids) == 1
+
+
+@pytest.mark.parametrize("before", ["# our notaries", "# Notaries whose veri"], ids=["edited by hand", "cut off by a crash"])
+def test_a_first_use_is_kept_after_a_line_without_its_end(before: str, file: Path) -> None:
+    """The second use is no first use, and another key is rejected."""
+    file.write_text(before)
+    trust(file, A).meet(described())
+    with pytest.raises(NotVerified, match="does not follow"):
+        trust(file, A).meet(described(str(key_of(Ed25519PrivateKey.generate()))))
+
+
+def test_a_line_without_its_end_does_not_spoil_the_next_one(file: Path) -> None:
+    """A crash may cut a write just before the end of its line."""
+    trust(file, A).meet(described())
+    file.write_text(file.read_text()[:-1])
+    trust(file, B).meet(described())
+    assert [line.line for line in KnownNotaries(file).find([B])] == [3]
+    assert KnownNotaries(file).find([A])
+
+
+def test_a_first_use_shows_no_control_characters(file: Path) -> None:
+    """A key's name may have some, which would remove the warning from the terminal."""
+    shown: list[str] = []
+    key = VerifierKey("notary.example\x9b2K\x9b1A\u202e", VERIFIER.public_key)
+    Trust([A], (), KnownNotaries(file, shown.append)).meet(described(str(key)))
+    assert shown[0].isprintable()
+
+
+def test_a_lock_that_is_held_for_long_is_reported(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another program was stopped while it held the lock."""
+    monkeypatch.setattr("notary.client.trust.LOCK_S", 0.05)
+    assert durable.LOCK_S <= 5
+    with file.open("w") as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        with pytest.raises(ConfigurationError, match="another program has locked"):
+            trust(file, A).meet(described())
