@@ -841,8 +841,13 @@ class Joiner:
         key = (entry.incarnation, entry.sequence)
         if key in self._due.fills_proposed_ms or not self.incarnations.counts(*key) or not self._is_signed(queued, entry, log):
             return None
+        if queued.has_content and queued is not self._queue.head:
+            return None  # a scan must not hash all payloads that wait
         fill = FillWanted(entry.partition, *key, entry.payload_hash)
-        return fill if self.is_hole(fill) else None
+        if self.is_hole(fill):
+            return fill
+        queued.has_content = True
+        return None
 
     def _propose_fences(self, ready: Ready, now_ms: int) -> None:
         """Propose fences (R5) if payloads of silent incarnations cost something.

@@ -104,7 +104,6 @@ class Driver(Generic[Decision]):
         self._trusted = asyncio.Event()
         self._suspicion = "the log has not been compared with this worker's index yet"
         self._contradicted_since_s: float | None = None
-        self._contradicted_last_s = 0.0
         self._next_is_deleted = False
         """True while the log starts after records that must be read next. It stays True when a comparison finds the other records."""
         self._refuted = False
@@ -468,6 +467,8 @@ class Driver(Generic[Decision]):
         if why := contradiction(read_next, marks, log_offsets):
             self._contradicted(why)
             return
+        if self._trusted.is_set() and not self._next_is_deleted:
+            self._contradicted_since_s = None
         # Partitions may have been added during the request.
         ends = {partition: offsets.log_end for partition, offsets in log_offsets.items() if partition in read_next}
         if self._suspected is not None and ends[ORDERING] <= self._suspected.offset:
@@ -571,8 +572,7 @@ class Driver(Generic[Decision]):
         self._trusted.clear()
         self._suspicion = f"the log contradicts this worker's index, and the worker stops if that lasts {limit_s:g} s: {why}"
         self._remake_reader = self._remake_reader or why
-        last_s, self._contradicted_last_s = self._contradicted_last_s, now_s
-        if self._contradicted_since_s is None or now_s - last_s > limit_s:
+        if self._contradicted_since_s is None:
             self._contradicted_since_s = now_s
             logger.warning("the log contradicts the index, stopping if that lasts: limit_s=%g: %s", limit_s, why)
         elif now_s - self._contradicted_since_s >= limit_s:

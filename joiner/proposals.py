@@ -23,7 +23,7 @@ from joiner.recheck import RUNBOOK, Sought, examine, find_again
 from joiner.sender import Sender
 from ordering.errors import CorruptRecord, Fatal, FatalCode, NotReady, OutOfRange
 from ordering.log import ORDERING, Log, Record
-from ordering.records import Key, OrderingRecord, Settle, decode
+from ordering.records import Activate, Key, OrderingRecord, Settle, decode
 from ordering.signatures import record_is_signed
 
 logger = logging.getLogger("notary.driver")
@@ -34,8 +34,8 @@ TAKEN_AT_ONCE = 32
 """The number of records behind a hole that are verified without a turn of the event loop."""
 _SEEN_AT = {1: 18, 2: 18, 3: 10, 4: 10}
 """The offset of `seen` in each kind of worker record: the transaction ids after it need not be decoded."""
-_OWNERS = (7, 10)
-"""The kinds `key` and `settle`."""
+_OWNERS = (5, 7, 10)
+"""The kinds `activate`, `key` and `settle`."""
 _U64 = Struct(">Q")
 
 
@@ -171,7 +171,11 @@ class ReadAhead:
 
     def __init__(self, log_state: LogState, offset: int, history: History) -> None:
         self.log_state = log_state
-        """The log's state after the key and settle records on the way."""
+        """The log's state after the key, settle and activate records on the way.
+
+        Whether an activate record counts depends on workers whose records are not read here, so each is taken as one that counts. If it
+        does not, a settle record in the form of the new version counts only here: fills are proposed, and at the head the suspicion stays.
+        """
         self.passing: Passing | None = None
         """The first well-signed record whose writer had seen more records than `history`.
 
@@ -228,6 +232,8 @@ class ReadAhead:
             owners = _of_owner(value, self.log_state)
             if isinstance(owners, Key):
                 self.log_state = self.log_state.with_key(owners, self._seen) or self.log_state
+            elif isinstance(owners, Activate):
+                self.log_state = self.log_state.with_format(owners.format_version) or self.log_state
             elif (
                 isinstance(owners, Settle)
                 and self._history.compare(owners.view) is Comparison.OWN

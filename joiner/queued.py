@@ -24,6 +24,8 @@ class Queued(msgspec.Struct, gc=False):
     compared: bool = False
     own_view: bool = False
     """True if the record's view is our own history."""
+    has_content: bool = False
+    """True if the content of this entry was found when it was not the head. It may not count any more once the entry is the head."""
 
     @property
     def offset(self) -> int:
@@ -33,13 +35,13 @@ class Queued(msgspec.Struct, gc=False):
     def snapshot(self) -> QueuedRecord:
         """Returns a copy as a value."""
         record = None if isinstance(self.record, CorruptRecord) else self.record
-        return QueuedRecord(self.source, self.arrived_ms, record, self.signed_by, self.compared, self.own_view)
+        return QueuedRecord(self.source, self.arrived_ms, record, self.signed_by, self.compared, self.own_view, self.has_content)
 
     @classmethod
     def restored(cls, queued: QueuedRecord) -> "Queued":
         """Returns the record of a snapshot."""
         record = CorruptRecord("it is decoded again at the head") if queued.record is None else queued.record
-        return cls(queued.source, queued.arrived_ms, record, queued.signed_by, queued.compared, queued.own_view)
+        return cls(queued.source, queued.arrived_ms, record, queued.signed_by, queued.compared, queued.own_view, queued.has_content)
 
 
 class OrderingQueue:
@@ -101,4 +103,4 @@ def skipping(first: int, skipped_hash: bytes, record: Record) -> tuple[int, byte
 
 
 def _weight(source: Record) -> int:
-    return 1 + len(source.value or b"") // TRANSACTION_ID_BYTES
+    return 1 + (len(source.key or b"") + len(source.value or b"")) // TRANSACTION_ID_BYTES

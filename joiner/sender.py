@@ -133,7 +133,8 @@ class Sender(Generic[Decision]):
         self._duplicate_name_fences = 0
         self._fatal: Fatal | None = None
         self._wake = asyncio.Event()
-        self._leaderless = False
+        self._leaderless_since_s: float | None = None
+        """The time since which submissions wait because no payload partition has a leader."""
         self._leader_timer: asyncio.TimerHandle | None = None
         self.batches_sent = 0
         self.batches_sent_again = 0
@@ -157,6 +158,9 @@ class Sender(Generic[Decision]):
         oldest, limit_s = min(session.appending_since.values(), default=None), self._settings.append_wait_s_max
         if oldest is not None and asyncio.get_running_loop().time() - oldest > limit_s:
             return f"the log has not acknowledged an append for more than {limit_s:g} s"
+        since_s = self._leaderless_since_s
+        if since_s is not None and asyncio.get_running_loop().time() - since_s > limit_s and not self._leaders():
+            return f"no payload partition has had a leader for more than {limit_s:g} s"
         return None
 
     def submit(self, submission: AdmittedSubmission) -> Pending[Decision]:
@@ -259,13 +263,13 @@ class Sender(Generic[Decision]):
         incarnation = fenced.state.incarnation
         if incarnation not in self._registered_s:
             return
-        if fenced.retired and self._session is not None and self._session.incarnation == incarnation:
+        # The step that registers an incarnation may also retire or fence it, before this worker has begun to use it.
+        if fenced.retired and incarnation == max(self._registered_s):
             self._fatal = Fatal(
                 FatalCode.RETIRED,
                 f"the owner has retired worker {fenced.state.name!r} (incarnation {incarnation}): start it again to let it take part",
             )
             self._wake.set()
-        # The step that registers an incarnation may also fence it, before this worker has begun to use it.
         self._fenced.add(incarnation)
         self._send_again([name for name in self.unresolved if name[0] == incarnation])
         if self._session is not None and self._session.incarnation == incarnation:
@@ -387,12 +391,13 @@ class Sender(Generic[Decision]):
             ):
                 return
             partition = self._choice.choose(self._leaders(), self.queue.queued_bytes)
-            if partition is not None and self._leaderless:
+            if partition is not None and self._leaderless_since_s is not None:
+                self._leaderless_since_s = None
                 logger.info("a payload partition has a leader again")
-            elif partition is None and not self._leaderless:
-                logger.warning("no payload partition has a leader: the admitted submissions wait")
-            self._leaderless = partition is None
             if partition is None:
+                if self._leaderless_since_s is None:
+                    self._leaderless_since_s = asyncio.get_running_loop().time()
+                    logger.warning("no payload partition has a leader: the admitted submissions wait")
                 # One timer is enough: each wake-up would otherwise leave another, and they would add up.
                 if self._leader_timer is not None:
                     self._leader_timer.cancel()

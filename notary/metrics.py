@@ -61,7 +61,9 @@ class Metrics:
         self._decisions = [decisions.labels(reason or "committed") for reason in REASONS]
         self._filled = Counter("notary_batches_filled_total", "Batches whose content is a fill.", registry=of)
         self._anomalies = Counter("notary_log_anomalies_total", "Records that were skipped or dropped.", ["kind"], registry=of)
-        self._fills = Counter("notary_fills_proposed_total", "Holes for which this worker proposed a fill.", registry=of)
+        self._counted: dict[tuple[str, int], int] = {}
+        """By kind of anomaly and topic-partition: the highest offset counted."""
+        self._fills = Counter("notary_fills_proposed_total", "Fills that this worker proposed, repeated ones too.", registry=of)
         self._incarnation_events = Counter(
             "notary_incarnation_events_total", "Incarnations registered and fenced, of any worker.", ["event"], registry=of
         )
@@ -76,8 +78,12 @@ class Metrics:
             self._batch_requests.observe(len(batch.requests))
             if batch.filled:
                 self._filled.inc()
+        counted = dict(self._counted)
         for anomaly in ready.anomalies:
-            self._anomalies.labels(anomaly.kind).inc()
+            place = anomaly.kind, anomaly.partition
+            if anomaly.offset > counted.get(place, -1):  # else it is read again, after an interruption
+                self._anomalies.labels(anomaly.kind).inc()
+                self._counted[place] = max(anomaly.offset, self._counted.get(place, -1))
         if ready.fills:
             self._fills.inc(len(ready.fills))
         if ready.registered:

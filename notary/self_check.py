@@ -5,6 +5,7 @@ reads one tile's decisions a second, again and again over the index. So it finds
 """
 
 import asyncio
+import contextlib
 import logging
 import sys
 from asyncio.subprocess import DEVNULL, PIPE
@@ -16,7 +17,7 @@ from joiner import Driver, Sender
 from notary.agreement import turn_comes_ms
 from notary.decision import Decision
 from notary.index import Index
-from notary.index.scrub import EXIT_ROTTEN
+from notary.index.scrub import EXIT_ROTTEN, EXIT_SOUND
 from notary.tree import TILE_WIDTH
 from ordering.errors import Fatal
 from ordering.settings import Fixed, Positive, Seconds
@@ -176,23 +177,30 @@ class SelfCheck:
         while True:
             await asyncio.sleep(self._settings.scrub_s)
             code, stdout, stderr = await output_of("notary.index.scrub", str(self._index.directory))
-            if code == EXIT_ROTTEN:
+            if code == EXIT_ROTTEN and stdout:
                 raise self._index.quarantine(stdout)
-            if code:
+            if code != EXIT_SOUND:
                 logger.warning("the index could not be scrubbed: its process ended with code=%s: %s", code, stdout or stderr)
             else:
                 self.scrubs += 1
 
 
 async def output_of(module: str, *arguments: str) -> tuple[int | None, str, str]:
-    """Run a module as a separate process. Returns (exit code, stdout, stderr). If the caller is cancelled, the process is ended first."""
-    process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-P", "-m", module, *arguments), stdin=DEVNULL, stdout=PIPE, stderr=PIPE
-    )
+    """Run a module as a separate process. Returns (exit code, stdout, stderr); the code is None if no process could be started.
+
+    If the caller is cancelled, the process is ended first.
+    """
+    try:
+        process = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-P", "-m", module, *arguments), stdin=DEVNULL, stdout=PIPE, stderr=PIPE
+        )
+    except OSError as problem:  # too many processes, or no memory for one more
+        return None, "", f"no process can be started now: {problem}"
     try:
         stdout, stderr = await process.communicate()
     except asyncio.CancelledError:
-        process.kill()
+        with contextlib.suppress(ProcessLookupError):
+            process.kill()
         await process.wait()
         raise
     return process.returncode, stdout.decode(errors="replace").strip(), (stderr or b"").decode(errors="replace").strip()

@@ -194,20 +194,17 @@ class EmbeddedLog:
         bounds = ReadOptions()
         bounds.set_iterate_upper_bound(KEY.pack(partition + 1, offset_next + count))
         bounds.set_readahead_size(1024 * 1024)
-        rows = self._store.values(from_key=KEY.pack(partition + 1, offset_next), read_opt=bounds)
+        rows = self._store.items(from_key=KEY.pack(partition + 1, offset_next), read_opt=bounds)
         taken: list[Record] = []
-        for offset, row in enumerate(rows, offset_next):
+        for offset in range(offset_next, offset_next + count):
+            key, row = next(rows, (b"", b""))
+            if key != KEY.pack(partition + 1, offset):
+                raise Fatal(FatalCode.LOG_DAMAGED, f"{describe(partition)} lacks the record at offset {offset}: restore it")
             record = decode_row(partition, offset, row)
             taken.append(record)
             bytes_max -= size(record)
             if bytes_max <= 0:
                 break
-        else:
-            if len(taken) != count:
-                raise Fatal(
-                    FatalCode.LOG_DAMAGED,
-                    f"{describe(partition)} lacks a record between offsets {offset_next} and {offset_next + count}: restore it",
-                )
         return taken
 
     def put(self, partition: int, key: bytes | None, value: bytes | None) -> asyncio.Future[None]:

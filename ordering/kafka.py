@@ -212,26 +212,28 @@ class KafkaLog:
 
     async def _offsets_within(self, limit_ms: int) -> Mapping[int, LogOffsets]:
         self._check_open()
-        async with self._watching:
-            try:
-                async with asyncio.timeout(limit_ms / 1000):
-                    if self._watcher is None:
-                        # Several brokers may have to be tried within the deadline, so one may take a third of it.
-                        self._watcher = self._consumer(max(limit_ms // 3, 1))
-                        await self._watcher.start()
-                    # A watcher that has not described the topics yet knows no leader: then all partitions are requested.
-                    led = {ORDERING, *(self.leaders() or self._partitions)}
-                    asked = {partition: topic_partition for partition, topic_partition in self._partitions.items() if partition in led}
-                    partitions = list(asked.values())
-                    firsts = await self._watcher.beginning_offsets(partitions)
-                    ends = await self._watcher.end_offsets(partitions)
-            except (KafkaError, TimeoutError, ConsumerStoppedError) as problem:
-                await self._drop_watcher()
-                why = await connection_error_text(problem, self._settings)
-                raise NotReady(f"Kafka does not return the log end offsets: {why}") from problem
-            except BaseException:
-                await self._drop_watcher()
-                raise
+        try:
+            async with asyncio.timeout(limit_ms / 1000), self._watching:  # the wait for other calls counts too
+                return await self._watched_offsets(limit_ms)
+        except (KafkaError, TimeoutError, ConsumerStoppedError) as problem:
+            why = await connection_error_text(problem, self._settings)
+            raise NotReady(f"Kafka does not return the log end offsets: {why}") from problem
+
+    async def _watched_offsets(self, limit_ms: int) -> Mapping[int, LogOffsets]:
+        try:
+            if self._watcher is None:
+                # Several brokers may have to be tried within the deadline, so one may take a third of it.
+                self._watcher = self._consumer(max(limit_ms // 3, 1))
+                await self._watcher.start()
+            # A watcher that has not described the topics yet knows no leader: then all partitions are requested.
+            led = {ORDERING, *(self.leaders() or self._partitions)}
+            asked = {partition: topic_partition for partition, topic_partition in self._partitions.items() if partition in led}
+            partitions = list(asked.values())
+            firsts = await self._watcher.beginning_offsets(partitions)
+            ends = await self._watcher.end_offsets(partitions)
+        except BaseException:
+            await self._drop_watcher()
+            raise
         return {partition: LogOffsets(firsts[topic_partition], ends[topic_partition]) for partition, topic_partition in asked.items()}
 
     def leaders(self) -> Mapping[int, Leader]:

@@ -65,8 +65,8 @@ LOG: Final = frozenset({APPEND_TIME})
 _MIRROR: Final = frozenset({COPIED_TIME})
 EITHER: Final = LOG | _MIRROR
 """The time types that `inspect` accepts of a mirror that may have been failed over."""
-_ANY_TIME: Final = {"message.timestamp.after.max.ms": str((1 << 63) - 1)}
-"""A mirror accepts a record whose time is ahead of its brokers' clocks: otherwise one wrong clock of the source would stop the mirror."""
+_TIME_LIMITS: Final = {f"message.timestamp.{side}.max.ms": str((1 << 62) // 1000) for side in ("before", "after")}
+"""A mirror accepts almost any time: otherwise one wrong clock of the source would stop it. But Spark reads microseconds, in 64 bits."""
 _FLUSH: Final = {"flush.messages": "1"}
 _FEATURES_LEAST: Final = {"metadata.version": (26, "4.1"), "eligible.leader.replicas.version": (1, "1")}
 """Per feature of the cluster: its minimum level, and that level as `kafka-features.sh` writes it.
@@ -131,7 +131,7 @@ async def create_topics(
                     timeout_ms,
                     rehearsal=rehearsal,
                     flush_ordering=flush_ordering,
-                    times={_TIMES: COPIED_TIME} | _ANY_TIME if mirror else {_TIMES: APPEND_TIME},
+                    times={_TIMES: COPIED_TIME} | _TIME_LIMITS if mirror else {_TIMES: APPEND_TIME},
                 )
                 if existed:
                     break

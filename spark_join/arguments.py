@@ -1,11 +1,17 @@
 """The arguments of all commands. This module imports nothing of Spark, so `--help` works without it."""
 
 import argparse
+import re
 from pathlib import Path
 from typing import Final
 
 RANGE_RECORDS_MAX: Final = 200_000
 """The default number of records in a range of an archive: some gigabytes with payloads of 64 KB. A busy notary writes them in minutes."""
+
+MEMORY_MIB_MIN: Final = 512
+"""Spark does not start with less than 450 MiB."""
+_MIB_OF: Final = {"m": 1, "g": 1 << 10, "t": 1 << 20}
+_is_master = re.compile(r"local(-cluster)?(\[[0-9*, ]+\])?|yarn|(spark|k8s)://.+").fullmatch
 
 
 def parser() -> argparse.ArgumentParser:
@@ -111,14 +117,29 @@ def _add_session(command: argparse.ArgumentParser) -> None:
     command.add_argument(
         "--work", type=_folder, metavar="DIR", help="the folder for the files of stages; all executors reach it (default: a temporary one)"
     )
-    command.add_argument("--master", default="local[*]", help="Spark's master (default: local[*])")
-    command.add_argument("--memory", default="2g", help="the driver's memory (default: 2g)")
+    command.add_argument("--master", type=_master, default="local[*]", help="Spark's master (default: local[*])")
+    command.add_argument("--memory", type=_memory, default="2g", help="the driver's memory (default: 2g)")
     command.add_argument("--quiet", action="store_true", help="do not show the progress")
 
 
 def _folder(text: str) -> Path:
     """Returns the absolute path: executors have other working directories."""
     return Path(text).absolute()
+
+
+def _master(text: str) -> str:
+    """Returns the text if Spark has such a master. Raises `ArgumentTypeError`."""
+    if _is_master(text) is None:
+        raise argparse.ArgumentTypeError(f"{text!r} should be local, local[N], local[*], yarn, or a URL spark://… or k8s://…")
+    return text
+
+
+def _memory(text: str) -> str:
+    """Returns the text if it is enough memory for Spark's driver. Raises `ArgumentTypeError`."""
+    number, unit = text[:-1], text[-1:].lower()
+    if not number.isascii() or not number.isdecimal() or unit not in _MIB_OF or int(number) * _MIB_OF[unit] < MEMORY_MIB_MIN:
+        raise argparse.ArgumentTypeError(f"{text!r} should be a number with m, g or t, at least {MEMORY_MIB_MIN}m, such as 2g")
+    return text
 
 
 def _positive(text: str) -> int:

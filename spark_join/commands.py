@@ -35,7 +35,7 @@ from spark_join.report import RunMetadata, refuse_used, write_report
 from spark_join.state import AppliedState, rest_of, start
 from spark_join.verify import Verified, verify
 
-_PRINTED: Final = ("decisions", "outcomes", "root", "checkpoints", "exports", "undecided_entries", "violations")
+_PRINTED: Final = ("decisions", "outcomes", "root", "checkpoints", "exports", "undecided_entries", "unlisted", "violations")
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -87,7 +87,10 @@ def _verify_in(
     progress("log")
     # Before the log is read: a range that is added meanwhile is not in the report.
     ranges = None if chosen.archive is None else verified_ranges(chosen.archive, earlier)
-    log = rest_of(_read_log(chosen, session, progress, state), state)
+    others = None if chosen.archive is None else unlisted(chosen.archive)
+    if others is not None:
+        _warn(chosen, progress, others)
+    log = rest_of(_read_log(chosen, session, state), state)
     exports = read_exports(session, chosen.index) if chosen.index else None
     verified = verify(session, log, state, keys, Stages(session, folder, progress), exports)
     state_sha256 = None
@@ -101,6 +104,7 @@ def _verify_in(
         stages_s=progress.took_s,
         state=state,
         archive=ranges,
+        unlisted=others,
         earlier=earlier,
         state_sha256=state_sha256,
     )
@@ -176,6 +180,8 @@ def _restore(chosen: argparse.Namespace) -> int:
 def _session(chosen: argparse.Namespace) -> Iterator[tuple[SparkSession, Path, Progress]]:
     """Opens a Spark session, a folder for the files of its stages, and the display of its progress, for the length of a block."""
     with tempfile.TemporaryDirectory(prefix="spark_join-", dir=chosen.work) as work:
+        if "," in work:
+            raise CouldNotVerify(f"Spark takes {Path(work).parent} for several folders, because of the comma: name another one with --work")
         jars = {} if chosen.bootstrap is None else jar_settings()
         session = open_session(Path(work), master=chosen.master, memory=chosen.memory, settings=jars)
         progress = Progress(session, chosen.command, quiet=chosen.quiet)
@@ -188,7 +194,12 @@ def _session(chosen: argparse.Namespace) -> Iterator[tuple[SparkSession, Path, P
 
 def _kafka(session: SparkSession, chosen: argparse.Namespace) -> Kafka:
     """Returns the cluster that the arguments describe. Raises `CouldNotVerify`, and `OSError` for the properties file."""
-    properties = {} if chosen.kafka_config is None else parse_properties(session, decode_properties(chosen.kafka_config.read_bytes()))
+    properties: dict[str, str] = {}
+    if (file := chosen.kafka_config) is not None:
+        try:
+            properties = parse_properties(session, decode_properties(file.read_bytes()))
+        except (Py4JJavaError, PySparkException) as problem:
+            raise CouldNotVerify(f"--kafka-config {file} is no properties file: {cause(problem)}. Write a backslash as two") from None
     for option in chosen.kafka_option:
         name, equals, value = option.partition("=")
         if not equals or not name:
@@ -197,13 +208,10 @@ def _kafka(session: SparkSession, chosen: argparse.Namespace) -> Kafka:
     return Kafka(chosen.bootstrap, chosen.prefix, properties)
 
 
-def _read_log(chosen: argparse.Namespace, session: SparkSession, progress: Progress, state: AppliedState) -> LogFrames:
+def _read_log(chosen: argparse.Namespace, session: SparkSession, state: AppliedState) -> LogFrames:
     if chosen.archive is None:
         return read_kafka(session, _kafka(session, chosen), state.since)
-    log = read_archive(session, chosen.archive, state.since)
-    if (found := unlisted(chosen.archive)) is not None:
-        _warn(chosen, progress, found)
-    return log
+    return read_archive(session, chosen.archive, state.since)
 
 
 def _print_figures(chosen: argparse.Namespace, report: Mapping[str, Any], verified: Verified) -> None:

@@ -107,6 +107,8 @@ class VerifiedReport(msgspec.Struct, frozen=True):
     root: str
     violations: dict[str, int]
     archive: VerifiedRanges | None = None
+    unlisted: str | None = None
+    """A sentence about files of the archive that no range lists."""
 
     def about(self, archive: "ArchivedLog") -> str:
         """Returns why the report is not about that archive; empty if it is."""
@@ -207,6 +209,8 @@ class _Trimming:
             return None
         if report.notary != notary:
             self._missing.append(f"Spark's report: {file} is of notary {report.notary!r}, not {notary!r}")
+        if report.unlisted:
+            self._missing.append(f"a complete archive: {file} reports that {report.unlisted}. Archive and verify the log again")
         if report.violations:
             self._missing.append(f"a clean archive: {file} shows violations: {', '.join(sorted(report.violations))}")
         return report

@@ -4,8 +4,9 @@ RocksDB checks a block's checksum only when it reads the block, so a row that no
 every row of every family, in its own process with the lowest priority. It sleeps four times as long as it works. It opens a new view of the
 index (`view`) for each part of the rows, so that no deleted file is kept for long.
 
-`python -P -m notary.index.scrub DIRECTORY` exits with 0 when it could read all rows. It exits with 1, and the reason on stdout, when a row
-is corrupt or cannot be read. It exits with 2, and the reason, when it cannot open an index there.
+`python -P -m notary.index.scrub DIRECTORY` exits with 0 when it could read all rows. It exits with 65, and the reason on stdout, when the
+disk returned a corrupt row, or none. Any other code means that it could not be done, for example for want of memory, space or open files.
+Then nothing is known about the rows.
 """
 
 import os
@@ -19,13 +20,17 @@ from notary.decision import from_row
 from notary.index import rows
 from notary.index.store import DECISIONS, FAMILIES, STATES, Reading
 from notary.index.view import viewing
-from ordering.errors import ConfigurationError, CorruptRecord, Fatal
+from ordering.errors import ConfigurationError, CorruptRecord, Fatal, FatalCode
 from ordering.ids import STATE_REF_BYTES
 
 PART_ROWS: Final = 500_000
 REST_SHARE: Final = 4.0
 DAY_S: Final = 86_400.0
-EXIT_SOUND, EXIT_ROTTEN, EXIT_COULD_NOT = 0, 1, 2
+EXIT_SOUND, EXIT_COULD_NOT = 0, 2
+EXIT_ROTTEN: Final = 65
+"""EX_DATAERR of sysexits.h. Python itself ends with 1 after a bug."""
+_OF_THE_DATA: Final = ("Corruption", "Input/output error", "No such file")
+"""A part of RocksDB's text for each error that the file causes; most others mean that the process lacks a resource."""
 
 
 def scrub(directory: Path, rest: Callable[[float], None], now_s: Callable[[], float]) -> int:
@@ -67,11 +72,19 @@ def main(directory: Path) -> int:
         scrub(directory, time.sleep, time.monotonic)
     except Fatal as problem:
         print(problem, flush=True)
-        return EXIT_ROTTEN
-    except ConfigurationError as problem:
+        return EXIT_ROTTEN if _is_rot(problem) else EXIT_COULD_NOT
+    except (ConfigurationError, OSError, MemoryError) as problem:
         print(problem, flush=True)
         return EXIT_COULD_NOT
     return EXIT_SOUND
+
+
+def _is_rot(problem: Fatal) -> bool:
+    """Returns True if the error is one of the data. A sound index must not be quarantined, which is for ever."""
+    cause = problem.__cause__
+    if problem.code is not FatalCode.INDEX_DAMAGED:
+        return False
+    return cause is None or isinstance(cause, CorruptRecord) or any(part in str(cause) for part in _OF_THE_DATA)
 
 
 if __name__ == "__main__":

@@ -102,7 +102,12 @@ class SnapshotSchedule:
             return retry_s
         if stderr:
             logger.warning("the snapshot command reported: %s", stderr)  # for example that no old file could be removed
-        found = msgspec.json.decode(stdout, type=_Printed)
+        try:
+            found = msgspec.json.decode(stdout, type=_Printed)
+        except msgspec.DecodeError:
+            self.failures += 1
+            logger.warning("the snapshot command printed no result: %s", stdout[:500])
+            return retry_s
         self._newest_s = found.made_at_ms / 1000
         if found.made:
             self.made += 1

@@ -56,6 +56,9 @@ class ExportManifest(msgspec.Struct, frozen=True):
     """The members of `manifest.json` that are compared; it has others."""
 
     notary: str
+    log: str
+    """The log's identity, which ends with the log id in hex."""
+    log_time_ms: int
     decisions: _Count
     tree: ExportedTree
     offsets_next: OffsetsNext
@@ -92,10 +95,13 @@ def read_exports(session: SparkSession, folders: Sequence[Path]) -> Exports:
 
 
 def refuse_others(exports: Exports, joined: Joined) -> None:
-    """Raise `CouldNotVerify` for an export of another notary."""
+    """Raise `CouldNotVerify` for an export of another notary or log."""
     for source, manifest in exports.manifests.items():
         if manifest.notary != joined.identity.notary_name:
             raise CouldNotVerify(f"{source} is of {manifest.notary}, and the log of {joined.identity.notary_name}")
+        log_id = joined.identity.log_id.hex()
+        if manifest.log.rpartition(" ")[2] != log_id:
+            raise CouldNotVerify(f"{source} is of the log {manifest.log}, and this log has the id {log_id}: export an index of this log")
 
 
 def refuse_ahead(exports: Exports, joined: Joined) -> None:

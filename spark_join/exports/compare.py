@@ -10,7 +10,7 @@ by the most specific type:
 | rejected for another reason | `wrong-reason` |
 | other conflicts | `wrong-conflicts` |
 | a decision that is missing, duplicated, or at another position, so that its own position has none | `position-gap` |
-| another decision at its position; its log time; a consumed state; the number of decisions; the root | `index-mismatch` |
+| another decision at its position; its log time, or the index's; a consumed state; the number of decisions; the root | `index-mismatch` |
 
 A decision with two of these differences gets the upper type. Consequences of a difference are not reported again: the states that a wrong
 outcome, position or id changes, and the root, which any wrong decision changes.
@@ -54,7 +54,7 @@ def compare(
     together = [
         decision_violations(located, double),
         of_states,
-        frame_of(session, _of_sizes(exports, joined.offset_hole, reached, differ, roots), VIOLATION),
+        frame_of(session, _of_sizes(exports, joined.offset_hole, reached, differ, roots, _log_times(exports, joined.records)), VIOLATION),
     ]
     return reduce(DataFrame.unionByName, together)
 
@@ -66,8 +66,22 @@ def _reached(exports: Exports, requests: DataFrame) -> dict[str, int]:
     return dict(zip(exports.manifests, counted, strict=True))
 
 
+def _log_times(exports: Exports, records: DataFrame) -> dict[str, int]:
+    """Returns the log time where each index has read up to, in milliseconds."""
+    at = F.struct("offset", "log_time_ms")
+    timed = F.col("log_time_ms").isNotNull()
+    lasts = [F.max(F.when(timed & (F.col("offset") < manifest.offsets_next.ordering), at)) for manifest in exports.manifests.values()]
+    (found,) = records.agg(*lasts).collect()
+    return {source: 0 if last is None else last.log_time_ms for source, last in zip(exports.manifests, found, strict=True)}
+
+
 def _of_sizes(
-    exports: Exports, offset_hole: int | None, reached: Mapping[str, int], differ: set[str], roots: Mapping[int, bytes]
+    exports: Exports,
+    offset_hole: int | None,
+    reached: Mapping[str, int],
+    differ: set[str],
+    roots: Mapping[int, bytes],
+    log_times_ms: Mapping[str, int],
 ) -> list[tuple[object, ...]]:
     """Returns rows of violations for exports with more or fewer decisions than the log has up to where they have read, or another tree.
 
@@ -85,6 +99,8 @@ def _of_sizes(
             difference = f"a tree of {size} decisions", f"a tree of {manifest.decisions} decisions"
         elif root is not None and manifest.tree.root != root.hex() and source not in differ:
             difference = manifest.tree.root, root.hex()
+        elif manifest.log_time_ms != log_times_ms[source] and not behind_a_hole:
+            difference = f"log time {manifest.log_time_ms} ms", f"log time {log_times_ms[source]} ms"
         if difference is not None:
             rows.append(("index-mismatch", manifest.decisions, None, None, *difference, source, None, None))
     return rows

@@ -33,9 +33,10 @@ TOPIC_SETTINGS: Final = {
 }
 """The settings of both topics, as the notary creates them."""
 _TYPE: Final = "message.timestamp.type"
-_OPEN: Final = {_TYPE: "CreateTime", "message.timestamp.after.max.ms": str(2**63 - 1)}
+_LIMITS: Final = ("message.timestamp.before.max.ms", "message.timestamp.after.max.ms")
+_OPEN: Final = {_TYPE: "CreateTime"} | dict.fromkeys(_LIMITS, str(2**62 // 1000))  # Spark reads microseconds, in 64 bits
 """The second setting allows append times in the future, from a broker whose clock was ahead."""
-_CLOSED: Final = {_TYPE: "LogAppendTime", "message.timestamp.after.max.ms": None}
+_CLOSED: Final = {_TYPE: "LogAppendTime"} | dict.fromkeys(_LIMITS)
 
 
 class Restored(msgspec.Struct, frozen=True):

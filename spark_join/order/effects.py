@@ -371,6 +371,7 @@ class Effects:
         verdict.salvage_begin, verdict.salvage_position = salvage.offset, salvage.first.to_bytes(8, "big")
         verdict.salvaged = salvage.position_next - salvage.first
         carry.log_time_ms, carry.sealed, self.salvage = salvage.time_ms, False, None
+        verdict.log_time_ms = carry.log_time_ms
         carry.settled, carry.settled_offset = carry.seen, row["offset"]
         carry.salvaged = carry.salvaged or verdict.salvaged > 0
         return None

@@ -63,6 +63,8 @@ class RunMetadata(msgspec.Struct, frozen=True, kw_only=True):
     """The state that the run went on from"""
     archive: ArchivedRanges | None = None
     """The ranges of the archive that were verified; None if this run, or one that it continues, did not read them"""
+    unlisted: str | None = None
+    """A sentence about files of the archive that no range lists (`archive.unlisted`)"""
     earlier: Path | None = None
     """The folder of the run that had kept it; None at the start of the log"""
     state_sha256: str | None = None
@@ -111,6 +113,7 @@ def _content(log: LogFrames, verified: Verified, run: RunMetadata, counts: Mappi
         "notary": verified.notary_name,
         "verified_at": f"{run.at:%Y-%m-%dT%H:%M:%SZ}",
         "archive": msgspec.to_builtins(run.archive),
+        "unlisted": run.unlisted,
         "ranges": {topic: _ranges(log, run.state, topic) for topic in ("ordering", "payload")},
         "ordering_records": dict(sorted(verified.records.items())),
         "skipped": msgspec.to_builtins(verified.skipped),

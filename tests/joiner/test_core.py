@@ -7,7 +7,7 @@ import pytest
 
 import payload.codec
 import payload.submission
-from joiner import JoinerLimits, core
+from joiner import JoinerLimits, core, payloads
 from joiner.core import SENT_AT_AHEAD_MAX_MS, VOTERS_MS
 from joiner.due import FILL_SCANS
 from joiner.ready import Fenced, Ready, RootSeen
@@ -580,3 +580,19 @@ def test_batch_is_a_value() -> None:
     (batch,) = reading.step(history.entry(1, 1, "a", at=T0), history.payload(1, 1, "a")).batches
     assert (batch.offset, batch.incarnation, batch.sequence, batch.log_time_ms) == (2, 1, 1, T0)
     assert (batch.filled, batch.requests) == (False, requests("a"))
+
+
+def test_a_scan_hashes_each_payload_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """While the head is an old hole, a scan comes eight times in each `hole_timeout_ms`, and any number of payloads may wait behind it."""
+    limits = JoinerLimits()
+    history, reading = registered(limits=limits)
+    records = [history.entry(1, 1, "missing", partition=1)]
+    for sequence in range(2, 20):
+        records += [history.entry(1, sequence, f"{sequence}"), history.payload(1, sequence, f"{sequence}")]
+    reading.step(*records, now=0)
+    hashed: list[bytes] = []
+    monkeypatch.setattr(payloads, "sha256", lambda value: hashed.append(value) or sha256(value))
+    for scan in range(3):
+        ready = reading.step(now=limits.hole_timeout_ms + 1 + scan * (limits.hole_timeout_ms // 8 + 1))
+        assert len(ready.fills) == (scan == 0)
+    assert len(hashed) == 18

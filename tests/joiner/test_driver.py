@@ -12,11 +12,11 @@ import pytest
 import notary.index.index
 import payload.codec
 import payload.submission
-from joiner import DriverSettings, JoinerLimits, Ready, core
+from joiner import DriverSettings, JoinerLimits, Ready, SenderSettings, core
 from notary.decision import Decision, Outcome
 from ordering.errors import Fatal, FatalCode, NotReady, OutcomeUnknown, OutOfRange
 from ordering.log import ORDERING, LogOffsets, Record
-from ordering.records import FORMAT_VERSION, Activate, Entry, batch_key, decode
+from ordering.records import FORMAT_VERSION, Activate, Entry, Retire, batch_key, decode
 from ordering.signatures import sign_seal
 from payload import Request, decode_requests_in_pieces
 from tests.joiner.faulty import (
@@ -781,3 +781,48 @@ async def test_no_leader_is_reported_once(start: Start, log: FaultyLog, caplog: 
         await asyncio.gather(*answers)
         assert sum("no payload partition has a leader" in message for message in caplog.messages) == times
         assert sum("has a leader again" in message for message in caplog.messages) == times
+
+
+async def test_a_worker_without_a_leader_for_long_is_not_ready(start: Start, log: FaultyLog) -> None:
+    """Admitted submissions would wait for ever. It becomes ready again once a payload partition has a leader, also if none waits."""
+    worker = start()
+    await worker.decided("a")
+    log.without_leader = set(range(PARTITIONS))
+    worker.sender._settings = SenderSettings(reopen_wait_ms=10, append_wait_ms_max=100)
+    answer = ask(worker.sender, "b")
+    await asyncio.sleep(0.05)
+    assert worker.sender.not_ready() is None
+    await asyncio.sleep(0.2)
+    assert worker.sender.not_ready() == "no payload partition has had a leader for more than 0.1 s"
+    log.without_leader = set()
+    assert worker.sender.not_ready() is None
+    await answer
+
+
+async def test_a_worker_retired_in_the_step_of_its_register_record_stops(start: Start, log: FaultyLog) -> None:
+    """It was paused after that record. It must not take part again by itself."""
+    retired = False
+
+    def with_retire(records: list[Record]) -> list[Record]:
+        nonlocal retired
+        if retired or not any(record.partition == ORDERING and record.value and record.value[1] == 2 for record in records):
+            return records
+        retired = True
+        log.put_signed(Retire(1))
+        return [*records, *log.read(ORDERING, log.end(ORDERING) - 1, 1 << 20, 1)]
+
+    log.on_poll = with_retire
+    assert (await start().dies()).code is FatalCode.RETIRED
+
+
+async def test_a_contradiction_that_takes_long_to_find_stops_the_worker(start: Start) -> None:
+    """The comparison of a long history may take longer than a contradiction may last. Nothing agrees in between."""
+    worker = start()
+    await worker.decided("a")
+    await worker.stop()
+    now_s = 1_000.0
+    worker.driver._now_s = lambda: now_s
+    worker.driver._contradicted("record 7 is another one")
+    now_s += worker.driver._settings.contradiction_s + 0.1
+    with pytest.raises(Fatal, match="record 7"):
+        worker.driver._contradicted("record 7 is another one")

@@ -5,6 +5,7 @@ from collections.abc import Mapping
 
 import pytest
 
+from joiner.control import LogState
 from joiner.proposals import TAKEN_AT_ONCE, Passing, ReadAhead, read_ahead
 from ordering.errors import NotReady
 from ordering.log import ORDERING, LogOffsets, Record
@@ -25,12 +26,15 @@ def _hole() -> tuple[History, Reading]:
 
 
 async def _passing(history: History, reading: Reading) -> Passing | None:
+    return (await _read_ahead(history, reading))[0]
+
+
+async def _read_ahead(history: History, reading: Reading) -> tuple[Passing | None, LogState]:
     log = MemoryLog(2, identity="test")
     log._records = {partition: list(records) for partition, records in history.by_partition.items()}
     joiner = reading.joiner
     assert joiner.log_state is not None
-    passing, _ = await read_ahead(log, joiner.log_state, joiner.offset_head, joiner.history)
-    return passing
+    return await read_ahead(log, joiner.log_state, joiner.offset_head, joiner.history)
 
 
 def _view(seen: int) -> View:
@@ -266,3 +270,18 @@ async def test_the_loop_turns_while_forged_records_are_verified() -> None:
     async with counted_turns() as turns:
         await ahead.read(log)
     assert turns.count >= 10
+
+
+async def test_a_settle_record_behind_an_activation_has_its_new_form() -> None:
+    """Its form depends on the format versions at its place. `notary settle` takes the form from this reading too."""
+    history, reading = History(), Reading()
+    reading.step(history.genesis, history.register("w1", version=2), history.entry(1, 1, "lost"))
+    history.entry(1, 2, "b", view=_view(3))
+    history.activate(2)
+    view = reading.joiner.history.view
+    history.owner(Settle(view))
+    assert await _passing(history, reading) == Passing(3, 3)
+    history.settle(view)
+    passing, state = await _read_ahead(history, reading)
+    assert passing is None
+    assert state.key_to_settle == history.key.public_key

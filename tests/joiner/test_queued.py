@@ -35,3 +35,10 @@ def test_full_queue_counts_bytes() -> None:
     assert reading.step(history.put(ORDERING, None, bytes(32_000))).paused == {ORDERING}
     assert reading.step(history.fill(1, 1)).paused == frozenset()
     assert reading.joiner.queued_ids == 0
+
+
+def test_keys_count_in_the_weight() -> None:
+    """Anyone who may write to the ordering topic can append records with long keys: behind a hole they pause reading too."""
+    history, reading = registered(limits=JoinerLimits(queue_ids_max=1_000))
+    reading.step(history.entry(1, 1, "a"))
+    assert ORDERING in reading.step(history.put(ORDERING, bytes(32_000), b"")).paused

@@ -18,7 +18,7 @@ from ordering.embedded import EmbeddedLog
 from ordering.errors import ConfigurationError, Fatal, FatalCode, OutcomeUnknown
 from ordering.local_reader import POLL_BYTES_MAX, POLL_RECORDS_MAX
 from ordering.log import ORDERING, LogOffsets, Record
-from ordering.store import META_KEY, STORE_FORMAT_VERSION
+from ordering.store import KEY, META_KEY, STORE_FORMAT_VERSION
 from tests.turns import counted_turns
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -454,5 +454,19 @@ async def test_readers_give_others_their_turn(directory: Path) -> None:
         while await reader.poll(0):
             polls += 1
     assert 1 < polls <= turns.count
+    await reader.close()
+    await log.close()
+
+
+async def test_a_lost_record_is_noticed_in_a_long_read(directory: Path) -> None:
+    """A poll that ends at its limit of bytes must not give the records behind a lost one its offset."""
+    log = EmbeddedLog.open(directory)
+    writer = await log.open_writer()
+    for number in range(6):
+        await writer.append(0, b"k", bytes([number]) * (3 << 20))
+    log._store.delete(KEY.pack(1, 1))
+    reader = await log.open_reader({})
+    with pytest.raises(Fatal, match="lacks the record at offset 1"):
+        await reader.poll(0)
     await reader.close()
     await log.close()

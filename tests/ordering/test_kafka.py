@@ -1,6 +1,7 @@
 """Tests `KafkaLog` beyond the contract: topics, brokers that are down, leaders that die, offsets that are gone."""
 
 import asyncio
+import contextlib
 from collections.abc import Awaitable, Callable, Iterator
 from typing import Any, TypeVar
 
@@ -10,7 +11,7 @@ from aiokafka import AIOKafkaProducer, TopicPartition
 from aiokafka.admin import AIOKafkaAdminClient, NewTopic, RecordsToDelete
 from aiokafka.admin.config_resource import ConfigResourceType
 from aiokafka.conn import AIOKafkaConnection
-from aiokafka.errors import CorruptRecordException
+from aiokafka.errors import CorruptRecordException, KafkaError
 from aiokafka.protocol.produce import ProduceRequest
 
 import ordering.topics
@@ -221,6 +222,23 @@ async def test_a_mirror_with_another_wrong_setting_becomes_no_log(kafka_cluster:
     with pytest.raises(ConfigurationError, match=rf"{payload} has retention.ms=604800000, wanted -1"):
         async with asyncio.timeout(60):
             await use_append_times(kafka_cluster.bootstrap, kafka_prefix, timeout_ms=24_000)
+
+
+@pytest.mark.parametrize(("time_ms", "is_taken"), [(4_000_000_000_000_000, True), (10**16, False), (-(10**16), False)])
+async def test_a_mirror_takes_only_times_that_auditors_can_read(
+    kafka_cluster: Cluster, kafka_prefix: str, time_ms: int, is_taken: bool
+) -> None:
+    """Spark reads a time in microseconds, in 64 bits. One unsigned record beyond that would end each audit, also after a failover."""
+    await create_topics(kafka_cluster.bootstrap, kafka_prefix, 1, mirror=True)
+    producer = AIOKafkaProducer(bootstrap_servers=kafka_cluster.bootstrap)
+    await producer.start()
+    try:
+        for topic in topic_names(kafka_prefix):
+            sending = producer.send_and_wait(topic, b"of anybody", partition=0, timestamp_ms=time_ms)
+            with contextlib.nullcontext() if is_taken else pytest.raises(KafkaError, match="InvalidTimestamp"):
+                await sending
+    finally:
+        await producer.stop()
 
 
 async def test_more_replicas_than_brokers_are_rejected(kafka_cluster: Cluster, kafka_prefix: str) -> None:

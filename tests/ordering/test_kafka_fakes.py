@@ -8,8 +8,8 @@ from aiokafka import TopicPartition
 
 from joiner import DriverSettings
 from ordering.connection import METADATA_AGE_MS
-from ordering.errors import OutcomeUnknown
-from ordering.kafka import KafkaTimeouts, KafkaWriter
+from ordering.errors import NotReady, OutcomeUnknown
+from ordering.kafka import KafkaLog, KafkaTimeouts, KafkaWriter
 from ordering.log import ORDERING
 
 
@@ -61,3 +61,23 @@ async def test_close_fails_what_is_in_flight() -> None:
 def test_metadata_is_requested_often_while_a_worker_suspects_itself() -> None:
     """Before a worker stops because its log contradicts it, brokers are asked ten times for the leaders, so not always an outdated one."""
     assert DriverSettings().contradiction_ms >= 10 * METADATA_AGE_MS
+
+
+async def test_offsets_keep_their_deadline_beside_other_calls(monkeypatch: pytest.MonkeyPatch) -> None:
+    """While brokers are away, fills of each partition ask too. The first call uses the deadline of all of them."""
+    log = KafkaLog({}, None, "p", 16, "id", KafkaTimeouts(offsets_ms=100))
+
+    class Hanging:
+        async def start(self) -> None:
+            await asyncio.Event().wait()
+
+    made: list[Hanging] = []
+
+    async def stop(consumer: Hanging, limit_s: float) -> None:
+        made.append(consumer)
+
+    monkeypatch.setattr(log, "_consumer", lambda limit_ms: Hanging())
+    monkeypatch.setattr("ordering.kafka.stop_consumer", stop)
+    problems = await asyncio.gather(*[log.offsets() for _ in range(17)], return_exceptions=True)
+    assert {type(problem) for problem in problems} == {NotReady}
+    assert len(made) <= 2

@@ -65,6 +65,8 @@ def export_of(replayed: Replayed, to: Path, ordering_next: int) -> Path:
     manifest = {
         "export_version": 1,
         "notary": replayed.name,
+        "log": f"a cluster's topics {replayed.log_id.hex()}",
+        "log_time_ms": replayed.log_time,
         "decisions": count,
         "tree": {"size": count, "root": replayed.root(count).hex()},
         "offsets_next": {"ordering": ordering_next, "payload": [0] * replayed.partitions},

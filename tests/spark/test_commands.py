@@ -235,3 +235,57 @@ def test_folders_are_those_of_this_process(tmp_path: Path) -> None:
     chosen = parser().parse_args(["verify", "--archive", "a", "--out", "b", "--index", "c", "--checkpoint-from", "d", "--work", "e"])
     named = [chosen.archive, chosen.out, *chosen.index, chosen.checkpoint_from, chosen.work]
     assert named == [Path.cwd() / name for name in "abcde"]
+
+
+@pytest.mark.parametrize("above", ["", "aside/"])
+def test_files_of_a_lost_range_are_in_the_report(
+    command: Callable[..., int], tmp_path: Path, capsys: pytest.CaptureFixture[str], above: str
+) -> None:
+    """Only these files show that the log went on. Programs read the report and standard output."""
+    log = archive(honest().log.by_partition, tmp_path / "archive")
+    (log / "ranges/00000002.json").unlink()
+    for file in sorted(log.glob("*/partition=*/00000002.parquet")) if above else ():
+        to = log / above / file.relative_to(log)
+        to.parent.mkdir(parents=True, exist_ok=True)
+        file.rename(to)
+    assert command("verify", "--archive", log, "--out", tmp_path / "out", "--quiet") == 0
+    report = json.loads((tmp_path / "out/report.json").read_text())
+    assert f"{above}ordering/partition=0/00000002.parquet first" in report["unlisted"]
+    assert json.loads(capsys.readouterr().out)["unlisted"] == report["unlisted"]
+
+
+@pytest.mark.parametrize(
+    ("option", "value"), [("--master", "nonsense"), ("--memory", "lots"), ("--memory", "10m"), ("--memory", "g"), ("--memory", "")]
+)
+def test_an_argument_that_spark_does_not_take_is_named(option: str, value: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """Spark itself would print a stack trace, or a message that names neither the argument nor the value."""
+    with pytest.raises(SystemExit) as ended:
+        parser().parse_args(["verify", "--archive", "a", "--out", "b", option, value])
+    assert ended.value.code == 2
+    assert f"argument {option}: {value!r} should be" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "value", ["local", "local[*]", "local[4]", "local-cluster[2,1,1024]", "spark://h:7077", "k8s://https://h:443", "yarn"]
+)
+def test_sparks_masters_are_taken(value: str) -> None:
+    """Each form of Spark's documentation."""
+    assert parser().parse_args(["verify", "--archive", "a", "--out", "b", "--master", value, "--memory", "2G"]).master == value
+
+
+def test_a_malformed_properties_file_is_named(command: Callable[..., int], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A path of Windows has backslashes, which escape characters there."""
+    file = tmp_path / "client.properties"
+    file.write_text("ssl.truststore.location=C:\\users\\auditor\\ca.pem\n")
+    assert command("verify", "--bootstrap", "127.0.0.1:9", "--kafka-config", file, "--out", tmp_path / "out", "--quiet") == 2
+    assert f"--kafka-config {file} is no properties file" in capsys.readouterr().err
+
+
+def test_a_folder_with_a_comma_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Spark would write into several folders, also into the working directory."""
+    log = archive(Writer().log.by_partition, tmp_path / "archive")
+    work = tmp_path / "disk 1,big"
+    work.mkdir()
+    assert main(["verify", "--archive", str(log), "--out", str(tmp_path / "out"), "--work", str(work)]) == 2
+    assert f"Spark takes {work} for several folders" in capsys.readouterr().err
+    assert not any(work.iterdir())

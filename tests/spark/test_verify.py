@@ -20,7 +20,7 @@ from spark_join.tree import Counts
 from spark_join.verify import Skipped, Verified, verify
 from tests.checkers.records import Settle, View
 from tests.checkers.replay import Replayed, Seen, Why, replay
-from tests.checkers.signed_log import NOTARY, private_key
+from tests.checkers.signed_log import NOTARY, SignedLog, private_key
 from tests.clients.party import Party, spend, state
 from tests.simulation import simulate as simulation
 from tests.simulation.deployment import deployment
@@ -28,7 +28,7 @@ from tests.simulation.simulation import Simulation
 from tests.spark.archived import archive
 from tests.spark.collecting import brought_to_the_driver
 from tests.spark.exported import Rows, edited, export_of
-from tests.spark.writing import Writer
+from tests.spark.writing import PARTITIONS, Writer
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(900)]
 
@@ -440,3 +440,31 @@ def test_log_of_a_simulation(spark: SparkSession, tmp_path: Path, monkeypatch: p
     assert {reason: verified.skipped[reason].records for reason in reasons if reason in verified.skipped} == {
         reason: count for reason, count in skipped.items() if count
     }
+
+
+def log_named(name: str) -> Writer:
+    """Returns a log with two decisions; `name` gives its genesis record and keys."""
+    writer = Writer()
+    writer.log = SignedLog(PARTITIONS, name)
+    writer.log.register("w1")
+    writer.batch(1, 0, spend(state("x")), spend(state("x"), content="double"))
+    return writer
+
+
+def test_an_export_of_another_log_is_refused(spark: SparkSession, tmp_path: Path) -> None:
+    """The index of a rehearsal may have the same notary's name and the same decisions, and proves nothing about this log."""
+    mine, other = log_named(""), log_named("other")
+    export = export_of(other.replayed, tmp_path / "export", other.last.offset + 1)
+    with pytest.raises(CouldNotVerify, match=f"is of the log .* {other.log.log_id.hex()}, and this log has the id {mine.log.log_id.hex()}"):
+        _verified(spark, tmp_path, mine.log.by_partition, mine.party, [export])
+
+
+def test_another_log_time_is_found(spark: SparkSession, tmp_path: Path) -> None:
+    """The worker would judge the next time windows by it."""
+    mine = log_named("")
+    export = export_of(mine.replayed, tmp_path / "plain", mine.last.offset + 1)
+    assert _found(_verified(spark, tmp_path / "1", mine.log.by_partition, mine.party, [export])) == []
+    later = mine.replayed.log_time + 1
+    export = edited(export, tmp_path / "export", manifest=lambda said: said.update(log_time_ms=later))
+    (row,) = _verified(spark, tmp_path / "2", mine.log.by_partition, mine.party, [export]).violations.collect()
+    assert (row.type, row.found) == ("index-mismatch", f"log time {later} ms")

@@ -1,8 +1,13 @@
 """The scrub finds corrupt bytes in rows that no client asks for, and the worker then quarantines the index."""
 
+import asyncio
 import signal
+import subprocess
+import sys
 import time
+from errno import EAGAIN
 from pathlib import Path
+from typing import Any, cast
 
 import httpx
 import pytest
@@ -12,11 +17,12 @@ from notary.index.rocks import open_store
 from notary.index.scrub import EXIT_COULD_NOT, EXIT_ROTTEN, EXIT_SOUND, main, scrub
 from notary.index.store import FAMILIES
 from notary.index.view import SETTINGS
+from notary.self_check import SelfCheck, SelfCheckSettings, output_of
 from ordering.errors import Fatal
 from ordering.ids import STATE_REF_BYTES
 from tests.notary.index.test_index import _open, _step, damage_block, into_tables
 from tests.notary.party import Bank, spend
-from tests.notary.process import NotaryDirectory, NotaryProcess, serve_fails
+from tests.notary.process import ROOT, NotaryDirectory, NotaryProcess, serve_fails
 
 JSON = {"content-type": "application/json"}
 
@@ -94,3 +100,74 @@ def test_a_worker_quarantines_its_rotten_index(tmp_path: Path) -> None:
     code, messages = serve_fails(notary.config)
     assert code == 2
     assert "is quarantined" in messages
+
+
+@pytest.mark.parametrize(
+    ("limit", "code"),
+    [
+        ("v.ATTEMPTS_MAX = 0", EXIT_COULD_NOT),
+        ("resource.setrlimit(resource.RLIMIT_FSIZE, (1, 1))", EXIT_COULD_NOT),
+        ("resource.setrlimit(resource.RLIMIT_NOFILE, (14, 14))", EXIT_COULD_NOT),
+        ("v.viewing = None; import notary.index.scrub; notary.index.scrub.viewing = None", 1),
+    ],
+    ids=["the index changed each time", "no space", "no open files", "a bug"],
+)
+async def test_a_scrub_that_could_not_be_done_quarantines_nothing(
+    directory: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, limit: str, code: int
+) -> None:
+    """It has found no corrupt row. The worker warns, and tries again later."""
+    main = f"import resource, sys; from pathlib import Path; import notary.index.view as v; from notary.index.scrub import main; {limit}"
+    command = (sys.executable, "-P", "-c", f"{main}; sys.exit(main(Path({str(directory)!r})))")
+    codes: list[int | None] = []
+
+    async def limited_once(module: str, *arguments: str) -> tuple[int | None, str, str]:
+        if codes:
+            await asyncio.Event().wait()
+        done = await asyncio.to_thread(subprocess.run, command, capture_output=True, text=True, cwd=ROOT, check=False)
+        codes.append(done.returncode)
+        return done.returncode, done.stdout.strip(), done.stderr.strip()
+
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    monkeypatch.setattr("notary.self_check.output_of", limited_once)
+    index = _open(directory)
+    check = SelfCheck("w1", cast("Any", None), cast("Any", None), index, SelfCheckSettings(scrub_interval_ms=1), time.monotonic)
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(3):
+            await check._scrub()
+    assert codes == [code]
+    assert "could not be scrubbed" in caplog.text
+    assert not index.agreement.quarantined
+    index.close()
+
+
+async def test_a_process_that_cannot_be_started_is_no_result(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A limit of processes stops neither a worker nor its snapshots."""
+
+    async def fails(*arguments: Any, **how: Any) -> Any:
+        raise BlockingIOError(EAGAIN, "no more processes")
+
+    monkeypatch.setattr(asyncio, "create_subprocess_exec", fails)
+    code, _, why = await output_of("any.module")
+    assert (code, "no more processes" in why) == (None, True)
+
+
+async def test_a_call_is_cancelled_whose_process_has_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It has ended, and a child of it keeps its pipes open. A worker that stops just then ends without an error."""
+    start = asyncio.create_subprocess_exec
+    processes: list[asyncio.subprocess.Process] = []
+
+    async def ended(*arguments: Any, **how: Any) -> Any:
+        process = await start("sh", "-c", "sleep 1 & exit 0", **how)
+        processes.append(process)
+        await process.wait()
+        return process
+
+    monkeypatch.setattr(asyncio, "create_subprocess_exec", ended)
+    call = asyncio.create_task(output_of("any.module"))
+    await asyncio.sleep(0.3)
+    call.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await call
+    (process,) = processes
+    assert process.stdout is not None
+    await process.stdout.read()  # the pipes are closed when the child ends
