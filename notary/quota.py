@@ -65,9 +65,8 @@ class Quota:
         reserved, until_s = self._reserved.get(party, (0, now))
         if missing > 0:
             wait_s = max(1, math.ceil(missing / per_s))
-            if reserve:
-                kept = reserved if now < until_s else 0
-                self._reserved[party] = max(needed, kept), max(until_s, now + wait_s + LATE_S)
+            if reserve and (needed >= reserved or now >= until_s):  # a smaller one must not extend the larger one's reservation
+                self._reserved[party] = needed, now + wait_s + LATE_S
         elif reserve and needed < reserved and missing + reserved > 0 and now < until_s:
             wait_s = max(1, math.ceil(min((missing + reserved) / per_s, until_s - now)))
         else:

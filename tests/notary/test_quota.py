@@ -120,3 +120,13 @@ def test_an_unverified_submission_reserves_nothing(quota: Quota) -> None:
     assert quota.rejection(KNOWN, 9) is not None
     assert send(quota, KNOWN, 5) is None
     assert send(quota, KNOWN, 9) is not None
+
+
+def test_a_smaller_submission_does_not_extend_a_reservation(quota: Quota, clock: Clock) -> None:
+    """A large one is rejected and does not come again. Others are rejected meanwhile, and the reservation ends when it was to end."""
+    assert send(quota, KNOWN, 10) is None
+    assert send(quota, KNOWN, 10) is not None
+    clock.now_s += 0.85
+    assert send(quota, KNOWN, 9) is not None
+    clock.now_s += 0.15 + LATE_S
+    assert send(quota, KNOWN, 9) is None

@@ -8,10 +8,12 @@ import asyncio
 import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from math import inf
 from typing import Any, Final
 
 import msgspec
 
+from notary.quota import LATE_S
 from ordering.records import View
 from tests.checkers.history import Decided
 from tests.simulation.plan import Plan
@@ -52,6 +54,13 @@ SUSPENDED: Final = (
 )
 
 
+class _Sent(msgspec.Struct):
+    """A submission that was sent, and the time of its answer."""
+
+    requests: int
+    answered_s: float = inf
+
+
 class Given(msgspec.Struct, frozen=True):
     """Decisions that a process has answered, with its view of the log at that moment."""
 
@@ -76,7 +85,9 @@ class Calls:
         self._largest: dict[Process, int] = {}
         self._plan = plan
         self._problems = problems
-        self._sent: dict[tuple[Process, str], list[tuple[float, int]]] = {}
+        self._sent: dict[tuple[Process, str], list[_Sent]] = {}
+        self._reserved: dict[tuple[Process, str], list[tuple[float, int]]] = {}
+        """By worker and party: the times until which rejected submissions reserve quota, and their requests."""
 
     def problem(self, process: Process, what: str) -> None:
         """Record a violation of the notary's guarantees."""
@@ -116,13 +127,15 @@ class Calls:
         self, process: Process, party: str, body: bytes, requests: int, *, wait_s: int | None = None, receipts: bool = False
     ) -> Answer | None:
         """Send a submission that its party has signed. If `wait_s` is None, the server's default wait applies."""
-        self._sent.setdefault((process, party), []).append((_now_s(), requests))
+        sent = _Sent(requests)
+        self._sent.setdefault((process, party), []).append(sent)
         self.will_ask(process, requests)
         path = SUBMISSIONS if receipts else f"{SUBMISSIONS}?receipts=false"
         headers = {} if wait_s is None else {b"prefer": b"wait=%d" % wait_s}
         answer = await self.call(process, "POST", path, body, headers, WAIT_S_DEFAULT if wait_s is None else wait_s)
+        sent.answered_s = _now_s()
         if answer is not None and answer.status == 429:
-            self.hold_quota(process, party, requests)
+            self.hold_quota(process, party, requests, answer)
         if answer is not None and answer.status == 503:
             self.hold_rejection(process, answer, requests)
         return answer
@@ -148,16 +161,22 @@ class Calls:
         """Note the size of a submission that is about to be sent."""
         self._largest[process] = max(requests, self._largest.get(process, 0))
 
-    def hold_quota(self, process: Process, party: str, requests: int, *, uncharged: int = 0) -> None:
+    def hold_quota(self, process: Process, party: str, requests: int, answer: Answer, *, uncharged: int = 0) -> None:
         """Check a 429: over some recent period this party has sent that worker more than its quota for one second plus that period.
 
-        `uncharged` requests were sent in its name besides, and are not charged to it.
+        A submission is charged at some time before its answer, since a busy worker lets it wait. Or a larger submission was rejected before,
+        and may still come again. `uncharged` requests were sent in its name besides, and are not charged to it.
         """
         per_s, now_s = self._plan.quota_per_s, _now_s()
+        reserved = self._reserved.setdefault((process, party), [])
+        is_reserved = any(now_s < until_s and requests < count for until_s, count in reserved)
+        reserved.append((now_s + int(answer.headers[b"retry-after"]) + LATE_S + MARGIN_S, requests))
+        if is_reserved:
+            return
         sent = min(uncharged, per_s)
-        for at_s, count in reversed(self._sent[process, party]):
-            sent += count
-            if sent > per_s * (1 + max(0.0, now_s - at_s - MARGIN_S)):
+        for each in sorted(self._sent.get((process, party), []), key=lambda each: each.answered_s, reverse=True):
+            sent += each.requests
+            if sent > per_s * (1 + max(0.0, now_s - each.answered_s - MARGIN_S)):
                 return
         self.problem(process, f"{party} has sent no more than {per_s} requests a second, and {requests} are more than its quota")
 

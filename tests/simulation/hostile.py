@@ -109,7 +109,7 @@ class Hostile:
             self._calls.hold_rejection(process, answer, attack.requests)
         elif answer is not None and answer.status == 429 and attack.status in (400, 403):
             # The quota is asked before format and signature. All of these attacks are in this party's name, and are not charged to it.
-            self._calls.hold_quota(process, deployment().party.name, attack.requests, uncharged=attack.requests)
+            self._calls.hold_quota(process, deployment().party.name, attack.requests, answer, uncharged=attack.requests)
         elif answer is not None and answer.status != attack.status:
             self._calls.problem(process, f"answered {answer.status}, and not {attack.status}, to {attack}: {answer}")
 
