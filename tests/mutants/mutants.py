@@ -312,7 +312,13 @@ MUTANTS: Final = (
         "10**9",
         seeds=100,
     ),
-    Mutant("nothing is ever paused", "R4", Driver._apply, "(paused := ready.paused | self._undeclared()) != self._paused", "False"),
+    Mutant(
+        "nothing is ever paused",
+        "R4",
+        Driver._apply,
+        "(paused := ready.paused | self._undeclared()) != self._paused",
+        "(paused := self._paused) is None",
+    ),
     # R6: time
     Mutant(
         "log time by the local clock",
@@ -516,7 +522,7 @@ MUTANTS: Final = (
         "contract",
         Gate._admit_decoded,
         "if not verify(submission.signature, message):",
-        "if self._quota is not None:\n    self._quota.charge(submission.party, requests)\nif not verify(submission.signature, message):",
+        "if self._quota is not None:\n    self._quota.charge(submission.party, len(submission.requests))\nif not verify(submission.signature, message):",
         seeds=100,
     ),
     Mutant(

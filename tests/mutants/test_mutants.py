@@ -2,6 +2,8 @@
 
 import ast
 import re
+import subprocess
+import sys
 from functools import cache
 from pathlib import Path
 
@@ -23,6 +25,16 @@ def test_breaks_a_line_that_is_there(mutant: Mutant) -> None:
     for file, broken in mutant.apply(lambda name: Path(ROOT, name).read_text()).items():
         assert broken != unbroken(file)
         ast.parse(broken)
+
+
+def test_no_mutant_names_what_is_not_there(tmp_path: Path) -> None:
+    """A mutant that raises `NameError` is noticed at once, whatever the simulator checks."""
+    for number, mutant in enumerate(MUTANTS):
+        for at, broken in enumerate(mutant.apply(lambda name: Path(ROOT, name).read_text()).values()):
+            (tmp_path / f"m{number}_{at}.py").write_text(f"# {mutant.name}\n{broken}\n")
+    command = (sys.executable, "-m", "ruff", "check", "--isolated", "--no-cache", "--select", "F821", tmp_path)
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout[-3000:]
 
 
 @cache

@@ -164,8 +164,8 @@ class Calls:
     def hold_quota(self, process: Process, party: str, requests: int, answer: Answer, *, uncharged: int = 0) -> None:
         """Check a 429: over some recent period this party has sent that worker more than its quota for one second plus that period.
 
-        A submission is charged at some time before its answer, since a busy worker lets it wait. Or a larger submission was rejected before,
-        and may still come again. `uncharged` requests were sent in its name besides, and are not charged to it.
+        A busy worker lets a submission wait, so it is charged at some time before its answer. Or a larger one was rejected before, and may
+        still come again. `uncharged` requests were sent in its name besides, and are not charged to it.
         """
         per_s, now_s = self._plan.quota_per_s, _now_s()
         reserved = self._reserved.setdefault((process, party), [])

@@ -158,8 +158,8 @@ def test_log_with_a_violation(clean: Clean, tmp_path: Path, command: Callable[..
     assert report["ranges"]["ordering"] == {"0": [wrong.offset, hole.offset + 1]}
     assert (report["undecided_from_offset"], report["undecided_entries"], report["undecided_requests"]) == (hole.offset, 1, 2)
     assert report["undecided_because"] == "no payload of batch (3, 2) is in payload partition 1"
-    said = capsys.readouterr().err
-    assert f"from ordering offset {hole.offset} on, 1 entries with 2 requests: no payload of batch (3, 2)" in said
+    printed = capsys.readouterr().err
+    assert f"from ordering offset {hole.offset} on, 1 entries with 2 requests: no payload of batch (3, 2)" in printed
     before = json.loads((clean.out / "report.json").read_text())
     earlier = clean.out / "report.json"
     assert report["continued_from"] == {
@@ -187,8 +187,8 @@ def test_a_settled_log_is_built_on(tmp_path: Path, command: Callable[..., int], 
     writer.batch(4, 0, spend(state("the next night")))
     monday, tuesday = (archive(writer.log.by_partition, tmp_path / str(len(ends)), ends) for ends in ([first], [first, writer.ends]))
     assert command("verify", "--archive", monday, "--out", tmp_path / "monday", "--keep-state") == 0
-    said = capsys.readouterr().err
-    assert "spark_join verify: 6 records of 2 writers had another history; the owner declared this history valid (settle record)" in said
+    printed = capsys.readouterr().err
+    assert "spark_join verify: 6 records of 2 writers had another history; the owner declared this history valid (settle record)" in printed
     report = json.loads((tmp_path / "monday/report.json").read_text())
     assert (report["violations"], report["settled"]["writers"], report["settled"]["records"]) == ({}, 2, 6)
     shown = report["settled"]["shown"]

@@ -361,9 +361,9 @@ def test_a_passed_hole_is_a_loss(spark: SparkSession, tmp_path: Path, writer: Wr
     export = export_of(writer.replayed, tmp_path / "export", entry.offset + 2)
     writer.log.by_partition[1].pop()
 
-    def shorten(said: dict[str, Any]) -> None:
-        said.update(decisions=DECIDED - 1)
-        said["tree"].update(size=DECIDED - 1, root=writer.replayed.root(DECIDED - 1).hex())
+    def shorten(written: dict[str, Any]) -> None:
+        written.update(decisions=DECIDED - 1)
+        written["tree"].update(size=DECIDED - 1, root=writer.replayed.root(DECIDED - 1).hex())
 
     def less(rows: Rows) -> None:
         rows[:] = [row for row in rows if row["position"] < DECIDED - 1]
@@ -394,7 +394,7 @@ def test_hole_at_the_end_is_no_violation(spark: SparkSession, tmp_path: Path, wr
     because = "no payload of batch (3, 2) is in payload partition 1"
     assert (verified.decided, verified.undecided) == (DECIDED, Undecided(hole.offset, 2, requests=3, because=because))
     assert verified.checkpoints == Counts(5, 0, skipped=1)
-    further = edited(export, tmp_path / "further", manifest=lambda said: said["offsets_next"].update(ordering=hole.offset + 1))
+    further = edited(export, tmp_path / "further", manifest=lambda written: written["offsets_next"].update(ordering=hole.offset + 1))
     with pytest.raises(CouldNotVerify, match=rf"the payload of offset {hole.offset} is not in what was read here: read the log after"):
         refuse_behind_hole(read_exports(spark, [further]), hole.offset)
 
