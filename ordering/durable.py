@@ -128,30 +128,30 @@ def _write_new(file: Path, content: bytes, mode: int) -> None:
 
 
 @contextlib.contextmanager
-def locked_directory(directory: Path, wait_s: float = 0.0) -> Iterator[None]:
+def locked_directory(directory: Path, lock_s: float = 0.0) -> Iterator[None]:
     """Hold an exclusive lock on a directory for the length of a block. The system releases it when the process dies.
 
-    Raises `BlockingIOError` if another process holds it for longer than `wait_s`; `OSError` for a directory that cannot be read.
+    Raises `BlockingIOError` if another process holds it for longer than `lock_s`; `OSError` for a directory that cannot be read.
     """
     descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
     try:
-        _lock(descriptor, wait_s)
+        _lock(descriptor, lock_s)
         yield
     finally:
         os.close(descriptor)
 
 
 @contextlib.contextmanager
-def locked_file(file: Path, mode: int = 0o644, wait_s: float | None = None) -> Iterator[int]:
+def locked_file(file: Path, mode: int = 0o644, lock_s: float | None = None) -> Iterator[int]:
     """Wait for an exclusive lock on a file, created if it is missing, and hold it for the length of a block.
 
     Yields a descriptor for reading and writing, which the block leaves open. The system releases the lock when the process dies.
-    Raises `BlockingIOError` if another process holds it for longer than `wait_s`, None: for ever; another `OSError` for an unusable file.
+    Raises `BlockingIOError` if another process holds it for longer than `lock_s`, None: for ever; another `OSError` for an unusable file.
     """
     while True:
         descriptor = os.open(file, os.O_RDWR | os.O_CREAT, mode)
         try:
-            _lock(descriptor, wait_s)
+            _lock(descriptor, lock_s)
             # The former holder may have removed the file, or its directory: a lock on a removed file has no effect, so try again.
             if _is_still_at(descriptor, file):
                 yield descriptor
@@ -160,12 +160,12 @@ def locked_file(file: Path, mode: int = 0o644, wait_s: float | None = None) -> I
             os.close(descriptor)
 
 
-def _lock(descriptor: int, wait_s: float | None) -> None:
-    """Lock an open file or directory. Raises `BlockingIOError` if another process holds the lock for longer than `wait_s`."""
-    if wait_s is None:
+def _lock(descriptor: int, lock_s: float | None) -> None:
+    """Lock an open file or directory. Raises `BlockingIOError` if another process holds the lock for longer than `lock_s`."""
+    if lock_s is None:
         fcntl.flock(descriptor, fcntl.LOCK_EX)
         return
-    for tries_left in range(round(wait_s / _LOCK_TRY_S), -1, -1):
+    for tries_left in range(round(lock_s / _LOCK_TRY_S), -1, -1):
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:

@@ -27,6 +27,7 @@ def test_breaks_a_line_that_is_there(mutant: Mutant) -> None:
         ast.parse(broken)
 
 
+@pytest.mark.seconds
 def test_no_mutant_names_what_is_not_there(tmp_path: Path) -> None:
     """A mutant that raises `NameError` is noticed at once, whatever the simulator checks."""
     for number, mutant in enumerate(MUTANTS):

@@ -102,6 +102,7 @@ def test_a_worker_quarantines_its_rotten_index(tmp_path: Path) -> None:
     assert "is quarantined" in messages
 
 
+@pytest.mark.seconds
 @pytest.mark.parametrize(
     ("limit", "code"),
     [
@@ -151,6 +152,7 @@ async def test_a_process_that_cannot_be_started_is_no_result(monkeypatch: pytest
     assert (code, "no more processes" in why) == (None, True)
 
 
+@pytest.mark.seconds
 async def test_a_call_is_cancelled_whose_process_has_ended(monkeypatch: pytest.MonkeyPatch) -> None:
     """It has ended, and a child of it keeps its pipes open. A worker that stops just then ends without an error."""
     start = asyncio.create_subprocess_exec
