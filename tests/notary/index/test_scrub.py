@@ -171,5 +171,7 @@ async def test_a_call_is_cancelled_whose_process_has_ended(monkeypatch: pytest.M
     with pytest.raises(asyncio.CancelledError):
         await call
     (process,) = processes
-    assert process.stdout is not None
-    await process.stdout.read()  # the pipes are closed when the child ends
+    for pipe in (process.stdout, process.stderr):
+        assert pipe is not None
+        await pipe.read()  # it is closed when the child ends
+    await asyncio.sleep(0)
