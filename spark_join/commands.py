@@ -13,7 +13,7 @@ from typing import Any, Final
 
 import msgspec
 import orjson
-from py4j.protocol import Py4JJavaError
+from py4j.protocol import Py4JError, Py4JJavaError
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
@@ -50,7 +50,7 @@ def run(chosen: argparse.Namespace) -> int:
         return command(chosen)
     except (CouldNotVerify, CannotRun, OSError) as problem:
         _report(chosen, str(problem))
-    except (Py4JJavaError, PySparkException) as problem:
+    except (Py4JError, PySparkException) as problem:  # a `Py4JNetworkError` if Spark's JVM has ended
         _report(chosen, f"Spark failed: {cause(problem)}")
     except KeyboardInterrupt:
         _report(chosen, "interrupted")

@@ -400,6 +400,8 @@ def checked_url(url: str) -> str:
         parts.raw_host.decode().encode("idna")  # as the resolver does it
     except (httpx.InvalidURL, UnicodeError) as problem:
         raise ConfigurationError(f"{excerpt(url)} is not a URL ({problem}); give one such as http://127.0.0.1:8080") from None
+    if parts.userinfo:
+        raise ConfigurationError(f"the URL of {excerpt(parts.host)} has a user name: a notary asks for none, and messages show its URL")
     has_space = any(character.isspace() for character in url)
     if parts.scheme not in ("http", "https") or not parts.host or parts.query or parts.fragment or has_space:
         raise ConfigurationError(f"{excerpt(url)} is not a notary's URL; give one such as http://127.0.0.1:8080")

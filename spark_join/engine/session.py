@@ -12,7 +12,7 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
-from py4j.protocol import Py4JJavaError
+from py4j.protocol import Py4JError
 from pyspark import SparkConf, SparkContext
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
@@ -103,7 +103,7 @@ def _submitted() -> SparkConf | None:
     return SparkConf()
 
 
-def cause(problem: Py4JJavaError | PySparkException) -> str:
+def cause(problem: Py4JError | PySparkException) -> str:
     """Returns one line for a failure in Spark: class and message of the innermost Java cause; without one, the error's first line."""
     found = getattr(problem, "java_exception", None) or getattr(problem, "_origin", None)
     if found is None:

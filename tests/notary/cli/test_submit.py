@@ -183,6 +183,7 @@ def test_each_urls_failure_is_listed(key: str, lines: str, capfd: pytest.Capture
     [
         ({"--key": "missing.pem"}, "cannot read the key missing.pem: No such file or directory. Give the private key's PEM file"),
         ({"--url": "nonsense"}, "'nonsense' is not a notary's URL"),
+        ({"--url": "http://me:secret@127.0.0.1:1"}, "the URL of '127.0.0.1' has a user name"),
         ({"--url": "http://h:99999"}, "'http://h:99999' has the port 99999: give one of 1 to 65535"),
         ({"--url": "http://h:0"}, "has the port 0"),
         ({"--url": f"http://{'a' * 64}.example"}, "is not a URL"),
