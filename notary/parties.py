@@ -101,6 +101,8 @@ class Party(msgspec.Struct, frozen=True):
     """A registered party."""
 
     verify: Verify
+    """The check of its signatures; a P-256 signature is DER."""
+    is_ed25519: bool
     weight: int
     requests_per_s: int | None
 
@@ -180,7 +182,7 @@ class Parties:
         for name, entry in _entries(self._file):
             key = load_public_key(entry.public_key.encode(), f"{self._file}, party {name!r}")
             keys.add(_der(key))
-            loaded[name] = Party(verifier(key), entry.weight, entry.requests_per_s)
+            loaded[name] = Party(verifier(key), isinstance(key, Ed25519PublicKey), entry.weight, entry.requests_per_s)
             if len(loaded) % LOADED_AT_ONCE == 0:
                 yield  # loading thousands of keys at once would block the event loop
         self._parties, self._keys = loaded, frozenset(keys)

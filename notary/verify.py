@@ -7,6 +7,7 @@ RocksDB or asyncio. Formats: docs/formats.md, Receipt; C2SP tlog-proof, tlog-che
 """
 
 import json
+import struct
 from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 from typing import Any, TypeAlias
@@ -101,13 +102,18 @@ def decision_of(decision: DecisionLike) -> Decision:
     """Decodes a decision. A member `receipt` is ignored; any other extra member raises `NotVerified`, since no receipt would prove it."""
     if not isinstance(decision, Decision):
         return decision_and_receipt(decision)[0]
-    # Check lengths and ranges: the caller made this object, and fields of other lengths could give another decision's leaf.
-    if not (
-        0 <= decision.position < 2**63
-        and len(decision.transaction_id) == TRANSACTION_ID_BYTES
-        and -TIME_MAX_MS <= decision.log_time_ms <= TIME_MAX_MS
-        and all(len(one.state) == STATE_REF_BYTES and len(one.consumed_by) == HASH_BYTES for one in decision.conflicts)
-    ):
+    # Check types, lengths and ranges: the caller made this object, and fields of other lengths could give another decision's leaf.
+    try:
+        fits = (
+            0 <= decision.position < 2**63
+            and len(decision.transaction_id) == TRANSACTION_ID_BYTES
+            and -TIME_MAX_MS <= decision.log_time_ms <= TIME_MAX_MS
+            and all(len(one.state) == STATE_REF_BYTES and len(one.consumed_by) == HASH_BYTES for one in decision.conflicts)
+            and bool(leaf(decision))
+        )
+    except (struct.error, TypeError, ValueError, AttributeError):
+        fits = False
+    if not fits:
         raise NotVerified(
             "malformed-decision",
             f"no decision has these values: position {decision.position}, log time {decision.log_time_ms}, or ids and states of other"

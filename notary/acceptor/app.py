@@ -213,7 +213,7 @@ class AcceptorApp:
 
     def _hand_over(self, call: Call, message: Submitted | LookupCall) -> None:
         self._calls[message.number] = call
-        if isinstance(message, LookupCall) and message.path.startswith(TRANSACTIONS) and b"wait" in message.query:  # it may be a long poll
+        if isinstance(message, LookupCall) and message.path.startswith(TRANSACTIONS) and message.query:  # it may be a long poll
             call.left = lambda: self._link.send(ClientLeft(message.number))
         self._link.send(message)
         if isinstance(message, LookupCall) and not call.may_wait:

@@ -8,8 +8,9 @@ Answer: TypeAlias = tuple[int, Headers, bytes]
 """(status, headers without the length, body)."""
 
 JSON: Final[Headers] = [(b"content-type", b"application/json")]
+JSON_NOW: Final[Headers] = [*JSON, (b"cache-control", b"no-cache")]
+"""For an answer that may change. A cache may keep others for a time of its own choice (RFC 9111, 4.2.2)."""
 TEXT: Final[Headers] = [(b"content-type", b"text/plain; charset=utf-8")]
-METRICS: Final[Headers] = [(b"content-type", b"text/plain; version=0.0.4; charset=utf-8")]
 PARTIES_MAX: Final = 64
 """The number of parties that are remembered for one connection, which may be a proxy's."""
 

@@ -3,20 +3,22 @@
 from typing import Final
 
 from notary.gate import SHUTTING_DOWN
-from notary.http.call import METRICS, TEXT, Answer
+from notary.http.call import TEXT, Answer, Headers
 from notary.http.lifecycle import Lifecycle
 from notary.worker import Worker
 from ordering.local_reader import describe
 
 HEALTH: Final = ("/livez", "/readyz", "/metrics")
+_STATE: Final[Headers] = [*TEXT, (b"cache-control", b"no-store")]
+_METRICS: Final[Headers] = [(b"content-type", b"text/plain; version=0.0.4; charset=utf-8"), (b"cache-control", b"no-store")]
 
 
 def health(app: Lifecycle, route: str, query: bytes) -> Answer:
     """Returns the answer to one of `HEALTH`."""
     if route == "/metrics":
-        return 200, METRICS, app.metrics.text() if app.metrics is not None else b""
+        return 200, _METRICS, app.metrics.text() if app.metrics is not None else b""
     if route == "/livez":
-        return 200, TEXT, b"ok\n"
+        return 200, _STATE, b"ok\n"
     worker = app.worker
     if worker is None:
         reasons = [app.no_worker]
@@ -25,7 +27,7 @@ def health(app: Lifecycle, route: str, query: bytes) -> Answer:
     lines = [f"not ready: {why}" for why in reasons] or ["ok"]
     if worker is not None and b"verbose" in query:
         lines += _details(worker)
-    return (503 if reasons else 200), TEXT, ("\n".join(lines) + "\n").encode()
+    return (503 if reasons else 200), _STATE, ("\n".join(lines) + "\n").encode()
 
 
 def _details(worker: Worker) -> list[str]:

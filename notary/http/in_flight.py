@@ -199,7 +199,7 @@ class InFlight:
             self._end_trace()
             self._app.answer(self._call, SUBMISSIONS, BUG, self._since_s)
             return
-        if self._may_not_read():
+        if self._may_not_read() or len(decisions) < len(requests):  # a suspension may have begun and ended since
             decisions = [None] * len(requests)
         status, headers = 200, JSON
         if None in decisions:

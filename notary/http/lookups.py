@@ -8,7 +8,7 @@ changes, not even a partial one, so caches may keep it. Only the checkpoint chan
 from collections.abc import Callable
 from typing import Final, TypeAlias
 
-from notary.http.call import JSON, TEXT, Answer, Headers
+from notary.http.call import JSON, JSON_NOW, TEXT, Answer, Headers
 from notary.http.problems import NotFound
 from notary.tree import TILE_HEIGHT, TILE_WIDTH
 from notary.tree.paths import TilePath, parse_tile_path
@@ -57,8 +57,8 @@ def _decision(worker: Worker, transaction_id: TransactionId) -> Pieces[Answer]:
 def _state(worker: Worker, rest: str) -> Answer:
     consumed = worker.index.consumed(parse_state(rest, "state"))
     if consumed is None:
-        return 200, JSON, encode_answer(StateJson(rest, None, None))
-    return 200, JSON, encode_answer(StateJson(rest, consumed.by_hash.hex(), consumed.position))
+        return 200, JSON_NOW, encode_answer(StateJson(rest, None, None))
+    return 200, JSON_NOW, encode_answer(StateJson(rest, consumed.by_hash.hex(), consumed.position))
 
 
 def _checkpoint(worker: Worker, rest: str) -> Answer:
@@ -106,7 +106,7 @@ def _notary(worker: Worker, rest: str) -> Answer:
         reads=worker.config.http.reads,
         limits=limits,
     )
-    return 200, JSON, encode_answer(answer)
+    return 200, JSON_NOW, encode_answer(answer)
 
 
 LOOK_UPS: Final[dict[str, LookUp]] = {

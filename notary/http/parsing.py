@@ -155,8 +155,9 @@ class Parser:
         path, query = _split(self._url)
         method = parser.get_method().decode()
         is_1_1 = parser.get_http_version() != "1.0"
-        if is_1_1 and header(self._headers, b"host") is None:
-            raise Malformed("the request has no Host header")
+        hosts = [name for name, _ in self._headers].count(b"host")
+        if hosts > 1 or (is_1_1 and not hosts):  # a proxy in front may take the other one (RFC 9112, 3.2)
+            raise Malformed(f"the request has {hosts or 'no'} Host header{'s' if hosts else ''}")
         keep_alive = parser.should_keep_alive() and is_1_1
         call = self._arriving = Head(self._receiver, method, path, query, self._headers, is_1_1=is_1_1, keep_alive=keep_alive)
         self.in_head, self._moved = False, True

@@ -16,6 +16,7 @@ from notary.http.settings import HttpSettings
 from notary.parties import Parties
 from ordering.errors import Malformed
 from ordering.ids import excerpt
+from ordering.records import SIGNATURE_BYTES
 from payload.signed_read import SignedRead, read_signature
 
 SKEW_S: Final = 300
@@ -71,14 +72,12 @@ class Readers:
         if party is None:
             raise self._rejection(f"the party {excerpt(signed.party, 300)} is not registered with this notary")
         message = signed.message(call.method, call.raw_path, call.query.decode("latin-1"))
-        if party.verify(signed.signature, message):
-            algorithm = "ed25519"
-        elif len(signed.signature) == 64 and party.verify(_der(signed.signature), message):
-            algorithm = "ecdsa-p256-sha256"
-        else:
-            raise self._rejection("the signature is not this party's over this method, path and query")
+        algorithm = "ed25519" if party.is_ed25519 else "ecdsa-p256-sha256"
         if signed.algorithm not in (None, algorithm):
             raise self._rejection(f"the signature says alg {signed.algorithm}, and the party's key is for {algorithm}")
+        signature = signed.signature if party.is_ed25519 else _der(signed.signature)
+        if len(signed.signature) != SIGNATURE_BYTES or not party.verify(signature, message):
+            raise self._rejection("the signature is not this party's over this method, path and query")
 
 
 def _der(signature: bytes) -> bytes:

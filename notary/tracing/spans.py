@@ -102,8 +102,10 @@ class Tracing:
             yield
         finally:
             del self._traced[encoded]
-            if traced.batch is not None:
-                self._batches.pop(traced.batch, None)
+            if traced.batch is not None and (others := self._batches.get(traced.batch)) is not None:
+                others.remove(traced)
+                if not others:
+                    del self._batches[traced.batch]
             now = time.time_ns()
             if traced.applied:
                 self._part(traced, "answered", traced.applied, now)

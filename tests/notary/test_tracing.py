@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext, suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import msgspec
@@ -25,7 +26,7 @@ from deploy.local.ports import free_ports
 from notary.client import AsyncClient, Signer, TransactionRequest
 from notary.config import load
 from notary.tracing import TracingSettings, tracing_of
-from notary.tracing.spans import _parent_of
+from notary.tracing.spans import Tracing, _parent_of
 from ordering.errors import ConfigurationError
 from tests.notary.http.checked_client import CheckedClient
 from tests.notary.party import Bank, fresh_hash, fresh_state, spend
@@ -277,3 +278,18 @@ def test_a_malformed_traceparent_counts_as_none(traceparent: str, expected: tupl
     parent = _parent_of(traceparent)
     assert (None if parent is None else (parent.trace_id, parent.span_id, parent.trace_flags.sampled)) == expected
     assert trace.get_current_span().get_span_context().is_valid is False
+
+
+def test_the_end_of_one_wait_leaves_the_traces_of_the_rest_of_its_batch() -> None:
+    """`notary.decided_here` of the other submission is true, and it has its `joined`, `applied` and `answered` (docs/metrics.md)."""
+    tracing = Tracing(TracingSettings("http://127.0.0.1:1/v1/traces"), "O=Notary", "w1")
+    batch: Any = SimpleNamespace(submissions=[SimpleNamespace(encoded=b"first"), SimpleNamespace(encoded=b"second")], requests=[1, 2])
+    ready: Any = SimpleNamespace(batches=[SimpleNamespace(incarnation=1, sequence=1, filled=False)])
+    try:
+        with tracing.submission(b"second", 1, f"00-{9:032x}-{8:016x}-01", time.perf_counter()):
+            second = tracing._traced[b"second"]
+            with tracing.submission(b"first", 1, f"00-{7:032x}-{8:016x}-01", time.perf_counter()), tracing.sending((1, 1), batch):
+                pass  # Prefer: wait=1 ends here, with a 202
+            assert tracing.joined(ready) == [second]
+    finally:
+        tracing.close()

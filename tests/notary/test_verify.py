@@ -13,11 +13,12 @@ from typing import Any
 
 import msgspec
 import pytest
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from notary.decision import Conflict, Decision, Kind, Outcome
-from notary.receipts import NotVerified, SignedCheckpoint, sign_note
+from notary.receipts import NotVerified, SignedCheckpoint, VerifierKey, sign_note
 from notary.tree import EMPTY_ROOT, HASH_BYTES
 from notary.verify import decision_and_receipt, decision_of, verify_checkpoint, verify_consistency, verify_receipt
 from notary.wire import DecisionJson, decode_decision
@@ -531,3 +532,21 @@ def test_nothing_heavy_is_imported() -> None:
         [sys.executable, "-S", "-c", code], cwd=ROOT, env={"PYTHONPATH": ":".join(sys.path)}, capture_output=True, text=True
     )
     assert (done.stdout, done.stderr) == ("[]\n", "")
+
+
+ODD: Any = {
+    "an id that is text": Decision(0, "x" * 32, Outcome.COMMITTED, 0),  # type: ignore[arg-type]
+    "an outcome of two bytes": Decision(0, bytes(32), 300, 0),  # type: ignore[arg-type]
+    "no position": Decision(None, bytes(32), Outcome.COMMITTED, 0),  # type: ignore[arg-type]
+    "a kind of two bytes": Decision(0, bytes(32), Outcome.INPUT_CONFLICT, 0, (Conflict(bytes(36), 300, bytes(32)),)),  # type: ignore[arg-type]
+}
+
+
+@pytest.mark.parametrize("named", ODD)
+def test_a_decision_object_with_other_values_does_not_verify(named: str) -> None:
+    """Lengths and ranges of a caller's `Decision` are checked, whatever its members are."""
+    key = Ed25519PrivateKey.generate()
+    note = sign_note("n.example\n1\n" + "A" * 43 + "=\n", [("n.example", key)])
+    receipt = "c2sp.org/tlog-proof@v1\nindex 0\n\n" + note
+    with pytest.raises(NotVerified):
+        verify_receipt(receipt, ODD[named], VerifierKey("n.example", key.public_key().public_bytes_raw()))

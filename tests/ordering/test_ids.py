@@ -1,5 +1,7 @@
 """Tests transaction ids and state references: exactly one text per value, and `Malformed` for everything else."""
 
+import tracemalloc
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -77,3 +79,17 @@ def test_excerpts_are_short_ascii(text: str) -> None:
 def test_malformed_without_a_place() -> None:
     """An error without a field has no path in its message."""
     assert str(Malformed("odd")) == "odd"
+
+
+def test_an_excerpt_of_a_long_text_escapes_only_its_part() -> None:
+    """Escaping megabytes for 80 characters would hold the event loop, before any signature is checked."""
+    text = "\xe9" * 1_000_000
+    tracemalloc.start()
+    try:
+        found = excerpt(text)
+        peak_bytes = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert found.endswith("... (1000000 characters)")
+    assert len(found) < 110
+    assert peak_bytes < 10_000

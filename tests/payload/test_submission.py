@@ -217,7 +217,7 @@ HOSTILE = [
     ("leading zeros", inputs(f"{A}:0000000001"), "requests[1].inputs[0]", "state reference"),
     ("index 2^32", inputs(f"{A}:4294967296"), "requests[1].inputs[0]", ":4294967296'"),
     ("index of ten nines", inputs(f"{A}:9999999999", f"{B}:9999999999"), "requests[1].inputs[0]", "state reference"),
-    ("index of 10,000 digits", inputs(f"{A}:{'1' * 10_000}"), "requests[1].inputs[0]", "(10067 characters)"),
+    ("index of 10,000 digits", inputs(f"{A}:{'1' * 10_000}"), "requests[1].inputs[0]", "(10065 characters)"),
     ("index negative", inputs(f"{A}:-1"), "requests[1].inputs[0]", "state reference"),
     ("index with a sign", inputs(f"{A}:+1"), "requests[1].inputs[0]", "state reference"),
     ("index with an underscore", inputs(f"{A}:1_0"), "requests[1].inputs[0]", "state reference"),

@@ -20,7 +20,8 @@ from notary.http.settings import HttpSettings
 from notary.parties import Parties
 from tests.notary.acceptor.test_link import linked
 from tests.notary.http.checked_client import post_head
-from tests.notary.party import NOTARY, Bank, spend
+from tests.notary.http.test_app import serving
+from tests.notary.party import NOTARY, Bank, fresh_hash, spend
 from tests.notary.process import NotaryDirectory
 
 
@@ -141,3 +142,21 @@ def _submitted(data: bytes) -> int:
         count += isinstance(msgspec.msgpack.decode(data[4 : 4 + size], type=Up), Submitted)
         data = data[4 + size :]
     return count
+
+
+@pytest.mark.seconds
+@pytest.mark.parametrize("name", ["wait", "w%61it"])
+async def test_a_long_poll_ends_when_its_client_leaves(own_directory: NotaryDirectory, name: str) -> None:
+    """However the client writes its `?wait=`: else clients that connect and leave use up all long polls."""
+    async with serving(own_directory, {"http.acceptor_processes": 1}) as service:
+        host, _, port = str(service.http.base_url).rstrip("/").removeprefix("http://").rpartition(":")
+        with socket.create_connection((host, int(port))) as connection:
+            connection.sendall(f"GET /v1/transactions/{fresh_hash()}?{name}=60 HTTP/1.1\r\nHost: n\r\n\r\n".encode())
+            async with asyncio.timeout(10):
+                while not service.app.long_polls:  # noqa: ASYNC110 - polled from outside
+                    await asyncio.sleep(0.01)
+        for _ in range(300):
+            if not service.app.long_polls:
+                break
+            await asyncio.sleep(0.01)
+        assert service.app.long_polls == 0

@@ -377,3 +377,8 @@ def _dripping(wire: Wire, drop: bytes = b" ") -> Iterator[None]:
 def _drip(wire: Wire, drop: bytes = b" ") -> dict[str, object]:
     with _dripping(wire, drop):
         return wire.problem()
+
+
+def test_a_call_with_two_hosts_is_malformed(wire: Wire) -> None:
+    """A proxy in front may take the other one (RFC 9112, 3.2)."""
+    assert wire.send(b"GET /livez HTTP/1.1\r\nHost: a\r\nHost: b\r\n\r\n").answer()[0] == 400

@@ -6,13 +6,20 @@ import threading
 import time
 from collections.abc import Generator
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import pytest
 
+from notary.decision import Decision, encode_in_pieces
+from notary.http import in_flight
 from notary.http.in_flight import InFlight
+from notary.http.submission import SUBMISSIONS, AnswerForm
+from ordering.pieces import Pieces
+from payload import decode_submission
 from tests.notary.http.checked_client import Wire, post_head
 from tests.notary.http.test_app import serving
-from tests.notary.party import Bank, fresh_state, spend
+from tests.notary.http.test_turns import Counting
+from tests.notary.party import NOTARY, Bank, fresh_state, spend
 from tests.notary.process import NotaryDirectory
 
 pytestmark = pytest.mark.seconds
@@ -111,3 +118,33 @@ async def test_a_copy_of_a_decided_submission_reserves_no_quota(own_directory: N
         assert (await service.post(bank.body(spend()))).status_code == 200
         assert (await service.post(bank.body(*[spend() for _ in range(600)]))).status_code == 429
         assert (await service.post(bank.body(spend()))).status_code == 429
+
+
+@pytest.mark.seconds
+async def test_a_short_suspension_of_answers_does_not_shorten_the_list_of_decisions(
+    own_directory: NotaryDirectory, bank: Bank, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`decisions` has one member for each request: all decided (200), or null for those that could not be read (202)."""
+    why: list[str] = []
+    encode = encode_in_pieces
+
+    def encode_while_suspended(decision: Decision, receipt: bytes = b"") -> Pieces[bytes]:
+        """A root disagreement begins while the first decision is written, and ends with the turn in which it is complete."""
+        why.append("workers have different roots")
+        encoded: bytes = yield from encode(decision, receipt)
+        why.clear()
+        return encoded
+
+    states = [fresh_state() for _ in range(9_900)]
+    async with serving(own_directory) as service:
+        service.gate.set()
+        assert (await service.post(bank.body(spend(*states)))).status_code == 200
+        requests: list[dict[str, Any]] = [spend(*states), spend(), spend()]
+        suspended = service.worker.serving_suspended
+        monkeypatch.setattr(service.worker, "serving_suspended", lambda: suspended() or (why[0] if why else None))
+        monkeypatch.setattr(in_flight, "encode_in_pieces", encode_while_suspended)
+        call = Counting(SUBMISSIONS, "POST")
+        service.app.take_verified(call, decode_submission(bank.body(*requests), NOTARY), AnswerForm(True, None), 0.0)
+        await call.found
+        status, body = call.returned()
+        assert (status, len(body["decisions"])) in ((200, 3), (202, 3))

@@ -13,7 +13,7 @@ from cryptography.hazmat.primitives.asymmetric.utils import decode_dss_signature
 from notary.client import Client, Rejected, Signer, tls_context
 from tests.notary.certificates import Authority
 from tests.notary.http.checked_client import JSON, WITH_ACCEPTORS, CheckedClient, check_answer
-from tests.notary.party import NOTARY, Bank, fresh_hash, spend
+from tests.notary.party import NOTARY, Bank, fresh_hash, fresh_state, spend
 from tests.notary.process import NotaryDirectory, NotaryProcess
 
 OTHER = Bank("O=Bänk B, L=Zürich", p256=True)
@@ -230,3 +230,11 @@ def test_everybody_may_read_by_default(client: CheckedClient, bank: Bank) -> Non
     [decision] = client.decide(bank, spend())
     assert client.get(f"/v1/transactions/{decision['transaction_id']}").status_code == 200
     assert client.get("/v1/notary").json()["reads"] == "open"
+
+
+@pytest.mark.parametrize("path", ["/v1/states/{state}", "/v1/notary", "/readyz", "/metrics"])
+def test_an_answer_that_changes_is_not_kept_by_caches(client: CheckedClient, path: str) -> None:
+    """A 200 without `Cache-Control` may be kept by any cache for a time of its own choice, as the state's null would be."""
+    answer = client.get(path.format(state=fresh_state()))
+    assert answer.status_code == 200
+    assert answer.headers.get("cache-control") in ("no-cache", "no-store")
