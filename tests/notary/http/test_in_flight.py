@@ -10,10 +10,11 @@ from typing import Any
 
 import pytest
 
-from notary.decision import Decision, encode_in_pieces
+from notary.decision import Decision
 from notary.http import in_flight
 from notary.http.in_flight import InFlight
 from notary.http.submission import SUBMISSIONS, AnswerForm
+from notary.wire import encode_in_pieces
 from ordering.pieces import Pieces
 from payload import decode_submission
 from tests.notary.http.checked_client import Wire, post_head
@@ -126,12 +127,11 @@ async def test_a_short_suspension_of_answers_does_not_shorten_the_list_of_decisi
 ) -> None:
     """`decisions` has one member for each request: all decided (200), or null for those that could not be read (202)."""
     why: list[str] = []
-    encode = encode_in_pieces
 
     def encode_while_suspended(decision: Decision, receipt: bytes = b"") -> Pieces[bytes]:
         """A root disagreement begins while the first decision is written, and ends with the turn in which it is complete."""
         why.append("workers have different roots")
-        encoded: bytes = yield from encode(decision, receipt)
+        encoded: bytes = yield from encode_in_pieces(decision, receipt)
         why.clear()
         return encoded
 
