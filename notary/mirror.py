@@ -11,6 +11,7 @@ topic-partition in the mirror shows where to continue in the log.
 | the log lost one of these records, or is another log | it stops: further records would have another history than the mirror |
 | a payload partition has no leader | the others are copied; that one once it has a leader |
 | the log has more payload partitions | the mirror gets as many |
+| records were freed that the mirror never had | it stops: a failover would forget their decisions |
 """
 
 import asyncio
@@ -90,6 +91,12 @@ class LogMirror:
             raise NotReady("the ordering topic has no leader")
         if partitions != set(self._partitions()):
             logger.warning("%s has no leader and is not copied now", describe(min(set(self._partitions()) - partitions)))
+        if freed := [partition for partition in partitions if log[partition].log_start and not mirror[partition].log_end]:
+            raise ConfigurationError(
+                f"the records of {describe(min(freed))} before offset {log[min(freed)].log_start} were freed (`notary trim`) and not copied"
+                " before: a failover to this mirror would forget their decisions. A mirror must begin before the first trim"
+                " (docs/runbook.md, 'Failover to a mirror')"
+            )
         ends = {partition: mirror[partition].log_end for partition in partitions}
         sought = await self._last_records({partition: mirror[partition] for partition in partitions})
         begin = {partition: log[partition].log_start for partition in partitions}
@@ -216,9 +223,15 @@ class LogMirror:
             logger.info("the mirror has %d payload partitions now", count)
 
     async def _report(self, copy: "_Copy") -> None:
-        ends = {partition: offsets.log_end for partition, offsets in (await self._source.offsets()).items() if partition in copy.partitions}
-        lag = sum([end - copy.reader.offset_next(partition) for partition, end in ends.items()])
-        logger.info("copied=%d lag_records=%d", self.copied, max(0, lag))
+        lag = 0
+        for partition, offsets in (await self._source.offsets()).items():
+            if partition in copy.partitions:
+                copied_to = copy.reader.offset_next(partition)
+            else:
+                copied_to = self._copied_to.get(partition, offsets.log_start - 1) + 1
+            lag += max(0, offsets.log_end - copied_to)
+        missing = [describe(partition) for partition in self._partitions() if partition not in copy.partitions]
+        logger.info("copied=%d lag_records=%d%s", self.copied, lag, f" not_copied={', '.join(missing)}" if missing else "")
 
 
 class _Copy:

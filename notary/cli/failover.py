@@ -20,7 +20,8 @@ from typing import Any, Final
 from notary.cli import EXIT_DONE, json_line, owner, salvage
 from notary.config import Config, load
 from notary.salvage.choice import Choice
-from notary.salvage.reach import Reach, facts_of_reach, lines_of_reach, reach_of
+from notary.salvage.reach import facts_of_reach, lines_of_reach
+from notary.salvage.report import lines_of
 from ordering.errors import ConfigurationError
 from ordering.local_reader import describe
 from ordering.records import SALVAGE_FORMAT
@@ -57,6 +58,11 @@ async def _prepare(source: Config, target: Config, arguments: argparse.Namespace
     async with owner.opened(source, "failover") as log:
         await log.replay()
         partitions, formats = log.state.payload_partitions, log.state.formats
+        if freed := [partition for partition, offsets in (await log.log.offsets()).items() if offsets.log_start]:
+            raise ConfigurationError(
+                f"contents at the start of {describe(min(freed))} were freed (`notary trim`), and a mirror that begins now would lack them:"
+                " a failover to it would forget their decisions. Only a mirror that began before the first trim can be used"
+            )
     made = await create_topics(
         target.log.bootstrap,
         target.log.topic_prefix,
@@ -129,9 +135,6 @@ class _Failover(salvage.SalvageCommand):
             )
         return await super()._salvage(job)
 
-    def _reach(self, job: salvage.SalvageJob) -> Reach:
-        return reach_of(job.log.joiner.snapshot(), job.log.state, job.kept.tree.size)
-
     def _facts(self, job: salvage.SalvageJob, choice: Choice) -> dict[str, Any]:
         return {**super()._facts(job, choice), "mirror": {"brokers": self._config.log.bootstrap, **facts_of_reach(self._reach(job))}}
 
@@ -140,7 +143,7 @@ class _Failover(salvage.SalvageCommand):
         reach = self._reach(job)
         log_time = datetime.fromtimestamp(reach.log_time_ms / 1000, UTC).isoformat(sep=" ", timespec="milliseconds")
         yield from lines_of_reach(reach, log_time)
-        yield from super()._lines(job, choice)
+        yield from lines_of(choice, job.indexes, job.receipts, job.counts, reach)
         size = job.kept.tree.size
         if size:
             yield f"answers        for positions up to {size - 1:,} stand, with their receipts"

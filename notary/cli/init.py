@@ -33,10 +33,11 @@ from ordering.embedded import EmbeddedLog
 from ordering.errors import ConfigurationError, NotReady, OutcomeUnknown
 from ordering.genesis import append_genesis, check_empty, first_record, read_genesis
 from ordering.kafka import KafkaLog
+from ordering.log import ORDERING, Log
+from ordering.records import ACTIVE_AT_START, FORMAT_VERSION, Activate, Genesis
 from ordering.records import NONCE_BYTES as SALT_BYTES
-from ordering.records import Genesis
 from ordering.settings import PAYLOAD_PARTITIONS_DEFAULT, LogSettings
-from ordering.signatures import SigningKey
+from ordering.signatures import SigningKey, sign_record
 from ordering.topics import PARTITIONS_MAX, CreatedTopics, create_topics, topic_names
 
 CONFIG, KEY, KEY_HISTORY, PARTIES, LOG = "notary.toml", "notary-key.pem", "notary-keys.json", "parties.json", "log"
@@ -69,6 +70,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=Path,
         metavar="FILE",
         help="TOML with settings of [log], such as security_protocol and ca_file: used for the topics and kept in the configuration",
+    )
+    parser.add_argument(
+        "--format-version",
+        type=int,
+        choices=range(max(ACTIVE_AT_START), FORMAT_VERSION + 1),
+        default=FORMAT_VERSION,
+        help=f"the highest format version to activate (default: {FORMAT_VERSION}); a lower one only for workers of older software",
     )
     parser.add_argument("--json", action="store_true", help="print the result as JSON")
 
@@ -164,7 +172,9 @@ async def _embedded(arguments: argparse.Namespace, directory: Path, keys_made: _
     EmbeddedLog.create(directory, arguments.partitions)
     log = EmbeddedLog.open(directory)
     try:
-        return await append_genesis(log, keys_made.genesis(arguments), keys_made.owner_signs)
+        log_id = await append_genesis(log, keys_made.genesis(arguments), keys_made.owner_signs)
+        await _activate(log, keys_made, log_id, arguments.format_version)
+        return log_id
     finally:
         await log.close()
 
@@ -187,11 +197,26 @@ async def _topics(arguments: argparse.Namespace, log_settings: LogSettings) -> C
 async def _genesis(arguments: argparse.Namespace, log_settings: LogSettings, keys_made: _Keys) -> bytes:
     try:
         async with _kafka_log(arguments, log_settings) as log:
-            return await append_genesis(log, keys_made.genesis(arguments), keys_made.owner_signs)
+            log_id = await append_genesis(log, keys_made.genesis(arguments), keys_made.owner_signs)
+            await _activate(log, keys_made, log_id, arguments.format_version)
+            return log_id
     except (NotReady, OutcomeUnknown) as problem:
         raise NotReady(
             f"{arguments.directory} is complete, but its log may still be empty: {problem}. Run the same command again to continue"
         ) from None
+
+
+async def _activate(log: Log, keys_made: _Keys, log_id: bytes, highest: int) -> None:
+    """Activate the format versions up to the highest. Behind a lost content this is impossible, and a salvage needs version 2.
+
+    A crash before this leaves a log of version 1, and `notary activate` does the same.
+    """
+    writer = await log.open_writer()
+    try:
+        for version in range(max(ACTIVE_AT_START) + 1, highest + 1):
+            await writer.append(ORDERING, None, sign_record(Activate(version), log_id, keys_made.owner_signs))
+    finally:
+        await writer.close()
 
 
 async def _go_on(arguments: argparse.Namespace, keys_made: _Keys) -> bytes:

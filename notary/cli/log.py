@@ -181,7 +181,7 @@ class _Shown:
             genesis = decode(value)
             assert isinstance(genesis, Genesis)
             self._log_id, self._owner_key, self._keys = effect.history, genesis.owner_key, [genesis.notary_key]
-        if effect is not None and effect.partition != NO_CONTENT and batch is not None:
+        if self._payload and effect is not None and effect.partition != NO_CONTENT and batch is not None:
             self._contents[effect.partition, effect.content_offset] = record.offset
             key = batch.incarnation.to_bytes(8, "big") + batch.sequence.to_bytes(8, "big")
             self._joined.add((effect.partition, key))

@@ -12,6 +12,7 @@ from typing import Final
 
 from joiner import Joiner, Ready
 from ordering.errors import FatalCode, NotReady
+from ordering.local_reader import describe
 from ordering.log import ORDERING, Log, Reader, Record
 
 POLL_MS: Final = 200
@@ -47,6 +48,8 @@ class Replay:
         Raises `NotReady` when the log returns no records for `STALL_S_MAX`, and the errors of opening a reader.
         """
         log_offsets = await self._log.offsets()
+        if not self._ordering_only and (led := set(range(self._log.payload_partitions)) - log_offsets.keys()):
+            raise NotReady(f"{describe(min(led))} has no leader, so its contents cannot be read: check that all brokers are up")
         ends = {
             partition: offsets.log_end for partition, offsets in log_offsets.items() if partition == ORDERING or not self._ordering_only
         }

@@ -34,8 +34,9 @@ from notary.receipts.note import parse_verifier_key
 from notary.salvage.choice import Choice, choose
 from notary.salvage.indexes import StoredIndex, open_indexes
 from notary.salvage.kept import KeptIndex, keeping
+from notary.salvage.reach import Reach, facts_of_reach, reach_of
 from notary.salvage.receipts import read_receipts
-from notary.salvage.report import after, facts_of, lines_of, sides_of
+from notary.salvage.report import after, facts_of, lines_forgotten, lines_of, sides_of
 from notary.salvage.statements import ChoiceRefused, Receipt
 from notary.tree import TreeView
 from ordering.durable import make_directory, replace_file
@@ -160,11 +161,17 @@ class SalvageCommand:
     def _facts(self, job: "SalvageJob", choice: Choice) -> dict[str, Any]:
         """Returns the plan for programs."""
         receipts = {source: {"receipts": receipts, "requests": requests} for source, (receipts, requests) in job.counts.items()}
-        return {**facts_of(choice), "seals": job.log.joiner.hole is not None, "receipts": receipts}
+        waiting = facts_of_reach(self._reach(job))["missing"]
+        return {**facts_of(choice), "seals": job.log.joiner.hole is not None, "waiting": waiting, "receipts": receipts}
 
     def _lines(self, job: "SalvageJob", choice: Choice) -> Iterator[str]:
         """Yields the plan for people."""
-        return lines_of(choice, job.indexes, job.receipts, job.counts, job.log.joiner.hole)
+        reach = self._reach(job)
+        yield from lines_of(choice, job.indexes, job.receipts, job.counts, reach)
+        yield from lines_forgotten(choice, reach)
+
+    def _reach(self, job: "SalvageJob") -> Reach:
+        return reach_of(job.log.joiner.snapshot(), job.log.state, job.kept.tree.size)
 
     def _is_needed(self, job: "SalvageJob", choice: Choice) -> bool:
         """Returns False if nothing has to be salvaged."""

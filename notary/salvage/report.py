@@ -4,8 +4,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from notary.salvage.choice import Choice
+from notary.salvage.reach import BATCHES_SHOWN, Reach, WaitingBatch
 from notary.salvage.statements import THE_LOG, ChoiceRefused, KeptLog, Receipt, Witness, named
-from ordering.records import Entry
 from ordering.salvage import Decided, Hashed, Lost
 
 RANGES_SHOWN: Final = 5
@@ -27,7 +27,7 @@ def facts_of(choice: Choice) -> dict[str, Any]:
 
 
 def lines_of(
-    choice: Choice, indexes: Sequence[Witness], receipts: Sequence[Receipt], counts: Mapping[str, tuple[int, int]], hole: Entry | None
+    choice: Choice, indexes: Sequence[Witness], receipts: Sequence[Receipt], counts: Mapping[str, tuple[int, int]], reach: Reach
 ) -> Iterator[str]:
     """Yields the plan for people, a line each. `counts`: the number of receipts and requests, by their source."""
     yield f"the log has    {choice.first:,} decisions"
@@ -37,7 +37,8 @@ def lines_of(
         yield f"source         {name}, {of_receipts:,} receipts and {of_requests:,} requests"
     if receipts:
         yield f"receipts       {len(receipts):,}, up to a tree of {max(receipt.size for receipt in receipts):,} decisions"
-    if hole is not None:
+    if reach.waiting:
+        hole = reach.waiting[0]
         yield f"seal           the log ends at the entry of batch ({hole.incarnation}, {hole.sequence}), whose content is missing:"
         yield "               it is sealed, and decides nothing, even if its payload comes back later"
     if decisions := choice.count(Decided):
@@ -56,9 +57,32 @@ def lines_of(
             yield f"               size {each.size:,}, root {each.root.hex()}, in {each.name}"
         if len(choice.forked) > FORKED_SHOWN:
             yield f"               and {len(choice.forked) - FORKED_SHOWN} more (--json lists them)"
+    elif _behind(choice, reach):
+        yield f"checkpoints    of sizes up to {choice.end:,} keep their roots; from larger ones nothing leads to the new tree"
     else:
         yield "checkpoints    all keep their roots, and are consistent with the new tree"
     yield f"the log gets   {choice.end:,} decisions with the root {choice.root.hex()}"
+
+
+def lines_forgotten(choice: Choice, reach: Reach) -> Iterator[str]:
+    """Yields lines about the batches that the salvage gives up: no source has their decisions."""
+    if not (behind := _behind(choice, reach)):
+        return
+    first, last = max(choice.end, behind[0].first), behind[-1].end - 1
+    yield f"forgotten      what was answered for positions {first:,} to at most {last:,}: no source has these decisions"
+    for batch in behind[:BATCHES_SHOWN]:
+        where = "its content is missing" if batch.missing else "its content is here, behind one that is missing"
+        yield f"               batch ({batch.incarnation}, {batch.sequence}), {batch.requests:,} requests: {where}"
+    if len(behind) > BATCHES_SHOWN:
+        yield f"               and {len(behind) - BATCHES_SHOWN:,} more batches"
+    if reach.decided_at_source > choice.end:
+        yield f"               a checkpoint behind them shows that a worker had decided {reach.decided_at_source:,}"
+    yield "               Their transactions may be sent again and may be decided otherwise: ask all parties for their receipts first"
+
+
+def _behind(choice: Choice, reach: Reach) -> list[WaitingBatch]:
+    """Returns the waiting batches that are neither put back nor declared lost."""
+    return [batch for batch in reach.waiting if batch.end > choice.end]
 
 
 def sides_of(refusal: ChoiceRefused, log: KeptLog, indexes: Sequence[Witness], receipts: Sequence[Receipt]) -> Iterator[str]:

@@ -5,6 +5,7 @@ import json
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -15,10 +16,13 @@ from deploy.local import Cluster
 from notary import cli
 from notary.cli import failover
 from notary.index.view import viewing
+from notary.mirror import LogMirror
 from ordering.batches import WithoutHeaders
-from ordering.errors import NotReady
+from ordering.errors import ConfigurationError, NotReady
+from ordering.kafka import KafkaLog
+from ordering.log import ORDERING
 from ordering.records import Checkpoint, Entry, batch_key, decode
-from ordering.topics import create_topics
+from ordering.topics import add_partitions, create_topics, free_records
 from tests.checkers.history import Decided
 from tests.checkers.indexes import Rows
 from tests.clients.load import until
@@ -343,3 +347,24 @@ async def test_a_mirror_with_gaps(notary: Notary, kafka_cluster: Cluster, owner:
     assert (done["seals"], done["decisions"], done["decisions_put_back"], done["lost"]) == (True, 6, 4, [])
     again = await notary.start("b", index="index-b").ready()
     assert [await _decide(notary, again, number) for number in range(6)] == decided
+
+
+async def test_no_mirror_begins_after_contents_were_freed(notary: Notary, kafka_cluster: Cluster, owner: Owner, kafka_prefix: str) -> None:
+    """It would lack them, and a failover to it would forget their decisions."""
+    bootstrap = kafka_cluster.bootstrap
+    worker = await notary.start("a").ready()
+    for number in range(6):
+        await _decide(notary, worker, number)
+    await worker.stop()
+    source = await KafkaLog.open(bootstrap, kafka_prefix)
+    ends = {partition: offsets.log_end for partition, offsets in (await source.offsets()).items() if partition != ORDERING}
+    await free_records(bootstrap, kafka_prefix, source.payload_topic_id, {each: end - 1 for each, end in ends.items() if end > 1})
+    await owner("failover", "--to", bootstrap, "--prepare", fails=True)
+    await create_topics(bootstrap, f"{kafka_prefix}-m", PARTITIONS, mirror=True)
+    target = await KafkaLog.open(bootstrap, f"{kafka_prefix}-m", mirror=True)
+    try:
+        with pytest.raises(ConfigurationError, match="a failover to this mirror would forget their decisions"):
+            await LogMirror(source, target, partial(add_partitions, bootstrap, f"{kafka_prefix}-m")).run()
+    finally:
+        await source.close()
+        await target.close()

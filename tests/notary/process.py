@@ -37,8 +37,12 @@ class NotaryDirectory:
 
     @classmethod
     def create(cls, path: Path, *, name: str = NOTARY, origin: str = "notary.example/test", options: Sequence[str] = ()) -> Self:
-        """Run `notary init` with these options; without any it makes an embedded log. It has 4 payload partitions unless they say more."""
-        assert cli.main(["init", str(path), "--name", name, "--origin", origin, "--partitions", "4", *options]) == 0
+        """Run `notary init` with these options; without any it makes an embedded log of format version 1.
+
+        It has 4 payload partitions unless they say more.
+        """
+        names = ["--name", name, "--origin", origin]
+        assert cli.main(["init", str(path), *names, "--partitions", "4", "--format-version", "1", *options]) == 0
         return cls(path)
 
     def register(self, bank: Bank) -> None:

@@ -1,6 +1,7 @@
 """Tests the copying of a log into a mirror, on brokers: the records that it has, and the place where it continues."""
 
 import asyncio
+import re
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from functools import partial
@@ -247,3 +248,30 @@ async def test_two_processes_do_not_lose_a_record(logs: Logs) -> None:
             return {record.value for record in (await logs.read(logs.target))[1]} == set(values)
 
         await until(has_all, 0.2)
+
+
+async def test_the_lag_counts_a_partition_that_is_not_copied(
+    logs: Logs,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """`lag_records` is the number of records that the mirror lacks (docs/command-line.md), also while a partition there has no leader."""
+    caplog.set_level("INFO", "notary.mirror")
+    monkeypatch.setattr(mirror, "REPORT_S", 0.2)
+    offsets = KafkaLog.offsets
+
+    async def led(log: KafkaLog) -> Mapping[int, LogOffsets]:
+        is_target = log._partitions[1].topic.startswith(logs.target)
+        return {partition: of for partition, of in (await offsets(log)).items() if not (is_target and partition == 1)}
+
+    await logs.put(logs.source, 1, *[b"%d" % number for number in range(5)])
+    monkeypatch.setattr(KafkaLog, "offsets", led)
+
+    def reported() -> list[int]:
+        return [int(lag) for lag in re.findall(r"lag_records=(\d+)", caplog.text)]
+
+    async with logs.copying() as task:
+        await until(lambda: task.done() or len(reported()) > 2, 0.1)
+    assert not (await logs.read(logs.target)).get(1)
+    assert reported()[-1] == 5
+    assert "not_copied=payload partition 1" in caplog.text

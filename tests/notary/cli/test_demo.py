@@ -2,8 +2,10 @@
 
 import json
 import os
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -82,3 +84,28 @@ def test_a_claim_that_does_not_hold(problem: Exception, monkeypatch: pytest.Monk
     monkeypatch.setattr(demo, "_play", play)
     assert cli.main(["demo"]) == 1
     assert f"not as promised: {problem}" in capsys.readouterr().err
+
+
+@pytest.mark.seconds
+def test_a_terminated_demo_leaves_no_worker_behind(tmp_path: Path) -> None:
+    """SIGTERM, as `timeout` or a CI job sends it, leaves neither a running worker nor the folder with its keys."""
+    environment = {**os.environ, "TMPDIR": str(tmp_path)}
+    demo = subprocess.Popen([sys.executable, "-P", "-m", "notary", "demo"], stdout=subprocess.PIPE, text=True, env=environment)
+    assert demo.stdout is not None
+    for line in demo.stdout:
+        if "A worker serves at" in line:
+            break
+    workers = [int(pid) for pid in Path(f"/proc/{demo.pid}/task/{demo.pid}/children").read_text().split()]
+    assert workers
+    demo.terminate()
+    demo.wait(20)
+    demo.stdout.close()
+    try:
+        give_up_s = time.monotonic() + 5
+        while (left := [pid for pid in workers if Path(f"/proc/{pid}").exists()]) and time.monotonic() < give_up_s:
+            time.sleep(0.1)
+        assert not left
+        assert not list(tmp_path.iterdir())
+    finally:
+        for pid in left:
+            os.kill(pid, signal.SIGKILL)

@@ -356,10 +356,10 @@ def test_topics_that_belong_to_somebody_are_refused(
     topics = Topics(monkeypatch)
     assert init(*names(tmp_path / "first"), *KAFKA) == 0
     assert topics.log is not None
-    assert topics.log.end(ORDERING) == 1
+    assert topics.log.end(ORDERING) == 2
     assert init(*names(tmp_path / "second", name="O=Second"), *KAFKA) == 2
     assert "it belongs to notary 'O=N', origin 'notary.example/x'" in capsys.readouterr().err
-    assert topics.log.end(ORDERING) == 1
+    assert topics.log.end(ORDERING) == 2
     assert not (tmp_path / "second").exists()
 
 
@@ -380,7 +380,7 @@ def test_topics_that_are_empty_are_used(tmp_path: Path, monkeypatch: pytest.Monk
     topics = Topics(monkeypatch)
     topics.log = MemoryLog(16)
     assert init(*names(tmp_path / "n"), *KAFKA) == 0
-    assert topics.log.end(ORDERING) == 1
+    assert topics.log.end(ORDERING) == 2
 
 
 async def test_an_init_that_could_not_append_goes_on(
@@ -403,7 +403,7 @@ async def test_an_init_that_could_not_append_goes_on(
         assert await asyncio.to_thread(init, *names(tmp_path / "n"), *KAFKA, "--json") == 0
         assert topics.log is not None
         genesis, log_id = await read_genesis(topics.log)
-        assert topics.log.end(ORDERING) == 1
+        assert topics.log.end(ORDERING) == 2
         assert (tmp_path / "n" / "notary-key.pem").read_bytes() == key
         assert genesis.notary_key == load_key(tmp_path / "n" / "notary-key.pem").public_key().public_bytes_raw()
         assert json.loads(capsys.readouterr().out)["log_id"] == log_id.hex()

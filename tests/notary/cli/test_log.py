@@ -16,6 +16,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from notary import cli
+from notary.cli import log as command
 from notary.config import load
 from ordering.records import Genesis, Partitions, Retire, batch_key
 from ordering.signatures import NO_LOG_ID, SigningKey, sign_record
@@ -360,3 +361,25 @@ def test_usage_errors_exit_2(arguments: list[str]) -> None:
     with pytest.raises(SystemExit) as ended:
         cli.main(arguments)
     assert ended.value.code == 2
+
+
+def test_a_batch_leaves_nothing_in_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """Without `--payload` nothing is kept of a batch whose line is printed: a log may be larger than memory."""
+    directory = NotaryDirectory.create(tmp_path / "notary")
+    records: list[Any] = [register("w1", 1)]
+    for sequence in range(1, 300 + 1):
+        payload = sequence.to_bytes(8, "big")
+        records += [(0, batch_key(1, sequence), payload), entry(1, sequence, payload)]
+    write(directory.path, records)
+    made: list[Any] = []
+    begin = command._Shown.__init__
+
+    def keep(self: Any, *arguments: Any) -> None:
+        begin(self, *arguments)
+        made.append(self)
+
+    monkeypatch.setattr(command._Shown, "__init__", keep)
+    assert cli.main(["log", "show", "--config", str(directory.config)]) == 0
+    assert "effect" in capsys.readouterr().out
+    kept = {name: len(value) for name, value in vars(made[0]).items() if isinstance(value, dict | set | list) and len(value) >= 300}
+    assert not kept

@@ -5,8 +5,9 @@ import hashlib
 import io
 import json
 import os
+import re
 import shutil
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ from notary import cli, keys
 from notary.cli.owner import CommandOutcome, OwnedLog
 from notary.index import Index, viewing
 from ordering.embedded import EmbeddedLog
-from ordering.log import ORDERING
+from ordering.log import ORDERING, LogOffsets
 from ordering.records import Key
 from ordering.signatures import SigningKey, endorse_key
 from ordering.store import KEY, open_store
@@ -553,3 +554,64 @@ def test_an_index_with_a_changed_row(wreck: Wreck) -> None:
     index.close()
     wreck.cut()
     assert "its decision at position 9 is not the leaf of its tree" in wreck.salvage("--index", wreck.index, "--plan", code=2)["stderr"]
+
+
+def without_leader(partition: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let a payload partition have no leader: `offsets` leaves it out (ordering/kafka.py), and readers get none of its records."""
+    offsets, open_reader = EmbeddedLog.offsets, EmbeddedLog.open_reader
+
+    async def led(self: EmbeddedLog) -> Mapping[int, LogOffsets]:
+        return {each: found for each, found in (await offsets(self)).items() if each != partition}
+
+    async def opened(self: EmbeddedLog, offsets_next: Mapping[int, int]) -> Any:
+        reader = await open_reader(self, offsets_next)
+        pause = reader.pause
+        reader.pause = lambda partitions: pause({*partitions, partition})  # type: ignore[method-assign]
+        reader.pause(())
+        return reader
+
+    monkeypatch.setattr(EmbeddedLog, "offsets", led)
+    monkeypatch.setattr(EmbeddedLog, "open_reader", opened)
+
+
+def test_a_partition_without_a_leader_has_lost_nothing(wreck: Wreck, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The log is complete. No plan may seal an entry while a broker is away."""
+    partition = next(each for each, end in wreck.ends.items() if each != ORDERING and end)
+    without_leader(partition, monkeypatch)
+    plan = wreck.salvage("--plan", code=2)
+    assert "has no leader" in plan["stderr"]
+
+
+def test_a_plan_names_the_decisions_behind_a_seal(wreck: Wreck, capsys: pytest.CaptureFixture[str]) -> None:
+    """The payload topic lost its end. No source has the six decisions that were answered behind it."""
+    wreck.cut([partition for partition in wreck.ends if partition != ORDERING])
+    assert cli.main(["salvage", "--plan", "--config", str(wreck.directory.config)]) == 0
+    plan = capsys.readouterr().out
+    assert re.search(r"positions 6 to (at most )?11", plan), plan
+
+
+def test_entries_behind_a_seal_are_named(wreck: Wreck, capsys: pytest.CaptureFixture[str]) -> None:
+    """One partition lost its end. The entries behind the sealed one are given up too, although the log has their contents."""
+    wreck.cut([0])
+    assert cli.main(["salvage", "--plan", "--config", str(wreck.directory.config)]) == 0
+    plan = capsys.readouterr().out
+    assert "batch (2, 2)" in plan, plan
+
+
+@pytest.mark.seconds
+def test_a_new_log_that_lost_a_content_is_salvaged(tmp_path: Path, bank: Bank, capsys: pytest.CaptureFixture[str]) -> None:
+    """`notary init` has activated format version 2. Behind the lost content no record of the owner could do that any more."""
+    directory = NotaryDirectory.create(tmp_path / "notary", options=["--format-version", "2"])
+    directory.register(bank)
+    with NotaryProcess.start(directory.config) as process, CheckedClient(process.url) as client:
+        for _ in range(3):
+            client.decide(bank, spend())
+        assert process.stop() == 0
+    store, _ = open_store(directory.path / "log")
+    ends = {partition: next(at for at in range(100) if store.get(KEY.pack(partition + 1, at)) is None) for partition in range(4)}
+    last = max([partition for partition, end in ends.items() if end])
+    store.delete(KEY.pack(last + 1, ends[last] - 1))
+    store.close()
+    index = directory.path / "index" / "worker-1"
+    assert cli.main(["salvage", "--index", str(index), "--yes", "--config", str(directory.config), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out.splitlines()[-1])["decisions"] == 3
