@@ -222,6 +222,8 @@ def load(file: Path, flags: Mapping[str, Any] | None = None, environment: Mappin
     for name, value in (flags or {}).items():
         values[name], sources[name] = value, f"the flag for {name}"
     values["worker.name"] = values.get("worker.name") or socket.gethostname()
+    if "snapshots.url" in sources and not values["snapshots.url"]:
+        values["snapshots.every_s"] = 0  # an empty variable turns off the snapshots of the file
     members: dict[str, Any] = {"directory": str(file.absolute().parent), "file": str(file.absolute())}
     for name, value in values.items():
         setting = SETTINGS[name]

@@ -199,6 +199,11 @@ class Metrics:
             ("notary_tls_handshakes_failed_total", "Connections that ended before a request.", lambda: certificates.handshakes_failed)
         )
 
+    def watch_log_certificate(self, not_after_s: float) -> None:
+        """Add the gauge of the certificate for the brokers, which a worker reads only when it starts."""
+        text = "When log.cert_file, as it was at the start, expires."
+        self._gauges(("notary_log_certificate_expiry_seconds", text, lambda: not_after_s))
+
     def watch_loop(self, watch: LoopWatch) -> None:
         """Add a gauge of the longest turn of the event loop."""
         text = "Longest turn of the event loop in the last 30 to 60 s."

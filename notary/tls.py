@@ -153,6 +153,14 @@ class Certificates:
         return until
 
 
+def expiry_s(file: Path) -> float | None:
+    """Returns the expiry of the first certificate of a file, in seconds since 1970; None if there is none that can be read."""
+    try:
+        return x509.load_pem_x509_certificates(file.read_bytes())[0].not_valid_after_utc.timestamp()
+    except (OSError, ValueError, x509.InvalidVersion):
+        return None
+
+
 def _certificate(file: str) -> x509.Certificate:
     """Reads the first certificate of the file, the service's own; its issuers' follow it. Raises `ConfigurationError`."""
     try:

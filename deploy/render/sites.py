@@ -16,11 +16,13 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-from ordering.settings import PAYLOAD_PARTITIONS_DEFAULT
+from ordering.settings import PAYLOAD_PARTITIONS_DEFAULT, NotNegative
 
 HEAP_MIB_MIN: Final = {"broker_heap_mib": 256, "controller_heap_mib": 128}
 """The smallest heaps, in MiB. The log cleaner of a broker alone takes 128 MiB, and with less the broker ends."""
 NODE_ID_MAX: Final = 2**31 - 1
+PORT_MIN: Final = 1024
+"""The lowest port of a process without capabilities, as in the units."""
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,49}").fullmatch
 _HOST = re.compile(r"(?!-)[A-Za-z0-9-]{1,63}(\.[A-Za-z0-9-]{1,63})*").fullmatch
@@ -124,9 +126,21 @@ class Clients(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class StoreUrl(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """`[snapshots]` or `[archive]`: the place of all workers' index snapshots, or log segments. Empty: none are kept."""
+    """`[archive]`: the place of all workers' log segments. Empty: none are kept."""
 
     url: str = ""
+
+    @property
+    def folder(self) -> str:
+        """The folder that `url` names, perhaps as `file://…`; empty for another URL."""
+        path = self.url.removeprefix("file://")
+        return "" if "://" in path else path
+
+
+class SnapshotsSection(StoreUrl, frozen=True, forbid_unknown_fields=True):
+    """`[snapshots]`: the place of all workers' index snapshots, and the seconds between two. Empty: none are kept."""
+
+    every_s: NotNegative = 86_400
 
 
 class Sites(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -138,7 +152,7 @@ class Sites(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     ports: Ports = Ports()
     folders: Folders = Folders()
     clients: Clients = Clients()
-    snapshots: StoreUrl = StoreUrl()
+    snapshots: SnapshotsSection = SnapshotsSection()
     archive: StoreUrl = StoreUrl()
 
     @property
@@ -194,7 +208,7 @@ class Sites(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 _SECTIONS: Final[dict[str, type[msgspec.Struct]]] = {
     "": Sites, "notary": NotarySection, "kafka": KafkaSection, "ports": Ports, "folders": Folders, "clients": Clients,
-    "snapshots": StoreUrl, "archive": StoreUrl,
+    "snapshots": SnapshotsSection, "archive": StoreUrl,
     "site": Site, "controllers": Node, "brokers": Node, "workers": SiteWorker,
 }  # fmt: skip
 _UNKNOWN: Final = "Object contains unknown field "
@@ -278,7 +292,7 @@ def _wrong_words(sites: Sites) -> Iterator[tuple[str, str]]:
         if _FOLDER(text := getattr(sites.folders, field.name)) is None or ".." in text.split("/"):
             yield f"folders.{field.name}", f"{text!r} should be an absolute path of letters, digits, dots, dashes, underscores"
     for key, place in (("snapshots", sites.snapshots), ("archive", sites.archive)):
-        if (place.url and "://" not in place.url and _FOLDER(place.url) is None) or not place.url.isprintable():
+        if (place.folder and _FOLDER(place.folder) is None) or not place.url.isprintable():
             yield f"{key}.url", f"{place.url!r} should be a URL, such as s3://bucket/notary, or the absolute path of a folder"
     for option in sites.kafka.java_options:
         if _OPTION(option) is None:
@@ -287,8 +301,12 @@ def _wrong_words(sites: Sites) -> Iterator[tuple[str, str]]:
 
 def _wrong_numbers(sites: Sites) -> Iterator[tuple[str, str]]:
     for field in msgspec.structs.fields(Ports):
-        if not (0 if field.name == "scram" else 1) <= (port := getattr(sites.ports, field.name)) <= 65535:
-            yield f"ports.{field.name}", f"{port} should be 1 to 65535"
+        port = getattr(sites.ports, field.name)
+        if not PORT_MIN <= port <= 65535 and (port or field.name != "scram"):
+            yield (
+                f"ports.{field.name}",
+                f"{port} should be {PORT_MIN} to 65535: the units may not listen at lower ones, so forward such a port to a higher one",
+            )
     if (port := _repeated(msgspec.structs.astuple(sites.ports))) is not None:
         yield "ports", f"{port} is given twice: services on one host would collide; choose different ports"
     for key, least in HEAP_MIB_MIN.items():

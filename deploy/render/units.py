@@ -53,6 +53,7 @@ def broker_unit(sites: Sites, node: Node) -> str:
 def worker_unit(sites: Sites) -> str:
     """Renders the unit of a worker. Its acceptor processes are its children, so they are in its sandbox and end with it."""
     folder = data_folder(sites, "worker")
+    writable = " ".join(each for each in (folder, sites.snapshots.folder, sites.archive.folder) if each)
     return f"""\
 {_head(f"Notary worker of {sites.notary.origin}", "notary-worker", " kafka-broker.service")}AssertPathIsDirectory={folder}
 
@@ -74,7 +75,7 @@ KillMode=mixed
 TimeoutStopSec=60
 LimitNOFILE=65536
 LimitCORE=0
-ReadWritePaths={folder}
+ReadWritePaths={writable}
 {_SANDBOX}MemoryDenyWriteExecute=yes
 
 [Install]

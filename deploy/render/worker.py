@@ -1,6 +1,7 @@
 """The notary's files: `notary.toml` of one worker, and the files for `notary init` and the owner's commands."""
 
 import shlex
+from collections.abc import Mapping
 
 import orjson
 
@@ -34,7 +35,8 @@ def notary_toml(sites: Sites, site: Site, worker: SiteWorker) -> str:
                 **({"tls_cert_file": f"{tls}/cert.pem", "tls_key_file": f"{tls}/key.pem"} if sites.tls else {}),
             },
             "index": {"directory": f"{sites.folders.data}/worker/index"},
-            **{name: {"url": place.url} for name, place in (("snapshots", sites.snapshots), ("archive", sites.archive)) if place.url},
+            **({"snapshots": {"url": sites.snapshots.url, "every_s": sites.snapshots.every_s}} if sites.snapshots.url else {}),
+            **({"archive": {"url": sites.archive.url}} if sites.archive.url else {}),
         }
     )
 
@@ -65,7 +67,7 @@ def _security(sites: Sites, folder: str, ca: str) -> dict[str, str]:
     return {"security_protocol": "SSL", "ca_file": ca, "cert_file": f"{folder}/cert.pem", "key_file": f"{folder}/key.pem"}
 
 
-def _toml(sections: dict[str, dict[str, str]]) -> str:
+def _toml(sections: Mapping[str, Mapping[str, str | int]]) -> str:
     lines = ["# Rendered from the sites file: change that one, and render again. Every setting: docs/configuration.md."]
     for section, settings in sections.items():
         lines += ["", f"[{section}]"] if section else []

@@ -55,7 +55,7 @@ class AcceptorPool:
     """All acceptor processes of one worker, in place of a `Server`."""
 
     def __init__(self, config: Config, app: App, *, log_level: str, log_json: bool, certificates: Certificates | None = None) -> None:
-        """Bind the port. Raises `ConfigurationError`, for example when another notary listens on it.
+        """Bind the port. Raises `ConfigurationError`, for example when another notary listens on it; `NotReady` as `bind` does.
 
         `certificates`: the worker's own view of the TLS files, for its metrics. Each process reads the files itself.
         """
@@ -68,7 +68,7 @@ class AcceptorPool:
         # Bind the first socket unshared: this fails if any process has the port, even another notary's acceptor process. Then share it.
         self._listening = [bind(host, port)]
         self._listening[0].setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
-        port = self._listening[0].getsockname()[1]
+        host, port = self._listening[0].getsockname()[:2]
         self._listening += [bind(host, port, shared=True) for _ in range(config.http.acceptor_processes - 1)]
         self._processes: list[_Process] = []
         self._keeping: list[asyncio.Task[None]] = []

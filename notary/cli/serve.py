@@ -2,12 +2,14 @@
 
 import argparse
 import asyncio
+import contextlib
 import gc
 import logging
 import os
 import signal
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from pathlib import Path
+from typing import TypeVar
 
 import msgspec
 import uvloop
@@ -22,12 +24,15 @@ from notary.malloc import bound_memory
 from notary.open_log import identify, open_log
 from notary.service import serve_until
 from notary.snapshots.schedule import restore_at_start
-from notary.tls import Certificates
+from notary.tls import Certificates, expiry_s
 from notary.worker import Worker
 from ordering.errors import ConfigurationError, Fatal, NotaryError, NotReady
 
 logger = logging.getLogger("notary.serve")
 
+Made = TypeVar("Made")
+
+BIND_RETRY_S = 1.0
 GARBAGE_OBJECTS = 10_000
 """Python's garbage collector runs when the number of containers has grown by this many.
 
@@ -102,12 +107,17 @@ async def _serve(config: Config, arguments: argparse.Namespace) -> int:
     http = config.http
     certificates = None if config.tls_files is None else Certificates(config.tls_files)
     app = App(health=not http.health_listen)
-    service = _service(config, app, certificates)
-    apps, servers = [app], [service]
+    apps, makers = [app], [lambda: _service(config, app, certificates)]
     if http.health_listen:
         apps.append(App(service=False))
         # The health port has no TLS: probes and Prometheus are inside the network, and probes must work with an expired certificate.
-        servers.append(_server(config, apps[1], http.health_listen))
+        makers.append(lambda: _server(config, apps[1], http.health_listen))
+    servers = await bound(makers, stop)
+    if stop.is_set():
+        for server in servers:
+            await server.stop(0.0)
+        return EXIT_DONE
+    service = servers[0]
     read_again = _ReadAgain(arguments, config, certificates, service)
     asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, read_again)
     for server in servers:
@@ -136,6 +146,26 @@ async def _serve(config: Config, arguments: argparse.Namespace) -> int:
         for server in servers:
             await server.stop(5.0)
     return EXIT_COULD_NOT if ending.failed else EXIT_DONE
+
+
+async def bound(makers: Sequence[Callable[[], Made]], stop: asyncio.Event) -> list[Made]:
+    """Returns the servers that `makers` make, which bind their ports. If `stop` is set first, some may be missing.
+
+    When a machine starts, its network may come up after this process. While a maker raises `NotReady`, since the address to listen on is
+    not there yet, it is called again every `BIND_RETRY_S`.
+    """
+    servers: list[Made] = []
+    reported = ""
+    while len(servers) < len(makers) and not stop.is_set():
+        try:
+            servers.append(makers[len(servers)]())
+        except NotReady as problem:
+            if str(problem) != reported:
+                reported = str(problem)
+                logger.warning("%s; trying again every %g s", problem, BIND_RETRY_S)
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(stop.wait(), BIND_RETRY_S)
+    return servers
 
 
 def _end_on_signals(stop: asyncio.Event) -> None:
@@ -202,6 +232,12 @@ async def _start(config: Config, certificates: Certificates | None, restoring: C
         raise
     if certificates is not None:
         worker.metrics.watch_tls(certificates)
+    if config.log.kind == "kafka" and "SSL" in config.log.security_protocol and config.log.cert_file:
+        ends_s = expiry_s(config.path(config.log.cert_file))
+        if ends_s is None:
+            logger.warning("the expiry of log.cert_file cannot be read, so no metric has it file=%s", config.log.cert_file)
+        else:
+            worker.metrics.watch_log_certificate(ends_s)
     return worker
 
 

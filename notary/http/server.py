@@ -20,7 +20,7 @@ from notary.http.problems import problem_of
 from notary.http.settings import HttpSettings
 from notary.http.writing import encoded
 from notary.tls import Certificates
-from ordering.errors import ConfigurationError, Overloaded
+from ordering.errors import ConfigurationError, NotReady, Overloaded
 
 logger = logging.getLogger("notary.http")
 
@@ -475,6 +475,8 @@ def url_of(listening: socket.socket, *, tls: bool = False) -> str:
 def bind(host: str, port: int, *, shared: bool = False) -> socket.socket:
     """Returns a socket that listens at `host` and `port`; port 0 takes a free one. Raises `ConfigurationError` if it cannot listen.
 
+    Raises `NotReady` if the name has no address, or this machine does not have the address: when it starts, its network may not be up yet.
+
     `shared`: other processes of this user may listen there too, if all of them share (`SO_REUSEPORT`). Connections are spread over them.
     """
     until_s = time.monotonic() + BUSY_S
@@ -485,8 +487,14 @@ def bind(host: str, port: int, *, shared: bool = False) -> socket.socket:
             if getattr(problem, "errno", None) == errno.EADDRINUSE and time.monotonic() < until_s:
                 time.sleep(0.02)
                 continue
-            why = getattr(problem, "strerror", None) or problem
-            raise ConfigurationError(f"cannot listen on {host}:{port}: {why}") from None
+            what = f"cannot listen on {host}:{port}: {getattr(problem, 'strerror', None) or problem}"
+            raise NotReady(what) if _may_pass(problem) else ConfigurationError(what) from None
+
+
+def _may_pass(problem: Exception) -> bool:
+    if isinstance(problem, socket.gaierror):
+        return problem.errno in (socket.EAI_AGAIN, socket.EAI_NONAME)
+    return isinstance(problem, OSError) and problem.errno == errno.EADDRNOTAVAIL
 
 
 def _listening(host: str, port: int, *, shared: bool) -> socket.socket:

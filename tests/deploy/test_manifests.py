@@ -2,9 +2,12 @@
 
 import argparse
 import copy
+import os
 import re
 import shlex
 import shutil
+import subprocess
+import sys
 import tomllib
 from collections.abc import Callable, Iterator
 from importlib import import_module
@@ -19,6 +22,7 @@ from deploy.manifests.render import documents
 from notary.config import Config, load
 from ordering import topics
 from spark_join.arguments import parser as verifier
+from tests.notary.process import NotaryDirectory, NotaryProcess
 
 pytestmark = [pytest.mark.go, pytest.mark.timeout(600)]
 
@@ -264,6 +268,22 @@ def test_a_worker_takes_its_configuration(rendered: Rendered, tmp_path: Path, ov
     assert (config.http.listen, config.http.health_listen) == (f"0.0.0.0:{ports['https']}", f"0.0.0.0:{ports['health']}")
     (listener,) = of_kind(rendered[overlay], "Kafka")["log"]["spec"]["kafka"]["listeners"]
     assert config.log.bootstrap == f"log-kafka-bootstrap:{listener['port']}"
+    assert config.http.connections_per_address_max == 0, "all clients have the addresses of the Ingress controller's pods"
+
+
+def test_workers_with_the_component_make_snapshots(rendered: Rendered, tmp_path: Path) -> None:
+    """The component `snapshots` sets the place and the period: its nightly job fails if there is no snapshot."""
+    config = worker_config(rendered["three-zones"], tmp_path)
+    assert config.snapshots.url
+    assert config.snapshots.every_s == 86_400
+
+
+@overlays
+def test_a_job_that_hangs_is_ended(rendered: Rendered, with_segments: list[Manifest], overlay: str) -> None:
+    """Each job has a deadline, since no other one starts while it runs (`Forbid`)."""
+    for job in of_kind([*rendered[overlay], *with_segments], "CronJob").values():
+        assert job["spec"]["concurrencyPolicy"] == "Forbid"
+        assert 3600 < job["spec"]["jobTemplate"]["spec"]["activeDeadlineSeconds"] < 86_400
 
 
 @overlays
@@ -373,7 +393,7 @@ def test_no_service_makes_a_variable_of_the_notary(rendered: Rendered, overlay: 
 def test_secrets_are_mounted_as_workers_accept_them(rendered: Rendered, overlay: str) -> None:
     """Files of a Secret are root's, and readable by the pod's group alone, which a worker accepts (`tests/notary/test_access.py`)."""
     for name, pod in pods(rendered[overlay]).items():
-        secrets = [volume["secret"] for volume in pod["spec"]["volumes"] if "secret" in volume]
+        secrets = [volume[kind] for volume in pod["spec"]["volumes"] for kind in ("secret", "projected") if kind in volume]
         assert all(secret["defaultMode"] == 0o440 for secret in secrets), name
         assert pod["spec"]["securityContext"]["fsGroup"] == pod["spec"]["securityContext"]["runAsGroup"], name
 
@@ -396,6 +416,52 @@ def test_the_owners_pod_is_restricted_too(rendered: Rendered, schemas: Schemas, 
     written = container["args"][0].partition("END'\n")[2].partition("END\n")[0]
     log = worker_config(rendered["three-zones"], tmp_path).log
     assert tomllib.loads(written) == {key: getattr(log, key) for key in ("security_protocol", "ca_file", "cert_file", "key_file")}
+
+
+@pytest.mark.seconds
+@pytest.mark.parametrize("again", [False, True], ids=["rotated", "the Secret is replaced again"])
+def test_snapshots_are_verified_after_a_rotation(rendered: Rendered, with_segments: list[Manifest], tmp_path: Path, again: bool) -> None:
+    """The jobs find the key of a snapshot in the Secret of the rotation's first step, and in that of its last."""
+    made = NotaryDirectory.create(tmp_path / "made")
+    settings = {"SNAPSHOTS_URL": tmp_path / "store"}
+    variables = {f"NOTARY_{name}": str(value) for name, value in settings.items()}
+    assert notary("key", "prepare", "--config", made.config).returncode == 0
+    secret, pod = tmp_path / "secret", tmp_path / "pod"
+    secret.mkdir()
+    pod.mkdir()
+    for file in made.config.parent.glob("notary-key*"):
+        shutil.copy2(file, secret)
+    assert notary("key", "rotate", "--config", made.config).returncode == 0
+    if again:
+        shutil.rmtree(secret)
+        secret.mkdir()
+        for file in made.config.parent.glob("notary-key*"):
+            shutil.copy2(file, secret)
+        assert not [*secret.glob("*.next")]
+    with NotaryProcess.start(made.config, settings=settings) as worker:
+        assert worker.stop() == 0
+    assert notary("snapshot", "create", "--config", made.config, "--name", "worker-1", **variables).returncode == 0
+    of_jobs = [
+        volume
+        for manifests, job in ((rendered["three-zones"], "CronJob/snapshots"), (with_segments, "CronJob/segments"))
+        for volume in pods(manifests)[job]["spec"]["volumes"]
+        if volume["name"] == "keys"
+    ]
+    assert of_jobs[0] == of_jobs[1]
+    for source in of_jobs[0]["projected"]["sources"]:
+        for item in source["secret"]["items"]:
+            if not source["secret"].get("optional") or (secret / item["key"]).exists():
+                shutil.copy2(secret / item["key"], pod / item["path"])
+    variables["NOTARY_KEY_HISTORY_FILE"] = str(pod / "notary-keys.json")
+    verified = notary("snapshot", "verify", "--config", made.config, **variables)
+    assert verified.returncode == 0, verified.stdout + verified.stderr
+
+
+def notary(*arguments: object, **variables: str) -> subprocess.CompletedProcess[str]:
+    """Run a command of the notary with these variables in its environment."""
+    command = [sys.executable, "-m", "notary", *map(str, arguments)]
+    environment = os.environ | {"PYTHONPATH": str(KUBERNETES.parents[1])} | variables
+    return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60, check=False)
 
 
 # -- networks and commands

@@ -93,6 +93,11 @@ def test_a_wrong_compose_file_is_noticed(compose: Path, tmp_path: Path, before: 
     assert read(compose, tmp_path / "compose.yaml").returncode != 0
 
 
+def test_broker_and_worker_start_again_after_a_reboot(model: dict[str, Any]) -> None:
+    """With `on-failure` Docker would not start a container again when its daemon starts."""
+    assert {model["services"][name]["restart"] for name in ("kafka", "worker")} == {"unless-stopped"}
+
+
 def test_worker_environment_has_valid_settings_only(model: dict[str, Any], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """The worker's environment has valid settings only."""
     (tmp_path / "notary.toml").write_text('name = "n"\norigin = "o"\n')

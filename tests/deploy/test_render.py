@@ -14,6 +14,7 @@ from deploy.render import SitesError, read_sites, render
 from deploy.render.__main__ import main
 from deploy.render.kafka import acls
 from notary.config import load
+from tests.deploy.installed import read_unit
 
 DEPLOY = Path(__file__).parents[2] / "deploy"
 EXAMPLE = DEPLOY / "sites" / "sites.toml"
@@ -75,7 +76,9 @@ def files() -> dict[str, str]:
         ("[kafka]", "[ports]\nbroker = 9093\n[kafka]", "ports: 9093 is given twice"),
         ("[kafka]", "[ports]\nscram = 9093\n[kafka]", "ports: 9093 is given twice"),
         ("replication = 3", 'security = "PLAINTEXT"\n[ports]\nscram = 9094', "ports.scram: passwords need TLS"),
-        ("[kafka]", "[ports]\nbroker = 0\n[kafka]", "ports.broker: 0 should be 1 to 65535"),
+        ("[kafka]", "[ports]\nbroker = 0\n[kafka]", "ports.broker: 0 should be 1024 to 65535"),
+        ("[kafka]", "[ports]\nworker = 443\n[kafka]", "ports.worker: 443 should be 1024 to 65535: the units may not listen at lower ones"),
+        ("[kafka]", "[snapshots]\nevery_s = -1\n[kafka]", "snapshots.every_s: expected int >= 0"),
         ("[kafka]", "[archive]\nurl = 'segments'\n[kafka]", "archive.url: 'segments' should be a URL, such as s3://bucket/notary, or the"),
         ("[kafka]", "[snapshots]\nurl = 's3:bucket'\n[kafka]", "snapshots.url: 's3:bucket' should be a URL"),
         ("[kafka]", "[folders]\nconfig = 'etc'\n[kafka]", "folders.config: 'etc' should be an absolute path"),
@@ -206,6 +209,31 @@ def test_workers_keep_snapshots_and_segments(tmp_path: Path) -> None:
             (tmp_path / "notary.toml").write_text(rendered[f"{site}/notary.{site}.example/notary.toml"])
             config = load(tmp_path / "notary.toml", {}, {})
             assert (config.snapshots.url, config.archive.url) == places
+            assert config.snapshots.every_s == (86_400 if config.snapshots.url else 0)
+
+
+@pytest.mark.parametrize("section", ["snapshots", "archive"])
+@pytest.mark.parametrize(("url", "folder"), [("/srv/kept", "/srv/kept"), ("file:///srv/kept", "/srv/kept"), ("s3://bucket/kept", "")])
+def test_a_worker_may_write_to_a_folder_of_the_sites_file(tmp_path: Path, section: str, url: str, folder: str) -> None:
+    """`ProtectSystem=strict` leaves only ReadWritePaths writable: the data folder, and the folder of snapshots or segments."""
+    rendered = render(read_sites(changed(tmp_path, "[kafka]", f"[{section}]\nurl = '{url}'\n[kafka]")))
+    (tmp_path / "notary-worker.service").write_text(rendered["london/notary.london.example/notary-worker.service"])
+    settings = read_unit(tmp_path / "notary-worker.service")
+    assert settings["ProtectSystem"] == ["strict"]
+    assert settings["ReadWritePaths"] == [f"/var/lib/notary/worker {folder}".rstrip()]
+
+
+def test_an_upgrade_of_kafka_loads_the_changed_units(tmp_path: Path, files: dict[str, str]) -> None:
+    """The units name the folder of Kafka, so the page renders them again, copies them, and has systemd read them."""
+    after = render(read_sites(changed(tmp_path, "[kafka]", "[folders]\nkafka = '/opt/kafka-2'\n[kafka]")))
+    assert {path.rpartition("/")[2] for path, text in files.items() if text != after[path] and path.endswith(".service")} == {
+        "kafka-broker.service",
+        "kafka-controller.service",
+    }
+    page = (DEPLOY.parent / "docs" / "operations.md").read_text()
+    (upgrade,) = re.findall(r"To upgrade Kafka,.*?\*\*On Kubernetes", page, re.DOTALL)
+    for step in ("Render", "`give`", "`systemctl daemon-reload`", "(#rolling-restart-of-kafka)"):
+        assert step in upgrade
 
 
 def test_no_file_says_who_may_destroy(files: dict[str, str]) -> None:

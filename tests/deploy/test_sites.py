@@ -4,6 +4,7 @@ import asyncio
 import datetime
 import itertools
 import json
+import re
 import shutil
 import socket
 import ssl
@@ -347,6 +348,34 @@ async def test_a_site_dies_and_returns(installed: Installed, client: Client) -> 
     for service in died:
         installed.start(service.host, service.name)
     assert await client.decide([first], submission) == decided
+
+
+@pytest.mark.nightly
+async def test_two_controllers_disks_are_lost(installed: Installed, client: Client) -> None:
+    """As in the runbook, The controllers have no quorum: on new disks they are the same voters, with the metadata of the third."""
+    former = voters(installed)
+    nodes = installed.sites.controllers
+    services = [service for service in installed.services if service.name == "kafka-controller.service"]
+    for service in services:
+        service.process.kill()
+        service.process.wait()
+        installed.services.remove(service)
+    folders = [installed.host(node.host) / "data" / f"controller-{node.id}" for node in nodes]
+    tools, config = installed.directory / "kafka" / "bin", installed.directory / "config"
+    words = ["--cluster-id", installed.sites.kafka.cluster_id, "--config", str(config / "controller.properties")]
+    for node, data in zip(nodes[:2], folders[:2], strict=True):
+        shutil.rmtree(data)
+        data.mkdir()
+        done(
+            await asyncio.to_thread(installed.run, node.host, str(tools / "kafka-storage.sh"), "format", *words, "--no-initial-controllers")
+        )
+        properties = data / "meta.properties"
+        properties.write_text(re.sub(r"^directory\.id=.*$", f"directory.id={former[node.id]}", properties.read_text(), flags=re.MULTILINE))
+        shutil.copytree(folders[2] / "__cluster_metadata-0", data / "__cluster_metadata-0")
+    for node in nodes:
+        installed.start(node.host, "kafka-controller.service")
+    assert await asyncio.to_thread(voters, installed) == former
+    assert await client.decide(urls(installed), PARTY.submission(spend(state("after the quorum is back"))))
 
 
 @pytest.mark.nightly

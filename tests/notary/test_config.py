@@ -11,6 +11,7 @@ from notary.config import SETTINGS, Config, check_origin, load
 from notary.http import parse_listen
 from notary.tls import TlsFiles
 from ordering.errors import ConfigurationError
+from tests.sources import ROOT
 
 LEAST = 'name = "O=N"\norigin = "notary.example/x"\n'
 
@@ -276,6 +277,25 @@ def test_a_missing_password_file_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "secret").write_text("s3cret\n")
     assert config.kafka_security is not None
     assert config.kafka_security.sasl_password == "s3cret"
+
+
+def test_an_empty_variable_turns_snapshots_off(tmp_path: Path) -> None:
+    """The runbook starts a worker with an empty NOTARY_SNAPSHOTS_URL, whatever the file has in `[snapshots]`."""
+    (section,) = re.findall(r"```toml\n(\[snapshots\].*?)```", (ROOT / "docs" / "snapshots.md").read_text(), re.DOTALL)
+    assert "`NOTARY_SNAPSHOTS_URL= notary serve" in (ROOT / "docs" / "runbook.md").read_text()
+    assert loaded(tmp_path, section).snapshots.every_s == 86_400
+    file = tmp_path / "notary.toml"
+    for more in ({}, {"NOTARY_SNAPSHOTS_EVERY_S": "60"}):
+        snapshots = load(file, {}, {"NOTARY_SNAPSHOTS_URL": ""} | more).snapshots
+        assert (snapshots.url, snapshots.every_s) == ("", 0)
+
+
+@pytest.mark.parametrize("text", ["[snapshots]\nevery_s = 60", '[snapshots]\nurl = ""\nevery_s = 60'])
+def test_a_schedule_without_a_place_is_a_mistake(tmp_path: Path, text: str) -> None:
+    """A file that has `every_s` and no URL is rejected, unless a variable or flag gives the URL."""
+    with pytest.raises(ConfigurationError, match=r"snapshots\.url: is empty, and snapshots\.every_s is set"):
+        loaded(tmp_path, text)
+    assert load(tmp_path / "notary.toml", {}, {"NOTARY_SNAPSHOTS_URL": "kept"}).snapshots.every_s == 60
 
 
 def test_the_files_of_tls(tmp_path: Path) -> None:

@@ -7,10 +7,11 @@ import ssl
 from pathlib import Path
 
 import pytest
+from cryptography import x509
 from cryptography.hazmat.primitives.serialization import BestAvailableEncryption, Encoding, PrivateFormat, load_pem_private_key
 
 from notary.client import tls_context
-from notary.tls import Certificates, TlsFiles
+from notary.tls import Certificates, TlsFiles, expiry_s
 from ordering.errors import ConfigurationError
 from tests.notary.certificates import DAY, Authority
 
@@ -125,6 +126,17 @@ def test_an_encrypted_key_is_rejected_and_not_asked_for(tmp_path: Path) -> None:
         Certificates(TlsFiles(str(certificate), str(key), "", True))
     with pytest.raises(ConfigurationError, match="unencrypted PEM key"):
         tls_context(None, certificate, key)
+
+
+def test_the_expiry_of_a_certificate_is_read(tmp_path: Path) -> None:
+    """The first certificate of a file counts, also where a key stands before it; a file without any has no expiry."""
+    Authority().server(until=9 * DAY).put(tmp_path, "server")
+    certificate, key = (tmp_path / "server.pem").read_bytes(), (tmp_path / "server-key.pem").read_bytes()
+    (tmp_path / "both.pem").write_bytes(key + certificate)
+    ends_s = x509.load_pem_x509_certificate(certificate).not_valid_after_utc.timestamp()
+    assert expiry_s(tmp_path / "server.pem") == expiry_s(tmp_path / "both.pem") == ends_s
+    assert expiry_s(tmp_path / "server-key.pem") is None
+    assert expiry_s(tmp_path / "missing.pem") is None
 
 
 def test_a_clients_files_are_named(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ import pytest
 from tests.rehearsals.__main__ import TABLE, put_into, unfollowed
 from tests.rehearsals.drill import Measured
 from tests.rehearsals.registry import REHEARSALS
-from tests.rehearsals.runbook import PARTS, RUNBOOK, disasters, pages
+from tests.rehearsals.runbook import PARTS, ROOT, RUNBOOK, disasters, pages
 
 HERE = Path(__file__).parent
 
@@ -46,6 +46,33 @@ def test_a_page_has_all_its_parts(title: str) -> None:
     for each in REHEARSALS.values():
         if each.page == title:
             assert f"<!-- took: {each.name} -->" in page.text
+
+
+def test_controllers_on_new_disks_are_the_same_voters() -> None:
+    """Controllers that lost their disks get their former directory ids, the metadata of the third, and files of their own user."""
+    page = pages(RUNBOOK.read_text())["The controllers have no quorum"]
+    for words in ("--no-initial-controllers", "directory.id=", "not with `format-controller.sh`"):
+        assert words in page.text
+    for broker in (1, 2):
+        copied = page.blocks[0].index(f"scp -r broker-3:data/__cluster_metadata-0 broker-{broker}:data/")
+        given = page.blocks[0].index(f"ssh broker-{broker} chown -R kafka: data")
+        assert copied < given < page.blocks[0].index(f"ssh broker-{broker} systemctl start kafka-broker")
+
+
+@pytest.mark.parametrize("title", ["A broker loses its disk", "A centre is lost"])
+def test_a_lost_disk_is_not_formatted_as_a_new_one(title: str) -> None:
+    """The page names the manual's section for a lost disk, and none of the scripts for a new cluster."""
+    page = pages(RUNBOOK.read_text())[title]
+    assert "deploy/sites/README.md#a-lost-disk" in page.text
+    assert "format-broker.sh" not in page.text
+    assert "format-controller.sh" not in page.text
+
+
+def test_a_restore_names_the_rights_that_it_takes() -> None:
+    """A restore changes the type of the topics' times, a right that no client has, so the pages name the broker's certificate."""
+    for text in (pages(RUNBOOK.read_text())["All brokers lose their disks"].text, (ROOT / "docs" / "spark.md").read_text()):
+        for words in ("`AlterConfigs`", "--kafka-config /etc/notary/broker-client.properties", "`acls.sh`"):
+            assert words in text
 
 
 def test_figures_replace_only_their_own() -> None:

@@ -13,14 +13,18 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from deploy.local import Cluster
 from deploy.local.ports import free_ports
-from deploy.manifests import Manifest, Tools, check_rules, rules_of
+from deploy.manifests import KUBERNETES, MIRROR, Manifest, Tools, check_rules, render, rules_of
 from joiner import QueueLimits
 from tests.deploy.scraped import Scraped, names_in
 from tests.docs.test_docs import ROOT, headings, text
 
 pytestmark = [pytest.mark.go, pytest.mark.timeout(600)]
 
-OTHERS = {"up", "kubelet_volume_stats_available_bytes", "kubelet_volume_stats_capacity_bytes", "kube_job_status_failed"}
+OTHERS = {
+    "up", "kubelet_volume_stats_available_bytes", "kubelet_volume_stats_capacity_bytes", "kube_job_failed", "kube_pod_status_phase",
+    "kube_cronjob_status_last_successful_time", "kube_deployment_status_replicas_unavailable", "kube_statefulset_replicas",
+    "kube_statefulset_status_replicas_ready",
+}  # fmt: skip
 """Metrics of Prometheus, the kubelet and kube-state-metrics."""
 OF_KAFKA = {
     "kafka_server_replicamanager_underreplicatedpartitions",
@@ -29,7 +33,10 @@ OF_KAFKA = {
     "kafka_controller_kafkacontroller_offlinepartitionscount",
 }
 """Metrics of brokers and controllers; the last test here asks a real one for them."""
-WITH_TLS = {"notary_tls_problem", "notary_tls_certificate_expiry_seconds", "notary_broker_certificate_expiry_seconds"}
+WITH_TLS = {
+    "notary_tls_problem", "notary_tls_certificate_expiry_seconds", "notary_broker_certificate_expiry_seconds",
+    "notary_log_certificate_expiry_seconds",
+}  # fmt: skip
 """Metrics of a worker with TLS (`tests/notary/http/test_server_tls.py`), to its brokers too (`test_users.py`); the one here has none."""
 
 
@@ -80,6 +87,24 @@ def _disk(free: int, of: str = "index-worker-0") -> tuple[tuple[str, str], ...]:
         (f"kubelet_volume_stats_available_bytes{{{claim}}}", f"{free}x240"),
         (f"kubelet_volume_stats_capacity_bytes{{{claim}}}", "100x240"),
     )
+
+
+def _failed(job: str, values: str = "1x240") -> tuple[tuple[str, str], ...]:
+    return ((f'kube_job_failed{{job_name="{job}-29",condition="true"}}', values),)
+
+
+def _succeeded(job: str, at_s: int) -> tuple[tuple[str, str], ...]:
+    return ((f'kube_cronjob_status_last_successful_time{{namespace="notary",cronjob="{job}"}}', f"{at_s}x600"),)
+
+
+def _ready(pods: str) -> tuple[tuple[str, str], ...]:
+    """Returns the series of three workers, of which so many are ready."""
+    of = '{namespace="notary",statefulset="worker"}'
+    return ((f"kube_statefulset_replicas{of}", "3x600"), (f"kube_statefulset_status_replicas_ready{of}", pods))
+
+
+def _pending(pod: str, values: str) -> tuple[tuple[str, str], ...]:
+    return ((f'kube_pod_status_phase{{namespace="notary",phase="Pending",pod="{pod}"}}', values),)
 
 
 CASES = (
@@ -177,6 +202,8 @@ CASES = (
     ),
     _case("NotaryBrokerCertificateNotRenewed", fires=True, at="2m", notary_broker_certificate_expiry_seconds="604000x240"),
     _case("NotaryBrokerCertificateNotRenewed", fires=False, at="2m", notary_broker_certificate_expiry_seconds="9000000x240"),
+    _case("NotaryLogCertificateNotRenewed", fires=True, at="2m", notary_log_certificate_expiry_seconds="604000x240"),
+    _case("NotaryLogCertificateNotRenewed", fires=False, at="2m", notary_log_certificate_expiry_seconds="9000000x240"),
     _case("NotaryUnregisteredPayloads", fires=True, at="11m", notary_unregistered_bytes="1x240"),
     _case("NotaryUnregisteredPayloads", fires=False, at="11m", notary_unregistered_bytes="1x60 0 1x240"),
     Case("NotaryWorkersFenced", True, "10m", _incarnation_events("fenced", "0x60 1 2 3 4 5x240")),
@@ -227,22 +254,51 @@ CASES = (
     Case("KafkaDiskFills", True, "6m", _disk(14, "data-0-log-broker-a-3")),
     Case("KafkaDiskFills", False, "6m", _disk(16, "data-0-log-broker-a-3")),
     Case("KafkaDiskFills", False, "6m", _disk(14, "data-0-other-broker-3")),
-    *(
-        Case("NotaryVerificationFailed", True, "1m", ((f'kube_job_status_failed{{job_name="{job}-29"}}', "1x240"),))
-        for job in ("verify", "archive")
+    *(Case("NotaryVerificationFailed", True, "1m", _failed(job)) for job in ("verify", "archive")),
+    Case("NotaryVerificationFailed", False, "1m", _failed("verify", "0x240")),
+    Case("NotaryVerificationFailed", False, "1m", _failed("backup")),
+    # One of its pods failed, and the second try succeeded.
+    Case(
+        "NotaryVerificationFailed",
+        False,
+        "1m",
+        (
+            ('kube_job_status_failed{job_name="archive-29"}', "1x240"),
+            ('kube_job_complete{job_name="archive-29",condition="true"}', "1x240"),
+        ),
     ),
-    Case("NotaryVerificationFailed", False, "1m", (('kube_job_status_failed{job_name="verify-29"}', "0x240"),)),
-    Case("NotaryVerificationFailed", False, "1m", (('kube_job_status_failed{job_name="backup-29"}', "1x240"),)),
-    Case("NotarySnapshotNotVerified", True, "1m", (('kube_job_status_failed{job_name="snapshots-29"}', "1x240"),)),
-    Case("NotarySnapshotNotVerified", False, "1m", (('kube_job_status_failed{job_name="snapshots-29"}', "0x240"),)),
-    Case("NotarySnapshotNotVerified", False, "1m", (('kube_job_status_failed{job_name="verify-29"}', "1x240"),)),
+    Case("NotarySnapshotNotVerified", True, "1m", _failed("snapshots")),
+    Case("NotarySnapshotNotVerified", False, "1m", _failed("snapshots", "0x240")),
+    Case("NotarySnapshotNotVerified", False, "1m", _failed("verify")),
+    Case("NotarySegmentsNotRemoved", True, "1m", _failed("segments")),
+    Case("NotarySegmentsNotRemoved", False, "1m", _failed("snapshots")),
+    # The time is 0 when a case begins.
+    Case("NotaryJobOverdue", True, "20m", _succeeded("archive", -7200)),
+    Case("NotaryJobOverdue", True, "20m", _succeeded("verify", -172800)),
+    Case("NotaryJobOverdue", False, "20m", _succeeded("archive", -3600)),
+    Case("NotaryJobOverdue", False, "20m", _succeeded("verify", -90000)),
+    Case("NotaryWorkerMissing", True, "20m", _ready("2x600")),
+    # A rolling update.
+    Case("NotaryWorkerMissing", False, "20m", _ready("2x60 3x600")),
+    Case("KafkaPodPending", True, "20m", _pending("log-controller-b-2", "1x600")),
+    Case("KafkaPodPending", False, "20m", _pending("log-controller-b-2", "1x60 0x600")),
+    Case("KafkaPodPending", False, "20m", _pending("worker-2", "1x600")),
+    *(
+        Case(
+            "NotaryMirrorDown",
+            fires,
+            "15m",
+            ((f'kube_deployment_status_replicas_unavailable{{namespace="notary",deployment="{of}"}}', at),),
+        )
+        for fires, of, at in ((True, "mirror", "1x600"), (False, "mirror", "1x60 0x600"), (False, "other", "1x600"))
+    ),
 )
 
 
 @pytest.fixture(scope="session")
-def rules(rendered: dict[str, list[Manifest]]) -> str:
-    """The rules file of the three zones."""
-    return rules_of(rendered["three-zones"])
+def rules(tools: Tools) -> str:
+    """The rules file of a mirror, which has those of the three zones too."""
+    return rules_of(render(tools, KUBERNETES / MIRROR))
 
 
 def alerts(rules: str) -> dict[str, dict[str, Any]]:

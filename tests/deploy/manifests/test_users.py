@@ -242,6 +242,12 @@ def test_the_end_of_the_brokers_certificate_is_shown(broker: Guarded) -> None:
     assert shown == x509.load_pem_x509_certificate((broker.folder / "broker.crt").read_bytes()).not_valid_after_utc.timestamp()
 
 
+def test_the_end_of_the_workers_own_certificate_is_shown(broker: Guarded) -> None:
+    """A worker shows when the certificate ends that it shows to the broker."""
+    shown = float(broker.metrics.split("\nnotary_log_certificate_expiry_seconds ")[1].split()[0])
+    assert shown == x509.load_pem_x509_certificate((broker.folder / "worker.crt").read_bytes()).not_valid_after_utc.timestamp()
+
+
 @pytest.mark.parametrize(
     ("user", "reads"), [("worker", ()), ("owner", ()), ("archive", (ORDERING, PAYLOAD)), ("auditor", (ORDERING, PAYLOAD))]
 )

@@ -1,5 +1,6 @@
 """`notary serve`: the end of a worker, its behaviour under too much load, and the errors at its start."""
 
+import asyncio
 import contextlib
 import json
 import os
@@ -18,10 +19,12 @@ import pytest
 
 from deploy.local.ports import free_ports
 from loadtest.rig.machine import family
+from notary.cli import serve as serve_command
 from notary.index import Index
 from notary.index.store import META, STATES
 from notary.verify import verify_receipt
 from ordering.embedded import EmbeddedLog
+from ordering.errors import NotReady
 from ordering.ids import format_state
 from ordering.records import View
 from tests.notary.cli.written import log_id, register, signing_key, write
@@ -358,12 +361,47 @@ def test_a_port_in_use_is_a_clear_error(own_directory: NotaryDirectory, setting:
 
 
 @pytest.mark.seconds
-@pytest.mark.parametrize("listen", ["256.256.256.256:80", "a" * 300 + ":80"])
-def test_an_address_that_is_none_is_a_clear_error(own_directory: NotaryDirectory, listen: str) -> None:
+def test_an_address_that_is_none_is_a_clear_error(own_directory: NotaryDirectory) -> None:
     """An address that cannot be listened on is named in the error: exit 2."""
+    listen = "a" * 300 + ":80"
     code, printed = serve_fails(own_directory.config, listen=listen)
     assert (code, "Traceback" in printed) == (2, False)
     assert listen in printed
+
+
+@pytest.mark.seconds
+@pytest.mark.parametrize("setting", ["HTTP_LISTEN", "HTTP_HEALTH_LISTEN"])
+@pytest.mark.parametrize("address", ["nowhere.invalid:8080", "256.256.256.256:8080", "192.0.2.1:8080"])
+def test_a_worker_waits_for_its_address(own_directory: NotaryDirectory, setting: str, address: str) -> None:
+    """A name without an address, or an address that this machine does not have, is logged once; SIGTERM ends the wait with exit 0."""
+    listen = address if setting == "HTTP_LISTEN" else "127.0.0.1:0"
+    process = serve(own_directory.config, "worker-1", listen, settings={setting: address})
+    try:
+        assert process.stderr is not None
+        first = process.stderr.readline()
+        time.sleep(1.5)  # another try
+        process.terminate()
+        ready, rest = process.communicate(timeout=EXIT_S_MAX)
+    finally:
+        process.kill()
+        process.communicate()
+    assert f"cannot listen on {address}: " in first
+    assert (process.returncode, ready, rest) == (0, "", "")
+
+
+async def test_servers_are_made_when_their_addresses_are_there(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    """A maker without its address is called again, the others once; each new reason is logged."""
+    monkeypatch.setattr(serve_command, "BIND_RETRY_S", 0.001)
+    answers: list[str | NotReady] = ["service", NotReady("no name"), NotReady("no name"), NotReady("no address"), "health"]
+
+    def make() -> str:
+        answer = answers.pop(0)
+        if isinstance(answer, NotReady):
+            raise answer
+        return answer
+
+    assert await serve_command.bound([make, make], asyncio.Event()) == ["service", "health"]
+    assert [record.getMessage().partition(";")[0] for record in caplog.records] == ["no name", "no address"]
 
 
 BROKEN: dict[str, tuple[str, str, str]] = {
