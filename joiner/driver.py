@@ -104,6 +104,9 @@ class Driver(Generic[Decision]):
         self._trusted = asyncio.Event()
         self._suspicion = "the log has not been compared with this worker's index yet"
         self._contradicted_since_s: float | None = None
+        self._contradicted_last_s = 0.0
+        self._compared_since_s = now_s()
+        """The time when the present comparison of the log with the index began."""
         self._next_is_deleted = False
         """True while the log starts after records that must be read next. It stays True when a comparison finds the other records."""
         self._refuted = False
@@ -223,7 +226,7 @@ class Driver(Generic[Decision]):
             except OutOfRange as problem:
                 # The broker that does not have an offset may lag behind: check again, and stop only if the error lasts.
                 why = str(problem)
-                self._contradicted(why)
+                self._contradicted(why, self._compared_since_s)
                 await asyncio.sleep(self._settings.watch_s)
             finally:
                 # Set this before any other task runs: nothing may be answered until the log was checked.
@@ -238,6 +241,7 @@ class Driver(Generic[Decision]):
         kept = self.joiner.forget_unapplied() | self._recheck.kept
         self._recheck = Recheck(self.joiner.marks, self.joiner.history.last_run, kept, self.joiner)
         self._paused = frozenset()
+        self._compared_since_s = self._now_s()
         self._remake_reader, self._in_hand = "", False
         offsets = self.joiner.read_next() | {partition: of_partition.offset_next for partition, of_partition in kept.items()}
         return offsets | {partition: min(first, offsets.get(partition, first)) for partition, first in self._recheck.offsets_first.items()}
@@ -266,7 +270,7 @@ class Driver(Generic[Decision]):
                 led = range(ORDERING, self._log.payload_partitions) if self._refuted else {ORDERING, *self._log.leaders()}
                 records = self._recheck.take(records, led)
                 if self._recheck.lost:
-                    self._contradicted(self._recheck.lost)
+                    self._contradicted(self._recheck.lost, self._compared_since_s)
                     await asyncio.sleep(self._settings.watch_s)
                     return self._recheck.lost
                 if not self._recheck.done:
@@ -410,9 +414,10 @@ class Driver(Generic[Decision]):
         # From here on serving stays suspended until this comparison succeeds, even if a new reader finds the marks.
         self._suspected = evidence
         self._suspicion = self._suspicion or "a record shows another history: this worker's is compared with the log"
+        began_s = self._now_s()
         lost = await examine(self._log, joiner.history.since(agreed), joiner.marks)
         if lost:
-            self._contradicted(lost)
+            self._contradicted(lost, began_s)
             return lost
         joiner.examined(evidence)
         self._suspected = None
@@ -454,7 +459,7 @@ class Driver(Generic[Decision]):
     async def _check_log(self) -> None:
         # Take these values before the request: records read during it must not look as if they were beyond the log's end.
         read_next, head_next, acknowledged = self._read_next(), self._head_next(), self._sender.acknowledged()
-        marks = dict(self.joiner.marks)
+        marks, began_s = dict(self.joiner.marks), self._now_s()
         try:
             log_offsets = await self._log.offsets()
         except NotReady as problem:
@@ -465,10 +470,8 @@ class Driver(Generic[Decision]):
         self._reached_at_s, self._unreachable = self._now_s(), ""
         self._next_is_deleted = any(read_next.get(partition, 0) < offsets.log_start for partition, offsets in log_offsets.items())
         if why := contradiction(read_next, marks, log_offsets):
-            self._contradicted(why)
+            self._contradicted(why, began_s)
             return
-        if self._trusted.is_set() and not self._next_is_deleted:
-            self._contradicted_since_s = None
         # Partitions may have been added during the request.
         ends = {partition: offsets.log_end for partition, offsets in log_offsets.items() if partition in read_next}
         if self._suspected is not None and ends[ORDERING] <= self._suspected.offset:
@@ -499,9 +502,10 @@ class Driver(Generic[Decision]):
 
     async def _check_again(self) -> None:
         """Check the log because of badly signed records: this worker may have missed a key rotation. Serving continues meanwhile."""
+        began_s = self._now_s()
         try:
             if lost := await examine(self._log, self.joiner.history.last_run, self.joiner.marks, contents=False):
-                self._contradicted(lost)
+                self._contradicted(lost, began_s)
         except (NotReady, Fatal) as problem:
             logger.info("the log cannot be examined now, trying again: %s", problem)
 
@@ -565,14 +569,18 @@ class Driver(Generic[Decision]):
         self._trusted.set()
         self._catch_up()
 
-    def _contradicted(self, why: str) -> None:
-        """Apply and admit nothing until the log agrees again. Raises `Fatal` once the contradiction has lasted for `contradiction_s`."""
+    def _contradicted(self, why: str, began_s: float) -> None:
+        """Apply and admit nothing until the log agrees again. Raises `Fatal` once the contradiction has lasted for `contradiction_s`.
+
+        `began_s`: the time when the comparison began. If that was long after the last contradiction, this is another one.
+        """
         limit_s, now_s = self._settings.contradiction_s, self._now_s()
         self._refuted = True
         self._trusted.clear()
         self._suspicion = f"the log contradicts this worker's index, and the worker stops if that lasts {limit_s:g} s: {why}"
         self._remake_reader = self._remake_reader or why
-        if self._contradicted_since_s is None:
+        last_s, self._contradicted_last_s = self._contradicted_last_s, now_s
+        if self._contradicted_since_s is None or began_s - last_s > limit_s:
             self._contradicted_since_s = now_s
             logger.warning("the log contradicts the index, stopping if that lasts: limit_s=%g: %s", limit_s, why)
         elif now_s - self._contradicted_since_s >= limit_s:

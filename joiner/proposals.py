@@ -171,11 +171,9 @@ class ReadAhead:
 
     def __init__(self, log_state: LogState, offset: int, history: History) -> None:
         self.log_state = log_state
-        """The log's state after the key, settle and activate records on the way.
-
-        Whether an activate record counts depends on workers whose records are not read here, so each is taken as one that counts. If it
-        does not, a settle record in the form of the new version counts only here: fills are proposed, and at the head the suspicion stays.
-        """
+        """The log's state after the key and settle records on the way."""
+        self.activated = log_state
+        """The same, if the activate records on the way count. That depends on workers whose records are not read here."""
         self.passing: Passing | None = None
         """The first well-signed record whose writer had seen more records than `history`.
 
@@ -229,29 +227,39 @@ class ReadAhead:
         if value is None or len(value) < 2:
             return
         if value[1] in _OWNERS:
-            owners = _of_owner(value, self.log_state)
+            owners = _of_owner(value, self.activated)
             if isinstance(owners, Key):
                 self.log_state = self.log_state.with_key(owners, self._seen) or self.log_state
+                self.activated = self.activated.with_key(owners, self._seen) or self.activated
             elif isinstance(owners, Activate):
-                self.log_state = self.log_state.with_format(owners.format_version) or self.log_state
-            elif (
-                isinstance(owners, Settle)
-                and self._history.compare(owners.view) is Comparison.OWN
-                # None for a copy of a settle record that counted before, which anybody may append.
-                and (settled := self.log_state.with_settled(owners)) is not None
-            ):
-                self.log_state, self.passing = settled, None
+                self.activated = self.activated.with_format(owners.format_version) or self.activated
+            elif isinstance(owners, Settle) and self._history.compare(owners.view) is Comparison.OWN:
+                self._settle(owners)
         elif self.passing is None and (at := _SEEN_AT.get(value[1])) is not None and len(value) >= at + _U64.size:
             (seen_there,) = _U64.unpack_from(value, at)
             if seen_there > self._seen and record_is_signed(value, self.log_state.log_id, self.log_state.key):
                 self.passing = Passing(record.offset, seen_there)
 
+    def _settle(self, record: Settle) -> None:
+        """Count a settle record in the form of either version: the owner has confirmed this history.
+
+        A copy of a record that counted before has no effect, since anybody may append it.
+        """
+        settled = self.log_state.with_settled(record) or self.activated.with_settled(record)
+        if settled is not None:
+            self.log_state = msgspec.structs.replace(self.log_state, settled=settled.settled)
+            self.activated = msgspec.structs.replace(self.activated, settled=settled.settled)
+            self.passing = None
+
 
 async def read_ahead(log: Log, log_state: LogState, offset: int, history: History) -> tuple[Passing | None, LogState]:
-    """Read the ordering topic from `offset`, behind a hole, to its present end. Returns what `ReadAhead` found. Raises `NotReady`."""
+    """Read the ordering topic from `offset`, behind a hole, to its present end. Returns what `ReadAhead` found. Raises `NotReady`.
+
+    The state has the activate records on the way, which count as a rule. If one does not, a `settle` in its form has no effect at the head.
+    """
     ahead = ReadAhead(log_state, offset, history)
     await ahead.read(log)
-    return ahead.passing, ahead.log_state
+    return ahead.passing, ahead.activated
 
 
 def _of_owner(value: bytes, log_state: LogState) -> OrderingRecord | None:

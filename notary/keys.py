@@ -149,8 +149,10 @@ def prepare(key_file: Path, history_file: Path, origin: str) -> PreparedKey:
     return PreparedKey(str(present), following, history, found=False)
 
 
-def begin_anew(key_file: Path, history_file: Path, origin: str) -> Ed25519PrivateKey:
-    """Make the key that replaces a lost one, as `<key file>.next`; or return that of an earlier call.
+def begin_anew(key_file: Path, history_file: Path, origin: str, in_force: bytes) -> Ed25519PrivateKey:
+    """Make the key that replaces a lost one, as `<key file>.next`; or return that of an earlier call, or of a prepared rotation.
+
+    `in_force`: the public key in force in the log. A prepared history is kept only if that key has endorsed the new one.
 
     Raises `ConfigurationError`, also if this machine has the key: `prepare` endorses the next one by it.
     """
@@ -159,8 +161,7 @@ def begin_anew(key_file: Path, history_file: Path, origin: str) -> Ed25519Privat
         raise ConfigurationError(f"{key_file} is there: a key that is not lost is rotated without --lost")
     try:
         key = load(key_next) if key_next.exists() else create(key_next)
-        if not _ends_with(next_of(history_file), key.public_key(), origin):
-            # It was prepared with the lost key, and the key that it names may be lost too.
+        if not _continues(next_of(history_file), key.public_key(), origin, in_force):
             next_of(history_file).unlink(missing_ok=True)
         sync_directory(key_next.parent)
     except OSError as problem:
@@ -264,6 +265,14 @@ def finish(key_file: Path, history_file: Path, origin: str) -> bool:
         return False
     move_into_place(next_of(history_file), real_history)
     return True
+
+
+def _continues(history_file: Path, key: Ed25519PublicKey, origin: str, in_force: bytes) -> bool:
+    """Returns true if a sound history ends with this key, and the key in force is this one or the one before."""
+    if not _ends_with(history_file, key, origin):
+        return False
+    last = [parse_verifier_key(each.verifier_key).public_key for each in _read_history(history_file, origin)[-2:]]
+    return in_force in last
 
 
 def _ends_with(history_file: Path, key: Ed25519PublicKey, origin: str) -> bool:

@@ -81,7 +81,8 @@ class Metrics:
         counted = dict(self._counted)
         for anomaly in ready.anomalies:
             place = anomaly.kind, anomaly.partition
-            if anomaly.offset > counted.get(place, -1):  # else it is read again, after an interruption
+            # Others are read again, after an interruption. A bad content is found once, when its entry is joined.
+            if anomaly.offset > counted.get(place, -1) or anomaly.kind == "bad-content":
                 self._anomalies.labels(anomaly.kind).inc()
                 self._counted[place] = max(anomaly.offset, self._counted.get(place, -1))
         if ready.fills:

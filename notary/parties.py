@@ -209,6 +209,8 @@ def _entries(file: Path) -> Iterator[tuple[str, RegisteredParty]]:
     if not isinstance(parsed, dict):
         raise ConfigurationError(f"{file} should be a JSON object of party name -> PEM public key, and is another value")
     for name, value in parsed.items():
+        if not is_utf8(name):
+            raise ConfigurationError(f"{file}: the name {name!r:.300} is not UTF-8")
         yield name, _entry(value, f"{file}, party {name!r}")
 
 

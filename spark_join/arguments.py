@@ -10,7 +10,8 @@ RANGE_RECORDS_MAX: Final = 200_000
 
 MEMORY_MIB_MIN: Final = 512
 """Spark does not start with less than 450 MiB."""
-_MIB_OF: Final = {"m": 1, "g": 1 << 10, "t": 1 << 20}
+_KIB_OF: Final = {"k": 1, "m": 1 << 10, "g": 1 << 20, "t": 1 << 30}
+_is_memory = re.compile(r"([0-9]{1,12})([kmgt])b?", re.IGNORECASE | re.ASCII).fullmatch
 _is_master = re.compile(r"local(-cluster)?(\[[0-9*, ]+\])?|yarn|(spark|k8s)://.+").fullmatch
 
 
@@ -136,9 +137,9 @@ def _master(text: str) -> str:
 
 def _memory(text: str) -> str:
     """Returns the text if it is enough memory for Spark's driver. Raises `ArgumentTypeError`."""
-    number, unit = text[:-1], text[-1:].lower()
-    if not number.isascii() or not number.isdecimal() or unit not in _MIB_OF or int(number) * _MIB_OF[unit] < MEMORY_MIB_MIN:
-        raise argparse.ArgumentTypeError(f"{text!r} should be a number with m, g or t, at least {MEMORY_MIB_MIN}m, such as 2g")
+    found = _is_memory(text)
+    if found is None or int(found[1]) * _KIB_OF[found[2].lower()] < MEMORY_MIB_MIN << 10:
+        raise argparse.ArgumentTypeError(f"{text!r} should be a number with k, m, g or t, at least {MEMORY_MIB_MIN}m, such as 2g")
     return text
 
 

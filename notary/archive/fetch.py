@@ -305,5 +305,6 @@ def prune(
     unnamed -= {segment.sha256 for segment in segments if segment.name not in removed}
     unnamed -= {segment.sha256 for segment in find_others(frozenset([segment.name for segment in segments]))}
     for digest in unnamed:
-        store.remove(FILES, digest)
+        if store.age_s(FILES, digest) > margin_s:  # a worker may have sealed the same records meanwhile
+            store.remove(FILES, digest)
     return removed

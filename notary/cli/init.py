@@ -235,6 +235,8 @@ async def _go_on(arguments: argparse.Namespace, keys_made: _Keys) -> bytes:
                 raise ConfigurationError(
                     f"{file} exists already, and its log belongs to another notary, {genesis.notary_name!r}: choose another --topic-prefix"
                 )
+            if (await log.offsets())[ORDERING].log_end == 1:  # an earlier call was killed behind the genesis record
+                await _activate(log, keys_made, log_id, arguments.format_version)
             return log_id
     await _topics(arguments, config.log)
     return await _genesis(arguments, config.log, keys_made)

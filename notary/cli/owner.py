@@ -81,7 +81,7 @@ class OwnedLog:
         self._apply = apply or self._apply
         self.joiner = Joiner(state, ordering_only=state is None, tree=tree)
         name = f"notary {self._command}"
-        self._replay = Replay(self.log, self.joiner, self._observe, ordering_only=state is None, name=name)
+        self._replay = Replay(self.log, self.joiner, self._observe, ordering_only=state is None, needs_leaders=tree is not None, name=name)
         await self._read_on()
 
     async def state_in(self, index: Path | None) -> JoinerState | None:

@@ -26,8 +26,14 @@ Observe = Callable[[Sequence[Record], Ready], None]
 class Replay:
     """One pass over a log. `joiner` may begin anywhere; `ordering_only` must be the value with which the joiner was made."""
 
-    def __init__(self, log: Log, joiner: Joiner, observe: Observe, *, ordering_only: bool, name: str = "notary") -> None:
-        """`name` is the command's name, for the progress line."""
+    def __init__(
+        self, log: Log, joiner: Joiner, observe: Observe, *, ordering_only: bool, needs_leaders: bool = False, name: str = "notary"
+    ) -> None:
+        """`needs_leaders`: a payload partition without a leader is an error, since its contents would look lost.
+
+        `name` is the command's name, for the progress line.
+        """
+        self._needs_leaders = needs_leaders
         self._log = log
         self._joiner = joiner
         self._observe = observe
@@ -48,7 +54,7 @@ class Replay:
         Raises `NotReady` when the log returns no records for `STALL_S_MAX`, and the errors of opening a reader.
         """
         log_offsets = await self._log.offsets()
-        if not self._ordering_only and (led := set(range(self._log.payload_partitions)) - log_offsets.keys()):
+        if self._needs_leaders and (led := set(range(self._log.payload_partitions)) - log_offsets.keys()):
             raise NotReady(f"{describe(min(led))} has no leader, so its contents cannot be read: check that all brokers are up")
         ends = {
             partition: offsets.log_end for partition, offsets in log_offsets.items() if partition == ORDERING or not self._ordering_only

@@ -31,7 +31,7 @@ from ordering.errors import ConfigurationError, Malformed
 from ordering.ids import NAME_BYTES_MAX, excerpt, format_state, parse_state
 
 T = TypeVar("T")
-_TRACEPARENT = re.compile(r"[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}(-[!-~]*)?").fullmatch
+_TRACEPARENT = re.compile(r"(?!ff)[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}(-[!-~]*)?").fullmatch
 
 SUBMISSION_DEADLINE_S = 60.0
 """The time to retry one submission, also that of `notary submit`. It is longer than a failover of the log's partition leaders."""
@@ -254,7 +254,7 @@ class AsyncClient:
         try:
             return await self._transport.exchange("GET", path, read, ends, headers=sign(path))
         except Exhausted as problem:
-            raise Unreachable(f"no answer to {path} within {ends - began:.3g} s", problem.reasons) from None
+            raise Unreachable(f"no answer to {path} within {round(ends - began, 1):g} s", problem.reasons) from None
 
 
 class _Known:

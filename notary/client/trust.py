@@ -9,7 +9,7 @@ Trust goes forward: a key that the trusted key endorsed (docs/formats.md, Key hi
 import os
 import stat
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -71,21 +71,22 @@ class KnownNotaries:
         except (OSError, UnicodeDecodeError) as problem:
             raise self._unusable(problem) from None
 
-    def keep(self, urls: Sequence[str], key: VerifierKey, name: str, instead_of: VerifierKey | None = None) -> Known:
-        """Append a key for these URLs, and for the others that have `instead_of`, durably. Returns the line now in force.
+    def keep(self, urls: Sequence[str], key: VerifierKey, name: str, instead_of: Collection[VerifierKey] = ()) -> Known:
+        """Append a key for these URLs, and for the others that have one of `instead_of`, durably. Returns the line now in force.
 
-        A key that another program has appended for them meanwhile stays in force, unless it is `instead_of`. Raises `ConfigurationError`.
+        A key that another program has appended for them meanwhile stays in force, unless it is in `instead_of`. Raises
+        `ConfigurationError`.
         """
         file = self.file
         try:
             make_directory(file.parent, 0o700)
             with locked_file(file, 0o600, LOCK_S) as descriptor, open(descriptor, "r+", encoding="utf-8", closefd=False) as opened:
                 text = opened.read()
-                others = [known for known in self._find(text, urls) if known.key not in (key, instead_of)]
+                others = [known for known in self._find(text, urls) if known.key != key and known.key not in instead_of]
                 if others:
                     return others[0]
                 lines = self._lines_by_url(text)
-                rotated = [known.url for known in lines.values() if (known.key, known.name) == (instead_of, name)]
+                rotated = [known.url for known in lines.values() if known.key in instead_of and known.name == name]
                 new = [url for url in dict.fromkeys([*urls, *rotated]) if url not in lines or lines[url].key != key]
                 if not new:
                     return lines[urls[0]]
@@ -171,9 +172,10 @@ class Trust:
         if shown not in keys:
             raise NotVerified("unknown-key", f"it shows the key {shown}, which does not follow from {self.keys[-1]}; {self.source}")
         if self._line is not None and self._line.key in keys and keys.index(shown) > keys.index(self._line.key):
-            self._line = self._known.keep(self._urls, shown, notary.name, instead_of=self._line.key)
-            text = f"the notary {notary.name!r} has a new verifier key, endorsed by the one before"
-            self._known.say(printable(f"{text}: {shown}, kept in {self._known.file}"))
+            self._line = self._known.keep(self._urls, shown, notary.name, instead_of=keys[: keys.index(shown)])
+            if self._line.key == shown:
+                text = f"the notary {notary.name!r} has a new verifier key, endorsed by the one before"
+                self._known.say(printable(f"{text}: {shown}, kept in {self._known.file}"))
         met, self.keys = keys != self.keys, keys
         return met
 
@@ -200,7 +202,10 @@ class Trust:
 
     def _first_use(self, notary: NotaryDescription, shown: VerifierKey) -> None:
         if lines := self._known.find(self._urls):
-            self._line = self._first_of(lines, notary)
+            self._line, self.keys = lines[0], [lines[0].key]
+            if len(lines) > 1:
+                *former, _ = self.keys = self._in_order(lines, notary)
+                self._line = self._known.keep(self._urls, self.keys[-1], lines[0].name, instead_of=former)
         else:
             # The warning comes first: if it cannot be shown, the key must not be trusted.
             self._known.say(
@@ -211,14 +216,18 @@ class Trust:
                 )
             )
             self._line = self._known.keep(self._urls, shown, notary.name)
-        self.keys = [self._line.key]
+            self.keys = [self._line.key]
 
-    def _first_of(self, lines: Sequence[Known], notary: NotaryDescription) -> Known:
-        """Returns the line whose key all the other lines' keys follow: programs that use other URLs have followed a rotation before."""
+    def _in_order(self, lines: Sequence[Known], notary: NotaryDescription) -> list[VerifierKey]:
+        """Returns the keys of the lines in the order of the key history: programs that use other URLs have followed a rotation before.
+
+        The last one alone endorses others: a former key may have been replaced because it was stolen.
+        """
+        keys = {line.key for line in lines}
         for line in lines:
-            following = follow([line.key], notary.keys)
-            if all(other.key in following for other in lines):
-                return line
+            following = [key for key in follow([line.key], notary.keys) if key in keys]
+            if len(following) == len(keys):
+                return following
         why = f"{self._known.file} has different keys for {_places(*lines[:2])}, and it shows no endorsement of one by the other: {_OF_ONE}"
         raise NotVerified("unknown-key", why)
 

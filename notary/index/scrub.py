@@ -82,6 +82,8 @@ def main(directory: Path) -> int:
 def _is_rot(problem: Fatal) -> bool:
     """Returns True if the error is one of the data. A sound index must not be quarantined, which is for ever."""
     cause = problem.__cause__
+    while isinstance(cause, Fatal):
+        cause = cause.__cause__
     if problem.code is not FatalCode.INDEX_DAMAGED:
         return False
     return cause is None or isinstance(cause, CorruptRecord) or any(part in str(cause) for part in _OF_THE_DATA)

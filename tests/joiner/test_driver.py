@@ -816,13 +816,39 @@ async def test_a_worker_retired_in_the_step_of_its_register_record_stops(start: 
 
 
 async def test_a_contradiction_that_takes_long_to_find_stops_the_worker(start: Start) -> None:
-    """The comparison of a long history may take longer than a contradiction may last. Nothing agrees in between."""
+    """The comparison of a long history may take longer than a contradiction may last. It begins when the last one was found."""
     worker = start()
     await worker.decided("a")
     await worker.stop()
     now_s = 1_000.0
     worker.driver._now_s = lambda: now_s
-    worker.driver._contradicted("record 7 is another one")
+    worker.driver._contradicted("record 7 is another one", now_s)
+    began_s = now_s
     now_s += worker.driver._settings.contradiction_s + 0.1
     with pytest.raises(Fatal, match="record 7"):
-        worker.driver._contradicted("record 7 is another one")
+        worker.driver._contradicted("record 7 is another one", began_s)
+
+
+async def test_two_moments_of_contradiction_do_not_stop_a_worker(start: Start, log: FaultyLog) -> None:
+    """Each is one reply of a broker that lags behind. No payload partition has a leader, so no comparison ends in between."""
+    worker = start()
+    await worker.decided("a")
+    log.without_leader = set(range(PARTITIONS))
+    log.on_poll = lambda records: [record for record in records if record.partition == ORDERING]
+    offsets, lagging = log.offsets, True
+
+    async def of_a_broker_that_lags() -> Mapping[int, LogOffsets]:
+        nonlocal lagging
+        found = dict(await offsets())
+        if lagging:
+            lagging = False
+            found[ORDERING] = msgspec.structs.replace(found[ORDERING], log_end=0)
+        return found
+
+    log.offsets = of_a_broker_that_lags  # type: ignore[method-assign]
+    driver = worker.driver
+    await worker.until(lambda: driver._contradicted_since_s is not None)
+    await asyncio.sleep(3 * driver._settings.contradiction_s)
+    lagging = True
+    await asyncio.sleep(3 * driver._settings.contradiction_s)
+    assert not worker.running.done()

@@ -278,10 +278,18 @@ async def test_a_settle_record_behind_an_activation_has_its_new_form() -> None:
     reading.step(history.genesis, history.register("w1", version=2), history.entry(1, 1, "lost"))
     history.entry(1, 2, "b", view=_view(3))
     history.activate(2)
-    view = reading.joiner.history.view
-    history.owner(Settle(view))
     assert await _passing(history, reading) == Passing(3, 3)
-    history.settle(view)
+    history.settle(reading.joiner.history.view)
     passing, state = await _read_ahead(history, reading)
     assert passing is None
     assert state.key_to_settle == history.key.public_key
+
+
+async def test_a_settle_record_behind_an_activation_that_does_not_count() -> None:
+    """A worker of version 1 has a vote, so the settle record has its old form. Anyone may append a copy of such an activation."""
+    history, reading = History(), Reading()
+    reading.step(history.genesis, history.register("w1", version=1), history.entry(1, 1, "lost"))
+    history.entry(1, 2, "b", view=_view(3))
+    history.activate(2)
+    history.owner(Settle(reading.joiner.history.view))
+    assert await _passing(history, reading) is None

@@ -255,7 +255,8 @@ def test_files_of_a_lost_range_are_in_the_report(
 
 
 @pytest.mark.parametrize(
-    ("option", "value"), [("--master", "nonsense"), ("--memory", "lots"), ("--memory", "10m"), ("--memory", "g"), ("--memory", "")]
+    ("option", "value"),
+    [("--master", "nonsense"), ("--memory", "lots"), ("--memory", "10m"), ("--memory", "g"), ("--memory", "511m"), ("--memory", "")],
 )
 def test_an_argument_that_spark_does_not_take_is_named(option: str, value: str, capsys: pytest.CaptureFixture[str]) -> None:
     """Spark itself would print a stack trace, or a message that names neither the argument nor the value."""
@@ -270,7 +271,7 @@ def test_an_argument_that_spark_does_not_take_is_named(option: str, value: str, 
 )
 def test_sparks_masters_are_taken(value: str) -> None:
     """Each form of Spark's documentation."""
-    assert parser().parse_args(["verify", "--archive", "a", "--out", "b", "--master", value, "--memory", "2G"]).master == value
+    assert parser().parse_args(["verify", "--archive", "a", "--out", "b", "--master", value, "--memory", "2Gb"]).master == value
 
 
 def test_a_malformed_properties_file_is_named(command: Callable[..., int], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -20,7 +20,7 @@ from notary.keys import load as load_key
 from notary.keys import load_history, verifier_key
 from notary.open_log import check_genesis, open_log
 from ordering.embedded import EmbeddedLog
-from ordering.errors import ConfigurationError, OutcomeUnknown
+from ordering.errors import ConfigurationError, NotReady, OutcomeUnknown
 from ordering.genesis import append_genesis, read_genesis
 from ordering.log import ORDERING, Log
 from ordering.memory import MemoryLog
@@ -454,3 +454,22 @@ def test_a_second_init_without_the_owners_key(tmp_path: Path, capsys: pytest.Cap
     capsys.readouterr()
     assert init(*names(tmp_path / "n"), "--kafka", "127.0.0.1:1") == 2
     assert "notary.toml exists already, and owner-key.pem is not beside it" in capsys.readouterr().err
+
+
+async def test_an_init_without_the_second_record_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """If brokers fail behind the genesis record, the same command activates the format version."""
+    topics = Topics(monkeypatch)
+
+    async def fails(*_: object) -> None:
+        raise NotReady("the brokers went away")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("notary.cli.init._activate", fails)
+        assert await asyncio.to_thread(init, *names(tmp_path / "n"), *KAFKA) == 2
+    assert "Run the same command again to continue" in capsys.readouterr().err
+    for _ in range(2):
+        assert await asyncio.to_thread(init, *names(tmp_path / "n"), *KAFKA) == 0
+        assert topics.log is not None
+        assert topics.log.end(ORDERING) == 2

@@ -468,3 +468,24 @@ def killed_after_one(function: Callable[..., None]) -> Callable[..., None]:
         function(*arguments)
 
     return once
+
+
+def test_lost_claims_no_endorsement_by_another_key(directory: NotaryDirectory, capsys: pytest.CaptureFixture[str]) -> None:
+    """This machine prepared a rotation from the first key. Another machine then rotated to a second one, which is lost."""
+    present = [directory.path / name for name in ("notary-key.pem", "notary-keys.json")]
+    following = [file.with_name(f"{file.name}.next") for file in present]
+    assert key("prepare", directory) == 0
+    before = {file: file.read_bytes() for file in (*present, *following)}
+    for file in following:
+        file.unlink()
+    assert key("rotate", directory) == 0
+    second = present_key(directory)
+    for file, content in before.items():
+        file.write_bytes(content)
+        file.chmod(0o600)
+    present[0].unlink()
+    capsys.readouterr()
+    assert key("rotate", directory, "--lost", "--json") == 0
+    done = json.loads(capsys.readouterr().out)
+    assert (done["previous_verifier_key"], done["endorsed"]) == (second, False)
+    assert len(key_json(capsys, "show", directory)["keys"]) == 1

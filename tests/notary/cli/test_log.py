@@ -6,7 +6,7 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -18,6 +18,8 @@ import pytest
 from notary import cli
 from notary.cli import log as command
 from notary.config import load
+from ordering.embedded import EmbeddedLog
+from ordering.log import LogOffsets
 from ordering.records import Genesis, Partitions, Retire, batch_key
 from ordering.signatures import NO_LOG_ID, SigningKey, sign_record
 from tests.kafka.reading_back import read_log_records
@@ -383,3 +385,17 @@ def test_a_batch_leaves_nothing_in_memory(tmp_path: Path, monkeypatch: pytest.Mo
     assert "effect" in capsys.readouterr().out
     kept = {name: len(value) for name, value in vars(made[0]).items() if isinstance(value, dict | set | list) and len(value) >= 300}
     assert not kept
+
+
+def test_the_beginning_is_shown_without_a_leader(
+    directory: NotaryDirectory, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A payload partition has none. The command helps to find out why, and the records asked for can be read."""
+    offsets = EmbeddedLog.offsets
+
+    async def led(log: EmbeddedLog) -> Mapping[int, LogOffsets]:
+        return {partition: of for partition, of in (await offsets(log)).items() if partition != 0}
+
+    monkeypatch.setattr(EmbeddedLog, "offsets", led)
+    assert cli.main(["log", "show", "--config", str(directory.config), "--count", "1"]) == 0
+    assert "genesis" in capsys.readouterr().out

@@ -1,9 +1,11 @@
 """The file of known notaries, and the keys that follow from those in it."""
 
 import fcntl
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
@@ -12,12 +14,13 @@ from notary.client.answers import NotaryDescription
 from notary.client.trust import Trust
 from notary.receipts import VerifierKey
 from notary.receipts.errors import NotVerified
+from notary.receipts.key_history import endorse
 from notary.wire import HistoricKey
 from ordering import durable
 from ordering.errors import ConfigurationError
-from tests.notary.client.scripted import NAME, ORIGIN, VERIFIER, VERIFIER_KEY, Notary, request, staged
+from tests.notary.client.scripted import KEY, NAME, ORIGIN, VERIFIER, VERIFIER_KEY, Notary, request, staged
 from tests.notary.client.test_client import client_of
-from tests.notary.client.test_client_hostile import SECOND, Attacker, decided_with, key_of, rotated_to
+from tests.notary.client.test_client_hostile import SECOND, THIRD, Attacker, decided_with, key_of, rotated_to
 
 A, B = "http://a:8080", "http://b:8080"
 
@@ -66,7 +69,7 @@ def test_a_first_use_after_a_rotation_fits_the_former_key(file: Path) -> None:
             trust(file, *urls).meet(described())
     both = trust(file, A, B)
     both.meet(rotated())
-    assert both.keys == [VERIFIER, key_of(SECOND)]
+    assert both.keys == [VERIFIER, key_of(SECOND)], "the former key proves earlier receipts"
     assert [line.key for line in KnownNotaries(file).find([A, B])] == [key_of(SECOND)]
 
 
@@ -127,3 +130,27 @@ def test_a_lock_that_is_held_for_long_is_reported(file: Path, monkeypatch: pytes
         fcntl.flock(held, fcntl.LOCK_EX)
         with pytest.raises(ConfigurationError, match="another program has locked"):
             trust(file, A).meet(described())
+
+
+def history_of(*chain: Ed25519PrivateKey) -> tuple[HistoricKey, ...]:
+    """Returns a key history in which each key endorses the one behind it."""
+    first = HistoricKey(str(key_of(chain[0])), None)
+    return (first, *[endorse(key_of(one), one, key_of(other)) for one, other in pairwise(chain)])
+
+
+def test_a_second_rotation_is_kept(file: Path) -> None:
+    """The lines of the two URLs have different keys, and the notary shows a third one."""
+    trust(file, A).meet(described())
+    trust(file, B).meet(rotated())
+    notary = described(str(key_of(THIRD)))
+    trust(file, A, B).meet(msgspec.structs.replace(notary, keys=history_of(KEY, SECOND, THIRD)))
+    assert [line.key for line in KnownNotaries(file).find([A, B])] == [key_of(THIRD)]
+
+
+def test_a_former_key_of_the_file_endorses_no_other(file: Path) -> None:
+    """The line of one URL shows that the key of the other one was replaced. Its thief shows a history that begins with it twice."""
+    trust(file, A).meet(described())
+    trust(file, B).meet(rotated())
+    thief = msgspec.structs.replace(described(str(key_of(THIRD))), keys=(*history_of(KEY, SECOND), *history_of(KEY, THIRD)))
+    with pytest.raises(NotVerified):
+        trust(file, A, B).meet(thief)

@@ -175,3 +175,11 @@ async def test_a_call_is_cancelled_whose_process_has_ended(monkeypatch: pytest.M
         assert pipe is not None
         await pipe.read()  # it is closed when the child ends
     await asyncio.sleep(0)
+
+
+@pytest.mark.parametrize("lost", ["MANIFEST-*", "*.sst"])
+def test_a_lost_file_is_found(directory: Path, lost: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The disk does not return a file that the index names."""
+    monkeypatch.setattr("os.nice", lambda increment: 0)
+    next(directory.glob(lost)).unlink()
+    assert main(directory) == EXIT_ROTTEN
