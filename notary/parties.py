@@ -198,7 +198,7 @@ def read(file: Path) -> dict[str, RegisteredParty]:
 def _entries(file: Path) -> Iterator[tuple[str, RegisteredParty]]:
     """Yields the file's parties. Raises `ConfigurationError`, also for a party that is there twice: one of its keys may be out of date.
 
-    The first step parses the file: about 4 ms for 5,000 parties.
+    The first step parses the file: about 3 ms for 5,000 parties.
     """
     try:
         parsed = json.loads(file.read_bytes(), object_pairs_hook=_members)

@@ -32,7 +32,7 @@ from ordering.log import ORDERING, Record
 
 ARCHIVE_VERSION: Final = 2
 LEFT_S: Final = 3_600
-"""The age of a file that a killed run left. A younger one may be of a run on another machine, whose lock does not reach this one."""
+"""The age of a file that a killed process left. A younger one may be of a process on another machine, which no lock here reaches."""
 
 
 class AddedRange(msgspec.Struct, frozen=True):
@@ -277,9 +277,9 @@ def prune(
     that process would seal the complete log again, and a lost end of the log would stay unknown.
 
     Before that, every file of the archive that has their records is compared with its range, and their last records with the archive.
-    The manifests go first, then the files that no manifest names and that are older than `margin_s`; a younger one may belong to a segment
-    in the making. So a crash between them leaves files that the next call removes. `find_others` returns the segments but those with these
-    names: those sealed since `segments` were listed.
+    The manifests go first, then their files, if they are older than `margin_s`. Other files that no manifest names are removed too, but not
+    before they are an hour old: a segment may be in the making. So a crash between the two leaves files that a later call removes.
+    `find_others` returns the segments but those with these names: those sealed since `segments` were listed.
     """
     ends = archived.ends
     lasts: dict[int, tuple[int, str]] = {}
@@ -298,13 +298,13 @@ def prune(
         raise ConfigurationError(f"{sentence}. No segment was removed")
     compare_lasts(old, archived)
     stay = {name for _, name in lasts.values()}
-    removed = [segment.name for segment in old if segment.name not in stay]
+    removed = {segment.name: segment.sha256 for segment in old if segment.name not in stay}
     for name in removed:
         store.remove(MANIFESTS, name)
-    unnamed = {digest for digest in store.sizes(FILES) if store.age_s(FILES, digest) > margin_s}
-    unnamed -= {segment.sha256 for segment in segments if segment.name not in removed}
-    unnamed -= {segment.sha256 for segment in find_others(frozenset([segment.name for segment in segments]))}
-    for digest in unnamed:
-        if store.age_s(FILES, digest) > margin_s:  # a worker may have sealed the same records meanwhile
+    others = find_others(frozenset([segment.name for segment in segments]))
+    named = {segment.sha256 for segment in (*segments, *others) if segment.name not in removed}
+    known = set(removed.values())
+    for digest in store.sizes(FILES).keys() - named:
+        if store.age_s(FILES, digest) > (margin_s if digest in known else max(margin_s, LEFT_S)):
             store.remove(FILES, digest)
-    return removed
+    return list(removed)

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -29,9 +29,6 @@ from ordering.genesis import read_genesis
 if TYPE_CHECKING:
     from notary.archive.segment import FoundSegment
     from notary.cli.archived import ArchivedLog
-
-UNNAMED_S_MIN: Final = 3_600
-"""A younger file that no manifest names may belong to a segment in the making."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -164,8 +161,6 @@ def _prune(config: Config, arguments: argparse.Namespace) -> int:
             raise none
         store = store_of(config.archive.url, Path(config.directory))
         keep_after_ms = clock_ms() - 1000 * arguments.margin_s
-        removed = prune(
-            store, segments, archived, keep_after_ms, max(arguments.margin_s, UNNAMED_S_MIN), lambda known: _segments(config, known)
-        )
+        removed = prune(store, segments, archived, keep_after_ms, arguments.margin_s, lambda known: _segments(config, known))
     print(json_line({"removed": removed}) if arguments.json else f"removed {len(removed)} segments")
     return EXIT_DONE
