@@ -25,7 +25,10 @@ class Queued(msgspec.Struct, gc=False):
     own_view: bool = False
     """True if the record's view is our own history."""
     has_content: bool = False
-    """True if the content of this entry was found when it was not the head. It may not count any more once the entry is the head."""
+    """True if the content of this entry was found when it was not the head. It may not count any more once the entry is the head.
+
+    It only saves work, so no snapshot has it.
+    """
 
     @property
     def offset(self) -> int:
@@ -35,13 +38,13 @@ class Queued(msgspec.Struct, gc=False):
     def snapshot(self) -> QueuedRecord:
         """Returns a copy as a value."""
         record = None if isinstance(self.record, CorruptRecord) else self.record
-        return QueuedRecord(self.source, self.arrived_ms, record, self.signed_by, self.compared, self.own_view, self.has_content)
+        return QueuedRecord(self.source, self.arrived_ms, record, self.signed_by, self.compared, self.own_view)
 
     @classmethod
     def restored(cls, queued: QueuedRecord) -> "Queued":
         """Returns the record of a snapshot."""
         record = CorruptRecord("it is decoded again at the head") if queued.record is None else queued.record
-        return cls(queued.source, queued.arrived_ms, record, queued.signed_by, queued.compared, queued.own_view, queued.has_content)
+        return cls(queued.source, queued.arrived_ms, record, queued.signed_by, queued.compared, queued.own_view)
 
 
 class OrderingQueue:

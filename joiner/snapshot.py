@@ -26,7 +26,6 @@ class QueuedRecord(Struct, frozen=True, gc=False):
     signed_by: bytes
     compared: bool
     own_view: bool
-    has_content: bool
 
 
 class JoinerSnapshot(Struct, frozen=True):
