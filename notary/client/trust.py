@@ -202,10 +202,11 @@ class Trust:
 
     def _first_use(self, notary: NotaryDescription, shown: VerifierKey) -> None:
         if lines := self._known.find(self._urls):
-            self._line, self.keys = lines[0], [lines[0].key]
+            line, keys = lines[0], [lines[0].key]
             if len(lines) > 1:
-                *former, _ = self.keys = self._in_order(lines, notary)
-                self._line = self._known.keep(self._urls, self.keys[-1], lines[0].name, instead_of=former)
+                *former, _ = keys = self._in_order(lines, notary)
+                line = self._known.keep(self._urls, keys[-1], line.name, instead_of=former)
+            self._line, self.keys = line, keys
         else:
             # The warning comes first: if it cannot be shown, the key must not be trusted.
             self._known.say(

@@ -76,10 +76,14 @@ def test_a_first_use_after_a_rotation_fits_the_former_key(file: Path) -> None:
 def test_keys_that_nothing_endorses_are_not_of_one_notary(file: Path) -> None:
     """An attacker at the second URL was met first there: it is not trusted with the notary of the first one."""
     trust(file, A).meet(described())
-    trust(file, B).meet(described(str(key_of(Ed25519PrivateKey.generate()))))
-    for shown in (described(), rotated()):
-        with pytest.raises(NotVerified, match="has different keys"):
-            trust(file, A, B).meet(shown)
+    attacker = key_of(Ed25519PrivateKey.generate())
+    trust(file, B).meet(described(str(attacker)))
+    for urls in ((A, B), (B, A)):
+        both = trust(file, *urls)
+        for shown in (described(), rotated(), described(str(attacker)), described()):
+            with pytest.raises(NotVerified, match="has different keys"):
+                both.meet(shown)
+        assert not both.keys
 
 
 async def test_a_new_key_that_cannot_be_kept_leaves_the_outcome_unknown(file: Path) -> None:
