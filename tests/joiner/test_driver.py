@@ -852,3 +852,16 @@ async def test_two_moments_of_contradiction_do_not_stop_a_worker(start: Start, l
     lagging = True
     await asyncio.sleep(3 * driver._settings.contradiction_s)
     assert not worker.running.done()
+
+
+async def test_a_comparison_that_waits_for_a_leader_extends_no_contradiction(start: Start, log: FaultyLog) -> None:
+    """After one lagging reply the worker also waits for partitions without a leader. The next leader may lag for a moment too."""
+    worker = start()
+    await worker.decided("a")
+    log.without_leader = set(range(PARTITIONS))
+    log.on_poll = lambda records: [record for record in records if record.partition == ORDERING]
+    driver = worker.driver
+    driver._contradicted("the first reply lags", driver._now_s())
+    await asyncio.sleep(3 * driver._settings.contradiction_s)
+    driver._contradicted("the new leader lags", driver._compared_since_s)
+    assert not worker.running.done()
