@@ -241,8 +241,22 @@ class Losses:
         """Returns whether records were restored in that partition, or in any (None)."""
         return any(partition in (None, self.damages[number].partition) for number in self._restored)
 
+    def _put_back_a_former_key(self) -> None:
+        """Have the owner put back the key that a fill of the head needs, when no worker has it (runbook, "A hole that stays").
+
+        A broken worker can leave such a hole: it registered with a key that was in force only because the log had lost a rotation's end.
+        """
+        simulation = self._simulation
+        for process in simulation.processes():
+            worker = process.worker
+            if worker is not None and "the head of the order has not moved" in (worker.not_ready() or ""):
+                log_state = worker.driver.joiner.log_state
+                if log_state is not None and simulation.owner.put_back(log_state.key):
+                    simulation.trace("owner", f"puts a former key beside that of the workers: {log_state.key.hex()}")
+                    simulation.count("former keys put back")
+
     async def operate(self) -> None:
-        """After the healing, have the owner settle suspicions that no worker has ended, and put the workers' key in force again."""
+        """After the healing, do by hand what no worker can end: settle suspicions, and give the workers a key that they need."""
         simulation = self._simulation
         began_s = simulation.loop.time()
         while True:
@@ -251,6 +265,7 @@ class Losses:
             reasons = [process.worker.not_ready() or "" for process in simulation.processes() if process.worker is not None]
             if any("it cannot sign records" in why for why in reasons) and simulation.owner.repair():
                 simulation.count("keys put in force again")
+            self._put_back_a_former_key()
             suspected = [
                 process for process in simulation.processes() if process.worker is not None and process.worker.driver.joiner.suspicions.open
             ]

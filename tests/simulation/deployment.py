@@ -80,16 +80,21 @@ def verifier_key(key: Ed25519PrivateKey) -> str:
     return keys.verifier_key(ORIGIN, key.public_key())
 
 
+def write_key(file: Path, key: Ed25519PrivateKey) -> None:
+    """Write a private key's file, with the mode that a worker demands."""
+    file.unlink(missing_ok=True)
+    file.touch(0o600)
+    file.write_bytes(key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()))
+
+
 def write_keys(directory: Path, following: list[Ed25519PrivateKey], suffix: str = "") -> None:
     """Write the last of these keys, and the key history that leads from the first to it.
 
     `suffix` is appended to both file names; it marks files that wait for a rotation.
     """
     key_file, history_file = directory / (KEY + suffix), directory / (HISTORY + suffix)
-    first, last = following[0], following[-1]
-    key_file.unlink(missing_ok=True)
-    key_file.touch(0o600)
-    key_file.write_bytes(last.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()))
+    first = following[0]
+    write_key(key_file, following[-1])
     history_file.unlink(missing_ok=True)
     keys.create_history(history_file, ORIGIN, first.public_key())
     if len(following) > 1:

@@ -11,11 +11,24 @@ from typing import TYPE_CHECKING
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from notary import keys
+from notary.keyring import FORMER
 from ordering.log import ORDERING
 from ordering.records import SALVAGE_FORMAT, Activate, OwnerRecord, Partitions, Retire, Settle, View
 from ordering.signatures import SigningKey, endorse_key, sign_record
 from tests.checkers.replay import replay
-from tests.simulation.deployment import HISTORY, KEY, OWNER, deployment, genesis, key_of, log_id, signing_key, verifier_key, write_keys
+from tests.simulation.deployment import (
+    HISTORY,
+    KEY,
+    OWNER,
+    deployment,
+    genesis,
+    key_of,
+    log_id,
+    signing_key,
+    verifier_key,
+    write_key,
+    write_keys,
+)
 from tests.simulation.machine import Machine
 
 if TYPE_CHECKING:
@@ -29,6 +42,7 @@ class Owner:
         self._simulation = simulation
         self.log_id = log_id(simulation.plan.partitions)
         self._keys = [key_of("the notary")]
+        self._put_back = b""
         self._folder: Path | None = None
         if simulation.plan.rotations or simulation.plan.salvages:
             self._folder = Path(tempfile.mkdtemp(prefix="simulation-"))
@@ -118,6 +132,16 @@ class Owner:
         if newest.public_key == present.public_key or not self._simulation.losses.damages:
             return False
         self.write(endorse_key(newest, self.log_id, present.public_key))
+        return True
+
+    def put_back(self, public_key: bytes) -> bool:
+        """Put a former key beside the workers' key, so that they can fill holes from before its rotation; see the runbook's "A hole that
+        stays". Returns False if it lies there already, or is not a former key."""
+        former = next((key for key in self._keys[:-1] if signing_key(key).public_key == public_key), None)
+        if former is None or public_key == self._put_back:
+            return False
+        self._put_back = public_key
+        write_key(self.directory / (KEY + FORMER), former)
         return True
 
     def offer_again(self) -> bool:
