@@ -92,7 +92,7 @@ class Notary:
         self.client = Client(self.http, self.history)
         self.workers: list[Worker] = []
         self._ports: dict[str, int] = {}
-        flags = ["--name", NAME, "--origin", "notary.example/tests", "--partitions", str(partitions), "--format-version", "1"]
+        flags = ["--name", NAME, "--origin", "notary.example/tests", "--partitions", str(partitions)]
         if bootstrap:
             flags += ["--kafka", bootstrap, "--topic-prefix", prefix]
         home = next(iter(self._places.values()), BrokerNetwork())

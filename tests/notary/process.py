@@ -37,12 +37,9 @@ class NotaryDirectory:
 
     @classmethod
     def create(cls, path: Path, *, name: str = NOTARY, origin: str = "notary.example/test", options: Sequence[str] = ()) -> Self:
-        """Run `notary init` with these options; without any it makes an embedded log of format version 1.
-
-        It has 4 payload partitions unless they say more.
-        """
+        """Run `notary init` with these options; without any it makes an embedded log with 4 payload partitions."""
         names = ["--name", name, "--origin", origin]
-        assert cli.main(["init", str(path), *names, "--partitions", "4", "--format-version", "1", *options]) == 0
+        assert cli.main(["init", str(path), *names, "--partitions", "4", *options]) == 0
         return cls(path)
 
     def register(self, bank: Bank) -> None:

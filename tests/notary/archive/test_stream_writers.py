@@ -124,7 +124,7 @@ async def test_a_worker_that_wakes_up_does_no_harm(fixture: ArchiveFixture, tmp_
         assert (await fixture.command(paused)).records == 2
     assert fixture.workers() == ["w1", "w1", "w2"], "by their first offsets"
     segments = list(find(fixture.store, verifier_keys(fixture._files[1], ORIGIN)[1], fixture._notary))
-    assert fetch(fixture.store, segments, tmp_path / "archive", None).records == 3
+    assert fetch(fixture.store, segments, tmp_path / "archive", None).records == 4
     for stream in (paused, other):
         await stream.close()
     assert await records_of(ArchivedLog(tmp_path / "archive")) == await records_of(fixture.log)

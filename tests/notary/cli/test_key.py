@@ -73,10 +73,10 @@ def test_rotate_prints_both_keys_and_the_next_step(directory: NotaryDirectory, c
     assert key("rotate", directory) == 0
     second = present_key(directory)
     printed = capsys.readouterr().out
-    assert f"took effect    ordering record 1\nold key        {first}\nnew key        {second}\nnext " in printed
+    assert f"took effect    ordering record 2\nold key        {first}\nnew key        {second}\nnext " in printed
     third = key_json(capsys, "rotate", directory)
     assert (third["previous_verifier_key"], third["verifier_key"], third["resumed"]) == (second, present_key(directory), False)
-    assert third["offset"] == 2
+    assert third["offset"] == 3
     assert third["keys"] == key_json(capsys, "show", directory)["keys"]
     assert [third["key_file"], third["key_history_file"]] == [str(directory.path / each) for each in ("notary-key.pem", "notary-keys.json")]
 

@@ -35,7 +35,7 @@ STRANGER = SigningKey(bytes(32))
 @pytest.fixture
 def directory(tmp_path: Path) -> NotaryDirectory:
     """A notary whose log has a genesis record only."""
-    return NotaryDirectory.create(tmp_path / "notary")
+    return NotaryDirectory.create(tmp_path / "notary", options=["--format-version", "1"])
 
 
 def show(directory: NotaryDirectory, *flags: object) -> int:
@@ -62,23 +62,24 @@ def test_a_log_is_shown(
     ordering = [record for record in records if record["topic"] == "ordering" and record["kind"] != "checkpoint"]
     assert [(each["offset"], each["kind"], each["signed_by"], each["seen"]) for each in ordering] == [
         (0, "genesis", "owner", 1),
-        (1, "register", "key 1", 2),
-        (2, "entry", "key 1", 3),
+        (1, "activate", "owner", 2),
+        (2, "register", "key 1", 3),
+        (3, "entry", "key 1", 4),
     ]
-    genesis, registered, decided = ordering
+    genesis, activated, registered, decided = ordering
     assert genesis["fields"]["notary_name"] == "O=Notary Service,L=London,C=GB"
     assert registered["fields"]["name"] == "worker-1"
-    assert registered["fields"]["view"] == {"seen": 1, "history": genesis["history"]}
+    assert registered["fields"]["view"] == {"seen": 2, "history": activated["history"]}
     ids = [transaction_id(request) for request in requests]
     assert decided["fields"]["transaction_ids"] == decided["content"]["transaction_ids"] == ids
     assert not decided["content"]["filled"]
     [payload] = [record for record in records if record["topic"] == "payload"]
-    assert (payload["content_of"], payload["kind"], payload["became"]) == (2, "payload", "content of ordering record 2")
+    assert (payload["content_of"], payload["kind"], payload["became"]) == (3, "payload", "content of ordering record 3")
     assert (payload["partition"], payload["offset"]) == (decided["content"]["partition"], decided["content"]["offset"])
     assert show(own_directory, "--payload") == 0
     lines = capsys.readouterr().out.splitlines()
-    assert [line.split()[0] for line in lines if "  entry " in line or "  genesis " in line or "  register " in line] == ["0", "1", "2"]
-    assert any("effect 3" in line and "requests=2" in line for line in lines)
+    assert [line.split()[0] for line in lines if "  entry " in line or "  genesis " in line or "  register " in line] == ["0", "2", "3"]
+    assert any("effect 4" in line and "requests=2" in line for line in lines)
     assert any("content     payload partition" in line and "2 requests" in line for line in lines)
 
 

@@ -29,7 +29,7 @@ COMMANDS = {"retire": ("w1",), "partitions": ("8",), "activate": ("1",), "settle
 @pytest.fixture
 def directory(tmp_path: Path) -> NotaryDirectory:
     """A notary with four payload partitions, whose log has a genesis record only."""
-    return NotaryDirectory.create(tmp_path / "notary")
+    return NotaryDirectory.create(tmp_path / "notary", options=["--format-version", "1"])
 
 
 def run(directory: NotaryDirectory, command: str, *arguments: object) -> int:
@@ -281,7 +281,7 @@ def test_a_history_is_settled(settled: NotaryDirectory, notary_process: Start, c
     index = settled.path / "index" / "worker-1"
     code, printed = run_json(capsys, settled, "settle", "--index", index)
     assert (code, printed["took_effect"]) == (0, True)
-    assert printed["seen"] >= 3  # genesis, register, one entry
+    assert printed["seen"] >= 4  # genesis, activate, register, one entry
     assert len(printed["history"]) == 64
     process = notary_process(settled.config)
     assert process.stop() == 0
@@ -290,10 +290,14 @@ def test_a_history_is_settled(settled: NotaryDirectory, notary_process: Start, c
 
 
 @pytest.mark.seconds
-def test_a_history_is_settled_under_the_key_in_force_once_format_version_2_is_active(settled: NotaryDirectory) -> None:
-    """The command writes the form of the record that counts in this log."""
-    assert run(settled, "activate", "2") == 0
-    assert run(settled, "settle", "--index", settled.path / "index" / "worker-1") == 0
+def test_a_history_is_settled_in_a_log_of_either_format_version(directory: NotaryDirectory, notary_process: Start) -> None:
+    """The command writes the form of the record that counts in this log: from version 2 on it names the key in force."""
+    index = directory.path / "index" / "worker-1"
+    for activate in (False, True):
+        assert not activate or run(directory, "activate", 2) == 0
+        process = notary_process(directory.config)  # a longer history than the last one
+        assert process.stop() == 0
+        assert run(directory, "settle", "--index", index) == 0
 
 
 @pytest.mark.seconds
@@ -338,7 +342,6 @@ def test_a_record_behind_a_hole_waits(settled: NotaryDirectory, capsys: pytest.C
 @pytest.mark.seconds
 def test_a_settle_record_behind_a_hole_names_the_key_at_its_place(settled: NotaryDirectory) -> None:
     """A rotation waits behind the hole: the record names the key that it puts in force, or no worker would give up the lost content."""
-    assert run(settled, "activate", 2) == 0
     before, after = signing_key(settled.path / "notary-key.pem"), SigningKey(b"\x09" * 32)
     write(settled.path, [register("w9", 9), entry(2, 1, b"lost")])
     write(settled.path, [endorse_key(after, log_id(settled.path), before.public_key)], OWNER_KEY)
@@ -363,5 +366,5 @@ async def _last_record(directory: NotaryDirectory) -> OrderingRecord:
 def _cut(directory: NotaryDirectory) -> None:
     """Replace the last entry in the ordering topic by another record."""
     store, _ = open_store(directory.path / "log")
-    store.put(KEY.pack(ORDERING + 1, 2), encode_row(0, None, b"something else"))
+    store.put(KEY.pack(ORDERING + 1, 3), encode_row(0, None, b"something else"))
     store.close()

@@ -108,7 +108,6 @@ def template(tmp_path_factory: pytest.TempPathFactory, bank: Bank) -> NotaryDire
             decide(client, bank, spend())
         assert process.stop() == 0
     assert cli.main(["retire", "worker-1", "--config", str(directory.config)]) == 0
-    assert cli.main(["activate", "2", "--config", str(directory.config)]) == 0
     ends = asyncio.run(_ends(directory))
     coin = fresh_state()
     requests = [spend(coin), spend(), spend(coin), spend(), spend(), spend(coin)]
@@ -601,7 +600,7 @@ def test_entries_behind_a_seal_are_named(wreck: Wreck, capsys: pytest.CaptureFix
 @pytest.mark.seconds
 def test_a_new_log_that_lost_a_content_is_salvaged(tmp_path: Path, bank: Bank, capsys: pytest.CaptureFixture[str]) -> None:
     """`notary init` has activated format version 2. Behind the lost content no record of the owner could do that any more."""
-    directory = NotaryDirectory.create(tmp_path / "notary", options=["--format-version", "2"])
+    directory = NotaryDirectory.create(tmp_path / "notary")
     directory.register(bank)
     with NotaryProcess.start(directory.config) as process, CheckedClient(process.url) as client:
         for _ in range(3):
