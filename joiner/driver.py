@@ -116,7 +116,7 @@ class Driver(Generic[Decision]):
         self._check_wanted = False
         self._checked_at_s = now_s() - CHECK_AGAIN_S
         self._proposals = Proposals(
-            log, joiner, sender, self._read_next, now_s, settings.watch_s, settings.poll_s, settings.contradiction_s
+            log, joiner, sender, self._read_next, now_s, settings.watch_s, settings.poll_s, settings.contradiction_s, self._contradicted
         )
         self._polls = self._polls_seen = self._interruptions_seen = 0
         self._ran_at_s = now_s()
@@ -258,14 +258,12 @@ class Driver(Generic[Decision]):
             self._polls += 1
             self._in_hand = bool(records)
             self._polled_at_s, self._no_reader = self._now_s(), ""
-            if not records:
+            if not records and not self._recheck.waits_for & {ORDERING, *self._log.leaders()}:
+                # The comparison waits for a partition without a leader alone. A poll may also be empty because a broker is slow.
                 self._compared_since_s = self._polled_at_s
             self._seen_at_s |= dict.fromkeys(partitions - paused, self._polled_at_s)
             if why := self._interruption(reader):
                 return why
-            if self._remake_reader:
-                self.readers_remade += 1
-                return self._remake_reader
             if self._recheck.waits_for or not self._recheck.done:
                 was_done = self._recheck.done
                 # Once the log has contradicted the index, also wait for partitions without a leader.
@@ -319,6 +317,9 @@ class Driver(Generic[Decision]):
         elif unread := self._unread(limit_s):
             why = f"{describe(unread[0])} was not read for more than {limit_s:g} s, and may have lost records that wait here"
         self.interruptions += bool(why)
+        if not why and self._remake_reader:  # set by another task: the log may have lost the rest of what was polled
+            self.readers_remade += 1
+            return self._remake_reader
         return why
 
     async def _apply(self, records: Sequence[Record], reader: Reader, tasks: asyncio.TaskGroup) -> str:
@@ -443,6 +444,10 @@ class Driver(Generic[Decision]):
         self._check_wanted |= any(anomaly.kind == "unsigned" for anomaly in ready.anomalies)
         if ready.stop is not None:
             raise ready.stop
+        if self._suspected is not None and ready.evidence is None and self.joiner.offset_head > self._suspected.offset:
+            # Another record is in its place now, which shows our own history.
+            self._suspected = None
+            self._agreed()
         self._proposals.append(ready, tasks)
         for batch in ready.batches:
             if batch.incarnation == self._sender.incarnation:
@@ -506,10 +511,12 @@ class Driver(Generic[Decision]):
         """Check the log because of badly signed records: this worker may have missed a key rotation. Serving continues meanwhile."""
         began_s = self._now_s()
         try:
-            if lost := await examine(self._log, self.joiner.history.last_run, self.joiner.marks, contents=False):
-                self._contradicted(lost, began_s)
+            lost = await examine(self._log, self.joiner.history.last_run, self.joiner.marks, contents=False)
         except (NotReady, Fatal) as problem:
             logger.info("the log cannot be examined now, trying again: %s", problem)
+            return
+        if lost:
+            self._contradicted(lost, began_s)
 
     async def _watch_unread(self) -> None:
         """Check paused topic-partitions often (R10): the reader detects no interruption there, and waiting records may be lost."""
@@ -562,8 +569,11 @@ class Driver(Generic[Decision]):
         self._suspicion = self._suspicion or INTERRUPTED
 
     def _agreed(self) -> None:
-        """Resume serving, since the log is the one that this index was made from; but not while a foreign view is to be examined."""
-        if self._suspected is not None:
+        """Resume serving, since the log is the one that this index was made from.
+
+        Not while a foreign view is to be examined, or if another task found meanwhile that a new reader must compare the log again.
+        """
+        if self._suspected is not None or self._remake_reader:
             return
         self._suspicion, self._refuted = "", False
         if not self._next_is_deleted:

@@ -59,8 +59,12 @@ class Proposals:
         wait_s: float,
         check_s: float,
         lost_s: float = 10.0,
+        contradicted: Callable[[str, float], None] = lambda why, began_s: None,
     ) -> None:
-        """`lost_s`: the time for which content must be missing before the worker stops, since a lagging broker may not have all records."""
+        """`lost_s`: the time for which content must be missing before the worker stops, since a lagging broker may not have all records.
+
+        `contradicted` is called with the reason, and the time when the comparison began, if the log is not the one that was applied.
+        """
         self._log = log
         self._joiner = joiner
         self._sender = sender
@@ -68,6 +72,7 @@ class Proposals:
         self._now_s = now_s
         self._wait_s, self._check_s = wait_s, check_s
         self._lost_s = lost_s
+        self._contradicted = contradicted
         self._lost_since: tuple[int, float] | None = None  # the head, and the time when its content was first found lost
         self._ahead: tuple[tuple[int, int], ReadAhead] | None = None  # by (records seen, ordering offset) of the hole at the head
         self._reading_ahead = asyncio.Lock()  # fills of several partitions need the same progress
@@ -93,8 +98,10 @@ class Proposals:
             log_state, seen, head = joiner.log_state, joiner.history.seen, joiner.hole_offset
             assert log_state is not None
             marks = {each: mark for each, mark in joiner.marks.items() if each in (ORDERING, partition)}
-            if await examine(self._log, joiner.history.last_run, marks, contents=False):
-                return  # the driver will detect it: the log has changed
+            began_s = self._now_s()
+            if lost := await examine(self._log, joiner.history.last_run, marks, contents=False):
+                self._contradicted(lost, began_s)
+                return
             if head is None:
                 return
             # Start after the entry: the entry's own view may be foreign, which proves nothing about its content.

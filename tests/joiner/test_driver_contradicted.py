@@ -1,0 +1,197 @@
+"""Tests of contradictions that a complete worker finds while it is busy with other records (R10)."""
+
+import asyncio
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import msgspec
+import pytest
+
+import joiner.driver
+from joiner import JoinerLimits, Ready
+from joiner.driver import VERIFY_AT_ONCE
+from ordering.errors import FatalCode
+from ordering.log import ORDERING, LogOffsets, Reader, Record
+from ordering.records import Register, View
+from tests.joiner.faulty import DRIVER, PARTITIONS, FaultyLog, Start, Worker, reason
+from tests.joiner.history import nonce
+
+
+def _shorter(offsets: dict[int, LogOffsets]) -> None:
+    """Let the ordering topic end after its first record."""
+    offsets[ORDERING] = msgspec.structs.replace(offsets[ORDERING], log_end=1)
+
+
+def _replace_last(worker: Worker, log: FaultyLog) -> None:
+    """Put another record in the place of the last one that took effect, without an interruption."""
+    last = worker.joiner.history.last
+    assert last is not None
+    was = log.read(ORDERING, last.offset, 1 << 20, 1)[0]
+    log._records[ORDERING][last.offset] = Record(ORDERING, last.offset, was.append_time_ms + 1, None, b"another")
+
+
+async def _ready(start: Start, limits: JoinerLimits | None = None) -> Worker:
+    worker = start() if limits is None else start(limits=limits)
+    await worker.decided("a")
+    await worker.until(lambda: worker.driver.not_ready() is None)
+    return worker
+
+
+def _held(monkeypatch: pytest.MonkeyPatch, name: str) -> tuple[asyncio.Event, asyncio.Event]:
+    """Let a function of the driver return its result only when the second event is set. The first one says that it has one."""
+    real, entered, go_on = getattr(joiner.driver, name), asyncio.Event(), asyncio.Event()
+
+    async def held(*arguments: Any, **options: Any) -> str:
+        found: str = await real(*arguments, **options)
+        entered.set()
+        await go_on.wait()
+        return found
+
+    monkeypatch.setattr(joiner.driver, name, held)
+    return entered, go_on
+
+
+def _check_at_first_effect(worker: Worker, prepare: Callable[[], None]) -> "asyncio.Future[None]":
+    """At the first step with an effect: `prepare`, and have the watchdog look at the log. Returns a future of the end of this look."""
+    looked: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+    looking: list[asyncio.Task[None]] = []
+
+    def observe(ready: Ready) -> None:
+        if ready.effects and not looking:
+            prepare()
+            looking.append(asyncio.create_task(worker.driver._check_log()))
+            looking[0].add_done_callback(lambda done: looked.set_result(done.result()))
+
+    worker.driver.observers.append(observe)
+    return looked
+
+
+async def test_nothing_of_a_poll_is_applied_after_a_contradiction(start: Start, log: FaultyLog) -> None:
+    """The log contradicts the index while the first chunk of a poll is applied. The other chunks are not applied."""
+    worker = await _ready(start)
+    readers, applied = log.readers, 0
+
+    def shorten() -> None:
+        log.on_offsets = _shorter
+
+    looked = _check_at_first_effect(worker, shorten)
+
+    def observe(ready: Ready) -> None:
+        nonlocal applied
+        if looked.done() and log.readers == readers:
+            applied += len(ready.effects)
+
+    worker.driver.observers.append(observe)
+    for number in range(4 * VERIFY_AT_ONCE):
+        log.register(f"other {number}")
+    await looked
+    await asyncio.sleep(0.2)
+    assert applied == 0
+
+
+async def test_a_tail_lost_while_a_poll_is_applied(start: Start, log: FaultyLog) -> None:
+    """The log loses the part of a poll that is not applied yet. The worker goes on with the shorter log."""
+    worker = await _ready(start)
+    looked = _check_at_first_effect(worker, lambda: log.cut(worker.joiner.offset_head, *log.ends()[1:]))
+    for number in range(4 * VERIFY_AT_ONCE):
+        log.register(f"other {number}")
+    await looked
+    assert "contradicts" in (worker.driver.suspicion() or "")
+    await worker.until(lambda: worker.driver.not_ready() is None)
+    assert worker.joiner.offset_head == log.end(ORDERING)
+
+
+async def test_a_contradiction_outlasts_an_examination_under_way(start: Start, log: FaultyLog, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The end of an examination does not resume serving if the log was found to be shorter meanwhile."""
+    worker = await _ready(start)
+    entered, go_on = _held(monkeypatch, "examine")
+    log.put_signed(Register(nonce("w2"), View(77, bytes(32)), 1, "w2", "0"))
+    await entered.wait()
+    readers, log.on_offsets = log.readers, _shorter
+    await worker.until(lambda: "contradicts" in (worker.driver.suspicion() or ""))
+    applied: list[Ready] = []
+    worker.driver.observers.append(lambda ready: applied.append(ready) if ready.effects and log.readers == readers else None)
+    go_on.set()
+    await asyncio.sleep(0.1)
+    assert not applied
+
+
+async def test_a_contradiction_outlasts_a_look_at_held_records(start: Start, log: FaultyLog, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The same for records that were held back and are read again before they are applied."""
+    worker = await _ready(start)
+    entered, go_on = _held(monkeypatch, "find_again")
+    log.interruptions += 1
+    await entered.wait()
+    driver, readers, log.on_offsets = worker.driver, log.readers, _shorter
+    await worker.until(lambda: "contradicts" in (driver.suspicion() or ""))
+    resumed: list[int] = []
+    agreed = driver._agreed
+
+    def agree() -> None:
+        agreed()
+        if log.readers == readers and driver.suspicion() is None:
+            resumed.append(readers)
+
+    monkeypatch.setattr(driver, "_agreed", agree)
+    go_on.set()
+    await asyncio.sleep(0.05)
+    assert not resumed
+
+
+async def test_a_foreign_view_whose_record_is_replaced(start: Start, log: FaultyLog) -> None:
+    """A foreign view could not be examined, and another record is in its place since. The worker is ready again."""
+    worker = await _ready(start)
+    ends = log.ends()
+    log.without_leader = set(range(PARTITIONS))  # so the contents cannot be compared
+    log_offsets = log.offsets
+
+    async def led() -> Mapping[int, LogOffsets]:
+        return {partition: offsets for partition, offsets in (await log_offsets()).items() if partition == ORDERING}
+
+    log.offsets = led  # type: ignore[method-assign]
+    log.put_signed(Register(nonce("w2"), View(77, bytes(32)), 1, "w2", "0"))
+    await worker.until(reason(worker, "a record shows another history"))
+    log.cut(*ends)
+    log.register("w2", "another")  # before this worker asks for the log's end again
+    log.interruptions += 1  # the new leader, as the reader reports it
+    log.offsets = log_offsets  # type: ignore[method-assign]
+    log.without_leader = set()
+    await worker.until(lambda: worker.driver.not_ready() is None)
+    assert worker.joiner.offset_head == log.end(ORDERING)
+    assert worker.joiner.suspicions.open == {}
+
+
+@pytest.mark.parametrize("empty_first", [False, True])
+async def test_a_lost_record_stops_a_worker_whose_readers_open_slowly(start: Start, log: FaultyLog, empty_first: bool) -> None:
+    """Each comparison takes longer than a contradiction may last. The worker stops nevertheless, also after an empty first poll."""
+    worker = await _ready(start)
+    _replace_last(worker, log)
+    open_reader = log.open_reader
+
+    async def slow(offsets_next: Mapping[int, int]) -> Reader:
+        await asyncio.sleep(1.2 * DRIVER.contradiction_s)  # as Kafka while a broker is unreachable
+        reader = await open_reader(offsets_next)
+        poll, polls = reader.poll, 0
+
+        async def polled(timeout_ms: int) -> list[Record]:
+            nonlocal polls
+            polls += 1
+            return [] if empty_first and polls == 1 else await poll(timeout_ms)
+
+        reader.poll = polled  # type: ignore[method-assign]
+        return reader
+
+    log.open_reader = slow  # type: ignore[method-assign]
+    log.interruptions += 1
+    assert (await worker.dies()).code is FatalCode.INDEX_AHEAD_OF_LOG
+
+
+async def test_a_loss_found_before_a_fill_stops_the_answers(start: Start, log: FaultyLog) -> None:
+    """A worker that wants to fill a hole compares the log first. If the log is another one, it stops."""
+    worker = await _ready(start, JoinerLimits(hole_timeout_ms=20))
+    log.register("w2")
+    await worker.until(lambda: worker.joiner.offset_head == log.end(ORDERING))
+    _replace_last(worker, log)
+    log.entry(1, 77, "hole")  # of this worker's own incarnation; its payload never comes
+    await worker.until(lambda: "contradicts" in (worker.driver.suspicion() or ""))
+    assert (await worker.dies()).code is FatalCode.INDEX_AHEAD_OF_LOG
