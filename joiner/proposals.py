@@ -119,7 +119,7 @@ class Proposals:
                 return
             if passing is not None:
                 # A worker has passed some hole, here or further on. That is certain only for the hole at the head.
-                self._stop_at_loss(passing, partition)
+                await self._stop_at_loss(log_state, head, partition)
                 return
             self._lost_since = None
             logger.info("filling holes=%d partition=%d", len(holes), partition)
@@ -140,17 +140,21 @@ class Proposals:
             await ahead.read(self._log)
             return ahead.passing
 
-    def _stop_at_loss(self, passing: Passing, partition: int) -> None:
+    async def _stop_at_loss(self, log_state: LogState, head: int, partition: int) -> None:
         hole, seen = self._joiner.hole, self._joiner.history.seen
         if hole is None or hole.partition != partition:
             return
-        head, now_s = self._joiner.offset_head, self._now_s()
+        now_s = self._now_s()
         if self._lost_since is None or self._lost_since[0] != head:
             self._lost_since = (head, now_s)
             logger.warning(
                 "the payload of an entry seems to be lost, stopping if that lasts: ordering_offset=%d limit_s=%g", head, self._lost_s
             )
         if now_s - self._lost_since[1] < self._lost_s:
+            return
+        # Read it again: the process may have been paused since, and the log may have lost the entry too.
+        passing = await self._passing(log_state, head)
+        if passing is None or self._joiner.hole is not hole or self._now_s() - now_s > self._lost_s / 2:
             return
         raise Fatal(
             FatalCode.CONTENT_LOST,

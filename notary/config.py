@@ -106,6 +106,12 @@ class Config(msgspec.Struct, frozen=True):
             client_cert_required=http.tls_client_cert == "required",
         )
 
+    def with_log_of(self, other: "Config") -> "Config":
+        """Returns this configuration with the log of another one, and with that log's certificates where they are."""
+        files = ("ca_file", "cert_file", "key_file", "sasl_password_file")
+        paths = {file: str(other.path(relative).absolute()) for file in files if (relative := getattr(other.log, file))}
+        return msgspec.structs.replace(self, log=msgspec.structs.replace(other.log, **paths))
+
     @property
     def kafka_security(self) -> KafkaSecurity | None:
         """The security of connections to the brokers; None for plain text."""

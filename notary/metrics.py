@@ -15,6 +15,7 @@ from notary.decision import REASONS, Decision
 from notary.gate import REJECTION_REASONS, Gate
 from notary.index import Index
 from notary.loop_watch import LoopWatch
+from notary.mirror import LogMirror
 from notary.receipts import Issuer
 from notary.self_check import SelfCheck
 from notary.snapshots.schedule import SnapshotSchedule
@@ -237,6 +238,22 @@ class Metrics:
     def text(self) -> bytes:
         """Returns the metrics in Prometheus's text exposition format."""
         return generate_latest(self.registry)
+
+
+def mirror_registry(mirror: LogMirror, certificates_end_s: float | None) -> CollectorRegistry:
+    """Returns the metrics of `notary mirror`. `certificates_end_s`: when the first of its certificates expires, None without any."""
+    registry = CollectorRegistry()
+    registry.register(_Counters([("notary_mirror_copied_total", "Records that this process has copied.", lambda: mirror.copied)]))
+    gauges: list[Metric] = [
+        ("notary_mirror_lag_records", "Records that the mirror lacked when both clusters last answered.", lambda: mirror.lag_records),
+        ("notary_mirror_compared_seconds", "When both clusters last answered; 0 before.", lambda: mirror.compared_ms / 1000),
+    ]
+    if certificates_end_s is not None:
+        text = "When the first certificate for the brokers, as it was at the start, expires."
+        gauges.append(("notary_mirror_certificate_expiry_seconds", text, lambda: certificates_end_s))
+    for name, text, read in gauges:
+        Gauge(name, text, registry=registry).set_function(read)
+    return registry
 
 
 class _Counters(Collector):

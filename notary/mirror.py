@@ -21,6 +21,7 @@ from collections import defaultdict
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from typing import Final
 
+from ordering.clock import clock_ms
 from ordering.errors import ConfigurationError, NotaryError, NotReady, OutcomeUnknown, OutOfRange
 from ordering.kafka import KafkaLog, KafkaWriter
 from ordering.local_reader import describe
@@ -61,6 +62,10 @@ class LogMirror:
         self._contradicted_since_s: float | None = None
         self.copied = 0
         """Counts the records that the mirror acknowledged."""
+        self.lag_records = 0
+        """The number of records that the mirror lacked at `compared_ms`."""
+        self.compared_ms = 0
+        """The time when both clusters last answered, in milliseconds since 1970; 0 before the first time."""
 
     async def run(self) -> None:
         """Copy until cancelled. Raises `ConfigurationError` if the log lacks a record of the mirror."""
@@ -230,6 +235,7 @@ class LogMirror:
             else:
                 copied_to = self._copied_to.get(partition, offsets.log_start - 1) + 1
             lag += max(0, offsets.log_end - copied_to)
+        self.lag_records, self.compared_ms = lag, clock_ms()
         missing = [describe(partition) for partition in self._partitions() if partition not in copy.partitions]
         logger.info("copied=%d lag_records=%d%s", self.copied, lag, f" not_copied={', '.join(missing)}" if missing else "")
 

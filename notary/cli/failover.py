@@ -18,7 +18,8 @@ from datetime import UTC, datetime
 from typing import Any, Final
 
 from notary.cli import EXIT_DONE, json_line, owner, salvage
-from notary.config import Config, load
+from notary.cli.mirror import add_target_arguments, source_and_target
+from notary.config import Config
 from notary.salvage.choice import Choice
 from notary.salvage.reach import facts_of_reach, lines_of_reach
 from notary.salvage.report import lines_of
@@ -34,7 +35,7 @@ QUIET_S: Final = 3.0
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the flags of `notary failover`: those of `notary salvage`, and its own."""
-    parser.add_argument("--to", required=True, metavar="BROKERS", help="the brokers with the mirror, HOST:PORT,HOST:PORT")
+    add_target_arguments(parser)
     parser.add_argument(
         "--prepare",
         action="store_true",
@@ -46,9 +47,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Fail over, or prepare for it. Returns 0 when it is done; 1 if the sources are refused or the operator answered no."""
-    source, target = load(arguments.config), load(arguments.config, {"log.bootstrap": arguments.to})
-    if not source.log.bootstrap:
-        raise ConfigurationError(f"{arguments.config} names no brokers in log.bootstrap: only a log in Kafka has a mirror")
+    source, target = source_and_target(arguments)
     if arguments.prepare:
         return asyncio.run(_prepare(source, target, arguments))
     return asyncio.run(_Failover(target, arguments).run())

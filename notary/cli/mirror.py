@@ -5,16 +5,22 @@
 
 import argparse
 import asyncio
+import contextlib
 import signal
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import uvloop
+from prometheus_client import start_http_server
 
 from notary.cli import EXIT_DONE
 from notary.config import Config, load
+from notary.http.settings import parse_listen
 from notary.logs import set_up_logging
+from notary.metrics import mirror_registry
 from notary.mirror import LogMirror, logger
 from notary.open_log import identify, open_log
+from notary.tls import expiry_s
 from ordering.errors import ConfigurationError
 from ordering.kafka import KafkaLog
 from ordering.topics import add_partitions, uses_append_times
@@ -23,25 +29,41 @@ from ordering.topics import add_partitions, uses_append_times
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the flags of `notary mirror`."""
     parser.add_argument("--config", required=True, type=Path, metavar="F", help="notary.toml, which names the log")
+    add_target_arguments(parser)
+    parser.add_argument("--health-listen", metavar="HOST:PORT", help="serve Prometheus metrics there, at /metrics")
+    parser.add_argument("--json", action="store_true", help="log in JSON lines")
+
+
+def add_target_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the flags that name the mirror."""
     target = parser.add_mutually_exclusive_group(required=True)
     target.add_argument("--to", metavar="BROKERS", help="the brokers with the mirror, HOST:PORT,HOST:PORT; the rest is as in --config")
     target.add_argument("--to-config", type=Path, metavar="F", help="a notary.toml whose [log] names the mirror, with its own certificates")
-    parser.add_argument("--json", action="store_true", help="log in JSON lines")
+
+
+def source_and_target(arguments: argparse.Namespace) -> tuple[Config, Config]:
+    """Returns the configuration of `--config`, and the same with the mirror as its log. Raises `ConfigurationError`."""
+    source = load(arguments.config)
+    if arguments.to_config:
+        target = source.with_log_of(load(arguments.to_config))
+    else:
+        target = load(arguments.config, {"log.bootstrap": arguments.to})
+    for config, file in ((source, arguments.config), (target, arguments.to_config or arguments.config)):
+        if config.log.kind != "kafka":
+            raise ConfigurationError(f"{file} has an embedded log: only a log in Kafka has a mirror")
+    return source, target
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Copy until a signal. Returns 0 then."""
     set_up_logging("info", as_json=arguments.json)
-    source = load(arguments.config)
-    target = load(arguments.to_config) if arguments.to_config else load(arguments.config, {"log.bootstrap": arguments.to})
-    for config in (source, target):
-        if config.log.kind != "kafka":
-            raise ConfigurationError(f"{config.file} has an embedded log: only a log in Kafka has a mirror")
-    return uvloop.run(_until_stopped(source, target))
+    source, target = source_and_target(arguments)
+    listen = parse_listen(arguments.health_listen) if arguments.health_listen else None
+    return uvloop.run(_until_stopped(source, target, listen))
 
 
-async def _until_stopped(source: Config, target: Config) -> int:
-    mirroring, loop = asyncio.create_task(_mirror(source, target)), asyncio.get_running_loop()
+async def _until_stopped(source: Config, target: Config, listen: tuple[str, int] | None) -> int:
+    mirroring, loop = asyncio.create_task(_mirror(source, target, listen)), asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, mirroring.cancel)
     try:
@@ -51,7 +73,7 @@ async def _until_stopped(source: Config, target: Config) -> int:
     return EXIT_DONE
 
 
-async def _mirror(source: Config, target: Config) -> None:
+async def _mirror(source: Config, target: Config, listen: tuple[str, int] | None) -> None:
     to, prefix, security = target.log.bootstrap, target.log.topic_prefix, target.kafka_security
     if await uses_append_times(to, prefix, security):
         raise ConfigurationError(
@@ -66,8 +88,31 @@ async def _mirror(source: Config, target: Config) -> None:
             assert isinstance(log, KafkaLog)
             assert isinstance(mirror, KafkaLog)
             logger.info("copying %s from %s to %s", source.log.topic_prefix, source.log.bootstrap, to)
-            await LogMirror(log, mirror, lambda count: add_partitions(to, prefix, count, security)).run()
+            copying = LogMirror(log, mirror, lambda count: add_partitions(to, prefix, count, security))
+            with _served(copying, (source, target), listen):
+                await copying.run()
         finally:
             await mirror.close()
     finally:
         await log.close()
+
+
+@contextlib.contextmanager
+def _served(mirror: LogMirror, configs: Sequence[Config], listen: tuple[str, int] | None) -> Iterator[None]:
+    """Serve the metrics for the length of a block; nothing if `listen` is None. Raises `ConfigurationError` for an impossible address."""
+    if listen is None:
+        yield
+        return
+    ends_s = [expiry_s(config.path(config.log.cert_file)) for config in configs if config.log.cert_file]
+    host, port = listen
+    try:
+        server, thread = start_http_server(port, host, mirror_registry(mirror, min([each for each in ends_s if each], default=None)))
+    except OSError as problem:
+        raise ConfigurationError(f"--health-listen {host}:{port}: {problem}: give an address of this machine with a free port") from None
+    logger.info("metrics at http://%s:%d/metrics", host, server.server_port)
+    try:
+        yield
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join()

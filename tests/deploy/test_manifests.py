@@ -108,6 +108,28 @@ def test_a_mirror_has_one_process_that_copies_and_no_workers(tools: Tools, schem
     assert users == [["source-ca", "source-user", "source-user"], ["log-cluster-ca-cert", "mirror", "mirror"]]
 
 
+def test_the_failovers_pod_reaches_both_sites(tools: Tools, schemas: Schemas) -> None:
+    """The pod that an operator starts by hand fits its schema. It has the mirror's settings for both logs, with the user `failover`."""
+    manifests = render(tools, KUBERNETES / MIRROR)
+    claim, pod = documents((KUBERNETES / MIRROR / "failover.yaml").read_text())
+    assert schemas.problems(claim) + schemas.problems(pod) == []
+    mirror = of_kind(manifests, "Deployment")["mirror"]["spec"]["template"]
+    assert mirror["metadata"]["labels"].items() - pod["metadata"]["labels"].items() == {("app", "mirror")}
+    (container,), (of_mirror,) = pod["spec"]["containers"], mirror["spec"]["containers"]
+    assert container["securityContext"] == of_mirror["securityContext"]
+    assert pod["spec"]["securityContext"].items() <= mirror["spec"]["securityContext"].items()
+    written = re.findall(r"cat > (\S+) <<'END'\n(.*?)END\n", container["args"][0], re.DOTALL)
+    settings = {file: tomllib.loads(text) for file, text in settings_of(manifests).items()}
+    pairs = (("source", "source.toml"), ("mirror", "notary.toml"))
+    expected = {f"/tmp/{to}.toml": {key: settings[of][key] for key in ("name", "origin", "log")} for to, of in pairs}
+    assert {file: tomllib.loads(text) for file, text in written} == expected
+    secrets = {each["name"]: each["secret"]["secretName"] for each in pod["spec"]["volumes"] if "secret" in each}
+    assert secrets == {"kafka-ca": "log-cluster-ca-cert", "kafka-user": "failover", "source-ca": "source-ca", "source-user": "source-user"}
+    assert {each["mountPath"]: each["name"] for each in of_mirror["volumeMounts"] if each["name"] in secrets}.items() <= {
+        each["mountPath"]: each["name"] for each in container["volumeMounts"]
+    }.items()
+
+
 def _put(path: str, value: Any) -> Callable[[Manifest], None]:
     def change(manifest: Manifest) -> None:
         *way, last = (int(step) if step.isdigit() else step for step in path.split("/"))

@@ -10,8 +10,9 @@ import pytest
 
 import joiner.driver
 from joiner import DriverSettings, JoinerLimits
+from joiner.proposals import ReadAhead
 from ordering.errors import FatalCode, NotReady
-from ordering.log import ORDERING, LogOffsets, Reader, Record
+from ordering.log import ORDERING, Log, LogOffsets, Reader, Record
 from ordering.records import Activate, Entry, Register, Retire, Settle, View, batch_key, decode
 from ordering.signatures import SigningKey, endorse_key
 from tests.joiner.faulty import (
@@ -695,6 +696,25 @@ async def test_a_hole_that_somebody_has_passed_is_not_filled(start: Start, log: 
     log.put(1, batch_key(1, 2), value("b"))
     again = start()
     await again.until(lambda: again.index.position_next == 3)
+
+
+async def test_an_entry_that_the_log_loses_after_its_content(start: Start, log: FaultyLog, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The content has been missing for the limit. While the worker looks once more, the log loses the entry too: the worker goes on."""
+    log.register("w2")
+    log.entry(1, 1, "lost", partition=1)
+    log.entry(1, 2, "b", partition=1, view=View(3, bytes(32)))
+    read, worker, cut = ReadAhead.read, start(), asyncio.Event()
+
+    async def losing(ahead: ReadAhead, of: Log) -> None:
+        await read(ahead, of)
+        since = worker.driver._proposals._lost_since
+        if since is not None and worker.driver._now_s() - since[1] >= DRIVER.contradiction_s and not cut.is_set():
+            log.cut(2, 0, 0, 0)
+            cut.set()
+
+    monkeypatch.setattr(ReadAhead, "read", losing)
+    await worker.until(cut.is_set)
+    assert len(await worker.decided("a")) == 1
 
 
 async def test_a_lost_content_that_the_owner_gives_up(start: Start, log: FaultyLog) -> None:

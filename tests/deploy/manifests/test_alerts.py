@@ -283,14 +283,24 @@ CASES = (
     Case("KafkaPodPending", True, "20m", _pending("log-controller-b-2", "1x600")),
     Case("KafkaPodPending", False, "20m", _pending("log-controller-b-2", "1x60 0x600")),
     Case("KafkaPodPending", False, "20m", _pending("worker-2", "1x600")),
+    # Compared at each scrape; no more after a minute; a process that is started again and again; none.
     *(
-        Case(
-            "NotaryMirrorDown",
-            fires,
-            "15m",
-            ((f'kube_deployment_status_replicas_unavailable{{namespace="notary",deployment="{of}"}}', at),),
+        Case("NotaryMirrorDown", fires, "15m", ((f'notary_mirror_compared_seconds{{pod="mirror-{number}"}}', at) for number, at in pods))
+        for fires, pods in (
+            (False, [(1, "0+5x180")]),
+            (False, [(1, "0+5x60 _x120"), (2, "_x60 0x6 330+5x120")]),
+            (True, [(1, "0+5x12 60x170")]),
+            (True, [(1, "0x10 _x20 0x10 _x20 0x10 _x20 0x10 _x20 0x10 _x60")]),
+            (True, []),
         )
-        for fires, of, at in ((True, "mirror", "1x600"), (False, "mirror", "1x60 0x600"), (False, "other", "1x600"))
+    ),
+    *(
+        Case("NotaryMirrorBehind", fires, "15m", (('notary_mirror_lag_records{pod="mirror-1"}', at),))
+        for fires, at in ((True, "20000x180"), (False, "20000x60 5x120"))
+    ),
+    *(
+        Case("NotaryMirrorCertificateExpires", fires, "5m", (('notary_mirror_certificate_expiry_seconds{pod="mirror-1"}', at),))
+        for fires, at in ((True, "604000x60"), (False, "700000x60"))
     ),
 )
 
