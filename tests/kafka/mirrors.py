@@ -14,9 +14,9 @@ ENDS_S_MAX = 30.0
 class Mirror:
     """One process, which runs inside the `with` block. `stop` or `kill` may end it before, and `start` starts it again."""
 
-    def __init__(self, config: Path, to: str, flag: str = "--to") -> None:
+    def __init__(self, config: Path, to: str, flag: str = "--to", *options: str) -> None:
         """It copies the log of `config`, from the brokers that the file names at the start, to the brokers `to`."""
-        self._command = [sys.executable, "-P", "-m", "notary", "mirror", "--config", str(config), flag, to]
+        self._command = [sys.executable, "-P", "-m", "notary", "mirror", "--config", str(config), flag, to, *options]
         self._messages = config.parent / f"mirror-{len(list(config.parent.glob('mirror-*')))}.err"
         self._process: subprocess.Popen[bytes] | None = None
 

@@ -173,7 +173,6 @@ async def test_a_failover_and_the_way_back(
     ordering = TopicPartition(f"{kafka_prefix}.ordering", 0)
     old_index = notary.directory / "index-old" / "old"
     decided: list[Decided] = []
-    await owner("activate", 2)
     assert (await owner("failover", "--to", target.bootstrap, "--prepare"))["format_active"]
     payload = TopicPartition(f"{kafka_prefix}.payload", 1)
     large = (b"a key", bytes(LARGE))
@@ -270,7 +269,6 @@ async def test_a_killed_mirroring_loses_nothing(
     """`notary mirror` is killed while it copies, and continues: the mirror gets each record, at its offset in the log."""
     (source, target), notary = clusters, mirrored
     decided: list[Decided] = []
-    await owner("activate", 2)
     await owner("failover", "--to", target.bootstrap, "--prepare")
     old = await notary.start("old", index="index-old").ready()
     with Mirror(notary.directory / "notary.toml", target.bootstrap) as mirror:
@@ -308,7 +306,6 @@ async def test_a_mirror_with_gaps(notary: Notary, kafka_cluster: Cluster, owner:
     """An entry that is missing in the middle of a mirror is noticed, and the mirror refused; a missing payload is named, and sealed."""
     bootstrap = kafka_cluster.bootstrap
     ordering = TopicPartition(f"{kafka_prefix}.ordering", 0)
-    await owner("activate", 2)
     worker = await notary.start("a", worker_checkpoint_interval_ms=500).ready()
     decided = [await _decide(notary, worker, number) for number in range(6)]
 

@@ -152,7 +152,6 @@ async def test_an_index_restores_what_was_lost(
     async def spent(url: str, *labels: str) -> list[Decided]:
         return [(await notary.client.decide([url], notary.party.submission(spend(state(label), content=label))))[0] for label in labels]
 
-    await owner("activate", 2)
     first = await notary.start("a", index="index-a").ready()
     await spent(first.url, "before 1", "before 2")
     await asyncio.to_thread(_copy_disk, broker, tmp_path / "copy")

@@ -81,7 +81,6 @@ async def ended(drill: Drill, *names: str) -> bool:
 @pytest.mark.rehearsal("all brokers and their disks")
 async def test_all_brokers_burn(drill: Drill) -> None:
     """All brokers are lost with their disks: the log is restored from the archive, and the indexes put back what came after it."""
-    await asyncio.to_thread(drill.shell, "notary activate 2 --config notary.toml")
     workers = await drill.start("w1", "w2")
     drill.words["--prefix notary"] = f"--prefix {drill.notary.prefix}"
     async with drill.load() as load:

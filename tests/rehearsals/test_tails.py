@@ -28,7 +28,6 @@ def cluster(tmp_path: Path) -> Iterator[Cluster]:
 async def test_power_takes_the_tail(drill: Drill, cluster: Cluster, tmp_path: Path, lost: str) -> None:
     """Power fails, and the brokers lack answered records: no worker starts until their decisions are salvaged from an index."""
     data, copy = cluster.directory / "broker-1" / "data", tmp_path / "copy"
-    await asyncio.to_thread(drill.shell, "notary activate 2 --config notary.toml")
     (w1,) = await drill.start("w1")
     async with drill.load() as load:
         await load.until(50)

@@ -41,7 +41,6 @@ async def _no_problems(drill: Drill) -> bool:
 @pytest.mark.rehearsal("a topic deleted")
 async def test_an_administrator_deletes_a_topic(drill: Drill) -> None:
     """The ordering topic is deleted under load: the log is restored from the archive, and an index puts back what came after it."""
-    await asyncio.to_thread(drill.shell, "notary activate 2 --config notary.toml")
     workers = await drill.start("w1", "w2")
     drill.words |= {"--prefix notary": f"--prefix {drill.notary.prefix}", "restored": f"{drill.notary.prefix}-restored"}
     async with drill.load() as load:

@@ -39,6 +39,9 @@ WITH_TLS = {
 }  # fmt: skip
 """Metrics of a worker with TLS (`tests/notary/http/test_server_tls.py`), to its brokers too (`test_users.py`); the one here has none."""
 
+OF_MIRROR = {"notary_mirror_compared_seconds", "notary_mirror_lag_records", "notary_mirror_certificate_expiry_seconds"}
+"""Metrics of `notary mirror`, which `test_users.py` asks a real one for."""
+
 
 @dataclass(frozen=True)
 class Case:
@@ -285,7 +288,7 @@ CASES = (
     Case("KafkaPodPending", False, "20m", _pending("worker-2", "1x600")),
     # Compared at each scrape; no more after a minute; a process that is started again and again; none.
     *(
-        Case("NotaryMirrorDown", fires, "15m", ((f'notary_mirror_compared_seconds{{pod="mirror-{number}"}}', at) for number, at in pods))
+        Case("NotaryMirrorDown", fires, "15m", tuple((f'notary_mirror_compared_seconds{{pod="{number}"}}', at) for number, at in pods))
         for fires, pods in (
             (False, [(1, "0+5x180")]),
             (False, [(1, "0+5x60 _x120"), (2, "_x60 0x6 330+5x120")]),
@@ -383,7 +386,7 @@ def test_every_metric_exists(rules: str, worker: Scraped) -> None:
     for name, rule in alerts(rules).items():
         named = names_in(rule["expr"])
         assert named, name
-        assert named <= known | OTHERS | WITH_TLS | OF_KAFKA, name
+        assert named <= known | OTHERS | WITH_TLS | OF_KAFKA | OF_MIRROR, name
 
 
 def test_all_that_is_to_be_watched_is(rules: str) -> None:

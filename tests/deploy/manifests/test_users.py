@@ -4,8 +4,10 @@ import asyncio
 import datetime
 import ipaddress
 import os
+import shutil
 import subprocess
 import sys
+import time
 import tomllib
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
@@ -13,6 +15,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import httpx
 import msgspec
 import pytest
 from aiokafka import AIOKafkaProducer
@@ -25,16 +28,19 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
+from prometheus_client.parser import text_string_to_metric_families
 
 from deploy.local import Cluster
 from deploy.local.ports import free_ports
 from deploy.local.state import write_state
-from deploy.manifests import Manifest
+from deploy.manifests import KUBERNETES, MIRROR, Manifest, Tools, render
+from deploy.manifests.render import documents
 from notary import cli
 from ordering.connection import KafkaSecurity, client_settings
 from ordering.kafka import KafkaLog
 from ordering.topics import topic_names
 from tests.deploy.scraped import scraped
+from tests.kafka.mirrors import Mirror
 from tests.notary.cli.written import append, entry, register, signing_key
 from tests.spark.conftest import settings_folder
 
@@ -42,7 +48,7 @@ pytestmark = [pytest.mark.go, pytest.mark.kafka, pytest.mark.timeout(600)]
 
 ORDERING, PAYLOAD = topic_names("notary")
 ALLOW, TOPIC, LITERAL = 3, 2, 3
-OPERATIONS = {"Read": 3, "Write": 4, "Describe": 8, "DescribeConfigs": 10}
+OPERATIONS = {"Read": 3, "Write": 4, "Create": 5, "Alter": 7, "Describe": 8, "DescribeConfigs": 10, "AlterConfigs": 11}
 """The operations that the manifests use, by their numbers in Kafka's protocol."""
 EXPIRY = 'notary_broker_certificate_expiry_seconds{broker="1"} '
 
@@ -206,7 +212,7 @@ async def denied(broker: Guarded, user: str) -> set[str]:
 def broker(rendered: dict[str, list[Manifest]], tmp_path_factory: pytest.TempPathFactory) -> Iterator[Guarded]:
     """A broker with the manifests' topics and users, on which the owner created a notary as in the README, and a worker decided."""
     manifests = rendered["one-zone"]
-    users = [each["metadata"]["name"] for each in manifests if each["kind"] == "KafkaUser"]
+    users = [each["metadata"]["name"] for each in manifests if each["kind"] == "KafkaUser"] + ["mirror-source"]
     folder = tmp_path_factory.mktemp("guarded")
     with guarded(folder, users) as running:
         asyncio.run(running.make(manifests))
@@ -299,9 +305,53 @@ def test_the_owner_salvages(broker: Guarded, capsys: pytest.CaptureFixture[str])
         finally:
             await log.close()
 
-    assert cli.main(["activate", "2", "--config", str(config)]) == 0
     asyncio.run(lose())
     capsys.readouterr()
     assert cli.main(["salvage", "--config", str(config), "--yes", "--json"]) == 0
     done = msgspec.json.decode(capsys.readouterr().out)
     assert (done["done"], done["seals"], done["decisions"]) == (True, True, 20)
+
+
+def _config(broker: Guarded, user: str, folder: Path) -> Path:
+    """Returns the configuration of the notary in that folder with the log of this broker, as that user."""
+    security = broker.security(user)
+    lines = [
+        f'kind = "kafka"\nbootstrap = "{broker.outside}"\ntopic_prefix = "notary"\nsecurity_protocol = "SSL"',
+        f'ca_file = "{security.ca_file}"\ncert_file = "{security.cert_file}"\nkey_file = "{security.key_file}"',
+    ]
+    file = folder / f"{user}.toml"
+    file.write_text("\n".join([(folder / "notary.toml").read_text().partition("[log]")[0] + "[log]", *lines, ""]))
+    return file
+
+
+def test_a_mirror_is_made_and_failed_over(broker: Guarded, tools: Tools, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """Two sites have authorities of their own. The users of the mirror's manifests prepare it, fill it, and fail over to it.
+
+    `notary mirror` serves its metrics, and those show when both sites last answered: the source is stopped before the failover.
+    """
+    manifests, of_source = render(tools, KUBERNETES / MIRROR), documents((KUBERNETES / MIRROR / "source.yaml").read_text())
+    made = tmp_path / "notary"
+    shutil.copytree(broker.folder / "notary", made)
+    asyncio.run(broker.make(of_source))
+    (port,) = free_ports(1)
+    (tmp_path / "target").mkdir()
+    with guarded(tmp_path / "target", [each["metadata"]["name"] for each in manifests if each["kind"] == "KafkaUser"]) as target:
+        asyncio.run(target.make(manifests))
+        users = ((broker, "mirror-source"), (target, "mirror"))
+        source, mirror, failover = (_config(of, user, made) for of, user in (*users, (target, "failover")))
+        assert cli.main(["failover", "--prepare", "--config", str(source), "--to-config", str(failover)]) == 0
+        with Mirror(source, str(mirror), "--to-config", "--health-listen", f"127.0.0.1:{port}", "--json") as copying:
+            while '"lag_records":0' not in copying.messages and "lag_records=0" not in copying.messages:
+                copying.check_alive()
+                time.sleep(0.2)
+            shown = httpx.get(f"http://127.0.0.1:{port}/metrics", trust_env=False).text
+            copying.stop()
+        values = {family.name: family.samples[0].value for family in text_string_to_metric_families(shown)}
+        assert values["notary_mirror_lag_records"] == 0
+        assert values["notary_mirror_copied"] >= 4  # genesis, activate, register, and an entry with its payload
+        assert time.time() - values["notary_mirror_compared_seconds"] < 30
+        certificates = [x509.load_pem_x509_certificate((of.folder / f"{user}.crt").read_bytes()) for of, user in users]
+        assert values["notary_mirror_certificate_expiry_seconds"] == min(each.not_valid_after_utc.timestamp() for each in certificates)
+        capfd.readouterr()
+        assert cli.main(["failover", "--config", str(made / "notary.toml"), "--to-config", str(failover), "--yes", "--json"]) == 0
+        assert msgspec.json.decode(capfd.readouterr().out)["decisions"] == 20

@@ -30,6 +30,14 @@ async def test_copies_until_a_signal(kafka_cluster: Cluster, kafka_prefix: str, 
     assert "are a log and no mirror" in mirror.messages
 
 
+def test_an_impossible_health_address_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The address is read before anything is copied."""
+    file = tmp_path / "notary.toml"
+    file.write_text('name = "N"\norigin = "o"\n[log]\nkind = "kafka"\nbootstrap = "broker-1:9092"\n')
+    assert cli.main(["mirror", "--config", str(file), "--to", "broker-2:9092", "--health-listen", "9090"]) == 2
+    assert "expected HOST:PORT to listen on, got '9090'" in capsys.readouterr().err
+
+
 def test_an_embedded_log_has_no_mirror(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Only a log in Kafka can be copied."""
     notary = NotaryDirectory.create(tmp_path / "notary")

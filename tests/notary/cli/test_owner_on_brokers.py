@@ -108,7 +108,6 @@ def test_commands_go_on_from_an_index(
     """After a salvage and a trim each command refuses to begin at the log's start, and goes on from the index of a running worker."""
     directory = NotaryDirectory.create(tmp_path / "notary", options=["--kafka", kafka_cluster.bootstrap, "--topic-prefix", kafka_prefix])
     directory.register(bank)
-    assert run(directory, "activate", 2) == 0
     worker = notary_process(directory.config, "w1")
     with CheckedClient(worker.url) as client:
         for _ in range(20):
