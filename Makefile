@@ -189,16 +189,16 @@ sites: $(VENV)/.dev kafka  ## long, as root: three sites under load; each dies a
 	$(PYTEST) tests/deploy/test_sites_under_load.py -s --sites-rate $(or $(RATE),1000) --chaos-delay-ms $(or $(DELAY),2.5) \
 		$(if $(PLAIN),--sites-plain) $(if $(FAULTS),--sites-faults "$(FAULTS)")
 
-bench: $(VENV)/.dev kafka  ## how fast it is (QUICK=1: five minutes; DURATION=20: seconds a load; ONLY=curve); JSON lines in bench.jsonl
+bench: $(VENV)/.dev kafka  ## how fast it is (QUICK=1: five minutes; DURATION=20: seconds a load; ONLY=curve); JSON lines are added to bench.jsonl
 	$(BIN)/python -P -m loadtest.bench --out bench.jsonl $(if $(QUICK),--quick) $(if $(DURATION),--seconds $(DURATION)) $(if $(ONLY),--only $(ONLY))
 
-bench-spark: $(VENV)/.dev kafka  ## how long Spark takes to verify a log, twice and four times as long (REQUESTS=250000); JSON lines in bench-spark.jsonl
+bench-spark: $(VENV)/.dev kafka  ## how long Spark takes to verify a log, twice and four times as long (REQUESTS=250000); JSON lines are added to bench-spark.jsonl
 	$(BIN)/python -P -m loadtest.bench.spark --out bench-spark.jsonl $(if $(REQUESTS),--requests $(REQUESTS))
 
 bench-ready: $(VENV)/.dev  ## how long a worker without an index takes to get ready, by a replay and from a snapshot (REQUESTS=10000000); bench-ready.jsonl
 	$(BIN)/python -P -m loadtest.bench.figures.rebuild $(if $(REQUESTS),--requests $(REQUESTS))
 
-bench-plot: $(VENV)/.dev  ## write tables and pictures of a quiet machine into docs/performance.md (FILES=every bench*.jsonl; LOOK=1 prints all, writes nothing)
+bench-plot: $(VENV)/.dev  ## write tables and pictures of a commit on a quiet machine into docs/performance.md (FILES=every bench*.jsonl; LOOK=1 prints all, writes nothing)
 	$(BIN)/python -P -m loadtest.bench.page $(or $(FILES),$(wildcard bench*.jsonl)) $(if $(LOOK),--print)
 
 load: $(VENV)/.dev kafka  ## an open loop of signed requests, by Locust, on brokers and workers of its own (RATE=1000 DURATION=60; WEB=1: its UI; OPTIONS=)
@@ -208,7 +208,7 @@ load: $(VENV)/.dev kafka  ## an open loop of signed requests, by Locust, on brok
 peers: $(VENV)/.dev  ## fetch what the peers need: Debian's PostgreSQL, as root; etcd, built by Go
 	$(BIN)/python -P -m loadtest.peers --fetch
 
-compare: peers kafka  ## others at the same work, in one run (ONLY=notary,postgresql DURATION=10 ROUNDS=2); JSON lines in bench-peers.jsonl
+compare: peers kafka  ## others at the same work, in one run (ONLY=notary,postgresql DURATION=10 ROUNDS=2); JSON lines are added to bench-peers.jsonl
 	$(BIN)/python -P -m loadtest.peers --json bench-peers.jsonl --seconds $(or $(DURATION),10) --rounds $(or $(ROUNDS),2) $(if $(ONLY),--only $(ONLY))
 
 lock: $(VENV)/bin/python  ## pin the dependencies again, with hashes

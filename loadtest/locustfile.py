@@ -1,4 +1,4 @@
-"""Locust's entry file: `locust -f loadtest/locustfile.py --host http://127.0.0.1:8080`. `loadtest.openloop` describes the load."""
+"""Locust's entry file: `locust -f loadtest/locustfile.py --headless --host URL,URL`. `loadtest.openloop` describes the load."""
 
 import os
 import sys

@@ -24,7 +24,7 @@ from notary.topic_watch import TopicWatch
 from notary.version import VERSION
 from ordering.log import BrokerSeen
 
-_LATENCY_S = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30)
+_LATENCY_S = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 1.5, 2.5, 5, 10, 30)
 _STATM = Path("/proc/self/statm")  # Linux's
 Metric: TypeAlias = tuple[str, str, Callable[[], float]]
 """A metric's name, help text, and value at a scrape."""

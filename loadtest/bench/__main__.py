@@ -14,7 +14,8 @@ from deploy.local import CannotRun
 from loadtest.bench.figure import Part, RunOptions
 from loadtest.bench.figures import all_figures
 from loadtest.bench.report import Report, report_to
-from loadtest.rig import interrupt_once
+from loadtest.rig import interrupt_once, log_name
+from loadtest.rig.arguments import above_zero
 from loadtest.rig.progress import Bar, progress
 from ordering.errors import NotaryError
 
@@ -32,8 +33,10 @@ def main(arguments: list[str] | None = None) -> int:
     )
     parser.add_argument("--only", action="append", choices=names, metavar="NAME", help="one of the figures below; may be repeated")
     parser.add_argument("--quick", action="store_true", help=f"{SECONDS_QUICK:g} s a load, and a shorter curve: about five minutes")
-    parser.add_argument("--seconds", type=float, metavar="S", help=f"the length of a load (default: {SECONDS:g})")
-    parser.add_argument("--out", default="bench.jsonl", metavar="FILE", help="where the JSON lines go; - is stdout, and the table stderr")
+    parser.add_argument("--seconds", type=above_zero, metavar="S", help=f"the length of a load (default: {SECONDS:g})")
+    parser.add_argument(
+        "--out", default="bench.jsonl", metavar="FILE", help="where the JSON lines are added; - is stdout, and the table stderr"
+    )
     parser.add_argument("--brokers", type=int, choices=(0, 1, 3), help="only with this number of brokers, 0: the embedded log")
     parser.add_argument("--seed", type=int, default=1, help="of everything that is generated (default: 1)")
     chosen = parser.parse_args(arguments)
@@ -44,7 +47,9 @@ def main(arguments: list[str] | None = None) -> int:
     with report_to(chosen.out) as report:
         parts = parts_of(report, chosen.only or names, RunOptions(seconds, chosen.seed, chosen.quick, chosen.brokers))
         try:
-            problems = run(parts, report, bar)
+            problems = (
+                run(parts, report, bar) if parts else [f"nothing to measure: no such figure has a part on {log_name(chosen.brokers)}"]
+            )
         except KeyboardInterrupt:
             problems = ["interrupted"]
         bar.end()

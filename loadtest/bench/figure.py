@@ -15,6 +15,7 @@ import msgspec
 from deploy.local import CannotRun
 from loadtest.bench.report import Report, ResultLine, report_to
 from loadtest.rig import RunningNotary, brokers_of, interrupt_once, log_name, notary_on
+from loadtest.rig.arguments import count
 from loadtest.rig.progress import progress
 from loadtest.rig.signing import PARTY
 from ordering.errors import NotaryError
@@ -109,8 +110,8 @@ def load_s(seconds: float) -> float:
 
 def add_arguments(parser: argparse.ArgumentParser, out: str) -> None:
     """Add the options that all such commands share; `out` is the default file for the line."""
-    parser.add_argument("--submission-requests", type=int, default=100, metavar="N", help="requests of a submission (default: 100)")
-    parser.add_argument("--inputs", type=int, default=1, metavar="N", help="inputs of a request (default: 1)")
+    parser.add_argument("--submission-requests", type=count, default=100, metavar="N", help="requests of a submission (default: 100)")
+    parser.add_argument("--inputs", type=count, default=1, metavar="N", help="inputs of a request (default: 1)")
     parser.add_argument("--brokers", type=int, choices=(0, 1, 3), default=1, help="0: the embedded log (default: 1)")
     parser.add_argument("--acceptor-processes", type=int, default=0, metavar="N", help="of the worker (default: none)")
     parser.add_argument("--seed", type=int, default=1, help="of everything that is made (default: 1)")
@@ -125,7 +126,7 @@ def run_alone(chosen: argparse.Namespace, measure: Callable[[Report, RunningNota
             report.begin()
             measure(report, running)
 
-    return exit_code(measured, report_to(chosen.out, append=True))
+    return exit_code(measured, report_to(chosen.out))
 
 
 def exit_code(measure: Callable[[Report], None], to: AbstractContextManager[Report]) -> int:
@@ -155,6 +156,11 @@ def number(line: ResultLine, name: str) -> str:
     if value is None:
         return ""
     return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"
+
+
+def case_of(line: ResultLine) -> str:
+    """Returns the case as a cell, which also shows that the submissions ran out: then the load was shorter, or lower."""
+    return f"{line.case} (no submissions left before the end)" if line.figures.get("ran_out") else line.case
 
 
 def milliseconds(line: ResultLine, *names: str) -> list[str]:

@@ -50,14 +50,27 @@ def connections_of(requests: int, inputs: int = INPUTS) -> int:
     return 16 if inputs > 100 else {1: 64, 10: 32}.get(requests, 24)
 
 
-def ahead_of(requests: int, inputs: int, seconds: float) -> int:
-    """Returns the number of submissions to generate for a closed loop of this length: more than any known machine decides."""
-    per_s = 250 if inputs > 100 else {1: 7_000, 10: 2_000}.get(requests, (60_000 if inputs == 1 else 40_000) / requests)
+AHEAD_SHARE: Final = 2.0
+"""The requests to generate, as a multiple of the rate in a warm-up: caches and the brokers' code were cold then."""
+AHEAD_SHARE_MIN: Final = 0.25
+"""The least of them, as a share of those without a warm-up: a short warm-up may have had a pause."""
+
+
+def ahead_of(requests: int, inputs: int, seconds: float, requests_per_s: float = 0.0) -> int:
+    """Returns the number of submissions to generate for a closed loop of this length.
+
+    `requests_per_s`: the rate in a warm-up; 0 if there was none, for more than any known machine decides.
+    """
+    per_s = 375 if inputs > 100 else {1: 14_000, 10: 3_000}.get(requests, (90_000 if inputs == 1 else 65_000) / requests)
+    if requests_per_s:
+        per_s = max(AHEAD_SHARE * requests_per_s / requests, AHEAD_SHARE_MIN * per_s)
     return max(1, int(per_s * seconds))
 
 
-def closed_load(running: RunningNotary, case: Case, seconds: float, seed: int, *, receipts: bool = True) -> ClosedLoad:
-    """Returns the parameters of a closed loop for that case."""
+def closed_load(
+    running: RunningNotary, case: Case, seconds: float, seed: int, *, receipts: bool = True, requests_per_s: float = 0.0
+) -> ClosedLoad:
+    """Returns the parameters of a closed loop for that case; `requests_per_s` as in `ahead_of`."""
     return ClosedLoad(
         urls=running.urls,
         # Each load has its own states: they can be consumed only once.
@@ -66,7 +79,7 @@ def closed_load(running: RunningNotary, case: Case, seconds: float, seed: int, *
         inputs=case.inputs,
         connections=case.connections_each * len(running.urls),
         seconds=seconds,
-        submissions_max=ahead_of(case.requests, case.inputs, seconds),
+        submissions_max=ahead_of(case.requests, case.inputs, seconds, requests_per_s),
         pids=dict(running.pids),
         receipts=receipts,
     )
@@ -88,7 +101,10 @@ def run_loads(loads: Sequence[ClosedLoad]) -> list[LoadResult]:
     load, connections = loads[0], sum([each.connections for each in loads])
     progress(f"load: {load.requests} requests a submission, {load.inputs} inputs, {connections} connections, {load.seconds:g} s")
     # Generating the bodies takes as long as sending them, on a busy machine several times as long.
-    return run_module("loadtest.rig.closed_loop", list(loads), list[LoadResult], load.seconds * 10 + 120)
+    results = run_module("loadtest.rig.closed_loop", list(loads), list[LoadResult], load.seconds * 10 + 120)
+    if any(result.ran_out for result in results):
+        progress("load: no submissions were left before the end")
+    return results
 
 
 def load_figures(result: LoadResult) -> dict[str, Any]:
@@ -113,18 +129,19 @@ def failed(result: LoadResult | Offered) -> bool:
     """Returns True if a load had an error, or no request was decided; prints its failures."""
     for failure in result.failures:
         progress(f"load: {failure}")
-    return bool(result.errors) or (isinstance(result, LoadResult) and not result.requests)
+    decided = result.requests if isinstance(result, LoadResult) else result.decided
+    return bool(result.errors) or not decided
 
 
-def warm_up_for(running: RunningNotary, case: Case, seconds: float, seed: int) -> None:
-    """Run a closed loop without figures before a load of this length."""
-    run_load(closed_load(running, case, min(WARM_UP_S_MAX, seconds / 2), seed))
+def warm_up_for(running: RunningNotary, case: Case, seconds: float, seed: int) -> float:
+    """Run a closed loop without figures before a load of this length; returns its requests a second."""
+    return run_load(closed_load(running, case, min(WARM_UP_S_MAX, seconds / 2), seed)).requests_per_s
 
 
 def capacity_of(running: RunningNotary, case: Case, seconds: float, seed: int) -> float:
     """Returns the requests a second of a closed loop, after a warm-up. Raises `RuntimeError` when it saw errors."""
-    warm_up_for(running, case, seconds, seed)
-    result = run_load(closed_load(running, case, seconds, seed + 1))
+    requests_per_s = warm_up_for(running, case, seconds, seed)
+    result = run_load(closed_load(running, case, seconds, seed + 1, requests_per_s=requests_per_s))
     if failed(result) or not result.requests_per_s:
         raise RuntimeError("the capacity could not be measured: the closed loop saw errors")
     return result.requests_per_s

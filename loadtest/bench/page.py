@@ -2,11 +2,12 @@
 
     python -P -m loadtest.bench.page bench.jsonl [more.jsonl …] [--into docs/performance.md] [--print]
 
-The last result of each case counts. The text between `<!-- figures: NAME -->` and `<!-- end -->` in the page is replaced by the table of
+The newest result of each case counts. The text between `<!-- figures: NAME -->` and `<!-- end -->` in the page is replaced by the table of
 that name, and the pictures go into the folder of the page's name. A table or picture without results stays as it is.
 
-Figures are published only from a quiet machine: if others took 2 % of it or more while a result was measured, the tables and the picture of
-its figure stay as they are too, and the exit code is 1. `--print` prints all tables, those included, and writes nothing.
+Figures are published only from a quiet machine and a commit. If others took 2 % of the machine or more while a result was measured, or its
+tree had uncommitted changes, the tables and the picture of its figure stay as they are too, and the exit code is 1. `--print` prints all
+tables, those included, and writes nothing.
 """
 
 import argparse
@@ -20,7 +21,7 @@ from matplotlib.figure import Figure as Picture
 
 from loadtest.bench.figure import Figure, Row
 from loadtest.bench.figures import all_figures
-from loadtest.bench.report import OTHERS_SHARE_MAX, ResultLine, about, last_of_each, read
+from loadtest.bench.report import ResultLine, about, last_of_each, read
 
 WIDTH_IN, HEIGHT_IN, DOTS_PER_IN = 8.0, 4.5, 110
 _MARKED = re.compile(r"(<!-- figures: ([a-z-]+) -->\n).*?(<!-- end -->)", re.DOTALL)
@@ -33,41 +34,38 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "--into", type=Path, default=Path("docs/performance.md"), metavar="PAGE", help="the page (default: docs/performance.md)"
     )
-    parser.add_argument(
-        "--print", action="store_true", help="print all tables, also those of a machine that others used, and write nothing"
-    )
+    parser.add_argument("--print", action="store_true", help="print all tables, also those that are not published, and write nothing")
     chosen = parser.parse_args(arguments)
     lines = [line for file in chosen.files for line in read(file)]
     if chosen.print:
         made = tables(lines)
         print("\n".join([f"## {name}\n\n{table}" for name, table in made.items()]))
         return 0 if made else 1
-    refused = {name: noisy for name in all_figures() if (noisy := [line for line in last_of_each(lines, name) if not line.quiet])}
+    refused = {name: unfit for name in all_figures() if (unfit := [line for line in last_of_each(lines, name) if line.refusals])}
     made = tables([line for line in lines if line.figure not in refused])
     chosen.into.write_text(put_into(chosen.into.read_text(), made))
     draw_all([line for line in lines if line.figure not in refused], chosen.into.with_suffix(""))
-    for name, noisy in refused.items():
-        print(refusal(name, noisy), file=sys.stderr)
+    for name, unfit in refused.items():
+        print(refusal(name, unfit), file=sys.stderr)
     return 1 if refused or not made else 0
 
 
-def refusal(name: str, noisy: Sequence[ResultLine]) -> str:
-    """Returns the reason why a figure is not published, with the share of others in each of its results."""
-    shares = [f"  {line.case}: {line.others}" for line in noisy]
-    remedy = f"measure again (`make bench ONLY={name}`) on a quiet machine, or look at the tables with --print"
-    first = f"{name}: not written, because others took {OTHERS_SHARE_MAX:.0%} of the machine or more, or an unknown share; {remedy}"
-    return "\n".join([first, *shares])
+def refusal(name: str, unfit: Sequence[ResultLine]) -> str:
+    """Returns the reasons why a figure is not published, for each of its results."""
+    reasons = [f"  {line.case}: {', '.join(line.refusals)}" for line in unfit]
+    remedy = f"measure a commit again (`make bench ONLY={name}`) on a quiet machine, or look at the tables with --print"
+    return "\n".join([f"{name}: not written; {remedy}", *reasons])
 
 
 def tables(lines: Sequence[ResultLine]) -> dict[str, str]:
-    """Returns the tables by name, each with the machine below it; none for a figure that was not measured."""
+    """Returns the tables by name, each with its machines below it; none for a figure that was not measured."""
     made = {}
     for figure in all_figures().values():
         of_figure = last_of_each(lines, figure.name)
         for name, rows_of in figure.tables.items():
             rows = rows_of(of_figure) if of_figure else []
             if len(rows) > 1:
-                made[name] = f"{_table(rows)}\n\n{about(of_figure[-1])}\n"
+                made[name] = "\n\n".join([_table(rows), *about(of_figure)]) + "\n"
     return made
 
 
@@ -102,8 +100,8 @@ def _draw(figure: Figure, lines: Sequence[ResultLine], file: Path) -> None:
     with mpl.rc_context({"font.size": 9, "axes.grid": True, "grid.alpha": 0.3, "axes.spines.top": False}):
         picture = Picture(figsize=(WIDTH_IN, HEIGHT_IN), dpi=DOTS_PER_IN, layout="constrained")
         figure.draw(picture, lines)
-        # The machine and the date: a figure without them is worth nothing.
-        picture.supxlabel(about(lines[-1]), fontsize=7, color="0.35")
+        # The machines and the dates: a figure without them is worth nothing.
+        picture.supxlabel("\n".join(about(lines)), fontsize=7, color="0.35")
         # Without a date and a library version in the file, the same lines give the same bytes.
         picture.savefig(file, metadata={"Software": None})
 

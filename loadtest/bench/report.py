@@ -18,6 +18,8 @@ from loadtest.rig.progress import progress
 
 OTHERS_SHARE_MAX: Final = 0.02
 """The share of the machine that other processes may take while a published figure is measured."""
+CHANGED: Final = "-changed"
+"""The end of the commit of a tree with uncommitted changes."""
 
 
 class ResultLine(msgspec.Struct, frozen=True):
@@ -37,14 +39,16 @@ class ResultLine(msgspec.Struct, frozen=True):
     """The share of all cores that processes of others took while this was measured; None if it is unknown."""
 
     @property
-    def others(self) -> str:
-        """The share of the machine that others took, as text."""
-        return "an unknown share" if self.others_share is None else f"{self.others_share:.1%}"
-
-    @property
-    def quiet(self) -> bool:
-        """True if others took so little that the figures say something about the notary."""
-        return self.others_share is not None and self.others_share < OTHERS_SHARE_MAX
+    def refusals(self) -> list[str]:
+        """The reasons why the page does not publish it; empty if it does."""
+        reasons = []
+        if self.others_share is None:
+            reasons.append("others took an unknown share of the machine")
+        elif self.others_share >= OTHERS_SHARE_MAX:
+            reasons.append(f"others took {self.others_share:.1%} of the machine")
+        if str(self.machine.get("git")).endswith(CHANGED):
+            reasons.append("its tree had uncommitted changes")
+        return reasons
 
 
 class Report:
@@ -96,8 +100,8 @@ class Report:
         self._results.append(result)
         print(orjson.dumps(msgspec.structs.asdict(result)).decode(), file=self._lines, flush=True)
         progress(f"{figure}: {case}: {_summary(result)}")
-        if not result.quiet:
-            progress(f"{figure}: {case}: others took {result.others} of the machine: too much for docs/performance.md")
+        if result.refusals:
+            progress(f"{figure}: {case}: not for docs/performance.md: {', '.join(result.refusals)}")
 
     def print_table(self) -> None:
         """Print all results, a table for each figure."""
@@ -116,10 +120,13 @@ class Report:
 
 
 @contextlib.contextmanager
-def report_to(out: str, *, append: bool = False, table: bool = True) -> Iterator[Report]:
-    """Yields a report whose lines go to a file, or for `-` to stdout; `table`: at the end prints its table, for `-` on stderr."""
+def report_to(out: str, *, table: bool = True) -> Iterator[Report]:
+    """Yields a report whose lines are appended to a file, or for `-` go to stdout; `table`: at the end prints its table, for `-` on stderr.
+
+    A run that fails leaves the results of earlier runs. The newest result of each case counts (`last_of_each`).
+    """
     with contextlib.ExitStack() as stack:
-        lines = sys.stdout if out == "-" else stack.enter_context(Path(out).open("a" if append else "w"))
+        lines = sys.stdout if out == "-" else stack.enter_context(Path(out).open("a"))
         report = Report(lines, sys.stderr if out == "-" else sys.stdout)
         yield report
         if table:
@@ -140,18 +147,38 @@ def read(file: Path) -> list[ResultLine]:
 
 
 def last_of_each(lines: Sequence[ResultLine], figure: str) -> list[ResultLine]:
-    """Returns the last result of each case of a figure, in the order in which the cases first appeared."""
-    return list({line.case: line for line in lines if line.figure == figure}.values())
+    """Returns the newest result of each case of a figure, in the order in which the cases first appeared."""
+    of_figure = [line for line in lines if line.figure == figure]
+    newest = {line.case: line for line in sorted(of_figure, key=lambda line: line.time)}
+    return [newest[case] for case in dict.fromkeys([line.case for line in of_figure])]
 
 
-def about(line: ResultLine) -> str:
-    """Returns the machine, the versions and the day of a result, as text."""
+def about(lines: Sequence[ResultLine]) -> list[str]:
+    """Returns a text for each machine, versions and commit of some results, with their days and load averages.
+
+    If there are several, each text names its cases.
+    """
+    groups: dict[str, list[ResultLine]] = {}
+    for line in lines:
+        groups.setdefault(_origin(line), []).append(line)
+    return [
+        ("" if len(groups) == 1 else f"{'; '.join([line.case for line in group])}: ")
+        + f"{origin}, {_range([line.time[:10] for line in group])}, load average {_range([line.load_average for line in group])}"
+        for origin, group in groups.items()
+    ]
+
+
+def _origin(line: ResultLine) -> str:
     machine = line.machine
-    memory = machine["memory_bytes"] / 2**30
     commit = str(machine.get("git") or "no commit")
-    shown = commit[:10] + ("-changed" if commit.endswith("-changed") else "")
-    cores = f"{machine['cores']} cores of {machine['cpu']}, {memory:.0f} GiB"
-    return f"{cores}, Python {machine['python']}, Kafka {machine['kafka']}; {shown}, {line.time[:10]}, load average {line.load_average}"
+    shown = commit[:10] + (CHANGED if commit.endswith(CHANGED) else "")
+    cores = f"{machine['cores']} cores of {machine['cpu']}, {machine['memory_bytes'] / 2**30:.0f} GiB"
+    return f"{cores}, Python {machine['python']}, Kafka {machine['kafka']}; {shown}"
+
+
+def _range(values: Sequence[Any]) -> str:
+    known = sorted([value for value in values if value is not None])
+    return " to ".join(map(str, dict.fromkeys([*known[:1], *known[-1:]]))) or "unknown"
 
 
 def _summary(result: ResultLine) -> str:

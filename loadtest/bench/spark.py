@@ -39,6 +39,7 @@ from joiner.history import extended
 from loadtest.bench.figure import exit_code
 from loadtest.bench.figures.rebuild import Replayed, replay
 from loadtest.bench.report import Report, report_to
+from loadtest.rig.arguments import count
 from loadtest.rig.generate import party_key_pem, payload_values
 from loadtest.rig.progress import Bar, progress
 from loadtest.rig.signing import NOTARY, PARTY
@@ -73,15 +74,15 @@ def main(arguments: list[str] | None = None) -> int:
     """Measure; returns the exit code."""
     parser = argparse.ArgumentParser(prog="python -P -m loadtest.bench.spark", description="The time that Spark needs to verify a log.")
     default = ", ".join([f"{each:,}" for each in REQUESTS])
-    parser.add_argument("--requests", type=int, action="append", metavar="N", help=f"of the log; may be repeated (default: {default})")
+    parser.add_argument("--requests", type=count, action="append", metavar="N", help=f"of the log; may be repeated (default: {default})")
     parser.add_argument("--signatures", choices=("with", "without", "both"), default="both", help="whether they are verified")
-    parser.add_argument("--submission-requests", type=int, default=100, metavar="N", help="requests of a submission (default: 100)")
-    parser.add_argument("--inputs", type=int, default=4, metavar="N", help="inputs of a request (default: 4)")
+    parser.add_argument("--submission-requests", type=count, default=100, metavar="N", help="requests of a submission (default: 100)")
+    parser.add_argument("--inputs", type=count, default=4, metavar="N", help="inputs of a request (default: 4)")
     parser.add_argument("--nights", action="store_true", help="one log that grows to each size, and a night after each")
     parser.add_argument("--logs", type=Path, metavar="DIR", help="keep the logs there, and take those that are there")
     parser.add_argument("--seed", type=int, default=1, help="of everything that is made (default: 1)")
     parser.add_argument(
-        "--json", "--out", dest="out", default="bench-spark.jsonl", metavar="FILE", help="where the JSON lines go; - is stdout"
+        "--json", "--out", dest="out", default="bench-spark.jsonl", metavar="FILE", help="where the JSON lines are added; - is stdout"
     )
     chosen = parser.parse_args(arguments)
     measure = _measure_nights if chosen.nights else _measure

@@ -14,7 +14,8 @@ from pathlib import Path
 
 from deploy.local import CannotRun
 from loadtest.openloop.plan import add_arguments
-from loadtest.rig import interrupt_once, notary_on, python_path, verifier_key
+from loadtest.rig import interrupt_once, notary_on, python_path, tied, verifier_key
+from loadtest.rig.arguments import count
 from loadtest.rig.progress import progress
 
 STOP_S_MAX = 60.0
@@ -36,13 +37,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "--brokers", type=int, choices=(0, 1, 3), default=3, help="Kafka brokers; 0: the embedded log, of one worker (default: 3)"
     )
-    parser.add_argument("--workers", type=int, default=2, help="workers on these brokers (default: 2)")
+    parser.add_argument("--workers", type=count, default=2, help="workers on these brokers (default: 2)")
     parser.add_argument("--web", action="store_true", help="open Locust's web UI on loopback instead of running at once")
     parser.add_argument("--web-host", default="127.0.0.1", metavar="HOST", help="address of the web UI (default: 127.0.0.1)")
     parser.add_argument("--web-port", type=int, default=8089, metavar="PORT", help="port of the web UI (default: 8089)")
     chosen, others = parser.parse_known_args(arguments)
-    if chosen.workers < 1 or (chosen.workers > 1 and not chosen.brokers):
-        parser.error("an embedded log has one worker; with brokers there is one at least")
+    if chosen.workers > 1 and not chosen.brokers:
+        parser.error("an embedded log has one worker: add --workers 1")
     interrupt_once()
     try:
         with notary_on(chosen.brokers, chosen.workers) as running:
@@ -62,7 +63,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _locust(arguments: Sequence[str]) -> int:
     """Run Locust as its users do; after an interrupt it gets time to report that there is no figure."""
     locust = subprocess.Popen(
-        [sys.executable, "-P", "-m", "locust", "-f", str(_ROOT / "loadtest" / "locustfile.py"), *arguments],
+        [*tied(), sys.executable, "-P", "-m", "locust", "-f", str(_ROOT / "loadtest" / "locustfile.py"), *arguments],
         env=os.environ | {"PYTHONPATH": python_path()},
     )
     try:

@@ -6,6 +6,7 @@ type that it finds.
 """
 
 from argparse import ArgumentParser, Namespace
+from math import inf
 from typing import Any, Final, Literal, TypeAlias, get_args
 from urllib.parse import urlsplit
 
@@ -91,6 +92,9 @@ USERS = 200
 """The default number of connections: as many submissions may be unanswered at a time before others are sent late."""
 DEADLINE_S = 30.0
 RECEIPT_SAMPLE = 0.01
+LOOPBACK = "127.0.0.1"
+FILES: Final = ("figure", "key", "html_file", "json_file")
+"""The options that name files, Locust's included: only the command line sets them."""
 
 
 class Unusable(Exception):
@@ -100,9 +104,10 @@ class Unusable(Exception):
 def add_arguments(parser: ArgumentParser) -> None:
     """Add the options, in three groups.
 
-    Locust shows them in its web form, but not in `--help`, which it answers before it reads its file.
+    Locust shows them in its web form, files left out, but not in `--help`, which it answers before it reads its file. Its form and its
+    master listen on loopback unless an option says otherwise.
     """
-    parser.set_defaults(num_users=USERS, spawn_rate=100)
+    parser.set_defaults(num_users=USERS, spawn_rate=100, web_host=LOOPBACK, master_bind_host=LOOPBACK)
     group = parser.add_argument_group("notary: the schedule (open loop; rates count requests, whatever the requests of a submission)")
     _add(group, "--shape", choices=SHAPES, default="steady", help="the course of the rate (default: steady)")
     _add(group, "--rate", type=float, default=1_000.0, metavar="N", help="requests a second, but for steps (default: 1000)")
@@ -151,7 +156,8 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 def _add(group: Any, *names: str, **options: Any) -> None:
     # Locust's form shows options with this attribute; its own parser sets it, an argument group does not.
-    group.add_argument(*names, **options).include_in_web_ui = True
+    action = group.add_argument(*names, **options)
+    action.include_in_web_ui = action.dest not in FILES
 
 
 def urls_of(host: str | None) -> tuple[str, ...]:
@@ -163,6 +169,18 @@ def urls_of(host: str | None) -> tuple[str, ...]:
         parts = urlsplit(url)
         if parts.scheme not in ("http", "https") or not parts.hostname or parts.path:
             raise Unusable(f"--host: {url} is not a worker's URL, such as http://127.0.0.1:8080")
+    return urls
+
+
+def urls_of_session(host: str | None, given: str | None) -> tuple[str, ...]:
+    """Returns the URLs of a host that the web form may have changed; `given` is the one of the command line. Raises `Unusable`.
+
+    The form may choose among the URLs of the command line, and without any among those of this machine.
+    """
+    urls = urls_of(host)
+    allowed = set(urls_of(given)) if given else {url for url in urls if urlsplit(url).hostname in (LOOPBACK, "localhost", "::1")}
+    if others := [url for url in urls if url not in allowed]:
+        raise Unusable(f"the form may not load {', '.join(others)}: give --host on the command line")
     return urls
 
 
@@ -181,9 +199,9 @@ def plan_of(options: Namespace, urls: tuple[str, ...], *, run: str, seed: str, n
         raise Unusable(problem)
     if not 0 <= options.receipt_sample <= 1:
         raise Unusable("--receipt-sample is a share, 0 to 1")
-    if options.deadline <= 0:
-        raise Unusable("--deadline is more than nothing")
-    if options.attempt < 0:
+    if not 0 < options.deadline < inf:
+        raise Unusable("--deadline is a number of seconds above 0")
+    if not 0 <= options.attempt < inf:
         raise Unusable("--attempt is a number of seconds, or 0 for half of the time left")
     try:
         steps = [float(step) for step in options.steps.split(",")]

@@ -49,7 +49,7 @@ CONNECT_S_MAX = 3.0
 PROGRESS_S = 5.0
 REPORT_S = 1.0
 PAUSE_S_FIRST, PAUSE_S_MAX = 0.05, 1.0
-_TRY_AGAIN = (429, 500, 502, 503, 504)
+_TRY_AGAIN = (429, 502, 503, 504)
 _LENGTH = struct.Struct(">I")
 
 
@@ -132,12 +132,14 @@ class LoadProcess:
         """Send everything; calls `report` in a thread, every second and at the end."""
         plan = self.plan
         self._start_s = time.perf_counter() + start.at_unix_s - time.time()
-        cpu_s = time.process_time()
+        began_s, cpu_s = time.perf_counter(), time.process_time()
         loop = OpenLoop(arrivals(plan.stages, plan.mix.submission_requests, plan.process, plan.processes))
         channels = [[Channel(url) for url in plan.urls] for _ in range(start.users)]
         users = asyncio.gather(*[loop.follow(self._start_s, partial(self._submit, own)) for own in channels])
+        self.tally.lag = loop.lag
         while not self.tally.finished:
             await asyncio.wait([users], timeout=REPORT_S)
+            self.tally.cores = (time.process_time() - cpu_s) / (time.perf_counter() - began_s)
             if users.done():
                 users.result()
                 # If an answer is missing, it could explain any other answer.

@@ -23,6 +23,7 @@ import time
 import urllib.request
 import uuid
 from collections.abc import Callable, Mapping
+from http.client import HTTPException
 from pathlib import Path
 from typing import Any
 
@@ -33,11 +34,12 @@ from gevent.event import Event
 from locust.env import Environment
 
 from loadtest.openloop.checker import Ledger
-from loadtest.openloop.plan import LoadPlan, Unusable, plan_of, urls_of
+from loadtest.openloop.plan import FILES, LoadPlan, Unusable, plan_of, urls_of_session
 from loadtest.openloop.process import CONNECT_S_MAX, Start, TimedSubmission, read_next, write
 from loadtest.openloop.tally import Tally, decode, figure, lines_of, reasons_against, total
 from loadtest.rig.machine import load_average, machine, python_path
 from loadtest.rig.schedule import arrivals_count
+from ordering.durable import replace_file
 
 MESSAGE = "openloop"
 GRACE_S = 15.0
@@ -146,6 +148,8 @@ class Coordinator:
 
     def __init__(self, environment: Environment) -> None:
         self._environment = environment
+        self._given = dict(vars(environment.parsed_options))
+        """The options of the command line. Locust's form changes any option, also one that it does not show."""
         self._runs = 0
         self._seed = ""
         self.exit_code: int | None = None
@@ -173,18 +177,21 @@ class Coordinator:
         self._sends = sends
         options = self._environment.parsed_options
         assert options is not None
-        if options.figure:
-            # A file of an earlier run must not be taken for this one's.
-            Path(options.figure).unlink(missing_ok=True)
         try:
-            urls = urls_of(self._environment.host)
+            self._keep_files()
+            _remove_figure(options.figure)
+            urls = urls_of_session(self._environment.host, self._given["host"])
             about, position_first = _ask(urls)
             plan = plan_of(
                 options, urls, run=uuid.uuid4().hex, seed=self._next_seed(options.seed), notary_name=about["name"],
                 verifier_key=about["verifier_key"],
             )  # fmt: skip
-        except (Unusable, OSError, LookupError, ValueError) as problem:
+        except (Unusable, OSError) as problem:
             self._problems.append(str(problem))
+            return
+        except Exception as problem:
+            # Locust logs it and waits for ever; a reason ends the run.
+            self._problems.append(f"the run cannot begin: {problem!r}")
             return
         if (options.num_users or 1) < len(sends):
             self._problems.append(f"--users {options.num_users} is less than the {len(sends)} processes: each sends as one user at least")
@@ -226,6 +233,7 @@ class Coordinator:
 
     def tick(self) -> tuple[int, float] | None:
         """Returns (users, users a second to start) for Locust's shape, or None when the run is over."""
+        self._keep_files()
         options = self._environment.parsed_options
         if self._begun and (self._problems or self._finished() or time.monotonic() > self._over_at_s):
             return None
@@ -240,7 +248,7 @@ class Coordinator:
         options, plan, problems = self._environment.parsed_options, self._plan, self._problems
         assert options is not None
         if plan is None:
-            reasons = problems
+            reasons = problems or ["the run has no plan"]
         else:
             tally = total(list(self._tallies.values()), len(plan.stages))
             missing = set(range(len(self._sends))) - {number for number, tally in self._tallies.items() if tally.finished}
@@ -249,17 +257,20 @@ class Coordinator:
             reasons = reasons_against(
                 tally, self._ledger, submissions=arrivals_count(plan.stages, plan.mix.submission_requests), problems=problems
             )
-        if reasons:
+        if plan is None or reasons:
             self._refuse(reasons)
             return
-        assert plan is not None
         self.exit_code = 0
         found = figure(plan, tally) | {"began_unix_s": round(self._began_unix_s, 3)}
         written = {"figure": found, "parameters": self._parameters(plan), "machine": machine(), "load_average": load_average()}
         self.lines = ["", *lines_of(found), ""]
         print("\n".join(self.lines), flush=True)
-        if options.figure:
-            Path(options.figure).write_bytes(orjson.dumps(written, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE))
+        if self._given["figure"]:
+            replace_file(Path(self._given["figure"]), orjson.dumps(written, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE))
+
+    def _keep_files(self) -> None:
+        """Set the options that name files to those of the command line."""
+        vars(self._environment.parsed_options).update({name: value for name, value in self._given.items() if name in FILES})
 
     def _refuse(self, reasons: list[str]) -> None:
         self.exit_code = 1
@@ -297,6 +308,21 @@ class Coordinator:
         return found | {"users": options.num_users, "processes": len(self._sends), "receipts": plan.verifier_key is not None}
 
 
+def _remove_figure(name: str) -> None:
+    """Remove the figure of an earlier run, which must not be taken for this one's. Raises `Unusable` for a file that is no figure."""
+    file = Path(name)
+    if not name or not file.exists():
+        return
+    try:
+        found = orjson.loads(file.read_bytes()) if file.is_file() else None
+        is_figure = isinstance(found, dict) and "figure" in found
+    except ValueError:
+        is_figure = False
+    if not is_figure:
+        raise Unusable(f"--figure: {name} is there and is not the figure of a load; give the name of another file")
+    file.unlink()
+
+
 def _ask(urls: tuple[str, ...]) -> tuple[dict[str, Any], int]:
     """Returns the notary's description of itself, and the number of decisions: the highest that any worker reports."""
     # A checkpoint's second line is the size of the tree.
@@ -311,5 +337,5 @@ def _get(url: str) -> bytes:
         with opener.open(url, timeout=CONNECT_S_MAX) as reply:
             body: bytes = reply.read()
             return body
-    except OSError as problem:
-        raise OSError(f"{url}: {problem}") from problem
+    except (OSError, HTTPException) as problem:
+        raise OSError(f"{url}: {problem!r}" if isinstance(problem, HTTPException) else f"{url}: {problem}") from problem

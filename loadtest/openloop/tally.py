@@ -16,6 +16,9 @@ from loadtest.rig.schedule import begin_of
 
 _Key = TypeVar("_Key")
 FAILURES_LISTED: Final = 10
+CORES_MAX: Final = 0.9
+LAG_MS_MAX: Final = 10.0
+"""A load whose process uses more, or wakes up later (p99), measures its own delays too."""
 
 
 class StageTally(msgspec.Struct):
@@ -25,7 +28,7 @@ class StageTally(msgspec.Struct):
     latency: Latencies = msgspec.field(default_factory=Latencies)
     """From the intended start to the complete answer."""
     late: Latencies = msgspec.field(default_factory=Latencies)
-    """From the intended start to the first byte sent: the load's own share of the latency."""
+    """From the intended start to the first byte sent: the wait for a free user, and the load's own delay (`Tally.lag`)."""
     answered_last_s: float = 0.0
     """The time of the last answer, in seconds from the start of the run."""
 
@@ -50,6 +53,10 @@ class Tally(msgspec.Struct):
     decided: int = 0
     violations: list[str] = []
     cpu_seconds: float = 0.0
+    cores: float = 0.0
+    """The mean cores that the process used while it sent; of several processes, those of the busiest."""
+    lag: Latencies = msgspec.field(default_factory=Latencies)
+    """From the intended start to the wake-up of a user that was free: the load's own delay."""
     finished: bool = False
     """True if every arrival is accounted for, and the decisions were replayed."""
 
@@ -80,6 +87,8 @@ def total(tallies: Sequence[Tally], stages: int) -> Tally:
             mine.answered_last_s = max(mine.answered_last_s, theirs.answered_last_s)
         for name in ("sent", "answered", "failed", "decided", "cpu_seconds"):
             setattr(tally, name, getattr(tally, name) + getattr(each, name))
+        tally.cores = max(tally.cores, each.cores)
+        tally.lag.add_all(each.lag)
         _add(tally.retried, each.retried)
         _add(tally.counts, each.counts)
         _add(tally.answered_by_tenth, each.answered_by_tenth)
@@ -136,6 +145,8 @@ def figure(plan: LoadPlan, tally: Tally) -> dict[str, Any]:
         "receipts_verified": tally.counts.get("receipts_verified", 0),
         "attempts_retried": dict(sorted(tally.retried.items())),
         "load_cpu_seconds": round(tally.cpu_seconds, 1),
+        "load_cores_of_busiest": round(tally.cores, 2),
+        "load_lag_ms_p99": round(tally.lag.percentile_ms(99), 1),
         "answered_by_tenth": [tally.answered_by_tenth.get(tenth, 0) for tenth in range(max(tally.answered_by_tenth, default=-1) + 1)],
         "stages": [_stage(plan, at, tally.stages[at]) for at in counted],
     }
@@ -167,6 +178,8 @@ def lines_of(figures: dict[str, Any]) -> list[str]:
         + ", ".join([f"{count:,} {outcome}" for outcome, count in figures["outcomes"].items() if count]),
         f"repeated, with the same answer: {figures['repeated_with_the_same_answer']:,}; "
         f"receipts verified: {figures['receipts_verified']:,}; attempts retried: {figures['attempts_retried'] or 'none'}",
+        f"the load: {figures['load_cpu_seconds']:,} CPU seconds, {figures['load_cores_of_busiest']:.2f} cores of its busiest process; "
+        f"its own delay {figures['load_lag_ms_p99']:,.1f} ms (p99)",
         f"{'stage':<24}{'requests/s':>12}{'submissions/s':>15}{'p50 ms':>9}{'p90 ms':>9}{'p99 ms':>9}{'max ms':>9}{'late p99':>10}",
     ]
     lines += [
@@ -174,4 +187,6 @@ def lines_of(figures: dict[str, Any]) -> list[str]:
         f"{stage['latency_ms_p90']:>9,.1f}{stage['latency_ms_p99']:>9,.1f}{stage['latency_ms_max']:>9,.1f}{stage['late_ms_p99']:>10,.1f}"
         for stage in figures["stages"]
     ]
+    if figures["load_cores_of_busiest"] >= CORES_MAX or figures["load_lag_ms_p99"] > LAG_MS_MAX:
+        lines.append("WARNING: the load itself was short of CPU time, and the latencies include its delays: add --processes or a machine")
     return lines

@@ -32,6 +32,7 @@ from loadtest.peers.etcd import Etcd
 from loadtest.peers.http_adapter import is_ready
 from loadtest.peers.servers import Servers
 from loadtest.rig import brokers_of, make
+from loadtest.rig.arguments import above_zero, count
 from loadtest.rig.closed_loop import ClosedLoad, LoadResult
 from loadtest.rig.progress import progress
 
@@ -172,15 +173,17 @@ def main(arguments: list[str] | None = None) -> int:
     """Compare the peers; returns the exit code."""
     parser = argparse.ArgumentParser(prog="python -P -m loadtest.peers", description="Other systems at the notary's work, in the same run.")
     parser.add_argument("--only", default=",".join(NAMES), metavar="NAME,…", help=f"of {', '.join(NAMES)} (default: all)")
-    parser.add_argument("--seconds", type=float, default=10.0, help="of each load, of which a fifth warms up (default: 10)")
-    parser.add_argument("--rounds", type=int, default=2, help="turns of each (default: 2)")
+    parser.add_argument("--seconds", type=above_zero, default=10.0, help="of each load, of which a fifth warms up (default: 10)")
+    parser.add_argument("--rounds", type=count, default=2, help="turns of each (default: 2)")
     parser.add_argument(
         "--loads",
         default="1,1:256,100",
         metavar="N[:CONNECTIONS],…",
         help="requests of a submission, and the connections if they should be others than usual (default: 1,1:256,100)",
     )
-    parser.add_argument("--json", default="bench-peers.jsonl", metavar="FILE", help="where the JSON lines go (default: bench-peers.jsonl)")
+    parser.add_argument(
+        "--json", default="bench-peers.jsonl", metavar="FILE", help="where the JSON lines are added (default: bench-peers.jsonl)"
+    )
     parser.add_argument("--brokers", type=int, choices=(1, 3), default=3, help="of the notary and of single-topic (default: 3)")
     parser.add_argument("--seed", type=int, default=1, help="of everything that is generated (default: 1)")
     parser.add_argument("--fetch", action="store_true", help="fetch PostgreSQL and build etcd, where they are missing")

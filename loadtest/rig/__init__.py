@@ -11,6 +11,7 @@ The command lines above it (`bench`, `openloop`, `peers`) share these parts, and
 | `connections` | keep-alive HTTP on asyncio, as small as this service permits; clients that check Retry-After | no |
 | `closed_loop` | the closed loop: a connection sends its next submission after the last answer | no |
 | `open_loop` | the open loop: submissions are sent when they are due; a load at more than the capacity | no |
+| `arguments` | types of command-line arguments | yes |
 | `latencies` | latencies in HdrHistograms; errors, counted | yes |
 | `machine` | the machine of a measurement; environment, CPU time and memory of its processes and of others | no |
 | `progress` | lines of progress, and a bar | no |
@@ -27,6 +28,7 @@ from loadtest.rig.notaries import (
     notary,
     notary_on,
     run_module,
+    tied,
     verifier_key,
     worker,
     workers_on,
@@ -44,6 +46,7 @@ __all__ = [
     "notary_on",
     "python_path",
     "run_module",
+    "tied",
     "verifier_key",
     "worker",
     "workers_on",

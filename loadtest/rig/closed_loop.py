@@ -123,9 +123,12 @@ class ClosedLoop:
         self.submissions = 0
         """The number of answers since the start, or since `begin`."""
         self.rejected = 0
-        """The number of rejections in the same time. Each submission was sent again after its Retry-After."""
+        """The number of rejections in the same time. Each submission was sent again after its Retry-After, unless the load had ended."""
         self.latencies = Latencies()
-        """The latencies of the answers that `submissions` counts, from the first byte sent to the last byte received."""
+        """The latencies of the answers that `submissions` counts, from the first byte sent to the last byte received.
+
+        A rejected submission that is not sent again, since the load has ended, adds its wait so far: its latency is at least that.
+        """
         self.answered_last_s = 0.0
         self.starved_s = 0.0
         """The time for which a connection had no submission to send, so that the load was the limit."""
@@ -212,6 +215,8 @@ class ClosedLoop:
         self._asked.pop(connection, None)
         sent_s, made = again or (now_s, None)
         if now_s >= self.ends_s or self._over.is_set():
+            if made is not None:
+                self.latencies.add((now_s - sent_s) * 1_000)
             made = None
         elif made is None:
             made = self._source.take()
@@ -271,11 +276,14 @@ class LoadResult(msgspec.Struct):
     requests: int = 0
     submissions: int = 0
     rejected: int = 0
-    """Rejections. Each submission was sent again after its Retry-After."""
+    """Rejections. Each submission was sent again after its Retry-After, unless the load had ended."""
     seconds: float = 0.0
+    """The time until the last answer, and at least until the end of the load, unless its submissions ran out."""
     latency_ms_p50: float = 0.0
     latency_ms_p99: float = 0.0
     latency_ms_max: float = 0.0
+    histogram: str = msgspec.field(default_factory=lambda: Latencies().encode())
+    """All latencies, as `Latencies.encode` writes them; results of several loads can be added."""
     cpu_seconds: dict[str, float] = msgspec.field(default_factory=dict)
     """By the names of the load's `pids`, with `load` (this process) and `machine` (all processes on it)."""
     errors: int = 0
@@ -347,24 +355,26 @@ class PreparedLoad:
         """Run the steady part; returns its result."""
         load, loop = self._load, self._loop
         assert self._running is not None
-        loop.ends_s = time.perf_counter() + load.seconds * (1 - WARM_UP_SHARE)
         steady_from_s, before = time.perf_counter(), _costs(load)
+        loop.ends_s = steady_from_s + load.seconds * (1 - WARM_UP_SHARE)
         loop.begin()
         await self._running
         after = _costs(load)
-        percentiles = loop.latencies.percentiles()
+        percentiles, ran_out = loop.latencies.percentiles(), not self._source.left
+        ended_s = loop.answered_last_s if ran_out else max(loop.ends_s, loop.answered_last_s)
         return LoadResult(
             requests=loop.submissions * load.requests,
             submissions=loop.submissions,
             rejected=loop.rejected,
-            seconds=loop.answered_last_s - steady_from_s if loop.submissions else 0.0,
+            seconds=ended_s - steady_from_s if loop.submissions else 0.0,
             latency_ms_p50=percentiles.p50,
             latency_ms_p99=percentiles.p99,
             latency_ms_max=percentiles.max,
+            histogram=loop.latencies.encode(),
             cpu_seconds={name: after[name] - before[name] for name in after},
             errors=loop.failures.count,
             failures=loop.failures.first,
-            ran_out=not self._source.left,
+            ran_out=ran_out,
         )
 
 

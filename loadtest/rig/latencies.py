@@ -5,6 +5,7 @@ the true one.
 """
 
 from collections.abc import Sequence
+from math import ceil
 from typing import Final
 
 import msgspec
@@ -67,7 +68,7 @@ class Latencies:
 def percentile(values: Sequence[float], percent: float) -> float:
     """Returns the least value that `percent` percent of a few values do not exceed, exactly; 0 when there are none."""
     ordered = sorted(values)
-    return ordered[min(len(ordered) - 1, int(len(ordered) * percent / 100))] if ordered else 0.0
+    return ordered[max(0, ceil(len(ordered) * percent / 100) - 1)] if ordered else 0.0
 
 
 def percentiles_of(values: Sequence[float]) -> Percentiles:

@@ -5,6 +5,7 @@ system under test for the length of a block; `run_module` runs a load and return
 """
 
 import contextlib
+import os
 import select
 import signal
 import subprocess
@@ -27,6 +28,7 @@ from loadtest.rig.signing import NOTARY, PARTY
 
 READY_S_MAX = 60.0
 STOP_S_MAX = 40.0
+COMMAND_S_MAX = 120.0
 
 
 class Service(msgspec.Struct, frozen=True):
@@ -59,7 +61,7 @@ def worker(config: Path, name: str, added: Mapping[str, str] | None = None, *, r
     log_file = config.parent / f"{name}.log"
     with log_file.open("wb") as errors:
         process = subprocess.Popen(
-            [*_COMMAND, "serve", "--config", str(config), "--name", name, "--listen", "127.0.0.1:0", "--json"],
+            [*tied(), *_COMMAND, "serve", "--config", str(config), "--name", name, "--listen", "127.0.0.1:0", "--json"],
             stdout=subprocess.PIPE,
             stderr=errors,
             env=environment() | dict(added or {}),
@@ -72,14 +74,36 @@ def worker(config: Path, name: str, added: Mapping[str, str] | None = None, *, r
 
 
 def notary(*arguments: str) -> str:
-    """Run one short command; returns its output. Raises `RuntimeError` with its error output when it fails."""
-    done = subprocess.run([*_COMMAND, *arguments], capture_output=True, text=True, timeout=120, check=False, env=environment())
+    """Run one short command; returns its output. Raises `RuntimeError` when it fails, with its error output, or does not end."""
+    try:
+        done = subprocess.run(
+            [*_COMMAND, *arguments], capture_output=True, text=True, timeout=COMMAND_S_MAX, check=False, env=environment()
+        )
+    except subprocess.TimeoutExpired:
+        raise RuntimeError(f"notary {arguments[0]} did not end within {COMMAND_S_MAX:g} s") from None
     if done.returncode:
         raise RuntimeError(f"notary {arguments[0]} ended with {done.returncode}: {done.stderr.strip()}")
     return done.stdout
 
 
 _COMMAND = [sys.executable, "-P", "-m", "notary"]
+
+_TIED = """
+import os, signal, sys
+if sys.platform == "linux":
+    import ctypes
+    ctypes.CDLL(None).prctl(1, signal.SIGTERM)  # PR_SET_PDEATHSIG, which `exec` keeps
+if os.getppid() == int(sys.argv[1]):
+    os.execv(sys.argv[2], sys.argv[2:])
+"""
+
+
+def tied() -> list[str]:
+    """Returns the words before a command that end its process when this one dies, however it dies. Elsewhere than on Linux they do nothing.
+
+    The kernel sends SIGTERM when the thread that started the process ends. A temporary folder stays behind when this process is killed.
+    """
+    return [sys.executable, "-I", "-S", "-c", _TIED, str(os.getpid())]
 
 
 def _url_of(worker: "subprocess.Popen[bytes]", log_file: Path, ready_s_max: float) -> str:
@@ -114,15 +138,21 @@ Result = TypeVar("Result")
 
 
 def run_module(module: str, plan: Any, result: type[Result], seconds_max: float) -> Result:
-    """Returns the output of the module's process for a plan. Raises `RuntimeError` when it fails; an interrupt ends it too."""
-    done = subprocess.run(
-        [sys.executable, "-P", "-m", module, msgspec.json.encode(plan).decode()],
-        stdout=subprocess.PIPE,
-        timeout=seconds_max,
-        check=False,
-        env=environment(),
-        start_new_session=True,  # a Ctrl-C is for this process, which then ends the other
-    )
+    """Returns the output of the module's process for a plan. An interrupt ends it too.
+
+    Raises `RuntimeError` when it fails, or does not end within `seconds_max`.
+    """
+    try:
+        done = subprocess.run(
+            [*tied(), sys.executable, "-P", "-m", module, msgspec.json.encode(plan).decode()],
+            stdout=subprocess.PIPE,
+            timeout=seconds_max,
+            check=False,
+            env=environment(),
+            start_new_session=True,  # a Ctrl-C is for this process, which then ends the other
+        )
+    except subprocess.TimeoutExpired:
+        raise RuntimeError(f"the load did not end within {seconds_max:g} s") from None
     if done.returncode:
         raise RuntimeError(f"the load ended with {done.returncode}")
     return msgspec.json.decode(done.stdout, type=result)
@@ -214,12 +244,20 @@ def notary_on(brokers: int, workers: int = 1, *, acceptors: int = 0, parties: Se
 
 
 def interrupt_once() -> None:
-    """Handle Ctrl-C and SIGTERM as Ctrl-C, but only once, so that the shutdown that follows is not interrupted again."""
+    """Handle Ctrl-C, SIGTERM and SIGHUP as Ctrl-C, but only once, so that the shutdown that follows is not interrupted again."""
+
+    numbers = ending()
 
     def interrupt(number: int, frame: FrameType | None) -> None:
-        for each in (signal.SIGINT, signal.SIGTERM):
+        for each in numbers:
             signal.signal(each, signal.SIG_IGN)
         raise KeyboardInterrupt
 
-    for each in (signal.SIGINT, signal.SIGTERM):
+    for each in numbers:
         signal.signal(each, interrupt)
+
+
+def ending() -> list[signal.Signals]:
+    """Returns the signals that end a measurement in order; without SIGHUP if that is ignored, as under nohup."""
+    hang_up = [] if signal.getsignal(signal.SIGHUP) == signal.SIG_IGN else [signal.SIGHUP]
+    return [signal.SIGINT, signal.SIGTERM, *hang_up]

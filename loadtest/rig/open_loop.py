@@ -62,6 +62,8 @@ class OpenLoop:
         """The number of arrivals that users have taken."""
         self.is_over = False
         """Set it to end the run: then no user takes another arrival."""
+        self.lag = Latencies()
+        """From the intended start to the wake-up of the user that waited for it: this process's own delay. A late arrival has none."""
 
     async def follow(self, started_s: float, submit: Submit) -> None:
         """Take arrivals as one user, until none is left or the run is over. The schedule starts at `started_s`, by `time.perf_counter`."""
@@ -71,6 +73,7 @@ class OpenLoop:
             due_s = started_s + arrival.due_s
             if (wait_s := due_s - time.perf_counter()) > 0:
                 await asyncio.sleep(wait_s)
+                self.lag.add((time.perf_counter() - due_s) * 1000)
             await submit(number, arrival, due_s)
 
 
@@ -133,7 +136,7 @@ class Offered(msgspec.Struct):
     rejected_ms: Percentiles = msgspec.field(default_factory=Percentiles)
     """From sending to the rejection."""
     late_ms: Percentiles = msgspec.field(default_factory=Percentiles)
-    """From the intended start to sending."""
+    """From the intended start to sending: the wait for a free connection, and the load's own delay."""
     retry_after_s: Percentiles = msgspec.field(default_factory=Percentiles)
     """The Retry-After values in all rejections."""
     probes: ProbeResults = msgspec.field(default_factory=ProbeResults)

@@ -5,6 +5,7 @@ the run belongs to process n mod the number of processes, so that each process h
 """
 
 from collections.abc import Iterator, Sequence
+from math import isfinite
 from typing import Final, Literal, NamedTuple, TypeAlias, get_args
 
 import msgspec
@@ -64,8 +65,9 @@ def stages_of(
         lengths = [around, seconds * SPIKE_SHARE, around]
     else:
         rates, lengths = [("", rate)], [seconds]
-    if not rates or any(each <= 0 for _, each in rates) or seconds <= 0 or warm_up_seconds < 0:
-        raise ValueError("rates and times must be above 0")
+    numbers = [seconds, warm_up_seconds, *[each for _, each in rates]]
+    if not rates or any(each <= 0 for _, each in rates) or seconds <= 0 or warm_up_seconds < 0 or not all(map(isfinite, numbers)):
+        raise ValueError("rates and times must be numbers above 0")
     stages = [Stage(f"{name}{each:,g}/s", each, length) for (name, each), length in zip(rates, lengths, strict=True)]
     if warm_up_seconds:
         stages.insert(0, Stage(WARM_UP, rates[0][1], warm_up_seconds))

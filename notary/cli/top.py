@@ -1,8 +1,8 @@
 """`notary top`: shows workers and brokers in the terminal (docs/command-line.md).
 
 It scrapes `/metrics` and `/readyz?verbose` of each worker at every interval, and shows rates as Prometheus computes them: a counter that
-fell was reset to 0. Workers are scraped concurrently, each with a deadline. So a worker that does not answer gets a row that says so, and
-delays the others by one interval at most.
+fell was reset to 0. A worker that restarted has reset all of its counters. Workers are scraped concurrently, each with a deadline. So a
+worker that does not answer gets a row that says so, and delays the others by one interval at most.
 """
 
 import argparse
@@ -12,8 +12,10 @@ import os
 import shutil
 import sys
 import time
+import unicodedata
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
+from itertools import accumulate
 from typing import Final, TypeAlias
 
 import httpx
@@ -32,8 +34,15 @@ SUBMISSIONS: Final = "/v1/submissions"
 NOTHING: Final = "-"
 NOT_READY, WORKER = "not ready: ", "worker: "  # lines of /readyz?verbose
 
-Samples: TypeAlias = Mapping[str, Mapping[tuple[str, ...], float]]
-"""Series name -> label values, in the order of the labels' names -> value."""
+ANSWERS: Final = "notary_http_answers_total"
+BUCKETS: Final = "notary_submission_seconds_bucket"
+CREATED: Final = "notary_submission_seconds_created"
+DECISIONS: Final = "notary_decisions_total"
+
+Labels: TypeAlias = tuple[tuple[str, str], ...]
+"""The names and values of a series' labels, sorted."""
+Samples: TypeAlias = Mapping[str, Mapping[Labels, float]]
+"""Series name -> labels -> value."""
 
 
 class Row(msgspec.Struct, frozen=True, kw_only=True):
@@ -66,6 +75,7 @@ class Scrape(msgspec.Struct, frozen=True):
     """One scrape of a worker: its time, the worker's readiness with the lines of `/readyz?verbose`, and its samples."""
 
     at_s: float
+    """The time at which the samples arrived."""
     ready: bool
     health: tuple[str, ...]
     samples: Samples
@@ -98,27 +108,28 @@ async def _scrape(http: httpx.AsyncClient, url: str, limit_s: float) -> Scrape |
         status = metrics[0] if metrics[0] != 200 else health[0]
         return f"status {status}: this address serves no worker's health; if `http.health_listen` is set, use that address"
     try:
-        return Scrape(time.monotonic(), health[0] == 200, tuple(health[1].splitlines()), samples_of(metrics[1]))
-    except ValueError as problem:
+        return Scrape(metrics[2], health[0] == 200, tuple(health[1].splitlines()), samples_of(metrics[1]))
+    except (ValueError, LookupError) as problem:
         return f"its /metrics are not Prometheus text ({problem}): is this a worker?"
 
 
-async def _get(http: httpx.AsyncClient, url: str) -> tuple[int, str]:
+async def _get(http: httpx.AsyncClient, url: str) -> tuple[int, str, float]:
+    """Returns the status, the text, and the time at which it arrived."""
     async with http.stream("GET", url) as answer:
         body = bytearray()
         async for chunk in answer.aiter_bytes():
             body += chunk
             if len(body) > ANSWER_BYTES_MAX:
                 raise _NoAnswer(f"an answer of more than {ANSWER_BYTES_MAX} bytes: is this a worker?")
-    return answer.status_code, body.decode(errors="replace")
+    return answer.status_code, body.decode(errors="replace"), time.monotonic()
 
 
 def samples_of(text: str) -> Samples:
     """Parses the finite samples of `/metrics`. Raises `ValueError` for other text."""
-    found: dict[str, dict[tuple[str, ...], float]] = {}
+    found: dict[str, dict[Labels, float]] = {}
     for family in text_string_to_metric_families(text):
         for sample in filter(lambda sample: math.isfinite(sample.value), family.samples):
-            found.setdefault(sample.name, {})[tuple(sample.labels[name] for name in sorted(sample.labels))] = sample.value
+            found.setdefault(sample.name, {})[tuple(sorted(sample.labels.items()))] = sample.value
     return found
 
 
@@ -129,6 +140,13 @@ def row_of(url: str, before: Scrape | str | None, now: Scrape | str) -> Row:
     """Returns the worker's row, from two scrapes; it has rates only if both succeeded."""
     if isinstance(now, str):
         return Row(url=url, state="no-answer", reasons=(now,))
+    try:
+        return _row_of(url, before, now)
+    except (ValueError, LookupError, ArithmeticError) as problem:
+        return Row(url=url, state="no-answer", reasons=(f"its /metrics are not those of a worker ({problem!r}): is this a worker?",))
+
+
+def _row_of(url: str, before: Scrape | str | None, now: Scrape) -> Row:
     reasons = tuple(line.removeprefix(NOT_READY) for line in now.health if line.startswith(NOT_READY))
     row = Row(url=url, worker=now.worker, state="ready" if now.ready else "not-ready", reasons=reasons)
     if "notary_positions" not in now.samples:
@@ -149,30 +167,38 @@ def row_of(url: str, before: Scrape | str | None, now: Scrape | str) -> Row:
     )
     if not isinstance(before, Scrape):
         return row
-    if before.worker != now.worker:
+    if before.worker and now.worker and before.worker != now.worker:
         shared = f"{url} leads to several workers, {before.worker} and {now.worker}: name an address of each"
         return msgspec.structs.replace(row, reasons=(*reasons, shared))
     passed_s = now.at_s - before.at_s
-    answers = {labels: count for labels, count in _grown("notary_http_answers_total", before, now).items() if labels[0] == SUBMISSIONS}
-    buckets = {float(labels[0]): count for labels, count in _grown("notary_submission_seconds_bucket", before, now).items()}
-    decisions = _grown("notary_decisions_total", before, now)
+    old: Samples = {} if _restarted(before.samples, now.samples) else before.samples
+    answers = [(labels, count) for labels, count in _grown(ANSWERS, old, now.samples) if labels["call"] == SUBMISSIONS]
+    buckets = {float(labels["le"]): count for labels, count in _grown(BUCKETS, old, now.samples)}
     return msgspec.structs.replace(
         row,
-        submissions_per_s=sum(answers.values()) / passed_s,
-        errors_per_s=sum(count for labels, count in answers.items() if int(labels[1]) >= 400) / passed_s,
-        decisions_per_s={labels[0]: count / passed_s for labels, count in decisions.items()},
+        submissions_per_s=sum(count for _, count in answers) / passed_s,
+        errors_per_s=sum(count for labels, count in answers if int(labels["status"]) >= 400) / passed_s,
+        decisions_per_s={labels["outcome"]: count / passed_s for labels, count in _grown(DECISIONS, old, now.samples)},
         p50_s=quantile(buckets, 0.5),
         p99_s=quantile(buckets, 0.99),
     )
 
 
-def _grown(name: str, before: Scrape, now: Scrape) -> dict[tuple[str, ...], float]:
-    """Returns the growth of each series of a counter. A counter that fell belongs to a new process, and began at 0."""
-    old = before.samples.get(name, {})
-    return {
-        labels: value - old.get(labels, 0.0) if value >= old.get(labels, 0.0) else value
-        for labels, value in now.samples.get(name, {}).items()
-    }
+def _restarted(old: Samples, new: Samples) -> bool:
+    """Returns True if the counters are those of a new process: they began at another time, or one of them fell."""
+    # An incarnation does not show it: a process may have several.
+    created = [samples.get(CREATED, {}).get(()) for samples in (old, new)]
+    if None not in created and created[0] != created[1]:
+        return True
+    return any(
+        value < old.get(name, {}).get(labels, 0.0) for name in (ANSWERS, BUCKETS, DECISIONS) for labels, value in new.get(name, {}).items()
+    )
+
+
+def _grown(name: str, old: Samples, new: Samples) -> list[tuple[dict[str, str], float]]:
+    """Returns the labels and the growth of each series of a counter."""
+    before = old.get(name, {})
+    return [(dict(labels), value - before.get(labels, 0.0)) for labels, value in new.get(name, {}).items()]
 
 
 def quantile(buckets: Mapping[float, float], share: float) -> float | None:
@@ -194,11 +220,12 @@ def brokers_of(samples: Samples) -> dict[str, BrokerSeen]:
     partitions = samples.get("notary_broker_partitions", {})
 
     def count(broker: str, role: str) -> int:
-        return int(partitions.get((broker, role), 0))
+        return int(partitions.get((("broker", broker), ("role", role)), 0))
 
+    brokers = {dict(labels)["broker"]: bool(connected) for labels, connected in samples.get("notary_broker_connected", {}).items()}
     return {
-        broker: BrokerSeen(bool(connected), count(broker, "leader"), count(broker, "in-sync"), count(broker, "replica"))
-        for (broker,), connected in samples.get("notary_broker_connected", {}).items()
+        broker: BrokerSeen(connected, count(broker, "leader"), count(broker, "in-sync"), count(broker, "replica"))
+        for broker, connected in brokers.items()
     }
 
 
@@ -276,12 +303,26 @@ def _span(values: Iterable[int]) -> str:
 
 
 def _aligned(cells: Sequence[Sequence[str]]) -> list[str]:
-    widths = [max(len(row[at]) for row in cells) for at in range(len(cells[0]))]
+    widths = [max(_cells(row[at]) for row in cells) for at in range(len(cells[0]))]
     names = 2 if cells[0][0] == "WORKER" else 1  # names are aligned left, numbers right
     return [
-        "  ".join(cell.ljust(width) if at < names else cell.rjust(width) for at, (cell, width) in enumerate(zip(row, widths, strict=True)))
-        for row in cells
+        "  ".join(_padded(cell, width, left=at < names) for at, (cell, width) in enumerate(zip(row, widths, strict=True))) for row in cells
     ]
+
+
+def _padded(text: str, width: int, *, left: bool) -> str:
+    spaces = " " * (width - _cells(text))
+    return text + spaces if left else spaces + text
+
+
+def _cells(text: str) -> int:
+    """Returns the cells of a terminal that a text takes: two for a wide character, none for one that joins the character before it."""
+    return sum(2 if unicodedata.east_asian_width(each) in "WF" else 0 if unicodedata.combining(each) else 1 for each in text)
+
+
+def _cut(line: str, cells: int) -> str:
+    """Returns the longest beginning of a line that takes at most `cells` cells."""
+    return line[: sum(1 for end in accumulate(map(_cells, line)) if end <= cells)]
 
 
 def _printable(text: str) -> str:
@@ -293,7 +334,7 @@ def frame(lines: Sequence[str], columns: int, rows: int) -> str:
     """Returns the text that draws these lines over the previous ones. It is cut to the terminal's size, so nothing wraps or scrolls."""
     if len(lines) > rows:
         lines = [*lines[: rows - 1], f"({len(lines) - rows + 1} more lines)"]
-    return "\x1b[H" + "\n".join(f"{line[: columns - 1]}\x1b[K" for line in lines) + "\x1b[J"
+    return "\x1b[H" + "\n".join(f"{_cut(line, columns - 1)}\x1b[K" for line in lines) + "\x1b[J"
 
 
 # ---- the command ----

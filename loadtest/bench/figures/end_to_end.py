@@ -20,7 +20,7 @@ from collections.abc import Sequence
 from statistics import mean
 from typing import Final
 
-from loadtest.bench.figure import START_S, Figure, Lines, Part, Row, RunOptions, Step, load_s, milliseconds, number
+from loadtest.bench.figure import START_S, Figure, Lines, Part, Row, RunOptions, Step, case_of, load_s, milliseconds, number
 from loadtest.bench.figures.raw import idle_latency
 from loadtest.bench.loads import INPUTS, Case, closed_load, failed, load_figures, name_of, parameters_of, run_load
 from loadtest.bench.report import Report
@@ -96,6 +96,7 @@ def measure(report: Report, running: RunningNotary, case: Case, seconds: float, 
     if without_too:
         rates = [each.requests_per_s for each in (*before, *after)]
         figures["without_receipts_requests_per_s"] = mean(rates)
+        figures["ran_out"] = any(each.ran_out for each in (*before, result, *after))
         figures["without_receipts_before_after"] = [round(rate) for rate in rates]
         figures["taken_by_receipts_percent"] = 100 * (1 - result.requests_per_s / mean(rates)) if all(rates) else 0.0
     report.add(
@@ -141,7 +142,7 @@ def _loads(lines: Lines) -> Sequence[Row]:
     head = ("case", "requests/s", "p50", "p99", "CPU s for 1,000 requests: worker", "brokers", "load", "cores taken by others")
     return [head] + [
         (
-            line.case,
+            case_of(line),
             number(line, "requests_per_s"),
             *milliseconds(line, "latency_ms_p50", "latency_ms_p99"),
             *[number(line, f"{name}_cpu_s_per_1000") for name in ("worker", "brokers", "load")],
@@ -156,7 +157,7 @@ def _idle(lines: Lines) -> Sequence[Row]:
     head = ("one client, nothing else to do", "median", "p99", "two appends alone", "times that")
     return [head] + [
         (
-            line.case.removeprefix(IDLE),
+            case_of(line).removeprefix(IDLE),
             *milliseconds(line, "latency_ms_p50", "latency_ms_p99", "two_appends_ms_p50"),
             number(line, "times_two_appends"),
         )
@@ -169,7 +170,7 @@ def _receipts(lines: Lines) -> Sequence[Row]:
     head = ("case", "with receipts", "without, before and after", "taken by receipts")
     return [head] + [
         (
-            line.case,
+            case_of(line),
             f"{number(line, 'requests_per_s')}/s",
             " and ".join([f"{rate:,}/s" for rate in line.figures["without_receipts_before_after"]]),
             f"{line.figures['taken_by_receipts_percent']:.0f} %",

@@ -25,6 +25,7 @@ from loadtest.bench.figure import (
     RunOptions,
     Step,
     add_arguments,
+    case_of,
     load_s,
     milliseconds,
     number,
@@ -33,6 +34,7 @@ from loadtest.bench.figure import (
 from loadtest.bench.loads import INPUTS, Case, closed_load, failed, name_of, offer_figures, offer_for, parameters_of, run_loads, run_offer
 from loadtest.bench.report import Report, ResultLine
 from loadtest.rig import RunningNotary, log_name, notary_on
+from loadtest.rig.arguments import above_zero
 from loadtest.rig.closed_loop import ClosedLoad, LoadResult
 
 TIMES: Final = 10
@@ -183,7 +185,7 @@ def _parts(report: Report, options: RunOptions) -> list[Part]:
 def main(arguments: list[str] | None = None) -> int:
     """Measure one case alone; returns the exit code."""
     parser = argparse.ArgumentParser(prog="python -P -m loadtest.bench.figures.fairness", description="The share that others keep.")
-    parser.add_argument("--seconds", type=float, default=SECONDS, metavar="S", help=f"of each of the loads (default: {SECONDS:g})")
+    parser.add_argument("--seconds", type=above_zero, default=SECONDS, metavar="S", help=f"of each of the loads (default: {SECONDS:g})")
     add_arguments(parser, "bench-fairness.jsonl")
     chosen = parser.parse_args(arguments)
     connections = next((case.connections for case in CASES if case.requests == chosen.submission_requests), 0)
@@ -202,7 +204,7 @@ def _rows(lines: Lines) -> Sequence[Row]:
     )  # fmt: skip
     return [head] + [
         (
-            line.case,
+            case_of(line),
             _both(line.figures["others_before_after_requests_per_s"], "/s"),
             f"{number(line, 'others_requests_per_s')}/s",
             *[f"{line.figures[name]:.2f}" for name in ("others_kept", "least_kept")],

@@ -13,7 +13,6 @@ filled. Two new workers start in turn beside the one that was loaded.
 
 import argparse
 import asyncio
-import signal
 import sys
 import time
 from collections.abc import Sequence
@@ -29,10 +28,12 @@ from loadtest.bench.figure import COLOURS, Figure, Lines, Row, add_arguments, ru
 from loadtest.bench.loads import Case, closed_load, name_of, run_load
 from loadtest.bench.report import Report
 from loadtest.rig import RunningNotary, interrupt_once, notary, worker
+from loadtest.rig.arguments import count, zero_or_more
 from loadtest.rig.closed_loop import ClosedLoop, wrong
 from loadtest.rig.generate import Ahead
 from loadtest.rig.latencies import Latencies
 from loadtest.rig.machine import costs, cpu_seconds, disk_bytes, resident_bytes
+from loadtest.rig.notaries import ending
 from loadtest.rig.progress import Bar, progress
 
 if TYPE_CHECKING:
@@ -185,7 +186,7 @@ async def _drive(running: RunningNotary, chosen: argparse.Namespace) -> tuple[Lo
         load = LongLoad(running, ahead, chosen.submission_requests)
         progress("making the first submissions")
         driving = asyncio.create_task(load.run(chosen.connections))
-        for number in (signal.SIGINT, signal.SIGTERM):
+        for number in ending():
             asyncio.get_running_loop().add_signal_handler(number, driving.cancel)
         await asyncio.wait([driving])
         if driving.cancelled():
@@ -243,9 +244,9 @@ def _start(config: Path, name: str, url: str) -> dict[str, float]:
 def main(arguments: list[str] | None = None) -> int:
     """Measure; returns the exit code."""
     parser = argparse.ArgumentParser(prog="python -P -m loadtest.bench.figures.long", description="Many requests in one run.")
-    parser.add_argument("--requests", type=int, default=10_000_000, metavar="N", help="of them all (default: 10,000,000)")
-    parser.add_argument("--connections", type=int, default=24, metavar="N", help="of the load (default: 24)")
-    parser.add_argument("--warm-up", type=float, default=WARM_UP_S, metavar="S", help=f"seconds before it (default: {WARM_UP_S:g})")
+    parser.add_argument("--requests", type=count, default=10_000_000, metavar="N", help="of them all (default: 10,000,000)")
+    parser.add_argument("--connections", type=count, default=24, metavar="N", help="of the load (default: 24)")
+    parser.add_argument("--warm-up", type=zero_or_more, default=WARM_UP_S, metavar="S", help=f"seconds before it (default: {WARM_UP_S:g})")
     parser.add_argument(
         "--ready", action="store_true", help="then: how soon a worker without an index is ready, by a snapshot and by a replay"
     )

@@ -29,6 +29,7 @@ from loadtest.bench.figure import (
     RunOptions,
     Step,
     add_arguments,
+    case_of,
     exit_code,
     load_s,
     milliseconds,
@@ -40,6 +41,7 @@ from loadtest.bench.figure import (
 from loadtest.bench.loads import Case, capacity_of, failed, name_of, offer_figures, offer_for, offer_parameters, run_offer
 from loadtest.bench.report import Report, report_to
 from loadtest.rig import RunningNotary, log_name, notary_on
+from loadtest.rig.arguments import above_zero, count
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure as Picture
@@ -70,14 +72,16 @@ def measure_curve(
         )
         offered = run_offer(offer)
         measured = offer_figures(offer, offered)
-        figures = {"share_of_capacity": share, "capacity_requests_per_s": capacity} | {name: measured[name] for name in CURVE_FIGURES}
+        figures = {"share_of_capacity": share, "capacity_requests_per_s": capacity} | {
+            name: measured.get(name, False) for name in CURVE_FIGURES
+        }
         parameters = offer_parameters(offer, running) | {"open_loop": True}
         report.add("curve", f"{name_of(case, running)}, at {share:.0%}", figures, parameters, failed=failed(offered))
 
 
 CURVE_FIGURES = (
     "due_requests_per_s", "goodput_requests_per_s", "latency_ms_p50", "latency_ms_p99", "rejected_share", "unsent_share", "late_ms_p99",
-    "worker_cores", "load_cores", "machine_cores", "errors",
+    "worker_cores", "load_cores", "machine_cores", "errors", "ran_out",
 )  # fmt: skip
 """The figures of an open loop that go into a line of the curve."""
 
@@ -139,12 +143,12 @@ def measure_overload(
 
 
 def _together(loads: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """Returns the median of each figure over several loads, and what happened by time in the last one."""
+    """Returns the median of each figure over several loads, the course of the last one, and whether any of them ran out."""
     figures = {}
     for name in loads[-1]:
         values = [each for load in loads if (each := load.get(name)) is not None]
         figures[name] = loads[-1][name] if name == "by_time" else median(values) if values else None
-    return figures
+    return figures | {"ran_out": any(load.get("ran_out") for load in loads)}
 
 
 # ---- the parts of `make bench` ----
@@ -182,10 +186,10 @@ def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
         prog="python -P -m loadtest.bench.figures.overload", description="A worker at several times its capacity."
     )
-    parser.add_argument("--times", type=float, default=TIMES, metavar="N", help=f"of the capacity (default: {TIMES:g})")
-    parser.add_argument("--seconds", type=float, default=SECONDS, metavar="S", help=f"of each load (default: {SECONDS:g})")
-    parser.add_argument("--pairs", type=int, default=PAIRS, metavar="N", help=f"of a closed and an open loop (default: {PAIRS})")
-    parser.add_argument("--connections", type=int, default=CONNECTIONS_MAX, metavar="N", help=f"at most (default: {CONNECTIONS_MAX:,})")
+    parser.add_argument("--times", type=above_zero, default=TIMES, metavar="N", help=f"of the capacity (default: {TIMES:g})")
+    parser.add_argument("--seconds", type=above_zero, default=SECONDS, metavar="S", help=f"of each load (default: {SECONDS:g})")
+    parser.add_argument("--pairs", type=count, default=PAIRS, metavar="N", help=f"of a closed and an open loop (default: {PAIRS})")
+    parser.add_argument("--connections", type=count, default=CONNECTIONS_MAX, metavar="N", help=f"at most (default: {CONNECTIONS_MAX:,})")
     parser.add_argument("--new-connections", action="store_true", help="opened when they are needed, not before the start")
     add_arguments(parser, "bench-overload.jsonl")
     chosen = parser.parse_args(arguments)
@@ -205,7 +209,7 @@ def main(arguments: list[str] | None = None) -> int:
                 connections_open=not chosen.new_connections,
             )
 
-    return exit_code(measure, report_to(chosen.out, append=True))
+    return exit_code(measure, report_to(chosen.out))
 
 
 # ---- tables and pictures ----
@@ -215,7 +219,7 @@ def _curve_rows(lines: Lines) -> Sequence[Row]:
     head = ("case, at a share of its capacity", "due/s", "decided/s", "p50", "p99", "rejected", "not sent", "worker's cores")
     return [head] + [
         (
-            line.case,
+            case_of(line),
             *[number(line, name) for name in ("due_requests_per_s", "goodput_requests_per_s")],
             *milliseconds(line, "latency_ms_p50", "latency_ms_p99"),
             *[f"{line.figures[name]:.0%}" for name in ("rejected_share", "unsent_share")],
@@ -262,7 +266,7 @@ OVERLOAD_ROWS = (
 
 
 def _overload_rows(lines: Lines) -> Sequence[Row]:
-    rows: list[Row] = [("", *[line.case for line in lines])]
+    rows: list[Row] = [("", *map(case_of, lines))]
     for name, text, form in OVERLOAD_ROWS:
         # Without waits there are no figures about them.
         cells = [line.figures.get(name) if line.figures.get("waits") or not name.startswith("wait_") else None for line in lines]

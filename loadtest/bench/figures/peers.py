@@ -24,7 +24,7 @@ import uvloop
 from rich.console import Console
 from rich.table import Table
 
-from loadtest.bench.figure import Figure, Lines, Row, milliseconds, number
+from loadtest.bench.figure import Figure, Lines, Row, case_of, milliseconds, number
 from loadtest.bench.figures.parts import measure_apply
 from loadtest.bench.figures.raw import (
     ENTRY_BYTES,
@@ -41,6 +41,7 @@ from loadtest.bench.loads import INPUTS, Case
 from loadtest.bench.report import Report
 from loadtest.rig.closed_loop import LoadResult
 from loadtest.rig.generate import party_key_pem, payload_values, submissions
+from loadtest.rig.latencies import Latencies
 from loadtest.rig.progress import progress
 from loadtest.rig.signing import NOTARY, PARTY
 from notary.gate import Gate
@@ -93,11 +94,14 @@ def add_results(
 
 
 def _figures(of_one: Sequence[LoadResult]) -> dict[str, Any]:
+    latencies = Latencies()
+    for each in of_one:
+        latencies.add_all(Latencies.decode(each.histogram))
     figures: dict[str, Any] = {
         "requests_per_s": mean([each.requests_per_s for each in of_one]),
         "requests_per_s_of_rounds": [round(each.requests_per_s) for each in of_one],
-        "latency_ms_p50": mean([each.latency_ms_p50 for each in of_one]),
-        "latency_ms_p99": mean([each.latency_ms_p99 for each in of_one]),
+        "latency_ms_p50": latencies.percentile_ms(50),
+        "latency_ms_p99": latencies.percentile_ms(99),
     }
     requests = max(sum([each.requests for each in of_one]), 1)
     for process in ("server", "worker", "load"):
@@ -205,7 +209,7 @@ def _peer_rows(lines: Lines) -> Sequence[Row]:
     )
     return [head] + [
         (
-            line.case,
+            case_of(line),
             number(line, "requests_per_s"),
             *milliseconds(line, "latency_ms_p50", "latency_ms_p99"),
             number(line, "notary_times"),

@@ -38,6 +38,7 @@ from loadtest.bench.figure import Figure, exit_code, part_on_brokers, rate_rows
 from loadtest.bench.figures.raw import read_back
 from loadtest.bench.report import Report, report_to
 from loadtest.rig import notaries
+from loadtest.rig.arguments import count
 from loadtest.rig.generate import payload_values
 from loadtest.rig.progress import Bar, progress
 from loadtest.rig.signing import NOTARY
@@ -199,10 +200,10 @@ def main(arguments: list[str] | None = None) -> int:
         prog="python -P -m loadtest.bench.figures.rebuild", description="The time to ready, from a snapshot or a replay."
     )
     parser.add_argument(
-        "--requests", type=int, default=READY_REQUESTS, metavar="N", help=f"decisions in the log (default: {READY_REQUESTS:,})"
+        "--requests", type=count, default=READY_REQUESTS, metavar="N", help=f"decisions in the log (default: {READY_REQUESTS:,})"
     )
-    parser.add_argument("--inputs", type=int, default=1, metavar="N", help="inputs of a request (default: 1)")
-    parser.add_argument("--out", default="bench-ready.jsonl", metavar="FILE", help="where the JSON lines go; - is stdout")
+    parser.add_argument("--inputs", type=count, default=1, metavar="N", help="inputs of a request (default: 1)")
+    parser.add_argument("--out", default="bench-ready.jsonl", metavar="FILE", help="where the JSON lines are added; - is stdout")
     chosen = parser.parse_args(arguments)
     return exit_code(lambda report: _measure_ready(report, chosen), report_to(chosen.out))
 

@@ -62,6 +62,25 @@ def test_an_unknown_figure_is_refused(capsys: pytest.CaptureFixture[str]) -> Non
     assert "end-to-end" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("seconds", ["0", "-5", "nan", "inf"])
+def test_a_length_without_sense_is_refused(tmp_path: Path, seconds: str) -> None:
+    """A `--seconds` that is no time measures nothing, and does not touch the file."""
+    out = tmp_path / "bench.jsonl"
+    with pytest.raises(SystemExit) as stopped:
+        main(["--only", "decode", f"--seconds={seconds}", "--out", str(out)])
+    assert stopped.value.code == 2
+    assert not out.exists()
+
+
+def test_a_bench_of_nothing_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """If no figure has a part on that log, the exit code is 2, with a sentence, and the results of earlier runs stay."""
+    out = tmp_path / "bench.jsonl"
+    out.write_text("results of an hour\n")
+    assert main(["--only", "raw", "--brokers", "0", "--out", str(out)]) == 2
+    assert out.read_text() == "results of an hour\n"
+    assert "nothing to measure" in capsys.readouterr().err
+
+
 def test_the_command_lists_every_figure(capsys: pytest.CaptureFixture[str]) -> None:
     """The help has every figure of the registry that the command can measure, with its question."""
     with pytest.raises(SystemExit):

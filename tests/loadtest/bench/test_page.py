@@ -1,4 +1,4 @@
-"""Tests the page of results: the tables at their markers, the pictures, and that only a quiet machine is published."""
+"""Tests the page of results: the tables at their markers, the pictures, and that only commits on a quiet machine are published."""
 
 import io
 import json
@@ -10,11 +10,12 @@ import pytest
 from loadtest.bench.figures import all_figures
 from loadtest.bench.figures.stages import workers_full_at
 from loadtest.bench.page import main, put_into, tables
-from loadtest.bench.report import Report, last_of_each, read
+from loadtest.bench.report import Report, ResultLine, last_of_each, read
 from loadtest.bench.stage_map import STAGES
 
 pytestmark = pytest.mark.seconds
 
+COMMIT = "0123456789" * 4
 MOMENTS = [{"seconds": at, "requests_per_s": 10.0 * at, "rejected_requests_per_s": 5.0, "worker_mib": 100.0} for at in range(1, 5)]
 TENTH = {"requests_per_s": 1e4, "latency_ms_p50": 1.0, "latency_ms_p99": 2.0, "worker_mib_max": 1.0, "index_mib": 1.0, "log_mib": 1.0}
 ANY: dict[str, dict[str, Any]] = {
@@ -35,15 +36,51 @@ ANY: dict[str, dict[str, Any]] = {
 }
 
 
-def _lines(file: Path, *, failed: bool = False, others_share: float | None = 0.0, **replaced: dict[str, Any]) -> None:
-    """Write results as the bench does, and then the share of the machine that others took."""
+def _lines(file: Path, *, failed: bool = False, others_share: float | None = 0.0, commit: str = COMMIT, **replaced: dict[str, Any]) -> None:
+    """Write results as the bench does, and then the share of the machine that others took, and the commit."""
     written = io.StringIO()
     report = Report(written, io.StringIO())
     for figure, figures in (ANY | replaced).items():
         report.add(figure, f"case of {figure}, at 50%", figures, {"processes": 1}, failed=failed)
     with file.open("a") as lines:
         for text in written.getvalue().splitlines():
-            lines.write(json.dumps(json.loads(text) | {"others_share": others_share}) + "\n")
+            line = json.loads(text)
+            line |= {"others_share": others_share, "machine": line["machine"] | {"git": commit}}
+            lines.write(json.dumps(line) + "\n")
+
+
+RATE = ANY["end-to-end"]
+
+
+def _line(case: str, time: str = "2026-11-28T00:00:00Z", load_average: float = 1.0, *, cpu: str = "A", **figures: Any) -> ResultLine:
+    """Returns a result of `end-to-end`."""
+    machine = {"cores": 2, "cpu": cpu, "memory_bytes": 1 << 34, "python": "3.11", "kafka": "4", "git": COMMIT}
+    return ResultLine("end-to-end", case, RATE | figures, {}, machine, time, load_average=load_average, others_share=0.0)
+
+
+def test_the_newest_line_of_a_case_counts() -> None:
+    """The newest line counts, wherever it is: the files are read in the order of their names, not of their ages."""
+    old = _line("a", "2026-11-01T00:00:00Z", requests_per_s=1_111.0)
+    new = _line("a", "2026-11-28T00:00:00Z", requests_per_s=2_222.0)
+    for lines in ([old, new], [new, old]):
+        assert last_of_each(lines, "end-to-end") == [new]
+    assert "2,222" in tables([new, old])["end-to-end"]
+
+
+def test_a_table_names_all_machines() -> None:
+    """Results of one machine and commit have one line below them, with all days and load averages; those of several have one each."""
+    lines = [_line("a", "2026-11-01T00:00:00Z", 1.5), _line("b", load_average=0.5), _line("c", load_average=1.0)]
+    one = tables(lines)["end-to-end"].splitlines()[-1]
+    assert one == f"2 cores of A, 16 GiB, Python 3.11, Kafka 4; {COMMIT[:10]}, 2026-11-01 to 2026-11-28, load average 0.5 to 1.5"
+    *_, first, _, second = tables([*lines, _line("d", cpu="B")])["end-to-end"].splitlines()
+    assert first == f"a; b; c: {one}"
+    assert second == one.replace("2 cores of A", "d: 2 cores of B").replace("2026-11-01 to ", "").replace("0.5 to 1.5", "1.0")
+
+
+def test_a_load_that_ran_out_is_marked() -> None:
+    """The table shows which loads had no submissions left: they were shorter than the others."""
+    rows = tables([_line("a", ran_out=True), _line("b", ran_out=False), _line("c")])["end-to-end"].splitlines()
+    assert [row.split(" | ")[0] for row in rows[2:5]] == ["| a (no submissions left before the end)", "| b", "| c"]
 
 
 def test_the_last_line_of_a_case_counts_and_failed_ones_do_not(tmp_path: Path) -> None:
@@ -144,12 +181,20 @@ def test_without_results_nothing_is_drawn(tmp_path: Path, capsys: pytest.Capture
     assert "curve.png stays as it is" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("others_share", [0.02, 0.5, None])
-def test_a_busy_machine_is_not_published(tmp_path: Path, capsys: pytest.CaptureFixture[str], others_share: float | None) -> None:
-    """If others took 2 % of the machine, or an unknown share, the figure's tables and picture stay; the quiet figures are written."""
+@pytest.mark.parametrize(
+    ("unfit", "reason"),
+    [
+        ({"others_share": 0.02}, "others took 2.0% of the machine"),
+        ({"others_share": 0.5}, "others took 50.0% of the machine"),
+        ({"others_share": None}, "others took an unknown share of the machine"),
+        ({"commit": f"{COMMIT}-changed"}, "its tree had uncommitted changes"),
+    ],
+)
+def test_an_unfit_figure_is_not_published(tmp_path: Path, capsys: pytest.CaptureFixture[str], unfit: dict[str, Any], reason: str) -> None:
+    """If others took 2 % of the machine, or the tree was no commit, the figure's tables and picture stay; the others are written."""
     quiet, busy, page = tmp_path / "quiet.jsonl", tmp_path / "busy.jsonl", tmp_path / "page.md"
     _lines(quiet)
-    _lines(busy, others_share=others_share)
+    _lines(busy, **unfit)
     busy.write_text("".join([line for line in busy.read_text().splitlines(keepends=True) if '"figure": "curve"' in line]))
     page.write_text("<!-- figures: curve -->\nold\n<!-- end -->\n<!-- figures: apply -->\nold\n<!-- end -->\n")
     assert main([str(quiet), str(busy), "--into", str(page)]) == 1
@@ -158,7 +203,7 @@ def test_a_busy_machine_is_not_published(tmp_path: Path, capsys: pytest.CaptureF
     assert (tmp_path / "page" / "overload.png").exists()
     message = capsys.readouterr().err
     assert "curve: not written" in message
-    assert f"case of curve, at 50%: {'an unknown share' if others_share is None else f'{others_share:.1%}'}" in message
+    assert f"case of curve, at 50%: {reason}\n" in message
     assert "--print" in message
 
 

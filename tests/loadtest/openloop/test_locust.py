@@ -101,7 +101,7 @@ def test_a_short_run_has_a_figure(tmp_path: Path, service: Service) -> None:
 @pytest.mark.nightly
 def test_a_server_that_dies_leaves_no_figure(tmp_path: Path, service: Service) -> None:
     """After the server is killed midway its missing answers are failures, the exit code is 1, and an earlier run's result is removed."""
-    (tmp_path / "figure.json").write_text("an earlier run's")
+    (tmp_path / "figure.json").write_text('{"figure": {}}')
     locust = _locust(tmp_path, service.url, "--rate", "20", "--run-time", "6", "--deadline", "2")
     while _decisions(service.url) < 20:
         assert locust.poll() is None
@@ -220,6 +220,58 @@ def test_what_cannot_be_loaded_says_so(tmp_path: Path) -> None:
         assert locust.returncode == 1
         assert "NO FIGURE" in errors
         assert why in errors
+
+
+def test_a_file_that_is_no_figure_stays(tmp_path: Path) -> None:
+    """A `--figure` that names a file of somebody else ends the run before it begins, and the file is as it was."""
+    (tmp_path / "figure.json").write_text("a private key")
+    locust = _locust(tmp_path, f"http://127.0.0.1:{_free_port()}", "--rate", "1")
+    _, errors = locust.communicate()
+    assert locust.returncode == 1
+    assert "is not the figure of a load" in errors
+    assert (tmp_path / "figure.json").read_text() == "a private key"
+
+
+async def test_a_host_that_is_not_http_ends_the_run(tmp_path: Path) -> None:
+    """A host that answers something else than HTTP is a reason, with its URL, and the run ends."""
+
+    async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(b"SSH-2.0-OpenSSH_9\r\n")
+        await reader.readline()
+        writer.close()
+
+    server = await asyncio.start_server(talk, "127.0.0.1", 0)
+    async with server:
+        url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+        locust = _locust(tmp_path, url, "--rate", "1")
+        _, errors = await asyncio.to_thread(locust.communicate)
+    assert locust.returncode == 1
+    assert f"NO FIGURE: {url}/v1/checkpoint: BadStatusLine" in errors
+
+
+def test_the_form_names_no_file_and_no_other_host(tmp_path: Path) -> None:
+    """Without `--headless` the form is on loopback. A host or a file from it, shown or not, is refused or ignored."""
+    port = _free_port()
+    (tmp_path / "other.json").write_text('{"figure": {}}')
+    locust = _locust(tmp_path, f"http://127.0.0.1:{_free_port()}", "--web-port", port, headless=False)
+    web = f"http://127.0.0.1:{port}"
+    try:
+        while b"requests_per_submission" not in (page := _page(locust, web)):
+            pass
+        assert b'"figure"' not in page
+        [listening] = [each for each in psutil.Process(locust.pid).net_connections() if each.status == psutil.CONN_LISTEN]
+        assert (listening.laddr.ip, listening.laddr.port) == ("127.0.0.1", int(port))
+        form = f"user_count=1&spawn_rate=1&host=http://127.0.0.1:1&figure={tmp_path / 'other.json'}&html_file={tmp_path / 'report.html'}"
+        assert b"Swarming started" in _page(locust, f"{web}/swarm", form.encode())
+        while not (page := _page(locust, f"{web}/stats/requests")) or b"no figure" not in page:
+            assert locust.poll() is None
+            time.sleep(0.05)
+    finally:
+        locust.terminate()
+        _, errors = locust.communicate()
+    assert "NO FIGURE: the form may not load http://127.0.0.1:1" in errors
+    assert (tmp_path / "other.json").exists()
+    assert not (tmp_path / "report.html").exists()
 
 
 def test_this_process_is_not_patched() -> None:

@@ -4,7 +4,7 @@ from argparse import ArgumentParser, Namespace
 
 import pytest
 
-from loadtest.openloop.plan import LoadPlan, Unusable, add_arguments, plan_of, urls_of
+from loadtest.openloop.plan import LoadPlan, Unusable, add_arguments, plan_of, urls_of, urls_of_session
 
 
 def _parsed(*arguments: str) -> Namespace:
@@ -56,6 +56,10 @@ def test_defaults_keep_their_types() -> None:
         "--retries 0.9",
         "--receipt-sample 2",
         "--deadline 0",
+        "--deadline inf",
+        "--attempt nan",
+        "--rate nan",
+        "--warm-up inf",
     ],
 )
 def test_what_makes_no_load(wrong: str) -> None:
@@ -69,6 +73,43 @@ def test_hosts_that_are_none(host: str | None) -> None:
     """Without a usable URL the options are rejected."""
     with pytest.raises(Unusable):
         urls_of(host)
+
+
+def test_defaults_listen_on_loopback() -> None:
+    """The web form and Locust's master are on loopback; an address on the command line wins."""
+    for given, address in (([], "127.0.0.1"), (["--web-host", "*", "--master-bind-host", "*"], "*")):
+        parser = ArgumentParser()
+        parser.add_argument("--web-host", default="")
+        parser.add_argument("--master-bind-host", default="*")
+        add_arguments(parser)
+        options = parser.parse_args(given)
+        assert (options.web_host, options.master_bind_host) == (address, address)
+
+
+def test_the_form_has_no_files() -> None:
+    """The web form has all options but those that name a file."""
+    parser = ArgumentParser()
+    own = len(parser._actions)
+    add_arguments(parser)
+    assert [each.dest for each in parser._actions[own:] if not vars(each)["include_in_web_ui"]] == ["key", "figure"]
+
+
+@pytest.mark.parametrize(
+    ("host", "given"),
+    [("http://a:1", "http://a:1, http://b:2"), ("http://b:2/,http://a:1", "http://a:1,http://b:2"), ("http://localhost:1", None)],
+)
+def test_a_form_chooses_among_hosts(host: str, given: str | None) -> None:
+    """The form may name URLs of the command line, or, if that had none, of this machine."""
+    assert urls_of_session(host, given) == urls_of(host)
+
+
+@pytest.mark.parametrize(
+    ("host", "given"), [("http://a:2", "http://a:1"), ("http://127.0.0.1:1", "http://a:1"), ("http://a:1", ""), ("http://a:1", None)]
+)
+def test_a_form_names_no_other_host(host: str, given: str | None) -> None:
+    """Any other URL is refused: whoever reaches the form must not load anybody's server."""
+    with pytest.raises(Unusable, match="--host on the command line"):
+        urls_of_session(host, given)
 
 
 def test_host_takes_several_urls() -> None:

@@ -46,6 +46,18 @@ def test_a_complete_run_has_a_figure() -> None:
     assert any("10/s" in line for line in lines_of(found))
 
 
+@pytest.mark.parametrize(("cores", "lag_ms", "warned"), [(0.5, 1, False), (0.95, 1, True), (0.5, 20, True)])
+def test_a_load_short_of_cpu_warns(cores: float, lag_ms: float, warned: bool) -> None:
+    """The figure has the cores of the busiest process and its own delay; a warning follows when the load was short of CPU time."""
+    tallies = [_complete(), _complete()]
+    tallies[0].cores = 0.1
+    tallies[1].cores = cores
+    tallies[1].lag.add(lag_ms)
+    found = figure(PLAN, total(tallies, 2))
+    assert (found["load_cores_of_busiest"], found["load_lag_ms_p99"]) == (cores, lag_ms)
+    assert any("short of CPU time" in line for line in lines_of(found)) is warned
+
+
 def _spoil(name: str, value: object) -> Callable[[Tally], None]:
     return lambda tally: setattr(tally, name, value)
 

@@ -15,10 +15,11 @@ from typing import Any
 
 import pytest
 
-from deploy.local import Cluster
+from deploy.local import CannotRun, Cluster
 from deploy.local.process import BrokerProcess
 from loadtest.bench.figures.peers import measure_limits
 from loadtest.bench.report import Report
+from loadtest.peers import postgresql
 from loadtest.peers.__main__ import ON_BROKERS, PEERS, main, start
 from loadtest.peers.contest import ContestConflict, ContestDecision, ask, changed, contest, double_spends, recheck
 from loadtest.peers.http_adapter import HttpAdapter, PeerDecision
@@ -105,6 +106,27 @@ def test_an_unreadable_load_is_rejected(loads: str, capsys: pytest.CaptureFixtur
         main(["--only", "postgresql", "--loads", loads])
     assert stopped.value.code == 2
     assert f"--loads {loads}: expected" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("option", ["--rounds=0", "--rounds=-1", "--seconds=0", "--seconds=-1", "--seconds=nan"])
+def test_numbers_without_sense_are_rejected(option: str, tmp_path: Path) -> None:
+    """A length or a number of rounds that measures nothing starts nothing."""
+    with pytest.raises(SystemExit) as stopped:
+        main(["--only", "etcd", option, "--json", str(tmp_path / "peers.jsonl")])
+    assert stopped.value.code == 2
+
+
+def test_a_peer_that_does_not_start_leaves_results(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A run that measures nothing leaves the results of earlier runs as they are."""
+
+    def find_none() -> None:
+        raise CannotRun("there is no PostgreSQL here")
+
+    out = tmp_path / "peers.jsonl"
+    out.write_text("results of an hour\n")
+    monkeypatch.setattr(postgresql, "find_binaries", find_none)
+    assert main(["--only", "postgresql", "--json", str(out)]) == 2
+    assert out.read_text() == "results of an hour\n"
 
 
 # ---- wrong peers ----

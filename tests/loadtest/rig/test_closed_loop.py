@@ -2,11 +2,13 @@
 
 import asyncio
 import json
+import time
 from collections.abc import Callable
 
 import pytest
 
-from loadtest.rig.closed_loop import ClosedLoad, LoadResult, drive
+from loadtest.rig.closed_loop import WARM_UP_SHARE, ClosedLoad, LoadResult, drive
+from loadtest.rig.latencies import Latencies
 from loadtest.rig.signing import NOTARY
 from payload import decode_submission
 
@@ -18,7 +20,9 @@ def _decisions(body: bytes) -> bytes:
     return json.dumps({"decisions": made}, separators=(",", ":")).encode()
 
 
-async def _outcome_of(answer: Callable[[bytes], bytes], *, receipts: bool = True) -> LoadResult:
+async def _outcome_of(
+    answer: Callable[[bytes], bytes], *, receipts: bool = True, seconds: float = 60.0, submissions_max: int = 10
+) -> LoadResult:
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
             while head := await reader.readuntil(b"\r\n\r\n"):
@@ -36,7 +40,7 @@ async def _outcome_of(answer: Callable[[bytes], bytes], *, receipts: bool = True
     server = await asyncio.start_server(serve, "127.0.0.1", 0)
     async with server:
         port = server.sockets[0].getsockname()[1]
-        load = ClosedLoad([f"http://127.0.0.1:{port}"], 1, 3, 2, 2, 60.0, 10, {}, receipts)
+        load = ClosedLoad([f"http://127.0.0.1:{port}"], 1, 3, 2, 2, seconds, submissions_max, {}, receipts)
         return await drive(load)
 
 
@@ -94,3 +98,24 @@ async def test_a_rejected_submission_is_sent_again() -> None:
     assert (outcome.errors, outcome.failures) == (0, [])
     assert outcome.ran_out
     assert len(rejected) == 10
+
+
+@pytest.mark.seconds
+async def test_rejections_at_the_end_lower_the_rate() -> None:
+    """A service that decides for a part of the time and then rejects everything has the rate of the complete time, and its wait."""
+    ends_s = 0.0
+
+    def answer(body: bytes) -> bytes:
+        nonlocal ends_s
+        ends_s = ends_s or time.monotonic() + 2
+        if time.monotonic() < ends_s:
+            time.sleep(0.002)  # so that the submissions do not run out
+            return _http(b"200 OK", _decisions(body))
+        return b"HTTP/1.1 503 Service Unavailable\r\nRetry-After: 1\r\nContent-Length: 0\r\n\r\n"
+
+    outcome = await _outcome_of(answer, seconds=4.0, submissions_max=2_000)
+    assert outcome.submissions > 0
+    assert not outcome.ran_out
+    assert outcome.seconds > 3.99 * (1 - WARM_UP_SHARE)
+    assert outcome.latency_ms_max >= 1_000
+    assert Latencies.decode(outcome.histogram).count == outcome.submissions + 2, "two connections waited at the end"

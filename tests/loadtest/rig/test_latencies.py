@@ -42,7 +42,7 @@ def test_histograms_add_up_and_travel() -> None:
     assert low.percentile_ms(100) == pytest.approx(110, rel=1e-3)
 
 
-@pytest.mark.parametrize(("percent", "wanted"), [(50, 6), (99, 10), (0, 1)])
+@pytest.mark.parametrize(("percent", "wanted"), [(50, 5), (90, 9), (99, 10), (100, 10), (0, 1)])
 def test_percentile_is_the_lowest_value(percent: float, wanted: float) -> None:
     """A percentile is the lowest value that at least this share of the values does not exceed."""
     assert percentile([10, 9, 8, 7, 6, 5, 4, 3, 2, 1], percent) == wanted

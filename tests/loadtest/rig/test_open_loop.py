@@ -9,7 +9,8 @@ from itertools import count
 
 import pytest
 
-from loadtest.rig.open_loop import Offer, Offered, drive
+from loadtest.rig.open_loop import Offer, Offered, OpenLoop, drive
+from loadtest.rig.schedule import Arrival
 from loadtest.rig.signing import NOTARY
 from payload import decode_submission
 
@@ -164,3 +165,17 @@ async def test_submissions_without_a_connection_wait_and_are_counted() -> None:
     assert result.unsent > 0
     assert result.decided_ms.count == 0
     assert result.errors == 1, "the one that left has no answer"
+
+
+async def test_lag_is_only_the_own_delay() -> None:
+    """With one user and a slow service all submissions but the first are late, which is not the load's own delay."""
+    late: list[float] = []
+
+    async def submit(_number: int, _arrival: Arrival, due_s: float) -> None:
+        late.append(time.perf_counter() - due_s)
+        await asyncio.sleep(0.05)
+
+    loop = OpenLoop([Arrival(0, 0.02 + at / 100) for at in range(10)])
+    await loop.follow(time.perf_counter(), submit)
+    assert max(late) > 0.2
+    assert loop.lag.count == 1

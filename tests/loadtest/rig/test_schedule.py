@@ -1,6 +1,7 @@
 """Tests stages and intended start times."""
 
 from itertools import pairwise
+from math import inf, nan
 
 import pytest
 
@@ -58,9 +59,18 @@ def test_a_warm_up_comes_first_and_does_not_count() -> None:
 
 
 @pytest.mark.parametrize(
-    ("rate", "seconds", "steps", "warm_up"), [(0.0, 1.0, [1.0], 0.0), (1.0, -1.0, [1.0], 0.0), (1.0, 1.0, [], 0.0), (1.0, 1.0, [1.0], -1.0)]
+    ("rate", "seconds", "steps", "warm_up"),
+    [
+        (0.0, 1.0, [1.0], 0.0),
+        (inf, 1.0, [1.0], 0.0),
+        (nan, 1.0, [1.0], 0.0),
+        (1.0, -1.0, [1.0], 0.0),
+        (1.0, 1.0, [], 0.0),
+        (1.0, 1.0, [1.0], -1.0),
+        (1.0, 1.0, [1.0], nan),
+    ],
 )
 def test_what_is_no_schedule_is_rejected(rate: float, seconds: float, steps: list[float], warm_up: float) -> None:
-    """A schedule without a rate, time or steps, or with a negative warm-up, is rejected."""
+    """A schedule without a rate, time or steps, with a negative warm-up, or with a number that is not finite, is rejected."""
     with pytest.raises(ValueError, match="above 0"):
         stages_of("steady" if steps else "steps", rate, seconds, steps, warm_up_seconds=warm_up)

@@ -1,5 +1,6 @@
 """`notary top` shows the load of real workers; on a terminal it redraws in place."""
 
+import asyncio
 import contextlib
 import fcntl
 import json
@@ -13,15 +14,19 @@ import subprocess
 import sys
 import termios
 import threading
+import time
+import unicodedata
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
+import httpx
 import pytest
 
 from deploy.local.ports import free_ports
 from notary.cli import main
-from notary.cli.top import Row, Scrape, quantile, row_of, table
+from notary.cli.top import ANSWERS, SUBMISSIONS, Row, Scrape, _scrape, frame, quantile, row_of, samples_of, table
+from notary.metrics import Metrics
 from ordering.log import BrokerSeen
 from tests.notary.http.checked_client import CheckedClient
 from tests.notary.party import Bank, fresh_state, spend
@@ -133,17 +138,39 @@ def test_why_a_worker_is_not_ready(own_directory: NotaryDirectory, capsys: pytes
 
 
 def scraped(at_s: float, decisions: float, worker: str = "w1") -> Scrape:
-    samples: dict[str, dict[tuple[str, ...], float]] = {
-        "notary_positions": {(): 7.0},
-        "notary_decisions_total": {("committed",): decisions},
-    }
-    return Scrape(at_s, True, ("ok", f"worker: {worker}"), samples)
+    return scrape(at_s, f'notary_decisions_total{{outcome="committed"}} {decisions}\n', "ok", f"worker: {worker}")
+
+
+POSITIONS = "# TYPE notary_positions gauge\nnotary_positions 7.0\n"
+
+
+def scrape(at_s: float, text: str, *health: str, ready: bool = True) -> Scrape:
+    """Returns the scrape of a worker that has decisions and this text in its metrics."""
+    return Scrape(at_s, ready, health, samples_of(POSITIONS + text))
 
 
 def test_a_counter_that_fell_began_again() -> None:
     """After a restart the rate is computed from the new process's counter alone."""
     assert row_of("u", scraped(1, 100), scraped(3, 104)).decisions_per_s == {"committed": 2.0}
     assert row_of("u", scraped(1, 100), scraped(3, 4)).decisions_per_s == {"committed": 2.0}
+
+
+@pytest.mark.parametrize(("before", "now"), [((1_000, 5), (100, 100)), ((10, 5), (100, 100))], ids=["one fell", "none fell"])
+def test_a_restart_resets_all_counters(before: tuple[int, int], now: tuple[int, int]) -> None:
+    """After a restart all counters begin at 0, also those that are higher by now: one of them fell, or they have another beginning."""
+
+    def text(began: int, answers: tuple[int, int]) -> str:
+        series = [f'{ANSWERS}{{call="{SUBMISSIONS}",status="{at}"}} {count}\n' for at, count in zip((200, 503), answers, strict=True)]
+        return f"# TYPE notary_submission_seconds_created gauge\nnotary_submission_seconds_created {began}\n" + "".join(series)
+
+    row = row_of("u", scrape(0, text(1, before), "worker: w"), scrape(1, text(2, now), "worker: w"))
+    assert (row.submissions_per_s, row.errors_per_s) == (200, 100)
+
+
+def test_a_new_incarnation_resets_no_counter() -> None:
+    """A worker that registers again in the same process keeps its counters."""
+    before, now = (f'notary_incarnation {number}\nnotary_decisions_total{{outcome="committed"}} {number}\n' for number in (3, 4))
+    assert row_of("u", scrape(0, before, "worker: w"), scrape(1, now, "worker: w")).decisions_per_s == {"committed": 1.0}
 
 
 def test_an_address_that_workers_share() -> None:
@@ -153,6 +180,56 @@ def test_an_address_that_workers_share() -> None:
     assert row.reasons == ("http://all leads to several workers, w1 and w2: name an address of each",)
 
 
+def test_a_worker_that_opened_its_log_is_one_worker() -> None:
+    """A worker has no name until its log is open; once it has one, it is still the same worker."""
+    waiting = Scrape(0, False, ("not ready: the log is not open yet",), {})
+    row = row_of("u", waiting, scraped(2, 8))
+    assert (row.state, row.reasons, row.decisions_per_s) == ("ready", (), {"committed": 4.0})
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        f'{ANSWERS}{{call="{SUBMISSIONS}",status="2xx"}} 5\n',
+        f"{ANSWERS} 5\n",
+        'notary_submission_seconds_bucket{le="x"} 1\n',
+        'notary_submission_seconds_bucket{le="0.1"} 0\nnotary_submission_seconds_bucket{le="1"} -1\n',
+        "notary_decisions_total 5\n",
+        'notary_broker_connected{rack="a"} 1\n',
+    ],
+)
+def test_foreign_labels_are_a_row(text: str) -> None:
+    """Labels or values that no worker has give a row with the reason; the other rows of the table stay."""
+    row = row_of("u", scrape(0, "", "worker: w"), scrape(2, text, "worker: w"))
+    assert row.state == "no-answer"
+    assert "is this a worker?" in row.reasons[0]
+
+
+def test_labels_are_read_by_name() -> None:
+    """A label that a later version adds changes nothing."""
+    text = 'notary_broker_connected{broker="1",a="b"} 1\nnotary_decisions_total{outcome="committed",a="b"} 4\n'
+    row = row_of("u", scrape(0, "", "worker: w"), scrape(2, text, "worker: w"))
+    assert (list(row.brokers), row.decisions_per_s) == (["1"], {"committed": 2.0})
+
+
+async def test_rates_are_of_the_time_between_metrics() -> None:
+    """A slow `/readyz` does not change a rate: the time of a scrape is that at which its metrics arrived."""
+    answered_s: list[float] = []
+
+    async def serve(request: httpx.Request) -> httpx.Response:
+        if request.url.path == "/metrics":
+            return httpx.Response(200, text=POSITIONS)
+        for _ in range(1_000):  # turns of the event loop: the metrics need a few
+            await asyncio.sleep(0)
+        answered_s.append(time.monotonic())
+        return httpx.Response(200, text="ok\nworker: w\n")
+
+    async with httpx.AsyncClient(transport=httpx.MockTransport(serve)) as http:
+        found = await _scrape(http, "http://a:1", 60)
+    assert isinstance(found, Scrape)
+    assert found.at_s < answered_s[0]
+
+
 @pytest.mark.parametrize(("share", "expected"), [(0.5, 0.1), (0.25, 0.05), (0.9, 0.9), (1.0, 1.0)])
 def test_quantiles_are_interpolated_between_bounds(share: float, expected: float) -> None:
     """Quantiles are interpolated between the bounds; above the last bound that bound is shown; an empty histogram has none."""
@@ -160,10 +237,30 @@ def test_quantiles_are_interpolated_between_bounds(share: float, expected: float
     assert quantile({0.1: 0, float("inf"): 0}, share) is None
 
 
+def test_the_histogram_can_show_the_objective() -> None:
+    """Answers in 1.4 s are shown as less than 1.5 s, the promise at five times the capacity (docs/performance.md)."""
+    metrics = Metrics()
+    metrics.answered(SUBMISSIONS, 200, 1.4)
+    p99_s = row_of("u", scrape(0, "", "worker: w"), scrape(1, metrics.text().decode(), "worker: w")).p99_s
+    assert p99_s is not None
+    assert 1 < p99_s < 1.5
+
+
 def test_what_a_worker_says_moves_no_cursor() -> None:
     """Control characters in names and reasons are replaced."""
     brokers = {"1\x1b[2J": BrokerSeen(True, 1, 2, 3)}
     assert "\x1b" not in "".join(table([Row(url="u", worker="w\x1b[H", state="not-ready", reasons=("\x1b[2J",), brokers=brokers)]))
+
+
+@pytest.mark.parametrize("name", ["好" * 60, "e\u0301" * 120, "w" * 120], ids=["wide", "combining", "narrow"])
+def test_a_wide_name_does_not_wrap(name: str) -> None:
+    """A line is cut by the cells that it takes on a terminal, not by its characters, and uses all columns but the last."""
+    drawn = frame(table([row_of("u", None, scrape(0, "", f"worker: {name}"))]), 80, 24)
+    cells = [
+        sum(2 if unicodedata.east_asian_width(each) == "W" else 0 if unicodedata.combining(each) else 1 for each in line)
+        for line in re.sub(r"\x1b\[[A-Z]", "", drawn).splitlines()
+    ]
+    assert max(cells) in {78, 79}
 
 
 def test_brokers_of_several_workers() -> None:
