@@ -2,6 +2,7 @@
 
 import argparse
 import copy
+import json
 import os
 import re
 import shlex
@@ -37,7 +38,7 @@ def of_kind(manifests: list[Manifest], *kinds: str) -> dict[str, Manifest]:
 
 def pods(manifests: list[Manifest]) -> dict[str, dict[str, Any]]:
     """Returns our pod templates, by kind and name."""
-    found = {name_of(each): each["spec"]["template"] for each in manifests if each["kind"] == "StatefulSet"}
+    found = {name_of(each): each["spec"]["template"] for each in manifests if each["kind"] in ("StatefulSet", "Job")}
     return found | {name_of(each): each["spec"]["jobTemplate"]["spec"]["template"] for each in manifests if each["kind"] == "CronJob"}
 
 
@@ -363,10 +364,10 @@ def test_workers_are_spread_by_zone(rendered: Rendered) -> None:
 
 
 @overlays
-def test_pods_are_restricted(rendered: Rendered, overlay: str) -> None:
+def test_pods_are_restricted(rendered: Rendered, with_restore: list[Manifest], overlay: str) -> None:
     """Pods meet Pod Security's `restricted`, with a read-only root, no token, and no variables of Services."""
     assert of_kind(rendered[overlay], "Namespace")["notary"]["metadata"]["labels"]["pod-security.kubernetes.io/enforce"] == "restricted"
-    for name, pod in pods(rendered[overlay]).items():
+    for name, pod in pods([*rendered[overlay], *with_restore]).items():
         spec = pod["spec"]
         assert spec["enableServiceLinks"] is False, name
         assert spec["automountServiceAccountToken"] is False, name
@@ -420,10 +421,13 @@ def test_secrets_are_mounted_as_workers_accept_them(rendered: Rendered, overlay:
         assert pod["spec"]["securityContext"]["fsGroup"] == pod["spec"]["securityContext"]["runAsGroup"], name
 
 
-def test_the_owners_pod_is_restricted_too(rendered: Rendered, schemas: Schemas, tmp_path: Path) -> None:
-    """The pod that an operator starts by hand fits its schema, is restricted like the others, and connects as the user `owner`."""
-    (pod,) = documents((KUBERNETES / "owner.yaml").read_text())
-    assert schemas.problems(pod) == []
+@pytest.mark.parametrize(("file", "user"), [("owner.yaml", "owner"), ("owner-work.yaml", "owner"), ("reassign.yaml", "reassign")])
+def test_pods_by_hand_are_restricted_too(rendered: Rendered, schemas: Schemas, file: str, user: str) -> None:
+    """The pods that an operator starts by hand fit their schema, are restricted like the others, and connect as their user."""
+    made = documents((KUBERNETES / file).read_text())
+    assert [problem for each in made for problem in schemas.problems(each)] == []
+    assert {each["metadata"]["namespace"] for each in made} == {"notary"}
+    (pod,) = of_kind(made, "Pod").values()
     job = next(each for name, each in pods(rendered["three-zones"]).items() if name == "CronJob/archive")["spec"]
     for setting in ("automountServiceAccountToken", "enableServiceLinks", "restartPolicy"):
         assert pod["spec"][setting] == job[setting], setting
@@ -431,13 +435,97 @@ def test_the_owners_pod_is_restricted_too(rendered: Rendered, schemas: Schemas, 
     (container,) = pod["spec"]["containers"]
     assert container["securityContext"] == job["containers"][0]["securityContext"]
     assert pod["metadata"]["labels"]["kafka-client"] == "true"
-    secrets = {each["secret"]["secretName"] for each in pod["spec"]["volumes"] if "secret" in each}
-    assert secrets == {"owner", "log-cluster-ca-cert"}
-    assert "owner" in of_kind(rendered["three-zones"], "KafkaUser")
+    secrets = {
+        each["secret"]["secretName"] for each in pod["spec"]["volumes"] if not each.get("secret", {"optional": True}).get("optional")
+    }
+    assert secrets == {user, "log-cluster-ca-cert"}
+    assert user in of_kind([*rendered["three-zones"], *made], "KafkaUser")
     assert {each["name"] for each in container["volumeMounts"]} == {each["name"] for each in pod["spec"]["volumes"]}
-    written = container["args"][0].partition("END'\n")[2].partition("END\n")[0]
+
+
+@pytest.mark.parametrize("file", ["owner.yaml", "owner-work.yaml"])
+def test_the_owners_pods_connect_like_workers(rendered: Rendered, tmp_path: Path, file: str) -> None:
+    """The `[log]` settings that the owner's pods write are those of a worker."""
+    (pod,) = of_kind(documents((KUBERNETES / file).read_text()), "Pod").values()
+    written = pod["spec"]["containers"][0]["args"][0].partition("END'\n")[2].partition("END\n")[0]
     log = worker_config(rendered["three-zones"], tmp_path).log
     assert tomllib.loads(written) == {key: getattr(log, key) for key in ("security_protocol", "ca_file", "cert_file", "key_file")}
+
+
+def test_the_owner_has_a_volume_to_work_on(with_segments: list[Manifest]) -> None:
+    """The pod for long commands has a claim of its own, reads an index or the archive, and may reach the object stores."""
+    (claim, pod) = documents((KUBERNETES / "owner-work.yaml").read_text())
+    claims = {
+        each["name"]: each["persistentVolumeClaim"]["claimName"] for each in pod["spec"]["volumes"] if "persistentVolumeClaim" in each
+    }
+    assert claims == {"source": "index-worker-0", "work": claim["metadata"]["name"]}
+    mounts = {each["name"]: each for each in pod["spec"]["containers"][0]["volumeMounts"]}
+    assert mounts["source"]["readOnly"] is True
+    assert not mounts["work"].get("readOnly")
+    (index,) = of_kind(with_segments, "StatefulSet")["worker"]["spec"]["volumeClaimTemplates"]
+    assert claims["source"] == f"{index['metadata']['name']}-worker-0"
+    labels = pod["metadata"]["labels"]
+    for policy in ("to-brokers", "to-snapshots", "to-segments"):
+        wanted = of_kind(with_segments, "NetworkPolicy")[policy]["spec"]["podSelector"]["matchLabels"]
+        assert wanted.items() <= labels.items(), policy
+    assert pod["spec"]["containers"][0]["envFrom"] == worker_container(with_segments)["envFrom"]
+
+
+README = (KUBERNETES / "README.md").read_text()
+SUBSTITUTIONS = re.findall(r"^ *sed '([^']+)' deploy/kubernetes/owner-work\.yaml", README, re.MULTILINE)
+
+
+@pytest.mark.parametrize("substitution", SUBSTITUTIONS)
+def test_other_volumes_are_mounted_by_sed(schemas: Schemas, substitution: str) -> None:
+    """Each `sed` in README.md makes valid objects of `owner-work.yaml`, with the volume that its pattern names."""
+    done = subprocess.run(["sed", substitution, KUBERNETES / "owner-work.yaml"], capture_output=True, text=True, check=True)
+    claim, pod = documents(done.stdout)
+    assert [problem for each in (claim, pod) for problem in schemas.problems(each)] == []
+    claims = {
+        each["name"]: each["persistentVolumeClaim"]["claimName"] for each in pod["spec"]["volumes"] if "persistentVolumeClaim" in each
+    }
+    assert claims["work"] == claim["metadata"]["name"]
+    expected = ("archive", "owner-work") if "archive" in substitution else ("index-worker-1", "owner-work-1")
+    assert (claims["source"], pod["metadata"]["name"]) == expected
+    (source,) = (each for each in pod["spec"]["containers"][0]["volumeMounts"] if each["name"] == "source")
+    assert source.get("readOnly", False) is ("readOnly" not in substitution)
+
+
+def test_pages_have_all_substitutions() -> None:
+    """README.md has the three uses of `owner-work.yaml` that differ from the file."""
+    assert len(SUBSTITUTIONS) == 3
+
+
+def test_a_template_restores_no_snapshot(tools: Tools, schemas: Schemas, tmp_path: Path) -> None:
+    """The patch in README.md for a quarantined index turns off snapshots, and only pods that are deleted get it."""
+    (patch,) = re.findall(r"patch statefulset worker -p '(\{[^']*NOTARY_SNAPSHOTS_URL[^']*\})'", README)
+    named = {"apiVersion": "apps/v1", "kind": "StatefulSet", "metadata": {"name": "worker"}} | json.loads(patch)
+    folder = Path(shutil.copytree(KUBERNETES, tmp_path / "kubernetes")) / "replay"
+    folder.mkdir()
+    kustomization = {"resources": ["../three-zones"], "patches": [{"patch": json.dumps(named)}]}
+    (folder / "kustomization.yaml").write_text(json.dumps(kustomization))
+    changed = render(tools, folder)
+    assert [problem for manifest in changed for problem in schemas.problems(manifest)] == []
+    assert of_kind(changed, "StatefulSet")["worker"]["spec"]["updateStrategy"] == {"type": "OnDelete"}
+    config = worker_config(changed, tmp_path)
+    assert (config.snapshots.url, config.snapshots.every_s) == ("", 0)
+    assert "updateStrategy" not in of_kind(render(tools, folder.parent / "three-zones"), "StatefulSet")["worker"]["spec"]
+
+
+def test_a_drain_of_a_zone_has_its_flags(rendered: Rendered) -> None:
+    """The operations page has the flags without which `kubectl drain` refuses our pods or never ends.
+
+    Our pods have `emptyDir` volumes. A zone has two of Kafka's pods, which stay in it, and Strimzi's budget lets one of all be away.
+    """
+    volumes = of_kind(rendered["three-zones"], "StatefulSet")["worker"]["spec"]["template"]["spec"]["volumes"]
+    assert any("emptyDir" in each for each in volumes)
+    page = (KUBERNETES.parents[1] / "docs" / "operations.md").read_text()
+    (section,) = re.findall(r"^## Stop a site.*?(?=^## )", page, re.MULTILINE | re.DOTALL)
+    for flag in ("--ignore-daemonsets", "--delete-emptydir-data", "--timeout="):
+        assert flag in section
+    assert of_kind(rendered["three-zones"], "Kafka")["log"]["spec"]["kafka"]["template"]["podDisruptionBudget"] == {"maxUnavailable": 1}
+    (first, second) = re.findall(r"`(?:[^`]*strimzi\.io/pool-name=)?((?:broker|controller)-a)`", section)
+    assert {first, second} == {name for name in of_kind(rendered["three-zones"], "KafkaNodePool") if name.endswith("-a")}
 
 
 @pytest.mark.seconds
@@ -506,13 +594,43 @@ def test_nothing_is_open_that_is_not_named(rendered: Rendered, overlay: str) -> 
         assert (pod["metadata"]["labels"].get("kafka-client") == "true") is needs, name
 
 
+def with_component(tools: Tools, component: str, folder: Path) -> list[Manifest]:
+    """Returns the three zones with a component besides."""
+    overlay = Path(shutil.copytree(KUBERNETES, folder / "kubernetes")) / "three-zones"
+    file = overlay / "kustomization.yaml"
+    file.write_text(file.read_text().replace("components: [../snapshots]", f"components: [../snapshots, ../{component}]"))
+    return render(tools, overlay)
+
+
 @pytest.fixture(scope="module")
 def with_segments(tools: Tools, tmp_path_factory: pytest.TempPathFactory) -> list[Manifest]:
     """The three zones with the component `segments` besides."""
-    folder = Path(shutil.copytree(KUBERNETES, tmp_path_factory.mktemp("segments") / "kubernetes")) / "three-zones"
-    file = folder / "kustomization.yaml"
-    file.write_text(file.read_text().replace("components: [../snapshots]", "components: [../snapshots, ../segments]"))
-    return render(tools, folder)
+    return with_component(tools, "segments", tmp_path_factory.mktemp("segments"))
+
+
+@pytest.fixture(scope="module")
+def with_restore(tools: Tools, tmp_path_factory: pytest.TempPathFactory) -> list[Manifest]:
+    """The three zones with the component `restore` besides."""
+    return with_component(tools, "restore", tmp_path_factory.mktemp("restore"))
+
+
+def test_a_restore_has_the_log_to_itself(with_restore: list[Manifest], schemas: Schemas) -> None:
+    """Workers and jobs stop, Strimzi leaves the topics alone, and the job waits for the operator; it may do what a restore does."""
+    assert [problem for manifest in with_restore for problem in schemas.problems(manifest)] == []
+    assert of_kind(with_restore, "StatefulSet")["worker"]["spec"]["replicas"] == 0
+    assert all(each["spec"]["suspend"] for each in of_kind(with_restore, "CronJob").values())
+    topics_there = of_kind(with_restore, "KafkaTopic")
+    assert len(topics_there) == 2
+    assert all(each["metadata"]["annotations"] == {"strimzi.io/managed": "false"} for each in topics_there.values())
+    assert of_kind(with_restore, "Job")["restore"]["spec"]["suspend"] is True
+    assert ("spark_join", "restore") in commands(with_restore)
+    wanted = ["Create", "Read", "Write", "Describe", "DescribeConfigs", "AlterConfigs"]
+    rights = of_kind(with_restore, "KafkaUser")["restore"]["spec"]["authorization"]["acls"]
+    assert {each["resource"]["name"]: each["operations"] for each in rights} == dict.fromkeys(topics_there, wanted)
+    template = pods(with_restore)["Job/restore"]
+    secrets = {each["secret"]["secretName"] for each in template["spec"]["volumes"] if "secret" in each}
+    assert secrets == {"restore", "log-cluster-ca-cert"}
+    assert template["metadata"]["labels"]["kafka-client"] == "true"
 
 
 def test_segments_are_streamed_and_pruned(with_segments: list[Manifest], schemas: Schemas, tmp_path: Path) -> None:
@@ -524,8 +642,9 @@ def test_segments_are_streamed_and_pruned(with_segments: list[Manifest], schemas
         {each["name"]: each for each in container.get("env", [])} for container in (worker_container(with_segments), *containers(job))
     ]
     assert [each["NOTARY_ARCHIVE_URL"]["valueFrom"]["configMapKeyRef"]["name"] for each in variables] == [place] * 2
-    secrets = [each["secretRef"]["name"] for each in worker_container(with_segments)["envFrom"]]
-    assert secrets == ["snapshots", "segments"]
+    # The variables have the same names for both stores, and a pod has one value of each: so there is one Secret.
+    for container in (worker_container(with_segments), *containers(job), *containers(pods(with_segments)["CronJob/snapshots"])):
+        assert [each["secretRef"]["name"] for each in container["envFrom"]] == ["object-store"]
     assert worker_config(with_segments, tmp_path).archive.url
     labels = of_kind(with_segments, "NetworkPolicy")["to-segments"]["spec"]["podSelector"]["matchLabels"]
     for name in ("StatefulSet/worker", "CronJob/segments"):

@@ -699,7 +699,7 @@ async def test_a_hole_that_somebody_has_passed_is_not_filled(start: Start, log: 
 
 
 async def test_an_entry_that_the_log_loses_after_its_content(start: Start, log: FaultyLog, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The content has been missing for the limit. While the worker looks once more, the log loses the entry too: the worker goes on."""
+    """The content has been missing for the limit. While the worker looks once more, the log loses the entry too: the worker continues."""
     log.register("w2")
     log.entry(1, 1, "lost", partition=1)
     log.entry(1, 2, "b", partition=1, view=View(3, bytes(32)))

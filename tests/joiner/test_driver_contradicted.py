@@ -38,7 +38,7 @@ async def _ready(start: Start, limits: JoinerLimits | None = None) -> Worker:
 
 
 def _held(monkeypatch: pytest.MonkeyPatch, name: str) -> tuple[asyncio.Event, asyncio.Event]:
-    """Let a function of the driver return its result only when the second event is set. The first one says that it has one."""
+    """Let a function of the driver return its result only when the second event is set. The first one is set once it has one."""
     real, entered, go_on = getattr(joiner.driver, name), asyncio.Event(), asyncio.Event()
 
     async def held(*arguments: Any, **options: Any) -> str:
@@ -90,7 +90,7 @@ async def test_nothing_of_a_poll_is_applied_after_a_contradiction(start: Start, 
 
 
 async def test_a_tail_lost_while_a_poll_is_applied(start: Start, log: FaultyLog) -> None:
-    """The log loses the part of a poll that is not applied yet. The worker goes on with the shorter log."""
+    """The log loses the part of a poll that is not applied yet. The worker continues with the shorter log."""
     worker = await _ready(start)
     looked = _check_at_first_effect(worker, lambda: log.cut(worker.joiner.offset_head, *log.ends()[1:]))
     for number in range(4 * VERIFY_AT_ONCE):

@@ -23,7 +23,7 @@ pytestmark = [pytest.mark.go, pytest.mark.timeout(600)]
 OTHERS = {
     "up", "kubelet_volume_stats_available_bytes", "kubelet_volume_stats_capacity_bytes", "kube_job_failed", "kube_pod_status_phase",
     "kube_cronjob_status_last_successful_time", "kube_deployment_status_replicas_unavailable", "kube_statefulset_replicas",
-    "kube_statefulset_status_replicas_ready",
+    "kube_statefulset_status_replicas_ready", "kube_job_created",
 }  # fmt: skip
 """Metrics of Prometheus, the kubelet and kube-state-metrics."""
 OF_KAFKA = {
@@ -84,16 +84,18 @@ def _kafka(metric: str, *values: str) -> tuple[tuple[str, str], ...]:
     return tuple((f'{metric}{{job="notary/kafka",namespace="notary",pod="log-{at}"}}', each) for at, each in enumerate(values))
 
 
-def _disk(free: int, of: str = "index-worker-0") -> tuple[tuple[str, str], ...]:
-    claim = f'persistentvolumeclaim="{of}"'
+def _disk(free: int, of: str = "index-worker-0", namespace: str = "notary") -> tuple[tuple[str, str], ...]:
+    claim = f'namespace="{namespace}",persistentvolumeclaim="{of}"'
     return (
         (f"kubelet_volume_stats_available_bytes{{{claim}}}", f"{free}x240"),
         (f"kubelet_volume_stats_capacity_bytes{{{claim}}}", "100x240"),
     )
 
 
-def _failed(job: str, values: str = "1x240") -> tuple[tuple[str, str], ...]:
-    return ((f'kube_job_failed{{job_name="{job}-29",condition="true"}}', values),)
+def _failed(job: str, values: str = "1x240", namespace: str = "notary") -> tuple[tuple[str, str], ...]:
+    """Returns the series of a failed job, which was created after 100 s."""
+    of = f'namespace="{namespace}",job_name="{job}-29"'
+    return ((f'kube_job_failed{{{of},condition="true"}}', values), (f"kube_job_created{{{of}}}", "100x600"))
 
 
 def _succeeded(job: str, at_s: int) -> tuple[tuple[str, str], ...]:
@@ -257,17 +259,33 @@ CASES = (
     Case("KafkaDiskFills", True, "6m", _disk(14, "data-0-log-broker-a-3")),
     Case("KafkaDiskFills", False, "6m", _disk(16, "data-0-log-broker-a-3")),
     Case("KafkaDiskFills", False, "6m", _disk(14, "data-0-other-broker-3")),
+    Case("KafkaDiskFills", False, "6m", _disk(14, "data-0-log-broker-a-3", "billing")),
     *(Case("NotaryVerificationFailed", True, "1m", _failed(job)) for job in ("verify", "archive")),
     Case("NotaryVerificationFailed", False, "1m", _failed("verify", "0x240")),
     Case("NotaryVerificationFailed", False, "1m", _failed("backup")),
+    Case("NotaryVerificationFailed", False, "1m", _failed("verify", namespace="billing")),
+    # A success before the failure, and one after it. A later success of `verify` does not undo what an earlier one found.
+    *(
+        Case(alert, fires, "10m", _failed(job) + _succeeded(job, at_s))
+        for alert, job in (
+            ("NotaryVerificationFailed", "archive"),
+            ("NotarySegmentsNotRemoved", "segments"),
+            ("NotarySnapshotNotVerified", "snapshots"),
+        )
+        for fires, at_s in ((True, 50), (False, 300))
+    ),
+    Case("NotaryVerificationFailed", True, "10m", _failed("verify") + _succeeded("verify", 300)),
+    # The success of another job.
+    Case("NotaryVerificationFailed", True, "10m", _failed("archive") + _succeeded("verify", 300)),
+    Case("NotaryVerificationFailed", True, "10m", _failed("verify") + _succeeded("archive", 300)),
     # One of its pods failed, and the second try succeeded.
     Case(
         "NotaryVerificationFailed",
         False,
         "1m",
         (
-            ('kube_job_status_failed{job_name="archive-29"}', "1x240"),
-            ('kube_job_complete{job_name="archive-29",condition="true"}', "1x240"),
+            ('kube_job_status_failed{namespace="notary",job_name="archive-29"}', "1x240"),
+            ('kube_job_complete{namespace="notary",job_name="archive-29",condition="true"}', "1x240"),
         ),
     ),
     Case("NotarySnapshotNotVerified", True, "1m", _failed("snapshots")),
@@ -378,6 +396,17 @@ def test_every_alert_names_a_section(rules: str) -> None:
         assert page == "docs/runbook.md" or name == "NotaryVerificationFailed"
         assert rule["annotations"]["summary"], name
         assert rule["labels"]["severity"] in ("page", "warning"), name
+
+
+def test_metrics_of_the_cluster_are_of_this_namespace(rules: str) -> None:
+    """Every metric of kube-state-metrics and the kubelet is selected by the namespace: other namespaces may have the same names."""
+    found = [
+        (name, metric, labels)
+        for name, rule in alerts(rules).items()
+        for metric, labels in re.findall(r"\b((?:kube|kubelet)_\w+)(\{[^}]*\})?", rule["expr"])
+    ]
+    assert len(found) > 10
+    assert [each for each in found if 'namespace="notary"' not in each[2]] == []
 
 
 def test_every_metric_exists(rules: str, worker: Scraped) -> None:

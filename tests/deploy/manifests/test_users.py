@@ -4,6 +4,7 @@ import asyncio
 import datetime
 import ipaddress
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -39,6 +40,7 @@ from notary import cli
 from ordering.connection import KafkaSecurity, client_settings
 from ordering.kafka import KafkaLog
 from ordering.topics import topic_names
+from tests.deploy.installed import make_kafka
 from tests.deploy.scraped import scraped
 from tests.kafka.mirrors import Mirror
 from tests.notary.cli.written import append, entry, register, signing_key
@@ -47,8 +49,9 @@ from tests.spark.conftest import settings_folder
 pytestmark = [pytest.mark.go, pytest.mark.kafka, pytest.mark.timeout(600)]
 
 ORDERING, PAYLOAD = topic_names("notary")
-ALLOW, TOPIC, LITERAL = 3, 2, 3
-OPERATIONS = {"Read": 3, "Write": 4, "Create": 5, "Alter": 7, "Describe": 8, "DescribeConfigs": 10, "AlterConfigs": 11}
+ALLOW, LITERAL = 3, 3
+RESOURCES = {"topic": 2, "cluster": 4}
+OPERATIONS = {"Read": 3, "Write": 4, "Create": 5, "Alter": 7, "Describe": 8, "ClusterAction": 9, "DescribeConfigs": 10, "AlterConfigs": 11}
 """The operations that the manifests use, by their numbers in Kafka's protocol."""
 EXPIRY = 'notary_broker_certificate_expiry_seconds{broker="1"} '
 
@@ -90,15 +93,19 @@ class Guarded:
                 made = await client.create_topics([NewTopic(name, spec["partitions"], spec["replicas"], topic_configs=config)])
                 assert [error[1] for error in made.topic_errors] == [0]
             for user in (each for each in manifests if each["kind"] == "KafkaUser"):
-                name = user["metadata"]["name"]
-                for acl in user["spec"]["authorization"]["acls"]:
-                    for operation in acl["operations"]:
-                        # Strimzi's name for the user of a certificate.
-                        request = CreateAclsRequest(
-                            TOPIC, acl["resource"]["name"], LITERAL, f"User:CN={name}", "*", OPERATIONS[operation], ALLOW
-                        )
-                        answer = await client._send_request(request)
-                        assert [code for code, _ in answer.creation_responses] == [0]
+                # Strimzi's name for the user of a certificate.
+                await grant(client, f"User:CN={user['metadata']['name']}", user["spec"]["authorization"]["acls"])
+
+
+async def grant(client: AIOKafkaAdminClient, principal: str, acls: list[dict[str, Any]]) -> None:
+    """Give a principal the rights in the ACLs of a KafkaUser."""
+    for acl in acls:
+        resource = acl["resource"]
+        for operation in acl["operations"]:
+            name = resource.get("name", "kafka-cluster")
+            request = CreateAclsRequest(RESOURCES[resource["type"]], name, LITERAL, principal, "*", OPERATIONS[operation], ALLOW)
+            answer = await client._send_request(request)
+            assert [code for code, _ in answer.creation_responses] == [0]
 
 
 @contextmanager
@@ -263,35 +270,111 @@ def test_nothing_else_is_allowed(broker: Guarded, user: str, reads: tuple[str, .
     assert asyncio.run(denied(broker, user)) == nobody | {f"write {topic}" for topic in reads}
 
 
-@pytest.mark.nightly
-def test_the_jobs_do_their_work(broker: Guarded, rendered: dict[str, list[Manifest]], tmp_path: Path) -> None:
-    """The CronJobs' scripts archive the log, as the user `archive`, and verify it: 20 decisions, no violation."""
-    manifests = rendered["one-zone"]
-    properties = (
-        settings_of(manifests, "kafka.properties").replace("/etc/kafka-ca", str(broker.folder)).replace("/run/kafka", str(tmp_path))
-    )
-    (tmp_path / "kafka.properties").write_text(properties)
-    (tmp_path / "work").mkdir()
+def place_of_jobs(manifests: list[Manifest], broker: Guarded, folder: Path) -> dict[str, str]:
+    """Make the folders and the properties file of jobs in a folder; returns their environment."""
+    text = settings_of(manifests, "kafka.properties").replace("/etc/kafka-ca", str(broker.folder)).replace("/run/kafka", str(folder))
+    (folder / "kafka.properties").write_text(text)
+    (folder / "work").mkdir()
+    return os.environ | {"SPARK_CONF_DIR": str(settings_folder(folder / "settings"))}
+
+
+def run_script(script: str, broker: Guarded, user: str, folder: Path, kept: Path, environment: dict[str, str]) -> None:
+    """Run the script of a job with this machine's paths, as a user of the broker; `kept` is the volume of the archive."""
     places = {
-        "/etc/kafka-user/user": broker.folder / "archive",
-        "/run/kafka": tmp_path,
+        "/etc/kafka-user/user": broker.folder / user,
+        "/run/kafka": folder,
         "/etc/notary-parties": broker.folder / "notary",
-        "/etc/notary": tmp_path,
-        "--work /work": f"--work {tmp_path}/work",
-        "/archive/": f"{tmp_path}/kept/",
+        "/etc/notary": folder,
+        "--work /work": f"--work {folder}/work",
+        "/archive/": f"{kept}/",
         "log-kafka-bootstrap:9093": broker.outside,
         "exec python": f"exec {sys.executable}",
         "exec notary": f"exec {sys.executable} -m notary",
     }
-    environment = os.environ | {"SPARK_CONF_DIR": str(settings_folder(tmp_path / "settings"))}
+    for ours, here in places.items():
+        script = script.replace(ours, str(here))
+    done = subprocess.run(["sh", "-c", script], env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr[-4000:]
+
+
+@pytest.mark.nightly
+def test_the_jobs_do_their_work(broker: Guarded, rendered: dict[str, list[Manifest]], tmp_path: Path) -> None:
+    """The CronJobs' scripts archive the log, as the user `archive`, and verify it: 20 decisions, no violation.
+
+    The job of the component `restore` restores it as its user, to brokers without the topics, and to those where Strimzi has made them.
+    """
+    manifests, kept = rendered["one-zone"], tmp_path / "kept"
+    environment = place_of_jobs(manifests, broker, tmp_path)
     for job in ("archive", "verify"):
-        script = script_of(manifests, job)
-        for ours, here in places.items():
-            script = script.replace(ours, str(here))
-        done = subprocess.run(["sh", "-c", script], env=environment, capture_output=True, text=True)
-        assert done.returncode == 0, done.stderr[-4000:]
-    (report,) = (tmp_path / "kept" / "reports").glob("*/report.json")
+        run_script(script_of(manifests, job), broker, "archive", tmp_path, kept, environment)
+    (report,) = (kept / "reports").glob("*/report.json")
     assert msgspec.json.decode(report.read_bytes())["decisions"] == 20
+    user, job_of_restore = documents((KUBERNETES / "restore" / "restore.yaml").read_text())
+    (script,) = job_of_restore["spec"]["template"]["spec"]["containers"][0]["args"]
+    topics = [each for each in manifests if each["kind"] == "KafkaTopic"]
+    for name, made in (("missing", []), ("empty", topics)):
+        folder = tmp_path / name
+        folder.mkdir()
+        with guarded(folder, ["restore"]) as new:
+            asyncio.run(new.make([*made, user]))
+            run_script(script, new, "restore", folder, kept, place_of_jobs(manifests, new, folder))
+
+            assert asyncio.run(ends(new.inside)) == asyncio.run(ends(broker.inside))
+
+
+async def ends(address: str) -> dict[int, object]:
+    """Returns the ends of all topic-partitions of a log with which a worker would start."""
+    log = await KafkaLog.open(address, "notary")
+    try:
+        return dict(await log.offsets())
+    finally:
+        await log.close()
+
+
+def test_replicas_move_to_another_broker(rendered: dict[str, list[Manifest]], tmp_path: Path) -> None:
+    """The commands of README.md move all replicas, with no other rights than those of the user `reassign`.
+
+    Here all clients are one user, `ANONYMOUS`, which is a super user until it has these rights. The brokers need ClusterAction besides.
+    """
+    user, _ = documents((KUBERNETES / "reassign.yaml").read_text())
+    make_kafka(tmp_path / "kafka")
+    (tmp_path / "client.properties").touch()
+    blocks = re.findall(r"^```sh\n(.*?)^```", (KUBERNETES / "README.md").read_text(), re.MULTILINE | re.DOTALL)
+    commands = "".join(block for block in blocks if block.startswith("reassign"))
+    guard = {"authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer"}
+    cluster = Cluster.create(tmp_path / "cluster", 2, overrides=guard | {"super.users": "User:ANONYMOUS"})
+
+    async def prepare() -> None:
+        await Guarded(tmp_path, cluster.bootstrap, "").make([each for each in rendered["one-zone"] if each["kind"] == "KafkaTopic"])
+        client = AIOKafkaAdminClient(**client_settings(cluster.bootstrap, "test", None))
+        await client.start()
+        try:
+            of_brokers = {"resource": {"type": "cluster"}, "operations": ["ClusterAction"]}
+            await grant(client, "User:ANONYMOUS", [*user["spec"]["authorization"]["acls"], of_brokers])
+        finally:
+            await client.close()
+
+    places = {
+        "/opt/kafka": tmp_path / "kafka",
+        "log-kafka-bootstrap:9093": cluster.bootstrap,
+        "/tmp/client.properties": tmp_path / "client.properties",
+        "cd /tmp": f"cd {tmp_path}",
+        "--broker-list 1,2,3,4": "--broker-list 2",
+    }
+    for ours, here in places.items():
+        assert ours in commands
+        commands = commands.replace(ours, str(here))
+    with cluster:
+        asyncio.run(prepare())
+        cluster.down(keep_data=True)
+        write_state(cluster.directory, replace(cluster.state, settings=replace(cluster.state.settings, overrides=guard)))
+        cluster.up()
+        done = subprocess.run(["sh", "-euc", commands], capture_output=True, text=True, timeout=200)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "is completed" in done.stdout, done.stdout + done.stderr
+    assert "uthorization" not in done.stdout + done.stderr, done.stdout + done.stderr
+    (moved,) = [msgspec.json.decode(line) for line in (tmp_path / "after.json").read_bytes().splitlines()]
+    assert [each["replicas"] for each in moved["partitions"]] == [[2]] * 17
 
 
 def test_the_owner_salvages(broker: Guarded, capsys: pytest.CaptureFixture[str]) -> None:
