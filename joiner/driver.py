@@ -106,7 +106,7 @@ class Driver(Generic[Decision]):
         self._contradicted_since_s: float | None = None
         self._contradicted_last_s = 0.0
         self._compared_since_s = now_s()
-        """The time when the present comparison of the log with the index began, or last waited for records."""
+        """The time when the present comparison of the log with the index began, plus the time for which it waited for records."""
         self._next_is_deleted = False
         """True while the log starts after records that must be read next. It stays True when a comparison finds the other records."""
         self._refuted = False
@@ -226,7 +226,7 @@ class Driver(Generic[Decision]):
             except OutOfRange as problem:
                 # The broker that does not have an offset may lag behind: check again, and stop only if the error lasts.
                 why = str(problem)
-                self._contradicted(why, self._now_s())
+                self._contradicted(why, self._now_s() if self._recheck.done else self._compared_since_s)
                 await asyncio.sleep(self._settings.watch_s)
             finally:
                 # Set this before any other task runs: nothing may be answered until the log was checked.
@@ -254,13 +254,13 @@ class Driver(Generic[Decision]):
             if self._recheck.waits_for and not self._recheck.done:
                 paused = partitions - self._recheck.waits_for
                 reader.pause(paused)
+            asked_s = self._now_s()
             records = await reader.poll(self._settings.poll_ms)
             self._polls += 1
             self._in_hand = bool(records)
             self._polled_at_s, self._no_reader = self._now_s(), ""
-            if not records and not self._recheck.waits_for & {ORDERING, *self._log.leaders()}:
-                # The comparison waits for a partition without a leader alone. A poll may also be empty because a broker is slow.
-                self._compared_since_s = self._polled_at_s
+            if not records:
+                self._compared_since_s += self._polled_at_s - asked_s
             self._seen_at_s |= dict.fromkeys(partitions - paused, self._polled_at_s)
             if why := self._interruption(reader):
                 return why

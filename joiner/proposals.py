@@ -152,9 +152,13 @@ class Proposals:
             )
         if now_s - self._lost_since[1] < self._lost_s:
             return
-        # Read it again: the process may have been paused since, and the log may have lost the entry too.
+        # Look again: the process may have been paused since, and the log may have lost the entry too, or got the content back.
         passing = await self._passing(log_state, head)
-        if passing is None or self._joiner.hole is not hole or self._now_s() - now_s > self._lost_s / 2:
+        asked_s = self._now_s()
+        ends = {each: offsets.log_end for each, offsets in (await self._log.offsets()).items()}
+        if passing is None or self._joiner.hole is not hole or self._now_s() - asked_s > self._lost_s / 2:
+            return
+        if partition not in ends or self._read_next()[partition] < ends[partition] or ends[ORDERING] <= passing.offset:
             return
         raise Fatal(
             FatalCode.CONTENT_LOST,

@@ -246,6 +246,7 @@ def mirror_registry(mirror: LogMirror, certificates_end_s: float | None) -> Coll
     registry.register(_Counters([("notary_mirror_copied_total", "Records that this process has copied.", lambda: mirror.copied)]))
     gauges: list[Metric] = [
         ("notary_mirror_lag_records", "Records that the mirror lacked when both clusters last answered.", lambda: mirror.lag_records),
+        ("notary_mirror_left_out", "Topic-partitions that were not copied then: they had no leader.", lambda: mirror.partitions_left_out),
         ("notary_mirror_compared_seconds", "When both clusters last answered; 0 before.", lambda: mirror.compared_ms / 1000),
     ]
     if certificates_end_s is not None:

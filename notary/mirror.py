@@ -63,7 +63,9 @@ class LogMirror:
         self.copied = 0
         """Counts the records that the mirror acknowledged."""
         self.lag_records = 0
-        """The number of records that the mirror lacked at `compared_ms`."""
+        """The number of records that the mirror lacked at `compared_ms`; of a partition left out, those not copied since the start."""
+        self.partitions_left_out = 0
+        """The number of topic-partitions that were not copied then, since they had no leader."""
         self.compared_ms = 0
         """The time when both clusters last answered, in milliseconds since 1970; 0 before the first time."""
 
@@ -228,15 +230,13 @@ class LogMirror:
             logger.info("the mirror has %d payload partitions now", count)
 
     async def _report(self, copy: "_Copy") -> None:
-        lag = 0
-        for partition, offsets in (await self._source.offsets()).items():
-            if partition in copy.partitions:
-                copied_to = copy.reader.offset_next(partition)
-            else:
-                copied_to = self._copied_to.get(partition, offsets.log_start - 1) + 1
-            lag += max(0, offsets.log_end - copied_to)
-        self.lag_records, self.compared_ms = lag, clock_ms()
+        log = await self._source.offsets()
+        await self._target.offsets()
+        copied_to = {partition: offset + 1 for partition, offset in self._copied_to.items()}
+        copied_to |= {partition: copy.reader.offset_next(partition) for partition in copy.partitions}
+        lag = sum([max(0, offsets.log_end - copied_to.get(partition, offsets.log_start)) for partition, offsets in log.items()])
         missing = [describe(partition) for partition in self._partitions() if partition not in copy.partitions]
+        self.lag_records, self.partitions_left_out, self.compared_ms = lag, len(missing), clock_ms()
         logger.info("copied=%d lag_records=%d%s", self.copied, lag, f" not_copied={', '.join(missing)}" if missing else "")
 
 

@@ -153,10 +153,14 @@ class Certificates:
         return until
 
 
-def expiry_s(file: Path) -> float | None:
-    """Returns the expiry of the first certificate of a file, in seconds since 1970; None if there is none that can be read."""
+def expiry_s(file: Path, *, authorities: bool = False) -> float | None:
+    """Returns the expiry of the first certificate of a file, in seconds since 1970; None if there is none that can be read.
+
+    With `authorities` the last expiry: a file has the former and the next one for a time.
+    """
     try:
-        return x509.load_pem_x509_certificates(file.read_bytes())[0].not_valid_after_utc.timestamp()
+        ends_s = [each.not_valid_after_utc.timestamp() for each in x509.load_pem_x509_certificates(file.read_bytes())]
+        return max(ends_s) if authorities else ends_s[0]
     except (OSError, ValueError, x509.InvalidVersion):
         return None
 

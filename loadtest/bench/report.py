@@ -46,7 +46,10 @@ class ResultLine(msgspec.Struct, frozen=True):
             reasons.append("others took an unknown share of the machine")
         elif self.others_share >= OTHERS_SHARE_MAX:
             reasons.append(f"others took {self.others_share:.1%} of the machine")
-        if str(self.machine.get("git")).endswith(CHANGED):
+        commit = self.machine.get("git")
+        if not commit:
+            reasons.append("it has no commit")
+        elif commit.endswith(CHANGED):
             reasons.append("its tree had uncommitted changes")
         return reasons
 

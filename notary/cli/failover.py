@@ -18,7 +18,7 @@ from datetime import UTC, datetime
 from typing import Any, Final
 
 from notary.cli import EXIT_DONE, json_line, owner, salvage
-from notary.cli.mirror import add_target_arguments, source_and_target
+from notary.cli.mirror import add_target_arguments, refuse_one_log, source_and_target
 from notary.config import Config
 from notary.salvage.choice import Choice
 from notary.salvage.reach import facts_of_reach, lines_of_reach
@@ -49,6 +49,7 @@ def run(arguments: argparse.Namespace) -> int:
     """Fail over, or prepare for it. Returns 0 when it is done; 1 if the sources are refused or the operator answered no."""
     source, target = source_and_target(arguments)
     if arguments.prepare:
+        refuse_one_log(source, target)
         return asyncio.run(_prepare(source, target, arguments))
     return asyncio.run(_Failover(target, arguments).run())
 

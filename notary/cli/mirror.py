@@ -45,7 +45,8 @@ def source_and_target(arguments: argparse.Namespace) -> tuple[Config, Config]:
     """Returns the configuration of `--config`, and the same with the mirror as its log. Raises `ConfigurationError`."""
     source = load(arguments.config)
     if arguments.to_config:
-        target = source.with_log_of(load(arguments.to_config))
+        # A container's environment is about `--config`.
+        target = source.with_log_of(load(arguments.to_config, environment={}))
     else:
         target = load(arguments.config, {"log.bootstrap": arguments.to})
     for config, file in ((source, arguments.config), (target, arguments.to_config or arguments.config)):
@@ -54,10 +55,20 @@ def source_and_target(arguments: argparse.Namespace) -> tuple[Config, Config]:
     return source, target
 
 
+def refuse_one_log(source: Config, target: Config) -> None:
+    """Raise `ConfigurationError` if both name the same topics, as the environment may make them."""
+    if (source.log.bootstrap, source.log.topic_prefix) == (target.log.bootstrap, target.log.topic_prefix):
+        raise ConfigurationError(
+            f"the log and its mirror would be the same topics, {source.log.topic_prefix} at {source.log.bootstrap}: name the mirror's"
+            " brokers with --to or --to-config, and check the variable NOTARY_LOG_BOOTSTRAP, which replaces those of --config"
+        )
+
+
 def run(arguments: argparse.Namespace) -> int:
     """Copy until a signal. Returns 0 then."""
     set_up_logging("info", as_json=arguments.json)
     source, target = source_and_target(arguments)
+    refuse_one_log(source, target)
     listen = parse_listen(arguments.health_listen) if arguments.health_listen else None
     return uvloop.run(_until_stopped(source, target, listen))
 
@@ -104,10 +115,11 @@ def _served(mirror: LogMirror, configs: Sequence[Config], listen: tuple[str, int
         yield
         return
     ends_s = [expiry_s(config.path(config.log.cert_file)) for config in configs if config.log.cert_file]
+    ends_s += [expiry_s(config.path(config.log.ca_file), authorities=True) for config in configs if config.log.ca_file]
     host, port = listen
     try:
         server, thread = start_http_server(port, host, mirror_registry(mirror, min([each for each in ends_s if each], default=None)))
-    except OSError as problem:
+    except (OSError, UnicodeError) as problem:  # the second for a name that no resolver takes
         raise ConfigurationError(f"--health-listen {host}:{port}: {problem}: give an address of this machine with a free port") from None
     logger.info("metrics at http://%s:%d/metrics", host, server.server_port)
     try:

@@ -140,15 +140,28 @@ class SalvageCommand:
                 f" is lost too: move {self._key_files[0]} away, and put another key in force by `notary key rotate --lost`",
             )
 
-    def _check_present_key(self, log: owner.OwnedLog) -> None:
-        """Raise `ConfigurationError` without the present key, and if a rotation that the log has is not in place yet."""
+    def _check_present_key(self, job: "SalvageJob") -> None:
+        """Raise `ConfigurationError` without the present key, or if a rotation is not in place that the log has, or that it has lost.
+
+        The sources show that it has lost one. The history that the salvage's key continues must have each key that signed answers.
+        """
         history = keys.present_history(*self._key_files, self._config.origin)
-        _, known = keys.verifier_keys(self._key_files[1], self._config.origin)
-        prepared = {key.public_key for key in known} - {parse_verifier_key(each.verifier_key).public_key for each in history}
-        if prepared & set(log.state.keys):
+        in_place = {parse_verifier_key(each.verifier_key).public_key for each in history}
+        ends, known = keys.verifier_keys(self._key_files[1], self._config.origin)
+        own = {keys.load(file).public_key().public_bytes_raw() for file in self._own_key_files()}
+        lost = {key for index in job.indexes for key in index.keys} | {receipt.key for receipt in job.receipts}
+        used = (set(job.log.state.keys) | lost) - in_place
+        if used & {key.public_key for key in known}:
             raise ConfigurationError(
-                f"the log has a rotation to a key that is prepared beside {self._key_files[0]}, and not in place: complete it by `notary"
-                " key rotate`, then run the same command again"
+                f"a rotation to a key that is prepared beside {self._key_files[0]} took place, and the key is not in place: complete it by"
+                " `notary key rotate`, then run the same command again"
+            )
+        if missed := lost - in_place - set(job.log.state.keys) - own:
+            raise keys.missed_rotation(
+                self._config.origin,
+                min(missed),
+                [str(key) for key in ends],
+                ". The log has lost that rotation, and one of the sources shows it",
             )
 
     def _own_key_files(self) -> list[Path]:
@@ -211,7 +224,7 @@ class SalvageCommand:
                     f"records of format version {SALVAGE_FORMAT} do not count in this log yet: {self.activate_first.format(SALVAGE_FORMAT)}"
                 )
             signer = owner.load_owner_key(self._config, self._arguments.owner_key, job.log.genesis)
-            self._check_present_key(job.log)  # check it now: at the end this key endorses the new one
+            self._check_present_key(job)  # check it now: at the end this key endorses the new one
             if not self._agreed(choice):
                 return self._end({**facts, "done": False}, "nothing was appended", EXIT_NO)
             for attempt in range(ATTEMPTS_MAX):
@@ -221,12 +234,16 @@ class SalvageCommand:
                     return await self._place_key(job, *done)
         except ChoiceRefused as refusal:
             self._progress.end()
+            began = self._own_key(job) is not None
             if self._arguments.json:
-                print(json_line({"done": False, "refused": str(refusal), "position": refusal.position, "sides": refusal.sides}))
+                facts = {"refused": str(refusal), "position": refusal.position, "sides": refusal.sides, "began": began}
+                print(json_line({"done": False, **facts}))
             else:
                 print(f"refused        {refusal}")
                 for line in sides_of(refusal, job.kept, job.indexes, job.receipts):
                     print(line)
+                if began:
+                    print("               An earlier run put a key in force that no worker has: only a complete salvage ends that")
             return EXIT_NO
         raise OutcomeUnknown(
             f"other records of the owner interrupted {ATTEMPTS_MAX} attempts: stop other commands, and run the same command again"
@@ -262,7 +279,10 @@ class SalvageCommand:
         return None
 
     async def _attempt(self, job: "SalvageJob", signer: SigningKey) -> tuple[Choice, int] | None:
-        """Append seals, the key, `begin`, the items and `done`. Returns the choice and the offset of `done`; None if one took no effect."""
+        """Append seals, the key, `begin`, the items and `done`. Returns the choice and the offset of `done`; None if one took no effect.
+
+        Raises `OutcomeUnknown`, also if records that came meanwhile contradict the sources.
+        """
         log, sealed = job.log, self._sealed
         while log.joiner.hole is not None:
             self._say(f"sealing entry ({log.joiner.hole.incarnation}, {log.joiner.hole.sequence}), whose content is missing")
@@ -270,7 +290,7 @@ class SalvageCommand:
             self._sealed += 1
         if self._sealed > sealed:  # a rotation behind the entry took effect only now
             self._check_key(log)
-            self._check_present_key(log)
+            self._check_present_key(job)
         self._goal_file.unlink(missing_ok=True)  # the file of an earlier attempt
         # Keys of earlier attempts are never used again. Their files stay until the end: a file with the key in force shows that no worker
         # has it.
@@ -281,7 +301,13 @@ class SalvageCommand:
         begin = SalvageBegin(new.public_key, log.joiner.history.view, job.kept.tree.size)
         if not (await log.append(begin, signer)).took_effect:
             return None
-        choice = self._chosen(job)
+        try:
+            choice = self._chosen(job)
+        except ChoiceRefused as refusal:
+            raise OutcomeUnknown(
+                f"the sources were accepted, and records came into the log since that contradict them: {refusal}. A key that no worker has"
+                " is in force: stop all workers, and run the same command again"
+            ) from None
         sent = 0
         for some in _records(choice.first, choice.items):
             record = SalvageItems(new.public_key, log.joiner.history.view, choice.first + sent, some)

@@ -368,10 +368,12 @@ class _Trimming:
 
 
 async def _lacks(log: Log, snapshot: Snapshot) -> str:
-    """Returns a sentence about records of an index that a log or an archive lacks; empty if it has all of them."""
+    """Returns a sentence about records of an index that a log or an archive lacks; empty if it has all of them. Raises `NotReady`."""
     ends = {partition: offsets.log_end for partition, offsets in (await log.offsets()).items()}
     state = snapshot.state
     for partition, offset in sorted(state.offsets_next.items()):
+        if partition not in ends and partition < log.payload_partitions:
+            raise NotReady(f"{describe(partition)} has no leader now, so a snapshot cannot be compared: check that all brokers are up")
         if ends.get(partition, 0) < offset:
             return f"{describe(partition)} ends at offset {ends.get(partition, 0)}, and the snapshot has read it up to {offset}"
     return await examine(log, state.effects, state.marks)

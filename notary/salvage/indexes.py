@@ -43,6 +43,13 @@ class StoredIndex:
         """The tree of all decisions."""
         return self._view.tree
 
+    @property
+    def keys(self) -> tuple[bytes, ...]:
+        """The notary's public keys that were in force in the log, as far as the index has read it."""
+        with _sound(self.name):
+            log_state = self._view.joiner_state().log_state
+        return () if log_state is None else tuple(log_state.keys)
+
     def has_decided(self, position: int) -> bool:
         """Returns False for a position whose decision an earlier salvage could not restore."""
         with _sound(self.name):

@@ -94,8 +94,10 @@ def sides_of(refusal: ChoiceRefused, log: KeptLog, indexes: Sequence[Witness], r
         ends = [sizes[name] for name in side if name in sizes]
         if ends and max(ends) > position:
             answers = f"the answers for positions {_range((position, max(ends) - 1))} that it has"
+        elif positions := sorted({held[name] for name in side if name in held}):
+            answers = f"the answers for positions {_ranges([(at, at) for at in positions])}"
         else:
-            answers = f"the answers for positions {_ranges([(at, at) for at in sorted({held[name] for name in side if name in held})])}"
+            answers = "no answer"
         if THE_LOG in side:
             yield f"               without {named(side)}: copy the log up to before position {position} into new topics, and salvage there"
             yield f"               (docs/salvage.md). It contradicts {answers}"

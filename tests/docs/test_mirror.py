@@ -44,7 +44,7 @@ RUN_BY = {
     "notary/client": ("tests/notary/client", "answers request_file signer tls transport"),
     "notary/http": ("tests/notary/http", "awaited call health lifecycle machine openapi problems query writing"),
     "notary/index": ("tests/notary/index", "rocks rows tiles"),
-    "notary/salvage": ("tests/notary/salvage", "forest indexes kept past report statements"),
+    "notary/salvage": ("tests/notary/salvage", "forest indexes kept past statements"),
     "notary/snapshots": ("tests/notary/snapshots", "make manifest"),
     "notary/tracing": ("tests/notary", "spans"),
     "notary/tree": ("tests/notary/tree", "hashing proofs tiles view"),

@@ -1,7 +1,9 @@
 """Tests of contradictions that a complete worker finds while it is busy with other records (R10)."""
 
 import asyncio
-from collections.abc import Callable, Mapping
+import copy
+from collections.abc import Awaitable, Callable, Mapping
+from itertools import count
 from typing import Any
 
 import msgspec
@@ -10,7 +12,7 @@ import pytest
 import joiner.driver
 from joiner import JoinerLimits, Ready
 from joiner.driver import VERIFY_AT_ONCE
-from ordering.errors import FatalCode
+from ordering.errors import FatalCode, OutOfRange
 from ordering.log import ORDERING, LogOffsets, Reader, Record
 from ordering.records import Register, View
 from tests.joiner.faulty import DRIVER, PARTITIONS, FaultyLog, Start, Worker, reason
@@ -161,29 +163,90 @@ async def test_a_foreign_view_whose_record_is_replaced(start: Start, log: Faulty
     assert worker.joiner.suspicions.open == {}
 
 
+def _opens_slowly(log: FaultyLog, seconds: float, poll: Callable[[Reader, int, int], Awaitable[list[Record]]] | None = None) -> None:
+    """Let each reader open after this time, as Kafka's while a broker is unreachable. `poll(reader, number of the poll, ms)` polls it."""
+    open_reader = log.open_reader
+
+    async def slow(offsets_next: Mapping[int, int]) -> Reader:
+        await asyncio.sleep(seconds)
+        reader = await open_reader(offsets_next)
+        if poll is not None:
+            inner, polls = copy.copy(reader), count(1)
+
+            async def polled(timeout_ms: int) -> list[Record]:
+                return await poll(inner, next(polls), timeout_ms)
+
+            reader.poll = polled  # type: ignore[method-assign]
+        return reader
+
+    log.open_reader = slow  # type: ignore[method-assign]
+
+
 @pytest.mark.parametrize("empty_first", [False, True])
 async def test_a_lost_record_stops_a_worker_whose_readers_open_slowly(start: Start, log: FaultyLog, empty_first: bool) -> None:
     """Each comparison takes longer than a contradiction may last. The worker stops nevertheless, also after an empty first poll."""
     worker = await _ready(start)
     _replace_last(worker, log)
-    open_reader = log.open_reader
 
-    async def slow(offsets_next: Mapping[int, int]) -> Reader:
-        await asyncio.sleep(1.2 * DRIVER.contradiction_s)  # as Kafka while a broker is unreachable
+    async def poll(reader: Reader, number: int, timeout_ms: int) -> list[Record]:
+        return [] if empty_first and number == 1 else await reader.poll(timeout_ms)
+
+    _opens_slowly(log, 1.2 * DRIVER.contradiction_s, poll)
+    log.interruptions += 1
+    assert (await worker.dies()).code is FatalCode.INDEX_AHEAD_OF_LOG
+
+
+async def test_a_deleted_offset_stops_a_worker_whose_readers_open_slowly(start: Start, log: FaultyLog) -> None:
+    """The same for a log that lacks the offset that is to be read."""
+    worker = await _ready(start)
+
+    async def poll(reader: Reader, number: int, timeout_ms: int) -> list[Record]:
+        raise OutOfRange("the offset is gone")
+
+    _opens_slowly(log, 1.2 * DRIVER.contradiction_s, poll)
+    log.interruptions += 1
+    assert (await worker.dies()).code is FatalCode.INDEX_AHEAD_OF_LOG
+
+
+@pytest.mark.parametrize("share", [0.0, 0.3, 1.2])
+async def test_lost_content_stops_a_worker_whose_readers_open_slowly(start: Start, log: FaultyLog, share: float) -> None:
+    """A content that a writer has passed is missing for the limit. The worker stops, however long its readers take to open."""
+    log.register("w2")
+    log.entry(1, 1, "lost", partition=1)
+    log.entry(1, 2, "b", partition=1, view=View(3, bytes(32)))
+    _opens_slowly(log, share * DRIVER.contradiction_s)
+    assert (await start().dies()).code is FatalCode.CONTENT_LOST
+
+
+async def test_two_short_contradictions_with_a_silent_partition_between(start: Start, log: FaultyLog) -> None:
+    """A broker lags, then it returns nothing for longer than a contradiction may last, then it lags once more. The worker continues."""
+    worker = await _ready(start)
+    open_reader, opened, loop = log.open_reader, 0, asyncio.get_running_loop()
+
+    async def opens(offsets_next: Mapping[int, int]) -> Reader:
+        nonlocal opened
         reader = await open_reader(offsets_next)
-        poll, polls = reader.poll, 0
+        if ORDERING not in offsets_next or worker.driver._reader is not None:
+            return reader  # not the driver's own
+        opened += 1
+        number, poll, silent_until_s = opened, reader.poll, loop.time() + 1.5 * DRIVER.contradiction_s
 
         async def polled(timeout_ms: int) -> list[Record]:
-            nonlocal polls
-            polls += 1
-            return [] if empty_first and polls == 1 else await poll(timeout_ms)
+            if number == 2 and loop.time() < silent_until_s:
+                await asyncio.sleep(timeout_ms / 1000)
+                return []
+            records = await poll(timeout_ms)
+            if number > 2:
+                return records
+            return [Record(each.partition, each.offset, each.append_time_ms, each.key, b"another") for each in records]
 
         reader.poll = polled  # type: ignore[method-assign]
         return reader
 
-    log.open_reader = slow  # type: ignore[method-assign]
+    log.open_reader = opens  # type: ignore[method-assign]
     log.interruptions += 1
-    assert (await worker.dies()).code is FatalCode.INDEX_AHEAD_OF_LOG
+    await worker.until(lambda: opened >= 3 and worker.driver.not_ready() is None)
+    assert len(await worker.decided("b")) == 1
 
 
 async def test_a_loss_found_before_a_fill_stops_the_answers(start: Start, log: FaultyLog) -> None:

@@ -5,13 +5,15 @@ import re
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from functools import partial
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from deploy.local import Cluster
 from notary import mirror
 from notary.mirror import LogMirror
-from ordering.errors import ConfigurationError
+from ordering.errors import ConfigurationError, NotReady
 from ordering.kafka import KafkaLog
 from ordering.log import ORDERING, LogOffsets, Record
 from ordering.topics import add_partitions, create_topics
@@ -275,3 +277,27 @@ async def test_the_lag_counts_a_partition_that_is_not_copied(
     assert not (await logs.read(logs.target)).get(1)
     assert reported()[-1] == 5
     assert "not_copied=payload partition 1" in caplog.text
+
+
+async def test_a_mirror_that_does_not_answer_was_not_compared() -> None:
+    """The log is quiet, and the mirror's brokers are gone."""
+
+    async def answers() -> Mapping[int, LogOffsets]:
+        return {ORDERING: LogOffsets(0, 10)}
+
+    async def gone() -> Mapping[int, LogOffsets]:
+        raise NotReady("gone")
+
+    async def add(count: int) -> None:
+        raise AssertionError
+
+    source: Any = SimpleNamespace(offsets=answers, payload_partitions=0)
+    target: Any = SimpleNamespace(offsets=gone)
+    copy: Any = SimpleNamespace(partitions={ORDERING}, reader=SimpleNamespace(offset_next=lambda partition: 10))
+    copying = LogMirror(source, target, add)
+    with pytest.raises(NotReady):
+        await copying._report(copy)
+    assert copying.compared_ms == 0
+    target.offsets = answers
+    await copying._report(copy)
+    assert copying.compared_ms

@@ -129,12 +129,18 @@ def test_an_encrypted_key_is_rejected_and_not_asked_for(tmp_path: Path) -> None:
 
 
 def test_the_expiry_of_a_certificate_is_read(tmp_path: Path) -> None:
-    """The first certificate of a file counts, also where a key stands before it; a file without any has no expiry."""
+    """The first certificate of a file counts, also where a key stands before it, and of authorities the last to expire.
+
+    A file without any has no expiry.
+    """
     Authority().server(until=9 * DAY).put(tmp_path, "server")
     certificate, key = (tmp_path / "server.pem").read_bytes(), (tmp_path / "server-key.pem").read_bytes()
     (tmp_path / "both.pem").write_bytes(key + certificate)
     ends_s = x509.load_pem_x509_certificate(certificate).not_valid_after_utc.timestamp()
     assert expiry_s(tmp_path / "server.pem") == expiry_s(tmp_path / "both.pem") == ends_s
+    Authority().server(until=5 * DAY).put(tmp_path, "other")
+    (tmp_path / "bundle.pem").write_bytes((tmp_path / "other.pem").read_bytes() + certificate)
+    assert expiry_s(tmp_path / "bundle.pem", authorities=True) == ends_s
     assert expiry_s(tmp_path / "server-key.pem") is None
     assert expiry_s(tmp_path / "missing.pem") is None
 

@@ -39,7 +39,9 @@ WITH_TLS = {
 }  # fmt: skip
 """Metrics of a worker with TLS (`tests/notary/http/test_server_tls.py`), to its brokers too (`test_users.py`); the one here has none."""
 
-OF_MIRROR = {"notary_mirror_compared_seconds", "notary_mirror_lag_records", "notary_mirror_certificate_expiry_seconds"}
+OF_MIRROR = {
+    "notary_mirror_compared_seconds", "notary_mirror_lag_records", "notary_mirror_left_out", "notary_mirror_certificate_expiry_seconds",
+}  # fmt: skip
 """Metrics of `notary mirror`, which `test_users.py` asks a real one for."""
 
 
@@ -316,8 +318,13 @@ CASES = (
         )
     ),
     *(
-        Case("NotaryMirrorBehind", fires, "15m", (('notary_mirror_lag_records{pod="mirror-1"}', at),))
-        for fires, at in ((True, "20000x180"), (False, "20000x60 5x120"))
+        Case("NotaryMirrorBehind", fires, "15m", ((f'notary_mirror_{metric}{{pod="mirror-1"}}', at),))
+        for fires, metric, at in (
+            (True, "lag_records", "20000x180"),
+            (False, "lag_records", "20000x60 5x120"),
+            (True, "left_out", "1x180"),
+            (False, "left_out", "1x60 0x120"),
+        )
     ),
     *(
         Case("NotaryMirrorCertificateExpires", fires, "5m", (('notary_mirror_certificate_expiry_seconds{pod="mirror-1"}', at),))

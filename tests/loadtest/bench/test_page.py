@@ -188,6 +188,7 @@ def test_without_results_nothing_is_drawn(tmp_path: Path, capsys: pytest.Capture
         ({"others_share": 0.5}, "others took 50.0% of the machine"),
         ({"others_share": None}, "others took an unknown share of the machine"),
         ({"commit": f"{COMMIT}-changed"}, "its tree had uncommitted changes"),
+        ({"commit": None}, "it has no commit"),
     ],
 )
 def test_an_unfit_figure_is_not_published(tmp_path: Path, capsys: pytest.CaptureFixture[str], unfit: dict[str, Any], reason: str) -> None:

@@ -1,20 +1,24 @@
 """Tests `notary mirror` as a process: it copies until a signal, and refuses what is no mirror."""
 
+import argparse
 import asyncio
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from deploy.local import Cluster
 from notary import cli
+from notary.cli.mirror import _served, source_and_target
+from ordering.errors import ConfigurationError
 from ordering.topics import create_topics
 from tests.clients.load import until
 from tests.kafka.mirrors import Mirror
 from tests.notary.process import NotaryDirectory
 
-pytestmark = pytest.mark.kafka
 
-
+@pytest.mark.kafka
 async def test_copies_until_a_signal(kafka_cluster: Cluster, kafka_prefix: str, tmp_path: Path) -> None:
     """It logs that it copies, and exits with 0 after SIGTERM; the topics of a log are refused, with exit code 2."""
     options = ["--kafka", kafka_cluster.bootstrap, "--topic-prefix", kafka_prefix]
@@ -25,9 +29,30 @@ async def test_copies_until_a_signal(kafka_cluster: Cluster, kafka_prefix: str, 
     with Mirror(notary.config, str(target), flag="--to-config") as mirror:
         await until(lambda: f"copying {kafka_prefix} from" in mirror.messages, 0.1)
         mirror.stop()
-    with Mirror(notary.config, str(notary.config), flag="--to-config") as mirror:
+    await create_topics(kafka_cluster.bootstrap, f"{kafka_prefix}-log", 4)
+    target.write_text(notary.config.read_text().replace(f'"{kafka_prefix}"', f'"{kafka_prefix}-log"'))
+    with Mirror(notary.config, str(target), flag="--to-config") as mirror:
         assert await asyncio.to_thread(mirror.ended) == 2
     assert "are a log and no mirror" in mirror.messages
+
+
+def test_a_log_is_not_its_own_mirror(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """A variable may make both the same brokers. Then nothing would be copied, and all would look well."""
+    for name in ("source", "mirror"):
+        log = f'kind = "kafka"\nbootstrap = "{name}:9092"'
+        (tmp_path / f"{name}.toml").write_text(f'name = "N"\norigin = "o"\n[log]\n{log}\n')
+    monkeypatch.setenv("NOTARY_LOG_BOOTSTRAP", "mirror:9092")
+    for command in (["mirror"], ["failover", "--prepare"]):
+        assert cli.main([*command, "--config", str(tmp_path / "source.toml"), "--to-config", str(tmp_path / "mirror.toml")]) == 2
+        assert "would be the same topics, notary at mirror:9092" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("host", ["a" * 64, "health..example"])
+def test_a_host_that_no_resolver_takes_is_refused(host: str) -> None:
+    """It is an error of the configuration."""
+    mirror: Any = SimpleNamespace()
+    with pytest.raises(ConfigurationError, match=f"--health-listen {host}:0"), _served(mirror, (), (host, 0)):
+        pass
 
 
 def test_an_impossible_health_address_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -36,6 +61,20 @@ def test_an_impossible_health_address_is_refused(tmp_path: Path, capsys: pytest.
     file.write_text('name = "N"\norigin = "o"\n[log]\nkind = "kafka"\nbootstrap = "broker-1:9092"\n')
     assert cli.main(["mirror", "--config", str(file), "--to", "broker-2:9092", "--health-listen", "9090"]) == 2
     assert "expected HOST:PORT to listen on, got '9090'" in capsys.readouterr().err
+
+
+def test_the_environment_is_that_of_the_source(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Variables for the log's brokers do not change the file that names the mirror; its certificates are where it is."""
+    (tmp_path / "there").mkdir()
+    for file, log in (("source.toml", 'bootstrap = "other:9092"'), ("there/mirror.toml", 'bootstrap = "mirror:9092"\nca_file = "ca.crt"')):
+        (tmp_path / file).write_text(f'name = "N"\norigin = "o"\n[log]\nkind = "kafka"\n{log}\n')
+    monkeypatch.setenv("NOTARY_LOG_BOOTSTRAP", "source:9092")
+    monkeypatch.chdir(tmp_path)
+    given = argparse.Namespace(config=Path("source.toml"), to_config=Path("there/mirror.toml"), to=None)
+    source, target = source_and_target(given)
+    assert (source.log.bootstrap, target.log.bootstrap) == ("source:9092", "mirror:9092")
+    assert target.log.ca_file == str(tmp_path / "there" / "ca.crt")
+    assert target.path("index") == source.path("index")
 
 
 def test_an_embedded_log_has_no_mirror(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

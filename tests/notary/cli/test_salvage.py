@@ -14,8 +14,11 @@ from typing import Any
 import pytest
 
 from notary import cli, keys
+from notary.cli import salvage
 from notary.cli.owner import CommandOutcome, OwnedLog
 from notary.index import Index, viewing
+from notary.salvage.statements import ChoiceRefused
+from notary.verify import decision_and_receipt, verify_receipt
 from ordering.embedded import EmbeddedLog
 from ordering.log import ORDERING, LogOffsets
 from ordering.records import Key
@@ -447,6 +450,60 @@ def test_a_log_that_lost_a_rotation(wreck: Wreck) -> None:
     wreck.cut()
     assert wreck.salvage("--index", wreck.index, "--yes")["done"]
     assert known_keys(wreck)[:-1] == before
+
+
+@pytest.mark.parametrize("is_prepared", [True, False])
+def test_a_lost_rotation_whose_key_signed_answers(wreck: Wreck, bank: Bank, is_prepared: bool) -> None:
+    """The log lost a rotation, and an index shows it. Without its key in place the salvage is refused: receipts of it must stay good."""
+    config = str(wreck.directory.config)
+    assert cli.main(["key", "prepare", "--config", config]) == 0
+    here = [wreck.directory.path / name for name in (*key_files(wreck), "notary-key.pem.next", "notary-keys.json.next")]
+    prepared = {file: file.read_bytes() for file in here}
+    ends = asyncio.run(_ends(wreck.directory))
+    assert cli.main(["key", "rotate", "--config", config]) == 0
+    rotated, in_place = key_files(wreck), known_keys(wreck)
+    shutil.move(wreck.index, wreck.directory.path / "index" / "worker-1")
+    with NotaryProcess.start(wreck.directory.config) as process, CheckedClient(process.url) as client:
+        answer = decide(client, bank, spend())[0]
+        assert process.stop() == 0
+    shutil.move(wreck.directory.path / "index" / "worker-1", wreck.index)
+    wreck.ends = ends
+    wreck.cut()
+    for file, content in prepared.items():
+        if is_prepared or file.suffix != keys.NEXT:
+            file.touch(0o600)
+            file.write_bytes(content)
+    refused = wreck.salvage("--index", wreck.index, "--yes", code=2)["stderr"]
+    assert ("complete it by `notary key rotate`" if is_prepared else "this machine missed a rotation") in refused
+    assert asyncio.run(_ends(wreck.directory)) == ends
+    if is_prepared:
+        assert cli.main(["key", "rotate", "--config", config]) == 0
+    else:
+        put(wreck, rotated)
+    assert wreck.salvage("--index", wreck.index, "--yes")["done"]
+    assert known_keys(wreck)[:-1] == in_place
+    decision, receipt = decision_and_receipt(answer)
+    assert receipt is not None
+    verify_receipt(receipt, decision, keys.verifier_keys(wreck.directory.path / "notary-keys.json", "notary.example/test")[1])
+
+
+def test_records_that_contradict_the_sources_come_during_an_attempt(wreck: Wreck, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The outcome is unknown then, since a key that no worker has is in force. Later refusals report that too."""
+    wreck.cut()
+    chosen, calls = salvage.SalvageCommand._chosen, 0
+
+    def refuse(command: salvage.SalvageCommand, job: salvage.SalvageJob) -> Any:
+        nonlocal calls
+        calls += 1
+        if calls > 1:
+            raise ChoiceRefused(6, "two leaves", ["the log"], [str(wreck.index)])
+        return chosen(command, job)
+
+    monkeypatch.setattr(salvage.SalvageCommand, "_chosen", refuse)
+    assert "A key that no worker has is in force" in wreck.salvage("--index", wreck.index, "--yes", code=2)["stderr"]
+    assert wreck.salvage("--index", wreck.index, "--yes", code=1)["began"]
+    monkeypatch.undo()
+    assert wreck.salvage("--index", wreck.index, "--yes")["done"]
 
 
 def test_a_lost_work_folder(wreck: Wreck, bank: Bank, monkeypatch: pytest.MonkeyPatch) -> None:

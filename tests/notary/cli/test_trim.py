@@ -1,6 +1,7 @@
 """`notary trim`: the offsets that it frees. `tests/spark/test_archive_trimmed.py` runs it on a broker."""
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
@@ -9,9 +10,11 @@ from joiner import JoinerState, Mark
 from notary import cli
 from notary.access import alone_in
 from notary.cli.archived import ArchivedLog
-from notary.cli.trim import INDEX, Snapshot, VerifiedRanges, VerifiedReport, _where, to_free
+from notary.cli.trim import INDEX, Snapshot, VerifiedRanges, VerifiedReport, _lacks, _where, to_free
 from notary.snapshots.manifest import Manifest, SnapshotHistory
-from ordering.log import ORDERING
+from ordering.errors import NotReady
+from ordering.log import ORDERING, LogOffsets
+from ordering.memory import MemoryLog
 from spark_join.log.archive import first_ranges
 from tests.notary.process import NotaryDirectory
 
@@ -41,6 +44,21 @@ def test_nothing_is_freed_twice_or_unread() -> None:
     some = snapshot({0: 30, 1: 8}, {0: 25})
     assert to_free([some, some], {0: 25, 1: 0}) == {}
     assert to_free([some, snapshot({0: 30}, {})], {0: 0}) == {}
+
+
+async def test_a_partition_without_a_leader_has_lost_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The log answers without the offsets of that partition. Its records cannot be compared now."""
+    log = MemoryLog(2)
+    offsets = await log.offsets()
+
+    async def led() -> Mapping[int, LogOffsets]:
+        return {partition: of for partition, of in offsets.items() if partition != 1}
+
+    monkeypatch.setattr(log, "offsets", led)
+    with pytest.raises(NotReady, match="payload partition 1 has no leader now"):
+        await _lacks(log, snapshot({1: 1}, {}))
+    monkeypatch.undo()
+    assert await _lacks(log, snapshot({1: 1}, {})) == "payload partition 1 ends at offset 0, and the snapshot has read it up to 1"
 
 
 def archived(folder: Path, ranges: int, payload_partitions: int = 1) -> ArchivedLog:
