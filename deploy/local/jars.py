@@ -71,7 +71,7 @@ class Jars:
 
 
 BROKER = Jars("broker", "kafka_2.13", "kafka", "NOTARY_KAFKA_HOME", 44)
-SPARK = Jars("spark", "spark-sql-kafka-0-10_2.13", "spark-kafka", "NOTARY_SPARK_KAFKA_HOME", 10)
+SPARK = Jars("spark", "kafka-clients", "spark-kafka", "NOTARY_SPARK_KAFKA_HOME", 10)
 TOOLS = Jars("tools", "kafka-tools", "kafka-tools", "NOTARY_KAFKA_TOOLS_HOME", 1)
 STRIMZI = Jars("strimzi", "crd-generator", "strimzi", "STRIMZI_HOME", 39)
 JMX = Jars("jmx", "jmx_prometheus_javaagent", "jmx", "NOTARY_JMX_HOME", 3)

@@ -22,9 +22,9 @@ from spark_join.engine.files import sync_file, sync_folder
 from spark_join.errors import CouldNotVerify
 from spark_join.log import ORDERING, TopicPartition, describe
 from spark_join.log.archive import ARCHIVE_VERSION, ASIDE, ArchivedFile, Range, ends_of, read_ranges
-from spark_join.log.brokers import read_all
 from spark_join.log.files import RECORD, Digest, Digester, Written, digests, fault_of_file, has_copies, write_files, write_nothing
-from spark_join.log.kafka import Admin, Kafka, OffsetRange, read_log_offsets, read_records
+from spark_join.log.kafka import Admin, Kafka, OffsetRange, read_log_offsets
+from spark_join.log.reading import read_records
 from spark_join.order.ordering_records import refuse_no_genesis
 
 PAYLOAD_LEAD_MS: Final = 60_000
@@ -99,7 +99,7 @@ def _payload_ends(
     """
     if offset == wanted[ORDERING].offset_end:
         return {}
-    first = read_all(session, kafka, {ORDERING: OffsetRange(offset, offset + 1)}).select("append_time_ms").head()
+    first = read_records(session, kafka, {ORDERING: OffsetRange(offset, offset + 1)}).select("append_time_ms").head()
     if first is None:
         return {}
     until_ms = first.append_time_ms + PAYLOAD_LEAD_MS
@@ -110,7 +110,7 @@ def _payload_ends(
     }
     if not ends:
         return {}
-    found = read_all(session, kafka, {topic_partition: OffsetRange(end, end + 1) for topic_partition, end in ends.items()})
+    found = read_records(session, kafka, {topic_partition: OffsetRange(end, end + 1) for topic_partition, end in ends.items()})
     late = found.where(F.col("append_time_ms") >= until_ms).select("topic", "partition").collect()
     return {(row.topic, row.partition): ends[row.topic, row.partition] for row in late}
 
@@ -156,7 +156,7 @@ def _refuse_other_log(
             )
     offsets = {topic_partition: tail.offset_last for topic_partition, tail in tails.items() if tail.offset_last is not None}
     there = {topic_partition: OffsetRange(offset, offset + 1) for topic_partition, offset in offsets.items()}
-    found = digests(read_all(session, kafka, there)) if there else {}
+    found = digests(read_records(session, kafka, there)) if there else {}
     for topic_partition, tail in tails.items():
         if found.get(topic_partition) != tail:
             raise CouldNotVerify(
@@ -198,7 +198,7 @@ def _write_range(
         os.fchmod(descriptor, 0o644)  # mkstemp lets only the owner read, but any user may verify
         with open(descriptor, "wb") as file:
             on_stage(f"records of range {number}")
-            written = write_files(read_all(session, kafka, wanted), folder, temporary.stem)
+            written = write_files(read_records(session, kafka, wanted), folder, temporary.stem)
             # A partition may have offsets without any record. Deleted records are another case: reading them fails.
             written |= {
                 topic_partition: write_nothing(folder, temporary.stem, topic_partition)

@@ -79,7 +79,7 @@ class Digester:
 
 
 def digests(records: DataFrame) -> dict[TopicPartition, Digest]:
-    """Returns the digest of each partition of the records of `kafka.read_records`; partitions without records are left out."""
+    """Returns the digest of each partition of the records of `reading.read_records`; partitions without records are left out."""
 
     def digested(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         digester, topic_partition = Digester(), None
@@ -107,7 +107,7 @@ class Written(msgspec.Struct, frozen=True):
 
 
 def write_files(records: DataFrame, folder: Path, run: str) -> dict[TopicPartition, Written]:
-    """Write a file for each partition of `records`, which come from `kafka.read_records`, in the task that reads it.
+    """Write a file for each partition of `records`, which come from `reading.read_records`, in the task that reads it.
 
     A task keeps one batch of records in memory. The names of the files begin with `run`. Raises `CouldNotVerify` for a file that cannot be
     written, or that reads back otherwise.

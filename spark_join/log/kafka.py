@@ -1,7 +1,7 @@
-"""Kafka through its Java clients in Spark's JVM: the admin client for topics, settings and offsets, Spark's Kafka source for records.
+"""Kafka's Java admin client in Spark's JVM: topics, their settings, and their offsets.
 
-Both use one set of connection properties, those of Kafka's own tools (`security.protocol`, `ssl.truststore.location`, …). Records are read
-between offsets that are fixed before the first record is read.
+Its connection properties are those of Kafka's own tools (`security.protocol`, `ssl.truststore.location`, …). Records are read
+(`reading`) between offsets that are fixed before the first record is read.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -10,11 +10,8 @@ from types import TracebackType
 from typing import Any, Final, Self
 
 import msgspec
-import orjson
 from py4j.protocol import Py4JJavaError
-from pyspark.errors import PySparkException
-from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import functions as F
+from pyspark.sql import SparkSession
 
 from deploy.local.jars import SPARK, fetch_jars
 from deploy.local.java import find_java
@@ -27,7 +24,6 @@ API_MS_MAX: Final = 30_000
 REQUEST_MS_MAX: Final = 10_000
 
 _ADMIN = "org.apache.kafka.clients.admin"
-_SOURCE = "org.apache.spark.sql.kafka010.KafkaSourceProvider"
 _UNKNOWN_TOPIC = "UnknownTopicOrPartitionException"
 TASK_RECORDS_MAX: Final = 100_000
 """The most records that one task reads. The ordering topic is one partition; without a limit one core would read and write all of it."""
@@ -72,7 +68,7 @@ def add_jars(session: SparkSession) -> None:
     Not all threads of the driver see jars that are added so late: the reason of a failed task may be reported as `UnknownReason`.
     """
     try:
-        _jvm(session).java.lang.Thread.currentThread().getContextClassLoader().loadClass(_SOURCE)
+        _jvm(session).java.lang.Thread.currentThread().getContextClassLoader().loadClass(f"{_ADMIN}.AdminClient")
     except Py4JJavaError:
         for jar in jar_settings()["spark.jars"].split(","):
             session.sql(f"ADD JAR '{jar}'")
@@ -231,39 +227,3 @@ def read_log_offsets(admin: Admin, kafka: Kafka) -> dict[TopicPartition, OffsetR
     if len(ordering) != 1:
         raise CouldNotVerify(f"topic {kafka.ordering} has {len(ordering)} partitions: a notary's has 1, whose order is the global order")
     return {("ordering", 0): ordering[0], **{("payload", partition): offset_range for partition, offset_range in enumerate(payload)}}
-
-
-def read_records(
-    session: SparkSession, kafka: Kafka, wanted: Mapping[TopicPartition, OffsetRange], task_records_max: int | None = None
-) -> DataFrame:
-    """Returns topic (`ordering` or `payload`), offset, append_time_ms, key, value and partition of all records between `wanted` offsets.
-
-    A task reads one partition in the order of offsets; with `task_records_max`, a part of it with at most so many offsets. The task fails
-    if an offset has been deleted. Raises `CouldNotVerify`.
-    """
-    names = {"ordering": kafka.ordering, "payload": kafka.payload}
-    assigned: dict[str, list[int]] = {}
-    starts: dict[str, dict[str, int]] = {}
-    ends: dict[str, dict[str, int]] = {}
-    for (topic, partition), offset_range in wanted.items():
-        assigned.setdefault(names[topic], []).append(partition)
-        starts.setdefault(names[topic], {})[str(partition)] = offset_range.offset_first
-        ends.setdefault(names[topic], {})[str(partition)] = offset_range.offset_end
-    options = {f"kafka.{name}": value for name, value in kafka.properties.items()} | {
-        "kafka.bootstrap.servers": kafka.bootstrap,
-        "assign": orjson.dumps(assigned).decode(),
-        "startingOffsets": orjson.dumps(starts).decode(),
-        "endingOffsets": orjson.dumps(ends).decode(),
-        "failOnDataLoss": "true",
-        "kafka.isolation.level": "read_uncommitted",  # as workers read
-    }
-    if task_records_max is not None:
-        options["maxRecordsPerPartition"] = str(task_records_max)
-    try:
-        found = session.read.format("kafka").options(**options).load()
-    except PySparkException as problem:
-        raise CouldNotVerify(f"Spark's Kafka source does not take these options: {' '.join(str(problem).split())}") from None
-    which = F.when(F.col("topic") == kafka.ordering, "ordering").otherwise("payload")
-    return found.select(
-        which.alias("topic"), "offset", F.unix_millis("timestamp").alias("append_time_ms"), "key", "value", F.col("partition").cast("int")
-    )

@@ -16,10 +16,10 @@ from pyspark.sql import SparkSession
 from spark_join.errors import CouldNotVerify
 from spark_join.log import TopicPartition, describe
 from spark_join.log.archive import ArchivedFile, ends_of, read_archive, read_ranges, unlisted
-from spark_join.log.brokers import read_all
 from spark_join.log.client import client_settings
 from spark_join.log.files import Digest, Digester, digests
 from spark_join.log.kafka import Admin, Kafka, OffsetRange, read_log_offsets
+from spark_join.log.reading import read_records
 from spark_join.log.sending import Job, Sent, digest_of_first, send
 
 REPLICAS_WANTED: Final = 3
@@ -224,7 +224,7 @@ def _refuse_other_records(session: SparkSession, kafka: Kafka, admin: Admin, job
         return
     asked = [(jobs[topic_partition], offset_range.offset_end) for topic_partition, offset_range in there.items()]
     archived = session.sparkContext.parallelize(asked, len(asked)).map(lambda each: digest_of_first(*each)).collect()
-    found = digests(read_all(session, kafka, there))
+    found = digests(read_records(session, kafka, there))
     for (topic_partition, offset_range), wanted in zip(there.items(), archived, strict=True):
         if found.get(topic_partition) != wanted:
             raise CouldNotVerify(
@@ -248,7 +248,7 @@ def _send_all(session: SparkSession, kafka: Kafka, jobs: Mapping[TopicPartition,
 def _compare(
     session: SparkSession, kafka: Kafka, log_offsets: Mapping[TopicPartition, OffsetRange], archived: Mapping[TopicPartition, Digest]
 ) -> None:
-    found = digests(read_all(session, kafka, log_offsets))
+    found = digests(read_records(session, kafka, log_offsets))
     for topic_partition, wanted in archived.items():
         there = found.get(topic_partition, Digester().digest())
         if there != wanted or log_offsets[topic_partition] != OffsetRange(0, wanted.records):

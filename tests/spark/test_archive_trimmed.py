@@ -14,7 +14,7 @@ from notary import cli
 from ordering.kafka import KafkaLog
 from ordering.log import ORDERING, LogOffsets
 from ordering.topics import find_problems
-from tests.deploy.manifests.test_users import ALLOW, LITERAL, PAYLOAD, TOPIC, Guarded, denied, guarded
+from tests.deploy.manifests.test_users import ALLOW, LITERAL, PAYLOAD, RESOURCES, Guarded, denied, guarded
 from tests.notary.http.checked_client import CheckedClient
 from tests.notary.party import Bank, RequestObject, fresh_state, spend
 from tests.notary.process import EXIT_S_MAX, NotaryDirectory, NotaryProcess, serve
@@ -81,7 +81,7 @@ _TLS = {"ca": "ca.crt", "cert": "trimmer.crt", "key": "trimmer.key"}
 async def _may_delete(broker: Guarded) -> None:
     """Give the user `trimmer` its one right."""
     async with broker.admin("") as client:
-        answer = await client._send_request(CreateAclsRequest(TOPIC, PAYLOAD, LITERAL, "User:CN=trimmer", "*", DELETE, ALLOW))
+        answer = await client._send_request(CreateAclsRequest(RESOURCES["topic"], PAYLOAD, LITERAL, "User:CN=trimmer", "*", DELETE, ALLOW))
         assert [code for code, _ in answer.creation_responses] == [0]
 
 

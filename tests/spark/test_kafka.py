@@ -243,14 +243,6 @@ def test_a_missing_log_is_reported_with_advice(spark: SparkSession, kafka_broker
             read_kafka(spark, Kafka(bootstrap, kafka_prefix, properties))
 
 
-def test_property_that_the_source_sets_itself(spark: SparkSession, kafka_broker: Broker, kafka_prefix: str) -> None:
-    """Spark rejects some properties, and its message is passed on."""
-    kafka_broker.make(kafka_prefix)
-    given = {"auto.offset.reset": "latest"}
-    with pytest.raises(CouldNotVerify, match=r"does not take these options: .*auto\.offset\.reset"):
-        read_kafka(spark, Kafka(kafka_broker.bootstrap, kafka_prefix, given))
-
-
 @pytest.mark.parametrize("encoding", ["utf-8", "latin-1"])
 def test_properties_in_either_encoding(encoding: str) -> None:
     """A properties file may be in UTF-8, or in Latin-1, which Java's own tools read."""

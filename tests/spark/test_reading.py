@@ -1,26 +1,30 @@
-"""Tests of logs with records that Java's client does not return, on a real broker."""
+"""Tests the reading of logs on a real broker, also those with records that claim other offsets."""
 
 import asyncio
+import struct
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
+from aiokafka.record.util import calc_crc32c
 from pyspark.sql import DataFrame, SparkSession
 
 from ordering.records import Genesis
 from ordering.signatures import NO_LOG_ID, sign_record
 from spark_join.errors import CouldNotVerify
-from spark_join.log import archiving, rereading
+from spark_join.log import archiving, reading
 from spark_join.log.archive import read_archive
 from spark_join.log.archiving import archive
 from spark_join.log.brokers import read_kafka
 from spark_join.log.kafka import Admin, Kafka, OffsetRange
-from spark_join.log.rereading import read_again
+from spark_join.log.reading import read_records
 from spark_join.log.restore import restore
 from tests.joiner.history import KEY, NOTARY, OWNER
 from tests.kafka.foreign_batches import (
+    HEAD_BYTES,
     append,
+    varint,
     with_earlier_offset,
     with_later_offset,
     with_offset,
@@ -86,6 +90,56 @@ def test_the_last_archived_record_may_be_one(
     assert values(read_archive(spark, tmp_path).ordering) == [(0, GENESIS), (1, b"junk"), (2, b"more")]
 
 
+def _claiming(deltas: Sequence[int]) -> Callable[[bytes], bytes]:
+    """Returns a function that replaces a batch by one with a record for each delta, which claims that offset from the batch's base."""
+
+    def change(batch: bytes) -> bytes:
+        body = b""
+        for number, delta in enumerate(deltas):
+            value = b"junk %d" % number
+            record = b"\0" + varint(0) + varint(delta) + b"\x01" + varint(len(value)) + value + varint(0)
+            body += varint(len(record)) + record
+        made = bytearray(batch[:HEAD_BYTES] + body)
+        struct.pack_into(">i", made, 8, len(made) - 12)
+        struct.pack_into(">i", made, 23, len(deltas) - 1)
+        struct.pack_into(">i", made, 57, len(deltas))
+        struct.pack_into(">I", made, 17, calc_crc32c(bytes(made[21:])))
+        return bytes(made)
+
+    return change
+
+
+def test_a_part_of_a_batch_hides_nothing_behind_it(
+    spark: SparkSession, kafka_broker: Broker, kafka_prefix: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Records of one batch claim the offsets behind it, and reading begins inside that batch: in a later run, and in a range."""
+    kafka_broker.make(kafka_prefix)
+    kafka_broker.append(kafka_prefix, {-1: [GENESIS]})
+    change = _claiming([35 + number for number in range(40)])
+    asyncio.run(append(kafka_broker.bootstrap, f"{kafka_prefix}.ordering", change, monkeypatch))
+    honest = [b"honest %d" % number for number in range(7)]
+    kafka_broker.append(kafka_prefix, {-1: honest})
+    written = [*enumerate([GENESIS, *(b"junk %d" % number for number in range(40)), *honest])]
+    kafka = Kafka(kafka_broker.bootstrap, kafka_prefix, {})
+    assert values(read_kafka(spark, kafka, {("ordering", 0): 36, ("payload", 0): 0}).ordering) == written[36:]
+    assert values(read_kafka(spark, kafka).at({("ordering", 0): 40})) == written[40:41]
+    assert len([*archive(spark, kafka, tmp_path, lambda stage: None, 24)]) > 1
+    assert values(read_archive(spark, tmp_path).ordering) == written
+
+
+def test_an_archive_ends_in_such_a_batch(
+    spark: SparkSession, kafka_broker: Broker, kafka_prefix: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two records that both claim the offset of the second one do not make it another log."""
+    kafka_broker.make(kafka_prefix)
+    kafka_broker.append(kafka_prefix, {-1: [GENESIS]})
+    asyncio.run(append(kafka_broker.bootstrap, f"{kafka_prefix}.ordering", _claiming([1, 1]), monkeypatch))
+    kafka = Kafka(kafka_broker.bootstrap, kafka_prefix, {})
+    assert [each.records for each in archive(spark, kafka, tmp_path, lambda stage: None, 1_000)] == [3]
+    kafka_broker.append(kafka_prefix, {-1: [b"more"]})
+    assert [each.records for each in archive(spark, kafka, tmp_path, lambda stage: None, 1_000)] == [1]
+
+
 def test_a_range_has_the_payloads_of_its_entries(
     spark: SparkSession, kafka_broker: Broker, kafka_prefix: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -141,11 +195,9 @@ def test_what_cannot_be_read_is_reported(
     kafka_broker.append(kafka_prefix, {-1: [b"a"]})
     kafka = Kafka(kafka_broker.bootstrap, kafka_prefix, {})
     with pytest.raises(CouldNotVerify, match=r"\.ordering partition 0 cannot be read at offset 7: .*OffsetOutOfRangeError"):
-        list(rereading._read(kafka, rereading.TaskOffsets(("ordering", 0), 7, 9)))
-    monkeypatch.setattr(rereading, "READ_S_MAX", 1)
+        list(reading._read(kafka, reading.TaskOffsets(("ordering", 0), 7, 9)))
+    monkeypatch.setattr(reading, "READ_S_MAX", 1)
     with pytest.raises(CouldNotVerify, match=r"\.ordering partition 0 cannot be read at offset 1: for 1 s, the log ends here"):
-        list(rereading._read(kafka, rereading.TaskOffsets(("ordering", 0), 0, 9)))
-    with pytest.raises(
-        CouldNotVerify, match=r"fewer records than offsets of p\.ordering partition 0, so .*cannot connect with ssl\.engine\.factory\.class"
-    ):
-        read_again(spark, Kafka("b:1", "p", {"ssl.engine.factory.class": "x"}), {("ordering", 0): OffsetRange(0, 1)})
+        list(reading._read(kafka, reading.TaskOffsets(("ordering", 0), 0, 9)))
+    with pytest.raises(CouldNotVerify, match=r"cannot connect with ssl\.engine\.factory\.class"):
+        read_records(spark, Kafka("b:1", "p", {"ssl.engine.factory.class": "x"}), {("ordering", 0): OffsetRange(0, 1)})
