@@ -149,10 +149,11 @@ def prepare(key_file: Path, history_file: Path, origin: str) -> PreparedKey:
     return PreparedKey(str(present), following, history, found=False)
 
 
-def begin_anew(key_file: Path, history_file: Path, origin: str, in_force: bytes) -> Ed25519PrivateKey:
+def begin_anew(key_file: Path, history_file: Path, origin: str, known: Sequence[bytes]) -> Ed25519PrivateKey:
     """Make the key that replaces a lost one, as `<key file>.next`; or return that of an earlier call, or of a prepared rotation.
 
-    `in_force`: the public key in force in the log. A prepared history is kept only if that key has endorsed the new one.
+    `known`: the public keys that have been in force in the log, in order. The last one is in force. A prepared history is kept only if
+    that key has endorsed the new one. A former key never comes into force again, so it is replaced.
 
     Raises `ConfigurationError`, also if this machine has the key: `prepare` endorses the next one by it.
     """
@@ -160,8 +161,10 @@ def begin_anew(key_file: Path, history_file: Path, origin: str, in_force: bytes)
     if key_file.exists():
         raise ConfigurationError(f"{key_file} is there: a key that is not lost is rotated without --lost")
     try:
+        if key_next.exists() and load(key_next).public_key().public_bytes_raw() in known[:-1]:
+            key_next.unlink()
         key = load(key_next) if key_next.exists() else create(key_next)
-        if not _continues(next_of(history_file), key.public_key(), origin, in_force):
+        if not _continues(next_of(history_file), key.public_key(), origin, known[-1]):
             next_of(history_file).unlink(missing_ok=True)
         sync_directory(key_next.parent)
     except OSError as problem:

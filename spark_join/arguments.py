@@ -5,6 +5,8 @@ import re
 from pathlib import Path
 from typing import Final
 
+PREFIX: Final = "notary"
+"""The default prefix of both topics."""
 RANGE_RECORDS_MAX: Final = 200_000
 """The default number of records in a range of an archive: some gigabytes with payloads of 64 KB. A busy notary writes them in minutes."""
 
@@ -104,7 +106,7 @@ def _add_restore(command: argparse.ArgumentParser) -> None:
 
 def _add_kafka(command: argparse.ArgumentParser) -> None:
     """Add the arguments that name the topics and the properties of the connection."""
-    command.add_argument("--prefix", default="notary", help="of the topics PREFIX.ordering and PREFIX.payload (default: notary)")
+    command.add_argument("--prefix", help=f"of the topics PREFIX.ordering and PREFIX.payload (default: {PREFIX})")
     command.add_argument(
         "--kafka-config", type=Path, metavar="FILE", help="a properties file for the connection, as Kafka's own tools take it"
     )

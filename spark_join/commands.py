@@ -18,7 +18,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from deploy.local.errors import CannotRun
-from spark_join.arguments import parser
+from spark_join.arguments import PREFIX, parser
 from spark_join.engine.session import cause, open_session, refuse_folder_of_its_own
 from spark_join.engine.stages import Progress, Stages
 from spark_join.errors import CLEAN, COULD_NOT, VIOLATED, CouldNotVerify
@@ -67,6 +67,8 @@ def _verify(chosen: argparse.Namespace) -> int:
     if chosen.index and chosen.checkpoint_from is not None:
         raise CouldNotVerify("an export is compared from its first decision on: leave --checkpoint-from out where there is an --index")
     if chosen.archive is not None:
+        if chosen.prefix or chosen.kafka_config or chosen.kafka_option:
+            raise CouldNotVerify("an archive is read without brokers: leave --prefix, --kafka-config and --kafka-option out")
         read_ranges(chosen.archive)  # report a missing archive now: Spark needs half a minute to start
     chosen.out.mkdir(parents=True, exist_ok=True)
     keys = None if chosen.parties is None else read_keys(chosen.parties)
@@ -205,7 +207,7 @@ def _kafka(session: SparkSession, chosen: argparse.Namespace) -> Kafka:
         if not equals or not name:
             raise CouldNotVerify(f"--kafka-option {option!r} should be NAME=VALUE, as in security.protocol=SSL")
         properties[name] = value
-    return Kafka(chosen.bootstrap, chosen.prefix, properties)
+    return Kafka(chosen.bootstrap, chosen.prefix or PREFIX, properties)
 
 
 def _read_log(chosen: argparse.Namespace, session: SparkSession, state: AppliedState) -> LogFrames:

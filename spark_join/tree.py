@@ -232,9 +232,13 @@ def counts_of(grouped: Iterable[Row]) -> Counts:
     return Counts(compared, behind, sum([row.records for row in found if row.skipped is not None]))
 
 
-def compared_of(records: DataFrame) -> DataFrame:
-    """Returns offset, tree_size (8 bytes) and root of checkpoints that are to be compared, and of `done` and `trim` records in effect."""
-    owners = F.col("kind").isin("salvage-done", "trim") & F.col("effect")
+def compared_of(records: DataFrame, offset_hole: int | None) -> DataFrame:
+    """Returns offset, tree_size (8 bytes) and root of checkpoints that are to be compared, and of `done` and `trim` records in effect.
+
+    A `trim` behind the hole is left out: it has the root of decisions from the hole on.
+    """
+    is_trim = (F.col("kind") == "trim") & (F.lit(offset_hole is None) | (F.col("offset") < F.lit(offset_hole)))
+    owners = ((F.col("kind") == "salvage-done") | is_trim) & F.col("effect")
     is_compared = (F.col("kind") == "checkpoint") & F.col("skipped").isNull() & (F.col("view") == OWN)
     return records.where(is_compared | owners).select("offset", "tree_size", "root")
 

@@ -89,7 +89,7 @@ def verify(
     counts = {row.outcome: row["count"] for row in decisions.groupBy("outcome").count().collect()}
     salvaged = {} if items is None else {row.form: row["count"] for row in items.groupBy("form").count().collect()}
     decided = state.decided + sum(counts.values()) + sum(salvaged.values())
-    checkpoints = stages.keep("checkpoints", compared_of(joined.records))
+    checkpoints = stages.keep("checkpoints", compared_of(joined.records, joined.offset_hole))
     lost = _lost_payload(joined, decided)
     trees: set[int] = set()
     if exports is not None:
@@ -107,7 +107,7 @@ def verify(
     gone = settled_by_owner(joined.gone, joined.records)
     by_kind = joined.records.groupBy("kind", "skipped", "view")
     grouped = by_kind.agg(F.count("*").alias("records"), F.min("offset").alias("offset_first")).collect()
-    gaps = sequence_gaps(joined.entries, gone)
+    gaps = sequence_gaps(joined.numbered, gone)
     views = stages.keep("foreign views", differences(joined.records, carry_of(joined.carry)))
     found = [
         compared.violations,

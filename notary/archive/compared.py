@@ -15,6 +15,7 @@ from bisect import bisect_left
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import accumulate
+from pathlib import Path
 from typing import Final, Protocol
 
 from joiner import LogState
@@ -49,6 +50,10 @@ class EarlierArchive(Protocol):
 
     def records(self, partition: int, offset_first: int) -> Iterator[list[Record]]:
         """Yields the records from an offset on. Raises `ConfigurationError` for a damaged file."""
+        ...
+
+    def unlisted(self) -> list[Path]:
+        """Returns the Parquet files that no range lists."""
         ...
 
     def damaged(self, progress: Callable[[int, int], None], since: Mapping[int, int] | None = None) -> Iterator[str]:

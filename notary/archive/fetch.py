@@ -2,14 +2,15 @@
 
 `docs/spark.md` has the archive's format. The caller holds the lock of the archive's folder. The files of a run have names of their own, and
 the range is written after them, atomically, and never replaces another. So if two runs overlap nevertheless, on two machines or beside
-`spark_join archive`, the one that writes its range later gives up. A crash leaves files that no range lists. The run that adds the range of
-that number removes them, and each run before removes those older than an hour, so that killed runs do not fill the disk.
+`spark_join archive`, the one that writes its range later gives up. A crash leaves files that no range lists. `tidy` removes them once the
+archive has their records. A run removes earlier those that are incomplete and an hour old, so that killed runs do not fill the disk.
 """
 
 import contextlib
-import math
-from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from hashlib import file_digest
+from itertools import chain
 from pathlib import Path
 from tempfile import TemporaryFile
 from typing import Any, Final
@@ -20,12 +21,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from notary.archive.compared import THE_ARCHIVE, EarlierArchive, KnownRecords, Rotations, compare_lasts
-from notary.archive.segment import RECORD, FoundSegment, SealedPart, Segment, read
+from notary.archive.segment import BATCH_RECORDS, RECORD, UNLISTED, FoundSegment, SealedPart, Segment, read
 from notary.receipts.errors import NotVerified
 from notary.snapshots.make import hashed
 from notary.snapshots.store import FILES, MANIFESTS, SnapshotStore
 from ordering.clock import clock_ms
-from ordering.durable import create_file, make_directory, sync, sync_directory
+from ordering.durable import create_file, make_directory, move_into_place, sync, sync_directory
 from ordering.errors import ConfigurationError
 from ordering.local_reader import describe
 from ordering.log import ORDERING, Record
@@ -33,6 +34,7 @@ from ordering.log import ORDERING, Record
 ARCHIVE_VERSION: Final = 2
 LEFT_S: Final = 3_600
 """The age of a file that a killed process left. A younger one may be of a process on another machine, which no lock here reaches."""
+_is_own = re.compile(r"(ordering|payload)/partition=(\d+)/(\d{8})-segments-\w+\.parquet").fullmatch
 
 
 class AddedRange(msgspec.Struct, frozen=True):
@@ -55,12 +57,16 @@ def fetch(
     partitions = max([segment.payload_partitions for segment in segments], default=0)
     reached = dict.fromkeys(range(ORDERING, partitions), 0) | (dict(archived.ends) if archived else {})
     number = (archived.ranges if archived else 0) + 1
-    _remove_left(folder, number, set(), LEFT_S)
     used = in_order(segments, reached)
     if archived:
         compare_lasts(segments, archived, _since(archived, used))
     if not used:
         return AddedRange(0, 0, 0, reached)
+    _refuse_gaps(used, reached)
+    for left in folder.glob(f"*/partition=*/{number:08}-segments-*.parquet"):
+        with contextlib.suppress(FileNotFoundError):
+            if clock_ms() / 1000 - left.stat().st_mtime >= LEFT_S and _is_incomplete(left):
+                left.unlink()
     added = _Added(folder, number, reached, used, archived)
     if archived and any(segment.signer != key_last for segment in used):
         added.read_rotations(archived)  # of the complete archive: it takes long, and only segments of former keys need it
@@ -84,16 +90,56 @@ def fetch(
                     f"another process has added {range_file} meanwhile: nothing was added. Run the same command again"
                 ) from None
         raise
-    _remove_left(folder, number, set(added.files), -math.inf)
     return AddedRange(number, added.segments, added.records, added.reached)
 
 
-def _remove_left(folder: Path, number: int, kept: Container[Path], age_s: float) -> None:
-    """Remove the files that killed runs left, which would have made the range of this number, if they are as old as `age_s`."""
-    for file in [*folder.glob(f"*/partition=*/{number:08}-segments*.parquet"), *folder.glob(f"ranges/.{number:08}.json.*.new")]:
-        with contextlib.suppress(FileNotFoundError):
-            if file not in kept and clock_ms() / 1000 - file.stat().st_mtime >= age_s:
+def tidy(folder: Path, archived: EarlierArchive) -> None:
+    """Remove the files that killed runs of `fetch` left of the archive's ranges. Move those with other records to `UNLISTED`.
+
+    The range that listed such a file may be lost, and so may be its segments. Then the file is the only copy of these records. Files of a
+    later number stay: another run may be writing them. Raises `ConfigurationError` for a damaged archive, `OSError`.
+    """
+    for file in archived.unlisted():
+        found = _is_own(str(file.relative_to(folder)))
+        if found is None or int(found[3]) > archived.ranges:
+            continue
+        with contextlib.suppress(FileNotFoundError):  # another process has removed it
+            if _is_incomplete(file) or _has_records(archived, ORDERING if found[1] == "ordering" else int(found[2]), file):
                 file.unlink()
+            else:
+                target = folder / UNLISTED / found[0]
+                make_directory(target.parent)
+                move_into_place(file, target)
+    for file in folder.glob(f"ranges/.{'[0-9]' * 8}.json.*.new"):
+        if int(file.name[1:9]) <= archived.ranges:
+            file.unlink(missing_ok=True)
+
+
+def _is_incomplete(file: Path) -> bool:
+    """Returns True for a Parquet file without its footer, which is written last: no record of it can be read."""
+    try:
+        pq.ParquetFile(file).close()
+    except (pa.ArrowInvalid, OSError) as problem:
+        return isinstance(problem, pa.ArrowInvalid)
+    return False
+
+
+def _has_records(archived: EarlierArchive, partition: int, file: Path) -> bool:
+    """Returns True if an archive has each record of a file."""
+    try:
+        with pq.ParquetFile(file) as parquet:
+            batches = parquet.iter_batches(BATCH_RECORDS)
+            rows = (row for batch in batches for row in zip(*[column.to_pylist() for column in batch.columns], strict=True))
+            left = (Record(partition, *row) for row in rows)
+            first = next(left, None)
+            if first is None:
+                return True
+            if partition not in archived.ends:
+                return False
+            known = (record for some in archived.records(partition, first.offset) for record in some)
+            return all(record in known for record in chain((first,), left))
+    except (OSError, TypeError, ValueError, pa.ArrowException):
+        return False
 
 
 def _since(archived: EarlierArchive, used: Sequence[Segment]) -> dict[int, int]:
@@ -127,6 +173,20 @@ def in_order(segments: Sequence[FoundSegment], reached: Mapping[int, int]) -> li
         ordered.append(segment)
         ends |= {part.partition: max(part.offset_end, ends.get(part.partition, 0)) for part in segment.parts}
     return ordered
+
+
+def _refuse_gaps(used: Sequence[Segment], reached: Mapping[int, int]) -> None:
+    """Raise `ConfigurationError` if a segment begins after the end of the archive and the segments before it."""
+    ends = dict(reached)
+    for segment in used:
+        for part in segment.parts:
+            end = ends.get(part.partition, 0)
+            if part.offset_first > end:
+                raise ConfigurationError(
+                    f"{describe(part.partition)} is archived up to offset {end}, and the next segment, {segment.name}, begins at"
+                    f" {part.offset_first}: the records between them are missing. Take a newer archive, or put the missing segment back"
+                )
+            ends[part.partition] = max(part.offset_end, end)
 
 
 def _records(store: SnapshotStore, segment: Segment, folder: Path) -> dict[int, list[Record]]:
@@ -188,11 +248,6 @@ class _Added:
         has_new = False
         for part in segment.parts:
             partition, end, records = part.partition, self.reached.get(part.partition, 0), found[part.partition]
-            if part.offset_first > end:
-                raise ConfigurationError(
-                    f"{describe(partition)} is archived up to offset {end}, and the next segment, {segment.name}, begins at"
-                    f" {part.offset_first}: the records between them are missing. Take a newer archive, or put the missing segment back"
-                )
             known = self._known[partition]
             if part.offset_end > self._firsts.get(partition, 0):  # else `compare_lasts` has compared it
                 known.compare(records, part.offset_first, min(end, part.offset_end), partition, segment.name, "an earlier segment")

@@ -24,6 +24,10 @@ HEAD: Final = "notary/segment/v1"
 MANIFEST_BYTES_MAX: Final = 1 << 20
 RECORD: Final = pa.schema([("offset", pa.int64()), ("append_time_ms", pa.int64()), ("key", pa.binary()), ("value", pa.binary())])
 """The columns of an archive's files (docs/spark.md)."""
+BATCH_RECORDS: Final = 64
+"""Records decoded from a row group at a time; a record may be several megabytes long."""
+UNLISTED: Final = "aside"
+"""An archive's folder for files with records that no range has (docs/spark.md)."""
 _SCHEMA: Final = RECORD.insert(0, pa.field("partition", pa.int32()))
 _MALFORMED: Final = "malformed-segment"
 

@@ -28,7 +28,7 @@ from notary.receipts.errors import NotVerified
 from notary.receipts.note import VerifierKey
 from notary.snapshots.store import FILES, MANIFESTS, SnapshotStore
 from ordering.errors import ConfigurationError, NotReady
-from ordering.local_reader import size
+from ordering.local_reader import describe, size
 from ordering.log import ORDERING, Log, Reader, Record
 
 SEGMENT_BYTES: Final = 32 << 20
@@ -85,6 +85,8 @@ class SegmentStream:
         segments = records = 0
         try:
             ends = {partition: offsets.log_end for partition, offsets in (await self._log.offsets()).items() if partition != ORDERING}
+            if missing := set(range(self._log.payload_partitions)) - ends.keys():
+                raise NotReady(f"{describe(min(missing))} has no leader: entries are sealed only with their content")
             reader = await self._open()  # once: after an interruption in between, a new reader would return entries without their contents
             for targets in (ends, {ORDERING: command.head}):  # contents first: no segment has an entry without its content
                 async for sealed in self._read_up_to(reader, targets, command.key):

@@ -132,7 +132,8 @@ def _archived(archive: Path, segments: "list[FoundSegment]") -> "Iterator[Archiv
 
 
 def _fetch(config: Config, arguments: argparse.Namespace) -> int:
-    from notary.archive.fetch import fetch  # imported late: it needs pyarrow
+    from notary.archive.fetch import fetch, tidy  # imported late: they need pyarrow
+    from notary.cli.archived import ArchivedLog
 
     segments = _segments(config)
     if not segments and not any((arguments.archive / "ranges").glob("*.json")):  # later, `prune` has removed all that the archive has
@@ -144,8 +145,9 @@ def _fetch(config: Config, arguments: argparse.Namespace) -> int:
     with _archived(arguments.archive, segments) as archived:
         store = store_of(config.archive.url, Path(config.directory))
         made = fetch(store, segments, arguments.archive, archived, _trusted(config)[-1].public_key)
-    text = f"range {made.range}: {made.records} records of {made.segments} segments" if made.range else "the archive has all of them"
-    print(json_line(msgspec.to_builtins(made, str_keys=True)) if arguments.json else text)
+        text = f"range {made.range}: {made.records} records of {made.segments} segments" if made.range else "the archive has all of them"
+        print(json_line(msgspec.to_builtins(made, str_keys=True)) if arguments.json else text)
+        tidy(arguments.archive, ArchivedLog(arguments.archive))
     return EXIT_DONE
 
 

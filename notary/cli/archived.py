@@ -17,15 +17,13 @@ import msgspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from notary.archive.segment import RECORD, other_columns
+from notary.archive.segment import BATCH_RECORDS, RECORD, UNLISTED, other_columns
 from ordering.errors import ConfigurationError
 from ordering.local_reader import POLL_BYTES_MAX, POLL_RECORDS_MAX, check_partitions, size
 from ordering.log import ORDERING, Leader, LogOffsets, Record, Writer
 
 ARCHIVE_VERSION: Final = 2
 _REMEDY: Final = "Take the file from another copy of the archive"
-BATCH_RECORDS: Final = 64
-"""Records decoded from a row group at a time; a record may be several megabytes long."""
 _Number = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
 
 
@@ -87,7 +85,7 @@ class ArchivedLog:
     def unlisted(self) -> list[Path]:
         """Returns the Parquet files that no range lists: an interrupted run left them, or the last ranges are missing."""
         listed = {self._folder / file.path for files in self._files.values() for file in files}
-        return sorted({file for above in ("", "aside/") for file in self._folder.glob(f"{above}*/partition=*/*.parquet")} - listed)
+        return sorted({file for above in ("", f"{UNLISTED}/") for file in self._folder.glob(f"{above}*/partition=*/*.parquet")} - listed)
 
     def digest(self, ranges: int) -> str:
         """Returns the SHA-256 over the SHA-256 of each of the first files `ranges/*.json`; empty if there are fewer.

@@ -141,7 +141,7 @@ async def _replace_lost(config: Config, arguments: argparse.Namespace) -> int:
             signer = owner.load_owner_key(config, arguments.owner_key, log.genesis)
             await log.replay(await log.state_in(arguments.index))
             lost = keys.verifier_key(config.origin, Ed25519PublicKey.from_public_bytes(log.state.key))
-            new = keys.begin_anew(*files, log.state.key)
+            new = keys.begin_anew(*files, log.state.keys)
             facts: dict[str, Any] = {"verifier_key": keys.verifier_key(config.origin, new.public_key()), "key_file": str(files[0])}
             if new.public_key().public_bytes_raw() != log.state.key:  # else an earlier call appended the record and was killed
                 outcome = await log.append(endorse_key(SigningKey(new.private_bytes_raw()), log.log_id, log.state.key), signer)

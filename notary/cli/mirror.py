@@ -66,10 +66,10 @@ def refuse_one_log(source: Config, target: Config) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Copy until a signal. Returns 0 then."""
-    set_up_logging("info", as_json=arguments.json)
     source, target = source_and_target(arguments)
     refuse_one_log(source, target)
     listen = parse_listen(arguments.health_listen) if arguments.health_listen else None
+    set_up_logging("info", as_json=arguments.json)
     return uvloop.run(_until_stopped(source, target, listen))
 
 

@@ -17,12 +17,12 @@ from notary.cli.export import ExportProgress
 from notary.config import Config, load
 from notary.keyring import Keyring
 from notary.receipts.errors import printable
-from notary.snapshots.make import make
+from notary.snapshots.make import make, remove_links
 from notary.snapshots.manifest import Manifest
 from notary.snapshots.store import FILES, PRUNE_MARGIN_S, SnapshotStore, store_of
 from notary.snapshots.take import FoundSnapshot, damaged_files, find, prune, restore_newest
 from ordering.clock import clock_ms
-from ordering.errors import ConfigurationError
+from ordering.errors import ConfigurationError, NotReady
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -136,6 +136,7 @@ def _create(job: _Job) -> int:
         # Compare in both directions: a snapshot made by a clock that is ahead must not prevent all others.
         fresh = [each for each in made if abs(now_ms - each.made_at_ms) <= arguments.if_older_s * 1000]
         if fresh:
+            remove_links(config.index_directory)
             newest = max(fresh, key=lambda each: each.made_at_ms)
             job.print(_facts(newest.name, newest, "") | {"made": False}, f"{_line(newest)}: not older than {arguments.if_older_s:g} s")
             return EXIT_DONE
@@ -144,7 +145,10 @@ def _create(job: _Job) -> int:
     manifest = make(config.index_directory, name, config.origin, config.name, keyring, job.store, now_ms, job.progress)
     job.print(_facts(manifest.name, manifest, "") | {"made": True}, _line(manifest))
     if arguments.keep:
-        _removed(job, arguments.keep, PRUNE_MARGIN_S)
+        try:
+            _removed(job, arguments.keep, PRUNE_MARGIN_S)
+        except (OSError, NotReady) as problem:
+            job.complain(f"the snapshot is made, and old ones could not be removed: {problem}")
     return EXIT_DONE
 
 

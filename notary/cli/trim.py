@@ -34,7 +34,7 @@ from notary.config import Config, kafka_security, load, read_toml
 from notary.index import viewing
 from notary.salvage.kept import KeptIndex, keeping
 from notary.snapshots.manifest import Manifest
-from notary.snapshots.store import store_of
+from notary.snapshots.store import FILE_SCHEMES, store_of
 from notary.snapshots.take import FoundSnapshot, find, restore_newest, stage_of
 from ordering.connection import KafkaSecurity
 from ordering.durable import make_directory, remove_empty
@@ -56,7 +56,6 @@ INDEX: Final = ".trim-index"
 FORMER_INDEX: Final = "index"
 """The name of the restored index in releases before: a killed run left it."""
 _SAME_SCHEMES: Final = {"s3a": "s3", "gcs": "gs", "abfss": "abfs", "az": "abfs", "ssh": "sftp"}
-_FILE_SCHEMES: Final = ("file", "local")
 REPORT: Final = "report.json"
 NAMES_SHOWN: Final = 5
 
@@ -382,6 +381,6 @@ async def _lacks(log: Log, snapshot: Snapshot) -> str:
 def _where(url: str, relative_to: Path) -> str:
     """Returns a canonical text of a store, the same for all its names."""
     scheme, found, rest = url.partition("://")
-    if found and scheme not in _FILE_SCHEMES:
+    if found and scheme not in FILE_SCHEMES:
         return f"{_SAME_SCHEMES.get(scheme, scheme)}://{'/'.join([part for part in rest.split('/') if part])}"
-    return str((Path(rest) if found else relative_to / url).resolve())  # as fsspec does it: from the working directory
+    return str((Path(rest) if found else relative_to / url).resolve())  # as `store_of` does it: from the working directory

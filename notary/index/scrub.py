@@ -29,7 +29,9 @@ DAY_S: Final = 86_400.0
 EXIT_SOUND, EXIT_COULD_NOT = 0, 2
 EXIT_ROTTEN: Final = 65
 """EX_DATAERR of sysexits.h. Python itself ends with 1 after a bug."""
-_OF_THE_DATA: Final = ("Corruption", "Input/output error", "No such file")
+ATTEMPTS_MAX: Final = 2
+_NO_FILE: Final = "No such file"
+_OF_THE_DATA: Final = ("Corruption", "Input/output error", _NO_FILE)
 """A part of RocksDB's text for each error that the file causes; most others mean that the process lacks a resource."""
 
 
@@ -65,12 +67,14 @@ def _part(part: Iterator[tuple[bytes, bytes]], family: str, directory: Path) -> 
     return count, last
 
 
-def main(directory: Path) -> int:
-    """Scrub the index once at the lowest priority. Returns the exit code."""
+def main(directory: Path, attempts: int = ATTEMPTS_MAX) -> int:
+    """Scrub the index once at the lowest priority. Returns the exit code. A missing file counts only if the last attempt misses it too."""
     os.nice(19)
     try:
         scrub(directory, time.sleep, time.monotonic)
     except Fatal as problem:
+        if attempts > 1 and _NO_FILE in str(problem):
+            return main(directory, attempts - 1)  # another process may have removed the links to the files
         print(problem, flush=True)
         return EXIT_ROTTEN if _is_rot(problem) else EXIT_COULD_NOT
     except (ConfigurationError, OSError, MemoryError) as problem:

@@ -34,6 +34,7 @@ from notary.index.rocks import IndexSettings, RocksFamily, open_store
 from notary.index.store import DECISIONS, INDEX_FORMAT_VERSION, META, REMEDY, STATES, TILES, Reading
 from notary.index.tiles import StoredTree
 from ordering.clock import clock_ms
+from ordering.durable import locked_directory
 from ordering.errors import ConfigurationError, CorruptRecord, Fatal, FatalCode
 from ordering.ids import STATE_REF_BYTES, TRANSACTION_ID_BYTES, StateRef, TransactionId
 
@@ -42,7 +43,7 @@ SETTINGS: Final = IndexSettings(cache_bytes=8 << 20)
 LINKS: Final = ".export-"
 """The prefix of the folder for the links. RocksDB ignores such a folder."""
 LINKS_S_MAX: Final = 3600.0
-"""An older folder of links belongs to no process any more: they are removed as soon as RocksDB has opened the files."""
+"""An older folder of links belongs to no process any more, unless the clock was set: the process that uses it has locked it."""
 CURRENT: Final = "CURRENT"
 """The file that names the MANIFEST in force: a folder with it holds an index."""
 RIGHTS: Final = "This needs the rights of the worker's user"
@@ -169,20 +170,22 @@ def _check_is_index(directory: Path) -> None:
 def _open(directory: Path) -> Rdict:
     _check_is_index(directory)
     for left in directory.glob(f"{LINKS}*"):
-        with contextlib.suppress(FileNotFoundError):
+        with contextlib.suppress(FileNotFoundError, BlockingIOError):
             if clock_ms() / 1000 - left.stat().st_mtime > LINKS_S_MAX:
-                shutil.rmtree(left)  # a killed process left it
+                with locked_directory(left):
+                    shutil.rmtree(left)  # a killed process left it
     try:
         links = Path(tempfile.mkdtemp(prefix=LINKS, dir=directory))
     except OSError as problem:
         raise ConfigurationError(f"no folder can be made in the index {directory}: {problem}. {RIGHTS}") from None
-    try:
-        link_files(directory, links)
-        return open_store(links, SETTINGS, read_only=True)
-    except Fatal as problem:
-        raise Fatal(problem.code, str(problem).replace(str(links), str(directory))) from problem
-    finally:
-        shutil.rmtree(links)
+    with locked_directory(links):
+        try:
+            link_files(directory, links)
+            return open_store(links, SETTINGS, read_only=True)
+        except Fatal as problem:
+            raise Fatal(problem.code, str(problem).replace(str(links), str(directory))) from problem
+        finally:
+            shutil.rmtree(links)
 
 
 def link_files(directory: Path, links: Path) -> None:

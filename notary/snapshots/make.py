@@ -2,11 +2,12 @@
 
 | step | a crash after it leaves |
 |---|---|
-| the index's files are linked into its folder `.snapshot` | links, which the next call removes |
+| the index's files are linked into its folder `.snapshot` | links, which the next call of `make` or `remove_links` removes |
 | files that the store does not have are copied there | files that no manifest names: the next call uses them, or `prune` removes them |
 | the manifest is written | a snapshot |
 """
 
+import contextlib
 import shutil
 import sys
 from collections.abc import Callable, Iterable
@@ -23,6 +24,7 @@ from notary.receipts.note import VerifierKey
 from notary.snapshots import manifest as manifests
 from notary.snapshots.manifest import Manifest, SnapshotFile, SnapshotHistory
 from notary.snapshots.store import FILES, MANIFESTS, SnapshotStore, chunks_of
+from ordering.durable import locked_directory
 from ordering.errors import ConfigurationError, NotReady
 
 STAGE: Final = ".snapshot"
@@ -75,6 +77,12 @@ def make(
             return facts
         finally:
             _empty(stage)
+
+
+def remove_links(index: Path) -> None:
+    """Remove the links that a killed `make` left, as far as this user may. A `make` that runs keeps its own, since it holds the lock."""
+    with contextlib.suppress(OSError), locked_directory(index / STAGE):
+        _empty(index / STAGE)
 
 
 def _empty(stage: Path) -> None:

@@ -28,6 +28,8 @@ FILES: Final = "files"
 MANIFESTS: Final = "manifests"
 _OBJECT_STORES: Final = ("s3", "s3a", "gs", "gcs", "az", "abfs", "abfss")
 """Object stores have no folders, so none has to be made."""
+FILE_SCHEMES: Final = ("file", "local")
+"""The schemes of fsspec for a folder of this machine. A relative one is in the working directory."""
 _is_mistyped = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:").match
 
 
@@ -56,11 +58,16 @@ class SnapshotStore(Protocol):
 
 
 def store_of(url: str, relative_to: Path) -> SnapshotStore:
-    """Returns the store of a URL, or of a folder. Raises `ConfigurationError` if the package for such a URL is not installed."""
+    """Returns the store of a URL, or of a folder. Raises `ConfigurationError` for a chain of URLs, or if a package is not installed."""
     if "://" not in url:
         if _is_mistyped(url):
             raise ConfigurationError(f"{url} is neither a URL nor a folder: write SCHEME://…, or ./{url} for a folder of that name")
         return Folder(relative_to / url)
+    if "::" in url:
+        raise ConfigurationError(f"{url} chains several file systems: name the store itself, the URL after the last `::`")
+    scheme, _, rest = url.partition("://")
+    if scheme in FILE_SCHEMES:
+        return Folder(Path(rest))
     try:
         from fsspec.core import url_to_fs  # here, since a store that is a folder needs no fsspec
 

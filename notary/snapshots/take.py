@@ -53,11 +53,13 @@ def find(store: SnapshotStore, trusted: Sequence[VerifierKey], notary: str) -> I
 
 
 class DamagedFile(msgspec.Struct, frozen=True):
-    """A file of a snapshot that is missing or has another content: the length and the hash found, 0 and empty if it is missing."""
+    """A file of a snapshot that is missing, unreadable or has another content: the length and the hash found, or 0 and empty."""
 
     file: SnapshotFile
     length: int
     sha256: str
+    unreadable: str = ""
+    """The reason why it cannot be read."""
 
     @property
     def blocks_its_copy(self) -> bool:
@@ -66,17 +68,22 @@ class DamagedFile(msgspec.Struct, frozen=True):
 
     def __str__(self) -> str:
         found = f"has {self.length} bytes with the hash {self.sha256}" if self.sha256 else "is missing"
+        if self.unreadable:
+            found = f"cannot be read: {printable(self.unreadable)}"
         return f"its file {self.file.name}, {FILES}/{self.file.sha256}, {found}"
 
 
 def damaged_files(store: SnapshotStore, manifest: Manifest, progress: Progress) -> Iterator[DamagedFile]:
-    """Reads every file of a snapshot. Yields those that are missing or have another content."""
+    """Reads every file of a snapshot. Yields those that are missing, unreadable or have another content."""
     counter = Counter(progress, "bytes read", manifest.total_bytes)
     for file in manifest.files:
         try:
             found = hashed(store.chunks(FILES, file.sha256), counter, bytes_max=file.bytes)
         except FileNotFoundError:
             found = (0, "")
+        except OSError as problem:
+            yield DamagedFile(file, 0, "", problem.strerror or str(problem))
+            continue
         if found != (file.bytes, file.sha256):
             yield DamagedFile(file, *found)
 
@@ -165,8 +172,8 @@ def _chunks(store: SnapshotStore, manifest: Manifest, file: SnapshotFile) -> Ite
     except FileNotFoundError:
         raise
     except OSError as problem:
-        why = f"its file {file.name}, {FILES}/{file.sha256}, cannot be read: {problem.strerror or problem}"
-        raise NotVerified("malformed-snapshot", printable(f"{manifest.name}: {why}")) from None
+        unreadable = DamagedFile(file, 0, "", problem.strerror or str(problem))
+        raise NotVerified("malformed-snapshot", f"{manifest.name}: {unreadable}") from None
 
 
 def _compare(stage: Path, manifest: Manifest) -> None:

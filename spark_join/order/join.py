@@ -60,6 +60,12 @@ class Joined(msgspec.Struct, frozen=True):
     """The ordering offset from which a later run goes on: of the hole, or of a salvage that is not done; None at the log's end"""
 
     @property
+    def numbered(self) -> DataFrame:
+        """The entries among `records` that take effect, up to the hole, with sealed ones."""
+        in_effect = self.records.where((F.col("kind") == "entry") & F.col("effect"))
+        return in_effect if self.offset_hole is None else in_effect.where(F.col("offset") < self.offset_hole)
+
+    @property
     def offset_hole(self) -> int | None:
         """The ordering offset of the hole."""
         return None if self.undecided is None else self.undecided.from_offset
@@ -80,11 +86,11 @@ def join(log: LogFrames, state: AppliedState, keys: Keys | None, stages: Stages)
     gone = missing_offsets(parsed, locations.where(~F.col("is_orphan")), _edges(log, state))
     applied = stages.keep("effects", effects.apply(contents.with_locations(parsed, locations, identity), identity, state.carry))
     records, carried = applied.where(F.col("carry").isNull()).drop("carry"), applied.where(F.col("carry").isNotNull()).head()
-    _refuse_newer(records)
     entries = records.where((F.col("kind") == "entry") & F.col("effect") & ~F.col("mark").eqNullSafe(contents.SEAL))
     undecided = _undecided(entries)
     if undecided is not None:
         entries = entries.where(F.col("offset") < undecided.from_offset)
+    _refuse_newer(records, undecided)
     read = contents.split(stages.keep("contents", contents.read_contents(entries, payload, identity.notary_name, keys)))
     salvages = salvage.salvages(records)
     items = salvage.restored(log.ordering, records, salvages)
@@ -116,7 +122,10 @@ def join(log: LogFrames, state: AppliedState, keys: Keys | None, stages: Stages)
     )
 
 
-def _refuse_newer(records: DataFrame) -> None:
+def _refuse_newer(records: DataFrame, undecided: Undecided | None) -> None:
+    """Raise `CouldNotVerify` for an activation before the hole that this software does not know. No reader gets to one behind it."""
+    if undecided is not None:
+        records = records.where(F.col("offset") < undecided.from_offset)
     activated = records.where((F.col("kind") == "activate") & F.col("effect") & (F.col("format_version") > FORMAT_VERSION))
     newer = activated.select("offset", "format_version").orderBy("offset").head()
     if newer is not None:

@@ -480,14 +480,14 @@ def test_an_interrupted_replacement_of_a_lost_key_goes_on(tmp_path: Path, proble
         with pytest.MonkeyPatch.context() as patch:
             Disk(patch, files.history).fail_after(step, problem)
             try:
-                keys.begin_anew(files.key, files.history, ORIGIN, bytes(32))
+                keys.begin_anew(files.key, files.history, ORIGIN, [bytes(32)])
                 keys.end_anew(files.key, files.history, ORIGIN)
             except (Killed, ConfigurationError):
                 interrupted = True
             else:
                 interrupted = False
         if not files.key.exists():
-            keys.begin_anew(files.key, files.history, ORIGIN, bytes(32))
+            keys.begin_anew(files.key, files.history, ORIGIN, [bytes(32)])
             keys.end_anew(files.key, files.history, ORIGIN)
         assert len(files.load()) == 1
         if not interrupted:

@@ -210,6 +210,9 @@ def test_what_cannot_be_verified(tmp_path: Path, capsys: pytest.CaptureFixture[s
     assert f"spark_join verify: {tmp_path} is no archive: there is no ranges/00000001.json\n" in done.stderr
     assert "Traceback" not in done.stderr
     assert not (tmp_path / "out/report.json").exists()
+    for option, value in (("--prefix", "other"), ("--kafka-config", "none"), ("--kafka-option", "a=b")):
+        assert main(["verify", "--archive", str(tmp_path), "--out", str(tmp_path / "out"), option, value]) == 2
+        assert "an archive is read without brokers" in capsys.readouterr().err
     combined = ["--archive", tmp_path, "--out", tmp_path / "out", "--index", tmp_path, "--checkpoint-from", tmp_path]
     assert main(["verify", *map(str, combined)]) == 2
     assert "leave --checkpoint-from out where there is an --index" in capsys.readouterr().err

@@ -8,6 +8,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from ordering.log import ORDERING, Record
+from ordering.records import Trim, View
 from ordering.salvage import Hashed, Lost
 from spark_join.engine.stages import Stages
 from spark_join.log import ORDERING as ORDERING_TOPIC
@@ -170,3 +171,88 @@ def test_nights_of_a_salvaged_log(
     report = json.loads((tuesday / "report.json").read_text())
     assert (report["decisions"], report["continued_from"]["report"]) == (4, str(monday / "report.json"))
     assert report["state_sha256"] is not None
+
+
+def _found(verified: Verified) -> list[tuple[str, int | None, str]]:
+    """Returns type, offset and text of each violation."""
+    return sorted([(row.type, row.offset, row.found) for row in verified.violations.collect()], key=str)
+
+
+def _history() -> History:
+    """Returns a log of format version 2 with one incarnation."""
+    history = History()
+    history.activate(2)
+    history.register(version=2)
+    return history
+
+
+def test_a_sealed_entry_that_skips_sequences(spark: SparkSession, tmp_path: Path) -> None:
+    """A sealed entry counts: batches 2 to 4 of the incarnation are missing before it."""
+    history = _history()
+    history.payload(1, 1, "a")
+    history.entry(1, 1, "a")
+    entry = history.entry(1, 5, "lost")
+    history.seal(1, 5)
+    Owner(history).salvage()
+    expected = [("sequence-gap", entry.offset, "batch 5 of incarnation 1 counts next")]
+    assert _found(_verified(spark, tmp_path, history.by_partition)) == expected
+
+
+def test_a_skipped_sequence_behind_a_sealed_entry(spark: SparkSession, tmp_path: Path) -> None:
+    """An offset that is missing before the sealed entry explains no number that is skipped behind it."""
+    history = _history()
+    marker = history.put(ORDERING, None, b"a marker")
+    history.entry(1, 1, "lost")
+    history.seal(1, 1)
+    Owner(history).salvage()
+    history.payload(1, 3, "c")
+    entry = history.entry(1, 3, "c")
+    by_partition = {each: [record for record in some if record is not marker] for each, some in history.by_partition.items()}
+    verified = _verified(spark, tmp_path, by_partition)
+    assert (verified.gaps_settled, verified.decided) == (1, 1)
+    assert _found(verified) == [("sequence-gap", entry.offset, "batch 3 of incarnation 1 counts next")]
+
+
+def test_a_payload_that_is_lost_behind_a_done(spark: SparkSession, tmp_path: Path) -> None:
+    """The payload of an entry behind the `done` is missing, and its offset too: the `done` does not confirm that."""
+    history = _history()
+    history.payload(1, 1, "a")
+    history.entry(1, 1, "a")
+    Owner(history).salvage()
+    history.register("w2", version=2)
+    history.entry(2, 1, "b")
+    lost = history.payload(2, 1, "b")
+    history.put(0, None, b"something behind it")
+    by_partition = {each: [record for record in some if record is not lost] for each, some in history.by_partition.items()}
+    expected = [("sequence-gap", None, "offsets 1 to 1 of payload partition 0 are not there")]
+    assert _found(_verified(spark, tmp_path, by_partition)) == expected
+
+
+def test_a_trim_behind_a_hole(spark: SparkSession, tmp_path: Path) -> None:
+    """Its root is of more decisions than there are before the hole: it is compared once the payload is there."""
+    history = _history()
+    history.payload(1, 1, "a")
+    history.entry(1, 1, "a")
+    view = replay(history.by_partition)
+    history.entry(1, 2, "b")
+    payload = history.payload(1, 2, "b")
+    root = replay(history.by_partition).root(2)
+    history.owner(Trim(history.key.public_key, View(view.seen, view.history), 2, root))
+    assert replay(history.by_partition).trimmed == 2
+    early = {each: [record for record in some if record is not payload] for each, some in history.by_partition.items()}
+    for name, by_partition in (("complete", history.by_partition), ("early", early)):
+        assert _found(_verified(spark, tmp_path / name, by_partition)) == []
+
+
+def test_an_activation_behind_a_hole(spark: SparkSession, tmp_path: Path) -> None:
+    """No reader comes to it: all before the hole is verified."""
+    history = History()
+    history.activate(2)
+    history.register(version=3)
+    history.payload(1, 1, "a")
+    history.entry(1, 1, "a")
+    history.entry(1, 2, "in flight")
+    history.activate(3)
+    assert replay(history.by_partition).ended_by == "hole"
+    verified = _verified(spark, tmp_path, history.by_partition)
+    assert (verified.decided, verified.undecided is not None) == (1, True)

@@ -9,7 +9,7 @@ from typing import Any
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from notary.archive.fetch import AddedRange, fetch, prune
+from notary.archive.fetch import AddedRange, fetch, prune, tidy
 from notary.archive.segment import FoundSegment, find
 from notary.archive.settings import SealCommand
 from notary.archive.stream import SegmentStream
@@ -73,9 +73,11 @@ class Streamed:
         return ArchivedLog(self.folder / "archive") if any((self.folder / "archive" / "ranges").glob("*.json")) else None
 
     def fetch(self, segments: Sequence[FoundSegment] | None = None) -> AddedRange:
-        """Put segments into the archive."""
+        """Put segments into the archive, and tidy it, as `notary archive fetch` does."""
         found = self.found() if segments is None else segments
-        return fetch(self.store, found, self.folder / "archive", self.archive, self.trusted[-1].public_key)
+        made = fetch(self.store, found, self.folder / "archive", self.archive, self.trusted[-1].public_key)
+        tidy(self.folder / "archive", ArchivedLog(self.folder / "archive"))
+        return made
 
     def prune(self, keep_after_ms: int = 10**9, margin_s: float = -1.0, meanwhile: Callable[[], object] = lambda: None) -> list[str]:
         """Remove the segments that the archive has, and unnamed files. `meanwhile` runs after the manifests were removed."""

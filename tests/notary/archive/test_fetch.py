@@ -1,6 +1,7 @@
 """Segments of a log in memory become the ranges of an archive; those that do not fit are refused."""
 
 import os
+import shutil
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,7 +12,7 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from notary.archive.fetch import LEFT_S, in_order
-from notary.archive.segment import find
+from notary.archive.segment import UNLISTED, find
 from notary.archive.stream import COMMANDS_PER_CHECK, SegmentStream
 from notary.cli.archived import ArchivedLog
 from notary.receipts.errors import NotVerified
@@ -445,6 +446,23 @@ async def test_a_failed_comparison_is_repeated(tmp_path: Path, monkeypatch: pyte
             await ahead.seal(made.command(2, look=True))
 
 
+async def test_no_entry_is_sealed_without_its_content(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """While a payload partition has no leader, nothing is sealed: an entry that was applied before may name content in that partition."""
+    made = Streamed(tmp_path)
+    process = made.process()
+    await made.append((1, b"q0"), (ORDERING, b"o0"))
+    offsets = made.log.offsets
+
+    async def without_a_leader() -> dict[int, Any]:
+        return {partition: each for partition, each in (await offsets()).items() if partition != 1}
+
+    with monkeypatch.context() as patch:
+        patch.setattr(made.log, "offsets", without_a_leader)
+        with pytest.raises(NotReady, match="payload partition 1 has no leader"):
+            await process.seal(made.command(1))
+    assert (await process.seal(made.command(1))).records == 2
+
+
 async def test_the_writer_rarely_lists_the_store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The active writer lists the store at its first command and then at few of them; a worker whose turn is later does at each."""
     made = Streamed(tmp_path)
@@ -484,7 +502,7 @@ async def test_foreign_files_do_not_stop_the_writer(tmp_path: Path) -> None:
 
 
 async def test_killed_runs_do_not_pile_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each run removes what runs that were killed more than an hour ago left of the same range, and nothing younger."""
+    """Each run removes incomplete files that are more than an hour old, and nothing younger; a run that ends removes all of them."""
     made = Streamed(tmp_path)
     await made.append(*FIRST)
     await made.process().seal(made.command(2))
@@ -493,7 +511,7 @@ async def test_killed_runs_do_not_pile_up(tmp_path: Path, monkeypatch: pytest.Mo
         raise Killed
 
     def left() -> list[Path]:
-        return [path for path in (tmp_path / "archive").rglob("*") if path.is_file()]
+        return [*(tmp_path / "archive").rglob("*.parquet")]
 
     counts = []
     with monkeypatch.context() as patch:
@@ -505,10 +523,63 @@ async def test_killed_runs_do_not_pile_up(tmp_path: Path, monkeypatch: pytest.Mo
             counts.append(len(left()))
             for path in left():
                 at_s = path.stat().st_mtime - age_s
+                os.truncate(path, 20)
                 os.utime(path, (at_s, at_s))
-    assert counts == [4, 4, 4, 8]
+    assert counts == [3, 3, 3, 6]
     assert made.fetch().range == 1
-    assert len(left()) == 4
+    assert len(left()) == 3
+    assert len([*(tmp_path / "archive" / "ranges").iterdir()]) == 1
+
+
+async def test_files_of_a_lost_range_stay(tmp_path: Path) -> None:
+    """The last range is lost, and so are its segments: its files are the only copy, and `fetch` removes none of them."""
+    made = Streamed(tmp_path)
+    process = made.process()
+    for number in range(4):
+        await made.append((0, b"p"), (1, b"q"), (ORDERING, b"o%d" % number))
+        await process.seal(made.command(number + 1))
+        if number % 2 == 0:
+            made.fetch()
+    assert len(made.prune()) == 3
+    (tmp_path / "archive" / "ranges" / "00000002.json").unlink()
+    lost = [*(tmp_path / "archive").rglob("00000002-*.parquet")]
+    for path in lost:
+        os.utime(path, (1, 1))
+    with pytest.raises(ConfigurationError, match="are missing"):
+        made.fetch()
+    assert len(lost) == 3
+    assert all(path.exists() for path in lost)
+
+
+async def test_files_of_former_runs_go_only_with_their_copies(tmp_path: Path) -> None:
+    """Later runs remove left files of every range whose records the archive has; files with other records are moved."""
+    archives = []
+    for name, value in (("one", b"p0"), ("another", b"else")):
+        made = Streamed(tmp_path / name)
+        await made.append((0, value), (ORDERING, b"o0"))
+        process = made.process()
+        await process.seal(made.command(1))
+        made.fetch()
+        archives.append(tmp_path / name / "archive")
+    await made.append((0, b"p1"), (ORDERING, b"o1"))
+    await process.seal(made.command(2))
+    one, archive = archives
+    ours, theirs = [next(each.glob("payload/partition=0/*.parquet")) for each in (archive, one)]
+    left = {name: ours.with_name(f"{name}-segments-left.parquet") for name in ("00000001", "00000002", "00000003")}
+    for path in left.values():
+        shutil.copy(ours, path)
+    ours.with_name("00000001-segments-killed.parquet").write_bytes(b"PAR1")
+    (archive / "ranges" / ".00000001.json.0.new").write_bytes(b"")
+    unknown = archive / "payload" / "partition=7"
+    unknown.mkdir()
+    others = [folder / "00000002-segments-other.parquet" for folder in (ours.parent, unknown)]
+    for path in others:
+        shutil.copy(theirs, path)
+    assert made.fetch().range == 2
+    moved = [archive / UNLISTED / other.relative_to(archive) for other in others]
+    assert {*ArchivedLog(archive).unlisted()} == {*moved, left["00000003"]}, "another run may be writing a later range"
+    assert [path.read_bytes() for path in moved] == [theirs.read_bytes()] * 2
+    assert len([*(archive / "ranges").iterdir()]) == 2
 
 
 async def test_comparing_does_not_grow_with_the_archive(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

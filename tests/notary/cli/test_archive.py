@@ -55,6 +55,17 @@ def test_a_quiet_notary_is_no_error(directory: NotaryDirectory, tmp_path: Path, 
     assert capsys.readouterr().out.splitlines()[-1] == "the archive has all of them"
 
 
+def test_fetch_removes_files_of_a_killed_run(directory: NotaryDirectory, tmp_path: Path) -> None:
+    """Files that a killed run left of an earlier range are removed, also if there is nothing to add."""
+    asyncio.run(sealed(directory))
+    store, archive = directory.path / "segments", tmp_path / "archive"
+    assert run(directory, "fetch", store, archive) == 0
+    left = archive / "ordering" / "partition=0" / "00000001-segments-left.parquet"
+    left.write_bytes(b"PAR1")
+    assert run(directory, "fetch", store, archive) == 0
+    assert not left.exists()
+
+
 def test_a_folder_that_is_no_archive_is_an_error(directory: NotaryDirectory, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """`prune` of a mistyped --archive removes nothing and exits with 2."""
     (tmp_path / "empty").mkdir()

@@ -470,6 +470,23 @@ def killed_after_one(function: Callable[..., None]) -> Callable[..., None]:
     return once
 
 
+def test_lost_replaces_a_former_prepared_key(directory: NotaryDirectory, capsys: pytest.CaptureFixture[str]) -> None:
+    """This machine still has the files of a rotation that other machines have completed and followed by another one."""
+    assert key("prepare", directory) == 0
+    stale = {file: file.read_bytes() for file in directory.path.glob("*.next")}
+    assert len(stale) == 2
+    former = keys.load(directory.path / "notary-key.pem.next").public_key()
+    assert key("rotate", directory) == key("rotate", directory) == 0
+    (directory.path / "notary-key.pem").unlink()
+    for file, content in stale.items():
+        file.write_bytes(content)
+        file.chmod(0o600)
+    assert key("rotate", directory, "--lost") == 0
+    (shown,) = key_json(capsys, "show", directory)["keys"]
+    assert shown["verifier_key"] == present_key(directory) != keys.verifier_key(ORIGIN, former)
+    assert not list(directory.path.glob("*.next"))
+
+
 def test_lost_claims_no_endorsement_by_another_key(directory: NotaryDirectory, capsys: pytest.CaptureFixture[str]) -> None:
     """This machine prepared a rotation from the first key. Another machine then rotated to a second one, which is lost."""
     present = [directory.path / name for name in ("notary-key.pem", "notary-keys.json")]

@@ -12,6 +12,7 @@ from typing import Any, cast
 import httpx
 import pytest
 
+from notary.index import view as index_view
 from notary.index import viewing
 from notary.index.rocks import open_store
 from notary.index.scrub import EXIT_COULD_NOT, EXIT_ROTTEN, EXIT_SOUND, main, scrub
@@ -175,6 +176,23 @@ async def test_a_call_is_cancelled_whose_process_has_ended(monkeypatch: pytest.M
         assert pipe is not None
         await pipe.read()  # it is closed when the child ends
     await asyncio.sleep(0)
+
+
+def test_lost_links_are_no_lost_file(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """RocksDB misses a file whose link another process has removed. The second attempt finds it in the index."""
+    link = index_view.link_files
+    calls: list[Path] = []
+
+    def once_removed(directory: Path, links: Path) -> None:
+        link(directory, links)
+        calls.append(links)
+        if len(calls) == 1:
+            next(links.glob("*.sst")).unlink()
+
+    monkeypatch.setattr("os.nice", lambda increment: 0)
+    monkeypatch.setattr(index_view, "link_files", once_removed)
+    assert main(directory) == EXIT_SOUND
+    assert len(calls) > 1
 
 
 @pytest.mark.parametrize("lost", ["MANIFEST-*", "*.sst"])

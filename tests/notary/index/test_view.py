@@ -12,8 +12,10 @@ import pytest
 
 from notary.decision import Decision, Outcome, leaf
 from notary.index import Index, IndexView, viewing
+from notary.index import view as index_view
 from notary.index.store import FAMILIES
 from notary.index.view import LINKS
+from ordering.clock import clock_ms
 from ordering.errors import Fatal
 from ordering.log import ORDERING
 from tests.checkers.tree import Tree
@@ -141,3 +143,22 @@ def test_links_of_a_killed_process_are_removed(tmp_path: Path) -> None:
         assert view.position_next == REQUESTS
     assert (old.exists(), young.exists()) == (False, True)
     index.close()
+
+
+def test_links_in_use_stay_when_the_clock_jumps(complete: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The clock jumps by two hours while one process opens the index, and another one opens it too: both get their view."""
+    link = index_view.link_files
+    links: list[Path] = []
+
+    def then_another(directory: Path, of: Path) -> None:
+        link(directory, of)
+        links.append(of)
+        if len(links) == 1:
+            monkeypatch.setattr(index_view, "clock_ms", lambda: clock_ms() + 2 * 3_600_000)
+            with viewing(directory):
+                assert (links[0] / "CURRENT").exists()
+
+    monkeypatch.setattr(index_view, "link_files", then_another)
+    with viewing(complete) as view:
+        assert view.position_next > 0
+    assert len(links) == 2

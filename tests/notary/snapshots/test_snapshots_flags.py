@@ -1,14 +1,18 @@
 """`notary snapshot`: its flags, names from a store that is not trusted, and files with other bytes."""
 
+import errno
 import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
 
-from notary.snapshots.store import FILES, MANIFESTS
+from notary.snapshots.make import STAGE
+from notary.snapshots.store import FILES, MANIFESTS, Folder
+from ordering.durable import locked_directory
 from tests.notary.process import ROOT
 from tests.notary.snapshots.fixture import SnapshotFixture
 
@@ -55,6 +59,32 @@ def test_a_fresh_snapshot_of_another_log_does_not_count(fixture: SnapshotFixture
     fixture.signed(msgspec.structs.replace(manifest, log="another " + "00" * 32))
     assert not fixture.snapshot("create", "--if-older-s", "86400")["made"]
     assert fixture.snapshot("create", "--if-older-s", "86400", "--log", manifest.log)["made"]
+
+
+def test_links_of_a_killed_run_go_beside_a_fresh_snapshot(fixture: SnapshotFixture) -> None:
+    """A killed run left links, and then another worker makes the snapshots. A run that is still making one keeps its links."""
+    fixture.snapshot("create")
+    left = fixture.index / STAGE / "000001.sst"
+    left.write_bytes(b"a link")
+    with locked_directory(left.parent):
+        assert not fixture.snapshot("create", "--if-older-s", "86400")["made"]
+        assert left.exists()
+    assert not fixture.snapshot("create", "--if-older-s", "86400")["made"]
+    assert not left.exists()
+
+
+def test_a_snapshot_counts_if_old_ones_cannot_be_removed(fixture: SnapshotFixture, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A worker without the right to delete makes snapshots all the same, and the command warns."""
+    fixture.snapshot("create")
+
+    def refuse(*given: Any) -> None:
+        raise PermissionError(errno.EACCES, "Permission denied")
+
+    monkeypatch.setattr(Folder, "remove", refuse)
+    made = fixture.snapshot("create", "--keep", "1")
+    assert made["made"]
+    assert "old ones could not be removed: [Errno 13] Permission denied" in made["stderr"]
+    assert len(fixture.names("manifests")) == 2
 
 
 def test_a_fresh_snapshot_needs_no_index(fixture: SnapshotFixture, tmp_path: Path) -> None:

@@ -6,9 +6,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from fsspec.implementations.local import LocalFileSystem
 
-from notary.snapshots.store import MANIFESTS, Folder, SnapshotStore, store_of
-from ordering.errors import NotReady
+from notary.snapshots.store import FILES, MANIFESTS, Folder, Remote, SnapshotStore, store_of
+from ordering.errors import ConfigurationError, NotReady
 
 
 @pytest.fixture(params=["folder", "url"])
@@ -17,7 +18,12 @@ def store(request: pytest.FixtureRequest, tmp_path: Path) -> SnapshotStore:
     (tmp_path / "store" / MANIFESTS).mkdir(parents=True)
     for name in ("1", "2"):
         (tmp_path / "store" / MANIFESTS / name).write_bytes(b"manifest")
-    return store_of({"folder": "store", "url": f"file://{tmp_path}/store"}[request.param], tmp_path)
+    return _remote(tmp_path / "store") if request.param == "url" else store_of("store", tmp_path)
+
+
+def _remote(folder: Path) -> Remote:
+    """Returns a store behind fsspec in a folder of this machine."""
+    return Remote(f"test://{folder}", LocalFileSystem(), str(folder))
 
 
 class _Entries(list[Any]):
@@ -45,7 +51,7 @@ def test_a_changed_folder_is_not_empty(tmp_path: Path, monkeypatch: pytest.Monke
     """A library behind a URL that stops at a vanished file is no proof of an empty folder."""
     (tmp_path / MANIFESTS).mkdir()
     (tmp_path / MANIFESTS / "1").write_bytes(b"manifest")
-    store: Any = store_of(f"file://{tmp_path}", tmp_path)
+    store: Any = _remote(tmp_path)
 
     def fail(path: str, detail: bool) -> None:
         raise FileNotFoundError(path, detail)
@@ -57,7 +63,7 @@ def test_a_changed_folder_is_not_empty(tmp_path: Path, monkeypatch: pytest.Monke
 
 def test_a_listing_that_fails_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A folder that cannot be listed is not taken for an empty one."""
-    store: Any = store_of(f"file://{tmp_path}", tmp_path)
+    store: Any = _remote(tmp_path)
 
     def fail(path: str, detail: bool) -> None:
         raise PermissionError(path, detail)
@@ -93,8 +99,24 @@ def test_a_folder_is_a_missing_file(tmp_path: Path) -> None:
 
 def test_a_folder_marker_is_no_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The empty object with the folder's own name, which consoles of object stores make, is left out, however a library lists it."""
-    store: Any = store_of(f"file://{tmp_path}", tmp_path)
+    store: Any = _remote(tmp_path)
     folder = f"{tmp_path}/{MANIFESTS}"
     listed = [{"name": name, "size": 0, "type": "file"} for name in (f"{folder}/", folder, f"{folder}/1")]
     monkeypatch.setattr(store._fs, "ls", lambda path, detail: listed)
     assert store.sizes(MANIFESTS) == {"1": 0}
+
+
+@pytest.mark.parametrize("scheme", ["file", "local"])
+def test_a_file_url_is_a_folder(tmp_path: Path, scheme: str) -> None:
+    """A file of a `file://` URL is written atomically and synced, as in a folder that has no URL."""
+    (tmp_path / "source").write_bytes(b"content")
+    store = store_of(f"{scheme}://{tmp_path}/store", Path("elsewhere"))
+    assert isinstance(store, Folder)
+    store.put(tmp_path / "source", FILES, "name")
+    assert (tmp_path / "store" / FILES / "name").read_bytes() == b"content"
+
+
+def test_a_chain_of_urls_is_refused(tmp_path: Path) -> None:
+    """A cache in front of a store is no other store, and reads no damage of the store behind it."""
+    with pytest.raises(ConfigurationError, match="name the store itself, the URL after the last `::`"):
+        store_of("simplecache::s3://bucket/of", tmp_path)

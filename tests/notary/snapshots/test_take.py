@@ -12,7 +12,7 @@ import pytest
 from fsspec.implementations.local import LocalFileSystem
 
 from notary.snapshots.manifest import Manifest, SnapshotFile
-from notary.snapshots.store import FILES, MANIFESTS, Folder
+from notary.snapshots.store import FILES, MANIFESTS, Folder, Remote
 from notary.snapshots.take import damaged_files, prune
 from tests.notary.snapshots.fixture import SnapshotFixture
 
@@ -173,10 +173,11 @@ def test_a_closed_manifest_of_a_remote_store_blocks_no_restore(fixture: Snapshot
 
     shutil.rmtree(fixture.index)
     monkeypatch.setattr(LocalFileSystem, "_open", closed)
-    restored = fixture.snapshot("restore", "--url", f"file://{fixture.store}")
+    monkeypatch.setattr("notary.cli.snapshot.store_of", lambda url, _: Remote(url, LocalFileSystem(), str(fixture.store)))
+    restored = fixture.snapshot("restore")
     assert restored["snapshot"] == made
     assert "9.note cannot be read: The operation is not valid" in restored["stderr"]
-    assert not fixture.snapshot("create", "--url", f"file://{fixture.store}", "--if-older-s", "600")["made"]
+    assert not fixture.snapshot("create", "--if-older-s", "600")["made"]
 
 
 def test_an_unreadable_file_costs_one_snapshot(fixture: SnapshotFixture, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -190,6 +191,18 @@ def test_an_unreadable_file_costs_one_snapshot(fixture: SnapshotFixture, monkeyp
     assert restored["snapshot"] == made
     assert newest in restored["stderr"]
     assert "Input/output error" in restored["stderr"]
+
+
+def test_verify_reports_an_unreadable_file(fixture: SnapshotFixture, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A file that cannot be read is a problem of its snapshot, named in the result like a missing one, and others are verified too."""
+    first = fixture.snapshot("create")["snapshot"]
+    bad = SnapshotFile("999999.sst", 3, "ba" * 32)
+    fixture.signed(msgspec.structs.replace(_only(fixture), decisions=9_000, files=(*_only(fixture).files, bad)))
+    unreadable(monkeypatch, bad.sha256, OSError(errno.EIO, "Input/output error"))
+    assert "its file 999999.sst, files/bababa" in (problem := fixture.snapshot("verify", code=1)["problem"])
+    assert problem.endswith(", cannot be read: Input/output error")
+    last = fixture.snapshot("verify", "--all", code=1)
+    assert (last["snapshot"], last["problem"]) == (first, None)
 
 
 def test_a_full_disk_is_no_fault_of_the_snapshot(fixture: SnapshotFixture, monkeypatch: pytest.MonkeyPatch) -> None:
