@@ -109,10 +109,7 @@ class Proposals:
             offsets = (await self._log.offsets()).get(partition)
             if offsets is None:
                 return
-            give_up_s = self._now_s() + self._wait_s
-            while self._read_next()[partition] < offsets.log_end and self._now_s() < give_up_s:  # noqa: ASYNC110 - another task reads
-                await asyncio.sleep(self._check_s)
-            if self._read_next()[partition] < offsets.log_end or joiner.history.seen != seen:
+            if not await self._is_read(partition, offsets.log_end) or joiner.history.seen != seen:
                 return
             holes = [fill for fill in fills if joiner.is_hole(fill)]
             if not holes:
@@ -129,6 +126,13 @@ class Proposals:
             logger.info("cannot fill now: %s", problem)
         finally:
             self._under_way.discard(partition)
+
+    async def _is_read(self, partition: int, log_end: int) -> bool:
+        """Wait until the partition is read up to that offset. Returns False if that takes longer than `wait_s`."""
+        give_up_s = self._now_s() + self._wait_s
+        while self._read_next()[partition] < log_end and self._now_s() < give_up_s:  # noqa: ASYNC110 - another task reads
+            await asyncio.sleep(self._check_s)
+        return self._read_next()[partition] >= log_end
 
     async def _passing(self, log_state: LogState, head: int) -> Passing | None:
         """Returns the record that shows that the hole was passed. The next attempt for the same hole reads only what was appended since."""
@@ -156,9 +160,9 @@ class Proposals:
         passing = await self._passing(log_state, head)
         asked_s = self._now_s()
         ends = {each: offsets.log_end for each, offsets in (await self._log.offsets()).items()}
-        if passing is None or self._joiner.hole is not hole or self._now_s() - asked_s > self._lost_s / 2:
+        if passing is None or ends[ORDERING] <= passing.offset or self._now_s() - asked_s > self._lost_s / 2:
             return
-        if partition not in ends or self._read_next()[partition] < ends[partition] or ends[ORDERING] <= passing.offset:
+        if partition not in ends or not await self._is_read(partition, ends[partition]) or self._joiner.hole is not hole:
             return
         raise Fatal(
             FatalCode.CONTENT_LOST,

@@ -3,7 +3,7 @@
 `docs/spark.md` has the archive's format. The caller holds the lock of the archive's folder. The files of a run have names of their own, and
 the range is written after them, atomically, and never replaces another. So if two runs overlap nevertheless, on two machines or beside
 `spark_join archive`, the one that writes its range later gives up. A crash leaves files that no range lists. `tidy` removes them once the
-archive has their records. A run removes earlier those that are incomplete and an hour old, so that killed runs do not fill the disk.
+archive has their records. A run removes earlier those that were never finished and are an hour old.
 """
 
 import contextlib
@@ -26,7 +26,7 @@ from notary.receipts.errors import NotVerified
 from notary.snapshots.make import hashed
 from notary.snapshots.store import FILES, MANIFESTS, SnapshotStore
 from ordering.clock import clock_ms
-from ordering.durable import create_file, make_directory, move_into_place, sync, sync_directory
+from ordering.durable import create_file, make_directory, move_into_place, sync
 from ordering.errors import ConfigurationError
 from ordering.local_reader import describe
 from ordering.log import ORDERING, Record
@@ -34,6 +34,8 @@ from ordering.log import ORDERING, Record
 ARCHIVE_VERSION: Final = 2
 LEFT_S: Final = 3_600
 """The age of a file that a killed process left. A younger one may be of a process on another machine, which no lock here reaches."""
+UNFINISHED: Final = ".new"
+"""The end of the name of a file while it is written: only such files are removed without a look at their records."""
 _is_own = re.compile(r"(ordering|payload)/partition=(\d+)/(\d{8})-segments-\w+\.parquet").fullmatch
 
 
@@ -63,10 +65,7 @@ def fetch(
     if not used:
         return AddedRange(0, 0, 0, reached)
     _refuse_gaps(used, reached)
-    for left in folder.glob(f"*/partition=*/{number:08}-segments-*.parquet"):
-        with contextlib.suppress(FileNotFoundError):
-            if clock_ms() / 1000 - left.stat().st_mtime >= LEFT_S and _is_incomplete(left):
-                left.unlink()
+    _remove_unfinished(folder, number)
     added = _Added(folder, number, reached, used, archived)
     if archived and any(segment.signer != key_last for segment in used):
         added.read_rotations(archived)  # of the complete archive: it takes long, and only segments of former keys need it
@@ -85,7 +84,7 @@ def fetch(
         # The range may be there although writing it failed, and then its files must stay. Another run's range lists other names.
         if not (range_file.exists() and range_file.read_bytes() == content):
             added.drop()
-            if isinstance(problem, FileExistsError):
+            if isinstance(problem, OSError) and range_file.exists():
                 raise ConfigurationError(
                     f"another process has added {range_file} meanwhile: nothing was added. Run the same command again"
                 ) from None
@@ -104,7 +103,7 @@ def tidy(folder: Path, archived: EarlierArchive) -> None:
         if found is None or int(found[3]) > archived.ranges:
             continue
         with contextlib.suppress(FileNotFoundError):  # another process has removed it
-            if _is_incomplete(file) or _has_records(archived, ORDERING if found[1] == "ordering" else int(found[2]), file):
+            if _has_records(archived, ORDERING if found[1] == "ordering" else int(found[2]), file):
                 file.unlink()
             else:
                 target = folder / UNLISTED / found[0]
@@ -113,15 +112,19 @@ def tidy(folder: Path, archived: EarlierArchive) -> None:
     for file in folder.glob(f"ranges/.{'[0-9]' * 8}.json.*.new"):
         if int(file.name[1:9]) <= archived.ranges:
             file.unlink(missing_ok=True)
+    _remove_unfinished(folder, archived.ranges)
 
 
-def _is_incomplete(file: Path) -> bool:
-    """Returns True for a Parquet file without its footer, which is written last: no record of it can be read."""
-    try:
-        pq.ParquetFile(file).close()
-    except (pa.ArrowInvalid, OSError) as problem:
-        return isinstance(problem, pa.ArrowInvalid)
-    return False
+def _remove_unfinished(folder: Path, number: int) -> None:
+    """Remove the files that killed runs began for ranges up to that number, if they are old: another run may be writing them."""
+    for left in folder.glob(f"*/partition=*/{'[0-9]' * 8}-segments-*{UNFINISHED}"):
+        with contextlib.suppress(FileNotFoundError):
+            if int(left.name[:8]) <= number and clock_ms() / 1000 - left.stat().st_mtime >= LEFT_S:
+                left.unlink()
+
+
+def _unfinished(file: Path) -> Path:
+    return file.with_name(file.name + UNFINISHED)
 
 
 def _has_records(archived: EarlierArchive, partition: int, file: Path) -> bool:
@@ -278,7 +281,7 @@ class _Added:
             writer.close()
             sync(out)
             out.close()
-            sync_directory(path.parent)
+            move_into_place(_unfinished(path), path)
             with path.open("rb") as opened:
                 digest = file_digest(opened, "sha256").hexdigest()
             topic, number = _topic_and_number(partition)
@@ -300,14 +303,15 @@ class _Added:
         for path, out, writer in self._writers.values():
             writer.close()
             out.close()
-            path.unlink(missing_ok=True)
+            for each in (_unfinished(path), path):
+                each.unlink(missing_ok=True)
 
     def _write(self, partition: int, records: Sequence[Record]) -> None:
         if partition not in self._writers:
             topic, number = _topic_and_number(partition)
             path = self._folder / topic / f"partition={number}" / self._name
             make_directory(path.parent)
-            out = path.open("xb")
+            out = _unfinished(path).open("xb")
             self._writers[partition] = (path, out, pq.ParquetWriter(out, RECORD, compression="zstd", use_dictionary=False))
         columns = [[getattr(record, name) for record in records] for name in RECORD.names]
         self._writers[partition][2].write_table(pa.table(columns, schema=RECORD))

@@ -30,7 +30,7 @@ from notary.access import alone_in
 from notary.cli import EXIT_DONE, EXIT_NO, json_line, owner
 from notary.cli.export import ExportProgress
 from notary.config import Config, load
-from notary.receipts.note import parse_verifier_key
+from notary.receipts.note import VerifierKey
 from notary.salvage.choice import Choice, choose
 from notary.salvage.indexes import StoredIndex, open_indexes
 from notary.salvage.kept import KeptIndex, keeping
@@ -137,32 +137,29 @@ class SalvageCommand:
                 in_force,
                 [str(key) for key in ends],
                 f". If an interrupted {self.name} made that key, name the folder that has it with --work. If that folder is lost, the key"
-                f" is lost too: move {self._key_files[0]} away, and put another key in force by `notary key rotate --lost`",
+                f" is lost too: move {self._key_files[0]} to {keys.next_of(self._key_files[0]).name}, and put it, or another key, in force"
+                " by `notary key rotate --lost`",
             )
 
-    def _check_present_key(self, job: "SalvageJob") -> None:
-        """Raise `ConfigurationError` without the present key, or if a rotation is not in place that the log has, or that it has lost.
+    def _complete_rotation(self, job: "SalvageJob") -> None:
+        """Put a prepared key in place that was in force, in the log or, since the log may have lost that rotation, in a source.
 
-        The sources show that it has lost one. The history that the salvage's key continues must have each key that signed answers.
+        The history that the salvage's key continues must have each key that signed answers. Raises `ConfigurationError`, also without the
+        present key, which endorses the salvage's.
         """
-        history = keys.present_history(*self._key_files, self._config.origin)
-        in_place = {parse_verifier_key(each.verifier_key).public_key for each in history}
-        ends, known = keys.verifier_keys(self._key_files[1], self._config.origin)
-        own = {keys.load(file).public_key().public_bytes_raw() for file in self._own_key_files()}
-        lost = {key for index in job.indexes for key in index.keys} | {receipt.key for receipt in job.receipts}
-        used = (set(job.log.state.keys) | lost) - in_place
-        if used & {key.public_key for key in known}:
-            raise ConfigurationError(
-                f"a rotation to a key that is prepared beside {self._key_files[0]} took place, and the key is not in place: complete it by"
-                " `notary key rotate`, then run the same command again"
-            )
-        if missed := lost - in_place - set(job.log.state.keys) - own:
-            raise keys.missed_rotation(
-                self._config.origin,
-                min(missed),
-                [str(key) for key in ends],
-                ". The log has lost that rotation, and one of the sources shows it",
-            )
+        keys.present_history(*self._key_files, self._config.origin)
+        used = {*job.log.state.keys, *_shown_keys(job)}
+        _, *prepared = keys.verifier_keys(self._key_files[1], self._config.origin)[0]
+        if used.intersection([key.public_key for key in prepared]):
+            with keys.alone_with(self._key_files[0]):
+                keys.put_in_place(*self._key_files, self._config.origin)
+
+    def _missing_keys(self, job: "SalvageJob") -> list[str]:
+        """Returns the verifier keys that were in force by a source, and that neither the log nor this machine has."""
+        known = [key.public_key for key in keys.verifier_keys(self._key_files[1], self._config.origin)[1]]
+        own = [keys.load(file).public_key().public_bytes_raw() for file in self._own_key_files()]
+        missing = _shown_keys(job) - {*known, *own, *job.log.state.keys}
+        return [str(VerifierKey(self._config.origin, key)) for key in sorted(missing)]
 
     def _own_key_files(self) -> list[Path]:
         """Returns the files of the keys that attempts of this command made, in order."""
@@ -175,13 +172,20 @@ class SalvageCommand:
         """Returns the plan for programs."""
         receipts = {source: {"receipts": receipts, "requests": requests} for source, (receipts, requests) in job.counts.items()}
         waiting = facts_of_reach(self._reach(job))["missing"]
-        return {**facts_of(choice), "seals": job.log.joiner.hole is not None, "waiting": waiting, "receipts": receipts}
+        facts = {"seals": job.log.joiner.hole is not None, "waiting": waiting, "receipts": receipts}
+        return {**facts_of(choice), **facts, "keys_missing": self._missing_keys(job)}
 
     def _lines(self, job: "SalvageJob", choice: Choice) -> Iterator[str]:
         """Yields the plan for people."""
         reach = self._reach(job)
         yield from lines_of(choice, job.indexes, job.receipts, job.counts, reach)
         yield from lines_forgotten(choice, reach)
+        yield from self._lines_of_keys(job)
+
+    def _lines_of_keys(self, job: "SalvageJob") -> Iterator[str]:
+        for key in self._missing_keys(job):
+            yield f"missing key    {key} was in force, and the log lost that rotation. If a machine has that key,"
+            yield "               copy key and key history from there first: else its receipts do not verify with the new history"
 
     def _reach(self, job: "SalvageJob") -> Reach:
         return reach_of(job.log.joiner.snapshot(), job.log.state, job.kept.tree.size)
@@ -224,9 +228,9 @@ class SalvageCommand:
                     f"records of format version {SALVAGE_FORMAT} do not count in this log yet: {self.activate_first.format(SALVAGE_FORMAT)}"
                 )
             signer = owner.load_owner_key(self._config, self._arguments.owner_key, job.log.genesis)
-            self._check_present_key(job)  # check it now: at the end this key endorses the new one
             if not self._agreed(choice):
                 return self._end({**facts, "done": False}, "nothing was appended", EXIT_NO)
+            self._complete_rotation(job)
             for attempt in range(ATTEMPTS_MAX):
                 if attempt:
                     self._say(f"another record came between: the {self.name} starts over, with another key")
@@ -290,7 +294,7 @@ class SalvageCommand:
             self._sealed += 1
         if self._sealed > sealed:  # a rotation behind the entry took effect only now
             self._check_key(log)
-            self._check_present_key(job)
+            self._complete_rotation(job)
         self._goal_file.unlink(missing_ok=True)  # the file of an earlier attempt
         # Keys of earlier attempts are never used again. Their files stay until the end: a file with the key in force shows that no worker
         # has it.
@@ -414,6 +418,11 @@ class SalvageJob(msgspec.Struct, frozen=True):
     receipts: list[Receipt]
     counts: dict[str, tuple[int, int]]
     """The number of receipts and requests, by the argument that names them."""
+
+
+def _shown_keys(job: SalvageJob) -> set[bytes]:
+    """Returns the public keys that were in force by the sources of a salvage."""
+    return {key for index in job.indexes for key in index.keys} | {receipt.key for receipt in job.receipts}
 
 
 def _number(key_file: Path) -> int:

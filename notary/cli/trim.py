@@ -383,4 +383,4 @@ def _where(url: str, relative_to: Path) -> str:
     scheme, found, rest = url.partition("://")
     if found and scheme not in FILE_SCHEMES:
         return f"{_SAME_SCHEMES.get(scheme, scheme)}://{'/'.join([part for part in rest.split('/') if part])}"
-    return str((Path(rest) if found else relative_to / url).resolve())  # as `store_of` does it: from the working directory
+    return str((Path(rest).expanduser() if found else relative_to / url).resolve())  # as `store_of` does it: from the working directory

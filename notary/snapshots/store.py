@@ -67,7 +67,7 @@ def store_of(url: str, relative_to: Path) -> SnapshotStore:
         raise ConfigurationError(f"{url} chains several file systems: name the store itself, the URL after the last `::`")
     scheme, _, rest = url.partition("://")
     if scheme in FILE_SCHEMES:
-        return Folder(Path(rest))
+        return Folder(Path(rest).expanduser())
     try:
         from fsspec.core import url_to_fs  # here, since a store that is a folder needs no fsspec
 

@@ -22,7 +22,18 @@ from spark_join.engine.files import sync_file, sync_folder
 from spark_join.errors import CouldNotVerify
 from spark_join.log import ORDERING, TopicPartition, describe
 from spark_join.log.archive import ARCHIVE_VERSION, ASIDE, ArchivedFile, Range, ends_of, read_ranges
-from spark_join.log.files import RECORD, Digest, Digester, Written, digests, fault_of_file, has_copies, write_files, write_nothing
+from spark_join.log.files import (
+    RECORD,
+    UNFINISHED,
+    Digest,
+    Digester,
+    Written,
+    digests,
+    fault_of_file,
+    has_copies,
+    write_files,
+    write_nothing,
+)
 from spark_join.log.kafka import Admin, Kafka, OffsetRange, read_log_offsets
 from spark_join.log.reading import read_records
 from spark_join.order.ordering_records import refuse_no_genesis
@@ -271,7 +282,8 @@ def _tidy(folder: Path, names: str, listed: Sequence[ArchivedFile], last: int) -
     for file in sorted(folder.glob(f"*/partition=*/{names}")):
         of = str(file.parent.relative_to(folder))
         copies = [(folder / each.path, each.offset_first, each.offset_end) for each in listed if each.path.startswith(f"{of}/")]
-        if file not in keep and int(file.name[:8]) <= last and not has_copies(file, copies):
+        is_complete = file.suffix != UNFINISHED
+        if is_complete and file not in keep and int(file.name[:8]) <= last and not has_copies(file, copies):
             (folder / ASIDE / of).mkdir(parents=True, exist_ok=True)
             file.rename(folder / ASIDE / of / file.name)
     _remove(folder, names, last, keep)

@@ -17,6 +17,7 @@ _KNOWN: Final = {
     "ssl.key.password",
     *(f"{store}.{what}" for store in (_TRUST, _KEY) for what in ("type", "location")),
 }
+_PROTOCOLS: Final = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
 _ESCAPED: Final = re.compile(r"\\(.)")
 _SECRET: Final = re.compile(r'\b(username|password)\s*=\s*"((?:[^"\\]|\\.)*)"')
 
@@ -29,7 +30,9 @@ def client_settings(kafka: Kafka) -> dict[str, Any]:
     given = {name: value for name, value in kafka.properties.items() if name.startswith(("security.", "ssl.", "sasl."))}
     if unknown := sorted(given.keys() - _KNOWN):
         raise CouldNotVerify(f"aiokafka cannot connect with {', '.join(unknown)}: it takes {', '.join(sorted(_KNOWN))}")
-    protocol = given.get("security.protocol", "PLAINTEXT")
+    protocol = given.get("security.protocol", "PLAINTEXT").upper()
+    if protocol not in _PROTOCOLS:
+        raise CouldNotVerify(f"security.protocol is {protocol}, and not one of {', '.join(_PROTOCOLS)}")
     settings: dict[str, Any] = {"bootstrap_servers": kafka.bootstrap, "security_protocol": protocol}
     if protocol.endswith("SSL"):
         settings["ssl_context"] = _tls(given)

@@ -24,6 +24,8 @@ from spark_join.errors import CouldNotVerify
 from spark_join.log import TopicPartition
 
 RECORD: Final = ("offset", "append_time_ms", "key", "value")
+UNFINISHED: Final = ".new"
+"""The end of the name of a file while it is written: only such files are removed without a look at their records."""
 _NONE: Final = -1
 _HEAD = struct.Struct(">qqii")
 _FOUND = pa.schema(
@@ -170,16 +172,14 @@ def fault_of_file(folder: Path, path: str, sha256: str, records: int, offset_fir
 
 
 def has_copies(file: Path, copies: Iterable[tuple[Path, int, int]]) -> bool:
-    """Returns True if other files have all records of a file; also if it is incomplete, so it has none.
+    """Returns True if other files have all records of a file; False for one that cannot be read.
 
     `copies` are files with their first and last offset, exclusive, in the order of their offsets.
     """
     try:
         found = _read_back(file)
-    except (OSError, ValueError):
-        return True  # a writer that was interrupted left it: the footer is written last
-    except KeyError:
-        return False  # a Parquet file of somebody else
+    except (OSError, ValueError, KeyError):
+        return False  # it is damaged, or a Parquet file of somebody else
     digester = Digester()
     if found.offset_first is not None and found.offset_last is not None:
         for copy, offset_first, offset_end in copies:
@@ -198,13 +198,15 @@ def _write(folder: Path, name: str, topic_partition: TopicPartition, batches: It
     path = f"{topic}/partition={partition}/{name}.parquet"
     (folder / path).parent.mkdir(parents=True, exist_ok=True)
     read = Digester()
-    with open(folder / path, "xb") as file:
+    unfinished = folder / f"{path}{UNFINISHED}"
+    with open(unfinished, "xb") as file:
         # No dictionaries, since all keys and values differ. Only statistics of offsets and times: those of values would fill the footer.
         with pq.ParquetWriter(file, _SCHEMA, compression="zstd", use_dictionary=False, write_statistics=list(RECORD[:2])) as writer:
             for batch in batches:
                 read.add(batch)
                 writer.write_batch(batch.select(RECORD).cast(_SCHEMA))
         sync_file(file)
+    unfinished.rename(folder / path)
     for named in (folder / path).parents[:3]:
         sync_folder(named)
     found = _read_back(folder / path)

@@ -8,20 +8,19 @@ count what Java's client returns does not suffice: a batch whose end alone is re
 
 import asyncio
 from collections.abc import Iterable, Iterator, Mapping
-from itertools import islice
 from typing import Final, NamedTuple
 
 import pyarrow as pa
 from aiokafka import TopicPartition as KafkaPartition
 from aiokafka.client import AIOKafkaClient
-from aiokafka.errors import KafkaError, for_code
+from aiokafka.errors import KafkaError, UnknownError, for_code
 from aiokafka.protocol.fetch import FetchRequest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.pandas.types import from_arrow_schema
 
 from spark_join.errors import CouldNotVerify
 from spark_join.log import TopicPartition
-from spark_join.log.batches import decode, offset_after
+from spark_join.log.batches import DecodedRecord, decode, offset_after
 from spark_join.log.client import client_settings
 from spark_join.log.kafka import Kafka, OffsetRange
 
@@ -29,6 +28,8 @@ FETCH_BYTES: Final = 4 << 20
 """Bytes of one fetch; a larger batch comes alone."""
 ROWS_MAX: Final = 10_000
 """Records that a task has at once."""
+ROWS_BYTES: Final = 16 << 20
+"""Bytes of their keys and values after which it takes no more."""
 FETCH_WAIT_MS: Final = 500
 READ_S_MAX: Final = 60
 """Deadline of the next records, in seconds, with all attempts at other leaders."""
@@ -90,8 +91,7 @@ def _read(kafka: Kafka, part: TaskOffsets) -> Iterator[pa.RecordBatch]:
             runner.run(_connect(client, name))
             while offset < part.offset_end:
                 fetched, offset_next = runner.run(_fetch(client, KafkaPartition(name, partition), offset))
-                records = decode(fetched, offset, part.offset_end)
-                while rows := [*islice(records, ROWS_MAX)]:
+                for rows in _pieces(decode(fetched, offset, part.offset_end)):
                     columns = [pa.array(column, kind) for column, kind in zip(zip(*rows, strict=True), _SCHEMA.types[1:-1], strict=True)]
                     topics, partitions = pa.array([topic] * len(rows)), pa.array([partition] * len(rows), pa.int32())
                     yield pa.RecordBatch.from_arrays([topics, *columns, partitions], schema=_SCHEMA)
@@ -100,6 +100,20 @@ def _read(kafka: Kafka, part: TaskOffsets) -> Iterator[pa.RecordBatch]:
             raise CouldNotVerify(f"{name} partition {partition} cannot be read at offset {offset}: {problem}") from None
         finally:
             runner.run(client.close())
+
+
+def _pieces(records: Iterator[DecodedRecord]) -> Iterator[list[DecodedRecord]]:
+    """Yields the records in pieces: a fetch may have many compressed batches."""
+    rows: list[DecodedRecord] = []
+    octets = 0
+    for record in records:
+        rows.append(record)
+        octets += len(record.key or b"") + len(record.value or b"")
+        if len(rows) == ROWS_MAX or octets >= ROWS_BYTES:
+            yield rows
+            rows, octets = [], 0
+    if rows:
+        yield rows
 
 
 async def _connect(client: AIOKafkaClient, topic: str) -> None:
@@ -124,12 +138,16 @@ async def _fetch(client: AIOKafkaClient, partition: KafkaPartition, offset: int)
                 leader = client.cluster.leader_for_partition(partition)
                 if leader is not None and leader >= 0:
                     try:
-                        ((_, ((_, code, *_, fetched),)),) = (await client.send(leader, request)).topics
+                        topics = (await client.send(leader, request)).topics
+                        if not topics:  # a broker answers so, and waits, if a quota of this client is used up (KIP-219)
+                            problem = "a quota of this client is used up"
+                            continue
+                        ((_, ((_, code, *_, fetched),)),) = topics
                         failed: KafkaError | None = for_code(code)() if code else None
                     except KafkaError as raised:
                         failed = raised
                     else:
-                        if failed is not None and not failed.retriable:
+                        if failed is not None and not failed.retriable and not isinstance(failed, UnknownError):
                             raise failed
                     if failed is None:
                         problem = "the log ends here"

@@ -67,8 +67,8 @@ def settled_by_owner(missing: DataFrame | None, records: DataFrame) -> DataFrame
 
     The view of a `done` (R11) is exactly the history of the records before it: the owner's command has read them all, and declares them
     valid. A log that a program copied in transactions has runs before it: the transactions' markers take offsets. In a payload partition a
-    run is before the `done` if no entry behind the `done` has its content before the run. If none has any content, and one
-    lacks it, the run must come before the content of an entry before the `done`: else what is missing may be that content.
+    run is before the `done` if no entry behind the `done` has its content before the run. A content that was lost behind the `done` may
+    be in such a run: then its entry is a hole.
 
     The view of a settle record (R10) is the history up to one record, and a run before that record is settled. Workers send before and
     after it alike. So in a payload partition the content of an entry in that history must come after the run too.
@@ -84,19 +84,16 @@ def settled_by_owner(missing: DataFrame | None, records: DataFrame) -> DataFrame
         return missing
     offset, content, last = F.col("offset"), F.col("content_offset"), F.col("last")
     of_partitions = (
-        in_effect.where(F.col("kind") == "entry")
+        in_effect.where(content.isNotNull())
         .groupBy("partition")
         .agg(
             F.min(F.when(offset > F.lit(owner.done), content)).alias("behind_done"),
-            F.max(F.when(offset <= F.lit(owner.done), content)).alias("within_done"),
-            F.max((offset > F.lit(owner.done)) & content.isNull()).alias("lacks_content"),
             F.min(F.when(offset > F.lit(owner.settle), content)).alias("behind_settle"),
             F.max(F.when(offset <= F.lit(owner.settle), content)).alias("within_settle"),
         )
         .withColumn("topic", F.lit("payload"))
     )
-    otherwise = F.when(F.col("lacks_content"), F.coalesce(last < F.col("within_done"), F.lit(False))).otherwise(owner.done is not None)
-    before_done = F.coalesce(last < F.col("behind_done"), otherwise)
+    before_done = F.coalesce(last < F.col("behind_done"), F.lit(owner.done is not None))
     before_settle = (last < F.col("within_settle")) & F.coalesce(last < F.col("behind_settle"), F.lit(True))
     of_ordering = last < F.lit(max(each for each in owner if each is not None))
     settled = F.when(F.col("topic") == "ordering", of_ordering).otherwise(before_done | F.coalesce(before_settle, F.lit(False)))

@@ -218,6 +218,30 @@ async def test_lost_content_stops_a_worker_whose_readers_open_slowly(start: Star
     assert (await start().dies()).code is FatalCode.CONTENT_LOST
 
 
+async def test_lost_content_in_a_busy_partition_stops_a_worker(start: Start, log: FaultyLog) -> None:
+    """Records come into the partition all the time, and a poll takes longer than they need: the worker has never read all of them."""
+    log.register("w2")
+    log.entry(1, 1, "lost", partition=1)
+    log.entry(1, 2, "b", partition=1, view=View(3, bytes(32)))
+
+    async def poll(reader: Reader, number: int, timeout_ms: int) -> list[Record]:
+        records = await reader.poll(timeout_ms)
+        await asyncio.sleep(0.01)
+        return records
+
+    async def write() -> None:
+        for number in count():
+            log.put(1, None, b"orphan %d" % number)
+            await asyncio.sleep(0.002)
+
+    _opens_slowly(log, 0.0, poll)
+    writing = asyncio.create_task(write())
+    try:
+        assert (await start().dies()).code is FatalCode.CONTENT_LOST
+    finally:
+        writing.cancel()
+
+
 async def test_two_short_contradictions_with_a_silent_partition_between(start: Start, log: FaultyLog) -> None:
     """A broker lags, then it returns nothing for longer than a contradiction may last, then it lags once more. The worker continues."""
     worker = await _ready(start)

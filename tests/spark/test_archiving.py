@@ -88,17 +88,18 @@ def test_what_a_crash_left_is_replaced(spark: SparkSession, kafka: Kafka, tmp_pa
     with pytest.raises(KeyboardInterrupt):
         _archived(spark, kafka, tmp_path, _at("range 1", _interrupt))
     assert _names(tmp_path) == set()
-    left = ("ordering/partition=0/00000001-x-0.parquet", "payload/partition=0/00000001-x-1.parquet", "ranges/00000001-x.tmp")
+    left = ("ordering/partition=0/00000001-x-0.parquet.new", "payload/partition=0/00000001-x-1.parquet.new", "ranges/00000001-x.tmp")
     for file in left:
         (tmp_path / file).write_bytes(b"half")
     assert _archived(spark, kafka, tmp_path) == [Archived(1, 5, {}, 0)]
     complete = _names(tmp_path)
     assert len(complete) == 3
     assert not complete & {*left}
-    for file in (*left, "payload/partition=0/00000002-x-1.parquet"):  # another run may be writing it, or a range is lost
+    damaged, later = "payload/partition=0/00000001-x-1.parquet", "payload/partition=0/00000002-x-1.parquet"
+    for file in (*left, damaged, later):  # a range is lost; another run may be writing it
         (tmp_path / file).write_bytes(b"half")
     assert _archived(spark, kafka, tmp_path) == []
-    assert _names(tmp_path) == complete | {"payload/partition=0/00000002-x-1.parquet"}
+    assert _names(tmp_path) == complete | {f"aside/{damaged}", later}
     assert [bytes(row.value) for row in read_archive(spark, tmp_path).payload.orderBy("offset").collect()] == VALUES[0]
 
 

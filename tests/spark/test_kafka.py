@@ -274,3 +274,6 @@ def test_properties_for_the_producer(spark: SparkSession, kafka_broker: Broker) 
             client_settings(Kafka("b:1", "p", {"security.protocol": "SSL", **given}))
     with pytest.raises(CouldNotVerify, match=r"sasl\.jaas\.config with username"):
         client_settings(Kafka("b:1", "p", {"security.protocol": "SASL_SSL"}))
+    with pytest.raises(CouldNotVerify, match="is TLS, and not one of PLAINTEXT, SSL"):
+        client_settings(Kafka("b:1", "p", {"security.protocol": "tls"}))
+    assert client_settings(Kafka("b:1", "p", {"security.protocol": "ssl"}))["security_protocol"] == "SSL"

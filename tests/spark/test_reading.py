@@ -5,9 +5,13 @@ import struct
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
+import pyarrow as pa
 import pytest
 from aiokafka.record.util import calc_crc32c
+from aiokafka.structs import TopicPartition as KafkaPartition
 from pyspark.sql import DataFrame, SparkSession
 
 from ordering.records import Genesis
@@ -201,3 +205,49 @@ def test_what_cannot_be_read_is_reported(
         list(reading._read(kafka, reading.TaskOffsets(("ordering", 0), 0, 9)))
     with pytest.raises(CouldNotVerify, match=r"cannot connect with ssl\.engine\.factory\.class"):
         read_records(spark, Kafka("b:1", "p", {"ssl.engine.factory.class": "x"}), {("ordering", 0): OffsetRange(0, 1)})
+
+
+class _Client:
+    """A client whose leader answers with these topics, one after the other."""
+
+    def __init__(self, *answers: object) -> None:
+        self.answers = list(answers)
+        self.cluster = SimpleNamespace(leader_for_partition=lambda partition: 0)
+
+    async def send(self, leader: int, request: object) -> object:
+        return SimpleNamespace(topics=self.answers.pop(0))
+
+    async def force_metadata_update(self) -> None:
+        """Do nothing."""
+
+
+def _compressed(base: int, octets: int) -> bytes:
+    """Returns a batch with one record of that many bytes, compressed."""
+    record = b"\0" + varint(0) + varint(0) + b"\x01" + varint(octets) + bytes(octets) + varint(0)
+    body = pa.compress(varint(len(record)) + record, "zstd", asbytes=True)
+    after = struct.pack(">hiqqqhii", 4 | 8, 0, 1, 1, -1, -1, -1, 1) + body
+    return bytes(struct.pack(">qiibI", base, len(after) + 9, 0, 2, calc_crc32c(after)) + after)
+
+
+@pytest.mark.parametrize("answer", [[], [("t", [(0, -1, 1, 1, 0, [], b"")])]])
+def test_an_answer_without_records_is_asked_for_again(answer: object) -> None:
+    """A broker whose client has used up its quota answers without any topic, and one with an unknown error may answer the next time."""
+    fetched = _compressed(0, 10)
+    client: Any = _Client(answer, [("t", [(0, 0, 1, 1, 0, [], fetched)])])
+    assert asyncio.run(reading._fetch(client, KafkaPartition("t", 0), 0)) == (fetched, 1)
+
+
+def test_memory_of_one_fetch_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A fetch of few bytes may have many batches that are large when they are decompressed."""
+    fetched = b"".join([_compressed(number, 20 << 20) for number in range(4)])
+
+    async def found(*_: object) -> tuple[bytes, int]:
+        return fetched, 4
+
+    async def connect(*_: object) -> None:
+        pass
+
+    monkeypatch.setattr(reading, "_fetch", found)
+    monkeypatch.setattr(reading, "_connect", connect)
+    pieces = list(reading._read(Kafka("b:1", "p", {}), reading.TaskOffsets(("payload", 0), 0, 4)))
+    assert [(piece.num_rows, piece.nbytes < 21 << 20) for piece in pieces] == [(1, True)] * 4

@@ -213,21 +213,6 @@ def test_a_skipped_sequence_behind_a_sealed_entry(spark: SparkSession, tmp_path:
     assert _found(verified) == [("sequence-gap", entry.offset, "batch 3 of incarnation 1 counts next")]
 
 
-def test_a_payload_that_is_lost_behind_a_done(spark: SparkSession, tmp_path: Path) -> None:
-    """The payload of an entry behind the `done` is missing, and its offset too: the `done` does not confirm that."""
-    history = _history()
-    history.payload(1, 1, "a")
-    history.entry(1, 1, "a")
-    Owner(history).salvage()
-    history.register("w2", version=2)
-    history.entry(2, 1, "b")
-    lost = history.payload(2, 1, "b")
-    history.put(0, None, b"something behind it")
-    by_partition = {each: [record for record in some if record is not lost] for each, some in history.by_partition.items()}
-    expected = [("sequence-gap", None, "offsets 1 to 1 of payload partition 0 are not there")]
-    assert _found(_verified(spark, tmp_path, by_partition)) == expected
-
-
 def test_a_trim_behind_a_hole(spark: SparkSession, tmp_path: Path) -> None:
     """Its root is of more decisions than there are before the hole: it is compared once the payload is there."""
     history = _history()

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from notary.archive.fetch import LEFT_S, in_order
+from notary.archive.fetch import LEFT_S, UNFINISHED, _Added, fetch, in_order
 from notary.archive.segment import UNLISTED, find
 from notary.archive.stream import COMMANDS_PER_CHECK, SegmentStream
 from notary.cli.archived import ArchivedLog
@@ -502,7 +502,7 @@ async def test_foreign_files_do_not_stop_the_writer(tmp_path: Path) -> None:
 
 
 async def test_killed_runs_do_not_pile_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each run removes incomplete files that are more than an hour old, and nothing younger; a run that ends removes all of them."""
+    """Each run removes unfinished files that are more than an hour old, and nothing younger."""
     made = Streamed(tmp_path)
     await made.append(*FIRST)
     await made.process().seal(made.command(2))
@@ -510,25 +510,29 @@ async def test_killed_runs_do_not_pile_up(tmp_path: Path, monkeypatch: pytest.Mo
     def killed(*given: Any) -> None:
         raise Killed
 
+    def close(added: _Added) -> None:
+        for _, out, writer in added._writers.values():
+            writer.close()
+            out.close()
+
     def left() -> list[Path]:
-        return [*(tmp_path / "archive").rglob("*.parquet")]
+        return [*(tmp_path / "archive").rglob(f"*{UNFINISHED}")]
 
     counts = []
     with monkeypatch.context() as patch:
-        patch.setattr("os.link", killed)
-        patch.setattr("notary.archive.fetch._Added.drop", lambda added: None)
+        patch.setattr("notary.archive.fetch.move_into_place", killed)
+        patch.setattr("notary.archive.fetch._Added.drop", close)
         for age_s in (LEFT_S + 60, LEFT_S + 60, LEFT_S - 60, 0):
             with pytest.raises(Killed):
                 made.fetch()
             counts.append(len(left()))
             for path in left():
                 at_s = path.stat().st_mtime - age_s
-                os.truncate(path, 20)
                 os.utime(path, (at_s, at_s))
     assert counts == [3, 3, 3, 6]
     assert made.fetch().range == 1
-    assert len(left()) == 3
-    assert len([*(tmp_path / "archive" / "ranges").iterdir()]) == 1
+    assert len([*(tmp_path / "archive").rglob("*.parquet")]) == 3
+    assert ArchivedLog(tmp_path / "archive").unlisted() == []
 
 
 async def test_files_of_a_lost_range_stay(tmp_path: Path) -> None:
@@ -568,7 +572,8 @@ async def test_files_of_former_runs_go_only_with_their_copies(tmp_path: Path) ->
     left = {name: ours.with_name(f"{name}-segments-left.parquet") for name in ("00000001", "00000002", "00000003")}
     for path in left.values():
         shutil.copy(ours, path)
-    ours.with_name("00000001-segments-killed.parquet").write_bytes(b"PAR1")
+    damaged = ours.with_name("00000001-segments-damaged.parquet")
+    damaged.write_bytes(ours.read_bytes()[:-1])
     (archive / "ranges" / ".00000001.json.0.new").write_bytes(b"")
     unknown = archive / "payload" / "partition=7"
     unknown.mkdir()
@@ -576,10 +581,30 @@ async def test_files_of_former_runs_go_only_with_their_copies(tmp_path: Path) ->
     for path in others:
         shutil.copy(theirs, path)
     assert made.fetch().range == 2
-    moved = [archive / UNLISTED / other.relative_to(archive) for other in others]
+    moved = [archive / UNLISTED / other.relative_to(archive) for other in (*others, damaged)]
     assert {*ArchivedLog(archive).unlisted()} == {*moved, left["00000003"]}, "another run may be writing a later range"
-    assert [path.read_bytes() for path in moved] == [theirs.read_bytes()] * 2
+    assert [path.read_bytes() for path in moved] == [theirs.read_bytes()] * 2 + [ours.read_bytes()[:-1]]
     assert len([*(archive / "ranges").iterdir()]) == 2
+
+
+async def test_the_later_of_two_fetches_reports_the_earlier(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two machines fetch at once. The range of the first is there when the second ends its files, and `tidy` may have removed some."""
+    made = Streamed(tmp_path)
+    await made.append(*FIRST)
+    await made.process().seal(made.command(1))
+    end = _Added.end
+
+    def slowly(added: _Added) -> list[dict[str, Any]]:
+        monkeypatch.setattr(_Added, "end", end)
+        made.fetch()
+        lines = end(added)
+        for path in added.files:
+            path.unlink()
+        return lines
+
+    monkeypatch.setattr(_Added, "end", slowly)
+    with pytest.raises(ConfigurationError, match="another process has added"):
+        fetch(made.store, made.found(), tmp_path / "archive", None, made.public_key)
 
 
 async def test_comparing_does_not_grow_with_the_archive(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -21,7 +21,7 @@ from notary.salvage.statements import ChoiceRefused
 from notary.verify import decision_and_receipt, verify_receipt
 from ordering.embedded import EmbeddedLog
 from ordering.log import ORDERING, LogOffsets
-from ordering.records import Key
+from ordering.records import Key, OwnerRecord, SalvageBegin
 from ordering.signatures import SigningKey, endorse_key
 from ordering.store import KEY, open_store
 from tests.notary.http.checked_client import CheckedClient
@@ -428,7 +428,7 @@ def test_a_machine_that_missed_a_rotation(wreck: Wreck, sealed: bool) -> None:
 
 
 def test_a_rotation_that_is_not_in_place(wreck: Wreck, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The key in force is only prepared here, since `key rotate` was killed: the rotation has to be completed first."""
+    """The key in force is only prepared here, since `key rotate` was killed: the command completes the rotation first."""
 
     def die(*given: Any) -> None:
         raise KeyboardInterrupt
@@ -437,8 +437,6 @@ def test_a_rotation_that_is_not_in_place(wreck: Wreck, monkeypatch: pytest.Monke
         patch.setattr(keys, "put_in_place", die)
         assert cli.main(["key", "rotate", "--config", str(wreck.directory.config)]) == 2
     wreck.cut([partition for partition in wreck.ends if partition != ORDERING])
-    assert "complete it by `notary key rotate`" in wreck.salvage("--index", wreck.index, "--yes", code=2)["stderr"]
-    assert cli.main(["key", "rotate", "--config", str(wreck.directory.config)]) == 0
     assert wreck.salvage("--index", wreck.index, "--yes")["done"]
     assert len(known_keys(wreck)) == 3
 
@@ -452,39 +450,88 @@ def test_a_log_that_lost_a_rotation(wreck: Wreck) -> None:
     assert known_keys(wreck)[:-1] == before
 
 
-@pytest.mark.parametrize("is_prepared", [True, False])
-def test_a_lost_rotation_whose_key_signed_answers(wreck: Wreck, bank: Bank, is_prepared: bool) -> None:
-    """The log lost a rotation, and an index shows it. Without its key in place the salvage is refused: receipts of it must stay good."""
-    config = str(wreck.directory.config)
-    assert cli.main(["key", "prepare", "--config", config]) == 0
-    here = [wreck.directory.path / name for name in (*key_files(wreck), "notary-key.pem.next", "notary-keys.json.next")]
-    prepared = {file: file.read_bytes() for file in here}
-    ends = asyncio.run(_ends(wreck.directory))
-    assert cli.main(["key", "rotate", "--config", config]) == 0
-    rotated, in_place = key_files(wreck), known_keys(wreck)
-    shutil.move(wreck.index, wreck.directory.path / "index" / "worker-1")
-    with NotaryProcess.start(wreck.directory.config) as process, CheckedClient(process.url) as client:
+def decide_once(directory: NotaryDirectory, bank: Bank) -> dict[str, Any]:
+    """Have a worker with the index `fresh` decide one transaction. Returns the decision with its receipt."""
+    with NotaryProcess.start(directory.config, "fresh") as process, CheckedClient(process.url) as client:
         answer = decide(client, bank, spend())[0]
         assert process.stop() == 0
-    shutil.move(wreck.directory.path / "index" / "worker-1", wreck.index)
-    wreck.ends = ends
+    return answer
+
+
+def lose_a_rotation(wreck: Wreck, bank: Bank, *, with_content: bool = False) -> tuple[Path, str, dict[str, Any]]:
+    """Rotate to a prepared key, decide, and lose all of that. The machine has the prepared files again, not in place.
+
+    `with_content`: the log also loses the content of the last entry before it. Returns the index that has all, the new key, and a decision
+    with a receipt of that key.
+    """
+    directory = wreck.directory
+    before = asyncio.run(_ends(directory))
+    if with_content:
+        decide_once(directory, bank)
+    after = asyncio.run(_ends(directory))
+    assert cli.main(["key", "prepare", "--config", str(directory.config)]) == 0
+    files = [directory.path / f"{name}{suffix}" for name in key_files(wreck) for suffix in ("", keys.NEXT)]
+    prepared = {file: file.read_bytes() for file in files}
+    assert cli.main(["key", "rotate", "--config", str(directory.config)]) == 0
+    answer = decide_once(directory, bank)
+    new = known_keys(wreck)[-1]
+    wreck.ends = {partition: after[partition] if partition == ORDERING else before[partition] for partition in after}
     wreck.cut()
     for file, content in prepared.items():
-        if is_prepared or file.suffix != keys.NEXT:
-            file.touch(0o600)
-            file.write_bytes(content)
-    refused = wreck.salvage("--index", wreck.index, "--yes", code=2)["stderr"]
-    assert ("complete it by `notary key rotate`" if is_prepared else "this machine missed a rotation") in refused
-    assert asyncio.run(_ends(wreck.directory)) == ends
-    if is_prepared:
-        assert cli.main(["key", "rotate", "--config", config]) == 0
-    else:
-        put(wreck, rotated)
-    assert wreck.salvage("--index", wreck.index, "--yes")["done"]
-    assert known_keys(wreck)[:-1] == in_place
+        file.touch(0o600)
+        file.write_bytes(content)
+    return directory.path / "index" / "fresh", new, answer
+
+
+def test_a_lost_rotation_whose_key_is_prepared(wreck: Wreck, bank: Bank) -> None:
+    """The log lost a rotation, and an index shows it. The command puts the prepared key in place, so its receipts stay good."""
+    index, new, answer = lose_a_rotation(wreck, bank)
+    assert wreck.salvage("--index", index, "--yes")["done"]
+    assert known_keys(wreck)[-2] == new
     decision, receipt = decision_and_receipt(answer)
     assert receipt is not None
     verify_receipt(receipt, decision, keys.verifier_keys(wreck.directory.path / "notary-keys.json", "notary.example/test")[1])
+
+
+def test_a_lost_rotation_behind_a_hole(wreck: Wreck, bank: Bank) -> None:
+    """The same in a log with an earlier salvage, whose last entry has no content: no other command can complete the rotation there."""
+    wreck.cut()
+    assert wreck.salvage("--index", wreck.index, "--yes")["done"]
+    index, new, _ = lose_a_rotation(wreck, bank, with_content=True)
+    shutil.rmtree(wreck.directory.path / "salvage")
+    assert wreck.salvage("--index", index, "--yes")["done"]
+    assert known_keys(wreck)[-2] == new
+
+
+def test_a_lost_rotation_whose_key_is_elsewhere(wreck: Wreck, bank: Bank) -> None:
+    """The plan names a key that this machine lacks. It does not prevent the salvage: perhaps no machine has it any more."""
+    index, new, _ = lose_a_rotation(wreck, bank)
+    for name in key_files(wreck):
+        (wreck.directory.path / f"{name}{keys.NEXT}").unlink()
+    assert wreck.salvage("--index", index, "--plan")["keys_missing"] == [new]
+    assert wreck.salvage("--index", index, "--yes")["done"]
+
+
+def test_a_second_disaster_after_an_interrupted_salvage(wreck: Wreck, bank: Bank, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A salvage was killed behind its `key` record, and completed with another key. The log loses that part, and an index has both."""
+    append = OwnedLog.append
+
+    async def die(log: OwnedLog, record: OwnerRecord, signer: SigningKey) -> CommandOutcome:
+        if isinstance(record, SalvageBegin):
+            raise KeyboardInterrupt
+        return await append(log, record, signer)
+
+    wreck.cut()
+    with monkeypatch.context() as patch:
+        patch.setattr(OwnedLog, "append", die)
+        wreck.salvage("--index", wreck.index, "--yes", code=2)
+    assert wreck.salvage("--index", wreck.index, "--yes")["done"]
+    decide_once(wreck.directory, bank)
+    wreck.cut()
+    shutil.rmtree(wreck.directory.path / "salvage")
+    index = wreck.directory.path / "index" / "fresh"
+    assert len(wreck.salvage("--index", index, "--plan")["keys_missing"]) == 1
+    assert wreck.salvage("--index", index, "--yes")["decisions"] == 13
 
 
 def test_records_that_contradict_the_sources_come_during_an_attempt(wreck: Wreck, monkeypatch: pytest.MonkeyPatch) -> None:
