@@ -477,7 +477,9 @@ class Driver(Generic[Decision]):
         self._reached_at_s, self._unreachable = self._now_s(), ""
         self._next_is_deleted = any(read_next.get(partition, 0) < offsets.log_start for partition, offsets in log_offsets.items())
         if why := contradiction(read_next, marks, log_offsets):
-            self._contradicted(why, began_s)
+            # A request ends sooner: this process was paused meanwhile, so this contradiction is not the one from before the pause.
+            now_s = self._now_s()
+            self._contradicted(why, began_s if now_s - began_s < self._settings.contradiction_s else now_s)
             return
         # Partitions may have been added during the request.
         ends = {partition: offsets.log_end for partition, offsets in log_offsets.items() if partition in read_next}

@@ -218,6 +218,26 @@ async def test_lost_content_stops_a_worker_whose_readers_open_slowly(start: Star
     assert (await start().dies()).code is FatalCode.CONTENT_LOST
 
 
+async def test_a_contradiction_before_a_pause_is_another_one(start: Start, log: FaultyLog, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The process is paused during a look at the log, for longer than a contradiction may last. The log may agree soon after."""
+    worker = await _ready(start)
+    driver, now_s, paused_s = worker.driver, worker.driver._now_s, 0.0
+
+    def paused(offsets: dict[int, LogOffsets]) -> None:
+        nonlocal paused_s
+        paused_s = 1.5 * DRIVER.contradiction_s
+        _shorter(offsets)
+
+    monkeypatch.setattr(driver, "_now_s", lambda: now_s() + paused_s)
+    log.on_offsets = _shorter
+    await driver._check_log()
+    log.on_offsets = paused
+    await driver._check_log()
+    assert "contradicts" in (driver.suspicion() or "")
+    log.on_offsets = None
+    assert len(await worker.decided("b")) == 1
+
+
 async def test_lost_content_in_a_busy_partition_stops_a_worker(start: Start, log: FaultyLog) -> None:
     """Records come into the partition all the time, and a poll takes longer than they need: the worker has never read all of them."""
     log.register("w2")
