@@ -58,8 +58,8 @@ class Proposals:
         now_s: Callable[[], float],
         wait_s: float,
         check_s: float,
-        lost_s: float = 10.0,
-        contradicted: Callable[[str, float], None] = lambda why, began_s: None,
+        lost_s: float,
+        contradicted: Callable[[str, float], None],
     ) -> None:
         """`lost_s`: the time for which content must be missing before the worker stops, since a lagging broker may not have all records.
 

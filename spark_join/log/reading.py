@@ -141,6 +141,7 @@ async def _fetch(client: AIOKafkaClient, partition: KafkaPartition, offset: int)
                         topics = (await client.send(leader, request)).topics
                         if not topics:  # a broker answers so, and waits, if a quota of this client is used up (KIP-219)
                             problem = "a quota of this client is used up"
+                            await asyncio.sleep(_AGAIN_S)
                             continue
                         ((_, ((_, code, *_, fetched),)),) = topics
                         failed: KafkaError | None = for_code(code)() if code else None

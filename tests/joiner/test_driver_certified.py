@@ -467,28 +467,6 @@ async def test_a_foreign_view_of_a_log_that_lost_records(start: Start, log: Faul
     assert not ready_again
 
 
-async def test_a_foreign_view_whose_record_goes_again(start: Start, log: FaultyLog) -> None:
-    """A foreign view that could not be examined, and whose record is cut off, has no effect on the worker."""
-    worker = start()
-    await worker.decided("a")
-    await worker.until(lambda: worker.driver.not_ready() is None)
-    ends = log.ends()
-    log.without_leader = set(range(PARTITIONS))  # so that the contents cannot be compared
-    log_offsets = log.offsets
-
-    async def led() -> Mapping[int, LogOffsets]:
-        return {partition: offsets for partition, offsets in (await log_offsets()).items() if partition == ORDERING}
-
-    log.offsets = led  # type: ignore[method-assign]
-    log.put_signed(Register(nonce("w2"), View(77, bytes(32)), 1, "w2", "0"))
-    await worker.until(reason(worker, "a record shows another history"))
-    log.cut(*ends)
-    log.offsets = log_offsets  # type: ignore[method-assign]
-    log.without_leader = set()
-    await worker.until(lambda: worker.driver.not_ready() is None)
-    assert len(await worker.decided("b")) == 1
-
-
 async def test_an_append_that_was_acknowledged_and_is_not_there(start: Start, log: FaultyLog) -> None:
     """An entry that the log acknowledged and lost is sent again by a new incarnation, once the log was read to that time's end."""
     lost: list[int] = []

@@ -140,8 +140,9 @@ async def test_a_contradiction_outlasts_a_look_at_held_records(start: Start, log
     assert not resumed
 
 
-async def test_a_foreign_view_whose_record_is_replaced(start: Start, log: FaultyLog) -> None:
-    """A foreign view could not be examined, and another record is in its place since. The worker is ready again."""
+@pytest.mark.parametrize("is_replaced", [False, True])
+async def test_a_foreign_view_whose_record_is_lost(start: Start, log: FaultyLog, is_replaced: bool) -> None:
+    """A foreign view could not be examined, and its record is cut off; another one may be in its place. The worker is ready again."""
     worker = await _ready(start)
     ends = log.ends()
     log.without_leader = set(range(PARTITIONS))  # so the contents cannot be compared
@@ -154,13 +155,15 @@ async def test_a_foreign_view_whose_record_is_replaced(start: Start, log: Faulty
     log.put_signed(Register(nonce("w2"), View(77, bytes(32)), 1, "w2", "0"))
     await worker.until(reason(worker, "a record shows another history"))
     log.cut(*ends)
-    log.register("w2", "another")  # before this worker asks for the log's end again
-    log.interruptions += 1  # the new leader, as the reader reports it
+    if is_replaced:
+        log.register("w2", "another")  # before this worker asks for the log's end again
+        log.interruptions += 1  # the new leader, as the reader reports it
     log.offsets = log_offsets  # type: ignore[method-assign]
     log.without_leader = set()
     await worker.until(lambda: worker.driver.not_ready() is None)
     assert worker.joiner.offset_head == log.end(ORDERING)
     assert worker.joiner.suspicions.open == {}
+    assert len(await worker.decided("b")) == 1
 
 
 def _opens_slowly(log: FaultyLog, seconds: float, poll: Callable[[Reader, int, int], Awaitable[list[Record]]] | None = None) -> None:

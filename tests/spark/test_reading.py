@@ -237,6 +237,15 @@ def test_an_answer_without_records_is_asked_for_again(answer: object) -> None:
     assert asyncio.run(reading._fetch(client, KafkaPartition("t", 0), 0)) == (fetched, 1)
 
 
+def test_a_client_over_its_quota_does_not_spin(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A broker that answers at once, and never with a topic, is asked some times a second, until the deadline."""
+    monkeypatch.setattr(reading, "READ_S_MAX", 1)
+    client: Any = _Client(*[[]] * 20)
+    with pytest.raises(TimeoutError, match="a quota of this client is used up"):
+        asyncio.run(reading._fetch(client, KafkaPartition("t", 0), 0))
+    assert client.answers
+
+
 def test_memory_of_one_fetch_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     """A fetch of few bytes may have many batches that are large when they are decompressed."""
     fetched = b"".join([_compressed(number, 20 << 20) for number in range(4)])
