@@ -42,27 +42,27 @@ class Load(msgspec.Struct, frozen=True):
     @property
     def parallel_us(self) -> float:
         """Microseconds for HTTP, decoding, signatures, look-ups and answers, in the worker that received the submission."""
-        return 22.5 + 1.4 * self.inputs + 299 / self.per_submission
+        return 9.5 + 0.75 * self.inputs + 134 / self.per_submission
 
     @property
     def loop_us(self) -> float:
         """Microseconds for the event loop, batches and self-checks, in the worker that received the submission."""
-        return 2.2 + 1.2 * self.inputs + 55 / self.per_submission
+        return 1.6 + 0.54 * self.inputs + 25.5 / self.per_submission
 
     @property
     def decode_us(self) -> float:
         """Microseconds for decoding, which the other workers do again for what they read from the log."""
-        return 8.8 + 0.14 * self.inputs + 27 / self.per_submission
+        return 3.7 + 0.51 * self.inputs + 9.1 / self.per_submission
 
     @property
     def in_order_us(self) -> float:
         """Microseconds for joining, deciding, index and tree, in each worker."""
-        return 13.8 + 1.7 * self.inputs + 11 / self.per_submission
+        return 5.1 + 1.8 * self.inputs + 6.2 / self.per_submission
 
     @property
     def log_client_us(self) -> float:
         """Microseconds for the client of the log, in each worker."""
-        return 2.8 + 0.04 * self.inputs + 16 / self.per_submission
+        return 0.8 + 0.38 * self.inputs + 7.9 / self.per_submission
 
     @property
     def rocksdb_us(self) -> float:
@@ -70,12 +70,12 @@ class Load(msgspec.Struct, frozen=True):
 
         Fitted to the load of the table that writes the most rows: shorter loads end before a compaction.
         """
-        return 6.6 * (1 + self.inputs)
+        return 5.5 * (1 + self.inputs)
 
     @property
     def broker_us(self) -> float:
         """Microseconds of each of three brokers."""
-        return 7.6 + 1.0 * self.inputs + 118 / self.per_submission
+        return 1.6 + 0.4 * self.inputs + 30.5 / self.per_submission
 
     # ---- bytes a request ----
 
