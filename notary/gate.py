@@ -100,7 +100,7 @@ def check_json(content_type: bytes, content_encoding: bytes | None) -> None:
         charset = parameters.strip().lower().replace(b'"', b"").replace(b" ", b"")
         if media_type.strip().lower() != b"application/json" or charset not in (b"", b"charset=utf-8"):
             raise UnsupportedMediaType(f"expected Content-Type application/json, got {excerpt(content_type.decode('latin-1'))}")
-    if content_encoding not in (None, b"identity"):
+    if content_encoding is not None and content_encoding.lower() != b"identity":
         raise UnsupportedMediaType("a compressed body is not accepted: send it without Content-Encoding")
 
 

@@ -55,12 +55,6 @@ class Centres:
             self._forwarder.communicate()  # closes its stdin, which ends it
             self._forwarder = None
 
-    @property
-    def process_id(self) -> int:
-        """The process id of the forwarder."""
-        assert self._forwarder is not None
-        return self._forwarder.pid
-
     def host(self, number: int) -> str:
         """Returns the IPv4 address of a centre, on which all servers in it listen."""
         return address(number)

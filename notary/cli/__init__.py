@@ -1,7 +1,7 @@
 """The command line, `notary ...` (docs/command-line.md).
 
-Each command is a module with `add_arguments(parser)` and `run(arguments) -> exit code`. Output for programs goes to stdout, messages for
-people go to stderr. If both go to stdout, `--json` selects output for programs. Nothing is coloured.
+Each command is a module, or an object of `owner_commands`, with `add_arguments(parser)` and `run(arguments) -> exit code`. Output for
+programs goes to stdout, messages for people go to stderr. If both go to stdout, `--json` selects output for programs. Nothing is coloured.
 
 | exit code | meaning |
 |---|---|
@@ -53,6 +53,10 @@ COMMANDS = {
     "verify": "check receipts and checkpoints offline",
     "verify-log": "decide a complete log again in Spark, and compare the results",
 }
+
+
+OWNERS = ("activate", "partitions", "retire", "settle")
+"""The commands of `owner_commands`."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -113,16 +117,22 @@ def _run(given: list[str], wanted: str) -> int:
     parser = argparse.ArgumentParser(prog="notary", description="A notary: no state is spent twice.")
     parser.add_argument("--version", action="version", version=f"notary {VERSION}")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
-    # Only the module of the given command is imported: `notary submit` needs no RocksDB.
     for name, summary in COMMANDS.items():
         command = commands.add_parser(name, help=summary, description=summary)
         if name == wanted:
-            module = import_module(f"notary.cli.{name.replace('-', '_')}")
-            module.add_arguments(command)
-            command.set_defaults(run=module.run)
+            found = command_named(name)
+            found.add_arguments(command)
+            command.set_defaults(run=found.run)
     arguments = parser.parse_args(given)
     code: int = arguments.run(arguments)
     return code
+
+
+def command_named(name: str) -> Any:
+    """Returns the module or object of a command. Only its module is imported: `notary submit` needs no RocksDB."""
+    if name in OWNERS:
+        return import_module("notary.cli.owner_commands").COMMANDS[name]
+    return import_module(f"notary.cli.{name.replace('-', '_')}")
 
 
 def drop_what_cannot_be_written() -> None:

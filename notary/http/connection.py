@@ -5,7 +5,8 @@ it defines the effect of each event.
 
 - The application has one call at a time, so answers leave in order. While a call is being decided, or the client does not read an answer,
   the connection keeps the bytes that have come, at most one read of the socket, and reads no more.
-- Each state has a deadline, and so has an unread answer. The server checks all connections several times within the shortest deadline.
+- Each state but `DECIDING` has a deadline, and so has an unread answer. The server checks all connections several times within the shortest
+  deadline.
 - While a call is being decided, malformed bytes may come after it, or the client may close its half. Then the answer still leaves first. An
   error in its place would wrongly report that the submission is not in the log.
 """
@@ -108,6 +109,7 @@ class Connection(asyncio.Protocol):
         self._working = False  # True in `_feed` and `_take_up`: an answer meanwhile does not start them again
         self._turn_bytes = 0  # bytes of answers in this turn of the loop that were given while `_working`
         self._last = False  # True if the current call is the last one
+        self._ends_soon = False  # True if its client gets only `goodbye_s` to close it
         self._eof = False
         self._broken: NotaryError | None = None  # malformed bytes came after complete calls, whose answers leave first
         self._made = made
@@ -197,13 +199,12 @@ class Connection(asyncio.Protocol):
 
     def stop(self) -> None:
         """Take no other call. End the connection when the current call has its answer."""
-        idle = self._state <= ConnectionState.HEAD
+        if self._state <= ConnectionState.HEAD:  # its client has nothing left to read but TLS's close_notify, and may never read that
+            self._ends_soon = True
         self._last = True
         if self._state is ConnectionState.REJECTED:
             self._write_rejection(keep_alive=False)
         self._go(Event.STOP)
-        if idle:  # its client has nothing left to read but TLS's close_notify, and may never read that
-            self._deadline_s = self._loop.time() + self._host.settings.goodbye_s
 
     def abort(self) -> None:
         """End the connection at once."""
@@ -217,6 +218,7 @@ class Connection(asyncio.Protocol):
         left = None if self._current is None else self._current.left
         if self.parties or self._state >= ConnectionState.CLOSING or (self._state is ConnectionState.DECIDING and left is None):
             return False
+        self._ends_soon = True  # with TLS its descriptor stays open until the client answers, and the server counts it no longer
         if self._writer.held:
             self.abort()
         elif left is not None:
@@ -242,7 +244,8 @@ class Connection(asyncio.Protocol):
     def read(self, unread_s: float = 0.0) -> None:
         """Process the calls and bytes that were kept, for a slice of time. The deadline moves by `unread_s`, for which they waited."""
         self._in_line = False
-        self._unread_s += unread_s
+        if self._state <= ConnectionState.HEAD:  # else the rest of a body has waited, not the next call
+            self._unread_s += unread_s
         self._deadline_s += unread_s
         self._take_up()
         if unread_s:  # the server's own check skips a connection in a line, and this one may be in a line at each check
@@ -255,9 +258,9 @@ class Connection(asyncio.Protocol):
         while self._behind and self._state <= ConnectionState.HEAD and not self._is_held():
             call = self._behind.popleft()
             self._start(call)
-            for piece in call.pieces:
+            pieces, call.pieces = call.pieces, []  # `piece` adds to those of a call that has ended
+            for piece in pieces:
                 self.piece(call, piece)
-            call.pieces.clear()
             if call.complete:
                 self.ended(call)
             if self._lines.slice_is_over():
@@ -278,7 +281,7 @@ class Connection(asyncio.Protocol):
             self._go(Event.BYTES)
         if self._in_line or self._unread or self._state >= ConnectionState.CLOSING:
             return
-        if self._eof and self._state <= ConnectionState.HEAD:
+        if self._eof:
             self._go(Event.EOF)
         elif self._reading_paused:
             self._reading_paused = False
@@ -314,6 +317,8 @@ class Connection(asyncio.Protocol):
                 if self._last:
                     self._go(Event.STOP)
             elif state >= ConnectionState.CLOSING:
+                if self._ends_soon:
+                    self._deadline_s = self._loop.time() + self._host.settings.goodbye_s
                 if logger.isEnabledFor(logging.DEBUG) and before < ConnectionState.CLOSING:
                     logger.debug("a connection ends event=%s state=%s network=%s", event.name.lower(), before.name.lower(), self.network)
                 self._end(before)
@@ -351,7 +356,7 @@ class Connection(asyncio.Protocol):
             self._rejection = answer
             self._go(Event.REJECT)
             return
-        last = self._last or (((self._eof and not self._working) or self._host.ends) and not self._behind and not self._unread)
+        last = self._is_last()
         if self.parties:
             self._lines.remember(self.network)
         size = self._writer.answer(answer, keep_alive=not last, without_body=call.method == "HEAD")
@@ -364,12 +369,18 @@ class Connection(asyncio.Protocol):
         if self._behind or self._unread or self._reading_paused or self._parser.in_head or self._eof or self._broken:
             self.go_on()
 
+    def _is_last(self) -> bool:
+        """Returns True if the current call is the last one, now that its answer leaves."""
+        return self._last or (((self._eof and not self._working) or self._host.ends) and not self._behind and not self._unread)
+
     def _late(self) -> None:
         state = self._state
         if state is ConnectionState.HEAD:
-            self._writer.answer(
-                problem_of(Malformed(f"the head of the request was not complete after {self._host.settings.head_s:g} s")), keep_alive=False
-            )
+            if self._parser.in_head:  # without a byte of a head, the client would take an answer for that to its next call
+                self._writer.answer(
+                    problem_of(Malformed(f"the head of the request was not complete after {self._host.settings.head_s:g} s")),
+                    keep_alive=False,
+                )
         elif state is ConnectionState.REJECTED:
             self._write_rejection(keep_alive=False)
         elif state is ConnectionState.BODY:
@@ -439,6 +450,7 @@ class Connection(asyncio.Protocol):
                 self._guarded(call.reader.complete)
             return
         if self._state is ConnectionState.REJECTED:
+            self._last = self._is_last()
             self._write_rejection(keep_alive=not self._last)
         if self._state is not ConnectionState.CLOSING:
             self._go(Event.END)

@@ -1,6 +1,7 @@
 """The reading side of a connection: httptools parses its bytes into calls.
 
-The bytes of a head are limited, and so are all other bytes outside a body: trailers, chunk extensions, blank lines.
+The bytes of a head are limited, and so are all other bytes outside a body: trailers, chunk extensions, blank lines. A body may have many
+small chunks, so a few bytes of each chunk do not count.
 
 Two differences from RFC 9112: trailers are read and dropped, and an offer of another protocol is ignored.
 """
@@ -14,6 +15,8 @@ from notary.http.call import Answer, Call, Headers, header
 from ordering.errors import Malformed, NotaryError
 
 HEAD_BYTES_MAX: Final = 32 << 10
+CHUNK_BYTES: Final = 16
+"""The bytes of each chunk, besides its data, that do not count: its size and the ends of its lines."""
 HEADERS_MAX: Final = 128
 """The limit for the headers of a call, and for its trailers: each costs a call of Python, and the shortest has 4 bytes."""
 
@@ -89,7 +92,8 @@ class Parser:
         self._headers: Headers = []
         self._arriving: Head | None = None  # the call whose body is being parsed
         self._offered = False
-        self._no_body_bytes = 0  # since the last byte of a body, or the end of a head or a call
+        self._no_body_bytes = 0  # since the end of a head or a call
+        self._fed_no_body_bytes = 0  # the part of them that `feed` adds
         self._moved = False
         self._trailers = 0
 
@@ -99,7 +103,7 @@ class Parser:
         Java's client offers HTTP/2 with the first call of each connection. HTTP allows a server to ignore the offer. But httptools takes
         all bytes behind such a head, even the body, for the other protocol. So a new parser gets the head again, without the offer.
         """
-        self._moved = False
+        self._moved, self._fed_no_body_bytes = False, len(data)
         rest = data
         try:
             while rest:
@@ -119,7 +123,7 @@ class Parser:
         if self._moved:
             self._no_body_bytes = 0
             return
-        self._no_body_bytes += len(data)
+        self._no_body_bytes = max(0, self._no_body_bytes + self._fed_no_body_bytes)  # many small chunks earn later bytes nothing
         if self._no_body_bytes > HEAD_BYTES_MAX:
             raise _head_too_large()
 
@@ -136,7 +140,7 @@ class Parser:
     def on_header(self, name: bytes, value: bytes) -> None:
         """A header has come. A trailer, behind a body, is dropped."""
         if self.in_head:
-            self._headers.append((name.lower(), value))
+            self._headers.append((name.lower(), value.rstrip(b" \t")))  # httptools removes only what is before it (RFC 9110, 5.5)
         else:
             self._trailers += 1
         if len(self._headers) > HEADERS_MAX or self._trailers > HEADERS_MAX:
@@ -164,9 +168,13 @@ class Parser:
         self.body_left = int(header(self._headers, b"content-length") or 0)  # httptools has checked that it is a number
         self._receiver.called(call)
 
+    def on_chunk_header(self) -> None:
+        """The first line of a chunk has come."""
+        self._fed_no_body_bytes -= CHUNK_BYTES
+
     def on_body(self, data: bytes) -> None:
         """A piece of a body has come."""
-        self._moved = True
+        self._fed_no_body_bytes -= len(data)
         self.body_left -= len(data)
         if self._arriving is not None:
             self._receiver.piece(self._arriving, data)

@@ -8,7 +8,7 @@ import socket
 import time
 from collections import Counter
 from collections.abc import Callable
-from operator import attrgetter
+from heapq import heapify, heappop, heappush
 from typing import Any, Final
 
 from notary.duty_cycle import DutyCycle
@@ -69,8 +69,10 @@ class Server:
         self._connections_max = connections_max = self.settings.connections_max
         self._per_address_max = self.settings.connections_per_address_max
         self._addresses: dict[str, _Address] = {}
-        self._by_count: list[_Address] | None = None
-        """The addresses that may have a connection to end, those with most connections last. Kept for one turn of the loop."""
+        self._largest: list[tuple[int, str]] | None = None
+        """A heap of addresses that may have a connection to end, by their negative counts. Kept for one turn of the loop. Each change of
+        a count adds an entry, and the earlier entries of that address are out of date.
+        """
         self._count = 0
         """The connections of all addresses, from their acceptance on."""
         self._too_many, self._too_many_of_address = [
@@ -166,36 +168,42 @@ class Server:
             return self._too_many
         if counted is None:
             counted = self._addresses[network] = _Address()
-        counted.count += 1
-        self._count += 1
+        self._count_more(network, counted, 1)
         return None
+
+    def _count_more(self, network: str, counted: "_Address", connections: int) -> None:
+        counted.count += connections
+        self._count += connections
+        if self._largest is not None:
+            heappush(self._largest, (-counted.count, network))
 
     def _make_place(self, mine: int) -> bool:
         """End a connection of the address with the most; returns False if no address with more than `mine` has one that may be ended."""
-        if self._by_count is None:
-            asyncio.get_running_loop().call_soon(self._forget_order)
-            self._by_count = sorted(self._addresses.values(), key=_count_of)
-        for at in reversed(range(len(self._by_count))):
-            most = self._by_count[at]
-            if most.count > mine + 1:
-                if most.making:
-                    next(iter(most.making)).give_up()
+        if self._largest is None:
+            asyncio.get_running_loop().call_soon(self._forget_largest)
+            self._largest = [(-each.count, network) for network, each in self._addresses.items()]
+            heapify(self._largest)
+        while self._largest and -self._largest[0][0] > mine + 1:
+            count, network = heappop(self._largest)
+            most = self._addresses.get(network)
+            if most is None or most.count != -count:
+                continue
+            if most.making:
+                next(iter(most.making)).give_up()
+                return True
+            for connection in list(most.connections):
+                if connection.give_way(self._gives_way):
+                    self._forget(connection)
                     return True
-                for connection in list(most.connections):
-                    if connection.give_way(self._gives_way):
-                        self._forget(connection)
-                        return True
-                del self._by_count[at]  # it has none to end in this turn
         return False
 
-    def _forget_order(self) -> None:
-        self._by_count = None
+    def _forget_largest(self) -> None:
+        self._largest = None
 
     def release(self, network: str) -> None:
         """Stop counting an admitted connection."""
         counted = self._addresses[network]
-        counted.count -= 1
-        self._count -= 1
+        self._count_more(network, counted, -1)
         if not counted.count:
             del self._addresses[network]
 
@@ -280,9 +288,6 @@ class _Address:
         """The accepted sockets that are no connection yet, in the order in which they were accepted."""
         self.count = 0
         """The number of both."""
-
-
-_count_of = attrgetter("count")
 
 
 class _Making:

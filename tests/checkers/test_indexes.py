@@ -14,6 +14,7 @@ from tests.checkers.replay import Replayed, replay
 from tests.checkers.violation import Kind
 
 Changed = dict[str, list[tuple[bytes, bytes]]]
+Fault = Callable[[Changed], object]
 
 
 @pytest.fixture(scope="module")
@@ -35,104 +36,52 @@ def rows(notary: Honest) -> Changed:
     return {family: list(found) for family, found in notary.rows().items()}
 
 
-def _flip(row: tuple[bytes, bytes], at: int) -> tuple[bytes, bytes]:
-    key, value = row
-    return key, value[:at] + bytes((value[at] ^ 1,)) + value[at + 1 :]
+def _alters(family: str, at: int, change: Callable[[bytes], bytes]) -> Fault:
+    """Returns a fault that changes the value of a row."""
+
+    def fault(rows: Changed) -> None:
+        key, value = rows[family][at]
+        rows[family][at] = key, change(value)
+
+    return fault
 
 
-def another_log_time(rows: Changed) -> None:
-    rows["decisions"][7] = _flip(rows["decisions"][7], 15)
+def _flips(family: str, at: int, byte: int) -> Fault:
+    return _alters(family, at, lambda value: value[:byte] + bytes((value[byte] ^ 1,)) + value[byte + 1 :])
 
 
-def another_outcome(rows: Changed) -> None:
-    rows["decisions"][7] = _flip(rows["decisions"][7], 16)
-
-
-def a_lost_decision(rows: Changed) -> None:
-    rows["decisions"].pop(3)
-
-
-def a_conflict_with_another(rows: Changed) -> None:
+def _conflict_with_another(rows: Changed) -> None:
     at = next(at for at, (_, value) in enumerate(rows["decisions"]) if len(value) > 17)
-    rows["decisions"][at] = _flip(rows["decisions"][at], 17 + 36 + 1)
+    _flips("decisions", at, 17 + 36 + 1)(rows)
 
 
-def half_a_conflict(rows: Changed) -> None:
-    rows["decisions"][7] = (rows["decisions"][7][0], rows["decisions"][7][1] + bytes(30))
-
-
-def an_outcome_that_is_none(rows: Changed) -> None:
-    key, value = rows["decisions"][7]
-    rows["decisions"][7] = (key, value[:16] + b"\x09" + value[17:])
-
-
-def a_position_of_another(rows: Changed) -> None:
+def _position_of_another(rows: Changed) -> None:
     rows["positions"][5] = (rows["positions"][5][0], rows["positions"][6][1])
 
 
-def a_lost_position(rows: Changed) -> None:
-    rows["positions"].pop()
+FAULTS: dict[str, tuple[Fault, list[Kind]]] = {
+    "another log time": (_flips("decisions", 7, 15), [Kind.WRONG_DECISION]),
+    "another outcome": (_flips("decisions", 7, 16), [Kind.WRONG_DECISION]),
+    "a lost decision": (lambda rows: rows["decisions"].pop(3), [Kind.WRONG_DECISION]),
+    "a conflict with another": (_conflict_with_another, [Kind.WRONG_DECISION]),
+    "half a conflict": (_alters("decisions", 7, lambda value: value + bytes(30)), [Kind.UNREADABLE, Kind.WRONG_DECISION]),
+    "no outcome": (_alters("decisions", 7, lambda value: value[:16] + b"\x09" + value[17:]), [Kind.UNREADABLE, Kind.WRONG_DECISION]),
+    "a position of another": (_position_of_another, [Kind.WRONG_POSITION]),
+    "a lost position": (lambda rows: rows["positions"].pop(), [Kind.WRONG_POSITION]),
+    "a state consumed by another": (_flips("states", 5, 0), [Kind.WRONG_STATE]),
+    "a state consumed elsewhere": (_flips("states", 5, 39), [Kind.WRONG_STATE]),
+    "a lost state": (lambda rows: rows["states"].pop(5), [Kind.WRONG_STATE]),
+    "a state that nobody consumed": (lambda rows: rows["states"].append((bytes(36), rows["states"][5][1])), [Kind.WRONG_STATE]),
+    "a short state": (lambda rows: rows["states"].append((bytes(35), rows["states"][5][1])), [Kind.UNREADABLE]),
+    "an altered full tile": (_flips("tiles", 0, 100), [Kind.WRONG_TILE]),
+    "an altered upper tile": (_flips("tiles", -1, 0), [Kind.WRONG_TILE]),
+    "a short tile": (_alters("tiles", 1, lambda value: value[:-32]), [Kind.WRONG_TILE]),
+    "a tile too many": (lambda rows: rows["tiles"].append((b"\x02" + bytes(8), bytes(32))), [Kind.WRONG_TILE]),
+}
 
 
-def a_state_consumed_by_another(rows: Changed) -> None:
-    rows["states"][5] = _flip(rows["states"][5], 0)
-
-
-def a_state_consumed_elsewhere(rows: Changed) -> None:
-    rows["states"][5] = _flip(rows["states"][5], 39)
-
-
-def a_lost_state(rows: Changed) -> None:
-    rows["states"].pop(5)
-
-
-def a_state_that_nobody_consumed(rows: Changed) -> None:
-    rows["states"].append((bytes(36), rows["states"][5][1]))
-
-
-def a_short_state(rows: Changed) -> None:
-    rows["states"].append((bytes(35), rows["states"][5][1]))
-
-
-def an_altered_full_tile(rows: Changed) -> None:
-    rows["tiles"][0] = _flip(rows["tiles"][0], 100)
-
-
-def an_altered_upper_tile(rows: Changed) -> None:
-    rows["tiles"][-1] = _flip(rows["tiles"][-1], 0)
-
-
-def a_short_tile(rows: Changed) -> None:
-    rows["tiles"][1] = (rows["tiles"][1][0], rows["tiles"][1][1][:-32])
-
-
-def a_tile_too_many(rows: Changed) -> None:
-    rows["tiles"].append((b"\x02" + bytes(8), bytes(32)))
-
-
-@pytest.mark.parametrize(
-    ("fault", "kinds"),
-    [
-        (another_log_time, [Kind.WRONG_DECISION]),
-        (another_outcome, [Kind.WRONG_DECISION]),
-        (a_lost_decision, [Kind.WRONG_DECISION]),
-        (a_conflict_with_another, [Kind.WRONG_DECISION]),
-        (half_a_conflict, [Kind.UNREADABLE, Kind.WRONG_DECISION]),
-        (an_outcome_that_is_none, [Kind.UNREADABLE, Kind.WRONG_DECISION]),
-        (a_position_of_another, [Kind.WRONG_POSITION]),
-        (a_lost_position, [Kind.WRONG_POSITION]),
-        (a_state_consumed_by_another, [Kind.WRONG_STATE]),
-        (a_state_consumed_elsewhere, [Kind.WRONG_STATE]),
-        (a_lost_state, [Kind.WRONG_STATE]),
-        (a_state_that_nobody_consumed, [Kind.WRONG_STATE]),
-        (a_short_state, [Kind.UNREADABLE]),
-        (an_altered_full_tile, [Kind.WRONG_TILE]),
-        (an_altered_upper_tile, [Kind.WRONG_TILE]),
-        (a_short_tile, [Kind.WRONG_TILE]),
-        (a_tile_too_many, [Kind.WRONG_TILE]),
-    ],
-)
-def test_an_altered_row_is_found_once(fault: Callable[[Changed], None], kinds: list[Kind], rows: Changed, replayed: Replayed) -> None:
+@pytest.mark.parametrize(("fault", "kinds"), FAULTS.values(), ids=FAULTS)
+def test_an_altered_row_is_found_once(fault: Fault, kinds: list[Kind], rows: Changed, replayed: Replayed) -> None:
     """Each altered row is found, once; against a sound index it is found too."""
     sound: Rows = {family: list(found) for family, found in rows.items()}
     fault(rows)

@@ -173,7 +173,7 @@ def test_nothing_is_left_when_the_owner_is_killed() -> None:
     script = (
         "import time; from deploy.centres import Centres\n"
         "with Centres(2) as centres:\n"
-        "    print(centres.process_id, centres.network(1), flush=True); time.sleep(120)"
+        "    print(centres._forwarder.pid, centres.network(1), flush=True); time.sleep(120)"
     )
     with subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True, cwd=Path(__file__).parents[2]) as owner:
         assert owner.stdout is not None

@@ -3,13 +3,12 @@
 import argparse
 import re
 from hashlib import sha256
-from importlib import import_module
 from pathlib import Path
 
 import msgspec
 import pytest
 
-from notary.cli import COMMANDS
+from notary.cli import COMMANDS, command_named
 from notary.config import SETTINGS
 from notary.http.problems import NAMES
 from spark_join import arguments as verifier
@@ -88,7 +87,7 @@ def arguments_of(command: str) -> argparse.ArgumentParser:
         assert isinstance(found, argparse.ArgumentParser)
         return found
     parser = argparse.ArgumentParser(add_help=False)
-    import_module(f"notary.cli.{command.replace('-', '_')}").add_arguments(parser)
+    command_named(command).add_arguments(parser)
     return parser
 
 

@@ -40,7 +40,7 @@ RUN_BY = {
     "notary": ("tests/notary/http", "keyring open_log readiness self_check version wire worker"),
     "notary/acceptor": ("tests/notary/acceptor", "messages"),
     "notary/archive": ("tests/notary/archive", "compared"),
-    "notary/cli": ("tests/notary/cli", "activate failover parquet partitions replay retire settle snapshot staged"),
+    "notary/cli": ("tests/notary/cli", "failover owner_commands parquet replay snapshot staged"),
     "notary/client": ("tests/notary/client", "answers request_file signer tls transport"),
     "notary/http": ("tests/notary/http", "awaited call health lifecycle machine openapi problems query writing"),
     "notary/index": ("tests/notary/index", "rocks rows tiles"),

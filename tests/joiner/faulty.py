@@ -21,7 +21,7 @@ from notary.index import Index, IndexSettings
 from ordering.errors import CorruptRecord, Fatal, OutcomeUnknown
 from ordering.log import ORDERING, Leader, Log, LogOffsets, Reader, Record, Writer
 from ordering.memory import MemoryLog
-from ordering.records import Entry, Fence, Genesis, OrderingRecord, OwnerRecord, Register, View, decode
+from ordering.records import Entry, Fence, Genesis, OrderingRecord, OwnerRecord, Register, View, batch_key, decode
 from ordering.signatures import FILL_BYTES, NO_LOG_ID, SigningKey, log_id_of, sign_record
 from tests.joiner.history import KEY, NOTARY, OWNER, ask, nonce, requests, signing_key, value
 
@@ -115,6 +115,14 @@ class FaultyLog(MemoryLog):
         """Lose every record from these offsets on: of the ordering topic, then of each partition."""
         for records, end in zip(self._records.values(), ends, strict=True):
             del records[end:]
+
+    def regrow(self, ends: list[int]) -> None:
+        """Cut the log there, and append another signed history that is longer than the lost one."""
+        self.cut(*ends)
+        for number in range(9):
+            self.register(f"another {number}")
+            for partition in range(PARTITIONS):
+                self.put(partition, batch_key(9, 9), b"another history")
 
     def ends(self) -> list[int]:
         return [len(records) for records in self._records.values()]

@@ -232,19 +232,6 @@ def test_the_key_at_its_entrys_place_verifies_a_fill() -> None:
 # ---- key ----
 
 
-def test_after_a_key_record_only_the_new_key_signs() -> None:
-    """After a key record only the new key signs: entries with the former one are skipped, entries with the new one count."""
-    history, reading = _begun()
-    ready = reading.step(history.rotate(SECOND))
-    assert ready.log_state is not None
-    assert (ready.log_state.key, ready.log_state.keys) == (SECOND.public_key, (KEY.public_key, SECOND.public_key))
-    ready = reading.step(
-        history.entry(1, 1, "a", key=KEY), history.payload(1, 1, "a"), history.entry(1, 2, "b"), history.payload(1, 2, "b")
-    )
-    assert _kinds(ready) == ["unsigned", "orphan-dropped"]
-    assert named(reading.batches) == [(1, 2, "1")]
-
-
 def test_a_key_record_that_the_new_key_does_not_endorse() -> None:
     """A new key is not put in force without its own endorsement of exactly this step, in this log."""
     history, reading = _begun()

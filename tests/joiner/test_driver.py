@@ -225,15 +225,6 @@ async def test_a_payload_that_fails_leaves_no_gap(start: Start, log: FaultyLog) 
     late.set()
 
 
-async def test_a_peer_fills_the_entry_of_a_dead_worker(start: Start, log: FaultyLog) -> None:
-    """A peer fills an entry that a dead worker left without its payload."""
-    log.register("dead")
-    log.entry(1, 1, "lost", partition=2)
-    worker = start()
-    assert len(await worker.decided("a")) == 1
-    assert worker.index.decision(id_of("lost")) is None
-
-
 async def test_restart_behind_the_own_hole(start: Start, log: FaultyLog) -> None:
     """The only worker is killed between its two sends: its next process fills the hole although its register record comes behind it."""
     log.register("w1", "before")
@@ -461,15 +452,6 @@ async def test_idle_reader_is_left_alone(start: Start, log: FaultyLog) -> None:
     assert worker.driver.not_ready() is None
 
 
-async def test_record_that_cannot_be_read(start: Start, log: FaultyLog) -> None:
-    """Garbage in either topic stops no worker."""
-    log.put(ORDERING, None, b"garbage")
-    log.put(0, b"short", b"garbage")
-    log.put(1, batch_key(1, 1), b"garbage")
-    worker = start()
-    assert len(await worker.decided("a")) == 1
-
-
 async def test_a_worker_stops_before_a_newer_version(start: Start, log: FaultyLog) -> None:
     """A worker stops before a record that activates a version that it cannot read; a restart stops there again."""
     log.register("w2", version=FORMAT_VERSION + 1)
@@ -619,9 +601,7 @@ async def test_log_cut_and_grown_again_under_a_running_worker(start: Start, log:
     await worker.decided("b")
     log.cut(*ends)
     await worker.until(reason(worker, "the log contradicts this worker's index"))
-    for _ in range(9):
-        for partition in range(ORDERING, PARTITIONS):
-            log.put(partition, batch_key(9, 9), b"another history")
+    log.regrow(ends)
     assert (await worker.dies()).code is FatalCode.INDEX_AHEAD_OF_LOG
     assert worker.index.position_next == 2
 
@@ -636,9 +616,7 @@ async def test_restart_on_a_log_that_was_cut(start: Start, log: FaultyLog, grown
     await worker.stop()
     log.cut(*ends)
     if grown:
-        for _ in range(9):
-            for partition in range(ORDERING, PARTITIONS):
-                log.put(partition, batch_key(9, 9), b"another history")
+        log.regrow(ends)
     ends = log.ends()
     again = start()
     assert again.driver.not_ready() is not None
@@ -657,10 +635,7 @@ async def test_log_cut_and_grown_again_while_nobody_read(start: Start, log: Faul
     def lost(records: list[Record]) -> list[Record]:
         # Within one turn of the event loop, so that no look at the log end offset comes in between.
         log.on_poll = None
-        log.cut(*ends)
-        for _ in range(9):
-            for partition in range(ORDERING, PARTITIONS):
-                log.put(partition, batch_key(9, 9), b"another history")
+        log.regrow(ends)
         raise NotReady("the connection broke")
 
     log.on_poll = lost

@@ -13,7 +13,7 @@ from joiner import DriverSettings, JoinerLimits
 from joiner.proposals import ReadAhead
 from ordering.errors import FatalCode, NotReady
 from ordering.log import ORDERING, Log, LogOffsets, Reader, Record
-from ordering.records import Activate, Entry, Register, Retire, Settle, View, batch_key, decode
+from ordering.records import Activate, Entry, OrderingRecord, Register, Retire, Settle, View, batch_key, decode
 from ordering.signatures import SigningKey, endorse_key
 from tests.joiner.faulty import (
     DRIVER,
@@ -32,15 +32,6 @@ from tests.joiner.faulty import (
 from tests.joiner.history import KEY, nonce, value
 
 # ---- R10: after an interruption nothing is applied before the log was compared ----
-
-
-def _regrow(log: FaultyLog, ends: list[int], by: int = 9) -> None:
-    """Cut the log there, and append another signed history that is longer than the lost one."""
-    log.cut(*ends)
-    for number in range(by):
-        log.register(f"another {number}")
-        for partition in range(PARTITIONS):
-            log.put(partition, batch_key(9, 9), b"another history")
 
 
 @contextlib.contextmanager
@@ -68,7 +59,7 @@ async def test_interruption_that_the_reader_reports(start: Start, log: FaultyLog
         # This poll returns records of the log that has grown again.
         log.on_poll = None
         log.interruptions += 1
-        _regrow(log, ends)
+        log.regrow(ends)
         return [record for partition in (ORDERING, 0, 1, 2) for record in log.read(partition, 0, 1 << 20, 100)][-5:]
 
     with _applied_nothing(worker):
@@ -192,7 +183,7 @@ async def test_a_process_that_did_not_run(start: Start, log: FaultyLog) -> None:
     def stopped(records: list[Record]) -> list[Record]:
         nonlocal stopped_s
         log.on_poll = None
-        _regrow(log, ends)
+        log.regrow(ends)
         stopped_s = 60.0
         return [record for partition in (ORDERING, 0, 1, 2) for record in log.read(partition, 0, 1 << 20, 100)][-5:]
 
@@ -215,7 +206,7 @@ async def test_a_process_that_did_not_run_with_records_in_hand(start: Start, log
         nonlocal stopped_s
         if records:
             worker.driver._verify = verify  # type: ignore[method-assign]
-            _regrow(log, ends)
+            log.regrow(ends)
             stopped_s = 60.0
         return {}
 
@@ -252,44 +243,28 @@ async def test_queued_records_are_checked_while_the_ordering_topic_is_paused(sta
 
 
 @pytest.mark.seconds
-async def test_buffered_payloads_are_checked_while_their_partition_is_paused(start: Start, log: FaultyLog) -> None:
-    """A worker notices that the log lost a payload that it read before memory was full: other workers may see a fill in its place."""
-    log.register("peer")
-    worker = start(limits=JoinerLimits(hole_timeout_ms=60_000, buffer_bytes_max=2_000))
-    await worker.decided("a")
-    log.entry(1, 1, "late")
-    ends = log.ends()
-    log.put(1, batch_key(1, 2), value("b"))
-    for n in range(20):
-        log.put(1, batch_key(1, 3 + n), b"orphan" * 100)
-    await worker.until(lambda: 1 in worker.driver._paused)
-    log.cut(*ends)
-    for n in range(22):
-        log.put(1, batch_key(1, 3 + n), b"another" * 100)
-    log.entry(1, 2, "b", partition=1)
-    await worker.until(lambda: worker.driver.interruptions + worker.driver.readers_remade > 0)
-    log.put(0, batch_key(1, 1), value("late"))
-    await worker.until(lambda: worker.index.decision(id_of("late")) is not None and worker.joiner.hole is not None)
-    assert worker.index.decision(id_of("b")) is None
+@pytest.mark.parametrize("copied", [False, True])
+async def test_buffered_payloads_are_checked_while_their_partition_is_paused(start: Start, log: FaultyLog, copied: bool) -> None:
+    """A worker notices that the log lost a payload that it read before memory was full: other workers may see a fill in its place.
 
-
-@pytest.mark.seconds
-async def test_a_copy_of_the_last_payload_that_waits_does_not_hide_a_loss(start: Start, log: FaultyLog) -> None:
-    """While the brokers' clock does not advance, a copy of the last payload looks like the original; a loss before it is noticed."""
+    `copied`: the brokers' clock stands, so a copy of the last payload that waits looks like the original. It hides no loss before it.
+    """
     log.register("peer")
     worker = start(limits=JoinerLimits(hole_timeout_ms=60_000, buffer_bytes_max=2_000))
     await worker.decided("a")
     log.entry(1, 1, "late")
     ends, stands_at_ms = log.ends(), clock_ms()
-    log._clock_ms = lambda: stands_at_ms
+    if copied:
+        log._clock_ms = lambda: stands_at_ms
     log.put(1, batch_key(1, 2), value("b"))
     for n in range(20):
         log.put(1, batch_key(1, 3 + n), b"orphan" * 100)
     await worker.until(lambda: 1 in worker.driver._paused)
     log.cut(*ends)
-    for n in range(20):
+    for n in range(20 if copied else 22):
         log.put(1, batch_key(1, 3 + n), b"another" * 100)
-    log.put(1, batch_key(1, 22), b"orphan" * 100)  # at the same offset and time as before
+    if copied:
+        log.put(1, batch_key(1, 22), b"orphan" * 100)  # at the same offset and time as before
     log.entry(1, 2, "b", partition=1)
     await worker.until(lambda: worker.driver.interruptions + worker.driver.readers_remade > 0)
     log.put(0, batch_key(1, 1), value("late"))
@@ -332,7 +307,7 @@ async def test_a_process_that_did_not_run_between_two_polls(start: Start, log: F
     def stopped() -> None:
         nonlocal stopped_s
         worker.driver._catch_up = catch_up  # type: ignore[method-assign]
-        _regrow(log, ends)
+        log.regrow(ends)
         stopped_s = 2.5
 
     with _applied_nothing(worker):
@@ -467,13 +442,14 @@ async def test_a_foreign_view_of_a_log_that_lost_records(start: Start, log: Faul
     assert not ready_again
 
 
-async def test_an_append_that_was_acknowledged_and_is_not_there(start: Start, log: FaultyLog) -> None:
-    """An entry that the log acknowledged and lost is sent again by a new incarnation, once the log was read to that time's end."""
+@pytest.mark.parametrize("kind", [Entry, Register])
+async def test_a_record_that_was_acknowledged_and_is_not_there(start: Start, log: FaultyLog, kind: type[OrderingRecord]) -> None:
+    """A new incarnation sends an entry again that the log acknowledged and lost; a lost register record is written with another nonce."""
     lost: list[int] = []
     put = log.put
 
     def lose(partition: int, key: bytes | None, value: bytes | None) -> None:
-        if partition == ORDERING and isinstance(decode(value), Entry) and not lost:
+        if partition == ORDERING and isinstance(decode(value), kind) and not lost:
             lost.append(partition)
             return
         put(partition, key, value)
@@ -482,26 +458,10 @@ async def test_an_append_that_was_acknowledged_and_is_not_there(start: Start, lo
     worker = start()
     (decision,) = await worker.decided("a")
     assert lost
-    assert await worker.incarnations() == 2
-    assert [(entry.incarnation, entry.sequence) for entry in log.entries()] == [(2, 1)]
+    incarnation = await worker.incarnations()
+    assert incarnation == (2 if kind is Entry else 1)
+    assert [(entry.incarnation, entry.sequence) for entry in log.entries()] == [(incarnation, 1)]
     assert decision.position == 0
-
-
-async def test_a_register_record_that_was_acknowledged_and_is_not_there(start: Start, log: FaultyLog) -> None:
-    """A register record that the log acknowledged and lost is written again with another nonce."""
-    lost: list[int] = []
-    put = log.put
-
-    def lose(partition: int, key: bytes | None, value: bytes | None) -> None:
-        if partition == ORDERING and not lost:
-            lost.append(partition)
-            return
-        put(partition, key, value)
-
-    log.put = lose  # type: ignore[method-assign]
-    worker = start()
-    assert await worker.incarnations() == 1
-    assert lost
 
 
 # ---- rotation, retirement, clocks ----

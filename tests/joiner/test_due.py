@@ -18,16 +18,6 @@ SCAN_MS = HOLE_MS // FILL_SCANS
 # ---- fills (R4) ----
 
 
-def test_fill_proposed_after_the_timeout() -> None:
-    """A hole at the head is proposed for a fill after hole_timeout, not before, and again only after another hole_timeout."""
-    history, reading = registered()
-    assert reading.step(history.entry(1, 1, "a"), now=100).fills == []
-    assert reading.step(now=100 + HOLE_MS - 1).fills == []
-    assert reading.step(now=100 + HOLE_MS).fills == [wanted(0, 1, 1, "a")]
-    assert reading.step(now=100 + 2 * HOLE_MS - 1).fills == []
-    assert reading.step(now=100 + 2 * HOLE_MS - 1 + SCAN_MS).fills == [wanted(0, 1, 1, "a")]
-
-
 def test_holes_behind_that_are_as_old() -> None:
     """Entries behind the hole that waited as long and lack content are filled with it; younger ones, and those with content, are not."""
     history, reading = registered("w1", "w2")

@@ -19,58 +19,12 @@ def test_an_incarnation_is_an_ordinal() -> None:
     assert [(state.incarnation, state.name) for state in incarnations.changed.values()] == [(1, "w1"), (2, "w2")]
 
 
-def test_a_known_nonce_begins_no_incarnation() -> None:
-    """A register record whose nonce is known begins no incarnation and fences none."""
-    incarnations = _incarnations()
-    incarnations.changed.clear()
-    assert incarnations.register(b"n1".ljust(16), "w1", 20) is None
-    assert incarnations.counts(1, 1)
-    assert not incarnations.changed
-
-
-def test_a_registration_fences_its_own_name_only() -> None:
-    """A register record fences the earlier incarnation of its worker name, and of no other name."""
-    incarnations = _incarnations()
-    incarnations.register(b"n2".ljust(16), "w2", 11)
-    new, fenced = incarnations.register(b"n3".ljust(16), "w1", 12) or (None, None)
-    assert new is not None
-    assert fenced is not None
-    assert (new.incarnation, fenced.incarnation, fenced.fenced) == (3, 1, True)
-    assert not incarnations.counts(1, 1)
-    assert incarnations.counts(2, 1)
-    assert incarnations.counts(3, 1)
-
-
 def test_duplicate_name_of_a_fenced_incarnation() -> None:
     """An incarnation that a peer has fenced already is not fenced again when its name registers."""
     incarnations = _incarnations()
     assert incarnations.fence(1, 0) is not None
     _, fenced = incarnations.register(b"n2".ljust(16), "w1", 12) or (None, None)
     assert fenced is None
-
-
-def test_a_higher_sequence_counts() -> None:
-    """A sequence counts if it is higher than the last one counted; gaps are allowed."""
-    incarnations = _incarnations()
-    assert not incarnations.counts(1, 0)
-    incarnations.count(1, 3, 11)
-    assert [incarnations.counts(1, sequence) for sequence in (1, 2, 3, 4, 2**64 - 1)] == [False, False, False, True, True]
-
-
-def test_an_unknown_incarnation_neither_counts_nor_is_past() -> None:
-    """A batch of an unregistered incarnation neither counts nor is past."""
-    incarnations = _incarnations()
-    assert not incarnations.counts(2, 1)
-    assert not incarnations.is_past(2, 1)
-
-
-def test_a_counted_or_fenced_sequence_is_past() -> None:
-    """A sequence is past if its incarnation has counted it or a later one, or is fenced."""
-    incarnations = _incarnations()
-    incarnations.count(1, 3, 11)
-    assert [incarnations.is_past(1, sequence) for sequence in (2, 3, 4)] == [True, True, False]
-    incarnations.fence(1, 3)
-    assert incarnations.is_past(1, 4)
 
 
 def test_a_fence_of_an_older_sequence_has_no_effect() -> None:
@@ -106,19 +60,6 @@ def test_changed_collects_what_to_persist() -> None:
     incarnations.count(1, 1, 11)
     incarnations.count(1, 2, 12)
     assert [(state.sequence_last, state.active_at_ms) for state in incarnations.changed.values()] == [(2, 12)]
-
-
-def test_a_retire_record_ends_an_incarnation_once() -> None:
-    """A retire record ends an incarnation whatever its last sequence, once; it cannot end one that has not begun."""
-    incarnations = _incarnations()
-    incarnations.count(1, 3, 11)
-    ended = incarnations.retire(1)
-    assert ended is not None
-    assert (ended.incarnation, ended.fenced, ended.sequence_last) == (1, True, 3)
-    assert not incarnations.counts(1, 4)
-    assert incarnations.named("w1") is None
-    assert incarnations.retire(1) is None
-    assert incarnations.retire(2) is None
 
 
 def test_a_retired_name_may_register_again() -> None:

@@ -1,7 +1,6 @@
 """Tests that each mutant breaks an existing line, and runs some of every kind (`make mutants` runs all of them)."""
 
 import ast
-import re
 import subprocess
 import sys
 from functools import cache
@@ -13,7 +12,7 @@ from notary import version
 from tests.mutants import __main__ as runner
 from tests.mutants.__main__ import ROOT, main, run
 from tests.mutants.mutants import MUTANTS, Broken, Mutant
-from tests.simulation.test_simulation import SEEDS, SEEDS_A_NIGHT, SEEDS_BESIDES
+from tests.simulation.test_simulation import SEEDS_A_NIGHT
 
 RUN_EVERY_TIME = ("fenced incarnations still count", "any content will do", "a retry is decided again", "resume past the buffer")
 """A mutant of each of four rules, which few seeds notice."""
@@ -93,21 +92,9 @@ def test_code_that_is_not_there_once_is_an_error(code: str, source: str, why: st
         Broken(ten, code, "pass" if code.endswith("11") else "if False:" if code.endswith(":") else "0").apply(source)
 
 
-def test_the_page_lists_each() -> None:
-    """docs/testing.md has a row for each mutant, with its rule and its number of seeds, which is not below the number measured.
-
-    The seed that noticed it, when the page was written, is one that `make test` runs.
-    """
-    page = Path(ROOT, "docs/testing.md").read_text()
-    rows = re.findall(r"^\| ([^|]+) \| (\w+) \| (\d+) \| (\d+) \|$", page, re.MULTILINE)
-    assert [(name, rule, int(most)) for name, rule, _, most in rows] == [(mutant.name, mutant.rule, mutant.seeds) for mutant in MUTANTS]
-    assert all(0 < int(seen) <= int(most) for _, _, seen, most in rows)
-    assert [name for name, _, seen, _ in rows if int(seen) > SEEDS and int(seen) not in SEEDS_BESIDES] == []
-
-
-def test_there_are_twenty_mutants_with_names() -> None:
-    """There are at least twenty mutants, each with a name of its own."""
-    assert len({mutant.name for mutant in MUTANTS}) == len(MUTANTS) >= 20
+def test_there_are_a_hundred_mutants_with_names() -> None:
+    """There are more than a hundred mutants, as docs/testing.md has it, each with a name of its own."""
+    assert len({mutant.name for mutant in MUTANTS}) == len(MUTANTS) > 100
 
 
 @pytest.mark.exhaustive

@@ -375,15 +375,6 @@ def test_links_stay_links(tmp_path: Path) -> None:
     assert len(real.load()) == 2
 
 
-def test_one_rotation_at_a_time(tmp_path: Path) -> None:
-    """While one process holds the lock of the key's folder, a second rotation is rejected."""
-    files = Files.create(tmp_path)
-    with keys.alone_with(files.key), pytest.raises(ConfigurationError, match="another process"), keys.alone_with(files.key):
-        pass
-    with keys.alone_with(files.key):
-        pass
-
-
 def test_a_history_too_long_to_be_read_is_not_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """No key is made when the history is so long that verifiers could not read it."""
     files = Files.create(tmp_path, rotations=1)

@@ -5,11 +5,13 @@ from pathlib import Path
 
 import pytest
 
-from tests.chaos.test_disks import BROKER_DISK_MIB, INDEX_DISK_MIB, fill, small_disk
+from tests.chaos.test_disks import INDEX_DISK_MIB, fill, small_disk
 from tests.rehearsals.drill import Drill
 from tests.rights import needs_root
 
 pytestmark = needs_root
+
+BROKER_DISK_MIB = 512
 
 
 @pytest.mark.rehearsal("a full disk: a worker's index")

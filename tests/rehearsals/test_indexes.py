@@ -2,6 +2,8 @@
 
 import asyncio
 import random
+from collections.abc import Sequence
+from pathlib import Path
 
 import pytest
 
@@ -9,11 +11,21 @@ from notary.index import IndexSettings
 from notary.index.rocks import RocksStore
 from notary.index.store import FAMILIES, STATES
 from ordering.ids import parse_state
-from tests.chaos.test_disks import damage
+from tests.chaos.test_disks import BLOCK_BYTES
 from tests.clients.load import Load
 from tests.clients.party import spend, state
 from tests.kafka.test_receipts import alter, unrecorded
 from tests.rehearsals.drill import Drill
+
+
+def damage(tables: Sequence[Path], draw: random.Random) -> None:
+    """Flip a bit in every block of these tables of a stopped index, as a failing disk might."""
+    for table in tables:
+        content = bytearray(table.read_bytes())
+        for block in range(0, len(content), BLOCK_BYTES):
+            at = draw.randrange(block, min(block + BLOCK_BYTES, len(content)))
+            content[at] ^= 1 << draw.randrange(8)
+        table.write_bytes(content)
 
 
 @pytest.mark.parametrize(

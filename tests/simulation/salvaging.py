@@ -2,8 +2,10 @@
 
 It demands beside all other promises:
 
-- A decision that a survivor or a receipt handed in holds is the log's at the end, and no position of theirs has another.
+- A decision that a survivor or a receipt handed in holds is the log's until its next loss, and no position of theirs has another.
 - A choice of sources of one history is never refused.
+
+A log may be salvaged several times. The owner's command may end between two of its records; the next one continues with its key or another.
 
 Records of the old side that are under way land between the steps of the salvage, and after it.
 """
@@ -12,15 +14,16 @@ import asyncio
 import json
 import random
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import msgspec
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from notary.index import Index, rows
-from notary.index.store import STATES
+from notary.index.store import POSITIONS, STATES
 from notary.receipts.note import VerifierKey
 from notary.salvage.choice import Choice, choose
 from notary.salvage.kept import KeptIndex
@@ -32,7 +35,7 @@ from ordering.log import ORDERING
 from ordering.records import OwnerRecord, SalvageBegin, SalvageDone, SalvageItems, batch_key
 from ordering.salvage import Item
 from ordering.signatures import endorse_key, sign_record, sign_seal
-from tests.checkers.replay import Replayed
+from tests.checkers.replay import Replayed, replay
 from tests.joiner.salvaged import SalvageReader, item_of
 from tests.notary.salvage.witnesses import MemoryIndex
 from tests.simulation.damage import RECORDS, contradicts
@@ -44,6 +47,8 @@ from tests.simulation.plan import Plan
 if TYPE_CHECKING:
     from tests.simulation.simulation import Simulation
 
+WRITES = (0, 1, 2, 3, 5, *[1_000] * 5)
+"""The number of records after which the owner's command may end."""
 ITEMS = 3
 """The number of items in a record: so that a salvage has several."""
 BETWEEN_S = (0.0, 0.0, 0.05, 1.0)
@@ -54,10 +59,10 @@ Decided = Mapping[str, Any]
 
 
 def salvage_plan(drawn: Plan) -> Plan:
-    """Returns a plan in which the log is salvaged once, without other faults of the log itself, of indexes and of keys."""
+    """Returns a plan in which the log is salvaged, without other faults of the log itself, of indexes and of keys."""
     return msgspec.structs.replace(
         drawn,
-        salvages=1,
+        salvages=random.Random(f"salvages {drawn.seed}").choice([1, 1, 2, 3]),
         cuts=0,
         leaderless=0,
         diverged=0,
@@ -85,10 +90,20 @@ class Salvaging:
         self._simulation = simulation
         self._draw = random.Random(f"salvage {simulation.plan.seed}")
         self._held: dict[str, Decided] = {}
-        """The decisions that the sources hold, by transaction id."""
+        """The decisions that the sources of the latest salvage hold, by transaction id."""
+        self._salvaged: list[tuple[int, int]] = []
+        """For each salvage so far, the number of keys before it, and the end of its positions."""
+        self._key: Ed25519PrivateKey | None = None
+        """The key of a salvage that has not ended."""
+        self._writes_left = 0
+        self._one_at_a_time = asyncio.Lock()
 
     async def strike(self) -> None:
         """Stop all workers, lose the end of the log, salvage, and start the workers again."""
+        async with self._one_at_a_time:
+            await self._strike()
+
+    async def _strike(self) -> None:
         simulation, draw, cluster = self._simulation, self._draw, self._simulation.cluster
         for machine in simulation.machines:
             machine.down = True
@@ -96,16 +111,18 @@ class Salvaging:
         await asyncio.sleep(draw.choice([0.0, DRAINED_S]))
         what = draw.choice(["the order", "payloads", "both"])
         simulation.count(f"salvages: {what} lost")
+        self._held = {}
+        before = replay(cluster.by_partition)
         payloads = [partition for partition in cluster.by_partition if partition != ORDERING]
         for partition in [ORDERING] * (what != "payloads") + payloads * (what != "the order"):
             length = len(cluster.by_partition[partition])
             simulation.losses.cut(partition, max(2 * (partition == ORDERING), length - draw.choice(RECORDS)))
         share = draw.choice([0.0, 0.0, 0.3, 1.0])
         indexes = [self._index(machine) for machine in simulation.machines if draw.random() < share]
-        receipts = self._receipts(draw.choice([0.0, 0.1, 0.3, 1.0]))
-        for attempt in range(20):
+        receipts = self._receipts(draw.choice([0.0, 0.1, 0.3, 1.0]), before, [key for index in indexes for key in index.keys])
+        for attempt in range(50):
             try:
-                choice = await self._attempt(f"salvage {attempt} of {simulation.plan.seed}", indexes, receipts)
+                choice = await self._attempt(f"salvage {len(self._salvaged)}.{attempt} of {simulation.plan.seed}", indexes, receipts)
             except ChoiceRefused as refusal:
                 simulation.problem("owner", f"the sources are of one history, and refused: {refusal}")
                 return
@@ -114,7 +131,10 @@ class Salvaging:
         else:
             simulation.problem("owner", "the salvage does not end")
             return
-        simulation.count("salvages")
+        simulation.count("salvages" if not self._salvaged else "salvages of a salvaged log")
+        self._salvaged.append((len(simulation.owner.verifier_keys) - 1, choice.end))
+        for problem in self.violations(replay(cluster.by_partition)):
+            simulation.problem("owner", problem)
         for form in sorted({type(item).__name__ for item in choice.items}):
             simulation.count(f"salvages with items: {form.lower()}")
         for machine in simulation.machines:
@@ -141,35 +161,59 @@ class Salvaging:
         consumed: dict[StateRef, bytes] = {}
         inputs: dict[bytes, list[StateRef]] = {}
         for state, row in disk.contents()[STATES]:
-            id_, _ = rows.state_of(row)
-            consumed[state] = sha256(id_).digest()
-            inputs.setdefault(id_, []).append(state)
+            id_, position = rows.state_of(row)
+            if position == rows.RESERVED:
+                consumed[state] = id_
+            else:
+                consumed[state] = sha256(id_).digest()
+                inputs.setdefault(id_, []).append(state)
         log_identity = dict(disk.contents()["meta"]).get(rows.LOG_KEY, b"").decode()
         index = Index.over(SimulatedStore(disk, lambda step: None), Path("survivor"), notary_name=NOTARY, log_identity=log_identity)
         items: list[Item] = []
-        for position in range(index.position_next):
-            id_there = index.transaction_at(position)
-            assert id_there is not None
+        for _, id_there in disk.contents()[POSITIONS]:
+            if (undecided := rows.undecided_of(id_there)) is not None:
+                items.append(undecided)
+                continue
             decision = index.decision(id_there)
             assert decision is not None
             items.append(item_of(decision, inputs.get(id_there, ())))
             self._hold(json.loads(msgspec.json.encode(to_json(decision))))
-        return MemoryIndex(f"index of {machine.label}", items, consumed=consumed)
+        log_state = index.joiner_state().log_state
+        return MemoryIndex(f"index of {machine.label}", items, consumed=consumed, keys=() if log_state is None else log_state.keys)
 
-    def _receipts(self, share: float) -> list[Receipt]:
-        """Returns a share of the receipts that clients have, with their requests."""
+    def _receipts(self, share: float, log: Replayed, known: Sequence[bytes]) -> list[Receipt]:
+        """Returns a share of the receipts that clients have of this log, with their requests.
+
+        If the loss took a salvage, and no index has read its key, `known`, nothing shows which positions it declared lost. Then the
+        receipts are those of one side of it.
+        """
         found: list[Decided] = []
+        decided = {decision["position"]: decision for decision in log.decisions}
         for call in self._simulation.history.calls:
             for decision, request in zip(call.decisions, call.submission.requests, strict=False):
                 if decision is not None and "receipt" in decision and self._draw.random() < share:
-                    found += [decision, request]
-                    self._hold({member: value for member, value in decision.items() if member != "receipt"})
-        trusted = [VerifierKey(ORIGIN, key.public_key) for key in self._simulation.owner.signing_keys()]
+                    plain = {member: value for member, value in decision.items() if member != "receipt"}
+                    if decided.get(decision["position"]) == plain:
+                        found += [decision, request]
+        public_keys = [key.public_key for key in self._simulation.owner.signing_keys()]
         if not found:
             return []  # a folder without receipts is refused as a source
         with tempfile.TemporaryDirectory() as folder:
             Path(folder, "receipts.json").write_text("\n".join(map(json.dumps, found)))
-            return read_receipts([Path(folder)], NOTARY, trusted).receipts
+            read = read_receipts([Path(folder)], NOTARY, [VerifierKey(ORIGIN, key) for key in public_keys]).receipts
+        of_log = [receipt for receipt in read if self._is_of_log(receipt, public_keys.index(receipt.key))]
+        kept = KeptIndex(SalvageReader(self._simulation.cluster).read(1_000).index).salvages
+        for keys_before, _ in self._salvaged[len(kept) :]:
+            if public_keys[keys_before] not in known:
+                later = [receipt for receipt in of_log if public_keys.index(receipt.key) >= keys_before]
+                of_log = later or of_log
+        for receipt in of_log:
+            self._hold(decided[receipt.position])
+        return of_log
+
+    def _is_of_log(self, receipt: Receipt, key: int) -> bool:
+        """Returns False if a later salvage than its key did not know all positions of the receipt's tree: they were decided anew."""
+        return all(receipt.size <= end for keys_before, end in self._salvaged if key < keys_before)
 
     def _hold(self, decision: Decided) -> None:
         self._held[decision["transaction_id"]] = decision
@@ -188,11 +232,15 @@ class Salvaging:
             cluster.land(hole.partition, batch, sign_seal(*named, OWNER))
             simulation.count("salvages: sealed entries")
             reader.read(1_000)
-        key = key_of(name)
         state = reader.joiner.log_state
         assert state is not None
-        self._write(reader, endorse_key(signing_key(key), simulation.owner.log_id, state.key))
+        if self._key is None or self._draw.random() < 0.5:
+            self._key = key_of(name)
+        key = self._key
         public_key = signing_key(key).public_key
+        self._writes_left = self._draw.choice(WRITES)
+        if state.key != public_key:
+            self._write(reader, endorse_key(signing_key(key), simulation.owner.log_id, state.key))
         if not self._write(reader, SalvageBegin(public_key, reader.joiner.history.view, reader.index.position_next)):
             return None
         await asyncio.sleep(self._draw.choice(BETWEEN_S))
@@ -207,10 +255,15 @@ class Salvaging:
         if not self._write(reader, SalvageDone(public_key, reader.joiner.history.view, choice.end, choice.root)):
             return None
         simulation.owner.adopt(key)
+        self._key = None
         return choice
 
     def _write(self, reader: SalvageReader, record: OwnerRecord) -> bool:
-        """Append a record and read it back. Returns True if it took effect."""
+        """Append a record and read it back. Returns True if it took effect, False also if the command ended before."""
+        if not self._writes_left:
+            self._simulation.count("salvages interrupted")
+            return False
+        self._writes_left -= 1
         self._simulation.cluster.land(ORDERING, None, sign_record(record, self._simulation.owner.log_id, OWNER))
         reader.read(1_000)
         last = reader.joiner.history.last

@@ -354,6 +354,7 @@ def test_offsets_without_records_are_reported(spark: SparkSession, kafka: Kafka,
     assert read_kafka(spark, kafka).ordering.rdd.getNumPartitions() == 1
     assert _archived(spark, kafka, tmp_path, range_records_max=1) == [Archived(2, 1, {}, 1), Archived(3, 0, {"payload 0": 1}, 0)]
     kafka_broker.append(kafka.prefix, {0: [b"p5"]})
+    assert [row.offset for row in read_kafka(spark, kafka).payload.orderBy("offset").collect()] == [0, 1, 2, 3, 5]
     assert _archived(spark, kafka, tmp_path) == [Archived(4, 1, {}, 0)]
     copy = _copy(kafka)
     with pytest.raises(CouldNotVerify, match=r"has 5 records of payload partition 0 at 6 offsets: .* give --renumber"):

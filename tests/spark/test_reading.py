@@ -21,7 +21,7 @@ from spark_join.log import archiving, reading
 from spark_join.log.archive import read_archive
 from spark_join.log.archiving import archive
 from spark_join.log.brokers import read_kafka
-from spark_join.log.kafka import Admin, Kafka, OffsetRange
+from spark_join.log.kafka import Kafka, OffsetRange
 from spark_join.log.reading import read_records
 from spark_join.log.restore import restore
 from tests.joiner.history import KEY, NOTARY, OWNER
@@ -80,20 +80,6 @@ def test_each_record_has_the_offset_of_the_broker(
     assert len(list(tmp_path.rglob("*.parquet"))) == 2
 
 
-def test_the_last_archived_record_may_be_one(
-    spark: SparkSession, kafka_broker: Broker, kafka_prefix: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """An archive that ends with such a record goes on behind it."""
-    kafka_broker.make(kafka_prefix)
-    kafka_broker.append(kafka_prefix, {-1: [GENESIS]})
-    asyncio.run(append(kafka_broker.bootstrap, f"{kafka_prefix}.ordering", with_offset, monkeypatch))
-    kafka = Kafka(kafka_broker.bootstrap, kafka_prefix, {})
-    assert [each.records for each in archive(spark, kafka, tmp_path, lambda stage: None, 1_000_000)] == [2]
-    kafka_broker.append(kafka_prefix, {-1: [b"more"]})
-    assert [each.records for each in archive(spark, kafka, tmp_path, lambda stage: None, 1_000_000)] == [1]
-    assert values(read_archive(spark, tmp_path).ordering) == [(0, GENESIS), (1, b"junk"), (2, b"more")]
-
-
 def _claiming(deltas: Sequence[int]) -> Callable[[bytes], bytes]:
     """Returns a function that replaces a batch by one with a record for each delta, which claims that offset from the batch's base."""
 
@@ -131,17 +117,26 @@ def test_a_part_of_a_batch_hides_nothing_behind_it(
     assert values(read_archive(spark, tmp_path).ordering) == written
 
 
-def test_an_archive_ends_in_such_a_batch(
-    spark: SparkSession, kafka_broker: Broker, kafka_prefix: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(("change", "records"), [(with_offset, 2), (_claiming([1, 1]), 3)])
+def test_an_archive_continues_behind_such_a_batch(
+    spark: SparkSession,
+    kafka_broker: Broker,
+    kafka_prefix: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    change: Callable[[bytes], bytes],
+    records: int,
 ) -> None:
-    """Two records that both claim the offset of the second one do not make it another log."""
+    """The last archived record claims another offset, or two records both claim the offset of the second one."""
     kafka_broker.make(kafka_prefix)
     kafka_broker.append(kafka_prefix, {-1: [GENESIS]})
-    asyncio.run(append(kafka_broker.bootstrap, f"{kafka_prefix}.ordering", _claiming([1, 1]), monkeypatch))
+    asyncio.run(append(kafka_broker.bootstrap, f"{kafka_prefix}.ordering", change, monkeypatch))
     kafka = Kafka(kafka_broker.bootstrap, kafka_prefix, {})
-    assert [each.records for each in archive(spark, kafka, tmp_path, lambda stage: None, 1_000)] == [3]
+    assert [each.records for each in archive(spark, kafka, tmp_path, lambda stage: None, 1_000)] == [records]
     kafka_broker.append(kafka_prefix, {-1: [b"more"]})
     assert [each.records for each in archive(spark, kafka, tmp_path, lambda stage: None, 1_000)] == [1]
+    archived = values(read_archive(spark, tmp_path).ordering)
+    assert (archived[0], archived[-1], len(archived)) == ((0, GENESIS), (records, b"more"), records + 1)
 
 
 def test_a_range_has_the_payloads_of_its_entries(
@@ -176,19 +171,6 @@ def test_a_restore_continues_in_its_own_topics(
     assert len([*archive(spark, kafka, tmp_path, lambda stage: None, 1_000_000)]) == 1
     done = restore(spark, kafka, tmp_path, lambda stage: None, lambda text: None, go_on=True)
     assert (sum(done.records.values()), done.appended) == (2 * len(written), 0)
-
-
-def test_offsets_of_a_transaction_have_no_record(spark: SparkSession, kafka_broker: Broker, kafka_prefix: str) -> None:
-    """The marker of a transaction stays an offset without a record."""
-    kafka_broker.make(kafka_prefix)
-    kafka_broker.append(kafka_prefix, {-1: [b"a"]}, transactional_id=kafka_prefix)
-    kafka = Kafka(kafka_broker.bootstrap, kafka_prefix, {})
-    with Admin(spark, kafka) as admin:
-        while admin.log_offsets(kafka.ordering)[0].offset_end < 2:  # brokers write the marker after they have confirmed the commit
-            time.sleep(0.1)
-    kafka_broker.append(kafka_prefix, {-1: [b"b"]})
-    log = read_kafka(spark, kafka)
-    assert (values(log.ordering), log.log_end_offsets["ordering", 0]) == ([(0, b"a"), (2, b"b")], 3)
 
 
 def test_what_cannot_be_read_is_reported(

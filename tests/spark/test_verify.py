@@ -1,6 +1,6 @@
 """Tests that Spark finds nothing wrong with honest logs, and exactly the violations of others."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from copy import deepcopy
 from pathlib import Path
 from typing import Any
@@ -151,12 +151,6 @@ def _root_of_more_than_there_is(writer: Writer) -> Planted:
     return [("root-mismatch", None, writer.checkpoint(3, 2**64 - 1, bytes(32)).offset)]
 
 
-def _forged_submission(writer: Writer) -> Planted:
-    forged = Party(NOTARY).submission(spend(state("forged")))
-    entry = writer.append(3, [writer.party.submission(spend(state("good"))), forged], 2)
-    return [("bad-signature", DECIDED + 1, entry.offset)]
-
-
 def _unknown_party(writer: Writer) -> Planted:
     nobody = Party(NOTARY, name="O=Nobody").submission(spend(state("nobody")), spend(state("nobody 2")))
     return [("unknown-party", DECIDED, writer.append(3, [nobody]).offset)]
@@ -193,33 +187,13 @@ def _passed_over(writer: Writer) -> Planted:
     return [("sequence-gap", None, writer.batch(3, 1, spend(state("far"))).offset)]
 
 
-@pytest.mark.nightly
-# The next test has all of these in one log; so one of them alone is enough each time.
-@pytest.mark.parametrize(
-    "plant",
-    [
-        _forged_submission,
-        *[
-            pytest.param(plant, marks=pytest.mark.nightly)
-            for plant in (_wrong_root, _root_of_more_than_there_is, _unknown_party, _other_ids, _other_history)
-        ],
-    ],
-)
-def test_planted_violation_is_found(spark: SparkSession, tmp_path: Path, writer: Writer, plant: Callable[[Writer], Planted]) -> None:
-    """Each planted violation is found alone, with the right type and place, and nothing else."""
-    planted = plant(writer)
-    verified = _verified(spark, tmp_path, writer.log.by_partition, writer.party)
-    assert _found(verified) == planted
-    _hold(verified, writer.replayed)
-
-
 @pytest.mark.usefixtures("as_large")
 def test_many_violations_are_all_found(spark: SparkSession, tmp_path: Path, writer: Writer, monkeypatch: pytest.MonkeyPatch) -> None:
     """One log with violations of all types, and many of one, is reported completely: the driver gets no list of them."""
     planted = [*_wrong_root(writer), *_root_of_more_than_there_is(writer), *_unknown_party(writer), *_other_ids(writer)]
     planted += [*_unreadable(writer), *_other_history(writer)]
-    forged = writer.batch(3, 2, spend(state("forged")), party=Party(NOTARY))
-    planted.append(("bad-signature", DECIDED + 3, forged.offset))
+    forged = writer.append(3, [writer.party.submission(spend(state("good"))), Party(NOTARY).submission(spend(state("forged")))], 2)
+    planted.append(("bad-signature", DECIDED + 4, forged.offset))
     planted += _forged_repetition(writer)
     former = Party(NOTARY)  # the same party, with its former key
     writer.batch(3, 2, spend(state("of another key")), party=former)
@@ -234,7 +208,7 @@ def test_many_violations_are_all_found(spark: SparkSession, tmp_path: Path, writ
     assert _found(verified) == sorted(planted, key=str)
     ids = [each["transaction_id"] for each in writer.replayed.decisions]
     unsigned = verified.violations.where("type in ('bad-signature', 'unknown-party')").collect()
-    assert sorted([(row.position, row.id) for row in unsigned]) == [(at, ids[at]) for at in (0, DECIDED, DECIDED + 3)]
+    assert sorted([(row.position, row.id) for row in unsigned]) == [(at, ids[at]) for at in (0, DECIDED, DECIDED + 4)]
 
 
 @pytest.mark.nightly

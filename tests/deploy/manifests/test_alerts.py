@@ -13,7 +13,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from deploy.local import Cluster
 from deploy.local.ports import free_ports
-from deploy.manifests import KUBERNETES, MIRROR, Manifest, Tools, check_rules, render, rules_of
+from deploy.manifests import KUBERNETES, MIRROR, Manifest, Tools, render, rules_of
 from joiner import QueueLimits
 from tests.deploy.scraped import Scraped, names_in
 from tests.docs.test_docs import ROOT, headings, text
@@ -387,12 +387,6 @@ def test_a_wrong_expectation_is_noticed(tools: Tools, rules: str, tmp_path: Path
     """Promtool fails when an alert does not do what a case expects."""
     wrong = Case(case.alert, not case.fires, case.at, case.series)
     assert evaluated(tools, rules, (wrong,), tmp_path).returncode != 0
-
-
-def test_promtool_reads_the_rules(tools: Tools, rules: str) -> None:
-    """Promtool accepts the rules, and rejects an invalid expression."""
-    assert check_rules(tools, rules) == []
-    assert check_rules(tools, rules.replace("notary_hole == 1", "notary_hole == == 1")) != []
 
 
 def test_every_alert_names_a_section(rules: str) -> None:

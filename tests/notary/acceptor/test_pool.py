@@ -16,11 +16,10 @@ from notary.acceptor import AcceptorPool
 from notary.acceptor.link import Link
 from notary.acceptor.messages import Answered
 from notary.config import load
-from notary.gate import HELD_S
-from notary.http import App, turns
+from notary.http import App
 from ordering.errors import Fatal, FatalCode
 from tests.notary.http.checked_client import JSON, CheckedClient, Wire, post_head
-from tests.notary.http.test_app import serving
+from tests.notary.http.test_app import NOT_JSON, serving
 from tests.notary.party import Bank, fresh_hash, spend, transaction_id
 from tests.notary.process import NotaryDirectory, NotaryProcess, is_running
 
@@ -28,7 +27,6 @@ pytestmark = pytest.mark.seconds
 
 
 Start = Callable[..., NotaryProcess]
-NOT_JSON = b"[not "
 
 
 def acceptors_of(process: NotaryProcess) -> list[int]:
@@ -158,50 +156,6 @@ async def test_while_a_worker_rejects_its_processes_do_without_reading(own_direc
         assert service.worker.index.position_next == 3
 
 
-async def test_while_answers_are_behind_its_processes_decode_nothing(own_directory: NotaryDirectory, bank: Bank) -> None:
-    """Under overload a decided submission does not wait for its answer behind others that an acceptor process decoded meanwhile."""
-    async with serving(own_directory, {"http.acceptor_processes": 1}) as service:
-        service.gate.set()
-        unanswered = service.app.unanswered
-        unanswered.enter()
-        unanswered._never_empty_since_s -= 2 * turns.BEHIND_S
-        assert (await service.post(bank.body(spend()))).status_code == 200  # its process learns of the standing queue before this answer
-        call = asyncio.create_task(service.post(bank.body(spend())))
-        await asyncio.sleep(4 * HELD_S)
-        assert not call.done()
-        assert service.worker.index.position_next == 1
-        unanswered.leave()
-        assert (await call).status_code == 200
-
-
-async def test_a_worker_that_is_not_ready_has_its_processes_say_so(own_directory: NotaryDirectory, bank: Bank) -> None:
-    """Without an acknowledging log, submissions get the reason; lookups are answered; with the log back all goes on."""
-    settings = {"worker.append_wait_ms_max": 50, "http.acceptor_processes": 1}
-    async with serving(own_directory, settings) as service:
-        first = asyncio.create_task(service.post(bank.body(spend())))
-        while (await service.http.get("/readyz")).status_code == 200:
-            pass
-        for body in (bank.body(spend()), NOT_JSON):
-            assert (await service.post(body)).json()["type"] == "/problems/not-ready"
-        assert (await service.http.get("/v1/notary")).status_code == 200
-        service.gate.set()
-        assert (await first).status_code == 200
-        while (answer := await service.post(bank.body(spend()))).status_code == 503:
-            pass
-        assert answer.status_code == 200
-
-
-async def test_who_waits_when_the_worker_ends_hears_that_the_outcome_is_unknown(own_directory: NotaryDirectory, bank: Bank) -> None:
-    """If the worker must end, an undecided submission gets 202 through an acceptor process too, and new ones get the reason."""
-    async with serving(own_directory, {"http.acceptor_processes": 1}) as service:
-        asked = asyncio.create_task(service.post(bank.body(spend()), prefer="wait=60"))
-        await service.pending()
-        service.app.detach()
-        assert (await asked).json() == {"decisions": [None]}
-        rejected = await service.http.post("/v1/submissions", content=NOT_JSON, headers=JSON)
-        assert (rejected.status_code, rejected.json()["type"]) == (503, "/problems/not-ready")
-
-
 async def test_a_retry_of_what_waits_is_sent_once(own_directory: NotaryDirectory, bank: Bank) -> None:
     """The same submission through two processes makes one batch, and a quota counts it once."""
     async with serving(own_directory, {"http.acceptor_processes": 2, "limits.party_requests_per_s": 50}) as service:
@@ -268,20 +222,6 @@ async def test_long_polls_end_with_their_process(own_directory: NotaryDirectory)
         with pytest.raises(httpx.TransportError):
             await poll
         async with asyncio.timeout(5):
-            while service.app.long_polls:  # noqa: ASYNC110 - polled from outside
-                await asyncio.sleep(0.005)
-
-
-async def test_a_long_poll_ends_when_its_client_has_left(own_directory: NotaryDirectory) -> None:
-    """Otherwise clients that connect and leave would use up the long polls of all."""
-    async with serving(own_directory, {"http.acceptor_processes": 1}) as service:
-        url = service.http.base_url
-        for _ in range(10):
-            _, writer = await asyncio.open_connection(url.host, url.port)
-            writer.write(long_poll())
-            while not service.app.long_polls:  # noqa: ASYNC110 - polled from outside
-                await asyncio.sleep(0.005)
-            writer.close()
             while service.app.long_polls:  # noqa: ASYNC110 - polled from outside
                 await asyncio.sleep(0.005)
 

@@ -1,24 +1,20 @@
 """One worker seals, and another takes its place: two segment streams on one log, with one store."""
 
 import time
-from collections.abc import AsyncIterator, Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
 
-from notary.archive.fetch import fetch
 from notary.archive.segment import find
 from notary.archive.settings import SealCommand, Sealed
 from notary.archive.stream import SegmentStream
-from notary.cli.archived import ArchivedLog
 from notary.keyring import Keyring
 from notary.keys import verifier_keys
 from notary.snapshots.store import store_of
 from ordering.embedded import EmbeddedLog
 from ordering.genesis import read_genesis
 from ordering.log import ORDERING
-from tests.notary.archive.test_stream import records_of
 from tests.notary.cli.written import append, register, signing_key
 from tests.notary.process import NotaryDirectory
 
@@ -53,13 +49,6 @@ class ArchiveFixture:
         """Append a record."""
         self._records += 1
         await append(self.log, [register("w9", self._records)], self._key)
-
-    @contextmanager
-    def unseen_segments(self) -> Iterator[None]:
-        """Hide the segments from a worker's look at the store, as if they were sealed just after it."""
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr("notary.archive.stream.find", lambda *given: iter(()))
-            yield
 
     def workers(self) -> list[str]:
         """Returns which workers sealed, in order."""
@@ -110,21 +99,3 @@ async def test_a_clock_that_is_ahead_holds_nobody_up(fixture: ArchiveFixture) ->
     assert (await fixture.command(third, LEAVE_MS)).segments == 1
     for stream in (ahead, second, third):
         await stream.close()
-
-
-async def test_a_worker_that_wakes_up_does_no_harm(fixture: ArchiveFixture, tmp_path: Path) -> None:
-    """A worker that was paused after its look at the store seals again what another has sealed: an archive of both has each record once."""
-    paused, other = fixture.process("w1"), fixture.process("w2")
-    await fixture.command(paused)
-    await fixture.write()
-    fixture.now_ms += 10 * LEAVE_MS
-    assert (await fixture.command(other, LEAVE_MS)).segments == 1
-    await fixture.write()
-    with fixture.unseen_segments():
-        assert (await fixture.command(paused)).records == 2
-    assert fixture.workers() == ["w1", "w1", "w2"], "by their first offsets"
-    segments = list(find(fixture.store, verifier_keys(fixture._files[1], ORIGIN)[1], fixture._notary))
-    assert fetch(fixture.store, segments, tmp_path / "archive", None).records == 4
-    for stream in (paused, other):
-        await stream.close()
-    assert await records_of(ArchivedLog(tmp_path / "archive")) == await records_of(fixture.log)

@@ -1,12 +1,9 @@
-"""`notary key`: its output, a rotation between two worker incarnations, and killed rotations."""
+"""`notary key`: its output, and a rotation between two worker incarnations. `test_keys.py` has killed rotations."""
 
 import asyncio
 import fcntl
 import json
 import os
-import subprocess
-import sys
-import textwrap
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -16,12 +13,12 @@ import pytest
 
 from joiner import Joiner, LogState
 from notary import cli, keys
-from notary.config import load
 from notary.verify import NotVerified, trusted_keys, verify_receipt
 from ordering.durable import move_into_place
 from ordering.embedded import EmbeddedLog
+from tests.notary.cli.written import die
 from tests.notary.party import Bank, spend
-from tests.notary.process import ROOT, NotaryDirectory, NotaryProcess, serve_fails
+from tests.notary.process import NotaryDirectory, NotaryProcess
 
 ORIGIN = "notary.example/test"
 
@@ -142,25 +139,6 @@ def test_the_owner_signs(directory: NotaryDirectory, tmp_path: Path, where: str,
     assert present_key(directory) != first
 
 
-def test_a_rotation_that_was_killed_after_its_record_goes_on(
-    directory: NotaryDirectory, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """After a kill between the record and the files, workers find the key in `.next`, and the same command completes the rotation."""
-    first = present_key(directory)
-
-    def die(*_: object) -> None:
-        raise KeyboardInterrupt
-
-    with monkeypatch.context() as patch:
-        patch.setattr(keys, "put_in_place", die)
-        assert key("rotate", directory) == 2
-    assert present_key(directory) == first
-    prepared = key_json(capsys, "show", directory)["prepared"]
-    for done in (key_json(capsys, "rotate", directory), key_json(capsys, "show", directory)):
-        assert done["verifier_key"] == prepared
-    assert not list(directory.path.glob("*.next"))
-
-
 @pytest.mark.seconds
 def test_a_lost_key_is_replaced_by_the_owner(
     directory: NotaryDirectory, bank: Bank, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
@@ -171,10 +149,6 @@ def test_a_lost_key_is_replaced_by_the_owner(
     assert key("rotate", directory, "--lost") == 2
     assert "a key that is not lost is rotated without --lost" in capsys.readouterr().err
     (directory.path / "notary-key.pem").unlink()
-
-    def die(*_: object) -> None:
-        raise KeyboardInterrupt
-
     with monkeypatch.context() as patch:
         patch.setattr(keys, "end_anew", die)
         assert key("rotate", directory, "--lost") == 2
@@ -202,18 +176,6 @@ def test_a_machine_that_missed_a_rotation_does_not_rotate(
     assert first in complaint
     assert second in complaint
     assert "Copy key and key history" in complaint
-
-
-def test_an_embedded_log_is_rotated_while_its_worker_is_stopped(
-    worker: NotaryProcess, notary_directory: NotaryDirectory, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """While a worker has the log open, the command exits with 2 and says to stop it. A key prepared meanwhile is used by the next call."""
-    first = present_key(notary_directory)
-    assert key("rotate", notary_directory) == 2
-    complaint = capsys.readouterr().err
-    assert "one process only" in complaint
-    assert "stop the worker, run this command, start the worker again" in complaint
-    assert present_key(notary_directory) == first
 
 
 def test_files_are_where_the_configuration_says(directory: NotaryDirectory, capsys: pytest.CaptureFixture[str]) -> None:
@@ -316,10 +278,6 @@ def test_a_worker_starts_in_the_middle(
     process = notary_process(own_directory.config)
     _decide(process.url, bank)
     assert process.stop() == 0
-
-    def die(*_: object) -> None:
-        raise KeyboardInterrupt
-
     with monkeypatch.context() as patch:
         if killed_after == "the record":
             patch.setattr(keys, "put_in_place", die)
@@ -340,97 +298,7 @@ def test_a_worker_starts_in_the_middle(
     assert not list(own_directory.path.glob("*.next"))
 
 
-@pytest.mark.seconds
-@pytest.mark.parametrize("copied", ["notary-key.pem", "notary-keys.json"])
-def test_a_worker_with_half_a_copy_does_not_start(own_directory: NotaryDirectory, tmp_path: Path, copied: str) -> None:
-    """With one of the two files of a rotation, `serve` exits with 2 and says to copy both."""
-    other = NotaryDirectory.create(tmp_path / "other")
-    for name in ("notary-key.pem", "notary-keys.json"):
-        (other.path / name).write_bytes((own_directory.path / name).read_bytes())
-    assert key("rotate", own_directory) == 0
-    (other.path / copied).write_bytes((own_directory.path / copied).read_bytes())
-    code, reported = serve_fails(other.config)
-    assert code == 2
-    assert "opy both files" in reported
-    assert "Traceback" not in reported
-
-
-# ---- killed ----
-
-
-@pytest.mark.seconds
-@pytest.mark.nightly
-def test_a_rotation_that_is_killed_can_be_repeated(tmp_path: Path) -> None:
-    """After a kill before any step on the disk, again and again, a worker can start or names the remedy, and no named key is lost."""
-    script = """
-        import json, os, shutil, signal, sys
-        from pathlib import Path
-        import notary.cli.key
-        from notary import cli
-
-        def key(action, here, step=0):
-            \"\"\"Exit code and stderr; -9 when it is killed before the step of that number, if it gets there.\"\"\"
-            child = os.fork()
-            if child == 0:
-                sys.stdout, sys.stderr = open(os.devnull, "w"), open(f"{here}.stderr", "w")
-                steps = 0
-                def count(event, arguments):
-                    nonlocal steps
-                    if event.split(".")[0] in ("open", "os") and any(f"{here}/" in f"{each}/" for each in arguments):
-                        steps += 1
-                        if steps == step:
-                            os.kill(os.getpid(), signal.SIGKILL)
-                sys.addaudithook(count)
-                code = cli.main(["key", action, "--config", f"{here}/notary.toml"])
-                sys.stderr.flush()
-                os._exit(code)
-            code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
-            return code, Path(f"{here}.stderr").read_text()
-
-        def named(here):
-            return [each["verifier_key"] for each in json.loads(Path(f"{here}/notary-keys.json").read_bytes())]
-
-        original, step, made, completed = sys.argv[1], 0, False, 0
-        first = named(original)
-        while not made:
-            step += 1
-            here = f"{original}-{step}"
-            shutil.copytree(original, here)
-            # The next ones meet what it left.
-            for later in (step, 4, 30):
-                before = named(here)
-                code, reported = key("rotate", here, later)
-                assert code in (0, -9), (step, later, reported)
-                made = made or (code == 0 and later == step)
-                known = named(here)
-                assert known[:len(before)] == before and len(known) <= len(before) + 1, (step, later)
-                code, reported = key("show", here)
-                assert code == 0, (step, later, reported)
-            before = named(here)
-            code, reported = key("rotate", here)
-            assert code == 0, (step, reported)
-            completed += len(named(here)) == len(before)
-            code, reported = key("show", here)
-            assert code == 0, (step, reported)
-            known = named(here)
-            assert known[0] == first[0] and known[:len(before)] == before, step
-            assert set(os.listdir(here)) == set(os.listdir(original)), (step, os.listdir(here))
-        print(step, completed)
-    """
-    directory = NotaryDirectory.create(tmp_path / "notary")
-    done = subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(script), str(directory.path)],
-        env=os.environ | {"PYTHONPATH": str(ROOT)},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    steps, _ = map(int, done.stdout.split())
-    assert steps > 10
-    for made in tmp_path.glob("notary-*/"):
-        config = load(made / "notary.toml", environment={})
-        assert keys.load(config.path(config.key_file))
+# ---- a lost key ----
 
 
 @pytest.mark.parametrize("is_over", [False, True])

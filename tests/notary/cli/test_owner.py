@@ -17,7 +17,7 @@ from ordering.log import ORDERING
 from ordering.records import FORMAT_VERSION, OrderingRecord, Settle, Trim, View, decode
 from ordering.signatures import SigningKey, endorse_key
 from ordering.store import KEY, encode_row, open_store
-from tests.notary.cli.written import entry, log_id, register, signing_key, write
+from tests.notary.cli.written import die, entry, log_ends, log_id, register, signing_key, write
 from tests.notary.http.checked_client import CheckedClient
 from tests.notary.party import Bank, spend
 from tests.notary.process import NotaryDirectory, NotaryProcess
@@ -47,15 +47,7 @@ def run_json(
 
 def records_in(directory: NotaryDirectory) -> int:
     """Returns the number of ordering records in the log."""
-
-    async def count() -> int:
-        log = EmbeddedLog.open(directory.path / "log")
-        try:
-            return (await log.offsets())[ORDERING].log_end
-        finally:
-            await log.close()
-
-    return asyncio.run(count())
+    return log_ends(directory.path)[ORDERING]
 
 
 # ---- all commands ----
@@ -103,12 +95,13 @@ def test_another_owners_key_is_refused(
     assert records_in(directory) == 2
 
 
-@pytest.mark.parametrize("command", COMMANDS)
+@pytest.mark.parametrize("command", [*COMMANDS, "key"])
 def test_an_embedded_log_is_open_in_its_worker(
     notary_directory: NotaryDirectory, worker: NotaryProcess, command: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """While its worker runs the commands exit with 2, and say to stop it."""
-    arguments = COMMANDS[command] if command != "settle" else ("--index", notary_directory.path / "index" / worker.name)
+    index = notary_directory.path / "index" / worker.name
+    arguments = {**COMMANDS, "settle": ("--index", index), "key": ("rotate",)}[command]
     assert run(notary_directory, command, *arguments) == 2
     assert "stop the worker, run this command, start the worker again" in capsys.readouterr().err
 
@@ -187,15 +180,7 @@ def test_partitions_are_added(
         for _ in range(24):
             client.decide(bank, spend())
     assert process.stop() == 0
-
-    async def used() -> dict[int, int]:
-        log = EmbeddedLog.open(own_directory.path / "log")
-        try:
-            return {partition: offsets.log_end for partition, offsets in (await log.offsets()).items()}
-        finally:
-            await log.close()
-
-    ends = asyncio.run(used())
+    ends = log_ends(own_directory.path)
     assert set(ends) == {ORDERING, *range(6)}
     assert ends[4]
     assert ends[5]
@@ -205,10 +190,6 @@ def test_partitions_that_nobody_declared_are_used_by_the_next_call(
     directory: NotaryDirectory, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """After a kill between the partitions and the record the log is unchanged, and the same command continues."""
-
-    def die(*_: object) -> None:
-        raise KeyboardInterrupt
-
     with monkeypatch.context() as patch:
         patch.setattr("notary.cli.owner.OwnedLog.append", die)
         assert run(directory, "partitions", 8) == 2

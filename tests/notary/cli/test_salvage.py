@@ -1,6 +1,5 @@
 """`notary salvage` on real logs that lost their end, with real indexes and receipts that survived."""
 
-import asyncio
 import hashlib
 import io
 import json
@@ -24,6 +23,7 @@ from ordering.log import ORDERING, LogOffsets
 from ordering.records import Key, OwnerRecord, SalvageBegin
 from ordering.signatures import SigningKey, endorse_key
 from ordering.store import KEY, open_store
+from tests.notary.cli.written import die, log_ends
 from tests.notary.http.checked_client import CheckedClient
 from tests.notary.party import Bank, RequestObject, fresh_state, spend
 from tests.notary.process import NotaryDirectory, NotaryProcess
@@ -111,7 +111,7 @@ def template(tmp_path_factory: pytest.TempPathFactory, bank: Bank) -> NotaryDire
             decide(client, bank, spend())
         assert process.stop() == 0
     assert cli.main(["retire", "worker-1", "--config", str(directory.config)]) == 0
-    ends = asyncio.run(_ends(directory))
+    ends = log_ends(directory.path)
     coin = fresh_state()
     requests = [spend(coin), spend(), spend(coin), spend(), spend(), spend(coin)]
     with NotaryProcess.start(directory.config) as process, CheckedClient(process.url) as client:
@@ -121,14 +121,6 @@ def template(tmp_path_factory: pytest.TempPathFactory, bank: Bank) -> NotaryDire
     said = {"requests": requests, "decisions": decisions, "ends": ends, "kept": 6}
     (directory.path / "said.json").write_text(json.dumps(said))
     return directory
-
-
-async def _ends(directory: NotaryDirectory) -> dict[int, int]:
-    log = EmbeddedLog.open(directory.path / "log")
-    try:
-        return {partition: offsets.log_end for partition, offsets in (await log.offsets()).items()}
-    finally:
-        await log.close()
 
 
 @pytest.fixture
@@ -189,11 +181,11 @@ def test_receipts_without_an_index(wreck: Wreck, bank: Bank) -> None:
 def test_a_receipt_without_its_request_is_refused(wreck: Wreck) -> None:
     """The receipt of a committed transaction needs its request, or an index that has its position; nothing is appended."""
     wreck.cut()
-    before = asyncio.run(_ends(wreck.directory))
+    before = log_ends(wreck.directory.path)
     refused = wreck.salvage("--receipts", wreck.receipts([4], requests=False), "--yes", code=1)
     assert refused["position"] == 10
     assert "without its request" in refused["refused"]
-    assert asyncio.run(_ends(wreck.directory)) == before
+    assert log_ends(wreck.directory.path) == before
     assert wreck.salvage("--index", wreck.index, "--receipts", wreck.directory.path / "receipts", "--plan")["end"] == 12
 
 
@@ -210,17 +202,17 @@ def test_a_log_that_went_on(wreck: Wreck, bank: Bank) -> None:
 
 def test_nothing_is_missing(wreck: Wreck) -> None:
     """With nothing lost the command appends nothing."""
-    before = asyncio.run(_ends(wreck.directory))
+    before = log_ends(wreck.directory.path)
     assert wreck.salvage("--index", wreck.index, "--yes")["done"] is False
-    assert asyncio.run(_ends(wreck.directory)) == before
+    assert log_ends(wreck.directory.path) == before
 
 
 def test_nothing_is_appended_without_a_yes(wreck: Wreck) -> None:
     """Without a terminal to ask on, the command appends nothing unless it is given --yes."""
     wreck.cut()
-    before = asyncio.run(_ends(wreck.directory))
+    before = log_ends(wreck.directory.path)
     assert "give --yes" in wreck.salvage("--index", wreck.index, code=2)["stderr"]
-    assert asyncio.run(_ends(wreck.directory)) == before
+    assert log_ends(wreck.directory.path) == before
 
 
 @pytest.mark.parametrize(("answer", "code"), [("12", 0), ("yes", 1)])
@@ -229,7 +221,7 @@ def test_a_person_is_asked_on_a_terminal(
 ) -> None:
     """On a terminal the command asks for the number of decisions that the log then has; any other answer appends nothing."""
     wreck.cut()
-    before = asyncio.run(_ends(wreck.directory))
+    before = log_ends(wreck.directory.path)
     terminal = io.StringIO(f"{answer}\n")
     monkeypatch.setattr(terminal, "isatty", lambda: True)
     monkeypatch.setattr("sys.stdin", terminal)
@@ -237,16 +229,16 @@ def test_a_person_is_asked_on_a_terminal(
     printed = capsys.readouterr()
     assert "Type the number of decisions" in printed.err
     assert ("took effect" in printed.out) == (code == 0)
-    assert (asyncio.run(_ends(wreck.directory)) == before) == (code == 1)
+    assert (log_ends(wreck.directory.path) == before) == (code == 1)
 
 
 def test_a_machine_without_the_present_key(wreck: Wreck) -> None:
     """Without the notary's present key, which has to endorse the new one, nothing is appended."""
     wreck.cut()
-    before = asyncio.run(_ends(wreck.directory))
+    before = log_ends(wreck.directory.path)
     (wreck.directory.path / "notary-key.pem").unlink()
     assert "notary-key.pem" in wreck.salvage("--index", wreck.index, "--yes", code=2)["stderr"]
-    assert asyncio.run(_ends(wreck.directory)) == before
+    assert log_ends(wreck.directory.path) == before
 
 
 def test_sources_that_are_none(wreck: Wreck, tmp_path: Path) -> None:
@@ -310,9 +302,6 @@ def test_a_crash_before_any_record(wreck: Wreck, appended: int, monkeypatch: pyt
             raise KeyboardInterrupt
         done.append(given)
         return await append(log, *given)
-
-    def die(*given: Any) -> None:
-        raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
         patch.setattr(OwnedLog, "append", dying)
@@ -385,10 +374,6 @@ def known_keys(wreck: Wreck) -> list[str]:
 
 def die_before_the_key(wreck: Wreck, monkeypatch: pytest.MonkeyPatch) -> None:
     """Run the command until `done` is in effect, and kill it before its key is in place."""
-
-    def die(*given: Any) -> None:
-        raise KeyboardInterrupt
-
     with monkeypatch.context() as patch:
         patch.setattr(keys, "adopt", die)
         wreck.salvage("--index", wreck.index, "--yes", code=2)
@@ -399,10 +384,10 @@ def test_a_plan_changes_nothing(wreck: Wreck, monkeypatch: pytest.MonkeyPatch) -
     root = wreck.root
     wreck.cut()
     die_before_the_key(wreck, monkeypatch)
-    before = key_files(wreck), asyncio.run(_ends(wreck.directory))
+    before = key_files(wreck), log_ends(wreck.directory.path)
     plan = wreck.salvage("--index", wreck.index, "--plan")
     assert (plan["done"], plan["in_effect"], plan["decisions"], plan["root"]) == (False, True, 12, root)
-    assert (key_files(wreck), asyncio.run(_ends(wreck.directory))) == before
+    assert (key_files(wreck), log_ends(wreck.directory.path)) == before
     assert wreck.salvage("--index", wreck.index, "--yes")["resumed"]
 
 
@@ -418,10 +403,10 @@ def test_a_machine_that_missed_a_rotation(wreck: Wreck, sealed: bool) -> None:
     if sealed:
         wreck.cut([partition for partition in wreck.ends if partition != ORDERING])
     put(wreck, former)
-    before = asyncio.run(_ends(wreck.directory))[ORDERING]
+    before = log_ends(wreck.directory.path)[ORDERING]
     assert "this machine missed a rotation" in wreck.salvage("--index", wreck.index, "--yes", code=2)["stderr"]
     assert "this machine missed a rotation" in wreck.salvage("--index", wreck.index, "--plan", code=2)["stderr"]
-    assert asyncio.run(_ends(wreck.directory))[ORDERING] == before
+    assert log_ends(wreck.directory.path)[ORDERING] == before
     put(wreck, present)
     assert wreck.salvage("--index", wreck.index, "--yes")["done"] == sealed
     assert len(known_keys(wreck)) == 2 + sealed
@@ -429,10 +414,6 @@ def test_a_machine_that_missed_a_rotation(wreck: Wreck, sealed: bool) -> None:
 
 def test_a_rotation_that_is_not_in_place(wreck: Wreck, monkeypatch: pytest.MonkeyPatch) -> None:
     """The key in force is only prepared here, since `key rotate` was killed: the command completes the rotation first."""
-
-    def die(*given: Any) -> None:
-        raise KeyboardInterrupt
-
     with monkeypatch.context() as patch:
         patch.setattr(keys, "put_in_place", die)
         assert cli.main(["key", "rotate", "--config", str(wreck.directory.config)]) == 2
@@ -465,10 +446,10 @@ def lose_a_rotation(wreck: Wreck, bank: Bank, *, with_content: bool = False) -> 
     with a receipt of that key.
     """
     directory = wreck.directory
-    before = asyncio.run(_ends(directory))
+    before = log_ends(directory.path)
     if with_content:
         decide_once(directory, bank)
-    after = asyncio.run(_ends(directory))
+    after = log_ends(directory.path)
     assert cli.main(["key", "prepare", "--config", str(directory.config)]) == 0
     files = [directory.path / f"{name}{suffix}" for name in key_files(wreck) for suffix in ("", keys.NEXT)]
     prepared = {file: file.read_bytes() for file in files}

@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Sequence
 from hashlib import sha256
 from pathlib import Path
+from typing import NoReturn
 
 from notary import keys
 from ordering.clock import clock_ms
@@ -64,6 +65,24 @@ async def _log_id(directory: Path) -> bytes:
         return (await read_genesis(log))[1]
     finally:
         await log.close()
+
+
+def log_ends(directory: Path) -> dict[int, int]:
+    """Returns the end of each topic-partition."""
+    return asyncio.run(_log_ends(directory))
+
+
+async def _log_ends(directory: Path) -> dict[int, int]:
+    log = EmbeddedLog.open(directory / "log")
+    try:
+        return {partition: offsets.log_end for partition, offsets in (await log.offsets()).items()}
+    finally:
+        await log.close()
+
+
+def die(*_: object) -> NoReturn:
+    """Takes the place of a step at which a command is killed."""
+    raise KeyboardInterrupt
 
 
 async def _write(

@@ -131,12 +131,6 @@ async def test_a_connection_that_was_closed_while_idle_is_opened_again() -> None
     assert restarted.bodies[1] == restarted.bodies[2]
 
 
-async def test_a_rejected_connection_leads_to_the_next_url() -> None:
-    """A URL where nothing listens is skipped."""
-    with nobody() as url, staged(Worker(Notary(), [])) as urls:
-        assert len(await submit([url, *urls])) == 3
-
-
 async def test_the_url_that_answered_is_asked_first_the_next_time() -> None:
     """After a failure the client stays with the worker that answered, and does not try the dead one first."""
     notary = Notary()

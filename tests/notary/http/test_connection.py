@@ -12,9 +12,9 @@ import pytest
 from notary.http import Server, bind, lines
 from notary.http import server as server_module
 from notary.http.call import TEXT, Call
-from notary.http.connection import SLICE_BYTES, TURN_BYTES_MAX
+from notary.http.connection import SLICE_BYTES, TURN_BYTES_MAX, Connection
 from notary.http.machine import TRANSITIONS, ConnectionState, Event
-from notary.http.parsing import HEAD_BYTES_MAX
+from notary.http.parsing import HEAD_BYTES_MAX, Head
 from notary.http.settings import HttpSettings
 from notary.http.writing import READ_BYTES_MIN
 from ordering.errors import Overloaded
@@ -355,6 +355,26 @@ async def test_trouble_behind_a_call_leaves_its_answer(trouble: bytes) -> None:
         assert (answered.count(b"HTTP/1.1"), b"connection: close" in answered) == (1, True)
 
 
+async def test_a_bug_in_a_call_that_waited_costs_one_call(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The call has waited for its slice, with a piece of its body."""
+    monkeypatch.setattr(lines, "SLICE_S", -1.0)
+    pieces = 0
+    piece = Connection.piece
+
+    def counted(connection: Connection, call: Head, data: bytes) -> None:
+        nonlocal pieces
+        pieces += 1
+        assert pieces < 100, "without end"
+        piece(connection, call, data)
+
+    monkeypatch.setattr(Connection, "piece", counted)
+    async with talking() as talk:
+        talk.connection._take = lambda call: 1 // 0  # type: ignore[assignment]
+        await talk.send(head("/body") + CHUNK + CHUNKS_END)
+        assert (await talk.read()).startswith(b"HTTP/1.1 500")
+        assert pieces == 2
+
+
 async def test_a_bug_of_the_application_costs_one_call(caplog: pytest.LogCaptureFixture) -> None:
     """An unexpected exception of the application is a 500 and a log line, and the server continues."""
     async with talking() as talk:
@@ -381,6 +401,33 @@ async def test_trailers_are_bounded(path: str, line: bytes) -> None:
             sent += 4096
             assert sent < 4 * HEAD_BYTES_MAX
         assert "complete" not in talk.app.heard
+
+
+@pytest.mark.parametrize("before", [0, 10_000], ids=["few chunks", "many small chunks"])
+@pytest.mark.parametrize("path", ["/read", "/reject", "/now"])
+async def test_chunk_extensions_are_bounded(path: str, before: int) -> None:
+    """Extensions between the bytes of a body have the limit of a head. Earlier chunks that need less leave nothing for them."""
+    async with talking() as talk:
+        await talk.send(head(path))
+        await talk.send(CHUNK * before)
+        sent = 0
+        while talk.connection.state < ConnectionState.CLOSING:
+            with contextlib.suppress(OSError):
+                await talk.send(b"1;" + b"e" * 3_000 + b"\r\nx\r\n")
+            sent += 3_000
+            assert sent < 2 * HEAD_BYTES_MAX
+
+
+@pytest.mark.parametrize("line", [b"1\r\n", b"00000001\r\n", b"1;a=bcdefghi\r\n"], ids=["short", "padded", "extended"])
+@pytest.mark.parametrize("size", [SLICE_BYTES, 7])
+async def test_small_chunks_are_not_bounded(line: bytes, size: int) -> None:
+    """A client may send each byte in a chunk of its own, and cut the chunks into any pieces."""
+    async with talking() as talk:
+        await talk.send(head("/read"))
+        data = (line + b"x\r\n") * 5_000 + CHUNKS_END
+        for at in range(0, len(data), size):
+            talk.connection._parse(data[at : at + size])
+        assert talk.app.heard == ["piece b'x'"] * 5_000 + ["complete"]
 
 
 async def test_small_trailers_are_dropped() -> None:
@@ -524,6 +571,55 @@ async def test_calls_that_wait_for_their_turn_are_answered_after_a_half_close() 
         while data := await talk.read():
             answers += data
         assert answers.count(b"HTTP/1.1 200") == 20
+
+
+async def test_a_client_that_closes_within_a_body_behind_a_call_has_left() -> None:
+    """The rest of that body cannot come any more: its bytes are released when the first call has its answer."""
+    async with talking() as talk:
+        await talk.send(head("/read") + CHUNKS_END + head("/later") + CHUNK)
+        talk.client.shutdown(socket.SHUT_WR)
+        await turns()
+        talk.app.calls[0].answer((200, TEXT, b"first"))
+        await turns()
+        assert talk.app.heard == ["complete", "piece b'x'", "left"]
+        assert talk.connection.state >= ConnectionState.CLOSING
+
+
+@pytest.mark.parametrize("path", ["/read", "/now"], ids=["body", "skipped-body"])
+async def test_the_waits_of_one_body_are_not_those_of_the_next_call(path: str) -> None:
+    """The gate rejects a submission that has waited too long to be read."""
+    async with talking() as talk:
+        await talk.send(head(path) + CHUNK)
+        talk.connection._in_line = True
+        talk.connection.read(2.0)
+        await talk.send(CHUNKS_END)
+        if path == "/read":
+            talk.app.calls[0].answer((200, TEXT, b"first"))
+        await talk.send(head("/read"))
+        while len(talk.app.calls) < 2:
+            await turns(1)
+        assert talk.app.calls[1].unread_s == 0.0
+
+
+@pytest.mark.parametrize("before", [b"", GET, b"\r\n"], ids=["nothing", "a call", "a blank line"])
+async def test_a_connection_without_a_head_ends_without_an_answer(before: bytes) -> None:
+    """An answer could be taken for the answer to the call that is on its way."""
+    async with talking() as talk:
+        await talk.send(before)
+        if before == GET:
+            await talk.read()
+        await late(talk)
+        assert await talk.read() == b""
+
+
+async def test_a_rejection_is_the_last_answer_of_a_server_that_stops() -> None:
+    """As any other answer: the client must not use the connection again."""
+    async with talking() as talk:
+        await talk.send(head("/reject") + CHUNK)
+        talk.server.ends = True
+        await talk.send(CHUNKS_END)
+        assert b"connection: close" in await talk.read()
+        assert talk.connection.state >= ConnectionState.CLOSING
 
 
 async def test_a_client_is_not_late_while_the_server_does_not_read() -> None:

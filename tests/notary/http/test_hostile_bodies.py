@@ -290,3 +290,8 @@ def test_a_compressed_body_is_unsupported(client: CheckedClient, bank: Bank) -> 
     """A compressed body gets 415: the service decompresses nothing, so that a small body cannot expand."""
     answer = client.post(gzip.compress(bank.body(spend())), content_encoding="gzip")
     assert (answer.status_code, answer.json()["type"]) == (415, "/problems/unsupported-media-type")
+
+
+def test_the_name_of_no_coding_has_any_case(client: CheckedClient) -> None:
+    """RFC 9110, 8.4.1. The body is read, and is no submission."""
+    assert client.post(b"{}", content_encoding="Identity").status_code == 400

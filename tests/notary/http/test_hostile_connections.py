@@ -237,6 +237,13 @@ def test_expect_100_continue_is_answered(wire: Wire) -> None:
     assert wire.send(b"{}").problem()["status"] == 400
 
 
+def test_a_blank_behind_a_value_means_nothing(wire: Wire) -> None:
+    """RFC 9110, 5.5: a client that insists on 100 would send no body."""
+    wire.send(post_head(2, "Expect: 100-continue \t"))
+    assert wire.answer()[0] == 100
+    assert wire.send(b"{}").problem()["status"] == 400
+
+
 def test_expect_100_continue_of_too_much_is_rejected_at_once(wire: Wire) -> None:
     """A client with `Expect: 100-continue` and a too large body gets the error before it sends the body."""
     assert wire.send(post_head(SUBMISSION_BYTES_MAX + 1, "Expect: 100-continue")).problem()["status"] == 413
@@ -266,9 +273,8 @@ def test_the_rest_of_a_rejected_body_may_not_drip_for_ever(short: Wire) -> None:
         assert short.is_closed()
 
 
-def test_a_head_that_does_not_come_is_malformed(short: Wire) -> None:
-    """A connection without a head gets an error at the deadline, and is closed."""
-    assert short.problem()["status"] == 400
+def test_a_connection_without_a_head_is_closed_without_a_word(short: Wire) -> None:
+    """An answer could cross the first call of a client that connects ahead, and would be taken for the answer to it."""
     assert short.is_closed()
 
 
@@ -282,7 +288,8 @@ def test_blank_lines_do_not_keep_a_connection(short: Wire) -> None:
     """Blank lines between calls, which HTTP allows, do not extend the deadline."""
     short.send(GET)
     assert short.answer()[0] == 200
-    assert _drip(short, b"\r\n")["status"] == 400
+    with _dripping(short, b"\r\n"):
+        assert short.is_closed()
 
 
 def test_a_second_head_that_stops_is_malformed(short: Wire) -> None:
@@ -298,7 +305,7 @@ def test_a_complete_call_stops_the_clock_of_its_head(impatient: NotaryProcess, b
         watching.send(GET)
         assert watching.answer()[0] == 200
         # The end of the other connection shows that the deadline for a head has passed.
-        assert silent.problem()["status"] == 400
+        assert silent.is_closed()
         watching.send(GET)
         assert watching.answer()[0] == 200
 

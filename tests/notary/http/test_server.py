@@ -20,6 +20,7 @@ from notary.client import tls_context
 from notary.duty_cycle import DutyCycle
 from notary.http import App, HttpSettings, Server, bind, lines
 from notary.http import server as server_module
+from notary.http.machine import ConnectionState
 from notary.tls import Certificates, TlsFiles
 from tests.notary.certificates import Authority
 from tests.notary.http.test_connection import GET, Scripted, connected, head, served, turns
@@ -373,6 +374,69 @@ async def test_each_address_with_more_connections_gives_places_in_one_turn() -> 
         assert full._count == 8
         for number in range(6):
             full.release(f"10.0.0.{number}")
+
+
+async def test_a_surplus_connection_costs_no_look_at_every_address() -> None:
+    """Each address has one connection, so none gives a place. Later connections of the same turn are rejected at once."""
+    looks = 0
+
+    class Watched(server_module._Address):
+        @property
+        def count(self) -> int:
+            nonlocal looks
+            looks += 1
+            return 1
+
+        @count.setter
+        def count(self, count: int) -> None:
+            pass
+
+    async with served(Scripted(), settings=HttpSettings(connections_max=500)) as full:
+        full._addresses, full._count = {f"10.0.{number}": Watched() for number in range(500)}, 500
+        assert full.admit("10.1.1.1") is not None
+        looks = 0
+        assert full.admit("10.1.1.2") is not None
+        assert looks <= 2
+
+
+async def test_an_address_that_grows_gives_places_in_the_same_turn() -> None:
+    """It has taken a place in this turn, and has the most connections now."""
+    async with served(Scripted(), settings=HttpSettings(connections_max=4)) as full, AsyncExitStack() as stack:
+        for source in ("127.0.0.2", "127.0.0.2", "127.0.0.2", "127.0.0.3"):
+            await stack.enter_async_context(connected_to(full, source))
+        await turns()
+        assert full.admit("127.0.0.3") is None
+        assert full.admit("10.0.0.1") is None
+        assert full.admit("10.0.0.2") is None
+        assert full.admit("10.0.0.3") is not None
+        assert {network: counted.count for network, counted in full._addresses.items()} == {
+            "127.0.0.2": 1,
+            "127.0.0.3": 1,
+            "10.0.0.1": 1,
+            "10.0.0.2": 1,
+        }
+        for network in ("127.0.0.3", "10.0.0.1", "10.0.0.2"):
+            full.release(network)
+
+
+async def test_a_replaced_connection_is_closed_soon(tmp_path: Path) -> None:
+    """The server counts it no longer, and its client does not answer the end of TLS."""
+    server, context = secured(tmp_path, HttpSettings(connections_max=2))
+    await server.start()
+    port = int(server.url.rpartition(":")[2])
+
+    def silent() -> ssl.SSLSocket:
+        return context.wrap_socket(socket.create_connection(("127.0.0.1", port)), server_hostname="localhost")
+
+    with await asyncio.to_thread(silent), await asyncio.to_thread(silent):
+        while len(server.connections) < 2:  # noqa: ASYNC110 - polled from outside
+            await asyncio.sleep(0)
+        assert server._make_place(0)
+        [replaced] = [each for each in server.connections if each.state >= ConnectionState.CLOSING]
+        replaced.check(asyncio.get_running_loop().time() + server.settings.goodbye_s + 0.1)
+        await turns()
+        assert len(server.connections) == 1
+    await server.stop(1)
 
 
 async def test_a_bug_in_one_connection_leaves_the_others_their_deadlines(caplog: pytest.LogCaptureFixture) -> None:

@@ -1,7 +1,6 @@
 """Submissions that follow the contract: their decisions, and the form of the answers."""
 
 import contextlib
-import hashlib
 import json
 import shutil
 import time
@@ -34,11 +33,6 @@ class VectorBank(Bank):
         return self.public.public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
 
 
-def sha256_of_id(id_: str) -> str:
-    """Returns the hash by which an answer names a consuming transaction."""
-    return hashlib.sha256(bytes.fromhex(id_)).hexdigest()
-
-
 def without_receipts(answer: httpx.Response) -> list[dict[str, Any]]:
     """Returns the decisions of an answer without receipts, since the same decision may be proved under another checkpoint."""
     return [{name: value for name, value in decision.items() if name != "receipt"} for decision in answer.json()["decisions"]]
@@ -68,28 +62,6 @@ def test_the_submissions_of_the_vectors_are_admitted(vectors_worker: CheckedClie
         assert returned == [transaction_id(request, VECTORS["notary"]) for request in requests]
 
 
-def test_a_first_spend_is_committed(client: CheckedClient, bank: Bank) -> None:
-    """Free states are consumed; the decision has the contract's members in their order."""
-    request = spend(fresh_state(), fresh_state())
-    (decision,) = client.decide(bank, request)
-    assert list(decision)[:6] == ["transaction_id", "position", "outcome", "reason", "conflicts", "log_time"]
-    assert decision["transaction_id"] == transaction_id(request)
-    assert (decision["outcome"], decision["reason"], decision["conflicts"]) == ("committed", None, [])
-
-
-def test_a_double_spend_is_rejected_with_all_its_conflicts(client: CheckedClient, bank: Bank) -> None:
-    """Every consumed input is listed, in byte order, with the hash of its consumer's id."""
-    states = sorted((fresh_state(), fresh_state(), fresh_state()))
-    first, second = spend(states[1]), spend(states[0])
-    client.decide(bank, first, second)
-    (decision,) = client.decide(bank, spend(*reversed(states)))
-    assert (decision["outcome"], decision["reason"]) == ("rejected", "input-conflict")
-    assert decision["conflicts"] == [
-        {"state": states[0], "kind": "input", "consumed_by": sha256_of_id(transaction_id(second))},
-        {"state": states[1], "kind": "input", "consumed_by": sha256_of_id(transaction_id(first))},
-    ]
-
-
 def test_requests_of_one_submission_are_decided_in_their_order(client: CheckedClient, bank: Bank) -> None:
     """The first of two spends in one submission wins, and positions rise without a gap."""
     state = fresh_state()
@@ -97,83 +69,6 @@ def test_requests_of_one_submission_are_decided_in_their_order(client: CheckedCl
     assert [decision["outcome"] for decision in decisions] == ["committed", "rejected", "committed"]
     first = decisions[0]["position"]
     assert [decision["position"] for decision in decisions] == [first, first + 1, first + 2]
-
-
-def test_a_retry_gets_the_same_bytes(client: CheckedClient, bank: Bank) -> None:
-    """A retry gets the same decisions, byte for byte, also rejections, and adds no decision."""
-    state = fresh_state()
-    body = bank.body(spend(state), spend(state), spend())
-    first = client.post(body)
-    positions = client.metric("notary_positions")
-    assert client.post(body).content == first.content
-    assert client.metric("notary_positions") == positions
-
-
-def test_a_decided_transaction_keeps_its_decision_in_another_submission(client: CheckedClient, bank: Bank) -> None:
-    """A decided id keeps its decision in another submission, with other requests and in another party's name."""
-    request = spend()
-    (first,) = client.decide(bank, request)
-    assert client.decide(bank, spend(), request)[1] == first
-
-
-def test_a_reference_to_a_consumed_state_is_a_conflict_of_its_kind(client: CheckedClient, bank: Bank) -> None:
-    """Consumed references are listed as references, and a rejected transaction consumes nothing."""
-    consumed, wanted = fresh_state(), fresh_state()
-    client.decide(bank, spend(consumed))
-    (decision,) = client.decide(bank, spend(wanted, references=[consumed]))
-    assert decision["reason"] == "reference-conflict"
-    assert [(conflict["state"], conflict["kind"]) for conflict in decision["conflicts"]] == [(consumed, "reference")]
-    assert client.get(f"/v1/states/{wanted}").json()["consumed_by"] is None
-
-
-def test_a_reference_consumes_nothing(client: CheckedClient, bank: Bank) -> None:
-    """A state that was referred to, even twice, can be spent."""
-    state = fresh_state()
-    outcomes = [client.decide(bank, spend(references=[state]))[0]["outcome"] for _ in range(2)]
-    assert [*outcomes, client.decide(bank, spend(state))[0]["outcome"]] == ["committed"] * 3
-
-
-def test_a_state_may_be_input_and_reference_of_one_transaction(client: CheckedClient, bank: Bank) -> None:
-    """A transaction does not conflict with itself."""
-    state = fresh_state()
-    assert client.decide(bank, spend(state, references=[state]))[0]["outcome"] == "committed"
-
-
-WINDOWS: dict[str, tuple[int | None, int | None, str]] = {
-    "open-start": (None, 2**53 - 1, "committed"),
-    "open-end": (-(2**53) + 1, None, "committed"),
-    "over": (None, 1_000, "rejected"),
-    "not-yet": (2**53 - 2, None, "rejected"),
-    "before-1970": (-(2**53) + 1, -1, "rejected"),
-}
-
-
-@pytest.mark.parametrize(("start", "until", "outcome"), WINDOWS.values(), ids=WINDOWS)
-def test_a_window_is_compared_with_log_time(client: CheckedClient, bank: Bank, start: int | None, until: int | None, outcome: str) -> None:
-    """Outside its window a transaction is rejected, and consumes nothing."""
-    state = fresh_state()
-    (decision,) = client.decide(bank, spend(state, time_window={"from": start, "until": until}))
-    assert (decision["outcome"], decision["reason"]) == (outcome, "outside-time-window" if outcome == "rejected" else None)
-    assert (client.get(f"/v1/states/{state}").json()["consumed_by"] is None) == (outcome == "rejected")
-
-
-def test_a_window_around_log_time_holds_it(client: CheckedClient, bank: Bank) -> None:
-    """The start of a window is inside it, its end is not: compared with log times of earlier answers."""
-    (decision,) = client.decide(bank, spend())
-    past, state = decision["log_time"], fresh_state()
-    late, early = client.decide(
-        bank, spend(state, time_window={"from": None, "until": past}), spend(state, time_window={"from": past, "until": None})
-    )
-    assert (late["reason"], early["outcome"]) == ("outside-time-window", "committed")
-    assert early["log_time"] >= past
-
-
-def test_the_last_of_two_members_counts(client: CheckedClient, bank: Bank) -> None:
-    """The last of two equal members counts, as the signature shows."""
-    request = spend()
-    text = bank.body(request).decode().replace('"content_hash"', f'"content_hash": "{fresh_hash()}", "content_hash"')
-    answer = client.post(text.encode())
-    assert answer.json()["decisions"][0]["transaction_id"] == transaction_id(request)
 
 
 def test_a_party_with_a_p256_certificate_is_admitted(client: CheckedClient, notary_directory: NotaryDirectory) -> None:
@@ -196,18 +91,6 @@ def test_a_party_with_a_p256_certificate_is_admitted(client: CheckedClient, nota
 def test_the_media_type_is_read_as_http_has_it(client: CheckedClient, bank: Bank, media_type: str) -> None:
     """Case, spaces, quotes and the one charset are accepted."""
     assert client.post(bank.body(spend()), content_type=media_type).status_code == 200
-
-
-def test_a_wait_of_0_seconds_is_answered_202_and_then_200(client: CheckedClient, bank: Bank) -> None:
-    """A call that does not wait gets the decisions so far and a Retry-After; the same submission later gets the decision."""
-    body = bank.body(spend(), spend())
-    early = client.post(body, prefer="wait=0")
-    assert early.status_code == 202
-    assert int(early.headers["retry-after"]) >= 1
-    late = client.post(body)
-    assert late.status_code == 200
-    for known, final in zip(early.json()["decisions"], late.json()["decisions"], strict=True):
-        assert known in (None, final)
 
 
 @WITH_ACCEPTORS
@@ -236,14 +119,6 @@ def test_garbage_behind_a_submission_does_not_take_its_answer(worker: NotaryProc
                 assert wire.problem()["status"] == 400
 
 
-def test_a_submission_offered_over_another_protocol_is_decided(worker: NotaryProcess, bank: Bank) -> None:
-    """A Java client's first call, which offers HTTP/2, is accepted."""
-    body = bank.body(spend())
-    with Wire(worker.url) as wire:
-        wire.send(post_head(len(body), "Connection: Upgrade, HTTP2-Settings", "Upgrade: h2c", "HTTP2-Settings: AAEAAEAA") + body)
-        assert wire.answer()[0] == 200
-
-
 def test_a_client_that_leaves_does_not_undo_its_submission(worker: NotaryProcess, client: CheckedClient, bank: Bank) -> None:
     """A complete submission counts, even if its client closes before the answer."""
     request = spend()
@@ -253,22 +128,6 @@ def test_a_client_that_leaves_does_not_undo_its_submission(worker: NotaryProcess
     while client.get(f"/v1/transactions/{transaction_id(request)}").status_code == 404:
         pass
     worker.check_quiet()
-
-
-def test_submissions_of_many_connections_are_all_decided(worker: NotaryProcess, bank: Bank) -> None:
-    """Many clients spend one state at once: exactly one is committed, and the others get the consumer's hash."""
-    state = fresh_state()
-    bodies = [bank.body(spend(state)) for _ in range(30)]
-    wires = [Wire(worker.url) for _ in bodies]
-    answers = []
-    for wire, body in zip(wires, bodies, strict=True):
-        wire.send(post_head(len(body)) + body)
-    for wire in wires:
-        with wire:
-            answers.append(json.loads(wire.answer()[2])["decisions"][0])
-    (committed,) = [answer for answer in answers if answer["outcome"] == "committed"]
-    returned = {conflict["consumed_by"] for answer in answers for conflict in answer["conflicts"]}
-    assert returned == {sha256_of_id(committed["transaction_id"])}
 
 
 def test_a_quota_is_answered_with_when_to_come_again(

@@ -12,21 +12,22 @@ import pytest
 from joiner import AdmittedSubmission
 from notary import decision as decisions
 from notary import parties, wire
-from notary.bodies import Body
 from notary.duty_cycle import DutyCycle
 from notary.gate import HELD_S, Gate
 from notary.http import in_flight, turns
 from notary.http.call import Answer, Call
 from notary.http.submission import SUBMISSIONS, AnswerForm
 from notary.parties import Parties
+from notary.quota import Quota
 from notary.tree import TILE_WIDTH
 from ordering.pieces import Pieces
 from payload import decode_submission
 from payload import request as payload_request
 from payload import submission as payload_submission
-from tests.notary.http.test_app import Service, serving
+from tests.notary.http.test_app import ACCEPTORS, Service, serving
 from tests.notary.party import NOTARY, Bank, fresh_hash, spend, transaction_id
 from tests.notary.process import NotaryDirectory
+from tests.notary.test_gate import RecordingBody
 
 COUNT = 600
 TURN_US, SHARE_US = 600, 300
@@ -130,8 +131,18 @@ async def test_rejections_of_many_conflicts_are_answered_in_pieces(service: Serv
     assert retry.returned() == (200, {"decisions": first})
 
 
-async def test_a_burst_with_old_requests_first_is_charged_one_by_one(own_directory: NotaryDirectory, bank: Bank) -> None:
+async def test_a_burst_with_old_requests_first_is_charged_one_by_one(
+    own_directory: NotaryDirectory, bank: Bank, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """All are admitted in one turn of the loop, before any is charged, and are looked up later: the quota is enough for one."""
+    charged: list[int] = []
+    charge = Quota.charge
+
+    def noted(quota: Quota, party: str, requests: int) -> None:
+        charged.append(requests)
+        charge(quota, party, requests)
+
+    monkeypatch.setattr(Quota, "charge", noted)
     old = spend()
     async with serving(own_directory, {"limits.party_requests_per_s": 4}) as service:
         service.gate.set()
@@ -142,6 +153,7 @@ async def test_a_burst_with_old_requests_first_is_charged_one_by_one(own_directo
             await call.turns()
         statuses = [call.returned()[0] for call in calls]
         assert statuses.count(429) == 4 - statuses.count(200) >= 2, statuses
+        assert charged == [1] + [3] * statuses.count(200)
         assert service.worker.index.position_next == before + 2 * statuses.count(200)
 
 
@@ -244,71 +256,50 @@ async def test_an_answer_after_the_end_is_counted(service: Service, bank: Bank) 
     assert b'notary_http_answers_total{call="/v1/notary",status="503"} 1.0' in service.app.metrics.text()
 
 
-class HandedBody(Body):
-    """A body at the gate."""
-
-    admitted_as: AdmittedSubmission | None = None
-    problem: Exception | None = None
-
-    def admitted(self, submission: AdmittedSubmission) -> None:
-        """Record the admission."""
-        self.admitted_as = submission
-
-    def rejected(self, problem: Exception) -> None:
-        """Record the rejection."""
-        self.problem = problem
-
-
-async def test_a_large_body_is_decoded_in_pieces(tmp_path: Path, bank: Bank, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A turn of the gate ends after the piece in which its time ends; a large request is cut, and so are many small ones."""
-    monkeypatch.setattr(payload_request, "STATES_A_PIECE", 10)
-    monkeypatch.setattr(payload_submission, "STATES_A_PIECE", 10)
-    ticks = iter(range(1_000_000))
+@pytest.fixture
+def slow_gate(tmp_path: Path, bank: Bank, monkeypatch: pytest.MonkeyPatch) -> Gate:
+    """A gate that decodes a small piece in each turn."""
+    for module in (payload_request, payload_submission):
+        monkeypatch.setattr(module, "STATES_A_PIECE", 10)
+    ticks = itertools.count()
     parties.write(tmp_path / "parties.json", {bank.name: bank.public_pem.decode()})
-    gate = Gate(
+    return Gate(
         NOTARY, Parties(tmp_path / "parties.json"), lambda: None, lambda: next(ticks), bytes_max=1 << 20, body_s_max=20.0, turn_s_max=0.5
     )
+
+
+async def test_a_large_body_is_decoded_in_pieces(slow_gate: Gate, bank: Bank) -> None:
+    """A turn of the gate ends after the piece in which its time ends; a large request is cut, and so are many small ones."""
     for requests in ([spend(*[f"{fresh_hash()}:0" for _ in range(200)])], [spend() for _ in range(200)]):
-        body, left = HandedBody(gate), HandedBody(gate)
+        body, left = RecordingBody(slow_gate), RecordingBody(slow_gate)
         for each in (body, left):
-            gate.begin(each, None)
             each.piece(bank.body(*requests))
             each.complete()
         turns = 0
-        while body.admitted_as is None:
-            assert body.problem is None
+        while not body.results:
             await asyncio.sleep(0)
             turns += 1
         assert turns >= 20
-        assert [request.transaction_id.hex() for request in body.admitted_as.requests] == [transaction_id(each) for each in requests]
+        (admitted,) = body.results
+        assert isinstance(admitted, AdmittedSubmission)
+        assert [request.transaction_id.hex() for request in admitted.requests] == [transaction_id(each) for each in requests]
         await asyncio.sleep(0)
         left.left()  # in the middle of its decoding
-        after = HandedBody(gate)
-        gate.begin(after, None)
+        after = RecordingBody(slow_gate)
         after.piece(bank.body(spend()))
         after.complete()
-        while after.admitted_as is None:  # noqa: ASYNC110 - it counts turns
-            await asyncio.sleep(0)
-        assert left.admitted_as is None
-        assert gate.body_bytes == 0
+        await after.done
+        assert isinstance(after.results[0], AdmittedSubmission)
+        assert AdmittedSubmission not in map(type, left.results)
+        assert slow_gate.body_bytes == 0
 
 
-async def test_a_body_of_a_party_does_not_wait_for_a_large_one_of_an_address(
-    tmp_path: Path, bank: Bank, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_body_of_a_party_does_not_wait_for_a_large_one_of_an_address(slow_gate: Gate, bank: Bank) -> None:
     """While a large body of a client without an admitted submission is decoded in pieces, those of parties are decoded in between."""
-    monkeypatch.setattr(payload_request, "STATES_A_PIECE", 10)
-    monkeypatch.setattr(payload_submission, "STATES_A_PIECE", 10)
-    ticks = iter(range(1_000_000))
-    parties.write(tmp_path / "parties.json", {bank.name: bank.public_pem.decode()})
-    gate = Gate(
-        NOTARY, Parties(tmp_path / "parties.json"), lambda: None, lambda: next(ticks), bytes_max=1 << 20, body_s_max=20.0, turn_s_max=0.5
-    )
 
-    def handed(network: str, parties_before: set[bytes], *states: str) -> HandedBody:
-        body = HandedBody(gate)
+    def handed(network: str, parties_before: set[bytes], *states: str) -> RecordingBody:
+        body = RecordingBody(slow_gate)
         body.network, body.parties = network, parties_before
-        gate.begin(body, None)
         body.piece(bank.body(spend(*states)))
         body.complete()
         return body
@@ -319,13 +310,13 @@ async def test_a_body_of_a_party_does_not_wait_for_a_large_one_of_an_address(
     for _ in range(3):
         small = handed("127.0.0.1", {bank.name.encode()}, f"{fresh_hash()}:0")
         turns = 0
-        while small.admitted_as is None:
+        while not small.results:
             await asyncio.sleep(0)
             turns += 1
         assert turns < 8
-        assert large.admitted_as is None
-    while large.admitted_as is None:  # noqa: ASYNC110 - as above
-        await asyncio.sleep(0)
+        assert not large.results
+    await large.done
+    assert isinstance(large.results[0], AdmittedSubmission)
 
 
 async def test_reads_are_answered_in_active_slices_and_submissions_in_each() -> None:
@@ -378,20 +369,26 @@ def test_a_queue_that_was_never_empty_is_standing() -> None:
     assert caught_up == 1
 
 
-async def test_no_body_is_decoded_while_answers_are_behind(service: Service, bank: Bank) -> None:
+@ACCEPTORS
+async def test_no_body_is_decoded_while_answers_are_behind(own_directory: NotaryDirectory, bank: Bank, acceptors: int) -> None:
     """Under overload a decided submission does not wait for its answer behind others that were admitted meanwhile."""
-    unanswered = service.app.unanswered
-    unanswered.enter()
-    unanswered._never_empty_since_s -= 2 * turns.BEHIND_S
-    call = asyncio.create_task(service.post(bank.body(spend())))
-    while not service.worker.gate._asked:  # noqa: ASYNC110 - polled from outside
-        await asyncio.sleep(0)
-    await asyncio.sleep(2 * HELD_S)
-    assert not call.done()
-    unanswered.leave()
-    assert (await call).status_code == 200
-    assert not unanswered.is_standing()
-    assert unanswered._size == 0
+    async with serving(own_directory, {"http.acceptor_processes": acceptors}) as service:
+        service.gate.set()
+        unanswered = service.app.unanswered
+        unanswered.enter()
+        unanswered._never_empty_since_s -= 2 * turns.BEHIND_S
+        if acceptors:  # before this answer its process learns of the standing queue
+            assert (await service.post(bank.body(spend()))).status_code == 200
+        call = asyncio.create_task(service.post(bank.body(spend())))
+        while not (acceptors or service.worker.gate._asked):  # noqa: ASYNC110 - polled from outside
+            await asyncio.sleep(0)
+        await asyncio.sleep(4 * HELD_S)
+        assert not call.done()
+        assert service.worker.index.position_next == acceptors
+        unanswered.leave()
+        assert (await call).status_code == 200
+        assert not unanswered.is_standing()
+        assert unanswered._size == 0
 
 
 async def test_one_submission_on_many_connections_delays_no_other_party(

@@ -1,7 +1,6 @@
 """Snapshots are listed, restored and pruned, whatever else is in their store."""
 
 import errno
-import os
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -89,15 +88,6 @@ def test_older_decisions_displace_no_new_ones(fixture: SnapshotFixture) -> None:
     names = [fixture.signed(msgspec.structs.replace(old, decisions=9_000 + more, made_at_ms=1 + more)) for more in range(2)]
     made = fixture.snapshot("create", "--keep", "1")["snapshot"]
     assert fixture.names(MANIFESTS) == {made, names[1]}
-
-
-def test_a_pipe_blocks_no_restore(fixture: SnapshotFixture) -> None:
-    """A pipe and a folder among the manifests do not count; the sound snapshot is restored."""
-    fixture.snapshot("create")
-    os.mkfifo(fixture.store / MANIFESTS / "9.note")
-    (fixture.store / MANIFESTS / "lost+found").mkdir()
-    shutil.rmtree(fixture.index)
-    fixture.snapshot("restore")
 
 
 def test_an_unreadable_manifest_blocks_no_restore(fixture: SnapshotFixture, monkeypatch: pytest.MonkeyPatch) -> None:
