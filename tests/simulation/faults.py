@@ -234,6 +234,8 @@ class Faults:
 
     async def _rotate(self) -> None:
         owner = self.simulation.owner
+        if self.simulation.salvaging.one_at_a_time.locked():
+            return
         if self.draw.random() < 0.3 and owner.offer_again():
             self._record("owner", "offers a former key again", "former keys offered")
             return

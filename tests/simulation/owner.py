@@ -125,6 +125,8 @@ class Owner:
         """Give the workers the key of a salvage, which is in force."""
         self._keys.append(key)
         write_keys(self.directory, self._keys)
+        for name in (KEY, HISTORY):
+            (self.directory / (name + keys.NEXT)).unlink(missing_ok=True)
 
     def repair(self) -> bool:
         """Put the workers' key in force again after a loss took its record away. Returns False if the workers have the right key."""
@@ -161,7 +163,8 @@ class Owner:
         if self._simulation.plan.loses or any(_key_of(machine) != newest for machine in self._simulation.machines):
             return False
         for name in (KEY, HISTORY):
-            (self._folder / (name + keys.NEXT)).replace(self._folder / name)
+            if (following := self._folder / (name + keys.NEXT)).exists():  # a salvage's key is in place already
+                following.replace(self._folder / name)
         return True
 
 

@@ -17,7 +17,7 @@ import tempfile
 from collections.abc import Mapping, Sequence
 from hashlib import sha256
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
@@ -59,16 +59,17 @@ Decided = Mapping[str, Any]
 
 
 def salvage_plan(drawn: Plan) -> Plan:
-    """Returns a plan in which the log is salvaged, without other faults of the log itself, of indexes and of keys."""
+    """Returns a plan in which the log is salvaged, without other faults of the log itself and of indexes."""
+    draw = random.Random(f"salvages {drawn.seed}")
     return msgspec.structs.replace(
         drawn,
-        salvages=random.Random(f"salvages {drawn.seed}").choice([1, 1, 2, 3]),
+        salvages=draw.choice([1, 1, 2, 3]),
+        rotations=draw.choice([0, 0, 1, 2]),
         cuts=0,
         leaderless=0,
         diverged=0,
         altered_rows=0,
         forgers=0,
-        rotations=0,
         damages=0,
         aimed="",
         aimed_losses=0,
@@ -96,11 +97,11 @@ class Salvaging:
         self._key: Ed25519PrivateKey | None = None
         """The key of a salvage that has not ended."""
         self._writes_left = 0
-        self._one_at_a_time = asyncio.Lock()
+        self.one_at_a_time: Final = asyncio.Lock()
 
     async def strike(self) -> None:
         """Stop all workers, lose the end of the log, salvage, and start the workers again."""
-        async with self._one_at_a_time:
+        async with self.one_at_a_time:
             await self._strike()
 
     async def _strike(self) -> None:
