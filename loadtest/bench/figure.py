@@ -15,7 +15,7 @@ import msgspec
 from deploy.local import CannotRun
 from loadtest.bench.report import Report, ResultLine, report_to
 from loadtest.rig import RunningNotary, brokers_of, interrupt_once, log_name, notary_on
-from loadtest.rig.arguments import count
+from loadtest.rig.arguments import acceptor_processes, count
 from loadtest.rig.progress import progress
 from loadtest.rig.signing import PARTY
 from ordering.errors import NotaryError
@@ -113,7 +113,7 @@ def add_arguments(parser: argparse.ArgumentParser, out: str) -> None:
     parser.add_argument("--submission-requests", type=count, default=100, metavar="N", help="requests of a submission (default: 100)")
     parser.add_argument("--inputs", type=count, default=1, metavar="N", help="inputs of a request (default: 1)")
     parser.add_argument("--brokers", type=int, choices=(0, 1, 3), default=1, help="0: the embedded log (default: 1)")
-    parser.add_argument("--acceptor-processes", type=int, default=0, metavar="N", help="of the worker (default: none)")
+    parser.add_argument("--acceptor-processes", type=acceptor_processes, default=0, metavar="N", help="of the worker (default: none)")
     parser.add_argument("--seed", type=int, default=1, help="of everything that is made (default: 1)")
     parser.add_argument("--out", default=out, metavar="FILE", help=f"where the JSON line is added; - is stdout (default: {out})")
 

@@ -3,6 +3,8 @@
 from argparse import ArgumentTypeError
 from math import isfinite
 
+from notary.http.settings import ACCEPTOR_PROCESSES_MAX
+
 
 def above_zero(text: str) -> float:
     """Parses a finite number above 0. Raises `ArgumentTypeError`."""
@@ -24,6 +26,13 @@ def count(text: str) -> int:
     """Parses an integer above 0. Raises `ArgumentTypeError`."""
     if not text.isdecimal() or not int(text):
         raise ArgumentTypeError(f"{text!r} is not an integer above 0")
+    return int(text)
+
+
+def acceptor_processes(text: str) -> int:
+    """Parses a number of acceptor processes. Raises `ArgumentTypeError`."""
+    if not text.isdecimal() or int(text) > ACCEPTOR_PROCESSES_MAX:
+        raise ArgumentTypeError(f"{text!r} is not an integer from 0 to {ACCEPTOR_PROCESSES_MAX}")
     return int(text)
 
 

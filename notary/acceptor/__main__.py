@@ -20,6 +20,7 @@ from notary.acceptor.link import Link
 from notary.acceptor.messages import AcceptorSettings, Down, End, ReadAgain, Serving, Up
 from notary.cli.serve import GARBAGE_OBJECTS
 from notary.http import Server
+from notary.http.server import BACKLOG
 from notary.logs import set_level, set_up_logging
 from notary.parties import Parties
 from notary.tls import Certificates
@@ -61,6 +62,7 @@ async def run(settings: AcceptorSettings, listening: socket.socket, linked: sock
     server.lines.is_backlogged = lambda client: app.gate.is_backlogged(client.network, client.parties)
     # While the link is full, read no calls from the connections.
     link.pause, link.go_on = server.pause, server.go_on
+    listening.listen(BACKLOG)  # if the process before this one could not serve, it does not listen yet
     await server.start()
     link.send(Serving())
     following = loop.create_task(parties.follow())
@@ -79,7 +81,8 @@ def main(given: list[str]) -> int:
     gc.freeze()
     gc.set_threshold(GARBAGE_OBJECTS)
     try:
-        uvloop.run(run(settings, socket.socket(fileno=int(given[1])), socket.socket(fileno=int(given[2]))))
+        with socket.socket(fileno=int(given[1])) as listening, socket.socket(fileno=int(given[2])) as linked:
+            uvloop.run(run(settings, listening, linked))
     except ConfigurationError as problem:
         logger.error("acceptor process %s cannot serve: %s", settings.process, problem)
     return 2

@@ -213,11 +213,17 @@ class AcceptorApp:
 
     def _hand_over(self, call: Call, message: Submitted | LookupCall) -> None:
         self._calls[message.number] = call
-        if isinstance(message, LookupCall) and message.path.startswith(TRANSACTIONS) and message.query:  # it may be a long poll
-            call.left = lambda: self._link.send(ClientLeft(message.number))
         self._link.send(message)
-        if isinstance(message, LookupCall) and not call.may_wait:
-            self._link.send(ClientLeft(message.number))
+        left = ClientLeft(message.number)
+        if isinstance(message, Submitted):
+            call.when_gone = lambda: self._link.send(left)
+            has_left = call.gone
+        else:
+            if message.path.startswith(TRANSACTIONS) and message.query:  # it may be a long poll
+                call.left = lambda: self._link.send(left)
+            has_left = not call.may_wait
+        if has_left:
+            self._link.send(left)
 
     def _count(self, status: int, route: str = SUBMISSIONS) -> None:
         """Count a call that was rejected without being read."""

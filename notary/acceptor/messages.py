@@ -76,7 +76,7 @@ class HandshakesFailed(msgspec.Struct, frozen=True, gc=False, array_like=True, t
 
 
 class ClientLeft(msgspec.Struct, frozen=True, gc=False, array_like=True, tag=6):
-    """The client of a call has left, or has closed its half of the connection: a long poll ends."""
+    """The client of a call has left: the call ends. A long poll also ends when its client has closed its half of the connection."""
 
     number: int
 

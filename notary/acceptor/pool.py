@@ -1,6 +1,7 @@
 """The worker's side: it starts its acceptor processes, handles their messages, replaces one that dies, and ends them."""
 
 import asyncio
+import contextlib
 import logging
 import math
 import signal
@@ -140,18 +141,25 @@ class AcceptorPool:
         return process
 
     async def _keep(self, at: int) -> None:
-        """Restart the process on socket `at` whenever it ends. Connections that arrive meanwhile wait."""
+        """Restart the process on socket `at` whenever it ends. Connections that arrive meanwhile wait.
+
+        If a process ends before it serves, its successor may do the same. Then the other processes get all connections until one serves.
+        """
         loop = asyncio.get_running_loop()
         started_s = loop.time()
         while True:
             process = self._processes[at]
             await process.ended.wait()
             logger.warning("acceptor process %s ended with %d, starting it again", process.name, await process.exit_code())
+            if not process.served:
+                with contextlib.suppress(OSError):  # no descriptor is free: the next try comes soon
+                    self._listening[at] = _bound_again(self._listening[at])
             await asyncio.sleep(started_s + AGAIN_S - loop.time())
             started_s = loop.time()
             try:
                 self._processes[at] = await self._started(at)
             except OSError as problem:
+                process.served = False
                 logger.warning("acceptor process %s cannot be started: %s", process.name, problem)
 
     def _check_if_changed(self) -> None:
@@ -192,8 +200,10 @@ class _Process:
         self.ended = asyncio.Event()
         self._app = app
         self._certificates = certificates
-        self._reads: dict[int, Call] = {}
-        """The calls under way that are no submissions, by number."""
+        self.served = False
+        """True once it has accepted connections."""
+        self._calls: dict[int, Call] = {}
+        """The calls under way, by number."""
         self._link: Link[Up, Down] = Link(Up, self._take, self._lost, reads_while_it_may_write=True)
         self._linked, theirs = socket.socketpair()
         with theirs:
@@ -226,27 +236,28 @@ class _Process:
 
     def _take(self, message: Up) -> None:
         if isinstance(message, Submitted):
-            call = Call("POST", SUBMISSIONS, b"", [], self._answer(message.number))
+            call = self._calls[message.number] = Call("POST", SUBMISSIONS, b"", [], self._answer(message.number))
             self._app.take_verified(call, message.submission, message.form, message.since_s)
         elif isinstance(message, LookupCall):
             called = Call(message.method, message.path, message.query, [], self._answer(message.number))
             called.network, called.may_read = message.network, message.may_read
-            self._reads[message.number] = called
+            self._calls[message.number] = called
             self._app.take_read(called)
         elif isinstance(message, ClientLeft):
-            if (read := self._reads.get(message.number)) is not None:
-                _client_left(read)
+            if (left := self._calls.get(message.number)) is not None:
+                _client_left(left)
         elif isinstance(message, AnswerCounts):
             self._app.answered_before(message.call, message.status, message.count, message.seconds)
         elif isinstance(message, HandshakesFailed):
             if self._certificates is not None:
                 self._certificates.handshakes_failed += message.count
         elif isinstance(message, Serving):
+            self.served = True
             self.serves_or_ended.set()
 
     def _answer(self, number: int) -> Callable[[Call, Answer, bool], None]:
         def answer(call: Call, answer: Answer, after_body: bool) -> None:
-            self._reads.pop(number, None)
+            self._calls.pop(number, None)
             self._link.send(Answered(number, answer, next(iter(call.parties), b"").decode()))
 
         return answer
@@ -254,12 +265,28 @@ class _Process:
     def _lost(self) -> None:
         self.ended.set()
         self.serves_or_ended.set()
-        for read in list(self._reads.values()):
-            _client_left(read)
+        for call in list(self._calls.values()):
+            _client_left(call)
 
 
-def _client_left(read: Call) -> None:
-    """End its long poll, if it has begun one."""
-    read.may_wait = False  # its turn may come later
-    if read.left is not None:
-        read.left()
+def _client_left(call: Call) -> None:
+    """End the wait of a submission, or a long poll if it has begun."""
+    if call.path == SUBMISSIONS:
+        call.leave()
+    call.may_wait = False  # its turn may come later
+    if call.left is not None:
+        call.left()
+
+
+def _bound_again(listening: socket.socket) -> socket.socket:
+    """Returns a socket at the same address that does not listen, and closes the given one. Raises `OSError`."""
+    again = socket.socket(listening.family, listening.type)
+    try:
+        again.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        again.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+        again.bind(listening.getsockname())
+    except OSError:
+        again.close()
+        raise
+    listening.close()
+    return again

@@ -53,6 +53,7 @@ class Call:
         "reader",
         "respond",
         "unread_s",
+        "when_gone",
     )
 
     def __init__(self, method: str, path: str, query: bytes, headers: Headers, respond: "Callable[[Call, Answer, bool], None]") -> None:
@@ -77,10 +78,18 @@ class Call:
         """True if an acceptor process has checked that a party makes this call."""
         self.gone = False
         """True once its client has left: an answer would reach nobody."""
+        self.when_gone: Callable[[], None] | None = None
+        """Called once the client has left; in contrast to `left`, not when it closes its half of the connection."""
         self.may_wait = True
         """False if its client had left, or closed its half of the connection, before the application got the call: no long poll begins."""
         self.left: Callable[[], None] | None = None
         """Called when the client leaves, or closes its half of the connection, before the answer."""
+
+    def leave(self) -> None:
+        """Its client has left."""
+        self.gone = True
+        if self.when_gone is not None:
+            self.when_gone()
 
     def add_party(self, party: str) -> None:
         """A new submission of this party was admitted on its connection, which is the party's from now on.

@@ -329,7 +329,7 @@ class Connection(asyncio.Protocol):
         self._behind.clear()
         self._unread = b""
         if call is not None and before in (ConnectionState.BODY, ConnectionState.DECIDING):
-            call.gone = True
+            call.leave()
             if before is ConnectionState.BODY and call.reader is not None:
                 call.reader.left()
             if call.left is not None:

@@ -8,7 +8,7 @@ from typing import Final
 
 from joiner import AdmittedSubmission, Pending
 from notary.decision import CONFLICT_US, CONFLICTS_A_PIECE, Decision
-from notary.http.call import JSON, Call
+from notary.http.call import JSON, TEXT, Answer, Call
 from notary.http.lifecycle import BUG, Lifecycle
 from notary.http.submission import SUBMISSIONS, AnswerForm
 from notary.index import ROW_US, TILE_US
@@ -19,6 +19,8 @@ from ordering.pieces import Pieces
 
 logger = logging.getLogger("notary.http")
 
+NOBODY: Final[Answer] = (202, TEXT, b"")
+"""For a client that has left. It goes as far as the acceptor process, which then forgets the call."""
 RETRY_AFTER_UNDECIDED_S: Final = 1
 COPIED_BYTES_US: Final = 2_000
 IDS_A_PIECE: Final = 200
@@ -128,9 +130,10 @@ class InFlight:
             self._worker.gate.count_new(submission, self._form.ticket, of_party=self._of_party)
         settings, asked_s = self._worker.config.http, self._form.wait_s
         wait_s = min(settings.wait_s_default if asked_s is None else asked_s, settings.wait_s_max)
-        if not wait_s:
+        if not wait_s or self._call.gone:
             self.end()
             return
+        self._call.when_gone = self.end  # so that its head is freed; the submission stays in the queue
         self._pending = pending
         self._counts = not pending.waiters
         pending.waiters.append(self._decided)
@@ -152,6 +155,7 @@ class InFlight:
             self._pending.waiters.remove(self._decided)
             self._pending = None
             self._counts = False
+        self._call.when_gone = None
         self._app.waiting.discard(self)
         self._app.turns.do(self._finish(), party=self._submission.party, counts=self._counts)
 
@@ -174,7 +178,7 @@ class InFlight:
                     yield spent_us
                     spent_us = 0
                 # A worker that has ended answers nothing from its index: a wrong index may be the reason why it ended.
-                if self._may_not_read():
+                if self._call.gone or self._may_not_read():
                     break
                 decision: Decision | None
                 if self._decisions is None:
@@ -198,6 +202,11 @@ class InFlight:
             logger.exception("a call could not be answered")
             self._end_trace()
             self._app.answer(self._call, SUBMISSIONS, BUG, self._since_s)
+            return
+        if self._call.gone:
+            self._end_trace()
+            self._call.answer(NOBODY)
+            self._app.left()
             return
         if self._may_not_read() or len(decisions) < len(requests):  # a suspension may have begun and ended since
             decisions = [None] * len(requests)

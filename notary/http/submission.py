@@ -92,7 +92,8 @@ class SubmissionCall(Body):
 
 def _form_of(headers: Headers, query: bytes) -> tuple[AnswerForm, bytes | None]:
     """Returns the form of the answer that the client wants, and the body's length that the head declares."""
-    content_type = prefer = traceparent = ticket = b""
+    content_type = prefer = ticket = b""
+    parents: list[bytes] = []
     encoding = length = None
     for name, value in headers:
         if name == b"content-type":
@@ -104,9 +105,10 @@ def _form_of(headers: Headers, query: bytes) -> tuple[AnswerForm, bytes | None]:
         elif name == b"prefer":
             prefer = prefer + b"," + value if prefer else value
         elif name == b"traceparent":
-            traceparent = value[:TRACEPARENT_BYTES_MAX]
+            parents.append(value)
         elif name == TICKET:
             ticket = value[:TICKET_BYTES_MAX]
     check_json(content_type, encoding)
+    traceparent = parents[0][:TRACEPARENT_BYTES_MAX] if len(parents) == 1 else b""  # W3C Trace Context: of two, neither counts
     wait = _WAIT(prefer) if prefer else None
     return AnswerForm(wants_receipts(query), None if wait is None else int(wait[1]), traceparent.decode("latin-1"), ticket), length

@@ -81,7 +81,7 @@ class Index:
         """Use `Index.open` or `Index.over`."""
         self._worker_name = worker_name
         self.broken = ""
-        """The error of a failed write, after which memory and disk differ; else empty. Every query fails with it until a restart."""
+        """The error of a failed step, after which memory and disk differ; else empty. Every query fails with it until a restart."""
         self._store = store
         self.directory = directory
         self._states, self._decisions, self._positions = [store.family(name) for name in (STATES, DECISIONS, POSITIONS)]
@@ -210,33 +210,37 @@ class Index:
                     put(state, row, states)
         hashes = [leaf_hash(leaf(decision)) for decision, _ in result.new] or hashes_of(self._position_next, ready.salvaged)
         self._put_salvage(ready, batch)
-        self.tree.append(hashes, lambda key, tile: put(key, tile, tiles))
-        position_next = self._position_next + len(hashes)
-        put(rows.PROGRESS_KEY, rows.PROGRESS.pack(position_next, ready.log_time_ms), meta)
-        for effect in ready.effects:
-            put(rows.effect_key(effect.seen), rows.effect_row(effect), meta)
-        for partition, mark in ready.marks.items():
-            put(rows.mark_key(partition), rows.mark_row(mark), meta)
-        if ready.log_state is not None:
-            put(rows.LOG_STATE_KEY, _encode(ready.log_state), meta)
-        put(rows.SUSPICIONS_KEY, _encode((ready.agreed, ready.suspicions)), meta)
-        for partition, offset in ready.offsets_next.items():
-            if self._offsets_next.get(partition) != offset:
-                put(rows.offset_key(partition), rows.U64.pack(offset), meta)
-        for changed in ready.incarnations:
-            put(rows.incarnation_key(changed.incarnation), rows.incarnation_row(changed), meta)
-        compared, before, open_before = self._compare(ready, result.outcomes, position_next)
-        agreement = open_before or compared
-        if agreement != self.agreement or before != self._compared_before:
-            put(rows.AGREEMENT_KEY, _encode(agreement), meta)
-            put(rows.AGREEMENT_BEFORE_KEY, _encode(before), meta)
-        # A crash before this line leaves nothing of the step: its records are read again. After this line the decisions are final.
         try:
-            self._store.write(batch)
-        except Exception as problem:  # rocksdict raises bare Exception
-            # The tree in memory is ahead of the rows now, so no more queries may be answered.
-            self.broken = f"the index {self.directory} cannot be written: {problem}. Free or replace its disk, then start again"
-            raise Fatal(FatalCode.INDEX_UNWRITABLE, self.broken) from problem
+            self.tree.append(hashes, lambda key, tile: put(key, tile, tiles))
+            position_next = self._position_next + len(hashes)
+            put(rows.PROGRESS_KEY, rows.PROGRESS.pack(position_next, ready.log_time_ms), meta)
+            for effect in ready.effects:
+                put(rows.effect_key(effect.seen), rows.effect_row(effect), meta)
+            for partition, mark in ready.marks.items():
+                put(rows.mark_key(partition), rows.mark_row(mark), meta)
+            if ready.log_state is not None:
+                put(rows.LOG_STATE_KEY, _encode(ready.log_state), meta)
+            put(rows.SUSPICIONS_KEY, _encode((ready.agreed, ready.suspicions)), meta)
+            for partition, offset in ready.offsets_next.items():
+                if self._offsets_next.get(partition) != offset:
+                    put(rows.offset_key(partition), rows.U64.pack(offset), meta)
+            for changed in ready.incarnations:
+                put(rows.incarnation_key(changed.incarnation), rows.incarnation_row(changed), meta)
+            compared, before, open_before = self._compare(ready, result.outcomes, position_next)
+            agreement = open_before or compared
+            if agreement != self.agreement or before != self._compared_before:
+                put(rows.AGREEMENT_KEY, _encode(agreement), meta)
+                put(rows.AGREEMENT_BEFORE_KEY, _encode(before), meta)
+            # A crash before this line leaves nothing of the step: its records are read again. After this line the decisions are final.
+            try:
+                self._store.write(batch)
+            except Exception as problem:  # rocksdict raises bare Exception
+                self.broken = f"the index {self.directory} cannot be written: {problem}. Free or replace its disk, then start again"
+                raise Fatal(FatalCode.INDEX_UNWRITABLE, self.broken) from problem
+        except BaseException as problem:
+            # The tree in memory may be ahead of the rows now, so no more queries may be answered.
+            self.broken = self.broken or f"a step could not be applied to the index {self.directory}: {problem!r}"
+            raise
         self._position_next, self._log_time_ms = position_next, ready.log_time_ms
         self._offsets_next.update(ready.offsets_next)
         self._compared, self._compared_before, self._open_before = compared, before, open_before

@@ -44,19 +44,20 @@ logger = logging.getLogger("notary.tracing")
 EXPORT_S_MAX: Final = 2.0
 """The deadline of one export to the collector, and of the last export when a worker ends."""
 EXPORTED_AT_ONCE: Final = 512
-_TRACEPARENT = re.compile(r"(?!ff)[0-9a-f]{2}-([0-9a-f]{32})-([0-9a-f]{16})-([0-9a-f]{2})(?:-.*)?").fullmatch
+# Version 00 has 55 characters; only later versions may have more.
+_TRACEPARENT = re.compile(r"(?!ff|00.{54})[0-9a-f]{2}-([0-9a-f]{32})-([0-9a-f]{16})-([0-9a-f]{2})(?:-.*)?").fullmatch
 
 
 class _Traced:
     """A sampled submission until its answer. Times are nanoseconds since 1970; 0 for an event that has not happened yet."""
 
-    __slots__ = ("applied", "batch", "context", "sent", "span")
+    __slots__ = ("applied", "context", "sent", "span")
 
-    def __init__(self, span: Span) -> None:
+    def __init__(self, span: Span, admitted: int) -> None:
         self.span = span
         self.context = trace.set_span_in_context(span, Context())
-        self.batch: tuple[int, int] | None = None
-        self.sent = self.applied = 0
+        self.sent = admitted  # the earlier call of a retry may have sent it already
+        self.applied = 0
 
 
 class Tracing:
@@ -74,7 +75,8 @@ class Tracing:
         self._provider.add_span_processor(self.spans)
         self._tracer = self._provider.get_tracer("notary", VERSION)
         self._traced: dict[bytes, _Traced] = {}
-        self._batches: dict[tuple[int, int], list[_Traced]] = {}
+        self._batches: dict[tuple[int, int], Batch[Decision]] = {}
+        """The batches that were sent and may still count. Retries may wait for them, so untraced ones are among them."""
 
     @contextmanager
     def submission(self, encoded: bytes, requests: int, traceparent: str, since_s: float) -> Iterator[None]:
@@ -96,16 +98,12 @@ class Tracing:
             {"notary.requests": requests},
             start_time=began,
         )
-        traced = self._traced[encoded] = _Traced(span)
+        traced = self._traced[encoded] = _Traced(span, admitted)
         self._part(traced, "admitted", began, admitted)
         try:
             yield
         finally:
             del self._traced[encoded]
-            if traced.batch is not None and (others := self._batches.get(traced.batch)) is not None:
-                others.remove(traced)
-                if not others:
-                    del self._batches[traced.batch]
             now = time.time_ns()
             if traced.applied:
                 self._part(traced, "answered", traced.applied, now)
@@ -116,7 +114,9 @@ class Tracing:
     @contextmanager
     def sending(self, name: tuple[int, int], batch: Batch[Decision]) -> Iterator[None]:
         """Trace the appends of a batch, from sending until both have returned."""
-        all_traced = [traced for pending in batch.submissions if (traced := self._traced.get(pending.encoded)) is not None]
+        self._forget_batches([other for other in self._batches if other[0] != name[0]])  # of incarnations that have ended
+        self._batches[name] = batch
+        all_traced = self._traced_in(batch)
         if not all_traced:
             yield
             return
@@ -125,10 +125,7 @@ class Tracing:
         attributes = {"notary.incarnation": name[0], "notary.sequence": name[1], "notary.requests": len(batch.requests)}
         span = self._tracer.start_span("batch", Context(), SpanKind.PRODUCER, attributes, links, sent)
         for traced in all_traced:
-            if traced.batch is not None:
-                self._batches.pop(traced.batch, None)  # the earlier batch will never count
-            traced.batch, traced.sent = name, sent
-        self._batches[name] = all_traced
+            traced.sent = sent
         try:
             yield
         finally:
@@ -143,13 +140,20 @@ class Tracing:
 
     def joined(self, ready: Ready) -> list[_Traced]:
         """Returns the traced submissions that this step decides. A filled batch decides nothing: its submissions are sent again."""
-        if not self._batches:
-            return []
         found: list[_Traced] = []
-        for batch in ready.batches:
-            here = self._batches.pop((batch.incarnation, batch.sequence), [])
-            found += [] if batch.filled else here
+        for ordered in ready.batches:
+            name = (ordered.incarnation, ordered.sequence)
+            if (batch := self._batches.get(name)) is not None:
+                found += [] if ordered.filled else self._traced_in(batch)
+                self._forget_batches([other for other in self._batches if other <= name])  # earlier ones will never count
         return found
+
+    def _traced_in(self, batch: Batch[Decision]) -> list[_Traced]:
+        return [traced for pending in batch.submissions if (traced := self._traced.get(pending.encoded)) is not None]
+
+    def _forget_batches(self, names: Sequence[tuple[int, int]]) -> None:
+        for name in names:
+            del self._batches[name]
 
     def applied(self, all_traced: Sequence[_Traced], began: int, ended: int) -> None:
         """Record that these submissions were decided and made durable between the two times."""

@@ -302,3 +302,36 @@ async def test_waiting_for_a_leader_leaves_one_timer(log: FaultyLog, start: Star
         assert sum(not handle.cancelled() and handle.when() > loop.time() for handle in timers) <= 1
     log.without_leader.clear()
     await worker.decided("b")
+
+
+@pytest.mark.parametrize("why", ["empty queue", "hold", "reading behind"])
+async def test_the_time_without_a_leader_begins_again(log: FaultyLog, start: Start, why: str) -> None:
+    """The partitions had a leader while nothing was to be sent. Their next loss is a new one, whatever time has passed since the first."""
+    worker = start()
+    await worker.decided("a")
+    sender = worker.sender
+    session = sender._session
+    assert session is not None
+
+    async with asyncio.TaskGroup() as sends:
+        log.without_leader = set(range(PARTITIONS))
+        sender._settings = SenderSettings(append_wait_ms_max=100)
+        answer = ask(sender, "b")
+        sender._send_what_is_due(session, sends)
+        await asyncio.sleep(0.2)
+        assert "no payload partition has had a leader" in (sender.not_ready() or "")
+        log.without_leader = set()
+        with pytest.MonkeyPatch.context() as meanwhile:
+            if why == "empty queue":
+                meanwhile.setattr(type(sender.queue), "__len__", lambda queue: 0)
+            elif why == "hold":
+                meanwhile.setattr(sender, "hold", lambda: "the log is compared")
+            else:
+                meanwhile.setattr(sender, "reading_is_behind", lambda: True)
+            sender._send_what_is_due(session, sends)
+        log.without_leader = set(range(PARTITIONS))
+        sender._send_what_is_due(session, sends)
+        assert sender.not_ready() is None
+        log.without_leader = set()
+    sender.wake()
+    await answer

@@ -1,12 +1,16 @@
 """The bodies of submissions, and the turns that they take."""
 
 import tracemalloc
+from collections import OrderedDict
 from pathlib import Path
+from typing import Any, cast
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from notary import parties
-from notary.bodies import DEBT_BYTES_MAX, TURN_BYTES, Body, Lanes
+from notary.bodies import DEBT_BYTES_MAX, TURN_BYTES, Body, Lanes, _Ring, _Waiting
 from notary.gate import UNAUTHENTICATED_ADDRESS_PART, UNAUTHENTICATED_PART, Gate
 from notary.parties import Parties
 from payload import SUBMISSION_BYTES_MAX
@@ -99,6 +103,56 @@ def test_what_a_party_pays_later_is_bounded(gate: Gate) -> None:
         others_bytes += body.size
     assert DEBT_BYTES_MAX - 2 * TURN_BYTES <= others_bytes <= DEBT_BYTES_MAX + 2 * TURN_BYTES
     assert [lanes.take(of_party=True).party for _ in range(40)].count(b"O=Charged") == 20
+
+
+class CountedMoves(OrderedDict[bytes, Any]):
+    """Counts the turns of lanes."""
+
+    moves = 0
+
+    def move_to_end(self, key: bytes, last: bool = True) -> None:
+        """Count it."""
+        self.moves += 1
+        super().move_to_end(key, last)
+
+
+def test_large_bodies_of_many_parties_delay_no_turn(gate: Gate) -> None:
+    """Each lane owes the bytes of a large body. They pay together, not in hundreds of rounds within one turn of the event loop."""
+    lanes, parties = Lanes(lambda party: 1), [f"O={number}" for number in range(100)]
+    lanes._parties.lanes = moved = CountedMoves()
+    for _ in range(2):
+        for number, party in enumerate(parties):
+            body = body_of(gate, party, 100)
+            body.size = SUBMISSION_BYTES_MAX - TURN_BYTES * number  # as if it were large
+            lanes.add(body, 0.0)
+    for _ in parties:
+        lanes.take(of_party=True)
+    moved.moves = 0
+    assert lanes.take(of_party=True).party.decode() == parties[-1], "it owes least"
+    assert moved.moves <= 3 * len(parties)
+
+
+@given(st.lists(st.tuples(st.sampled_from("ABCD"), st.integers(1, 50 * TURN_BYTES)), min_size=1, max_size=60), st.data())
+def test_rounds_that_are_skipped_change_no_order(sizes: list[tuple[str, int]], data: st.DataObject) -> None:
+    """The order is the same as if each lane in debt had its turns one by one."""
+    weights = {b"A": 1, b"B": 1, b"C": 2, b"D": 5}
+    orders = []
+    taken = data.draw(st.integers(0, len(sizes) - 1))
+    for one_by_one in (False, True):
+        ring = _Ring()
+        if one_by_one:
+            ring = type("OneByOne", (_Ring,), {"_skip_rounds": lambda ring: None})()
+        order = []
+        for at, (party, size) in enumerate(sizes):
+            lane = ring.lane(party.encode(), weights[party.encode()])
+            lane.bodies.append(_Waiting(cast(Body, at), size, 0.0))
+            lane.size_bytes += size
+            ring.bodies += 1
+            if at == taken:
+                order += [ring.take().body for _ in range(ring.bodies // 2)]
+        order += [ring.take().body for _ in range(ring.bodies)]
+        orders.append(order)
+    assert orders[0] == orders[1]
 
 
 def test_a_charge_forgives_no_debt(gate: Gate) -> None:

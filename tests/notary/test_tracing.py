@@ -266,6 +266,9 @@ def test_settings_that_cannot_be(own_directory: NotaryDirectory, setting: tuple[
         (SAMPLED, (7, 8, True)),
         (NOT_SAMPLED, (9, 8, False)),
         (SAMPLED.replace("00-", "cc-", 1) + "-what-later-versions-add", (7, 8, True)),
+        (SAMPLED.replace("00-", "cc-", 1), (7, 8, True)),
+        (SAMPLED + "-what-only-later-versions-add", None),
+        (SAMPLED + "-", None),
         ("", None),
         (SAMPLED.replace("00-", "ff-", 1), None),
         (SAMPLED.upper().replace("7-", "A-"), None),
@@ -291,5 +294,44 @@ def test_the_end_of_one_wait_leaves_the_traces_of_the_rest_of_its_batch() -> Non
             with tracing.submission(b"first", 1, f"00-{7:032x}-{8:016x}-01", time.perf_counter()), tracing.sending((1, 1), batch):
                 pass  # Prefer: wait=1 ends here, with a 202
             assert tracing.joined(ready) == [second]
+    finally:
+        tracing.close()
+
+
+@pytest.mark.parametrize("first", [SAMPLED, NOT_SAMPLED])
+def test_a_retry_of_what_is_in_flight_is_decided_here(first: str) -> None:
+    """The first wait ends after the batch was sent. The client sends the same bytes again, and the step decides them."""
+    tracing = Tracing(TracingSettings("http://127.0.0.1:1/v1/traces"), "O=Notary", "w1")
+    batch: Any = SimpleNamespace(submissions=[SimpleNamespace(encoded=b"one")], requests=[1])
+    ready: Any = SimpleNamespace(batches=[SimpleNamespace(incarnation=1, sequence=1, filled=False)])
+    try:
+        with tracing.submission(b"one", 1, first, time.perf_counter()), tracing.sending((1, 1), batch):
+            pass
+        with tracing.submission(b"one", 1, SAMPLED, time.perf_counter()):
+            traced = tracing._traced[b"one"]
+            assert tracing.joined(ready) == [traced]
+            assert traced.sent, "`joined` begins after its admission, not in 1970"
+        assert not tracing._batches
+    finally:
+        tracing.close()
+
+
+def test_batches_that_cannot_count_any_more_are_forgotten() -> None:
+    """A batch was passed by a later one of its incarnation, or its incarnation has ended."""
+    tracing = Tracing(TracingSettings("http://127.0.0.1:1/v1/traces"), "O=Notary", "w1")
+    batch: Any = SimpleNamespace(submissions=[SimpleNamespace(encoded=b"one")], requests=[1])
+
+    def send(*names: tuple[int, int]) -> None:
+        for name in names:
+            with tracing.sending(name, batch):
+                pass
+
+    try:
+        send((1, 1), (1, 2), (1, 3))
+        ready: Any = SimpleNamespace(batches=[SimpleNamespace(incarnation=1, sequence=2, filled=True)])
+        assert tracing.joined(ready) == []
+        assert list(tracing._batches) == [(1, 3)]
+        send((7, 1))
+        assert list(tracing._batches) == [(7, 1)]
     finally:
         tracing.close()

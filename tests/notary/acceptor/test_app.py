@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import socket
+import struct
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
@@ -11,7 +12,7 @@ import pytest
 
 from notary.acceptor.app import AcceptorApp
 from notary.acceptor.link import Link
-from notary.acceptor.messages import AcceptorSettings, AdmissionState, Answered, Down, Submitted, Up
+from notary.acceptor.messages import AcceptorSettings, AdmissionState, Answered, ClientLeft, Down, Submitted, Up
 from notary.bodies import Lanes
 from notary.http import Server, bind
 from notary.http.call import TEXT
@@ -34,15 +35,15 @@ class LinkedAcceptor:
         self.link: Link[Down, Up]
         self.worker: socket.socket
         self.server: Server
-        self._app: AcceptorApp
+        self.app: AcceptorApp
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
         """Link it to the test, and serve."""
         settings = AcceptorSettings("w/1", NOTARY, "", HttpSettings(), 64 << 20, "warning", log_json=False)
-        async with linked(Down, lambda message: self._app.handle_message(message)) as (self.link, self.worker):
-            self._app = AcceptorApp(settings, self._parties, self.link)
-            self.server = Server(self._app, bind("127.0.0.1", 0))
+        async with linked(Down, lambda message: self.app.handle_message(message)) as (self.link, self.worker):
+            self.app = AcceptorApp(settings, self._parties, self.link)
+            self.server = Server(self.app, bind("127.0.0.1", 0))
             self.link.pause, self.link.go_on = self.server.pause, self.server.go_on
             await self.server.start()
             try:
@@ -135,13 +136,39 @@ async def test_a_connection_is_a_partys_once_the_worker_says_so(
         writer.close()
 
 
+async def test_the_head_of_a_client_that_leaves_is_freed_with_the_workers_answer(acceptor: LinkedAcceptor) -> None:
+    """The worker learns that the client has left. Its answer, which nobody gets, also shows whether the party pays for the submission."""
+    loop = asyncio.get_running_loop()
+    async with acceptor.running():
+        host, _, port = acceptor.server.url.removeprefix("http://").rpartition(":")
+        _, writer = await asyncio.open_connection(host, int(port))
+        writer.write(post_head(len(acceptor.body)) + acceptor.body)
+        handed = b""
+        while not _submitted(handed):
+            handed += await loop.sock_recv(acceptor.worker, 1 << 20)
+        writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))  # a reset
+        writer.transport.abort()
+        async with asyncio.timeout(30):
+            while ClientLeft(1) not in _messages(handed):
+                handed += await loop.sock_recv(acceptor.worker, 1 << 20)
+        answered = msgspec.msgpack.encode(Answered(1, (202, TEXT, b"")))
+        await loop.sock_sendall(acceptor.worker, len(answered).to_bytes(4, "little") + answered)
+        async with asyncio.timeout(30):
+            while acceptor.app._calls:  # noqa: ASYNC110 - polled from outside
+                await asyncio.sleep(0.005)
+
+
 def _submitted(data: bytes) -> int:
     """Returns the number of submissions in the complete messages."""
-    count = 0
+    return sum(isinstance(message, Submitted) for message in _messages(data))
+
+
+def _messages(data: bytes) -> list[Up]:
+    messages: list[Up] = []
     while len(data) >= 4 and len(data) >= 4 + (size := int.from_bytes(data[:4], "little")):
-        count += isinstance(msgspec.msgpack.decode(data[4 : 4 + size], type=Up), Submitted)
+        messages.append(msgspec.msgpack.decode(data[4 : 4 + size], type=Up))
         data = data[4 + size :]
-    return count
+    return messages
 
 
 @pytest.mark.seconds

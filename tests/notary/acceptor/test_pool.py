@@ -6,6 +6,7 @@ import os
 import signal
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -46,6 +47,21 @@ def answers_of(wires: list[Wire]) -> list[tuple[int, Any]]:
             else:
                 answers.append((status, json.loads(body)))
     return answers
+
+
+def listening_on(url: str) -> int:
+    """Returns the number of sockets that listen on the port of a URL."""
+    port = f":{int(url.rpartition(':')[2]):04X}"
+    rows = [line.split() for line in Path("/proc/net/tcp").read_text().splitlines()[1:]]
+    return sum(row[1].endswith(port) and row[3] == "0A" for row in rows)
+
+
+def until(is_so: Callable[[], bool]) -> None:
+    """Wait until a condition is true; fail after a time that is long enough for several starts of a process."""
+    until_s = time.monotonic() + 30
+    while not is_so():
+        assert time.monotonic() < until_s
+        time.sleep(0.02)
 
 
 # ---- start and death ----
@@ -107,6 +123,70 @@ async def test_one_that_cannot_serve_stops_the_start(own_directory: NotaryDirect
     assert raised.value.code is FatalCode.ACCEPTOR_ENDED
     await pool.stop(1)
     assert str(config.path(config.parties_file)) in capfd.readouterr().err
+
+
+def test_a_process_that_cannot_start_again_takes_no_connections(own_directory: NotaryDirectory, bank: Bank, notary_process: Start) -> None:
+    """With an unusable parties file, the process that still has the last good one answers all. A mended file brings both back."""
+    process = notary_process(own_directory.config, settings={"HTTP_ACCEPTOR_PROCESSES": 2})
+    file = own_directory.path / "parties.json"
+    good = file.read_bytes()
+    for killed in acceptors_of(process):
+        file.write_bytes(b"{")
+        os.kill(killed, signal.SIGKILL)
+        until(lambda: "ended with 2, starting it again" in process.stderr())
+        until(lambda: listening_on(process.url) == 1)
+        for _ in range(20):
+            with Wire(process.url) as wire:
+                assert wire.send(b"GET /livez HTTP/1.1\r\nHost: n\r\n\r\n").answer()[0] == 200
+        file.write_bytes(good)
+        until(lambda: listening_on(process.url) == 2)
+    with CheckedClient(process.url) as client:
+        client.decide(bank, spend())
+    assert process.stop() == 0
+
+
+def test_an_only_process_that_cannot_start_again_refuses_connections(
+    own_directory: NotaryDirectory, bank: Bank, notary_process: Start
+) -> None:
+    """A client learns at once that nobody serves, and the worker has its port back as soon as the file is mended."""
+    process = notary_process(own_directory.config, settings={"HTTP_ACCEPTOR_PROCESSES": 1})
+    file = own_directory.path / "parties.json"
+    good = file.read_bytes()
+    file.write_bytes(b"{")
+    [killed] = acceptors_of(process)
+    os.kill(killed, signal.SIGKILL)
+    until(lambda: listening_on(process.url) == 0)
+    with pytest.raises(ConnectionRefusedError):
+        Wire(process.url)
+    file.write_bytes(good)
+    until(lambda: listening_on(process.url) == 1)
+    with CheckedClient(process.url) as client:
+        client.decide(bank, spend())
+    assert process.stop() == 0
+
+
+async def test_a_process_that_cannot_be_made_leaves_its_connections_to_the_others(
+    own_directory: NotaryDirectory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The system may have no memory for another process; once it has, the process is back."""
+    monkeypatch.setattr("notary.acceptor.pool.AGAIN_S", 0.1)
+    config = load(own_directory.config, {"worker.name": "w", "http.listen": "127.0.0.1:0", "http.acceptor_processes": 2}, {})
+    pool = AcceptorPool(config, App(), log_level="warning", log_json=False)
+    await pool.start()
+    started = pool._started
+
+    async def failed(at: int) -> Any:
+        raise OSError("Cannot allocate memory")
+
+    try:
+        with monkeypatch.context() as meanwhile:
+            meanwhile.setattr(pool, "_started", failed)
+            pool._processes[1]._process.kill()
+            await asyncio.to_thread(until, lambda: listening_on(pool.url) == 1)
+        assert pool._started == started
+        await asyncio.to_thread(until, lambda: listening_on(pool.url) == 2)
+    finally:
+        await pool.stop(1)
 
 
 # ---- what is counted ----

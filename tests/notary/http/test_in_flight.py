@@ -2,6 +2,8 @@
 
 import asyncio
 import contextlib
+import socket
+import struct
 import threading
 import time
 from collections.abc import Generator
@@ -20,7 +22,7 @@ from payload import decode_submission
 from tests.notary.http.checked_client import Wire, post_head
 from tests.notary.http.test_app import serving
 from tests.notary.http.test_turns import Counting
-from tests.notary.party import NOTARY, Bank, fresh_state, spend
+from tests.notary.party import NOTARY, Bank, fresh_state, spend, transaction_id
 from tests.notary.process import NotaryDirectory
 
 pytestmark = pytest.mark.seconds
@@ -105,6 +107,69 @@ async def test_copies_of_a_pending_submission_are_in_memory_once(
         assert held.bytes() <= 2 << 20
         service.gate.set()
         assert [(await asyncio.to_thread(wire.answer))[0] for wire in wires] == [200] * 30
+
+
+@pytest.mark.parametrize("acceptor_processes", [0, 1], ids=["worker", "acceptors"])
+async def test_a_client_that_leaves_frees_its_calls(own_directory: NotaryDirectory, bank: Bank, acceptor_processes: int) -> None:
+    """Heads count in no limit, so those of clients that leave must not stay until the decision. The submission stays, and is decided."""
+    request = spend()
+    body = bank.body(request)
+    async with serving(own_directory, {"http.acceptor_processes": acceptor_processes}) as service, contextlib.AsyncExitStack() as stack:
+        assert (await service.http.get("/readyz")).status_code == 200  # the acceptor process has learned that submissions are admitted
+        wires = [stack.enter_context(Wire(str(service.http.base_url))) for _ in range(3)]
+        for wire in wires:
+            await asyncio.to_thread(wire.send, post_head(len(body), "Prefer: wait=60", "X: " + "x" * 20_000) + body)
+        async with asyncio.timeout(30):
+            while len(service.app.waiting) < len(wires):  # noqa: ASYNC110 - polled from outside
+                await asyncio.sleep(0.005)
+        for wire in wires:
+            wire.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))  # a reset
+            wire.socket.close()
+        async with asyncio.timeout(30):
+            await service.app.idle()
+        assert not service.app.waiting
+        assert service.worker.sender.queue.pending_requests == 1
+        assert not [waiter for pending in service.worker.sender.queue._pending.values() for waiter in pending.waiters]
+        service.gate.set()
+        async with asyncio.timeout(30):
+            while (await service.http.get(f"/v1/transactions/{transaction_id(request)}")).status_code != 200:
+                pass
+
+
+async def test_a_client_that_closes_its_half_still_gets_its_answer(own_directory: NotaryDirectory, bank: Bank) -> None:
+    """It has not left."""
+    body = bank.body(spend())
+    async with serving(own_directory) as service:
+        with Wire(str(service.http.base_url)) as wire:
+            await asyncio.to_thread(wire.send, post_head(len(body)) + body)
+            wire.socket.shutdown(socket.SHUT_WR)
+            await service.pending()
+            await asyncio.sleep(0.1)
+            service.gate.set()
+            assert (await asyncio.to_thread(wire.answer))[0] == 200
+
+
+@pytest.mark.parametrize("leaves", ["before", "meanwhile"])
+async def test_for_a_client_that_has_left_no_receipt_is_made(
+    own_directory: NotaryDirectory, bank: Bank, monkeypatch: pytest.MonkeyPatch, leaves: str
+) -> None:
+    """A copy of a decided submission costs no receipts and no JSON if its client leaves. A new one is decided nevertheless."""
+    old, new = [spend() for _ in range(300)], spend()
+    async with serving(own_directory) as service:
+        service.gate.set()
+        assert (await service.post(bank.body(*old))).status_code == 200
+        made: list[int] = []
+        monkeypatch.setattr(service.worker.issuer, "receipt_json", lambda position: made.append(position) or b'""')
+        for body in (bank.body(*old), bank.body(old[0], new)):
+            call = Counting(SUBMISSIONS, "POST")
+            call.gone = leaves == "before"
+            service.app.take_verified(call, decode_submission(body, NOTARY), AnswerForm(True, 60), 0.0)
+            call.leave()
+            await service.app.idle()
+        assert made == []
+        async with asyncio.timeout(30):
+            while (await service.http.get(f"/v1/transactions/{transaction_id(new)}")).status_code != 200:
+                pass
 
 
 async def test_a_copy_of_a_decided_submission_reserves_no_quota(own_directory: NotaryDirectory, bank: Bank) -> None:

@@ -13,6 +13,7 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
+from notary.http.submission import _form_of
 from tests.notary.http.checked_client import JSON, WITH_ACCEPTORS, CheckedClient, Wire, post_head
 from tests.notary.party import Bank, fresh_hash, fresh_state, spend, transaction_id
 from tests.notary.process import NotaryDirectory, NotaryProcess
@@ -176,3 +177,14 @@ def test_decisions_survive_the_index(own_directory: NotaryDirectory, bank: Bank,
     with CheckedClient(process.url) as client:
         assert [without_receipts(client.post(body)) for body in bodies] == first
     assert process.stop() == 0
+
+
+def test_two_parents_count_as_none() -> None:
+    """W3C Trace Context: a second `traceparent` may come from a proxy. So neither of them is surely the client's."""
+    one, two = (b"traceparent", b"00-%032x-%016x-01" % (7, 8)), (b"traceparent", b"00-%032x-%016x-01" % (9, 8))
+    json_body = (b"content-type", b"application/json")
+    assert [_form_of([json_body, *parents], b"")[0].traceparent for parents in ([one], [one, two], [one, two, one])] == [
+        one[1].decode(),
+        "",
+        "",
+    ]

@@ -190,6 +190,29 @@ def test_after_a_failed_write_nothing_is_returned_and_no_index_is_quarantined(co
     again.close()
 
 
+@pytest.mark.parametrize("error", [RuntimeError, MemoryError])
+def test_after_a_step_that_failed_before_its_write_nothing_is_returned(
+    copied: Path, monkeypatch: pytest.MonkeyPatch, error: type[Exception]
+) -> None:
+    """The tree in memory has the step's leaves, and the rows do not: every query raises `Fatal` until a restart."""
+    index = opened(copied)
+
+    def fail(*_: object) -> None:
+        raise error("a bug")
+
+    with monkeypatch.context() as meanwhile:
+        meanwhile.setattr(index, "_compare", fail)
+        with pytest.raises(error):
+            index.apply(step(SIZE, 10))
+    for ask in (lambda: index.decision(request(1).transaction_id), lambda: index.tile(0, 1, 1), lambda: index.has_decided([bytes(32)])):
+        with pytest.raises(Fatal, match=f"could not be applied to the index .*{error.__name__}"):
+            ask()
+    index.close()
+    again = opened(copied)
+    assert again.position_next == SIZE
+    again.close()
+
+
 def test_roots_are_compared_at_their_place_in_the_step(index: Index) -> None:
     """A checkpoint between two batches of one step is compared with the tree at that place; one ahead of the tree waits."""
     ready = step(SIZE, 10)
