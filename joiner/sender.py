@@ -381,7 +381,10 @@ class Sender(Generic[Decision]):
 
     def _send_what_is_due(self, session: _Session, sends: asyncio.TaskGroup) -> None:
         settings = self._settings
-        leaderless_since_s, self._leaderless_since_s = self._leaderless_since_s, None
+        if self._leaderless_since_s is not None and (self._leaders() or not self.queue):
+            if self.queue:
+                logger.info("a payload partition has a leader again")
+            self._leaderless_since_s = None
         while self.queue and self.hold() is None and not session.holds_back:
             # Once the log has decided or filled a batch, its append may hang without delaying other batches.
             gathering = any((session.incarnation, sequence) in self.unresolved for sequence in session.appending_since)
@@ -392,14 +395,10 @@ class Sender(Generic[Decision]):
             ):
                 return
             partition = self._choice.choose(self._leaders(), self.queue.queued_bytes)
-            if partition is not None and leaderless_since_s is not None:
-                leaderless_since_s = None
-                logger.info("a payload partition has a leader again")
             if partition is None:
-                if leaderless_since_s is None:
-                    leaderless_since_s = asyncio.get_running_loop().time()
+                if self._leaderless_since_s is None:
+                    self._leaderless_since_s = asyncio.get_running_loop().time()
                     logger.warning("no payload partition has a leader: the admitted submissions wait")
-                self._leaderless_since_s = leaderless_since_s
                 # One timer is enough: each wake-up would otherwise leave another, and they would add up.
                 if self._leader_timer is not None:
                     self._leader_timer.cancel()

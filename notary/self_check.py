@@ -77,8 +77,8 @@ class SelfCheck:
     def serving_suspended(self) -> str | None:
         """Returns the reason why no answer from this index may be given now; None while answers may."""
         agreement = self._index.agreement
-        if self._index.broken:
-            return "this worker's index could not be written"
+        if self._index.broken is not None:
+            return "a step could not be written into this worker's index"
         if agreement.quarantined:
             return f"this worker's index is quarantined: {agreement.quarantined}"
         if (disagreement := agreement.disagreement) is not None:

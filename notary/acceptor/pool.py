@@ -279,10 +279,12 @@ def _client_left(call: Call) -> None:
 
 
 def _bound_again(listening: socket.socket) -> socket.socket:
-    """Returns a socket at the same address that does not listen, and closes the given one. Raises `OSError`."""
+    """Returns a socket at the same address that does not listen, and closes the given one. Raises `OSError`.
+
+    It is not bound with `SO_REUSEADDR`: then another program could take the port while no socket of ours listens.
+    """
     again = socket.socket(listening.family, listening.type)
     try:
-        again.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         again.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
         again.bind(listening.getsockname())
     except OSError:

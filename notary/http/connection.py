@@ -173,6 +173,8 @@ class Connection(asyncio.Protocol):
     def resume_writing(self) -> None:
         """The client has read its answers."""
         self._writer.release()
+        if self._state >= ConnectionState.CLOSING:  # its deadline may have passed meanwhile, and the end of its last answer is on its way
+            self._deadline_s = self._loop.time() + self._host.seconds[self._state]
         self.go_on()
 
     # ---- called by the server ----
@@ -317,7 +319,7 @@ class Connection(asyncio.Protocol):
                 if self._last:
                     self._go(Event.STOP)
             elif state >= ConnectionState.CLOSING:
-                if self._ends_soon:
+                if self._ends_soon and not self.unread_bytes:
                     self._deadline_s = self._loop.time() + self._host.settings.goodbye_s
                 if logger.isEnabledFor(logging.DEBUG) and before < ConnectionState.CLOSING:
                     logger.debug("a connection ends event=%s state=%s network=%s", event.name.lower(), before.name.lower(), self.network)

@@ -80,8 +80,8 @@ class Index:
     def __init__(self, store: Store, directory: Path, worker_name: str) -> None:
         """Use `Index.open` or `Index.over`."""
         self._worker_name = worker_name
-        self.broken = ""
-        """The error of a failed step, after which memory and disk differ; else empty. Every query fails with it until a restart."""
+        self.broken: Fatal | None = None
+        """The error of a failed step, after which memory and disk differ. Every query fails with it until a restart."""
         self._store = store
         self.directory = directory
         self._states, self._decisions, self._positions = [store.family(name) for name in (STATES, DECISIONS, POSITIONS)]
@@ -235,11 +235,16 @@ class Index:
             try:
                 self._store.write(batch)
             except Exception as problem:  # rocksdict raises bare Exception
-                self.broken = f"the index {self.directory} cannot be written: {problem}. Free or replace its disk, then start again"
-                raise Fatal(FatalCode.INDEX_UNWRITABLE, self.broken) from problem
+                why = f"the index {self.directory} cannot be written: {problem}. Free or replace its disk, then start again"
+                raise Fatal(FatalCode.INDEX_UNWRITABLE, why) from problem
         except BaseException as problem:
             # The tree in memory may be ahead of the rows now, so no more queries may be answered.
-            self.broken = self.broken or f"a step could not be applied to the index {self.directory}: {problem!r}"
+            # A copy: the error's traceback would keep the store open after `close`.
+            self.broken = (
+                Fatal(problem.code, str(problem))
+                if isinstance(problem, Fatal)
+                else Fatal(FatalCode.INDEX_UNWRITABLE, f"a step could not be written into the index {self.directory}: {problem!r}")
+            )
             raise
         self._position_next, self._log_time_ms = position_next, ready.log_time_ms
         self._offsets_next.update(ready.offsets_next)
@@ -523,8 +528,8 @@ class _Sound:
         self._index = index
 
     def __enter__(self) -> None:
-        if self._index.broken:
-            raise Fatal(FatalCode.INDEX_UNWRITABLE, self._index.broken)
+        if (broken := self._index.broken) is not None:
+            raise Fatal(broken.code, str(broken))
 
     def __exit__(self, kind: type[BaseException] | None, problem: BaseException | None, trace: TracebackType | None) -> None:
         if problem is None or isinstance(problem, Quarantined):

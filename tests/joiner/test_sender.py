@@ -335,3 +335,27 @@ async def test_the_time_without_a_leader_begins_again(log: FaultyLog, start: Sta
         log.without_leader = set()
     sender.wake()
     await answer
+
+
+async def test_without_a_leader_a_worker_stays_not_ready_while_its_reading_is_behind(log: FaultyLog, start: Start) -> None:
+    """Appends in flight are acknowledged after the loss. Without leaders their payloads cannot be read, so reading stays behind."""
+    worker = start()
+    await worker.decided("a")
+    sender = worker.sender
+    session = sender._session
+    assert session is not None
+    async with asyncio.TaskGroup() as sends:
+        log.without_leader = set(range(PARTITIONS))
+        sender._settings = SenderSettings(append_wait_ms_max=100)
+        answer = ask(sender, "b")
+        sender._send_what_is_due(session, sends)
+        with pytest.MonkeyPatch.context() as meanwhile:
+            meanwhile.setattr(sender, "reading_is_behind", lambda: True)
+            sender._send_what_is_due(session, sends)
+            await asyncio.sleep(0.2)
+            sender._send_what_is_due(session, sends)
+            why = sender.not_ready()
+        log.without_leader = set()
+    sender.wake()
+    await answer
+    assert "no payload partition has had a leader" in (why or "")

@@ -49,7 +49,7 @@ SUSPENDED: Final = (
     "this process did not run for a while",
     "while this worker replayed the log",
     "workers have different roots",
-    "this worker's index could not be written",
+    "a step could not be written into this worker's index",
     "this worker's index is quarantined",
 )
 

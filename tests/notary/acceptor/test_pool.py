@@ -1,9 +1,11 @@
 """Acceptor processes: a process's death, the counted answers, and overload. `tests/notary/http` runs through them too."""
 
 import asyncio
+import contextlib
 import json
 import os
 import signal
+import socket
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -16,9 +18,10 @@ from loadtest.rig.machine import family
 from notary.acceptor import AcceptorPool
 from notary.acceptor.link import Link
 from notary.acceptor.messages import Answered
+from notary.acceptor.pool import _bound_again
 from notary.config import load
-from notary.http import App
-from ordering.errors import Fatal, FatalCode
+from notary.http import App, bind
+from ordering.errors import ConfigurationError, Fatal, FatalCode
 from tests.notary.http.checked_client import JSON, CheckedClient, Wire, post_head
 from tests.notary.http.test_app import NOT_JSON, serving
 from tests.notary.party import Bank, fresh_hash, spend, transaction_id
@@ -349,3 +352,32 @@ async def test_a_long_poll_is_answered_when_its_client_closes_its_half(own_direc
 def long_poll() -> bytes:
     """Returns a call that waits for a transaction that nobody submits."""
     return f"GET /v1/transactions/{fresh_hash()}?wait=60 HTTP/1.1\r\nHost: n\r\n\r\n".encode()
+
+
+def test_nobody_else_gets_the_port_while_no_process_serves() -> None:
+    """With one process, or while none can start, no socket listens. Another notary must not get the port meanwhile."""
+    first = bind("127.0.0.1", 0)
+    first.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+    port = first.getsockname()[1]
+    with contextlib.closing(_bound_again(first)) as ours:
+        with pytest.raises(ConfigurationError, match="in use"):
+            bind("127.0.0.1", port)
+        ours.listen(1)
+
+
+def test_an_only_process_has_its_port_back_once_it_can_start(own_directory: NotaryDirectory, bank: Bank, notary_process: Start) -> None:
+    """Another program tries the port, which is configured for two notaries by mistake, while the parties file is unusable."""
+    process = notary_process(own_directory.config, settings={"HTTP_ACCEPTOR_PROCESSES": 1})
+    file = own_directory.path / "parties.json"
+    good = file.read_bytes()
+    file.write_bytes(b"{")
+    [killed] = acceptors_of(process)
+    os.kill(killed, signal.SIGKILL)
+    until(lambda: listening_on(process.url) == 0)
+    with contextlib.ExitStack() as stack:
+        with contextlib.suppress(ConfigurationError):
+            stack.enter_context(bind("127.0.0.1", int(process.url.rpartition(":")[2])))
+        file.write_bytes(good)
+        until(lambda: process.stderr().count("starting it again") >= 2)
+        time.sleep(3)
+        assert "Address already in use" not in process.stderr()

@@ -697,3 +697,74 @@ async def test_all_unread_answers_together_are_bounded(monkeypatch: pytest.Monke
             await turns()
             assert {frozenset(connection.parties) for connection in server.connections} == {frozenset({b"O=Known"}), frozenset()}
             assert len(server.connections) == 2
+
+
+def _with_a_wide_tail(talk: Talk) -> None:
+    """The transport reports early that the client has read enough. The default is 16 KiB, which loopback may skip in one step."""
+    talk.connection._transport.set_write_buffer_limits(high=9 << 20, low=8 << 20)
+
+
+async def _read_all_but_the_tail(talk: Talk) -> int:
+    """Read until the transport reports that the client has read enough. Returns the bytes read."""
+    read = 0
+    while talk.connection._writer.held:
+        read += len(await talk.read())
+        await asyncio.sleep(0)
+    return read
+
+
+async def _rest(talk: Talk) -> int:
+    read = 0
+    try:
+        while data := await talk.read():
+            read += len(data)
+    except ConnectionResetError:
+        pass
+    return read
+
+
+async def _tail_is_sent(talk: Talk, seconds: float) -> None:
+    assert talk.connection.state is ConnectionState.CLOSING
+    assert talk.connection._writer.held
+    now_s = asyncio.get_running_loop().time()
+    # The client reads steadily, far faster than READ_BYTES_MIN in each head_s, and reaches the tail after `seconds`.
+    talk.connection._deadline_s -= seconds
+    read = await _read_all_but_the_tail(talk)
+    assert talk.connection.unread_bytes, "the tail waits in the transport"
+    talk.connection.check(now_s + 0.1)
+    read += await _rest(talk)
+    assert read > len(LARGE), f"{len(LARGE) - read} bytes of the answer are cut"
+
+
+async def test_the_answer_of_a_replaced_long_poll_is_not_cut_at_its_tail() -> None:
+    """It gives its place, and its large answer leaves. The client reads it within 2 s, which `head_s` allowed before."""
+    async with talking(settings=HttpSettings(keep_alive_ms=100_000)) as talk:
+        _with_a_wide_tail(talk)
+        polls: list[Call] = []
+
+        def take(call: Call) -> None:
+            polls.append(call)
+            call.left = lambda: call.answer((200, TEXT, LARGE))
+
+        talk.connection._take = take
+        await talk.send(GET)
+        assert talk.connection.give_way(Overloaded("too many", 1))
+        await _tail_is_sent(talk, 2.0)
+
+
+async def test_a_last_answer_is_not_cut_at_its_tail() -> None:
+    """A client that reads steadily gets a large answer with `Connection: close`, also if that takes more than `head_s`."""
+    async with talking() as talk:
+        _with_a_wide_tail(talk)
+        await talk.send(GET.replace(b"/now", b"/large").replace(b"\r\n\r\n", b"\r\nConnection: close\r\n\r\n"))
+        await _tail_is_sent(talk, 11.0)
+
+
+async def test_an_answer_on_its_way_is_not_cut_when_the_server_stops() -> None:
+    """Its connection is idle for the server, but the client still reads."""
+    async with talking() as talk:
+        _with_a_wide_tail(talk)
+        await talk.send(GET.replace(b"/now", b"/large"))
+        assert talk.connection.state is ConnectionState.IDLE
+        talk.connection.stop()
+        await _tail_is_sent(talk, 2.0)

@@ -1,7 +1,7 @@
 """The tree in the index: rows and tiles are compared with it, and a row or tile that differs is never returned."""
 
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from hashlib import sha256
 from pathlib import Path
 
@@ -17,7 +17,7 @@ from notary.index import rows as index_rows
 from notary.index.rocks import RocksStore
 from notary.index.store import DECISIONS, POSITIONS, TILES
 from notary.tree import leaf_hash, view_at
-from ordering.errors import CorruptRecord, Fatal, Quarantined
+from ordering.errors import CorruptRecord, Fatal, FatalCode, Quarantined
 from ordering.log import ORDERING
 from ordering.pieces import completed
 from payload import Request
@@ -190,23 +190,31 @@ def test_after_a_failed_write_nothing_is_returned_and_no_index_is_quarantined(co
     again.close()
 
 
-@pytest.mark.parametrize("error", [RuntimeError, MemoryError])
+@pytest.mark.parametrize(
+    ("error", "code", "text"),
+    [
+        (lambda: RuntimeError("a bug"), FatalCode.INDEX_UNWRITABLE, "could not be written into the index .*RuntimeError"),
+        (lambda: Fatal(FatalCode.INDEX_DAMAGED, "a tile is missing"), FatalCode.INDEX_DAMAGED, "^a tile is missing$"),
+    ],
+    ids=["a bug", "damaged"],
+)
 def test_after_a_step_that_failed_before_its_write_nothing_is_returned(
-    copied: Path, monkeypatch: pytest.MonkeyPatch, error: type[Exception]
+    copied: Path, monkeypatch: pytest.MonkeyPatch, error: Callable[[], Exception], code: FatalCode, text: str
 ) -> None:
     """The tree in memory has the step's leaves, and the rows do not: every query raises `Fatal` until a restart."""
     index = opened(copied)
 
     def fail(*_: object) -> None:
-        raise error("a bug")
+        raise error()
 
     with monkeypatch.context() as meanwhile:
         meanwhile.setattr(index, "_compare", fail)
-        with pytest.raises(error):
+        with pytest.raises(type(error())):
             index.apply(step(SIZE, 10))
     for ask in (lambda: index.decision(request(1).transaction_id), lambda: index.tile(0, 1, 1), lambda: index.has_decided([bytes(32)])):
-        with pytest.raises(Fatal, match=f"could not be applied to the index .*{error.__name__}"):
+        with pytest.raises(Fatal, match=text) as caught:
             ask()
+        assert caught.value.code is code
     index.close()
     again = opened(copied)
     assert again.position_next == SIZE
