@@ -53,7 +53,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def refusal(name: str, unfit: Sequence[ResultLine]) -> str:
     """Returns the reasons why a figure is not published, for each of its results."""
     reasons = [f"  {line.case}: {', '.join(line.refusals)}" for line in unfit]
-    remedy = f"measure a commit again (`make bench ONLY={name}`) on a quiet machine, or look at the tables with --print"
+    command = f"`make bench ONLY={name}`" if all_figures()[name].parts else "the page's first table has the command"
+    remedy = f"measure a commit again ({command}) on a quiet machine, or look at the tables with --print"
     return "\n".join([f"{name}: not written; {remedy}", *reasons])
 
 

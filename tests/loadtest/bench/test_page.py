@@ -9,7 +9,7 @@ import pytest
 
 from loadtest.bench.figures import all_figures
 from loadtest.bench.figures.stages import workers_full_at
-from loadtest.bench.page import main, put_into, tables
+from loadtest.bench.page import main, put_into, refusal, tables
 from loadtest.bench.report import Report, ResultLine, last_of_each, read
 from loadtest.bench.stage_map import STAGES
 
@@ -203,9 +203,15 @@ def test_an_unfit_figure_is_not_published(tmp_path: Path, capsys: pytest.Capture
     assert not (tmp_path / "page" / "curve.png").exists()
     assert (tmp_path / "page" / "overload.png").exists()
     message = capsys.readouterr().err
-    assert "curve: not written" in message
+    assert "curve: not written; measure a commit again (`make bench ONLY=curve`)" in message
     assert f"case of curve, at 50%: {reason}\n" in message
     assert "--print" in message
+
+
+@pytest.mark.parametrize("name", ["peers", "limits", "long"])
+def test_a_figure_with_a_command_of_its_own_names_no_other(name: str) -> None:
+    """`make bench` does not measure it."""
+    assert "make bench" not in refusal(name, [])
 
 
 def test_a_busy_machine_can_be_looked_at(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
