@@ -1,7 +1,8 @@
 """Tests the sender's bounded queue. `test_driver` tests its incarnations, `test_rate` the rate that bounds it."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
@@ -304,20 +305,29 @@ async def test_waiting_for_a_leader_leaves_one_timer(log: FaultyLog, start: Star
     await worker.decided("b")
 
 
-@pytest.mark.parametrize("why", ["empty queue", "hold", "reading behind"])
-async def test_the_time_without_a_leader_begins_again(log: FaultyLog, start: Start, why: str) -> None:
-    """The partitions had a leader while nothing was to be sent. Their next loss is a new one, whatever time has passed since the first."""
+@asynccontextmanager
+async def without_leaders(log: FaultyLog, start: Start) -> AsyncIterator[tuple[Sender[Any], Callable[[], None]]]:
+    """Yields a sender with a submission and without a leader, and the function that sends; a leader returns at the end."""
     worker = start()
     await worker.decided("a")
     sender = worker.sender
     session = sender._session
     assert session is not None
-
     async with asyncio.TaskGroup() as sends:
         log.without_leader = set(range(PARTITIONS))
         sender._settings = SenderSettings(append_wait_ms_max=100)
         answer = ask(sender, "b")
         sender._send_what_is_due(session, sends)
+        yield sender, lambda: sender._send_what_is_due(session, sends)
+        log.without_leader = set()
+    sender.wake()
+    await answer
+
+
+@pytest.mark.parametrize("why", ["empty queue", "hold", "reading behind"])
+async def test_the_time_without_a_leader_begins_again(log: FaultyLog, start: Start, why: str) -> None:
+    """The partitions had a leader while nothing was to be sent. Their next loss is a new one, whatever time has passed since the first."""
+    async with without_leaders(log, start) as (sender, send):
         await asyncio.sleep(0.2)
         assert "no payload partition has had a leader" in (sender.not_ready() or "")
         log.without_leader = set()
@@ -328,34 +338,18 @@ async def test_the_time_without_a_leader_begins_again(log: FaultyLog, start: Sta
                 meanwhile.setattr(sender, "hold", lambda: "the log is compared")
             else:
                 meanwhile.setattr(sender, "reading_is_behind", lambda: True)
-            sender._send_what_is_due(session, sends)
+            send()
         log.without_leader = set(range(PARTITIONS))
-        sender._send_what_is_due(session, sends)
+        send()
         assert sender.not_ready() is None
-        log.without_leader = set()
-    sender.wake()
-    await answer
 
 
 async def test_without_a_leader_a_worker_stays_not_ready_while_its_reading_is_behind(log: FaultyLog, start: Start) -> None:
     """Appends in flight are acknowledged after the loss. Without leaders their payloads cannot be read, so reading stays behind."""
-    worker = start()
-    await worker.decided("a")
-    sender = worker.sender
-    session = sender._session
-    assert session is not None
-    async with asyncio.TaskGroup() as sends:
-        log.without_leader = set(range(PARTITIONS))
-        sender._settings = SenderSettings(append_wait_ms_max=100)
-        answer = ask(sender, "b")
-        sender._send_what_is_due(session, sends)
+    async with without_leaders(log, start) as (sender, send):
         with pytest.MonkeyPatch.context() as meanwhile:
             meanwhile.setattr(sender, "reading_is_behind", lambda: True)
-            sender._send_what_is_due(session, sends)
+            send()
             await asyncio.sleep(0.2)
-            sender._send_what_is_due(session, sends)
-            why = sender.not_ready()
-        log.without_leader = set()
-    sender.wake()
-    await answer
-    assert "no payload partition has had a leader" in (why or "")
+            send()
+            assert "no payload partition has had a leader" in (sender.not_ready() or "")
