@@ -62,7 +62,10 @@ async def run(settings: AcceptorSettings, listening: socket.socket, linked: sock
     server.lines.is_backlogged = lambda client: app.gate.is_backlogged(client.network, client.parties)
     # While the link is full, read no calls from the connections.
     link.pause, link.go_on = server.pause, server.go_on
-    listening.listen(BACKLOG)  # if the process before this one could not serve, it does not listen yet
+    # If the process before this one could not serve, the socket does not listen yet, and is bound without this option. Connections inherit
+    # it: without it, those that are closing would keep the port from the next worker for a minute.
+    listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    listening.listen(BACKLOG)
     await server.start()
     link.send(Serving())
     following = loop.create_task(parties.follow())

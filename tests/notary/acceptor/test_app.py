@@ -51,12 +51,24 @@ class LinkedAcceptor:
             finally:
                 await self.server.stop(0.1)
 
-    async def post(self) -> int:
-        """Make one call. Returns its status."""
+    async def sent(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        """Send a submission on a new connection, and return the connection."""
         host, _, port = self.server.url.removeprefix("http://").rpartition(":")
         reader, writer = await asyncio.open_connection(host, int(port))
+        writer.write(post_head(len(self.body)) + self.body)
+        return reader, writer
+
+    async def handed_over(self) -> bytes:
+        """Wait until the worker has a submission. Returns the bytes that it got."""
+        handed = b""
+        while not _submitted(handed):
+            handed += await asyncio.get_running_loop().sock_recv(self.worker, 1 << 20)
+        return handed
+
+    async def post(self) -> int:
+        """Make one call. Returns its status."""
+        reader, writer = await self.sent()
         try:
-            writer.write(post_head(len(self.body)) + self.body)
             return int((await reader.readline()).split()[1])
         finally:
             writer.close()
@@ -119,12 +131,8 @@ async def test_a_connection_is_a_partys_once_the_worker_says_so(
     loop, charged = asyncio.get_running_loop(), list[tuple[bytes, int]]()
     monkeypatch.setattr(Lanes, "charge", lambda lanes, party, size_bytes: charged.append((party, size_bytes)))
     async with acceptor.running():
-        host, _, port = acceptor.server.url.removeprefix("http://").rpartition(":")
-        reader, writer = await asyncio.open_connection(host, int(port))
-        writer.write(post_head(len(acceptor.body)) + acceptor.body)
-        handed = b""
-        while not _submitted(handed):
-            handed += await loop.sock_recv(acceptor.worker, 1 << 20)
+        reader, writer = await acceptor.sent()
+        await acceptor.handed_over()
         (connection,) = acceptor.server.connections
         assert not connection.parties
         answered = msgspec.msgpack.encode(Answered(1, (200, TEXT, b""), party))
@@ -140,12 +148,8 @@ async def test_the_head_of_a_client_that_leaves_is_freed_with_the_workers_answer
     """The worker learns that the client has left. Its answer, which nobody gets, also shows whether the party pays for the submission."""
     loop = asyncio.get_running_loop()
     async with acceptor.running():
-        host, _, port = acceptor.server.url.removeprefix("http://").rpartition(":")
-        _, writer = await asyncio.open_connection(host, int(port))
-        writer.write(post_head(len(acceptor.body)) + acceptor.body)
-        handed = b""
-        while not _submitted(handed):
-            handed += await loop.sock_recv(acceptor.worker, 1 << 20)
+        _, writer = await acceptor.sent()
+        handed = await acceptor.handed_over()
         writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))  # a reset
         writer.transport.abort()
         async with asyncio.timeout(30):
