@@ -268,7 +268,9 @@ class Connection(asyncio.Protocol):
             if self._lines.slice_is_over():
                 break
         self._working = False
-        if self._state is ConnectionState.DECIDING or self._is_held():
+        if self._is_held():
+            if not (self._behind or self._unread or self._eof):  # else its client would leave unnoticed
+                self._resume_reading()
             return
         if self._behind:
             self._read_later()
@@ -285,9 +287,8 @@ class Connection(asyncio.Protocol):
             return
         if self._eof:
             self._go(Event.EOF)
-        elif self._reading_paused:
-            self._reading_paused = False
-            self._transport.resume_reading()
+        else:
+            self._resume_reading()
 
     def _read_later(self) -> None:
         if not self._in_line:
@@ -470,6 +471,11 @@ class Connection(asyncio.Protocol):
         if not self._reading_paused:
             self._reading_paused = True
             self._transport.pause_reading()
+
+    def _resume_reading(self) -> None:
+        if self._reading_paused:
+            self._reading_paused = False
+            self._transport.resume_reading()
 
     def _feed(self, data: bytes) -> None:
         """Pass bytes to the parser, as long as calls may be taken."""

@@ -84,6 +84,13 @@ class Talk:
             await asyncio.sleep(0.001)
 
 
+@pytest.fixture(autouse=True)
+def _no_turn_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A busy machine would end the turns and slices of time at random bytes. Tests of their ends set a length that has always passed."""
+    for name in ("READ_TURN_S", "AUTHENTICATED_TURN_S", "SLICE_S"):
+        monkeypatch.setattr(lines, name, 60.0)
+
+
 async def turns(count: int = 8) -> None:
     """Run some turns of the event loop, with the time that the kernel needs for a byte on loopback."""
     for _ in range(count):
@@ -353,6 +360,18 @@ async def test_trouble_behind_a_call_leaves_its_answer(trouble: bytes) -> None:
             answered += data
         assert answered.startswith(b"HTTP/1.1 200")
         assert (answered.count(b"HTTP/1.1"), b"connection: close" in answered) == (1, True)
+
+
+async def test_a_client_that_leaves_during_a_decision_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its call has waited for its slice, and reading was paused meanwhile."""
+    monkeypatch.setattr(lines, "SLICE_S", -1.0)
+    async with talking() as talk:
+        await talk.send(head("/read", "X: " + "x" * SLICE_BYTES) + CHUNKS_END)
+        await talk.until(ConnectionState.DECIDING)
+        await lost(talk)
+        async with asyncio.timeout(10):
+            await talk.until(ConnectionState.CLOSED)
+        assert talk.app.calls[0].gone
 
 
 async def test_a_bug_in_a_call_that_waited_costs_one_call(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,6 +9,7 @@ from typing import TypeVar
 import pytest
 
 from notary import parties
+from notary.http import lines
 from tests.notary.http.checked_client import Wire, post_head
 from tests.notary.http.test_app import Service, serving
 from tests.notary.party import Bank, spend
@@ -83,8 +84,9 @@ async def test_a_body_that_does_not_come(own_directory: NotaryDirectory, bank: B
         assert await by_hand(service, talk) == (503, True)
 
 
-async def test_a_body_that_breaks_off_into_nonsense(own_directory: NotaryDirectory, bank: Bank) -> None:
-    """A malformed chunk ends the connection, with the 503 as its answer."""
+async def test_a_body_that_breaks_off_into_nonsense(own_directory: NotaryDirectory, bank: Bank, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A malformed chunk ends the connection, with the 503 as its answer. If it comes before the call's turn, the answer is 400."""
+    monkeypatch.setattr(lines, "SLICE_S", 60.0)
 
     def talk(wire: Wire) -> tuple[int, bool]:
         wire.send(post_head(None, "Transfer-Encoding: chunked") + b"zz\r\n")

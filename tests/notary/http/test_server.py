@@ -239,13 +239,19 @@ async def test_clients_that_keep_their_places_shield_no_others() -> None:
 async def test_clients_that_do_not_shake_hands_give_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, waits: str) -> None:
     """Silent connections that are not made yet hold no places against another address, which also counts them no longer."""
     if waits == "in its line":
-        may_go = lines.ClientLines.may_go
-        monkeypatch.setattr(
-            lines.ClientLines,
-            "may_go",
-            lambda self, client, begun=False: client.network != "127.0.0.2" and may_go(self, client, begun=begun),
-        )
-        monkeypatch.setattr(lines.ClientLines, "wait", lambda self, client, do, size=0, begun=False: None)
+        may_go, wait = lines.ClientLines.may_go, lines.ClientLines.wait
+
+        def never_may_go(self: lines.ClientLines, client: lines.ClientKey, *, begun: bool = False) -> bool:
+            return client.network != "127.0.0.2" and may_go(self, client, begun=begun)
+
+        def wait_for_ever(
+            self: lines.ClientLines, client: lines.ClientKey, do: Callable[[float], None], *, size: int = 0, begun: bool = False
+        ) -> None:
+            if client.network != "127.0.0.2":
+                wait(self, client, do, size=size, begun=begun)
+
+        monkeypatch.setattr(lines.ClientLines, "may_go", never_may_go)
+        monkeypatch.setattr(lines.ClientLines, "wait", wait_for_ever)
     server, context = secured(tmp_path, HttpSettings(connections_max=4))
     await server.start()
     port = int(server.url.rpartition(":")[2])
