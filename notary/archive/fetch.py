@@ -301,10 +301,11 @@ class _Added:
     def drop(self) -> None:
         """Remove the files."""
         for path, out, writer in self._writers.values():
-            writer.close()
-            out.close()
             for each in (_unfinished(path), path):
                 each.unlink(missing_ok=True)
+            for opened in (writer, out):
+                with contextlib.suppress(OSError):  # it writes what is left, and the disk may be full
+                    opened.close()
 
     def _write(self, partition: int, records: Sequence[Record]) -> None:
         if partition not in self._writers:

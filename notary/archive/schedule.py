@@ -92,7 +92,7 @@ class ArchiveSchedule:
                     continue
                 sent_s = self._now_s()
                 leave_ms = LEFT_FOR * 1_000 * self.every_s if turn else 0
-                command = SealCommand(self._driver.joiner.offset_head, state.key.hex(), leave_ms)
+                command = SealCommand(self._driver.joiner.offset_head, state.key.hex(), leave_ms, state.payload_partitions)
                 process.stdin.write(msgspec.json.encode(command) + b"\n")
                 async with asyncio.timeout(ANSWER_S_MAX):
                     with contextlib.suppress(ConnectionError):  # the process ended: its last line has the reason

@@ -20,6 +20,8 @@ class SealCommand(msgspec.Struct, frozen=True):
     leave_ms: int = 0
     """0 on this worker's turn. Else the process reads the manifests before this command, and seals nothing if another worker sealed within
     this time."""
+    payload_partitions: int = 0
+    """The number that the records below `head` declare: the owner may add some while the process runs."""
 
 
 class Sealed(msgspec.Struct, frozen=True):

@@ -155,7 +155,8 @@ class ArchivedLog:
         for file in self._files[partition]:
             if file.offset_end > offset_first:
                 for records in self._read(file):
-                    yield [record for record in records if record.offset >= offset_first]
+                    if wanted := [record for record in records if record.offset >= offset_first]:  # a poll without records waits
+                        yield wanted
 
     def _read(self, file: _File) -> Iterator[list[Record]]:
         """Yields the records of a file, `BATCH_RECORDS` at a time. Raises `ConfigurationError` when it does not match its range."""

@@ -26,7 +26,7 @@ the log. The index does not open if it is ahead of its log, or belongs to anothe
 from notary.index.index import ROW_US, TILE_US, Consumed, Index
 from notary.index.rocks import IndexSettings
 from notary.index.store import INDEX_FORMAT_VERSION
-from notary.index.view import CURRENT, IndexView, link_files, viewing
+from notary.index.view import CURRENT, IndexView, check_is_index, link_files, viewing
 
 __all__ = [
     "CURRENT",
@@ -37,6 +37,7 @@ __all__ = [
     "Index",
     "IndexSettings",
     "IndexView",
+    "check_is_index",
     "link_files",
     "viewing",
 ]

@@ -7,7 +7,8 @@ reads in the same order, and `Checkpoint` needs the worker's own handle.
 
 So `viewing` first makes hard links to the files, in a folder inside the index, and opens the read-only instance on the links:
 
-- Table files never change. A write-ahead log only grows, and RocksDB reads it up to the end of a write batch (R8).
+- The table files that the MANIFEST lists never change; others may be in the making. A write-ahead log only grows, and RocksDB reads it up
+  to the end of a write batch (R8).
 - The MANIFEST grows too, so it is copied, up to the length that it had before the links were made.
 - The files form a snapshot only if no flush or compaction was recorded, and no write-ahead log begun, while they were linked. So `_link`
   compares the MANIFEST and the names of the logs before and after, and links again if they changed. Linking takes milliseconds.
@@ -96,6 +97,10 @@ class IndexView:
         found: list[bytes | None] = self._family(family).get_in_passing(keys)
         return found
 
+    def tables(self) -> frozenset[str]:
+        """Returns the names of the table files of this view."""
+        return frozenset([file["name"].strip("/") for file in self._store.live_files()])
+
     def joiner_state(self) -> JoinerState:
         """Returns the state from which a joiner resumes, as `Index.joiner_state` does. Raises `Fatal` when the rows are inconsistent."""
         with Reading(self._directory):
@@ -162,13 +167,14 @@ def viewing(directory: Path) -> Iterator[IndexView]:
         store.close()
 
 
-def _check_is_index(directory: Path) -> None:
+def check_is_index(directory: Path) -> None:
+    """Raise `ConfigurationError` if there is no index in that directory."""
     if not (directory / CURRENT).is_file():
         raise ConfigurationError(f"there is no index in {directory}: a worker's index is in a folder of its name, under index.directory")
 
 
 def _open(directory: Path) -> Rdict:
-    _check_is_index(directory)
+    check_is_index(directory)
     for left in directory.glob(f"{LINKS}*"):
         with contextlib.suppress(FileNotFoundError, BlockingIOError):
             if clock_ms() / 1000 - left.stat().st_mtime > LINKS_S_MAX:
@@ -193,7 +199,7 @@ def link_files(directory: Path, links: Path) -> None:
 
     Raises `ConfigurationError` without an index or the right to link; `Fatal` if the index is damaged, or changed at every attempt.
     """
-    _check_is_index(directory)
+    check_is_index(directory)
     for _ in range(ATTEMPTS_MAX):
         if _link(directory, links):
             return

@@ -10,7 +10,7 @@
 import contextlib
 import shutil
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Container, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from hashlib import sha256
 from pathlib import Path
@@ -18,7 +18,7 @@ from tempfile import TemporaryDirectory
 from typing import Final
 
 from notary.access import alone_in
-from notary.index import IndexView, link_files, viewing
+from notary.index import IndexView, check_is_index, link_files, viewing
 from notary.keyring import Keyring
 from notary.receipts.note import VerifierKey
 from notary.snapshots import manifest as manifests
@@ -44,12 +44,8 @@ def make(
     quarantined, in a root disagreement or suspected, and for a store that cannot be used; `Fatal` for a damaged index.
     """
     stage = index / STAGE
-    try:
-        stage.mkdir(exist_ok=True)
-    except FileNotFoundError:
-        raise ConfigurationError(
-            f"there is no index in {index}: a worker's index is in a folder of its name, under index.directory"
-        ) from None
+    check_is_index(index)  # a worker restores no snapshot into a folder that has a stage
+    stage.mkdir(exist_ok=True)
     with alone_in(stage, f"another process is making a snapshot of {index}: wait for it"):
         try:
             _empty(stage)
@@ -58,6 +54,7 @@ def make(
                 _cut_off(log)
             with viewing(stage) as view:
                 _check(view, index, notary)
+                _keep_tables(stage, view.tables())
                 files = _hashed(stage, progress)
                 facts = _facts(view, worker, now_ms, files)
                 state = view.joiner_state().log_state
@@ -95,6 +92,13 @@ def _cut_off(log: Path) -> None:
     copy = log.with_suffix(".copy")
     shutil.copyfile(log, copy)
     copy.replace(log)
+
+
+def _keep_tables(stage: Path, tables: Container[str]) -> None:
+    """Remove the links to all other tables: a compaction may be writing one under its final name, so its content still changes."""
+    for table in stage.glob("*.sst"):
+        if table.name not in tables:
+            table.unlink()
 
 
 def _check(view: IndexView, index: Path, notary: str) -> None:

@@ -1,6 +1,7 @@
 """Segments of a log in memory become the ranges of an archive; those that do not fit are refused."""
 
 import os
+import resource
 import shutil
 import time
 from collections.abc import Iterator
@@ -8,6 +9,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import msgspec
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
@@ -44,6 +46,24 @@ async def test_two_ranges_hold_each_record_once(tmp_path: Path) -> None:
     assert await made.archived() == {ORDERING: [b"o0", b"o1", b"o2"], 0: [b"p0", b"p1"], 1: [b"q0"]}
     assert made.fetch().range == 0
     assert made.prune(9_999) == [], "each is the last one of a topic-partition"
+
+
+async def test_contents_of_a_new_partition_are_sealed(tmp_path: Path) -> None:
+    """The owner adds a partition while the process runs: a log on Kafka has it once it was counted, and entries name it."""
+    made = Streamed(tmp_path)
+    await made.append(*FIRST)
+    process = made.process()
+    await process.seal(made.command(1))
+
+    async def has_partitions(count: int) -> None:
+        if count > made.log.payload_partitions:
+            made.log._records[2] = [Record(2, 0, 7, b"key", b"r0")]
+            made.log._payload_partitions = count
+
+    made.log.has_partitions = has_partitions  # type: ignore[method-assign]
+    assert (await process.seal(msgspec.structs.replace(made.command(2), payload_partitions=3))).records == 2
+    assert made.fetch().records == 5
+    assert await made.archived() == {ORDERING: [b"o0", b"o1"], 0: [b"p0"], 1: [b"q0"], 2: [b"r0"]}
 
 
 async def test_segments_of_two_workers_may_overlap(tmp_path: Path) -> None:
@@ -203,6 +223,28 @@ async def test_an_error_after_the_range_file_keeps_its_files(
     with pytest.raises(problem):
         made.fetch()
     assert await made.archived() == {ORDERING: [b"o0", b"o1"], 0: [b"p0"], 1: [b"q0"]}
+
+
+async def test_a_full_disk_gets_its_space_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Closing a file writes what is left of it, which fails on a full disk too: the files are removed all the same."""
+    made = Streamed(tmp_path)
+    await made.append(*FIRST)
+    await made.process().seal(made.command(1))
+    limits, write = resource.getrlimit(resource.RLIMIT_FSIZE), _Added._write
+
+    def on_a_full_disk(*given: Any) -> None:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (4, limits[1]))
+        write(*given)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(_Added, "_write", on_a_full_disk)
+        try:
+            with pytest.raises(OSError, match="File too large"):
+                made.fetch()
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert not [file for file in (tmp_path / "archive").rglob("*") if file.is_file()]
+    assert made.fetch().records == 3
 
 
 async def test_a_killed_run_leaves_nothing_after_the_next(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

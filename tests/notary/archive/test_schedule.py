@@ -10,7 +10,7 @@ import pytest
 
 from joiner.incarnations import Incarnations
 from notary.archive.schedule import ArchiveSchedule
-from notary.archive.settings import ArchiveSettings, Sealed
+from notary.archive.settings import ArchiveSettings, SealCommand, Sealed
 from notary.config import Config
 
 
@@ -49,7 +49,7 @@ async def test_skipped_manifests_are_logged(monkeypatch: pytest.MonkeyPatch, cap
     made = schedule(Incarnations(), None, 0)
     made.every_s = 0
     joiner: Any = made._driver.joiner
-    joiner.log_state, joiner.offset_head = SimpleNamespace(key=b"k"), 1
+    joiner.log_state, joiner.offset_head = SimpleNamespace(key=b"k", payload_partitions=3), 1
     answers = asyncio.StreamReader()
     for answer in (Sealed(1, skipped="2 files were skipped"), Sealed(1), Sealed(problem="the end")):
         answers.feed_data(msgspec.json.encode(answer) + b"\n")
@@ -57,7 +57,9 @@ async def test_skipped_manifests_are_logged(monkeypatch: pytest.MonkeyPatch, cap
     async def done() -> None:
         pass
 
-    process: Any = SimpleNamespace(stdin=SimpleNamespace(write=len, drain=done), stdout=answers, kill=lambda: None, wait=done)
+    written: list[bytes] = []
+    process: Any = SimpleNamespace(stdin=SimpleNamespace(write=written.append, drain=done), stdout=answers, kill=lambda: None, wait=done)
     with caplog.at_level(logging.WARNING, "notary.archive"), pytest.raises(ValueError, match="the end"):
         await made._command(process)
     assert (caplog.messages, made.segments) == (["the sealing process skipped manifests: 2 files were skipped"], 2)
+    assert msgspec.json.decode(written[0], type=SealCommand) == SealCommand(1, b"k".hex(), payload_partitions=3)

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from notary.archive.segment import RECORD
+from notary.archive.segment import BATCH_RECORDS, RECORD
 from notary.cli.archived import ArchivedLog
 from ordering.errors import ConfigurationError
 from ordering.log import ORDERING
@@ -24,13 +24,14 @@ COLUMNS: dict[str, tuple[pa.DataType, Any]] = {
 FILE = "ordering/partition=0/00000001-x.parquet"
 
 
-def archive(folder: Path, columns: dict[str, tuple[pa.DataType, Any]]) -> ArchivedLog:
-    """Returns an archive of one ordering record."""
+def archive(folder: Path, columns: dict[str, tuple[pa.DataType, Any]], count: int = 1) -> ArchivedLog:
+    """Returns an archive of one ordering record, or of `count` with rising offsets."""
     file = folder / FILE
     file.parent.mkdir(parents=True)
     fields = pa.schema([(name, type_) for name, (type_, _) in columns.items()])
-    pq.write_table(pa.table([[value] for _, value in columns.values()], schema=fields), file)
-    entry = {"path": FILE, "topic": "ordering", "partition": 0, "offset_first": 0, "offset_end": 1, "records": 1}
+    rows = [list(range(count)) if name == "offset" and count > 1 else [value] * count for name, (_, value) in columns.items()]
+    pq.write_table(pa.table(rows, schema=fields), file)
+    entry = {"path": FILE, "topic": "ordering", "partition": 0, "offset_first": 0, "offset_end": count, "records": count}
     entry["sha256"] = sha256(file.read_bytes()).hexdigest()
     (folder / "ranges").mkdir()
     (folder / "ranges" / "00000001.json").write_text(json.dumps({"archive_version": 2, "payload_partitions": 1, "files": [entry]}))
@@ -68,3 +69,10 @@ def test_the_hashed_file_is_the_file_that_is_read(tmp_path: Path, monkeypatch: p
 
     monkeypatch.setattr("notary.cli.archived.file_digest", then_replaced)
     assert [record.value for some in log.records(ORDERING, 0) for record in some] == [b"true"]
+
+
+async def test_a_poll_does_not_wait_at_earlier_records(tmp_path: Path) -> None:
+    """A poll without records waits for its timeout. One wait for each batch before the first offset made `notary trim` give up."""
+    last = 3 * BATCH_RECORDS
+    reader = await archive(tmp_path, COLUMNS, last + 1).open_reader({ORDERING: last})
+    assert [record.offset for record in await reader.poll(1)] == [last]

@@ -136,3 +136,28 @@ def test_names_command_no_terminal(fixture: SnapshotFixture, name: bytes, flags:
     assert found.returncode == (1 if action == "verify" else 0), found.stderr
     assert b"\x1b" not in found.stdout + found.stderr
     assert b".note" in found.stdout + found.stderr
+
+
+def test_a_table_in_the_making_is_left_out(fixture: SnapshotFixture, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A compaction writes its tables under their final names: such a file grows while the snapshot is made."""
+    growing = fixture.index / "999999.sst"
+    growing.write_bytes(b"its beginning")
+    put = Folder.put
+
+    def beside_a_compaction(store: Folder, source: Path, folder: str, name: str) -> None:
+        with growing.open("ab") as out:
+            out.write(b", and more")
+        put(store, source, folder, name)
+
+    monkeypatch.setattr(Folder, "put", beside_a_compaction)
+    fixture.snapshot("create")
+    assert fixture.snapshot("verify")["problem"] is None
+
+
+def test_an_empty_folder_of_an_index_stays_empty(fixture: SnapshotFixture) -> None:
+    """A worker restores only into an empty folder, also after a snapshot was wanted of the index that is not there."""
+    fixture.snapshot("create")
+    empty = fixture.index.with_name("worker-2")
+    empty.mkdir()
+    assert "there is no index in" in fixture.snapshot("create", "--name", "worker-2", code=2)["stderr"]
+    fixture.snapshot("restore", "--name", "worker-2")
