@@ -92,7 +92,7 @@ def run(arguments: argparse.Namespace) -> int:
         if kafka and (directory / CONFIG).exists():
             # An earlier call may have made everything but the genesis record: `_go_on` looks for the record in the log.
             keys_made = _Keys.load(directory)
-            log_id = asyncio.run(_go_on(arguments, keys_made))
+            log_id = asyncio.run(_go_on(arguments, log_settings, keys_made))
         else:
             # The configuration is last: a directory that has one is complete.
             files = (KEY, OWNER_KEY, KEY_HISTORY, PARTIES, CONFIG)
@@ -219,8 +219,8 @@ async def _activate(log: Log, keys_made: _Keys, log_id: bytes, highest: int) -> 
         await writer.close()
 
 
-async def _go_on(arguments: argparse.Namespace, keys_made: _Keys) -> bytes:
-    """Append the genesis record if an earlier call did not get that far. Raises `ConfigurationError` for another notary's log.
+async def _go_on(arguments: argparse.Namespace, log_settings: LogSettings, keys_made: _Keys) -> bytes:
+    """Append the genesis record if an earlier call did not get that far. Raises `ConfigurationError` for another notary, or another log.
 
     Returns the log id.
     """
@@ -228,6 +228,9 @@ async def _go_on(arguments: argparse.Namespace, keys_made: _Keys) -> bytes:
     config = load(file, environment={})
     if config.log.kind != "kafka" or (config.name, config.origin) != (arguments.name, arguments.origin):
         raise ConfigurationError(f"{file} of notary {config.name!r} exists already, and is not overwritten: choose another directory")
+    has, given = [f"{each.topic_prefix!r} at {each.bootstrap!r}" for each in (config.log, log_settings)]
+    if has != given:
+        raise ConfigurationError(f"{file} exists already, with the topics {has}, and the command names {given}: choose another directory")
     async with _kafka_log(arguments, config.log) as log:
         if await first_record(log) is not None:
             genesis, log_id = await read_genesis(log)

@@ -24,7 +24,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from notary.cli import EXIT_COULD_NOT, EXIT_DONE
 from notary.cli.submit import add_tls_arguments, seconds, tls_of
-from notary.client.transport import checked_url, explained, http_client
+from notary.client.transport import UNREADABLE, checked_url, explained, http_client
 from ordering.log import BrokerSeen
 
 ANSWER_S_MIN: Final = 1.0
@@ -96,12 +96,11 @@ class _NoAnswer(Exception):
 async def _scrape(http: httpx.AsyncClient, url: str, limit_s: float) -> Scrape | str:
     """Scrape a worker. Returns its metrics and health, or the reason why there are none."""
     try:
-        async with asyncio.timeout(limit_s):
-            metrics, health = await asyncio.gather(_get(http, f"{url}/metrics"), _get(http, f"{url}/readyz?verbose"))
+        metrics, health = await asyncio.gather(*[_get(http, url + path, limit_s) for path in ("/metrics", "/readyz?verbose")])
     except TimeoutError:
         return f"no answer within {limit_s:g} s"
-    except httpx.HTTPError as problem:
-        return (explained(url, problem) if isinstance(problem, httpx.RequestError) else str(problem)) or type(problem).__name__
+    except (httpx.HTTPError, *UNREADABLE) as problem:
+        return explained(url, problem) or type(problem).__name__
     except _NoAnswer as problem:
         return str(problem)
     if health[0] not in (200, 503) or metrics[0] != 200:
@@ -113,9 +112,10 @@ async def _scrape(http: httpx.AsyncClient, url: str, limit_s: float) -> Scrape |
         return f"its /metrics are not Prometheus text ({problem}): is this a worker?"
 
 
-async def _get(http: httpx.AsyncClient, url: str) -> tuple[int, str, float]:
+async def _get(http: httpx.AsyncClient, url: str, limit_s: float) -> tuple[int, str, float]:
     """Returns the status, the text, and the time at which it arrived."""
-    async with http.stream("GET", url) as answer:
+    # Each call has its limit: the failure of one ends the scrape, but not the other call.
+    async with asyncio.timeout(limit_s), http.stream("GET", url) as answer:
         body = bytearray()
         async for chunk in answer.aiter_bytes():
             body += chunk

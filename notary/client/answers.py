@@ -13,7 +13,7 @@ from notary.wire import NotaryJson as NotaryDescription
 from notary.wire import StateJson as StateAnswer
 from notary.wire import decode_decision, decode_decisions, decode_notary, decode_state, to_decision
 from ordering.errors import Malformed
-from ordering.ids import NAME_BYTES_MAX, excerpt, parse_hash, parse_state
+from ordering.ids import NAME_BYTES_MAX, STATE_REF_BYTES, excerpt, format_state, parse_hash, parse_state
 from payload import Request
 from payload.strict_json import decode_strictly
 
@@ -23,6 +23,7 @@ __all__ = [
     "NotaryDescription",
     "StateAnswer",
     "canonical_id",
+    "canonical_state",
     "read_decisions",
     "read_notary",
     "read_state",
@@ -103,3 +104,13 @@ def _check_conflicts(answer: Answer, request: Request, where: str) -> None:
 def canonical_id(transaction_id: str | bytes) -> str:
     """Returns a transaction id in its text form, 64 hex digits, from text or 32 bytes. Raises `Malformed`."""
     return parse_hash(transaction_id.hex() if isinstance(transaction_id, bytes) else transaction_id, "transaction id").hex()
+
+
+def canonical_state(state: str | bytes) -> str:
+    """Returns a state reference in its text form, from text or 36 bytes. Raises `Malformed`."""
+    if isinstance(state, str):
+        parse_state(state, "state")
+        return state
+    if len(state) != STATE_REF_BYTES:
+        raise Malformed(f"expected {STATE_REF_BYTES} bytes, got {len(state)}", "state")
+    return format_state(state)

@@ -15,6 +15,7 @@ from notary.client.answers import (
     NotaryDescription,
     StateAnswer,
     canonical_id,
+    canonical_state,
     read_decisions,
     read_notary,
     read_state,
@@ -28,7 +29,7 @@ from notary.client.transport import Exhausted, Further, Reply, Transport, curren
 from notary.client.trust import KnownNotaries, Trust
 from notary.receipts.errors import NotVerified
 from ordering.errors import ConfigurationError, Malformed
-from ordering.ids import NAME_BYTES_MAX, excerpt, format_state, parse_state
+from ordering.ids import NAME_BYTES_MAX, excerpt
 
 T = TypeVar("T")
 _TRACEPARENT = re.compile(r"(?!ff)[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}(-[!-~]*)?").fullmatch
@@ -95,7 +96,7 @@ class AsyncClient:
 
         The client sends the same bytes to one URL after the other until each request has an answer. Raises `Malformed` before it sends
         anything, `Rejected`, `Unproven`, `Contradiction`, `Unanswered` after `deadline_s`, or `Unreachable` if no worker even returned the
-        notary's name by then. `receipts=False` requests answers without receipts, and trusts the worker.
+        notary's name by then. `receipts=False` requests answers without receipts, and trusts the worker, but not for the notary's name.
 
         `traceparent` (W3C Trace Context) names the parent of the notary's spans. With None the parent is the caller's current OpenTelemetry
         span, if there is one.
@@ -106,15 +107,15 @@ class AsyncClient:
         if traceparent and not _TRACEPARENT(traceparent):
             raise Malformed(f"{excerpt(traceparent)} is no W3C Trace Context, such as 00-<32 hex digits>-<16 hex digits>-01", "traceparent")
         asked = list(requests)  # iterated once: an iterator would be empty the second time
-        name = await self._name(ends, trusted=receipts)
+        name = await self._name(ends, trusted=receipts or self._notary_name is None)
         # Encode and check everything before the first byte is sent, so that bad input raises here and not at a worker.
         known = _Known(prepare(asked, name, self.party, self._signer), self._trust if receipts else None)
         span = current_traceparent() if traceparent is None else traceparent
-        headers = {"traceparent": span} if span else None
+        headers = {"traceparent": span} if span else {}
         path = "/v1/submissions" if receipts else "/v1/submissions?receipts=false"
         body = known.prepared.body
         try:
-            return await self._proven(lambda: self._transport.exchange("POST", path, known.read, ends, body, headers), ends)
+            return await self._proven(lambda: self._transport.exchange("POST", path, known.read, ends, body, lambda: headers), ends)
         except Exhausted as problem:
             raise Unanswered(deadline_s, known.prepared.transaction_ids, known.answers, problem.reasons) from None
         except (Rejected, Unproven, Contradiction) as problem:
@@ -154,7 +155,7 @@ class AsyncClient:
 
         Raises `Malformed`, `Rejected`, `Unreachable`.
         """
-        wanted = format_state(parse_state(format_state(state) if isinstance(state, bytes) else state, "state"))
+        wanted = canonical_state(state)
         ends = asyncio.get_running_loop().time() + deadline_s
         return await self._look_up(f"/v1/states/{wanted}", lambda reply: read_state(_found(reply), wanted), ends, await self._signing(ends))
 
@@ -252,7 +253,7 @@ class AsyncClient:
     ) -> T:
         began = asyncio.get_running_loop().time()
         try:
-            return await self._transport.exchange("GET", path, read, ends, headers=sign(path))
+            return await self._transport.exchange("GET", path, read, ends, headers=lambda: sign(path))
         except Exhausted as problem:
             raise Unreachable(f"no answer to {path} within {round(ends - began, 1):g} s", problem.reasons) from None
 

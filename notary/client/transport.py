@@ -42,6 +42,9 @@ REPLY_BYTES_MAX: Final = 64 * 1024 * 1024
 RETRY_AFTER_S_MAX: Final = 60.0
 """The longest back-off that a worker can ask for: no notary asks for more, and the back-off holds for all later calls of the client."""
 
+UNREADABLE: Final = (ValueError, httpx.InvalidURL)
+"""The errors that httpx leaves as they are, when it reads the `Location` of a redirect that it does not follow."""
+
 PORT_MAX: Final = 65535
 _TRY_AGAIN: Final = (408, 425, 429)
 _NOT_ADMITTED: Final = (429, 503)
@@ -178,13 +181,14 @@ class Transport:
         read: Callable[[Reply], T | Further[T] | None],
         ends: float,
         body: bytes | None = None,
-        headers: Mapping[str, str] | None = None,
+        headers: Callable[[], Mapping[str, str]] = dict,
     ) -> T:
         """Try one URL after the other until the loop's time `ends`. Returns the first result of `read` that is not None.
 
         `read` raises `Malformed` for a reply that breaks the contract, and `Unproven` for an outcome without a valid receipt. It returns
         None for an incomplete answer: then the same bytes are sent again, after the reply's `Retry-After`, to another URL if possible.
-        It returns `Further` to ask the same worker for more. Raises `Exhausted`, `Rejected`, `Unproven`, and any other error of `read`.
+        It returns `Further` to ask the same worker for more. `headers` makes the headers of each attempt. Raises `Exhausted`, `Rejected`,
+        `Unproven`, and any other error of `read`.
         """
         attempts = _Attempts()
         try:
@@ -201,7 +205,7 @@ class Transport:
         read: Callable[[Reply], T | Further[T] | None],
         ends: float,
         body: bytes | None,
-        headers: Mapping[str, str] | None,
+        headers: Callable[[], Mapping[str, str]],
     ) -> T:
         clock = asyncio.get_running_loop().time
         reasons: dict[str, str] = {}
@@ -220,7 +224,7 @@ class Transport:
             if started >= ends:
                 raise rejections.first or Exhausted(reasons)
             try:
-                more = dict(headers or {})
+                more = dict(headers())
                 if (ticket := tickets.pop(url, "")) and _TICKET(ticket):
                     more["Ticket"] = ticket
                 reply = await self._attempt(method, url, path, body, ends - started, more)
@@ -310,8 +314,8 @@ class Transport:
             raise _Unusable(f"no complete answer within {limit_s:.1f} s") from None
         except httpx.ConnectTimeout:
             raise _Unusable(f"no connection within {self._retry_policy.connect_s_max:g} s", may_be_decided=False) from None
-        except UnicodeError as problem:
-            raise _Unusable(f"a reply that httpx cannot read: {problem}") from None
+        except UNREADABLE as problem:
+            raise _Unusable(f"a reply that httpx cannot read: {explained(url, problem)}") from None
         except httpx.RequestError as problem:
             why = f"{type(problem).__name__}{': ' if str(problem) else ''}{explained(url, problem)}"
             raise _Unusable(why, may_be_decided=not isinstance(problem, httpx.ConnectError)) from None
@@ -329,18 +333,19 @@ class _Connection:
         """The connection below TLS, an `httpcore.AsyncNetworkStream`."""
 
     async def __call__(self, event: str, info: Mapping[str, Any]) -> None:
-        self.is_new = self.is_new or event == "connection.connect_tcp.started"
-        self.answers = self.answers or event == "http11.receive_response_headers.complete"
-        if event == "connection.connect_tcp.complete":
+        event = event.partition(".")[2]  # without its first word: a proxy has another one
+        self.is_new = self.is_new or event == "connect_tcp.started"
+        self.answers = self.answers or event == "receive_response_headers.complete"
+        if event == "connect_tcp.complete":
             self._stream = info["return_value"]
-        elif event == "connection.start_tls.failed" and self._stream is not None:
+        elif event == "start_tls.failed" and self._stream is not None:
             # httpcore 1.0 leaves the connection open if the handshake was cancelled, as at the end of an attempt.
             await self._stream.aclose()
 
 
-def explained(url: str, problem: httpx.RequestError) -> str:
+def explained(url: str, problem: Exception) -> str:
     """Renders the error of an attempt; adds a remedy for an untrusted certificate, and where only one side speaks TLS."""
-    text = str(problem)
+    text = printable(str(problem))  # it quotes the reply
     if "CERTIFICATE_VERIFY_FAILED" in text:
         return f"{text}: is it the right host, and is its authority in the file of `--tls-ca` (in a program: `tls_context`)?"
     if "WRONG_VERSION_NUMBER" in text or "RECORD_LAYER_FAILURE" in text:
@@ -378,7 +383,9 @@ def _problem(reply: Reply) -> _Problem:
 def _check_usable(reply: Reply) -> None:
     """Raise `_Unusable` for a status with which the next URL is tried."""
     if reply.status < 200 or 300 <= reply.status < 400 or reply.status in _TRY_AGAIN or reply.status >= 500:
-        raise _Unusable(_said(reply), reply.retry_after_s, may_be_decided=reply.status not in _NOT_ADMITTED)
+        # A proxy gives these statuses too, even after a worker has admitted the submission.
+        is_refusal = reply.status in _NOT_ADMITTED and reply.is_problem
+        raise _Unusable(_said(reply), reply.retry_after_s, may_be_decided=not is_refusal)
 
 
 def _retry_after_s(value: str) -> float:

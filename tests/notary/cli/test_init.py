@@ -423,6 +423,18 @@ def test_a_directory_of_a_log_of_others_is_not_overwritten(
     assert "its log belongs to another notary" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("other", [("--topic-prefix", "other"), ("--kafka", "127.0.0.2:1")])
+def test_a_second_init_for_another_log_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, other: tuple[str, str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It would report topics that the notary does not use."""
+    Topics(monkeypatch)
+    assert init(*names(tmp_path / "n"), *KAFKA) == 0
+    capsys.readouterr()
+    assert init(*names(tmp_path / "n"), *KAFKA, *other) == 2
+    assert other[1] in capsys.readouterr().err
+
+
 @pytest.mark.kafka
 async def test_topics_are_made_once(tmp_path: Path, kafka_cluster: Cluster, kafka_prefix: str, capsys: pytest.CaptureFixture[str]) -> None:
     """On brokers topics and genesis record are made; another number of partitions and a second notary are rejected with the reason."""

@@ -230,6 +230,33 @@ async def test_rates_are_of_the_time_between_metrics() -> None:
     assert found.at_s < answered_s[0]
 
 
+@pytest.mark.parametrize("where", ["//xn--", "http:[::1", ":ftp://]"])
+async def test_a_redirect_to_nowhere_is_a_row(where: str) -> None:
+    """The other rows of the table stay."""
+    redirect = httpx.Response(307, headers={"Location": where})
+    async with httpx.AsyncClient(transport=httpx.MockTransport(lambda request: redirect)) as http:
+        assert isinstance(await _scrape(http, "http://a:1", 60), str)
+
+
+async def test_a_call_that_hangs_ends_after_the_other_failed() -> None:
+    """Else each interval would leave a connection open."""
+    ended = asyncio.Event()
+
+    async def serve(request: httpx.Request) -> httpx.Response:
+        if request.url.path == "/metrics":
+            raise httpx.ReadError("reset")
+        try:
+            await asyncio.sleep(3600)
+        finally:
+            ended.set()
+        raise AssertionError
+
+    async with httpx.AsyncClient(transport=httpx.MockTransport(serve), timeout=None) as http:  # noqa: S113 - `_scrape` has the limit
+        assert await _scrape(http, "http://a:1", 0.2) == "reset"
+        async with asyncio.timeout(5):
+            await ended.wait()
+
+
 @pytest.mark.parametrize(("share", "expected"), [(0.5, 0.1), (0.25, 0.05), (0.9, 0.9), (1.0, 1.0)])
 def test_quantiles_are_interpolated_between_bounds(share: float, expected: float) -> None:
     """Quantiles are interpolated between the bounds; above the last bound that bound is shown; an empty histogram has none."""

@@ -3,12 +3,14 @@
 import asyncio
 import contextlib
 import gc
+import itertools
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
 from hashlib import sha256
 from typing import Any
 
+import httpx
 import msgspec
 import pytest
 
@@ -359,10 +361,54 @@ async def test_lookups_return_transactions_states_and_the_notary() -> None:
                 worker="w",
                 limits={"requests": 1000},
             )
+            assert (await client.state(bytes.fromhex(spent[:64]) + bytes(4))).position == 0
             with pytest.raises(Malformed, match="state: expected"):
                 await client.state("nonsense")
+            for wrong in (bytes.fromhex(spent[:64]), bytes(35), bytes(37)):
+                with pytest.raises(Malformed, match="state: expected 36 bytes"):
+                    await client.state(wrong)
             with pytest.raises(Malformed, match="transaction id: expected"):
                 await client.transaction("nonsense")
+
+
+async def test_each_attempt_of_a_lookup_is_signed_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A worker accepts a signature for 300 s only, and a deadline may be longer."""
+    seconds, signed = itertools.count(0, 200), []
+    monkeypatch.setattr("notary.client.client.wall_clock_s", lambda: next(seconds))
+
+    async def unspent() -> AsyncIterator[bytes]:
+        yield b'{"state": "%b:0", "consumed_by": null, "position": null}' % (b"ab" * 32)
+
+    def serve(asked: httpx.Request) -> httpx.Response:
+        signed.append(asked.headers["signature-input"].partition("created=")[2].partition(";")[0])
+        return httpx.Response(503 if len(signed) < 3 else 200, content=unspent())
+
+    async with client_of(["http://a"], notary_name=NAME) as client:
+        await client._transport.close()
+        client._transport._http = httpx.AsyncClient(transport=httpx.MockTransport(serve))
+        await client.state(f"{'ab' * 32}:0")
+    assert signed == ["0", "200", "400"]
+
+
+@pytest.mark.parametrize("proxy", ["connection", "socks"])
+async def test_a_new_connection_that_fails_is_a_failed_attempt(proxy: str) -> None:
+    """httpcore names the events of a SOCKS proxy differently. Without a pause the same bytes would be sent until the deadline."""
+    sent = 0
+
+    async def serve(asked: httpx.Request) -> httpx.Response:
+        nonlocal sent
+        sent += 1
+        await asked.extensions["trace"](f"{proxy}.connect_tcp.started", {})
+        await asyncio.sleep(0)
+        raise httpx.ReadError("reset")
+
+    policy = msgspec.structs.replace(QUICK, backoff_s_first=3600, backoff_s_max=3600)
+    async with client_of(["http://a"], notary_name=NAME, retry_policy=policy) as client:
+        await client._transport.close()
+        client._transport._http = httpx.AsyncClient(transport=httpx.MockTransport(serve))
+        with pytest.raises(Unanswered):
+            await client.submit([request(1)], deadline_s=1)
+    assert sent == 1
 
 
 async def test_lookups_without_an_answer_are_unreachable() -> None:

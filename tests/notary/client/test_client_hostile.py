@@ -94,11 +94,11 @@ def decided_with(notary: Notary, private: Ed25519PrivateKey) -> Callable[[bytes]
     [
         reply(503, b'{"x":' + b"[" * 5_000 + b"]" * 5_000 + b"}", PROBLEM),
         reply(503, {}, PROBLEM, "Retry-After: Mon, 1 Jan 9999999999 00:00:00 GMT"),
-        b"HTTP/1.1 307 X\r\nContent-Length: 0\r\nLocation: http://xn--/\r\n\r\n",
+        *[reply(307, b"", f"Location: {where}") for where in ("http://xn--/", "http:[::1", ":ftp://]")],
         reply(404, b"<html>a proxy", "Content-Type: text/html"),
         reply(202, {"decisions": [None] * 3}, "Retry-After: 999999999"),
     ],
-    ids=["a deep problem", "a date beyond all calendars", "a redirect to no host", "a page of a proxy", "a long wait"],
+    ids=["a deep problem", "a date beyond all calendars", "no host", "no path", "no address", "a page of a proxy", "a long wait"],
 )
 async def test_a_bad_reply_makes_the_client_ask_another_worker(attack: bytes) -> None:
     """No reply of one worker ends the call, or delays it for more than a pause."""
@@ -150,6 +150,17 @@ async def test_the_name_of_an_unchecked_worker_is_not_signed(tmp_path: Path) -> 
             with suppress(Unproven):
                 await client.submit([request(0)], deadline_s=20)
             assert await client.notary_name() == NAME
+
+
+async def test_a_submission_without_receipts_is_for_the_trusted_notary() -> None:
+    """The party signs no name that only an unchecked worker reports: the notary of that name would decide the submission."""
+    notary = Notary()
+    other = {"name": "O=Other", "verifier_key": str(VerifierKey("other", bytes(32)))}
+    with staged(Attacker(notary, then="503 overloaded", described=other), Worker(notary, [])) as urls:
+        async with client_of(urls) as client:
+            await client.state("ab" * 32 + ":0")
+            [answer] = await client.submit([request(0)], deadline_s=20, receipts=False)
+    assert answer.committed
 
 
 async def test_a_key_that_was_replaced_endorses_no_other(tmp_path: Path) -> None:
@@ -229,6 +240,14 @@ def test_text_of_a_worker_is_escaped_and_cut(tmp_path: Path, capfd: pytest.Captu
     assert len(err) < 10_000
 
 
+@pytest.mark.parametrize("head", [b"\x01" * 60_000 + b": 1", b"Location: http://a:" + b"1" * 60_000], ids=["a header", "a port"])
+async def test_a_head_that_is_no_http_fills_no_screen(head: bytes) -> None:
+    """httpx quotes the head in its error."""
+    with staged(Attacker(Notary(), then=b"HTTP/1.1 307 X\r\n" + head + b"\r\n\r\n")) as urls, pytest.raises(Unanswered) as raised:
+        await submit(urls, deadline_s=1)
+    assert len(str(raised.value)) < 3_000
+
+
 def test_a_rejection_after_a_lost_reply_leaves_the_outcome_unknown(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     """The first attempt was decided: the command must not say that the request was rejected."""
     notary = Notary()
@@ -246,6 +265,20 @@ async def test_a_rejection_says_that_another_worker_may_have_decided(workers: Se
     with staged(*[Worker(notary, [], then) for then in workers]) as urls, pytest.raises(Rejected) as raised:
         await submit(urls, deadline_s=4)
     assert notary.decisions
+    assert raised.value.may_be_decided
+
+
+@pytest.mark.parametrize("status", [429, 503])
+async def test_a_proxy_does_not_know_that_nothing_was_admitted(status: int) -> None:
+    """It gives such a status of its own when a worker decides and then ends the connection. A worker's answer is a problem document."""
+    notary = Notary()
+
+    def broken_off(body: bytes) -> bytes:
+        notary.submit(body)
+        return reply(status, b"upstream connect error or disconnect/reset before headers", "Content-Type: text/plain")
+
+    with staged(Attacker(notary, [broken_off], then="413 too-large")) as urls, pytest.raises(Rejected) as raised:
+        await submit(urls, deadline_s=20)
     assert raised.value.may_be_decided
 
 
