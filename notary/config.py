@@ -31,14 +31,17 @@ from notary.receipts.key_history import ENDORSEMENT_HEAD
 from notary.self_check import SelfCheckSettings
 from notary.service import ServiceSettings
 from notary.snapshots.schedule import SnapshotSettings
-from notary.tls import TlsFiles
+from notary.tls import TlsFiles, expiry_s
 from notary.tracing import TracingSettings
 from ordering.connection import KafkaSecurity
 from ordering.errors import ConfigurationError
 from ordering.ids import NAME_BYTES_MAX as NAME_BYTES_MAX  # for `notary init` too
 from ordering.settings import LogSettings
 
-_ENVIRONMENT_OF_OTHERS = {"NOTARY_KAFKA_HOME", "NOTARY_SPARK_KAFKA_HOME", "NOTARY_KNOWN_NOTARIES"}  # deploy.local's, and the client's
+_ENVIRONMENT_OF_OTHERS = {  # deploy.local's, and the client's
+    *("NOTARY_KAFKA_HOME", "NOTARY_SPARK_KAFKA_HOME", "NOTARY_KAFKA_TOOLS_HOME", "NOTARY_JMX_HOME"),
+    "NOTARY_KNOWN_NOTARIES",
+}
 _OF_A_SERVICE = re.compile(r"(SERVICE_HOST|SERVICE_PORT(_[A-Z0-9_]+)?|PORT|PORT_[0-9]+_(TCP|UDP|SCTP)(_(PROTO|PORT|ADDR))?)").fullmatch
 """The endings of the names that Kubernetes makes of a Service's name, its "service links"."""
 _WORKER_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}").fullmatch
@@ -117,6 +120,14 @@ class Config(msgspec.Struct, frozen=True):
         """The security of connections to the brokers; None for plain text."""
         return kafka_security(self.log, Path(self.directory))
 
+    @property
+    def log_certificates_end_s(self) -> float | None:
+        """When `log.cert_file` or `log.ca_file` expires first, as they are now, in seconds since 1970; None if neither can be read."""
+        log = self.log
+        ends_s = [expiry_s(self.path(log.cert_file))] if log.cert_file else []
+        ends_s += [expiry_s(self.path(log.ca_file), authorities=True)] if log.ca_file else []
+        return min([each for each in ends_s if each is not None], default=None)
+
 
 class Setting(msgspec.Struct, frozen=True):
     """One setting: its section in the file, empty for the top level, its key there, and the member of `Config` that holds it."""
@@ -168,6 +179,8 @@ _SECTIONS: Final = {setting.section for setting in SETTINGS.values()} - {""}
 
 def kafka_security(log: LogSettings, directory: Path) -> KafkaSecurity | None:
     """Returns TLS and SASL as `[log]` sets them; None for plain text. Its files are relative to `directory`."""
+    for key, what in _wrong_security(log):
+        raise ConfigurationError(f"log.{key} {what}")
     if log.security_protocol == "PLAINTEXT":
         return None
 
@@ -308,6 +321,8 @@ def _wrong_values(config: Config) -> Iterator[tuple[str, str]]:
         )
     if config.log.kind == "kafka" and not config.log.bootstrap:
         yield "log.bootstrap", "is empty, and log.kind is kafka: give the brokers, HOST:PORT,..."
+    for key, what in _wrong_security(config.log):
+        yield f"log.{key}", what
     http = config.http
     for key, needs in (("tls_cert_file", "tls_key_file"), ("tls_key_file", "tls_cert_file"), ("tls_client_ca_file", "tls_cert_file")):
         if getattr(http, key) and not getattr(http, needs):
@@ -334,6 +349,21 @@ def _wrong_values(config: Config) -> Iterator[tuple[str, str]]:
                 parse_listen(text)
             except ConfigurationError as problem:
                 yield f"http.{key}", str(problem)
+
+
+def _wrong_security(log: LogSettings) -> Iterator[tuple[str, str]]:
+    """Yields (key of `[log]`, problem) for TLS and SASL. A file that is not used would hide that the log is read in plain text."""
+    protocol = log.security_protocol
+    tls, sasl = protocol.endswith("SSL"), protocol.startswith("SASL")
+    for keys, used in ((("ca_file", "cert_file", "key_file"), tls), (("sasl_username", "sasl_password_file"), sasl)):
+        for key in keys:
+            if getattr(log, key) and not used:
+                yield key, f"is set, and log.security_protocol is {protocol}, which does not use it: correct one of the two"
+    for key in ("sasl_username", "sasl_password_file"):
+        if sasl and not getattr(log, key):
+            yield key, f"is empty, and log.security_protocol is {protocol}: give user and password"
+    if log.key_file and not log.cert_file:
+        yield "cert_file", "is empty, and log.key_file is set: give both, or neither where brokers ask for no certificate"
 
 
 def check_origin(origin: str) -> None:

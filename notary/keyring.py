@@ -79,7 +79,10 @@ class Keyring:
         self._checked_at_s: dict[bytes, float] = {}
         self.first = self._add(keys.load(key_file))
         """The public key of the key file, as it was at the start."""
-        self._read_next_key()
+        try:
+            self._read_next_key()
+        except ConfigurationError as problem:  # it is not in force yet, and an operator may be copying it here
+            logger.warning("the prepared key cannot be used: %s", problem)
 
     def key_for(self, public_key: bytes) -> SigningKey | None:
         """Returns the private key of a public key, for signing log records; None when it is not on this machine."""

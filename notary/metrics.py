@@ -202,8 +202,8 @@ class Metrics:
         )
 
     def watch_log_certificate(self, not_after_s: float) -> None:
-        """Add the gauge of the certificate for the brokers, which a worker reads only when it starts."""
-        text = "When log.cert_file, as it was at the start, expires."
+        """Add the gauge of the certificates for the brokers, which a worker reads only when it starts."""
+        text = "When log.cert_file or log.ca_file, as they were at the start, expires first."
         self._gauges(("notary_log_certificate_expiry_seconds", text, lambda: not_after_s))
 
     def watch_loop(self, watch: LoopWatch) -> None:

@@ -6,6 +6,7 @@ import contextlib
 import os
 import signal
 import subprocess
+import sys
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -74,6 +75,24 @@ class BrokerProcess:
                 return False
             time.sleep(0.02)
         return True
+
+
+_TIED = """
+import os, signal, sys
+if sys.platform == "linux":
+    import ctypes
+    ctypes.CDLL(None).prctl(1, signal.SIGTERM)  # PR_SET_PDEATHSIG, which `exec` keeps
+if os.getppid() == int(sys.argv[1]):
+    os.execv(sys.argv[2], sys.argv[2:])
+"""
+
+
+def tied() -> list[str]:
+    """Returns the words before a command that end its process when this one dies, however it dies. Elsewhere than on Linux they do nothing.
+
+    The kernel sends SIGTERM when the thread that started the process ends. A temporary folder stays behind when this process is killed.
+    """
+    return [sys.executable, "-I", "-S", "-c", _TIED, str(os.getpid())]
 
 
 def spawn(command: list[str], log: Path) -> BrokerProcess:

@@ -19,7 +19,7 @@ from deploy.local.errors import CannotRun
 from deploy.local.jars import BROKER, KAFKA, fetch_jars
 from deploy.local.java import Java, find_java
 from deploy.local.ports import free_ports, listens
-from deploy.local.process import spawn
+from deploy.local.process import spawn, tied
 from deploy.local.settings import Addresses, ClusterSettings, jvm_flags, server_properties
 from ordering.durable import locked_file, move_into_place
 
@@ -115,7 +115,7 @@ def _train(bare: Runtime, archive: Path) -> None:
         bare.format({1: folder / "data"}, properties, "dHJhaW5pbmctdHJhaW5pbg")
         written = folder / "classes.jsa"
         command = bare.broker(folder / "server.properties", settings.heap_mib, f"-XX:ArchiveClassesAtExit={written}")
-        broker = spawn(command, folder / "server.log")
+        broker = spawn([*tied(), *command], folder / "server.log")
         try:
             deadline = time.monotonic() + TRAINING_SECONDS_MAX
             while broker.alive and not listens(port) and time.monotonic() < deadline:

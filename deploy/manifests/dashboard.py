@@ -123,7 +123,10 @@ PANELS: Final = (
         "Checks",
         "Age of the newest snapshot",
         "s",
-        (("min(notary_snapshot_age_seconds)", "age"), ("max(notary_snapshot_interval_seconds)", "interval; 0: none are made")),
+        (
+            ("min(notary_snapshot_age_seconds and notary_snapshot_interval_seconds > 0) or vector(0)", "age"),
+            ("max(notary_snapshot_interval_seconds)", "interval; 0: none are made"),
+        ),
     ),
     Panel(
         "Checks",
@@ -135,7 +138,10 @@ PANELS: Final = (
         "Checks",
         "Log that no segment has yet",
         "s",
-        (("min(notary_archive_behind_seconds)", "behind"), ("max(notary_archive_interval_seconds)", "interval; 0: none are streamed")),
+        (
+            ("min(notary_archive_behind_seconds and notary_archive_interval_seconds > 0) or vector(0)", "behind"),
+            ("max(notary_archive_interval_seconds)", "interval; 0: none are streamed"),
+        ),
     ),
     Panel(
         "Checks",

@@ -41,6 +41,10 @@ class Authority:
         """Make a new authority in a folder that has none, with an empty revocation list."""
         if (directory / "ca.pem").exists():
             raise PkiError(f"{directory} has an authority already: use it, or name another folder")
+        if any((directory / "issued").glob("*.pem")):
+            raise PkiError(
+                f"{directory} has issued certificates, and no ca.pem: copy it back from /etc/notary/tls of a host, or name another folder"
+            )
         (directory / "issued").mkdir(parents=True, exist_ok=True)
         key, now = ec.generate_private_key(ec.SECP256R1()), _now()
         subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
@@ -92,8 +96,8 @@ class Authority:
             raise PkiError(f"the name {name!r} should be 1 to 63 letters, digits, dots, dashes, underscores: it names a folder")
         if server and not hosts:
             raise PkiError(f"the server {name} has no host, and clients compare the host with the certificate: give it one")
-        if days < 1:
-            raise PkiError(f"a certificate for {days} days cannot be made: choose 1 or more")
+        if not 1 <= days <= CA_DAYS:
+            raise PkiError(f"a certificate for {days} days cannot be made: choose 1 to {CA_DAYS}")
         key, begins = ec.generate_private_key(ec.SECP256R1()), valid_from or _now() - CLOCKS_APART
         # A certificate is not trusted any more once the authority's own has ended.
         ends = min(begins + datetime.timedelta(days=days), self._certificate.not_valid_after_utc)

@@ -16,6 +16,7 @@ from typing import Final, NamedTuple
 
 import msgspec
 
+from ordering.ids import NAME_BYTES_MAX
 from ordering.settings import PAYLOAD_PARTITIONS_DEFAULT, NotNegative
 
 HEAP_MIB_MIN: Final = {"broker_heap_mib": 256, "controller_heap_mib": 128}
@@ -29,7 +30,7 @@ _HOST = re.compile(r"(?!-)[A-Za-z0-9-]{1,63}(\.[A-Za-z0-9-]{1,63})*").fullmatch
 _FOLDER = re.compile(r"(/[A-Za-z0-9._-]+)+").fullmatch
 _OPTION = re.compile(r"[A-Za-z0-9._:/=+,-]+").fullmatch
 _ORIGIN = re.compile(r"[^\s+]{1,255}").fullmatch
-_PREFIX = re.compile(r"[A-Za-z0-9._-]{1,240}").fullmatch
+_PREFIX = re.compile(r"(?!-)[A-Za-z0-9._-]{1,240}").fullmatch
 
 
 class SitesError(Exception):
@@ -281,13 +282,15 @@ def _wrong_words(sites: Sites) -> Iterator[tuple[str, str]]:
     for key, text in (("name", sites.notary.name), ("origin", sites.notary.origin)):
         if not text.strip() or not text.isprintable():
             yield f"notary.{key}", f"{text!r} should be a text of one line; it is the one that `notary init` gets"
+        if len(text.encode()) > NAME_BYTES_MAX:
+            yield f"notary.{key}", f"{text!r} should have at most {NAME_BYTES_MAX} bytes of UTF-8, as `notary init` wants it"
     if _ORIGIN(sites.notary.origin) is None or sites.notary.origin == "notary/key/v1":
         yield (
             "notary.origin",
             f"{sites.notary.origin!r} should be 1 to 255 characters without white space and '+', such as notary.example/london",
         )
     if _PREFIX(sites.notary.topic_prefix) is None:
-        yield "notary.topic_prefix", f"{sites.notary.topic_prefix!r} should be letters, digits, dots, dashes, underscores"
+        yield "notary.topic_prefix", f"{sites.notary.topic_prefix!r} should be letters, digits, dots, dashes, underscores, no dash first"
     for field in msgspec.structs.fields(Folders):
         if _FOLDER(text := getattr(sites.folders, field.name)) is None or ".." in text.split("/"):
             yield f"folders.{field.name}", f"{text!r} should be an absolute path of letters, digits, dots, dashes, underscores"

@@ -17,6 +17,7 @@ The command lines above it (`bench`, `openloop`, `peers`) share these parts, and
 | `progress` | lines of progress, and a bar | no |
 """
 
+from deploy.local.process import tied
 from loadtest.rig.machine import environment, python_path
 from loadtest.rig.notaries import (
     RunningNotary,
@@ -28,7 +29,6 @@ from loadtest.rig.notaries import (
     notary,
     notary_on,
     run_module,
-    tied,
     verifier_key,
     worker,
     workers_on,

@@ -47,7 +47,11 @@ class Latencies:
 
     def percentile_ms(self, percent: float) -> float:
         """Returns the duration that `percent` percent did not exceed; 0 when there are none."""
-        return float(self._histogram.get_value_at_percentile(percent)) / 1_000 if self.count else 0.0
+        if not self.count:
+            return 0.0
+        # HdrHistogram rounds the rank to the nearest one: of 60 values it would report the 59th for 99 percent.
+        rank = ceil(self.count * percent / 100)
+        return float(self._histogram.get_value_at_percentile(100 * rank / self.count)) / 1_000
 
     def percentiles(self) -> Percentiles:
         """Returns the percentiles that the results of a load have, in milliseconds."""

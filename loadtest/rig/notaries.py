@@ -5,7 +5,6 @@ system under test for the length of a block; `run_module` runs a load and return
 """
 
 import contextlib
-import os
 import select
 import signal
 import subprocess
@@ -21,6 +20,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from deploy.local import Cluster
+from deploy.local.process import tied
 from loadtest.rig.generate import party_key_pem
 from loadtest.rig.machine import environment, family
 from loadtest.rig.progress import progress
@@ -87,23 +87,6 @@ def notary(*arguments: str) -> str:
 
 
 _COMMAND = [sys.executable, "-P", "-m", "notary"]
-
-_TIED = """
-import os, signal, sys
-if sys.platform == "linux":
-    import ctypes
-    ctypes.CDLL(None).prctl(1, signal.SIGTERM)  # PR_SET_PDEATHSIG, which `exec` keeps
-if os.getppid() == int(sys.argv[1]):
-    os.execv(sys.argv[2], sys.argv[2:])
-"""
-
-
-def tied() -> list[str]:
-    """Returns the words before a command that end its process when this one dies, however it dies. Elsewhere than on Linux they do nothing.
-
-    The kernel sends SIGTERM when the thread that started the process ends. A temporary folder stays behind when this process is killed.
-    """
-    return [sys.executable, "-I", "-S", "-c", _TIED, str(os.getpid())]
 
 
 def _url_of(worker: "subprocess.Popen[bytes]", log_file: Path, ready_s_max: float) -> str:

@@ -20,7 +20,6 @@ from notary.logs import set_up_logging
 from notary.metrics import mirror_registry
 from notary.mirror import LogMirror, logger
 from notary.open_log import identify, open_log
-from notary.tls import expiry_s
 from ordering.errors import ConfigurationError
 from ordering.kafka import KafkaLog
 from ordering.topics import add_partitions, uses_append_times
@@ -114,11 +113,10 @@ def _served(mirror: LogMirror, configs: Sequence[Config], listen: tuple[str, int
     if listen is None:
         yield
         return
-    ends_s = [expiry_s(config.path(config.log.cert_file)) for config in configs if config.log.cert_file]
-    ends_s += [expiry_s(config.path(config.log.ca_file), authorities=True) for config in configs if config.log.ca_file]
+    ends_s = [ends_s for config in configs if (ends_s := config.log_certificates_end_s) is not None]
     host, port = listen
     try:
-        server, thread = start_http_server(port, host, mirror_registry(mirror, min([each for each in ends_s if each], default=None)))
+        server, thread = start_http_server(port, host, mirror_registry(mirror, min(ends_s, default=None)))
     except (OSError, UnicodeError) as problem:  # the second for a name that no resolver takes
         raise ConfigurationError(f"--health-listen {host}:{port}: {problem}: give an address of this machine with a free port") from None
     logger.info("metrics at http://%s:%d/metrics", host, server.server_port)

@@ -232,11 +232,10 @@ async def _start(config: Config, certificates: Certificates | None, restoring: C
         raise
     if certificates is not None:
         worker.metrics.watch_tls(certificates)
-    if config.log.kind == "kafka" and "SSL" in config.log.security_protocol and config.log.cert_file:
-        ends_s = expiry_s(config.path(config.log.cert_file))
-        if ends_s is None:
+    if config.log.kind == "kafka":
+        if config.log.cert_file and expiry_s(config.path(config.log.cert_file)) is None:
             logger.warning("the expiry of log.cert_file cannot be read, so no metric has it file=%s", config.log.cert_file)
-        else:
+        if (ends_s := config.log_certificates_end_s) is not None:
             worker.metrics.watch_log_certificate(ends_s)
     return worker
 

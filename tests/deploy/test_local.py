@@ -154,6 +154,29 @@ def test_brokers_end_with_the_process_of_their_block(tmp_path: Path) -> None:
     assert not folder.exists()
 
 
+def test_the_broker_that_trains_ends_with_its_process(tmp_path: Path) -> None:
+    """The broker that runs once, for the class archive, ends too if the process that started it is killed; no file lists it."""
+    script = (
+        "import sys; from pathlib import Path; from deploy.local.java import Java; from deploy.local.runtime import Runtime, _train\n"
+        "class Trained(Runtime):\n"
+        "    def format(self, *_): pass\n"
+        "    def broker(self, *_): return ['/bin/sh', '-c', f'cd {sys.argv[1]}; echo $$ > new; mv new pid; exec sleep 60']\n"
+        "_train(Trained(Java('java', 17, ''), '', None), Path(sys.argv[1]) / 'archive')"
+    )
+    with subprocess.Popen([sys.executable, "-c", script, str(tmp_path)], cwd=Path(__file__).parents[2]) as owner:
+        while not (tmp_path / "pid").exists():
+            assert owner.poll() is None
+            time.sleep(0.05)
+        owner.send_signal(signal.SIGKILL)
+    broker, deadline = int((tmp_path / "pid").read_text()), time.monotonic() + 10
+    while alive(broker) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    ended = not alive(broker)
+    if not ended:
+        os.kill(broker, signal.SIGKILL)
+    assert ended
+
+
 def test_a_recycled_pid_is_never_killed(tmp_path: Path) -> None:
     """A process with an earlier broker's pid and another start time is left alone, and that broker counts as dead."""
     cluster = Cluster.create(tmp_path / "cluster", brokers=1)

@@ -463,6 +463,8 @@ def test_the_owner_has_a_volume_to_work_on(with_segments: list[Manifest]) -> Non
         wanted = of_kind(with_segments, "NetworkPolicy")[policy]["spec"]["podSelector"]["matchLabels"]
         assert wanted.items() <= labels.items(), policy
     assert pod["spec"]["containers"][0]["envFrom"] == worker_container(with_segments)["envFrom"]
+    # Jobs of the archive are scheduled beside pods with this label only, and this pod is in the zone of an index.
+    assert "uses-archive" not in labels
 
 
 README = (KUBERNETES / "README.md").read_text()
@@ -481,6 +483,7 @@ def test_other_volumes_are_mounted_by_sed(schemas: Schemas, substitution: str) -
     assert claims["work"] == claim["metadata"]["name"]
     expected = ("archive", "owner-work") if "archive" in substitution else ("index-worker-1", "owner-work-1")
     assert (claims["source"], pod["metadata"]["name"]) == expected
+    assert pod["metadata"]["labels"].get("uses-archive", "false") == ("true" if expected[0] == "archive" else "false")
     (source,) = (each for each in pod["spec"]["containers"][0]["volumeMounts"] if each["name"] == "source")
     assert source.get("readOnly", False) is ("readOnly" not in substitution)
 

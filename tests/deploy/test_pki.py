@@ -163,6 +163,7 @@ def test_everything_of_a_sites_file(tmp_path: Path, capsys: pytest.CaptureFixtur
         (["issue", "b", "--server"], "the server b has no host"),
         (["issue", "b", "--host", "köln.example"], "neither an address nor a DNS name in ASCII"),
         (["issue", "b", "--days", "0"], "a certificate for 0 days cannot be made"),
+        (["issue", "b", "--days", "9999999"], "a certificate for 9999999 days cannot be made: choose 1 to 3650"),
         (["renew", "nobody"], "has no certificate for 'nobody'"),
         (["revoke", "nobody"], "has no certificate for 'nobody'"),
         (["sites", "nowhere.toml"], "cannot read nowhere.toml"),
@@ -183,6 +184,22 @@ def test_a_key_of_another_certificate_is_rejected(authority: Authority, tmp_path
         Authority.open(authority.directory)
     with pytest.raises(PkiError, match="make one with `init`"):
         Authority.open(tmp_path / "other")
+
+
+def test_an_authority_without_its_certificate_is_not_replaced(authority: Authority, capsys: pytest.CaptureFixture[str]) -> None:
+    """A new authority would overwrite the key that can renew and revoke the issued certificates. A killed `init` has issued none."""
+    folder = authority.directory
+    ca, key = (folder / "ca.pem").read_bytes(), (folder / "ca-key.pem").read_bytes()
+    (folder / "ca.pem").unlink()
+    assert main([str(folder), "init"]) == 0
+    (folder / "ca.pem").write_bytes(ca)
+    (folder / "ca-key.pem").write_bytes(key)
+    authority.issue("spark")
+    (folder / "ca.pem").unlink()
+    for words in (["sites", str(EXAMPLE)], ["init"]):
+        assert main([str(folder), *words]) == 2
+        assert "has issued certificates, and no ca.pem" in capsys.readouterr().err
+    assert (folder / "ca-key.pem").read_bytes() == key
 
 
 def test_list_shows_expiry_and_revocation(authority: Authority, capsys: pytest.CaptureFixture[str]) -> None:

@@ -67,6 +67,13 @@ def files() -> dict[str, str]:
             'origin = "notary london"',
             "notary.origin: 'notary london' should be 1 to 255 characters without",
         ),
+        ("O=Notary Service", "é" * 128, "should have at most 255 bytes of UTF-8, as `notary init` wants it"),
+        ("notary.example/london", "é" * 128, "should have at most 255 bytes of UTF-8, as `notary init` wants it"),
+        (
+            "[kafka]",
+            'topic_prefix = "-n"\n[kafka]',
+            "notary.topic_prefix: '-n' should be letters, digits, dots, dashes, underscores, no dash first",
+        ),
         ('name = "paris"', 'name = "operator"', "'operator' is the folder of the operator's own files"),
         ("replication = 3", 'security = "tls"', "kafka.security: 'tls': choose TLS, or PLAINTEXT for one machine"),
         ("[kafka]", "[clients]\noperators = []\n[kafka]", "clients.operators: without an operator nobody can make the notary"),

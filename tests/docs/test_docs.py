@@ -2,12 +2,14 @@
 
 import argparse
 import re
+import subprocess
 from hashlib import sha256
 from pathlib import Path
 
 import msgspec
 import pytest
 
+from deploy.local.jars import ALL
 from notary.cli import COMMANDS, command_named
 from notary.config import SETTINGS
 from notary.http.problems import NAMES
@@ -59,7 +61,7 @@ def test_every_setting_has_a_row(name: str, variable: str, default: str) -> None
 
 def test_no_setting_that_is_none() -> None:
     """Every variable in configuration.md is a setting."""
-    others = {"NOTARY_KAFKA_HOME", "NOTARY_KNOWN_NOTARIES", "NOTARY_SPARK_KAFKA_HOME"}
+    others = {"NOTARY_KNOWN_NOTARIES", *(jars.variable for jars in ALL if jars.variable.startswith("NOTARY_"))}
     named = set(re.findall(r"NOTARY_[A-Z_]+", text("docs/configuration.md")))
     known = {variable for _, variable, _ in settings()} | others
     assert not (named - known), f"docs/configuration.md names {sorted(named - known)}, which no setting has: remove or correct them there"
@@ -149,6 +151,17 @@ def test_tests_that_a_page_names(page: Path) -> None:
     for path, name in re.findall(r"`(tests/[\w/.]+)(?:::(\w+))?`", page.read_text()):
         assert (ROOT / path).exists(), path
         assert not name or f"def {name}(" in text(path), f"{path}::{name}"
+
+
+@pytest.mark.parametrize(("found", "copied"), [(0, False), (2, True)])
+def test_a_prepared_key_is_not_overwritten(found: int, copied: bool) -> None:
+    """In operations.md no prepared key is copied to a machine where `ls` finds one, also in a shell that ignores errors."""
+    (block,) = re.findall(r"^```sh\n([^`]*key prepare[^`]*)^```$", text("docs/operations.md"), re.MULTILINE)
+    page = block.replace("/opt/notary/bin/notary", "true")
+    stubs = f'ls() {{ return {found}; }}; ssh() {{ shift; case $1 in *ls*) eval "$1";; esac; }}; scp() {{ echo copied; }}\n'
+    done = subprocess.run(["bash", "-c", stubs + page], capture_output=True, text=True, check=False)
+    assert done.stderr == ""
+    assert ("copied" in done.stdout) is copied
 
 
 def test_the_worked_example_hashes_to_its_id() -> None:

@@ -7,7 +7,7 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 
@@ -101,15 +101,15 @@ def test_a_group_that_is_not_ours_is_refused(folder: Path) -> None:
         keys.load(file)
 
 
-def _kafka(folder: Path, **settings: Any) -> object:
-    return kafka_security(LogSettings(security_protocol="SASL_SSL", **settings), folder)
+def _kafka(folder: Path, security_protocol: Literal["SSL", "SASL_SSL"] = "SSL", **settings: Any) -> object:
+    return kafka_security(LogSettings(security_protocol=security_protocol, **settings), folder)
 
 
 SECRETS: dict[str, tuple[str, Callable[[Path], object]]] = {
     "notary's key": ("k.pem", lambda folder: keys.load(folder / "k.pem")),
     "owner's key": ("k.pem", lambda folder: keys.load(folder / "k.pem", keys.OWNERS)),
     "party's key": ("k.pem", lambda folder: Signer.from_file(folder / "k.pem")),
-    "brokers' password": ("password", lambda folder: _kafka(folder, sasl_password_file="password")),
+    "brokers' password": ("password", lambda folder: _kafka(folder, "SASL_SSL", sasl_username="u", sasl_password_file="password")),
     "key for the brokers": ("pair-key.pem", lambda folder: _kafka(folder, cert_file="pair.pem", key_file="pair-key.pem")),
     "key in the certificate's file": ("both.pem", lambda folder: _kafka(folder, cert_file="both.pem")),
     "service's TLS key": ("pair-key.pem", lambda folder: Certificates(TlsFiles(f"{folder}/pair.pem", f"{folder}/pair-key.pem", "", True))),

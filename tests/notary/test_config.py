@@ -1,16 +1,20 @@
 """Configuration from file, environment and flags; errors name the file and the key."""
 
 import re
+import time
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 
-from notary.config import SETTINGS, Config, check_origin, load
+from deploy.local.jars import ALL
+from notary.config import SETTINGS, Config, check_origin, kafka_security, load
 from notary.http import parse_listen
 from notary.tls import TlsFiles
 from ordering.errors import ConfigurationError
+from ordering.settings import LogSettings
+from tests.notary.certificates import DAY, Authority
 from tests.sources import ROOT
 
 LEAST = 'name = "O=N"\norigin = "notary.example/x"\n'
@@ -46,9 +50,9 @@ def test_every_setting_has_its_variable(tmp_path: Path) -> None:
     assert (config.name, config.quota.party_requests_per_s, config.index.directory) == ("O=E", 7, "/i")
 
 
-def test_the_variable_of_the_brokers_home_is_not_ours(tmp_path: Path) -> None:
-    """`NOTARY_KAFKA_HOME` belongs to `deploy.local`, and is ignored."""
-    loaded(tmp_path, "", None, {"NOTARY_KAFKA_HOME": "/k"})
+def test_the_variables_of_the_jars_are_not_ours(tmp_path: Path) -> None:
+    """`NOTARY_KAFKA_HOME` and the like belong to `deploy.local`, and are ignored."""
+    loaded(tmp_path, "", None, {jars.variable: "/k" for jars in ALL})
 
 
 def test_paths_are_relative_to_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -84,6 +88,12 @@ WRONG: dict[str, tuple[str, str]] = {
     "log-kind": ('[log]\nkind = "tape"', "log.kind"),
     "no-brokers": ('[log]\nkind = "kafka"', "log.bootstrap"),
     "security": ('[log]\nsecurity_protocol = "NONE"', "log.security_protocol"),
+    "authorities-in-plain-text": ('[log]\nca_file = "ca.pem"', "log.ca_file: is set, and log.security_protocol is PLAINTEXT"),
+    "certificate-with-sasl-alone": ('[log]\nsecurity_protocol = "SASL_PLAINTEXT"\ncert_file = "c.pem"', "log.cert_file: is set"),
+    "user-without-sasl": ('[log]\nsecurity_protocol = "SSL"\nsasl_username = "u"', "log.sasl_username: is set"),
+    "sasl-without-user": ('[log]\nsecurity_protocol = "SASL_SSL"\nsasl_password_file = "p"', "log.sasl_username: is empty"),
+    "sasl-without-password": ('[log]\nsecurity_protocol = "SASL_SSL"\nsasl_username = "u"', "log.sasl_password_file: is empty"),
+    "brokers-key-without-certificate": ('[log]\nsecurity_protocol = "SSL"\nkey_file = "k.pem"', "log.cert_file: is empty"),
     "worker-path": ('[worker]\nname = "../other"', "worker.name"),
     "worker-dot": ('[worker]\nname = "."', "worker.name"),
     "worker-long": (f'[worker]\nname = "{"w" * 101}"', "worker.name"),
@@ -277,6 +287,27 @@ def test_a_missing_password_file_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "secret").write_text("s3cret\n")
     assert config.kafka_security is not None
     assert config.kafka_security.sasl_password == "s3cret"
+
+
+@pytest.mark.parametrize("protocol", ["PLAINTEXT", "SASL_PLAINTEXT"])
+def test_a_file_for_tls_is_never_ignored(tmp_path: Path, protocol: Literal["PLAINTEXT", "SASL_PLAINTEXT"]) -> None:
+    """`--log-settings` of a command is no configuration, and with a certificate it does not connect in plain text either."""
+    with pytest.raises(ConfigurationError, match=rf"^log\.cert_file is set, and log\.security_protocol is {protocol}"):
+        kafka_security(LogSettings(security_protocol=protocol, cert_file="c.pem"), tmp_path)
+
+
+@pytest.mark.parametrize(("days", "first"), [(30, 30), (500, 365)])
+def test_the_first_end_of_the_certificates_for_the_brokers(tmp_path: Path, days: int, first: int) -> None:
+    """The authority's certificate counts too, as a worker keeps it in memory: once it has expired, no connection can be opened."""
+    authority = Authority()
+    authority.put(tmp_path / "ca.pem")
+    authority.client(until=days * DAY).put(tmp_path, "client")
+    plain = loaded(tmp_path)
+    assert plain.log_certificates_end_s is None
+    config = loaded(
+        tmp_path, '[log]\nsecurity_protocol = "SSL"\nca_file = "ca.pem"\ncert_file = "client.pem"\nkey_file = "client-key.pem"\n'
+    )
+    assert config.log_certificates_end_s == pytest.approx(time.time() + first * DAY.total_seconds(), abs=60)
 
 
 def test_an_empty_variable_turns_snapshots_off(tmp_path: Path) -> None:

@@ -530,6 +530,19 @@ def test_a_former_key_signs_fills_alone(tmp_path: Path, caplog: pytest.LogCaptur
     assert "cannot use the former key" in caplog.text
 
 
+def test_an_unfit_prepared_key_keeps_no_worker_from_starting(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """An operator copies it before it belongs to the worker's user. It is not in force yet, and is found once it is fit."""
+    present, following = keys.create(tmp_path / "k.pem"), keys.create(tmp_path / "k.pem.next")
+    (tmp_path / "k.pem.next").chmod(0o644)
+    now_s = itertools.count()
+    ring = Keyring(tmp_path / "k.pem", tmp_path / "keys.json", ORIGIN, lambda: float(next(now_s)))
+    assert ring.public_keys() == [present.public_key().public_bytes_raw()]
+    assert "the prepared key cannot be used" in caplog.text
+    assert ring.key_for(following.public_key().public_bytes_raw()) is None
+    (tmp_path / "k.pem.next").chmod(0o600)
+    assert ring.key_for(following.public_key().public_bytes_raw()) is not None
+
+
 def test_a_prepared_key_is_found_without_the_present_one(tmp_path: Path) -> None:
     """A running worker needs no key file. With the prepared files it needs none after the rotation either."""
     key_file, history = tmp_path / "k.pem", tmp_path / "keys.json"

@@ -162,12 +162,26 @@ CASES = (
         "15m",
         _two("notary_snapshot_age_seconds", "100+5x240", "70x240") + _two("notary_snapshot_interval_seconds", "60x240", "60x240"),
     ),
+    # One worker is to make none, as the runbook starts one after a quarantine: its age is 0.
+    Case(
+        "NotarySnapshotOverdue",
+        True,
+        "15m",
+        _two("notary_snapshot_age_seconds", "100+5x240", "0x240") + _two("notary_snapshot_interval_seconds", "60x240", "0x240"),
+    ),
     # No worker is to make any.
     _case("NotarySnapshotOverdue", fires=False, at="15m", notary_snapshot_age_seconds="0x240", notary_snapshot_interval_seconds="0x240"),
     _case("NotarySnapshotsFail", fires=True, at="15m", notary_snapshots_failed_total="0x3 1x240"),
     _case("NotarySnapshotsFail", fires=False, at="15m", notary_snapshots_failed_total="7x240"),
     _case("NotaryArchiveBehind", fires=True, at="25m", notary_archive_behind_seconds="0+15x240", notary_archive_interval_seconds="5x240"),
     _case("NotaryArchiveBehind", fires=False, at="25m", notary_archive_behind_seconds="4x240", notary_archive_interval_seconds="5x240"),
+    # One worker has no segments.
+    Case(
+        "NotaryArchiveBehind",
+        True,
+        "25m",
+        _two("notary_archive_behind_seconds", "0+15x240", "0x240") + _two("notary_archive_interval_seconds", "5x240", "0x240"),
+    ),
     # No worker is to stream any.
     _case("NotaryArchiveBehind", fires=False, at="25m", notary_archive_behind_seconds="0+15x240", notary_archive_interval_seconds="0x240"),
     _case("NotaryArchiveFails", fires=True, at="15m", notary_archive_failed_total="0x3 1x240"),

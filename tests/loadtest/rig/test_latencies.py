@@ -15,6 +15,15 @@ def test_a_histogram_is_exact_to_a_thousandth(percent: float, wanted: float) -> 
     assert latencies.count == 1_000
 
 
+@pytest.mark.parametrize(("count", "percent"), [(60, 99), (101, 99), (600, 99.9), (1_001, 99.9), (3, 50)])
+def test_a_histogram_does_not_round_a_rank_down(count: int, percent: float) -> None:
+    """A percentile of few values is not that of the value below: HdrHistogram itself reports a p99 that 59 of 60 values do not exceed."""
+    latencies = Latencies()
+    for ms in range(1, count + 1):
+        latencies.add(ms)
+    assert latencies.percentile_ms(percent) == pytest.approx(percentile(range(1, count + 1), percent), rel=1e-3)
+
+
 def test_nothing_has_no_latency() -> None:
     """Without values every percentile is 0."""
     assert Latencies().percentiles() == percentiles_of([])

@@ -66,7 +66,8 @@ def test_an_impossible_health_address_is_refused(tmp_path: Path, capsys: pytest.
 def test_the_environment_is_that_of_the_source(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Variables for the log's brokers do not change the file that names the mirror; its certificates are where it is."""
     (tmp_path / "there").mkdir()
-    for file, log in (("source.toml", 'bootstrap = "other:9092"'), ("there/mirror.toml", 'bootstrap = "mirror:9092"\nca_file = "ca.crt"')):
+    tls = 'security_protocol = "SSL"\nca_file = "ca.crt"'
+    for file, log in (("source.toml", 'bootstrap = "other:9092"'), ("there/mirror.toml", f'bootstrap = "mirror:9092"\n{tls}')):
         (tmp_path / file).write_text(f'name = "N"\norigin = "o"\n[log]\nkind = "kafka"\n{log}\n')
     monkeypatch.setenv("NOTARY_LOG_BOOTSTRAP", "source:9092")
     monkeypatch.chdir(tmp_path)
