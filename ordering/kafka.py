@@ -145,6 +145,8 @@ class KafkaLog:
             self._partitions |= {number: TopicPartition(topic, number) for number in range(self.payload_partitions, found)}
             async with self._watching:
                 await self._drop_watcher()
+            # The first answer of a new watcher leaves out partitions whose leaders the former one did not know.
+            await self._offsets_within(self._timeouts.open_ms)
         check_partitions(f"topic {topic_names(self._prefix)[1]}", self.payload_partitions, count)
 
     @property

@@ -50,9 +50,9 @@ def test_every_setting_has_its_variable(tmp_path: Path) -> None:
     assert (config.name, config.quota.party_requests_per_s, config.index.directory) == ("O=E", 7, "/i")
 
 
-def test_the_variables_of_the_jars_are_not_ours(tmp_path: Path) -> None:
-    """`NOTARY_KAFKA_HOME` and the like belong to `deploy.local`, and are ignored."""
-    loaded(tmp_path, "", None, {jars.variable: "/k" for jars in ALL})
+def test_variables_of_others_are_ignored(tmp_path: Path) -> None:
+    """`NOTARY_KAFKA_HOME` and the like belong to `deploy.local`, `NOTARY_IMAGE` to a compose file."""
+    loaded(tmp_path, "", None, {jars.variable: "/k" for jars in ALL} | {"NOTARY_IMAGE": "notary:1"})
 
 
 def test_paths_are_relative_to_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

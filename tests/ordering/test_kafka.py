@@ -20,7 +20,7 @@ from ordering.connection import AlterSettingsRequest, ClusterFacts, KafkaSecurit
 from ordering.errors import ConfigurationError, Fatal, FatalCode, NotReady, OutcomeUnknown
 from ordering.kafka import KafkaLog, KafkaTimeouts
 from ordering.log import ORDERING, Log, Reader, Record
-from ordering.topics import create_topics, inspect, topic_names, use_append_times
+from ordering.topics import add_partitions, create_topics, inspect, topic_names, use_append_times
 
 pytestmark = pytest.mark.kafka
 
@@ -96,6 +96,19 @@ async def test_topics_are_created_once(kafka_cluster: Cluster, kafka_prefix: str
     leaders = log.leaders().values()
     assert {leader.data_centre for leader in leaders} == {"dc1", "dc2", "dc3"}
     assert [leader.leads_ordering for leader in leaders].count(True) == 1
+    await log.close()
+
+
+async def test_a_new_partition_has_its_leader(kafka_cluster: Cluster, kafka_prefix: str) -> None:
+    """Offsets and leaders include a new partition at once. Without it the process that seals segments ends, which raises an alert."""
+    await create_topics(kafka_cluster.bootstrap, kafka_prefix, 2)
+    log = await opened(kafka_cluster, kafka_prefix)
+    assert log.leaders().keys() == {0, 1}
+    await add_partitions(kafka_cluster.bootstrap, kafka_prefix, 3)
+    await (await opened(kafka_cluster, kafka_prefix)).close()  # all partitions have leaders now
+    await log.has_partitions(3)
+    assert (await log.offsets()).keys() == {ORDERING, 0, 1, 2}
+    assert log.leaders().keys() == {0, 1, 2}
     await log.close()
 
 
