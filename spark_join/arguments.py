@@ -96,6 +96,11 @@ def _add_restore(command: argparse.ArgumentParser) -> None:
     command.add_argument("--continue", dest="go_on", action="store_true", help="finish a restore that was interrupted")
     command.add_argument("--renumber", action="store_true", help="restore even if records get other offsets, where the archive lacks some")
     command.add_argument(
+        "--flush-messages",
+        action="store_true",
+        help="every replica syncs the ordering topic to its disk before it acknowledges, as with notary init --flush-messages",
+    )
+    command.add_argument(
         "--without-unlisted",
         action="store_true",
         help="restore even if files are there that no range lists: if the last ranges are gone, their decisions are given up, and states"

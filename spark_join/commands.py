@@ -171,6 +171,7 @@ def _restore(chosen: argparse.Namespace) -> int:
             go_on=chosen.go_on,
             renumber=chosen.renumber,
             without_unlisted=chosen.without_unlisted,
+            flush_messages=chosen.flush_messages,
         )
     print(msgspec.json.encode(restored).decode())
     if not restored.appended:

@@ -53,11 +53,13 @@ def write_complete(frame: DataFrame, folder: Path, compression: str = "snappy") 
 
 
 def refuse_fewer(folder: Path, rows: int) -> None:
-    """Raise `CouldNotVerify` unless the files in `folder` have exactly `rows` rows, by their footers."""
-    found = rows_in(folder.glob("*.parquet"))
-    if found != rows:
+    """Raise `CouldNotVerify` unless the files in `folder` have exactly `rows` rows, by their footers, and there is a file."""
+    files = list(folder.glob("*.parquet"))
+    found = rows_in(files)
+    if found != rows or not files:  # Spark writes a file also for no rows
+        there = f"{found} are there" if files else "no file is there"
         raise CouldNotVerify(
-            f"{rows} rows were written into {folder}, and {found} are there: it is another folder for the driver than for some executors,"
+            f"{rows} rows were written into {folder}, and {there}: it is another folder for the driver than for some executors,"
             " or files were taken out of it. Name one with --work and --out that all of them reach"
         )
 

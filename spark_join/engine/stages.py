@@ -54,12 +54,12 @@ class Stages:
 
 def _small(folder: Path) -> pa.Table | None:
     """Returns the rows of the Parquet files in `folder`, or None if they have too many bytes."""
-    files = [pq.ParquetFile(file) for file in sorted(folder.glob("*.parquet"))]
-    groups = [file.metadata.row_group(number) for file in files for number in range(file.num_row_groups)]
-    if sum([group.total_byte_size for group in groups]) > SMALL_BYTES_MAX:
+    files = sorted(folder.glob("*.parquet"))
+    footers = map(pq.read_metadata, files)  # not all files open at once: they may be more than a process may open
+    if sum([each.row_group(number).total_byte_size for each in footers for number in range(each.num_row_groups)]) > SMALL_BYTES_MAX:
         return None
     # Spark takes an empty batch of Arrow for the last one. In one chunk there is none: task 0 writes a file without rows too.
-    return pa.concat_tables([file.read() for file in files]).combine_chunks()
+    return pa.concat_tables([pq.ParquetFile(file).read() for file in files]).combine_chunks()
 
 
 class Progress:

@@ -105,8 +105,8 @@ def _payload_ends(
 ) -> dict[TopicPartition, int]:
     """Returns the end of the payload partitions `PAYLOAD_LEAD_MS` after the record at `offset` of the ordering topic.
 
-    Partitions that have no later record are left out. So are those for which brokers return an earlier record: they look for a time among
-    the offsets that records claim.
+    Partitions that have no later record are left out, and those added since `wanted`. So are those for which brokers return an earlier
+    record: they look for a time among the offsets that records claim.
     """
     if offset == wanted[ORDERING].offset_end:
         return {}
@@ -117,7 +117,7 @@ def _payload_ends(
     ends = {
         ("payload", partition): end
         for partition, end in admin.offsets_at(kafka.payload, until_ms).items()
-        if end < wanted["payload", partition].offset_end
+        if (range_ := wanted.get(("payload", partition))) is not None and end < range_.offset_end
     }
     if not ends:
         return {}

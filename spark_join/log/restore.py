@@ -60,12 +60,15 @@ def restore(
     go_on: bool = False,
     renumber: bool = False,
     without_unlisted: bool = False,
+    flush_messages: bool = False,
 ) -> Restored:
     """Restore the archive in `folder`. `on_stage` gets the name of each stage, and `on_warning` each warning. Raises `CouldNotVerify`.
 
     `go_on` finishes an interrupted restore, or finds that it is done. `renumber` allows an archive with offsets without a record: no
     producer can leave an offset out, so later records get other offsets. `without_unlisted` allows files that no range lists.
+    `flush_messages` sets `flush.messages=1` on the ordering topic: an archive has no settings.
     """
+    closed = _CLOSED | ({"flush.messages": "1"} if flush_messages else {})
     ranges = read_ranges(folder)
     payload_partitions = ranges[-1].payload_partitions
     files = [file for each in ranges for file in each.files]
@@ -90,6 +93,8 @@ def restore(
         if is_done:
             if admin.setting(kafka.payload, _TYPE) != _CLOSED[_TYPE]:
                 admin.change(kafka.payload, _CLOSED)
+            if flush_messages:
+                admin.change(kafka.ordering, closed)
             return Restored(_by_topic(_records(files, topic_partitions)), 0, _replicas(admin, kafka, {}, on_warning))
         replicas = _replicas(admin, kafka, _make_ready(admin, counts), on_warning)
         on_stage("records")
@@ -99,7 +104,7 @@ def restore(
         _compare(session, kafka, log_offsets, {topic_partition: each.digest for topic_partition, each in sent.items()})
         # The ordering topic last: a crash between the two calls leaves an open restore, which `go_on` finishes.
         admin.change(kafka.payload, _CLOSED)
-        admin.change(kafka.ordering, _CLOSED)
+        admin.change(kafka.ordering, closed)
     records = _by_topic({topic_partition: each.digest.records for topic_partition, each in sent.items()})
     return Restored(records, sum(each.appended for each in sent.values()), replicas)
 

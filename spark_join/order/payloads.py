@@ -167,7 +167,7 @@ def read_keys(file: Path) -> Keys:
         try:
             if not _checks(pems):
                 raise ValueError("there is none")
-        except (ValueError, UnsupportedAlgorithm) as problem:
+        except (ValueError, UnsupportedAlgorithm, x509.InvalidVersion) as problem:
             raise CouldNotVerify(f"the parties' keys, {file}: the key of {name!r} cannot be used: {problem}") from None
     return keys
 

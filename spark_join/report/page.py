@@ -126,6 +126,7 @@ def page(report: Mapping[str, Any], numbers: Series, violations: Violations) -> 
         wrong=wrong,
         outcomes=_outcomes(report["outcomes"]),
         exports=_exports(report),
+        restored=_restored(report["salvaged"]),
         over_time=_over_time(numbers) if numbers.moments else None,
         drawn_violations=drawn,
         nowhere=wrong - in_bins if numbers.moments else 0,
@@ -145,6 +146,12 @@ def page(report: Mapping[str, Any], numbers: Series, violations: Violations) -> 
 def _outcomes(counts: Mapping[str, int]) -> _Rows:
     total = sum(counts.values())
     return [(name, f"{count:,}", f"{count / total:.2%}" if total else "") for name, count in counts.items()]
+
+
+def _restored(salvaged: Mapping[str, int]) -> _Rows:
+    if not any(salvaged.values()):
+        return []
+    return [("restored by salvages", ", ".join([f"{count:,} {form}" for form, count in salvaged.items()]))]
 
 
 def _exports(report: Mapping[str, Any]) -> _Rows:

@@ -19,7 +19,7 @@ from cryptography.x509.oid import NameOID
 from deploy.local import Cluster
 from deploy.local.ports import free_ports
 from deploy.local.state import write_state
-from ordering.topics import create_topics, topic_names
+from ordering.topics import add_partitions, create_topics, topic_names
 
 
 class Broker:
@@ -46,6 +46,10 @@ class Broker:
     def delete(self, prefix: str, partition: int, before: int) -> None:
         """Delete a payload partition's records before the offset `before`."""
         asyncio.run(self._delete(topic_names(prefix)[1], partition, before))
+
+    def widen(self, prefix: str, partitions: int) -> None:
+        """Add payload partitions, up to this number."""
+        asyncio.run(add_partitions(self.bootstrap, prefix, partitions))
 
     async def _append(self, prefix: str, records: Mapping[int, Sequence[bytes]], at_ms: int | None, how: Mapping[str, object]) -> None:
         ordering, payload = topic_names(prefix)

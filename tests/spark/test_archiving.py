@@ -165,6 +165,21 @@ def test_ranges_are_of_one_time(spark: SparkSession, kafka: Kafka, kafka_broker:
     assert list(ranges) == [Archived(2, 1, {}, 5), Archived(3, 1, {}, 4), Archived(4, 4, {}, 0)]
 
 
+def test_a_partition_that_is_added_while_archiving(spark: SparkSession, kafka: Kafka, kafka_broker: Broker, tmp_path: Path) -> None:
+    """A partition that did not exist when the run began is left to the next run."""
+    with Admin(spark, kafka) as admin:
+        admin.change(kafka.payload, {"message.timestamp.type": "CreateTime"})
+
+    def widen() -> None:
+        kafka_broker.widen(kafka.prefix, 2)
+        kafka_broker.append(kafka.prefix, {1: [b"new"]}, at_ms=int(time.time() * 1_000) + 600_000)
+
+    added = _archived(spark, kafka, tmp_path, _at("genesis record", widen), range_records_max=4)
+    assert sum(each.records for each in added) == 5
+    assert _archived(spark, kafka, tmp_path) == [Archived(len(added) + 1, 1, {}, 0)]
+    assert read_archive(spark, tmp_path).log_end_offsets == {("ordering", 0): 2, ("payload", 0): 3, ("payload", 1): 1}
+
+
 def test_range_that_is_there_keeps_its_files(spark: SparkSession, kafka: Kafka, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A failure after a range has its name removes no file that it lists."""
 
@@ -318,6 +333,21 @@ def test_restore_of_an_archive_without_its_end(spark: SparkSession, kafka: Kafka
     restored = _restored(spark, copy, tmp_path, _untold, warnings.append, without_unlisted=True)
     assert restored.records["ordering"] < len(VALUES[-1])
     assert re.match(found, warnings[0])
+
+
+def test_restored_topic_that_is_flushed(spark: SparkSession, kafka: Kafka, tmp_path: Path) -> None:
+    """On request the ordering topic has the setting of `notary init --flush-messages`, also if the restore is finished already."""
+    _archived(spark, kafka, tmp_path)
+    first, second = (Kafka(kafka.bootstrap, f"{kafka.prefix}-{name}", {}) for name in ("first", "second"))
+    _restored(spark, first, tmp_path, flush_messages=True)
+    _restored(spark, second, tmp_path)
+    with Admin(spark, kafka) as admin:
+        unset = admin.setting(second.ordering, "flush.messages")
+        assert _restored(spark, second, tmp_path, go_on=True, flush_messages=True).appended == 0
+        for copy in (first, second):
+            assert (admin.setting(copy.ordering, "flush.messages"), admin.setting(copy.payload, "flush.messages")) == ("1", unset)
+            assert admin.setting(copy.ordering, "message.timestamp.type") == "LogAppendTime"
+    assert unset != "1"
 
 
 def test_somebody_else_writes_while_restoring(spark: SparkSession, kafka: Kafka, kafka_broker: Broker, tmp_path: Path) -> None:

@@ -233,6 +233,15 @@ def test_without_sparks_packages_the_exit_code_is_2(tmp_path: Path) -> None:
     assert "--checkpoint-from DIR" in done.stdout
 
 
+def test_a_damaged_package_gives_exit_code_2(tmp_path: Path) -> None:
+    """Python's own exit code for an error while a package is imported, 1, would mean violations."""
+    (tmp_path / "pyspark.py").write_text("raise ImportError('libarrow.so: cannot open shared object file')\n")
+    path = f"{tmp_path}{os.pathsep}{ROOT}"
+    done = _run(tmp_path, [*VERIFY, "--archive", tmp_path, "--out", tmp_path / "out"], PYTHONPATH=path)
+    assert done.returncode == 2
+    assert "libarrow.so: cannot open shared object file" in done.stderr
+
+
 def test_folders_are_those_of_this_process(tmp_path: Path) -> None:
     """Relative folders become absolute, because executors have working directories of their own."""
     chosen = parser().parse_args(["verify", "--archive", "a", "--out", "b", "--index", "c", "--checkpoint-from", "d", "--work", "e"])

@@ -35,6 +35,9 @@ SAID = {
     "undecided_because": None,
     "violations": {"bad-signature": 1_001},
     "settled": {"writers": 0, "records": 0, "shown": []},
+    "gaps_settled": 0,
+    "salvaged": {"decisions": 0, "hashes": 0, "lost": 0},
+    "unlisted": None,
     "ranges": {"ordering": {"0": [0, 5]}, "payload": {}},
     "ordering_records": {"entry": 4, "register": 1},
     "versions": {"spark": "4.2.0", "python": "3.11.7"},
@@ -74,6 +77,12 @@ class Reader(HTMLParser):
 
     def handle_data(self, data: str) -> None:
         self.text.append(data)
+
+
+def _text(**members: object) -> str:
+    """Returns the text of the page of a log without violations, with these members of the report."""
+    found = Reader(page({**SAID, "violations": {}, **members}, EMPTY, CLEAN)).text
+    return " ".join([each.strip() for each in found if each.strip()])
 
 
 def test_hostile_names_are_text() -> None:
@@ -161,7 +170,20 @@ def test_settled_differences_are_shown() -> None:
     assert {"Settled differences", "no violation", "7", "8", "9", "3", "a view of 5 <records>"} <= set(found)
     assert any(each.startswith("1,002 records of 3 writers had another history.") for each in found)
     assert "1 more writer is not listed." in found
-    assert "Settled differences" not in Reader(page({**SAID, "violations": {}}, EMPTY, CLEAN)).text
+    assert "Settled differences" not in _text()
+
+
+def test_files_that_no_range_lists_are_shown() -> None:
+    """If the last ranges of an archive are gone, only such files show that the log went on."""
+    assert "no range lists 2 of the <files>." in _text(unlisted="no range lists 2 of the <files>")
+
+
+def test_what_a_salvage_and_the_owner_gave_is_shown() -> None:
+    """The page shows restored positions by their form, and missing offsets that the owner has confirmed."""
+    text = _text(salvaged={"decisions": 1_234, "hashes": 2, "lost": 3}, gaps_settled=5)
+    assert "restored by salvages 1,234 decisions, 2 hashes, 3 lost" in text
+    assert "5 runs of offsets have no record." in text
+    assert "restored by salvages" not in _text()
 
 
 def test_an_empty_log_has_a_page() -> None:

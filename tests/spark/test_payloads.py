@@ -12,6 +12,8 @@ from tests.checkers.requests import requests_of
 from tests.checkers.signed_log import NOTARY
 from tests.checkers.test_requests import GARBAGE, LIMITS, SHARED, VALUE, altered
 from tests.clients.party import Party, spend, state
+from tests.notary.party import Bank
+from tests.notary.test_parties import of_no_version
 
 READER = PayloadDecoder(NOTARY)
 
@@ -70,6 +72,7 @@ def test_keys_that_a_party_has_had(tmp_path: Path) -> None:
         ({"O=A": []}, "the key of 'O=A' cannot be used: there is none"),
         ({"O=A": ["no key"]}, "the key of 'O=A' cannot be used: "),
         ({"O=A": "no key"}, "the key of 'O=A' cannot be used: "),
+        ({"O=A": of_no_version(Bank())}, "the key of 'O=A' cannot be used: 3 is not a valid X509 version"),
         ({"O=A": {"key": "x"}}, "should be a JSON object of party name -> PEM public key, or a list of such keys"),
     ],
 )

@@ -1,5 +1,7 @@
 """Tests that each stage finds the files of the one before, or the log is not verified; and the display of the progress."""
 
+import os
+import resource
 import shutil
 import threading
 import time
@@ -12,6 +14,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from spark_join.commands import main
+from spark_join.engine import files
 from spark_join.engine.stages import SMALL_BYTES_MAX, SMALL_ROWS_MAX, Progress, Stages
 from spark_join.errors import CouldNotVerify
 
@@ -36,6 +39,20 @@ def test_rows_that_the_driver_does_not_find(spark: SparkSession, tmp_path: Path)
     assert stages.keep("nothing", spark.createDataFrame([], "id bigint")).count() == 0
 
 
+def test_an_empty_stage_that_the_driver_does_not_find(spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first stage of most logs has no rows. Without its file the driver knows that executors write elsewhere."""
+    refuse_fewer = files.refuse_fewer
+
+    def elsewhere(folder: Path, rows: int) -> None:
+        for file in folder.glob("*.parquet"):
+            file.rename(tmp_path / file.name)
+        refuse_fewer(folder, rows)
+
+    monkeypatch.setattr(files, "refuse_fewer", elsewhere)
+    with pytest.raises(CouldNotVerify, match=r"0 rows were written into .*/nothing, and no file is there: .* --work"):
+        Stages(spark, tmp_path).keep("nothing", spark.createDataFrame([], "id bigint"))
+
+
 def test_small_results_are_a_part_of_the_plan(spark: SparkSession, tmp_path: Path) -> None:
     """A later stage reads no file of a small result; rows and types are the same as in files. Many rows, or large ones, stay in files."""
     schema = "id binary, met array<struct<state: binary, kind: int>>, text string, at bigint, ok boolean"
@@ -51,6 +68,20 @@ def test_small_results_are_a_part_of_the_plan(spark: SparkSession, tmp_path: Pat
     assert stages.keep("many", spark.range(SMALL_ROWS_MAX + 1)).inputFiles()
     large = spark.range(2).selectExpr("uuid() AS id", f"repeat(uuid(), {SMALL_BYTES_MAX // 36}) AS value")
     assert stages.keep("large", large).inputFiles()
+
+
+def test_small_results_of_many_tasks(spark: SparkSession, tmp_path: Path) -> None:
+    """A result of a few hundred rows may be in as many files. The driver opens one after the other."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    limit = len(os.listdir("/proc/self/fd")) + 64
+    stages = Stages(spark, tmp_path)
+    try:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (limit, hard))
+        kept = stages.keep("of many tasks", spark.range(0, 150, numPartitions=150))
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    assert len(list((tmp_path / "of-many-tasks").glob("*.parquet"))) == 150
+    assert (kept.inputFiles(), kept.count()) == ([], 150)
 
 
 def test_executors_elsewhere_need_a_folder_that_all_reach(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
